@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Support code of the tests that need several processes or the kernel module.
