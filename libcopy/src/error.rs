@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The one error type of the library.
+
+use std::io;
+use std::time::Duration;
+
+use crate::transport::TransportKind;
+
+/// What went wrong, with the value that was wrong and the way out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device cannot be opened.
+    #[error("cannot open {path}: {source} ({})", device_hint(source))]
+    Device {
+        /// Path of the device.
+        path: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The module speaks an ABI that this library does not.
+    #[error(
+        "the loaded module speaks ABI version {module}, this library needs {library} or newer: \
+         load the module that belongs to this library"
+    )]
+    AbiVersion {
+        /// What the module reported.
+        module: u32,
+        /// What the library was compiled with.
+        library: u32,
+    },
+    /// An ioctl on the device failed.
+    #[error("{ioctl}: {source} ({hint})")]
+    Ioctl {
+        /// Name of the command in `uapi.rs`.
+        ioctl: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+        /// What it means and what to do.
+        hint: &'static str,
+    },
+    /// Another system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// An argument is out of its range.
+    #[error("{what} is {value}, but must be {allowed}")]
+    Argument {
+        /// Which argument.
+        what: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// An environment variable is missing or unusable.
+    #[error("{name}={value:?} is not usable: expected {expected}")]
+    Environment {
+        /// Name of the variable.
+        name: &'static str,
+        /// Its value; empty if it is not set.
+        value: String,
+        /// What it should look like.
+        expected: &'static str,
+    },
+    /// A rank did not come in time.
+    #[error(
+        "{missing} of {size} ranks (the first is rank {rank}) did not join within {waited:?}: start \
+         them all with the same key and size, or raise LIBCOPY_JOIN_TIMEOUT"
+    )]
+    JoinTimeout {
+        /// The first rank that is missing.
+        rank: usize,
+        /// How many are missing.
+        missing: usize,
+        /// Size of the team.
+        size: usize,
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// Somebody else uses the key or the rank.
+    #[error("{what} is in use already: every team needs a fresh key, every process its own rank")]
+    InUse {
+        /// The rank or the segment.
+        what: String,
+    },
+    /// The members of a team were started with different ideas of it.
+    #[error("this process joins a team of {mine} ranks, rank 0 made one of {theirs}")]
+    TeamSize {
+        /// Our size.
+        mine: usize,
+        /// Rank 0's.
+        theirs: usize,
+    },
+    /// A member of the team died; the team cannot be used any more.
+    #[error("rank {rank} died; the team is broken, start a new one")]
+    PeerDied {
+        /// Which.
+        rank: usize,
+    },
+    /// A member left the team while others still expected something from it.
+    #[error("rank {rank} left the team while others still needed it")]
+    PeerLeft {
+        /// Which.
+        rank: usize,
+    },
+    /// The ranks called different operations, or the same with different lengths. The team cannot
+    /// be used any more.
+    #[error(
+        "the ranks disagree: rank {rank} called {theirs}, expected {expected}; \
+         the team is broken, start a new one"
+    )]
+    Mismatch {
+        /// The rank that differs from the one that noticed it.
+        rank: usize,
+        /// What it called.
+        theirs: String,
+        /// What would have fitted.
+        expected: String,
+    },
+    /// An earlier operation of this process failed half way; the team cannot be used any more.
+    #[error("the team is broken since an operation of rank {rank} failed half way")]
+    Broken {
+        /// The rank that gave up.
+        rank: usize,
+    },
+    /// A transport cannot be used here.
+    #[error("transport {kind} cannot be used: {why}")]
+    Transport {
+        /// Which.
+        kind: TransportKind,
+        /// Why not.
+        why: String,
+    },
+    /// A value in shared memory makes no sense: a peer is buggy or overwrote it.
+    #[error("the shared segment is damaged: {what} is {value:#x}")]
+    Corrupt {
+        /// Which value.
+        what: &'static str,
+        /// What was found.
+        value: u64,
+    },
+    /// A profile file cannot be read or written.
+    #[error("profile {path}: {why}")]
+    Profile {
+        /// Path of the file.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// The time is over.
+    #[error("{what} did not happen within {waited:?}")]
+    Timeout {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        waited: Duration,
+    },
+}
+
+/// The result of nearly everything here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Wraps the thread's current `errno`.
+    pub(crate) fn last_os(what: impl Into<String>) -> Self {
+        Error::System {
+            what: what.into(),
+            source: io::Error::last_os_error(),
+        }
+    }
+
+    pub(crate) fn argument(
+        what: &'static str,
+        value: impl ToString,
+        allowed: impl ToString,
+    ) -> Self {
+        Error::Argument {
+            what,
+            value: value.to_string(),
+            allowed: allowed.to_string(),
+        }
+    }
+
+    /// The `errno` behind this error, if a system call failed.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Error::Device { source, .. }
+            | Error::Ioctl { source, .. }
+            | Error::System { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}
+
+fn device_hint(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::ENOENT) => {
+            "the module is not loaded; libcopy works without it, through CMA or shared memory"
+        }
+        Some(libc::ENXIO | libc::ENODEV) => {
+            "the device node is left over, the module is not loaded"
+        }
+        Some(libc::EACCES | libc::EPERM) => "this user may not open it; see the udev rule in docs/",
+        _ => "unexpected",
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What the machine looks like: NUMA nodes, cores, caches; read from sysfs once.
+//!
+//! Nothing here fails: what the kernel does not tell is filled with a cautious guess.
+
+use std::fs;
+use std::path::Path;
+
+/// One NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Number of the node.
+    pub id: usize,
+    /// Online processors of the node.
+    pub cpus: Vec<usize>,
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Name of the processor model.
+    pub model: String,
+    /// Release of the running kernel.
+    pub kernel: String,
+    /// Online processors.
+    pub cpus: Vec<usize>,
+    /// NUMA nodes that have processors.
+    pub nodes: Vec<Node>,
+    /// Bytes of the level 1 data cache of the first processor.
+    pub l1d: usize,
+    /// Bytes of its level 2 cache.
+    pub l2: usize,
+    /// Bytes of its last level cache.
+    pub llc: usize,
+    /// Bytes of a page.
+    pub page: usize,
+}
+
+impl Topology {
+    /// Reads the machine we run on.
+    pub fn read() -> Self {
+        Self::read_below(Path::new("/"))
+    }
+
+    fn read_below(root: &Path) -> Self {
+        let text = |path: &str| {
+            fs::read_to_string(root.join(path))
+                .map(|s| s.trim().to_owned())
+                .unwrap_or_default()
+        };
+        let mut cpus = parse_list(&text("sys/devices/system/cpu/online"));
+        if cpus.is_empty() {
+            cpus = (0..std::thread::available_parallelism().map_or(1, |n| n.get())).collect();
+        }
+        let mut nodes: Vec<Node> = parse_list(&text("sys/devices/system/node/online"))
+            .into_iter()
+            .map(|id| Node {
+                id,
+                cpus: parse_list(&text(&format!("sys/devices/system/node/node{id}/cpulist"))),
+            })
+            .filter(|node| !node.cpus.is_empty())
+            .collect();
+        if nodes.is_empty() {
+            nodes.push(Node {
+                id: 0,
+                cpus: cpus.clone(),
+            });
+        }
+        let (mut l1d, mut l2, mut llc) = (0, 0, 0);
+        for index in 0..8 {
+            let cache = format!("sys/devices/system/cpu/cpu{}/cache/index{index}/", cpus[0]);
+            let size = parse_size(&text(&format!("{cache}size")));
+            let kind = text(&format!("{cache}type"));
+            if kind == "Instruction" {
+                continue;
+            }
+            match text(&format!("{cache}level")).as_str() {
+                "1" => l1d = size,
+                "2" => l2 = size,
+                "" => {}
+                _ => llc = llc.max(size),
+            }
+        }
+        let l1d = if l1d == 0 { 32 << 10 } else { l1d };
+        let l2 = if l2 == 0 { 512 << 10 } else { l2 };
+        let llc = if llc == 0 { l2.max(4 << 20) } else { llc };
+        let cpuinfo = text("proc/cpuinfo");
+        let model = cpuinfo
+            .lines()
+            .find_map(|line| {
+                let (key, value) = line.split_once(':')?;
+                matches!(key.trim(), "model name" | "Processor" | "cpu model")
+                    .then(|| value.trim().to_owned())
+            })
+            .unwrap_or_else(|| format!("{} processor", std::env::consts::ARCH));
+        let kernel = text("proc/sys/kernel/osrelease");
+        // SAFETY: sysconf reads a number and has no preconditions.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page = usize::try_from(page).unwrap_or(4096);
+        Topology {
+            model,
+            kernel,
+            cpus,
+            nodes,
+            l1d,
+            l2,
+            llc,
+            page,
+        }
+    }
+
+    /// What a profile is keyed by: a file measured elsewhere must not be used here.
+    pub fn machine(&self) -> String {
+        format!(
+            "{}, {} cores, Linux {}",
+            self.model,
+            self.cpus.len(),
+            self.kernel
+        )
+    }
+}
+
+/// The processors the calling thread may run on, as a bit set of 1024.
+pub(crate) fn affinity() -> [u64; 16] {
+    // SAFETY: an all-zero cpu_set_t is a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is writable for the size that is passed.
+    let rc = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
+    let mut bits = [0u64; 16];
+    for cpu in 0..1024.min(8 * size_of::<libc::cpu_set_t>()) {
+        // SAFETY: `cpu` is below the number of bits of the set.
+        if rc != 0 || unsafe { libc::CPU_ISSET(cpu, &set) } {
+            bits[cpu / 64] |= 1 << (cpu % 64);
+        }
+    }
+    bits
+}
+
+/// Parses a list such as "0-3,8".
+fn parse_list(text: &str) -> Vec<usize> {
+    let mut list = Vec::new();
+    for part in text.split(',').filter(|p| !p.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.trim().parse::<usize>(), last.trim().parse::<usize>())
+        {
+            list.extend(first..=last.min(first.saturating_add(4095)));
+        }
+    }
+    list
+}
+
+/// Parses a cache size such as "1024K".
+fn parse_size(text: &str) -> usize {
+    crate::config::parse_bytes(text)
+        .and_then(|n| usize::try_from(n).ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists() {
+        assert_eq!(parse_list("0-3,8"), [0, 1, 2, 3, 8]);
+        assert_eq!(parse_list("0"), [0]);
+        assert!(parse_list("").is_empty());
+        assert!(parse_list("x-y").is_empty());
+    }
+
+    #[test]
+    fn a_machine_without_sysfs_still_has_a_topology() {
+        let topology = Topology::read_below(Path::new("/nonexistent"));
+        assert!(!topology.cpus.is_empty());
+        assert_eq!(topology.nodes.len(), 1);
+        assert!(topology.l2 > 0 && topology.llc >= topology.l2);
+    }
+
+    #[test]
+    fn we_may_run_somewhere() {
+        assert!(affinity().iter().any(|w| *w != 0));
+    }
+}
