@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Collectives of several libraries and transports against each other, in one run.
+//!
+//! For each operation and size every contestant is first checked (all bytes of all ranks, with
+//! changing roots), and then timed in rounds in which the contestants take turns, each round
+//! beginning with another one. How many calls fit is planned from the time that is left.
+
+use super::contestant::Contestant;
+use super::machine::{self, Machine};
+use super::report::{Ratio, Report, Row};
+use super::sample::Spread;
+use super::{Output, sizes};
+use crate::cli::progress;
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use libcopy::transport::{TransportKind, probe_machine};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A collective operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Op {
+    Bcast,
+    Gather,
+    Scatter,
+    Allgather,
+}
+
+impl Op {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bcast => "bcast",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::Allgather => "allgather",
+        }
+    }
+}
+
+/// What is common to all comparisons of collectives.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Message sizes: `4K,1M`, `4K-16M` (steps of four), `1-1K:2` (steps of two). The size is
+    /// that of one block: what one rank sends in a gather, receives in a scatter
+    #[arg(long, value_name = "LIST")]
+    pub sizes: Option<sizes::Sizes>,
+
+    /// Operations
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Op::Bcast, Op::Gather, Op::Scatter, Op::Allgather])]
+    pub ops: Vec<Op>,
+
+    /// Rounds in which the variants take turns
+    #[arg(long, default_value_t = 7)]
+    pub rounds: usize,
+
+    /// Time to spend, about; more time means more calls, not more sizes
+    #[arg(long, value_name = "SECONDS")]
+    pub time: Option<f64>,
+
+    /// Fewer sizes and less time: under a minute
+    #[arg(long)]
+    pub quick: bool,
+
+    #[command(flatten)]
+    pub output: Output,
+}
+
+impl Common {
+    fn seconds(&self) -> f64 {
+        self.time.unwrap_or(if self.quick { 40.0 } else { 240.0 })
+    }
+}
+
+/// `libcopy bench coll`
+#[derive(Args, Clone, Debug)]
+pub struct CollArgs {
+    /// Number of ranks; may be more than there are cores
+    #[arg(long, short = 'n', default_value_t = 4)]
+    pub ranks: usize,
+
+    /// Variants: `auto` is what the policy table chooses [default: auto and all that work here]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub transports: Option<Vec<String>>,
+
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `libcopy bench peers`
+#[derive(Args, Clone, Debug)]
+pub struct PeersArgs {
+    /// Number of ranks; may be more than there are cores
+    #[arg(long, short = 'n', default_value_t = 2)]
+    pub ranks: usize,
+
+    /// A peer: its name and the command that starts its ranks, as a shell would read it
+    /// (`scripts/bench peers` builds and passes these)
+    #[arg(long = "peer", value_name = "NAME=COMMAND", required = true)]
+    pub peers: Vec<String>,
+
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// One column of the table: who does it, and what it is told.
+struct Entry {
+    variant: String,
+    contestant: usize,
+    word: String,
+}
+
+/// Runs `libcopy bench coll`.
+pub fn coll(args: &CollArgs) -> Result<()> {
+    ensure!(args.ranks >= 1, "--ranks must be at least 1");
+    let usable: Vec<TransportKind> = probe_machine()
+        .iter()
+        .filter(|r| r.usable)
+        .map(|r| r.kind)
+        .collect();
+    let words = match &args.transports {
+        Some(words) => words.clone(),
+        None => std::iter::once("auto".to_owned())
+            .chain(usable.iter().map(|k| k.name().to_owned()))
+            .collect(),
+    };
+    let mut entries = Vec::new();
+    for word in words {
+        let variant = match word.as_str() {
+            "auto" | "libcopy" => "libcopy".to_owned(),
+            name => {
+                let kind: TransportKind = name
+                    .parse()
+                    .with_context(|| format!("--transports {name:?}: not auto and no transport"))?;
+                ensure!(
+                    usable.contains(&kind),
+                    "--transports {name}: not usable here; `libcopy info` says why"
+                );
+                format!("libcopy-{name}")
+            }
+        };
+        let word = if word == "libcopy" {
+            "auto".to_owned()
+        } else {
+            word
+        };
+        entries.push(Entry {
+            variant,
+            contestant: 0,
+            word,
+        });
+    }
+    entries.push(Entry {
+        variant: "memcpy".into(),
+        contestant: 0,
+        word: "memcpy".into(),
+    });
+
+    let mut ratios: Vec<Ratio> = entries
+        .iter()
+        .filter(|e| e.variant != "memcpy")
+        .map(|e| Ratio::OfMemcpy(e.variant.clone()))
+        .collect();
+    for other in ["libcopy-cma", "libcopy-shm"] {
+        ratios.push(Ratio::Faster("libcopy-kmod".into(), vec![other.into()]));
+    }
+
+    let default_sizes = if args.common.quick {
+        let mut sizes = sizes::range(1, 16 << 20, 8);
+        sizes.retain(|s| *s > 1 || args.ranks <= 4);
+        sizes
+    } else {
+        sizes::range(1, 64 << 20, 4)
+    };
+    let directory = scratch()?;
+    let mut contestants = vec![start_own(args.ranks, directory.path())?];
+    let report = compare(
+        &args.common,
+        args.ranks,
+        default_sizes,
+        &mut contestants,
+        &entries,
+        ratios,
+        format!("libcopy collectives, {} ranks", args.ranks),
+    )?;
+    drop(contestants);
+    args.common.output.write(&report)
+}
+
+/// Runs `libcopy bench peers`.
+pub fn peers(args: &PeersArgs) -> Result<()> {
+    ensure!(args.ranks >= 1, "--ranks must be at least 1");
+    let directory = scratch()?;
+    let mut contestants = vec![start_own(args.ranks, directory.path())?];
+    let mut entries = vec![Entry {
+        variant: "libcopy".into(),
+        contestant: 0,
+        word: "auto".into(),
+    }];
+    let mut names = Vec::new();
+    for peer in &args.peers {
+        let Some((name, command)) = peer.split_once('=') else {
+            bail!("--peer {peer:?} is not NAME=COMMAND");
+        };
+        let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
+        contestants.push(Contestant::start(
+            name,
+            &shell,
+            args.ranks,
+            directory.path(),
+        )?);
+        entries.push(Entry {
+            variant: name.into(),
+            contestant: contestants.len() - 1,
+            word: "-".into(),
+        });
+        names.push(name.to_owned());
+    }
+    entries.push(Entry {
+        variant: "memcpy".into(),
+        contestant: 0,
+        word: "memcpy".into(),
+    });
+    let ratios = names
+        .iter()
+        .map(|n| Ratio::Faster("libcopy".into(), vec![n.clone()]))
+        .chain((names.len() > 1).then(|| Ratio::Faster("libcopy".into(), names.clone())))
+        .chain(std::iter::once(Ratio::OfMemcpy("libcopy".into())))
+        .chain(names.iter().map(|n| Ratio::OfMemcpy(n.clone())))
+        .collect();
+    let report = compare(
+        &args.common,
+        args.ranks,
+        sizes::range(64 << 10, 16 << 20, if args.common.quick { 4 } else { 2 }),
+        &mut contestants,
+        &entries,
+        ratios,
+        format!(
+            "libcopy against {}, {} ranks",
+            names.join(" and "),
+            args.ranks
+        ),
+    )?;
+    drop(contestants);
+    args.common.output.write(&report)
+}
+
+/// A directory for sockets that goes with the run.
+fn scratch() -> Result<tempfile::TempDir> {
+    tempfile::Builder::new()
+        .prefix("libcopy-bench.")
+        .tempdir()
+        .context("cannot create a directory for sockets (see TMPDIR)")
+}
+
+/// Starts our own ranks.
+fn start_own(ranks: usize, directory: &Path) -> Result<Contestant> {
+    let own = std::env::current_exe().context("cannot find my own program")?;
+    let own = own.to_string_lossy().into_owned();
+    let command: Vec<String> = [
+        &own,
+        "run",
+        "-n",
+        &ranks.to_string(),
+        "--",
+        &own,
+        "bench",
+        "rank",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    Contestant::start("libcopy", &command, ranks, directory)
+}
+
+/// Bytes that all ranks of one contestant need for an operation, at worst.
+fn footprint(op: Op, bytes: usize, ranks: usize) -> u64 {
+    let (bytes, ranks) = (bytes as u64, ranks as u64);
+    match op {
+        Op::Bcast => 2 * ranks * bytes,
+        _ => ranks * (ranks + 1) * bytes,
+    }
+}
+
+/// Times `entries` against each other.
+fn compare(
+    common: &Common,
+    ranks: usize,
+    default_sizes: Vec<usize>,
+    contestants: &mut [Contestant],
+    entries: &[Entry],
+    ratios: Vec<Ratio>,
+    title: String,
+) -> Result<Report> {
+    let machine = Machine::here();
+    let sizes = common.sizes.as_ref().map_or(default_sizes, |s| s.0.clone());
+    let mut notes: Vec<String> = contestants.iter().map(|c| c.description.clone()).collect();
+    if ranks > machine.cores {
+        notes.push(format!(
+            "{ranks} ranks on {} cores: memcpy is the time in which the cores could do all \
+             ranks' copies",
+            machine.cores
+        ));
+    }
+    // Half of what there is: page tables and the libraries' own buffers also want some.
+    let room = machine::available_memory() / 2 / contestants.len() as u64;
+    let mut cells: Vec<(Option<Op>, usize)> = vec![(None, 0)];
+    for op in &common.ops {
+        for bytes in &sizes {
+            if footprint(*op, *bytes, ranks) > room {
+                notes.push(format!(
+                    "left out: {} of {} (needs {} MiB of memory)",
+                    op.name(),
+                    sizes::short(*bytes),
+                    footprint(*op, *bytes, ranks) >> 20
+                ));
+            } else {
+                cells.push((Some(*op), *bytes));
+            }
+        }
+    }
+
+    let rounds = common.rounds.max(1);
+    let bar = progress::bar((cells.len() * (rounds + 1)) as u64);
+    let deadline = Instant::now() + Duration::from_secs_f64(common.seconds());
+    let mut rows = Vec::new();
+    let mut round_number = 1;
+    let count = cells.len();
+    for (i, (op, bytes)) in cells.into_iter().enumerate() {
+        let name = op.map_or("barrier", Op::name);
+        bar.set_message(format!("{name} {}", sizes::short(bytes)));
+        let entries: Vec<&Entry> = entries
+            .iter()
+            .filter(|e| op.is_some() || (e.word == "auto" || e.word == "-"))
+            .collect();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let share = left.as_secs_f64() / (count - i) as f64;
+        let started = Instant::now();
+
+        let mut verified = vec![true; entries.len()];
+        let mut calls = vec![1.0; entries.len()];
+        for (e, entry) in entries.iter().enumerate() {
+            let who = &mut contestants[entry.contestant];
+            if op.is_some() {
+                for root in [0, round_number as usize % ranks] {
+                    if let Err(what) = who.check(name, bytes, &entry.word, root, round_number)? {
+                        verified[e] = false;
+                        bar.suspend(|| {
+                            eprintln!(
+                                "libcopy bench: {} {name} of {bytes} bytes from root {root} \
+                                 delivers wrong bytes: {what}",
+                                entry.variant
+                            );
+                        });
+                    }
+                    round_number += 1;
+                }
+            }
+            let pilot = who.time(name, bytes, &entry.word, 1, 2)?;
+            calls[e] = pilot.iter().copied().fold(f64::MAX, f64::min).max(0.05);
+        }
+        bar.inc(1);
+
+        // A tiny share still gets three rounds of a call each.
+        let left = (share - started.elapsed().as_secs_f64()).max(0.0);
+        let slice = 1e6 * left / (rounds * entries.len()) as f64;
+        let rounds_here = if slice < 1.5 * calls.iter().sum::<f64>() / calls.len() as f64 {
+            rounds.min(3)
+        } else {
+            rounds
+        };
+        let mut timings = vec![Vec::new(); entries.len()];
+        for round in 0..rounds_here {
+            for turn in 0..entries.len() {
+                let e = (turn + round) % entries.len();
+                let entry = entries[e];
+                // The barrier around each call costs about as much as a small call.
+                let fit = (slice / (2.0 * calls[e] + 2.0)) as usize;
+                let warmup = (fit / 10).clamp(1, 20);
+                let n = fit.clamp(if calls[e] < 50_000.0 { 3 } else { 1 }, 400);
+                timings[e].extend(contestants[entry.contestant].time(
+                    name,
+                    bytes,
+                    &entry.word,
+                    warmup,
+                    n,
+                )?);
+            }
+            bar.inc(1);
+        }
+        bar.inc((rounds - rounds_here) as u64);
+        for ((entry, timings), verified) in entries.iter().zip(&timings).zip(verified) {
+            let time = Spread::of(timings).context("no timing")?;
+            let mut row = Row {
+                op: name.to_owned(),
+                bytes,
+                ranks,
+                variant: entry.variant.clone(),
+                time,
+                verified,
+            };
+            if entry.variant == "memcpy" {
+                // The copies of ranks that share a core cannot overlap.
+                let movers = if op == Some(Op::Bcast) {
+                    (ranks - 1).max(1)
+                } else {
+                    ranks
+                };
+                let crowd = (movers as f64 / machine.cores as f64).max(1.0);
+                row.time.median *= crowd;
+                row.time.p10 *= crowd;
+                row.time.p90 *= crowd;
+            }
+            rows.push(row);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(Report {
+        title,
+        machine,
+        notes,
+        rows,
+        ratios,
+    })
+}
+
+/// What our ranks say of themselves.
+pub fn describe(team: &libcopy::Team) -> String {
+    let names: Vec<&str> = team
+        .transports()
+        .iter()
+        .filter(|r| r.usable)
+        .map(|r| r.kind.name())
+        .collect();
+    format!(
+        "libcopy {} ({})",
+        env!("CARGO_PKG_VERSION"),
+        names.join(", ")
+    )
+}

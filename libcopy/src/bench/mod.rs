@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `libcopy bench`: how fast it is, beside what, on which machine, and whether the bytes are right.
+
+mod buffer;
+mod coll;
+mod contestant;
+mod device;
+mod machine;
+mod pattern;
+mod plot;
+mod rank;
+mod report;
+mod sample;
+mod sizes;
+
+use anyhow::{Result, ensure};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// Benchmarks.
+#[derive(Subcommand, Debug)]
+pub enum Bench {
+    /// Collectives: transports side by side, against memcpy of the same bytes
+    Coll(coll::CollArgs),
+    /// The kernel module alone: ioctls, map and unmap, copies, strided copies, attach
+    Device(device::DeviceArgs),
+    /// Collectives beside MPI libraries (see `scripts/bench peers`)
+    Peers(coll::PeersArgs),
+    /// One rank of a comparison
+    #[command(hide = true)]
+    Rank(rank::RankArgs),
+}
+
+/// Where results go.
+#[derive(Args, Clone, Debug)]
+pub struct Output {
+    /// Write the results as CSV
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+
+    /// Draw the results: FILE with the endings .png and .svg
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+
+    /// Vertical axis of the plot
+    #[arg(long, value_enum, default_value = "latency")]
+    pub axis: plot::Axis,
+
+    /// Print JSON instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Output {
+    fn write(&self, report: &report::Report) -> Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(report)?);
+        } else {
+            print!("{}", report.table());
+        }
+        if let Some(path) = &self.csv {
+            report.write_csv(path)?;
+            eprintln!("CSV:  {}", path.display());
+        }
+        if let Some(path) = &self.plot {
+            let (png, svg) = plot::write(report, self.axis, path)?;
+            eprintln!("plot: {} and {}", png.display(), svg.display());
+        }
+        ensure!(
+            report.all_verified(),
+            "some bytes were wrong; the table says which"
+        );
+        Ok(())
+    }
+}
+
+/// Runs a benchmark.
+pub fn run(bench: &Bench) -> Result<()> {
+    match bench {
+        Bench::Coll(args) => coll::coll(args),
+        Bench::Device(args) => device::run(args),
+        Bench::Peers(args) => coll::peers(args),
+        Bench::Rank(args) => rank::run(args),
+    }
+}

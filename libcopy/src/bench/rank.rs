@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! One of our ranks in a comparison: does what the socket says (see [`super::contestant`]).
+
+use super::buffer::Skewed;
+use super::coll::describe;
+use super::machine;
+use super::pattern;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use libcopy::{Team, TransportKind};
+use rustix::time::{ClockId, clock_gettime};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// `libcopy bench rank`
+#[derive(Args, Clone, Debug)]
+pub struct RankArgs {
+    /// Socket that commands come from
+    #[arg(long, value_name = "SOCKET")]
+    control: PathBuf,
+}
+
+struct Rank {
+    team: Team,
+    /// The transport that is set now; `None` before the first command.
+    word: Option<String>,
+    one: Skewed,
+    all: Skewed,
+    crowded: bool,
+}
+
+/// Runs `libcopy bench rank`.
+pub fn run(args: &RankArgs) -> Result<()> {
+    let cores = machine::cores();
+    let number = libcopy::config::RANK.or_default().parse().unwrap_or(0);
+    machine::pin(&cores, number);
+    let team = Team::from_env()?;
+    let mut stream = UnixStream::connect(&args.control)
+        .with_context(|| format!("cannot connect to {}", args.control.display()))?;
+    let commands = BufReader::new(stream.try_clone()?);
+    writeln!(
+        stream,
+        "hello {} {} {}",
+        team.rank(),
+        team.size(),
+        describe(&team)
+    )?;
+    let mut rank = Rank {
+        crowded: team.size() > cores.len(),
+        one: Skewed::new(0, 2 * team.rank())?,
+        all: Skewed::new(0, 2 * team.rank() + 1)?,
+        word: None,
+        team,
+    };
+    for command in commands.lines() {
+        let command = command?;
+        if command == "quit" {
+            break;
+        }
+        let answer = match rank.obey(&command) {
+            Ok(answer) => answer,
+            Err(e) => format!("error {e:#}").replace('\n', " "),
+        };
+        writeln!(stream, "{answer}")?;
+    }
+    Ok(())
+}
+
+impl Rank {
+    fn obey(&mut self, command: &str) -> Result<String> {
+        let words: Vec<&str> = command.split(' ').collect();
+        let [what, op, bytes, variant, first, second] = words[..] else {
+            bail!("unknown command");
+        };
+        let bytes: usize = bytes.parse()?;
+        match what {
+            "time" => {
+                let times = self.time(op, bytes, variant, first.parse()?, second.parse()?)?;
+                let times: Vec<String> = times.iter().map(u64::to_string).collect();
+                Ok(format!("times {}", times.join(" ")))
+            }
+            "check" => self.check(op, bytes, variant, first.parse()?, second.parse()?),
+            _ => bail!("unknown command"),
+        }
+    }
+
+    fn prepare(&mut self, op: &str, bytes: usize, variant: &str) -> Result<()> {
+        let (rank, size) = (self.team.rank(), self.team.size());
+        self.one.reserve(bytes.max(1), 2 * rank)?;
+        match op {
+            "barrier" => {}
+            "bcast" if variant != "memcpy" => {}
+            "bcast" => self.all.reserve(bytes.max(1), 2 * rank + 1)?,
+            _ => self.all.reserve(bytes.max(1) * size, 2 * rank + 1)?,
+        }
+        if variant != "memcpy" && self.word.as_deref() != Some(variant) {
+            let kind = match variant {
+                "auto" => None,
+                name => Some(name.parse::<TransportKind>()?),
+            };
+            self.team.set_transport(kind)?;
+            self.word = Some(variant.to_owned());
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, op: &str, bytes: usize, root: usize) -> Result<()> {
+        let total = bytes * self.team.size();
+        let is_root = self.team.rank() == root;
+        let team = &mut self.team;
+        let one = &mut self.one;
+        match op {
+            "barrier" => team.barrier()?,
+            "bcast" => team.bcast(&mut one[..bytes], root)?,
+            "gather" => {
+                team.gather(&one[..bytes], is_root.then(|| &mut self.all[..total]), root)?;
+            }
+            "scatter" => {
+                team.scatter(is_root.then(|| &self.all[..total]), &mut one[..bytes], root)?;
+            }
+            "allgather" => team.allgather(&one[..bytes], &mut self.all[..total])?,
+            _ => bail!("unknown operation {op:?}"),
+        }
+        Ok(())
+    }
+
+    /// The bytes that this rank has to move, moved by a plain memcpy: the physical limit.
+    fn memcpy(&mut self, op: &str, bytes: usize) {
+        let (source, target) = (&self.one[..bytes], &mut self.all);
+        let times = if op == "allgather" {
+            self.team.size()
+        } else {
+            1
+        };
+        for i in 0..times {
+            target[i * bytes..][..bytes].copy_from_slice(std::hint::black_box(source));
+            std::hint::black_box(&mut target[i * bytes..][..bytes]);
+        }
+    }
+
+    fn time(
+        &mut self,
+        op: &str,
+        bytes: usize,
+        variant: &str,
+        warmup: usize,
+        count: usize,
+    ) -> Result<Vec<u64>> {
+        self.prepare(op, bytes, variant)?;
+        let memcpy = variant == "memcpy";
+        // The root of a broadcast only gives.
+        let idle = memcpy && op == "bcast" && self.team.rank() == 0 && self.team.size() > 1;
+        // A copy that shares its core must not count the time in which the other one ran.
+        let clock = if memcpy && self.crowded {
+            ClockId::ThreadCPUTime
+        } else {
+            ClockId::Monotonic
+        };
+        let mut times = Vec::with_capacity(count);
+        for _ in 0..warmup {
+            match (memcpy, idle) {
+                (true, false) => self.memcpy(op, bytes),
+                (true, true) => {}
+                (false, _) => self.call(op, bytes, 0)?,
+            }
+        }
+        self.team.barrier()?;
+        for _ in 0..count {
+            let start = clock_gettime(clock);
+            if !memcpy {
+                self.call(op, bytes, 0)?;
+            } else if !idle {
+                self.memcpy(op, bytes);
+            }
+            let end = clock_gettime(clock);
+            self.team.barrier()?;
+            if !idle {
+                let seconds = (end.tv_sec - start.tv_sec) as u64;
+                times.push((seconds * 1_000_000_000 + end.tv_nsec as u64) - start.tv_nsec as u64);
+            }
+        }
+        Ok(times)
+    }
+
+    fn check(
+        &mut self,
+        op: &str,
+        bytes: usize,
+        variant: &str,
+        root: usize,
+        round: u64,
+    ) -> Result<String> {
+        self.prepare(op, bytes, variant)?;
+        let (rank, size) = (self.team.rank(), self.team.size());
+        let total = bytes * size;
+        let is_root = rank == root;
+        let poison = round as u8 ^ 0x5a;
+        if variant == "memcpy" {
+            pattern::fill(&mut self.one[..bytes], round, rank);
+            let times = if op == "allgather" { size } else { 1 };
+            self.all[..bytes * times].fill(poison);
+            self.memcpy(op, bytes);
+            let copies = self.all[..bytes * times].chunks(bytes.max(1));
+            return Ok(verdict(copies.map(|copy| (copy, rank)), round));
+        }
+        self.one[..bytes].fill(poison);
+        match op {
+            "bcast" if is_root => pattern::fill(&mut self.one[..bytes], round, root),
+            "bcast" => {}
+            "scatter" if is_root => {
+                for (to, block) in self.all[..total].chunks_mut(bytes.max(1)).enumerate() {
+                    pattern::fill(block, round, to);
+                }
+            }
+            "scatter" => {}
+            _ => {
+                pattern::fill(&mut self.one[..bytes], round, rank);
+                if is_root || op == "allgather" {
+                    self.all[..total].fill(poison);
+                }
+            }
+        }
+        self.call(op, bytes, root)?;
+        Ok(match op {
+            "bcast" => verdict(std::iter::once((&self.one[..bytes], root)), round),
+            "scatter" => verdict(std::iter::once((&self.one[..bytes], rank)), round),
+            _ if is_root || op == "allgather" => {
+                let blocks = self.all[..total].chunks(bytes.max(1));
+                verdict(blocks.enumerate().map(|(from, block)| (block, from)), round)
+            }
+            _ => "ok".to_owned(),
+        })
+    }
+}
+
+fn verdict<'a>(blocks: impl Iterator<Item = (&'a [u8], usize)>, round: u64) -> String {
+    for (block, from) in blocks {
+        if let Some(at) = pattern::first_difference(block, round, from) {
+            return format!("bad byte {at} of the block of rank {from}");
+        }
+    }
+    "ok".to_owned()
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The command-line tool `libcopy`: looks at the machine, starts teams, tunes and measures.
+
+mod bench;
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

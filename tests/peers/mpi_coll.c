@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+/*
+ * Times MPI_Bcast, MPI_Gather, MPI_Scatter, MPI_Allgather and MPI_Barrier as the OSU
+ * micro-benchmarks do: some calls to warm up, a barrier, then every call is timed on its own with
+ * a barrier after it, and the times of the ranks are averaged.
+ *
+ * Alone it prints one CSV line per operation and size. With --control SOCKET it is one of several
+ * contestants of `libcopy bench peers`: every rank connects to the socket and does what it is
+ * told, and sleeps in read(2) meanwhile so that it does not disturb the others.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <mpi.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+static int rank, size;
+
+struct buffer {
+	unsigned char *map, *data;
+	size_t map_length, length;
+};
+
+static struct buffer send_buffer, receive_buffer;
+
+static void die(const char *what)
+{
+	fprintf(stderr, "mpi_coll: rank %d: %s: %s\n", rank, what, strerror(errno));
+	MPI_Abort(MPI_COMM_WORLD, 1);
+	exit(1);
+}
+
+/*
+ * Makes the buffer at least that long. It starts an odd number of pages after a 2 MiB boundary,
+ * like the buffers of `libcopy bench`, so that nobody is better off by alignment.
+ */
+static void reserve(struct buffer *b, size_t length, size_t which)
+{
+	const size_t huge = 2u << 20, page = 4096;
+	size_t skew = (2 * (2 * (size_t)rank + which) + 1) * page;
+
+	if (b->length >= length)
+		return;
+	if (b->map)
+		munmap(b->map, b->map_length);
+	b->map_length = length + skew + huge;
+	b->map = mmap(NULL, b->map_length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		      -1, 0);
+	if (b->map == MAP_FAILED)
+		die("mmap of a message buffer");
+	b->data = (unsigned char *)(((uintptr_t)b->map + huge - 1) & ~(uintptr_t)(huge - 1)) + skew;
+	b->length = length;
+}
+
+/* One byte of the message that `from` sends in a round: depends on all three. */
+static unsigned char pattern(uint64_t round, int from, size_t at)
+{
+	uint64_t x = (at + 1) * 0x9e3779b97f4a7c15u + (uint64_t)from * 0xbf58476d1ce4e5b9u +
+		     round * 0x94d049bb133111ebu;
+
+	x ^= x >> 29;
+	x *= 0xbf58476d1ce4e5b9u;
+	return (unsigned char)(x >> 56);
+}
+
+static void fill(unsigned char *to, size_t bytes, uint64_t round, int from)
+{
+	for (size_t i = 0; i < bytes; i++)
+		to[i] = pattern(round, from, i);
+}
+
+static int differs(const unsigned char *got, size_t bytes, uint64_t round, int from)
+{
+	for (size_t i = 0; i < bytes; i++)
+		if (got[i] != pattern(round, from, i))
+			return 1;
+	return 0;
+}
+
+static void call(const char *op, size_t bytes, int root)
+{
+	unsigned char *s = send_buffer.data, *r = receive_buffer.data;
+	int n = (int)bytes;
+
+	if (!strcmp(op, "bcast"))
+		MPI_Bcast(s, n, MPI_BYTE, root, MPI_COMM_WORLD);
+	else if (!strcmp(op, "gather"))
+		MPI_Gather(s, n, MPI_BYTE, r, n, MPI_BYTE, root, MPI_COMM_WORLD);
+	else if (!strcmp(op, "scatter"))
+		MPI_Scatter(r, n, MPI_BYTE, s, n, MPI_BYTE, root, MPI_COMM_WORLD);
+	else if (!strcmp(op, "allgather"))
+		MPI_Allgather(s, n, MPI_BYTE, r, n, MPI_BYTE, MPI_COMM_WORLD);
+	else if (!strcmp(op, "barrier"))
+		MPI_Barrier(MPI_COMM_WORLD);
+	else {
+		errno = EINVAL;
+		die("operation (one of bcast, gather, scatter, allgather, barrier)");
+	}
+}
+
+static void prepare(const char *op, size_t bytes)
+{
+	reserve(&send_buffer, bytes ? bytes : 1, 0);
+	if (strcmp(op, "bcast") && strcmp(op, "barrier"))
+		reserve(&receive_buffer, bytes ? bytes * (size_t)size : 1, 1);
+}
+
+/* Does the operation once and looks at every byte. Returns 1 if all of them are right. */
+static int check(const char *op, size_t bytes, int root, uint64_t round)
+{
+	int bad = 0, poison = (int)(round & 0xff) ^ 0x5a;
+	int many_receive = !strcmp(op, "allgather") || (!strcmp(op, "gather") && rank == root);
+
+	prepare(op, bytes);
+	memset(send_buffer.data, poison, bytes);
+	if (strcmp(op, "bcast") && strcmp(op, "barrier"))
+		memset(receive_buffer.data, poison, bytes * (size_t)size);
+	if (!strcmp(op, "gather") || !strcmp(op, "allgather"))
+		fill(send_buffer.data, bytes, round, rank);
+	else if (!strcmp(op, "bcast") && rank == root)
+		fill(send_buffer.data, bytes, round, root);
+	else if (!strcmp(op, "scatter") && rank == root)
+		for (int i = 0; i < size; i++)
+			fill(receive_buffer.data + bytes * (size_t)i, bytes, round, i);
+
+	call(op, bytes, root);
+
+	if (!strcmp(op, "bcast"))
+		bad = differs(send_buffer.data, bytes, round, root);
+	else if (!strcmp(op, "scatter"))
+		bad = differs(send_buffer.data, bytes, round, rank);
+	for (int i = 0; many_receive && i < size; i++)
+		bad |= differs(receive_buffer.data + bytes * (size_t)i, bytes, round, i);
+	return !bad;
+}
+
+static uint64_t now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The times of `count` calls on this rank, in nanoseconds. */
+static void measure(const char *op, size_t bytes, int warmup, int count, uint64_t *times)
+{
+	prepare(op, bytes);
+	for (int i = 0; i < warmup; i++)
+		call(op, bytes, 0);
+	MPI_Barrier(MPI_COMM_WORLD);
+	for (int i = 0; i < count; i++) {
+		uint64_t start = now();
+
+		call(op, bytes, 0);
+		times[i] = now() - start;
+		MPI_Barrier(MPI_COMM_WORLD);
+	}
+}
+
+static void obey(const char *path)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	char version[MPI_MAX_LIBRARY_VERSION_STRING], line[256], op[32];
+	int length, fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	FILE *in, *out;
+
+	if (strlen(path) >= sizeof(address.sun_path)) {
+		errno = ENAMETOOLONG;
+		die(path);
+	}
+	strcpy(address.sun_path, path);
+	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)))
+		die(path);
+	in = fdopen(fd, "r");
+	out = fdopen(dup(fd), "w");
+	if (!in || !out)
+		die("fdopen");
+	MPI_Get_library_version(version, &length);
+	version[strcspn(version, "\n,")] = 0;
+	for (char *c = version; *c; c++)
+		if (*c == '\t')
+			*c = ' ';
+	fprintf(out, "hello %d %d %s\n", rank, size, version);
+	fflush(out);
+
+	while (fgets(line, sizeof(line), in) && strncmp(line, "quit", 4)) {
+		size_t bytes;
+		unsigned long long round;
+		int root, warmup, count;
+
+		if (sscanf(line, "time %31s %zu %*s %d %d", op, &bytes, &warmup, &count) == 4) {
+			uint64_t *times = calloc((size_t)count, sizeof(*times));
+
+			if (!times)
+				die("calloc");
+			measure(op, bytes, warmup, count, times);
+			fprintf(out, "times");
+			for (int i = 0; i < count; i++)
+				fprintf(out, " %llu", (unsigned long long)times[i]);
+			fprintf(out, "\n");
+			free(times);
+		} else if (sscanf(line, "check %31s %zu %*s %d %llu", op, &bytes, &root, &round) ==
+			   4) {
+			fprintf(out, check(op, bytes, root, round) ? "ok\n" : "bad wrong bytes\n");
+		} else {
+			fprintf(out, "error unknown command: %s", line);
+		}
+		fflush(out);
+	}
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void print_line(const char *name, const char *op, size_t bytes)
+{
+	int count = bytes >= (1u << 20) ? 20 : 200, right, all_right;
+	uint64_t times[200];
+	double mine[200], average[200];
+
+	right = check(op, bytes, size - 1, 1) & check(op, bytes, 0, 2);
+	MPI_Reduce(&right, &all_right, 1, MPI_INT, MPI_LAND, 0, MPI_COMM_WORLD);
+	measure(op, bytes, count / 10 + 1, count, times);
+	for (int i = 0; i < count; i++)
+		mine[i] = (double)times[i] / 1e3 / size;
+	MPI_Reduce(mine, average, count, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+	if (rank)
+		return;
+	qsort(average, (size_t)count, sizeof(*average), by_value);
+	printf("%s,%zu,%d,%s,%.3f,%.3f,%.3f,%s\n", op, bytes, size, name, average[count / 2],
+	       average[count / 10], average[count * 9 / 10], all_right ? "yes" : "no");
+	fflush(stdout);
+}
+
+static const char help[] =
+	"usage: mpirun -n N mpi_coll [--name NAME] [--ops LIST] [--min BYTES] [--max BYTES]\n"
+	"       mpirun -n N mpi_coll --control SOCKET\n"
+	"\n"
+	"Prints op,bytes,ranks,variant,median_us,p10_us,p90_us,verified for sizes from --min\n"
+	"(65536) to --max (16777216) in steps of four. LIST is comma-separated; all of bcast,\n"
+	"gather, scatter and allgather by default. NAME is what stands in the column variant.\n"
+	"--control is for `libcopy bench peers`, which tells the ranks what to do.\n";
+
+int main(int argc, char **argv)
+{
+	const char *control = NULL, *name = "mpi", *ops = "bcast,gather,scatter,allgather";
+	size_t min = 65536, max = 16u << 20;
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &size);
+	for (int i = 1; i < argc; i++) {
+		const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+
+		if (value && !strcmp(argv[i], "--control"))
+			control = value;
+		else if (value && !strcmp(argv[i], "--name"))
+			name = value;
+		else if (value && !strcmp(argv[i], "--ops"))
+			ops = value;
+		else if (value && !strcmp(argv[i], "--min"))
+			min = strtoull(value, NULL, 0);
+		else if (value && !strcmp(argv[i], "--max"))
+			max = strtoull(value, NULL, 0);
+		else {
+			if (!rank)
+				fputs(help, !strcmp(argv[i], "--help") ? stdout : stderr);
+			MPI_Finalize();
+			return strcmp(argv[i], "--help") ? 2 : 0;
+		}
+		i++;
+	}
+	if (max > INT32_MAX || min == 0) {
+		if (!rank)
+			fprintf(stderr, "mpi_coll: sizes go from 1 to %d bytes\n", INT32_MAX);
+		MPI_Finalize();
+		return 2;
+	}
+
+	if (control) {
+		obey(control);
+	} else {
+		char *list = strdup(ops), *rest = NULL;
+
+		if (!rank)
+			puts("op,bytes,ranks,variant,median_us,p10_us,p90_us,verified");
+		for (char *op = strtok_r(list, ",", &rest); op; op = strtok_r(NULL, ",", &rest))
+			for (size_t bytes = min; bytes <= max; bytes *= 4)
+				print_line(name, op, bytes);
+		free(list);
+	}
+	MPI_Finalize();
+	return 0;
+}
