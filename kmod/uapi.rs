@@ -22,8 +22,8 @@
 //! - Reserved fields and unknown flag bits must be zero.
 //! - Errors that every ioctl may return and that are not repeated below:
 //!   - `ENOTTY`: unknown command.
-//!   - `EINVAL`: an unknown flag, a non-zero reserved field, or a structure shorter than the first
-//!     ABI version had.
+//!   - `EINVAL`: an unknown flag, a non-zero reserved field, or a structure shorter than ABI version
+//!     1 had (the `*_SIZE_VER1` constants; [`GET_INFO`] takes any size and fills what fits).
 //!   - `E2BIG`: the structure is longer than the kernel knows and its tail is not zero.
 //!   - `EFAULT`: the argument itself is not readable or writable.
 //!   - `ENOMEM`: the kernel is out of memory.
@@ -102,6 +102,32 @@ pub const ATTACH_SHIFT: u32 = 40;
 
 /// Largest length of a region in bytes (1 TiB), so that every region can be attached.
 pub const MAX_REGION_BYTES: u64 = 1 << ATTACH_SHIFT;
+
+/// Size of [`DomainCreate`] in ABI version 1; shorter structures are refused. Likewise below:
+/// trailing reserved words need not be there.
+pub const DOMAIN_CREATE_SIZE_VER1: usize = 24;
+/// Size of [`DomainJoin`] in ABI version 1.
+pub const DOMAIN_JOIN_SIZE_VER1: usize = 24;
+/// Size of [`DomainLeave`] in ABI version 1.
+pub const DOMAIN_LEAVE_SIZE_VER1: usize = 8;
+/// Size of [`RegionCreate`] in ABI version 1.
+pub const REGION_CREATE_SIZE_VER1: usize = 56;
+/// Size of [`RegionDestroy`] in ABI version 1.
+pub const REGION_DESTROY_SIZE_VER1: usize = 8;
+/// Size of [`RegionWait`] in ABI version 1.
+pub const REGION_WAIT_SIZE_VER1: usize = 24;
+/// Size of [`RegionInfo`] in ABI version 1.
+pub const REGION_INFO_SIZE_VER1: usize = 40;
+/// Size of [`RegionUse`] in ABI version 1.
+pub const REGION_USE_SIZE_VER1: usize = 16;
+/// Size of [`RegionCopy`] in ABI version 1.
+pub const REGION_COPY_SIZE_VER1: usize = 48;
+/// Size of [`CopyStrided`] in ABI version 1.
+pub const COPY_STRIDED_SIZE_VER1: usize = 48;
+/// Size of [`Transfer`] in ABI version 1.
+pub const TRANSFER_SIZE_VER1: usize = 48;
+/// Size of [`RegionAttach`] in ABI version 1.
+pub const REGION_ATTACH_SIZE_VER1: usize = 32;
 
 /// Reports what the module is and can do.
 ///

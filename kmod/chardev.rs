@@ -1,0 +1,693 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The device: file operations, and the ioctl table that maps a command to its work.
+//!
+//! The kernel crate's `MiscDevice` has neither `poll` nor an owner for its operations (which would
+//! let the module be unloaded under an open file), so the table of operations is built here.
+
+use crate::attach;
+use crate::copy;
+use crate::domain::Domain;
+use crate::errno;
+use crate::member::{Events, Member};
+use crate::params;
+use crate::region::Region;
+use crate::strided;
+use crate::uapi::{self, *};
+use core::mem::{size_of, MaybeUninit};
+use kernel::bindings;
+use kernel::ffi::{c_int, c_long, c_uint, c_ulong};
+use kernel::fs::{File, LocalFile};
+use kernel::mm::virt::VmaNew;
+use kernel::mm::MmWithUser;
+use kernel::page::PAGE_SIZE;
+use kernel::prelude::*;
+use kernel::seq_file::SeqFile;
+use kernel::seq_print;
+use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::poll::PollTable;
+use kernel::sync::{new_mutex, Arc, Mutex, SetOnce};
+use kernel::types::Opaque;
+use kernel::uaccess::{UserPtr, UserSlice};
+
+const EPOLLIN: u32 = 0x001;
+const EPOLLRDNORM: u32 = 0x040;
+const EPOLLERR: u32 = 0x008;
+
+/// What an open file stands for.
+#[pin_data]
+struct Handle {
+    /// Set once, by create or join.
+    domain: SetOnce<Arc<Domain>>,
+    /// Serialises create and join, so that the loser takes nothing.
+    #[pin]
+    members: Mutex<KVec<Arc<Member>>>,
+    /// The address space of the first member and the member itself, which is what nearly every
+    /// file ever has; found without the lock.
+    first: SetOnce<Arc<Member>>,
+    events: Arc<Events>,
+}
+
+impl Handle {
+    fn new() -> Result<Pin<KBox<Self>>> {
+        let events = Arc::new(
+            Events {
+                completed: Atomic::new(0),
+            },
+            GFP_KERNEL,
+        )?;
+        KBox::pin_init(
+            pin_init!(Self {
+                domain: SetOnce::new(),
+                members <- new_mutex!(KVec::new()),
+                first: SetOnce::new(),
+                events,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn domain(&self) -> Result<&Arc<Domain>> {
+        self.domain.as_ref().ok_or_else(errno::enotconn)
+    }
+
+    /// The calling process as a member; it becomes one with its first use of an inherited file.
+    fn member(&self, mm: &MmWithUser) -> Result<Arc<Member>> {
+        let domain = self.domain()?;
+        if let Some(first) = self.first.as_ref() {
+            if first.is(mm) && !first.has_left() {
+                return Ok(first.clone());
+            }
+        }
+        {
+            let members = self.members.lock();
+            if let Some(known) = members
+                .iter()
+                .find(|member| member.is(mm) && !member.has_left())
+            {
+                return Ok(known.clone());
+            }
+        }
+        // The memory manager's locks are taken in here, so ours is not held.
+        let new = Member::new(mm, domain, &self.events)?;
+        let mut members = self.members.lock();
+        if let Some(known) = members
+            .iter()
+            .find(|member| member.is(mm) && !member.has_left())
+        {
+            let known = known.clone();
+            drop(members);
+            new.depart();
+            return Ok(known);
+        }
+        members.retain(|member| !member.has_left());
+        if let Err(error) = members.push(new.clone(), GFP_KERNEL) {
+            drop(members);
+            new.depart();
+            return Err(error.into());
+        }
+        drop(members);
+        self.first.populate(new.clone());
+        Ok(new)
+    }
+
+    /// Puts the file into the domain that `find` returns, already counted as a file of it.
+    fn enter(&self, find: impl FnOnce() -> Result<Arc<Domain>>) -> Result<&Arc<Domain>> {
+        let members = self.members.lock();
+        if self.domain.as_ref().is_some() {
+            return Err(errno::eisconn());
+        }
+        let domain = find()?;
+        self.domain.populate(domain);
+        drop(members);
+        self.domain()
+    }
+}
+
+/// The caller's address space.
+///
+/// - `ESRCH`: a kernel thread has none.
+fn current_mm() -> Result<&'static MmWithUser> {
+    let task = kernel::current!();
+    let mm = task.mm().ok_or(ESRCH)?;
+    // SAFETY: The address space of the current task stays while it runs this system call, which is
+    // as long as any value returned here is kept.
+    Ok(unsafe { &*core::ptr::from_ref(mm) })
+}
+
+/// An ioctl argument of the caller: read once, extended with zeros, written back once.
+struct Argument {
+    address: usize,
+    size: usize,
+}
+
+impl Argument {
+    /// Reads the structure. `least` is its size in the first version of the ABI.
+    fn read<T: Default + core::marker::Copy>(&self, least: usize) -> Result<T> {
+        if self.size < least {
+            return Err(EINVAL);
+        }
+        let known = usize::min(self.size, size_of::<T>());
+        let mut reader = UserSlice::new(UserPtr::from_addr(self.address), self.size).reader();
+        let mut value = T::default();
+        // SAFETY: All argument types are `repr(C)` integers without padding (checked in uapi.rs by
+        // their sizes), so every byte pattern is a value.
+        let bytes = unsafe {
+            core::slice::from_raw_parts_mut(
+                core::ptr::from_mut(&mut value).cast::<MaybeUninit<u8>>(),
+                known,
+            )
+        };
+        reader.read_raw(bytes)?;
+        while !reader.is_empty() {
+            let mut tail = [0u8; 64];
+            let len = usize::min(reader.len(), tail.len());
+            reader.read_slice(&mut tail[..len])?;
+            if tail[..len].iter().any(|byte| *byte != 0) {
+                return Err(E2BIG);
+            }
+        }
+        Ok(value)
+    }
+
+    fn write<T>(&self, value: &T) -> Result {
+        let known = usize::min(self.size, size_of::<T>());
+        let mut writer = UserSlice::new(UserPtr::from_addr(self.address), known).writer();
+        // SAFETY: As in `read`: no padding, so all bytes are initialised.
+        let bytes =
+            unsafe { core::slice::from_raw_parts(core::ptr::from_ref(value).cast::<u8>(), known) };
+        writer.write_slice(bytes)
+    }
+}
+
+fn read_layout(address: u64) -> Result<Option<Layout>> {
+    if address == 0 {
+        return Ok(None);
+    }
+    Argument {
+        address: address as usize,
+        size: size_of::<Layout>(),
+    }
+    .read(size_of::<Layout>())
+    .map(Some)
+}
+
+fn read_pieces(address: u64, count: u32) -> Result<KVVec<Piece>> {
+    if count == 0 || count > MAX_IOV {
+        return Err(EINVAL);
+    }
+    let count = count as usize;
+    let mut pieces = KVVec::with_capacity(count, GFP_KERNEL)?;
+    let mut reader = UserSlice::new(
+        UserPtr::from_addr(address as usize),
+        count * size_of::<Piece>(),
+    )
+    .reader();
+    for _ in 0..count {
+        let mut words = [0u8; 16];
+        reader.read_slice(&mut words)?;
+        let word = |at: usize| {
+            let mut bytes = [0u8; 8];
+            bytes.copy_from_slice(&words[at..at + 8]);
+            u64::from_ne_bytes(bytes)
+        };
+        pieces.push(
+            Piece {
+                base: word(0),
+                len: word(8),
+            },
+            GFP_KERNEL,
+        )?;
+    }
+    Ok(pieces)
+}
+
+fn only(flags: u32, known: u32) -> Result {
+    if flags & !known != 0 {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+fn zero(reserved: u64) -> Result {
+    if reserved != 0 {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+impl Handle {
+    fn ioctl(&self, cmd: u32, address: usize) -> Result {
+        if (cmd >> 8) & 0xff != IOC_TYPE || cmd >> 30 != 3 {
+            return Err(ENOTTY);
+        }
+        let arg = Argument {
+            address,
+            size: ((cmd >> 16) & 0x3fff) as usize,
+        };
+        const fn number(command: u32) -> u32 {
+            command & 0xff
+        }
+        const INFO: u32 = number(GET_INFO);
+        const CREATE_DOMAIN: u32 = number(DOMAIN_CREATE);
+        const JOIN: u32 = number(DOMAIN_JOIN);
+        const LEAVE: u32 = number(DOMAIN_LEAVE);
+        const CREATE: u32 = number(REGION_CREATE);
+        const DESTROY: u32 = number(REGION_DESTROY);
+        const WAIT: u32 = number(REGION_WAIT);
+        const REGION: u32 = number(REGION_INFO);
+        const USE: u32 = number(REGION_USE);
+        const COPY: u32 = number(REGION_COPY);
+        const STRIDED: u32 = number(REGION_COPY_STRIDED);
+        const MOVE: u32 = number(TRANSFER);
+        const ATTACH: u32 = number(REGION_ATTACH);
+        match cmd & 0xff {
+            INFO => arg.write(&info()),
+            CREATE_DOMAIN => self.domain_create(&arg),
+            JOIN => self.domain_join(&arg),
+            LEAVE => self.domain_leave(&arg),
+            CREATE => self.region_create(&arg),
+            DESTROY => self.region_destroy(&arg),
+            WAIT => self.region_wait(&arg),
+            REGION => self.region_info(&arg),
+            USE => self.region_use(&arg),
+            COPY => self.region_copy(&arg),
+            STRIDED => self.region_copy_strided(&arg),
+            MOVE => self.transfer(&arg),
+            ATTACH => self.region_attach(&arg),
+            _ => Err(ENOTTY),
+        }
+    }
+
+    fn domain_create(&self, arg: &Argument) -> Result {
+        let mut args: DomainCreate = arg.read(DOMAIN_CREATE_SIZE_VER1)?;
+        only(args.flags | args.reserved, 0)?;
+        args.key = self.enter(Domain::create)?.key();
+        self.member(current_mm()?)?;
+        arg.write(&args)
+    }
+
+    fn domain_join(&self, arg: &Argument) -> Result {
+        let args: DomainJoin = arg.read(DOMAIN_JOIN_SIZE_VER1)?;
+        zero(args.reserved)?;
+        match args.flags {
+            JOIN_BY_KEY => {
+                only(args.fd as u32, 0)?;
+                self.enter(|| Domain::join_by_key(&args.key))?;
+            }
+            JOIN_BY_FD => {
+                if args.key != [0; 16] {
+                    return Err(EINVAL);
+                }
+                let fd = u32::try_from(args.fd).map_err(|_| EBADF)?;
+                let file = LocalFile::fget(fd).map_err(|_| EBADF)?;
+                let domain = of_file(&file).ok_or(EBADF)?.domain()?.clone();
+                self.enter(|| domain.join().map(|()| domain.clone()))?;
+            }
+            _ => return Err(EINVAL),
+        }
+        self.member(current_mm()?)?;
+        Ok(())
+    }
+
+    fn domain_leave(&self, arg: &Argument) -> Result {
+        let args: DomainLeave = arg.read(DOMAIN_LEAVE_SIZE_VER1)?;
+        only(args.flags | args.reserved, 0)?;
+        self.domain()?;
+        let mm = current_mm()?;
+        let member = {
+            let mut members = self.members.lock();
+            let index = members
+                .iter()
+                .position(|member| member.is(mm) && !member.has_left());
+            index.and_then(|index| members.remove(index).ok())
+        };
+        if let Some(member) = member {
+            member.depart();
+        }
+        Ok(())
+    }
+
+    fn region_create(&self, arg: &Argument) -> Result {
+        let mut args: RegionCreate = arg.read(REGION_CREATE_SIZE_VER1)?;
+        only(args.flags, CREATE_NO_REUSE)?;
+        only(args.rights, RIGHT_READ | RIGHT_WRITE)?;
+        zero(args.reserved.into())?;
+        let mm = current_mm()?;
+        let member = self.member(mm)?;
+        if args.rights == 0 {
+            return Err(EINVAL);
+        }
+        let pieces = read_pieces(args.iov, args.iov_count)?;
+        if args.replaces != 0 {
+            if let Ok(old) = member.domain.find(args.replaces) {
+                member.destroy(&old, true);
+            }
+        }
+        let (region, result) =
+            Region::create(mm, &member, pieces, args.rights, args.uses, args.flags)?;
+        args.id = region.id;
+        args.result = result;
+        args.length = region.length();
+        args.pages = region.mapping.pages().pages().len() as u64;
+        arg.write(&args).inspect_err(|_| {
+            // A region whose id nobody knows would stay until the process ends.
+            member.destroy(&region, false);
+        })
+    }
+
+    fn region_destroy(&self, arg: &Argument) -> Result {
+        let args: RegionDestroy = arg.read(REGION_DESTROY_SIZE_VER1)?;
+        only(args.flags, DESTROY_UNPIN)?;
+        let region = self.find(args.id)?;
+        if !region.owner.is(current_mm()?) {
+            return Err(EPERM);
+        }
+        let owner = region.owner.clone();
+        if owner.destroy(&region, args.flags & DESTROY_UNPIN == 0) {
+            Ok(())
+        } else {
+            Err(ENOENT)
+        }
+    }
+
+    fn region_wait(&self, arg: &Argument) -> Result {
+        let mut args: RegionWait = arg.read(REGION_WAIT_SIZE_VER1)?;
+        only(args.flags, WAIT_DESTROY)?;
+        zero(args.reserved.into())?;
+        let region = self.find(args.id)?;
+        let destroy = args.flags & WAIT_DESTROY != 0;
+        if destroy && !region.owner.is(current_mm()?) {
+            return Err(EPERM);
+        }
+        let result = region.wait(&mut args.timeout_ns);
+        args.uses_left = region.uses_left();
+        if result.is_ok() && destroy {
+            let owner = region.owner.clone();
+            owner.destroy(&region, true);
+        }
+        arg.write(&args)?;
+        result
+    }
+
+    fn region_info(&self, arg: &Argument) -> Result {
+        let mut args: uapi::RegionInfo = arg.read(REGION_INFO_SIZE_VER1)?;
+        let region = self.find(args.id)?;
+        let pages = region.mapping.pages();
+        args = uapi::RegionInfo {
+            id: args.id,
+            rights: region.rights,
+            length: pages.length(),
+            pages: pages.pages().len() as u64,
+            runs: pages.runs().len() as u64,
+            uses_left: region.uses_left(),
+            state: region.state(),
+            reserved: 0,
+        };
+        arg.write(&args)
+    }
+
+    fn region_use(&self, arg: &Argument) -> Result {
+        let mut args: RegionUse = arg.read(REGION_USE_SIZE_VER1)?;
+        only(args.flags, 0)?;
+        let region = self.find(args.id)?;
+        if region.owner.is_dead() {
+            return Err(errno::eownerdead());
+        }
+        args.uses_left = region.count_use(args.count)?;
+        arg.write(&args)
+    }
+
+    fn region_copy(&self, arg: &Argument) -> Result {
+        let mut args: RegionCopy = arg.read(REGION_COPY_SIZE_VER1)?;
+        only(
+            args.flags,
+            COPY_FROM_REGION | COPY_TO_REGION | COPY_COUNT_USE,
+        )?;
+        zero(u64::from(args.reserved) | args.reserved2)?;
+        if args.iov_count > MAX_IOV {
+            return Err(EINVAL);
+        }
+        let region = self.find(args.region)?;
+        copy::region_copy(&region, &mut args)?;
+        arg.write(&args)
+    }
+
+    fn region_copy_strided(&self, arg: &Argument) -> Result {
+        let mut args: CopyStrided = arg.read(COPY_STRIDED_SIZE_VER1)?;
+        only(
+            args.flags,
+            COPY_FROM_REGION | COPY_TO_REGION | COPY_COUNT_USE,
+        )?;
+        zero(args.reserved)?;
+        let region = self.find(args.region)?;
+        let region_layout = read_layout(args.region_layout)?;
+        let user_layout = read_layout(args.user_layout)?;
+        strided::copy_strided(
+            &region,
+            &mut args,
+            region_layout.as_ref(),
+            user_layout.as_ref(),
+        )?;
+        arg.write(&args)
+    }
+
+    fn transfer(&self, arg: &Argument) -> Result {
+        let mut args: Transfer = arg.read(TRANSFER_SIZE_VER1)?;
+        only(args.flags, COPY_COUNT_USE)?;
+        zero(args.reserved.into())?;
+        let source = self.find(args.source)?;
+        let destination = self.find(args.destination)?;
+        copy::transfer(&source, &destination, &mut args)?;
+        arg.write(&args)
+    }
+
+    fn region_attach(&self, arg: &Argument) -> Result {
+        let mut args: RegionAttach = arg.read(REGION_ATTACH_SIZE_VER1)?;
+        only(args.access, RIGHT_READ | RIGHT_WRITE)?;
+        let region = self.find(args.id)?;
+        attach::prepare(&region, &mut args)?;
+        arg.write(&args)
+    }
+
+    /// Finds a region for the calling process, which thereby becomes a member: its death must be
+    /// noticed by those who wait for its uses.
+    fn find(&self, id: u32) -> Result<Arc<Region>> {
+        self.member(current_mm()?)?.domain.find(id)
+    }
+
+    fn poll(&self, file: &File, table: PollTable<'_>) -> u32 {
+        let Some(domain) = self.domain.as_ref() else {
+            return EPOLLERR;
+        };
+        table.register_wait(file, &domain.changed);
+        if self.events.completed.load(Relaxed) > 0 {
+            EPOLLIN | EPOLLRDNORM
+        } else {
+            0
+        }
+    }
+
+    fn show(&self, seq: &SeqFile) {
+        let Some(domain) = self.domain.as_ref() else {
+            seq_print!(seq, "libcopy-domain:\tnone\n");
+            return;
+        };
+        seq_print!(seq, "libcopy-domain-regions:\t{}\n", domain.live());
+        let (mut idle, mut bytes, mut members) = (0, 0, 0);
+        for member in self.members.lock().iter() {
+            let (count, size) = member.idle();
+            idle += count;
+            bytes += size;
+            members += 1;
+        }
+        seq_print!(seq, "libcopy-file-members:\t{members}\n");
+        seq_print!(seq, "libcopy-file-idle-mappings:\t{idle}\n");
+        seq_print!(seq, "libcopy-file-idle-bytes:\t{bytes}\n");
+        for (name, value) in domain.stats.iter() {
+            seq_print!(seq, "libcopy-{name}:\t{value}\n");
+        }
+    }
+
+    /// The file is closed for good: all that was created through it goes.
+    fn release(&self) {
+        let members = core::mem::take(&mut *self.members.lock());
+        for member in &members {
+            member.depart();
+        }
+        if let Some(domain) = self.domain.as_ref() {
+            domain.file_released();
+        }
+    }
+}
+
+fn info() -> Info {
+    Info {
+        abi_version: ABI_VERSION,
+        max_iov: MAX_IOV,
+        features: FEATURE_STRIDED | FEATURE_ATTACH | FEATURE_TRANSFER | FEATURE_REUSE,
+        max_streams: MAX_STREAMS as u32,
+        max_regions: params::max_regions(),
+        max_region_bytes: MAX_REGION_BYTES,
+        reuse_pages: params::reuse_pages(),
+        page_size: PAGE_SIZE as u32,
+        engines: 0,
+        reserved: [0; 2],
+    }
+}
+
+/// The handle behind a file, if it is one of ours.
+fn of_file(file: &LocalFile) -> Option<&Handle> {
+    // SAFETY: The file is alive for as long as the reference.
+    let (operations, private) = unsafe {
+        let raw = file.as_ptr();
+        ((*raw).f_op, (*raw).private_data)
+    };
+    if operations != OPERATIONS.load(Relaxed) {
+        return None;
+    }
+    // SAFETY: A file with our operations has a handle as private data until it is released.
+    Some(unsafe { &*private.cast::<Handle>() })
+}
+
+/// The registered table of operations, by which a file is recognised as ours.
+static OPERATIONS: Atomic<*const bindings::file_operations> = Atomic::new(core::ptr::null());
+
+/// The registered device.
+///
+/// # Invariants
+///
+/// `misc` is registered from construction to drop and points to `operations`.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Device {
+    operations: KBox<bindings::file_operations>,
+    #[pin]
+    misc: Opaque<bindings::miscdevice>,
+}
+
+// SAFETY: The device may be deregistered from any thread.
+unsafe impl Send for Device {}
+// SAFETY: Nothing is touched through a shared reference.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Registers `/dev/libcopy`.
+    pub(crate) fn register(module: &'static ThisModule) -> Result<impl PinInit<Self, Error>> {
+        let operations = KBox::new(
+            bindings::file_operations {
+                owner: module.as_ptr(),
+                open: Some(fop_open),
+                release: Some(fop_release),
+                unlocked_ioctl: Some(fop_ioctl),
+                // No compat_ioctl: the ABI's pieces are 64-bit, and 32-bit callers get ENOTTY.
+                mmap: Some(fop_mmap),
+                poll: Some(fop_poll),
+                show_fdinfo: Some(fop_show_fdinfo),
+                ..pin_init::zeroed()
+            },
+            GFP_KERNEL,
+        )?;
+        let fops: *const bindings::file_operations = &*operations;
+        OPERATIONS.store(fops, Relaxed);
+        Ok(try_pin_init!(Self {
+            operations,
+            // INVARIANT: Registered if construction succeeds.
+            misc <- Opaque::try_ffi_init(move |slot: *mut bindings::miscdevice| {
+                let device = bindings::miscdevice {
+                    minor: bindings::MISC_DYNAMIC_MINOR as c_int,
+                    name: c"libcopy".as_char_ptr(),
+                    fops,
+                    ..pin_init::zeroed()
+                };
+                // SAFETY: The slot is ours to initialise and stays where it is.
+                unsafe { slot.write(device) };
+                // SAFETY: The device was just filled in; its operations live as long as it.
+                kernel::error::to_result(unsafe { bindings::misc_register(slot) })
+            }),
+        }? Error))
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Device {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: Registered by the type invariant.
+        unsafe { bindings::misc_deregister(self.misc.get()) };
+    }
+}
+
+/// # Safety
+///
+/// `file` is an open file of ours and outlives the result.
+unsafe fn handle<'a>(file: *mut bindings::file) -> &'a Handle {
+    // SAFETY: `fop_open` stored the pointer and `fop_release` takes it back.
+    unsafe { &*(*file).private_data.cast::<Handle>() }
+}
+
+unsafe extern "C" fn fop_open(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
+    // SAFETY: Called with a valid inode and file.
+    let ret = unsafe { bindings::generic_file_open(inode, file) };
+    if ret != 0 {
+        return ret;
+    }
+    match Handle::new() {
+        Ok(new) => {
+            // SAFETY: The box is not moved out of, only turned into a pointer and back.
+            let new = KBox::into_raw(unsafe { Pin::into_inner_unchecked(new) });
+            // SAFETY: The file is being opened, its private data is ours to set.
+            unsafe { (*file).private_data = new.cast() };
+            0
+        }
+        Err(error) => error.to_errno(),
+    }
+}
+
+unsafe extern "C" fn fop_release(_: *mut bindings::inode, file: *mut bindings::file) -> c_int {
+    // SAFETY: This is the last call on the file; the pointer came from `fop_open`.
+    let handle = unsafe { KBox::from_raw((*file).private_data.cast::<Handle>()) };
+    handle.release();
+    0
+}
+
+unsafe extern "C" fn fop_ioctl(file: *mut bindings::file, cmd: c_uint, arg: c_ulong) -> c_long {
+    // SAFETY: Called on an open file of ours.
+    match unsafe { handle(file) }.ioctl(cmd, arg) {
+        Ok(()) => 0,
+        Err(error) => error.to_errno() as c_long,
+    }
+}
+
+unsafe extern "C" fn fop_mmap(
+    file: *mut bindings::file,
+    vma: *mut bindings::vm_area_struct,
+) -> c_int {
+    // SAFETY: Called on an open file of ours.
+    let handle = unsafe { handle(file) };
+    // SAFETY: The VMA is being set up.
+    let (vma, page_offset) = unsafe { (VmaNew::from_raw(vma), (*vma).vm_pgoff) };
+    let (id, first) = attach::decode(page_offset);
+    let result = handle
+        .domain()
+        .and_then(|domain| domain.find(id))
+        .and_then(|region| attach::map(region, first, vma));
+    match result {
+        Ok(()) => 0,
+        Err(error) => error.to_errno(),
+    }
+}
+
+unsafe extern "C" fn fop_poll(
+    file: *mut bindings::file,
+    table: *mut bindings::poll_table_struct,
+) -> bindings::__poll_t {
+    // SAFETY: Called on an open file of ours with a valid table.
+    unsafe {
+        let table = PollTable::from_raw(table);
+        handle(file).poll(File::from_raw_file(file), table)
+    }
+}
+
+unsafe extern "C" fn fop_show_fdinfo(seq: *mut bindings::seq_file, file: *mut bindings::file) {
+    // SAFETY: Called on an open file of ours with a valid sequence.
+    unsafe { handle(file).show(SeqFile::from_raw(seq)) }
+}

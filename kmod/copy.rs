@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Copies by the CPU: region to and from the caller's pieces, and region to region.
+//!
+//! No lock is held while bytes move; a copy ends early, with what it has done so far, when a signal
+//! is pending, and gives way to other tasks between chunks.
+
+use crate::pin::PinnedPages;
+use crate::region::Region;
+use crate::shim;
+use crate::stats::Counter;
+use crate::uapi::{
+    RegionCopy, Transfer, COPY_COUNT_USE, COPY_FROM_REGION, COPY_TO_REGION, RIGHT_READ, RIGHT_WRITE,
+};
+use kernel::bindings;
+use kernel::page::PAGE_SIZE;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+/// Bytes copied between two looks at signals: long enough not to be felt, short enough to be
+/// interrupted within a fraction of a millisecond.
+const CHUNK: usize = 256 * 1024;
+
+/// What `import_iovec()` accepts at most (MAX_RW_COUNT in `include/linux/fs.h`).
+const MAX_PER_CALL: usize = (i32::MAX as usize) & !(PAGE_SIZE - 1);
+
+/// The caller's pieces, checked by the kernel and consumed as bytes move.
+struct UserPieces {
+    iter: bindings::iov_iter,
+    allocated: *mut bindings::iovec,
+}
+
+impl UserPieces {
+    /// Reads the iovec at `address` once. `into` says whether they will be written.
+    fn import(address: u64, count: u32, into: bool) -> Result<Self> {
+        let mut this = Self {
+            iter: bindings::iov_iter::default(),
+            allocated: core::ptr::null_mut(),
+        };
+        let direction = if into {
+            bindings::ITER_DEST
+        } else {
+            bindings::ITER_SOURCE
+        };
+        // SAFETY: `uapi::Piece` has the layout of `struct iovec`; with no fast array the kernel
+        // allocates the copy and stores it in `allocated`, which drop frees.
+        let ret = unsafe {
+            bindings::import_iovec(
+                direction as i32,
+                address as usize as *const bindings::iovec,
+                count,
+                0,
+                &mut this.allocated,
+                &mut this.iter,
+            )
+        };
+        if ret < 0 {
+            this.allocated = core::ptr::null_mut();
+            return Err(Error::from_errno(ret as i32));
+        }
+        Ok(this)
+    }
+
+    fn left(&self) -> usize {
+        // SAFETY: `count` is valid for every kind of iterator.
+        unsafe { self.iter.__bindgen_anon_1.__bindgen_anon_1.as_ref().count }
+    }
+}
+
+impl Drop for UserPieces {
+    fn drop(&mut self) {
+        // SAFETY: Null, or the array that `import_iovec()` allocated for us.
+        unsafe { bindings::kfree(self.allocated.cast()) };
+    }
+}
+
+/// Performs [`crate::uapi::REGION_COPY`]; fills in `args.done`.
+pub(crate) fn region_copy(region: &Arc<Region>, args: &mut RegionCopy) -> Result {
+    let from_region = match args.flags & (COPY_FROM_REGION | COPY_TO_REGION) {
+        COPY_FROM_REGION => true,
+        COPY_TO_REGION => false,
+        _ => return Err(EINVAL),
+    };
+    region.permit(if from_region { RIGHT_READ } else { RIGHT_WRITE })?;
+    region.contains(args.offset, args.length)?;
+    let mut user = UserPieces::import(args.iov, args.iov_count, from_region)?;
+    let available = user.left();
+    // The kernel never takes more than this from one iovec; the caller comes again for the rest.
+    let wanted = u64::min(args.length, MAX_PER_CALL as u64) as usize;
+    if available < wanted {
+        return Err(EINVAL);
+    }
+    let pages = region.mapping.pages();
+    if !from_region && wanted != 0 {
+        pages.mark_written();
+    }
+    let done = move_bytes(pages, args.offset, wanted, &mut user, from_region);
+    let stats = &region.owner.domain.stats;
+    stats.add(
+        if from_region {
+            Counter::BytesFromRegion
+        } else {
+            Counter::BytesToRegion
+        },
+        done.bytes as u64,
+    );
+    if done.fault {
+        stats.add(Counter::Faults, 1);
+    }
+    if done.bytes == 0 && wanted != 0 {
+        return Err(if done.fault { EFAULT } else { EINTR });
+    }
+    args.done = done.bytes as u64;
+    if args.done == args.length && args.flags & COPY_COUNT_USE != 0 {
+        region.count_copy();
+    }
+    Ok(())
+}
+
+/// How far a copy came, and whether memory of the caller stopped it.
+pub(crate) struct Progress {
+    pub(crate) bytes: usize,
+    pub(crate) fault: bool,
+}
+
+fn move_bytes(
+    pages: &PinnedPages,
+    offset: u64,
+    wanted: usize,
+    user: &mut UserPieces,
+    from_region: bool,
+) -> Progress {
+    let mut done = 0;
+    let mut hint = 0;
+    let mut since_check = 0;
+    while done < wanted {
+        let Some((address, len)) = pages.locate(offset + done as u64, &mut hint) else {
+            break;
+        };
+        let len = len.min(wanted - done).min(CHUNK);
+        // SAFETY: `locate` returned pinned memory of at least `len` bytes; the iterator is valid.
+        let moved = unsafe {
+            if from_region {
+                bindings::_copy_to_iter(address.cast(), len, &mut user.iter)
+            } else {
+                bindings::_copy_from_iter(address.cast(), len, &mut user.iter)
+            }
+        };
+        done += moved;
+        if moved < len {
+            return Progress {
+                bytes: done,
+                fault: true,
+            };
+        }
+        since_check += len;
+        if since_check >= CHUNK {
+            since_check = 0;
+            if shim::cond_resched_interrupted() {
+                break;
+            }
+        }
+    }
+    Progress {
+        bytes: done,
+        fault: false,
+    }
+}
+
+/// Performs [`crate::uapi::TRANSFER`]; fills in `args.done`.
+pub(crate) fn transfer(
+    source: &Arc<Region>,
+    destination: &Arc<Region>,
+    args: &mut Transfer,
+) -> Result {
+    source.permit(RIGHT_READ)?;
+    destination.permit(RIGHT_WRITE)?;
+    source.contains(args.source_offset, args.length)?;
+    destination.contains(args.destination_offset, args.length)?;
+    if source.id == destination.id
+        && args.source_offset.abs_diff(args.destination_offset) < args.length
+    {
+        return Err(EINVAL);
+    }
+    let (from, to) = (source.mapping.pages(), destination.mapping.pages());
+    if args.length != 0 {
+        to.mark_written();
+    }
+    let mut done = 0u64;
+    let (mut from_hint, mut to_hint) = (0, 0);
+    let mut since_check = 0;
+    while done < args.length {
+        let (Some((from_address, from_len)), Some((to_address, to_len))) = (
+            from.locate(args.source_offset + done, &mut from_hint),
+            to.locate(args.destination_offset + done, &mut to_hint),
+        ) else {
+            break;
+        };
+        let left = usize::try_from(args.length - done).unwrap_or(usize::MAX);
+        let len = from_len.min(to_len).min(left).min(CHUNK);
+        // SAFETY: Both are pinned memory of at least `len` bytes. The two regions may be made of
+        // the same pages (a process may publish memory twice), hence no assumption that they do
+        // not overlap; user space may change them meanwhile, so they are only ever raw bytes.
+        unsafe { core::ptr::copy(from_address, to_address, len) };
+        done += len as u64;
+        since_check += len;
+        if since_check >= CHUNK {
+            since_check = 0;
+            if shim::cond_resched_interrupted() {
+                break;
+            }
+        }
+    }
+    source.owner.domain.stats.add(Counter::BytesTransfer, done);
+    args.done = done;
+    if done == 0 && args.length != 0 {
+        return Err(EINTR);
+    }
+    if done == args.length && args.flags & COPY_COUNT_USE != 0 {
+        source.count_copy();
+        destination.count_copy();
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! libcopy: moves bytes between the processes of one machine.
+//!
+//! A process publishes memory once ([`region`]), which pins it ([`pin`]) and watches it
+//! ([`watch`]); every member of its sharing group ([`domain`]) copies from or to it by the CPU
+//! ([`copy`], [`strided`]) or maps it ([`attach`]). The ABI is in [`uapi`].
+
+mod attach;
+mod chardev;
+mod copy;
+mod domain;
+mod errno;
+mod mapping;
+mod member;
+mod params;
+mod pin;
+mod queue;
+mod region;
+mod shim;
+mod stats;
+mod strided;
+#[allow(dead_code, unreachable_pub)]
+mod uapi;
+mod watch;
+
+use kernel::prelude::*;
+
+module! {
+    type: Libcopy,
+    name: "libcopy",
+    authors: ["the libcopy authors"],
+    description: "Pin once, copy many times: memory sharing between processes of one machine",
+    license: "GPL",
+    params: {
+        max_regions: u32 {
+            default: 4096,
+            description: "Regions a domain may have at a time (default 4096)",
+        },
+        reuse_pages: u64 {
+            default: 65536,
+            description: "Pages a process may leave pinned for reuse, 0: none (default 65536)",
+        },
+    },
+}
+
+/// The loaded module. Fields are dropped in this order: first nobody can open the device any more,
+/// then what is queued is waited for.
+#[pin_data]
+struct Libcopy {
+    #[pin]
+    _device: chardev::Device,
+    #[pin]
+    _debugfs: stats::Debugfs,
+    _queue: queue::Guard,
+}
+
+impl kernel::InPlaceModule for Libcopy {
+    fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        // SAFETY: Called once, when the module is loaded.
+        unsafe { domain::init() };
+        try_pin_init!(Self {
+            _queue: queue::create()?,
+            _debugfs <- stats::Debugfs::new(),
+            _device <- chardev::Device::register(module)?,
+        })
+    }
+}

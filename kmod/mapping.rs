@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! [`Mapping`]: pinned pages that know whether they are still what the owner's addresses show.
+
+use crate::errno;
+use crate::member::Member;
+use crate::pin::PinnedPages;
+use crate::shim;
+use crate::uapi::Piece;
+use crate::watch::Watch;
+use kernel::mm::MmWithUser;
+use kernel::page::PAGE_SHIFT;
+use kernel::prelude::*;
+use kernel::sync::{Arc, SetOnce};
+
+/// Regions of up to this many bytes get a contiguous kernel view for strided copies; larger ones
+/// are walked run by run rather than filling vmalloc space.
+const VIEW_LIMIT: u64 = 1 << 30;
+
+/// How often a check of the pages is repeated because the address space changed meanwhile.
+const RECHECKS: usize = 16;
+
+/// A contiguous view of the pages in kernel address space.
+struct View(*mut u8);
+
+// SAFETY: A kernel mapping may be used and removed from any thread.
+unsafe impl Send for View {}
+// SAFETY: Only the address is read through a shared reference.
+unsafe impl Sync for View {}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: Made by `vmap` in `Mapping::view`; its users hold the mapping that owns it.
+        unsafe { shim::vunmap(self.0) };
+    }
+}
+
+/// Pinned memory of one process, shared by its regions, the reuse cache and attachments.
+pub(crate) struct Mapping {
+    // The view goes before the pages it shows.
+    view: SetOnce<View>,
+    pages: PinnedPages,
+    watch: Pin<KBox<Watch>>,
+    reusable: bool,
+}
+
+impl Mapping {
+    /// Pins the pieces and watches them from before the first page is pinned.
+    pub(crate) fn new(
+        mm: &MmWithUser,
+        member: &Arc<Member>,
+        pieces: KVVec<Piece>,
+        write: bool,
+        reusable: bool,
+    ) -> Result<Arc<Self>> {
+        let watch = Watch::new(mm, member, pieces)?;
+        let pages = PinnedPages::pin(mm, &member.domain, watch.pieces(), write)?;
+        let this = Arc::new(
+            Self {
+                view: SetOnce::new(),
+                pages,
+                watch,
+                reusable,
+            },
+            GFP_KERNEL,
+        )?;
+        // Pinning itself breaks copy-on-write, which looks like a change: compare instead of
+        // giving up.
+        this.check()?;
+        Ok(this)
+    }
+
+    /// Makes sure that the pages are still behind the owner's addresses.
+    ///
+    /// The memory manager also announces changes that end where they began (a huge page is split,
+    /// a collapse is tried and given up), so a stale mark leads to a comparison.
+    ///
+    /// - `ESTALE`: they are not, and never will be again.
+    pub(crate) fn check(&self) -> Result {
+        if !self.watch.is_stale() {
+            return Ok(());
+        }
+        for _ in 0..RECHECKS {
+            let token = self.watch.begin()?;
+            if !self.pages.still_there(self.watch.pieces())? {
+                self.watch.give_up();
+                return Err(errno::estale());
+            }
+            if self.watch.confirm(token) {
+                return Ok(());
+            }
+        }
+        // The owner's memory changes all the time; the next use may have more luck.
+        Err(errno::estale())
+    }
+
+    /// Whether the owner's memory may have changed.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.watch.is_stale()
+    }
+
+    /// The pinned pages.
+    pub(crate) fn pages(&self) -> &PinnedPages {
+        &self.pages
+    }
+
+    /// Whether the mapping may wait in the reuse cache.
+    pub(crate) fn reusable(&self) -> bool {
+        self.reusable
+    }
+
+    /// Whether a region over `pieces` can be made from this mapping.
+    pub(crate) fn serves(&self, pieces: &[Piece], write: bool) -> bool {
+        // Pages pinned for writing would serve readers, too, but the rights of a region decide what
+        // peers may do, not the pin; so a writable mapping serves both.
+        (self.pages.writable() || !write) && self.watch.pieces() == pieces
+    }
+
+    /// Address at which byte 0 of the region would be in a contiguous kernel mapping, if there is
+    /// one or one can be made. All bytes of the region follow it.
+    pub(crate) fn view(&self) -> Option<*mut u8> {
+        if let [run] = self.pages.runs() {
+            return Some(run.address);
+        }
+        let offset = self.pages.linear_offset()?;
+        if self.pages.length() > VIEW_LIMIT {
+            return None;
+        }
+        if let Some(view) = self.view.as_ref() {
+            return Some(view.0.wrapping_add(offset));
+        }
+        // SAFETY: The pages stay pinned for as long as the view, which is dropped before them.
+        let view = View(unsafe { shim::vmap(self.pages.pages()) }?);
+        // If somebody was faster, ours is dropped and theirs is used.
+        self.view.populate(view);
+        Some(self.view.as_ref()?.0.wrapping_add(offset))
+    }
+
+    /// Bytes of whole pages that the mapping takes up.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        (self.pages.pages().len() as u64) << PAGE_SHIFT
+    }
+}

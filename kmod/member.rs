@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! [`Member`]: one process in a domain, with what it published and what it left pinned for reuse.
+//!
+//! Lock order, outermost first:
+//!
+//! 1. `Handle::members` (chardev.rs)
+//! 2. `Member::state`
+//! 3. `Domain::table`, then the lock of the region array
+//! 4. `Domain::wait_lock`
+//!
+//! None of them is held while bytes are copied, pages are pinned or released, or a notifier is
+//! removed.
+
+use crate::domain::Domain;
+use crate::errno;
+use crate::mapping::Mapping;
+use crate::params;
+use crate::queue;
+use crate::region::Region;
+use crate::stats::Counter;
+use crate::uapi::Piece;
+use crate::watch::Watch;
+use kernel::mm::{Mm, MmWithUser};
+use kernel::prelude::*;
+use kernel::sync::aref::ARef;
+use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
+use kernel::sync::{new_mutex, Arc, Mutex};
+use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
+
+/// What `poll` on a file reports about the regions created through it.
+pub(crate) struct Events {
+    /// Regions whose uses are all over and that still exist.
+    pub(crate) completed: Atomic<u32>,
+}
+
+struct State {
+    /// No new regions and no reuse any more.
+    departed: bool,
+    /// Ids of the regions this process owns.
+    regions: KVec<u32>,
+    /// Mappings without a region, least recently used first.
+    idle: KVec<Arc<Mapping>>,
+    /// Hears about the end of the process. A cycle (the watch holds the member), broken by
+    /// `depart`, which every file calls for its members when it is released.
+    process: Option<Pin<KBox<Watch>>>,
+}
+
+/// One process using one file of a domain.
+#[pin_data]
+pub(crate) struct Member {
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) events: Arc<Events>,
+    mm: ARef<Mm>,
+    dead: Atomic<bool>,
+    left: Atomic<bool>,
+    #[pin]
+    state: Mutex<State>,
+    #[pin]
+    work: Work<Member>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Member { self.work }
+}
+
+impl WorkItem for Member {
+    type Pointer = Arc<Member>;
+
+    fn run(this: Arc<Member>) {
+        if this.is_dead() {
+            this.depart();
+        } else {
+            this.sweep();
+        }
+    }
+}
+
+impl Member {
+    /// Makes the calling process a member.
+    pub(crate) fn new(
+        mm: &MmWithUser,
+        domain: &Arc<Domain>,
+        events: &Arc<Events>,
+    ) -> Result<Arc<Self>> {
+        let this = Arc::pin_init(
+            pin_init!(Self {
+                domain: domain.clone(),
+                events: events.clone(),
+                mm: ARef::from(&**mm),
+                dead: Atomic::new(false),
+                left: Atomic::new(false),
+                state <- new_mutex!(State {
+                    departed: false,
+                    regions: KVec::new(),
+                    idle: KVec::new(),
+                    process: None,
+                }),
+                work <- new_work!("libcopy::Member::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let watch = Watch::new(mm, &this, KVVec::new())?;
+        this.state.lock().process = Some(watch);
+        Ok(this)
+    }
+
+    /// Whether this is the process that `mm` belongs to.
+    pub(crate) fn is(&self, mm: &Mm) -> bool {
+        core::ptr::eq(self.mm.as_raw(), mm.as_raw())
+    }
+
+    /// Whether the process ended without leaving.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Acquire)
+    }
+
+    /// Whether the process has left its domain, or was taken out of it.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Acquire)
+    }
+
+    /// The process's address space is going away. Called by the memory manager; does not sleep.
+    pub(crate) fn died(this: &Arc<Self>) {
+        if this.left.load(Acquire) || this.dead.xchg(true, Full) {
+            return;
+        }
+        this.domain.stats.add(Counter::MemberDeaths, 1);
+        this.domain.deaths.fetch_add(1, Full);
+        // If the work is queued already, it has not looked at `dead` yet or will run again.
+        let _ = queue::get().enqueue(this.clone());
+    }
+
+    /// Some mapping may be stale. Called by the memory manager; does not sleep.
+    pub(crate) fn sweep_later(this: &Arc<Self>) {
+        let _ = queue::get().enqueue(this.clone());
+    }
+
+    /// Takes the process out of the domain: its regions go, its idle mappings are unpinned.
+    /// Called once or many times, whoever comes first does it.
+    pub(crate) fn depart(&self) {
+        self.left.store(true, Release);
+        let (regions, idle, process) = {
+            let mut state = self.state.lock();
+            if state.departed {
+                return;
+            }
+            state.departed = true;
+            (
+                core::mem::take(&mut state.regions),
+                core::mem::take(&mut state.idle),
+                state.process.take(),
+            )
+        };
+        for id in regions {
+            if let Some(region) = self.domain.remove(id, self.is_dead()) {
+                region.close();
+            }
+        }
+        drop(idle);
+        drop(process);
+        self.domain.wake();
+    }
+
+    /// Unpins idle mappings that may be stale.
+    fn sweep(&self) {
+        let mut stale = KVec::new();
+        loop {
+            let found = {
+                let mut state = self.state.lock();
+                let index = state.idle.iter().position(|mapping| mapping.is_stale());
+                index.and_then(|index| state.idle.remove(index).ok())
+            };
+            match found {
+                // Dropped after the lock is released, here or at the end.
+                Some(mapping) => drop(stale.push(mapping, GFP_KERNEL)),
+                None => break,
+            }
+        }
+    }
+
+    /// Takes a mapping of the same memory out of the cache.
+    pub(crate) fn take_idle(&self, pieces: &[Piece], write: bool) -> Option<Arc<Mapping>> {
+        let mapping = {
+            let mut state = self.state.lock();
+            let index = state
+                .idle
+                .iter()
+                .rposition(|mapping| mapping.serves(pieces, write))?;
+            state.idle.remove(index).ok()?
+        };
+        if mapping.is_stale() {
+            return None;
+        }
+        Some(mapping)
+    }
+
+    /// Leaves a mapping pinned for later, within the limit on idle pages.
+    fn keep(&self, mapping: Arc<Mapping>) {
+        if !mapping.reusable() || mapping.is_stale() {
+            return;
+        }
+        let limit = params::reuse_pages();
+        let pages = |mapping: &Arc<Mapping>| mapping.pages().pages().len() as u64;
+        if pages(&mapping) > limit {
+            return;
+        }
+        let mut rejected = KVec::new();
+        let mut state = self.state.lock();
+        if state.departed || state.idle.reserve(1, GFP_KERNEL).is_err() {
+            drop(state);
+            return;
+        }
+        let mut total = pages(&mapping) + state.idle.iter().map(pages).sum::<u64>();
+        while total > limit {
+            // Room first: a mapping must not be dropped under the lock.
+            if rejected.reserve(1, GFP_KERNEL).is_err() {
+                drop(state);
+                return;
+            }
+            let Ok(oldest) = state.idle.remove(0) else {
+                break;
+            };
+            total -= pages(&oldest);
+            let _ = rejected.push_within_capacity(oldest);
+        }
+        let _ = state.idle.push_within_capacity(mapping);
+        drop(state);
+        drop(rejected);
+    }
+
+    /// Unpins everything that is idle; returns whether there was anything.
+    pub(crate) fn drop_idle(&self) -> bool {
+        let idle = core::mem::take(&mut self.state.lock().idle);
+        !idle.is_empty()
+    }
+
+    /// Records a region that was just published.
+    ///
+    /// - `ESHUTDOWN`: the process has left; the region must be taken back.
+    pub(crate) fn adopt(&self, id: u32) -> Result {
+        let mut state = self.state.lock();
+        if state.departed {
+            return Err(errno::eshutdown());
+        }
+        state.regions.push(id, GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Destroys a region of this process, keeping its mapping if `keep`.
+    pub(crate) fn destroy(&self, region: &Region, keep: bool) -> bool {
+        {
+            let mut state = self.state.lock();
+            let Some(index) = state.regions.iter().rposition(|id| *id == region.id) else {
+                return false;
+            };
+            let last = state.regions.len() - 1;
+            state.regions.swap(index, last);
+            state.regions.pop();
+        }
+        if self.domain.remove(region.id, false).is_none() {
+            return false;
+        }
+        region.close();
+        if keep {
+            self.keep(region.mapping.clone());
+        }
+        true
+    }
+
+    /// Pages and mappings waiting in the cache.
+    pub(crate) fn idle(&self) -> (usize, u64) {
+        let state = self.state.lock();
+        let bytes = state.idle.iter().map(|mapping| mapping.page_bytes()).sum();
+        (state.idle.len(), bytes)
+    }
+}

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! [`PinnedPages`]: user pages held in place, accounted, and released exactly once.
+
+use crate::domain::Domain;
+use crate::errno;
+use crate::shim;
+use crate::stats::Counter;
+use crate::uapi::Piece;
+use kernel::bindings;
+use kernel::mm::{Mm, MmWithUser};
+use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
+use kernel::prelude::*;
+use kernel::sync::aref::ARef;
+use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::Arc;
+
+/// Pages pinned per call into the memory manager, so that a kill is noticed in time.
+const BATCH: usize = 16384;
+
+/// Physically contiguous bytes of the pinned memory.
+///
+/// Huge pages and neighbours that happen to be adjacent form one run; one run is one copy.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    /// Where the run starts, counted in bytes from the start of the first piece.
+    pub(crate) offset: u64,
+    /// Where it starts in the kernel's direct map.
+    pub(crate) address: *mut u8,
+    /// Bytes.
+    pub(crate) len: usize,
+}
+
+/// User memory pinned with FOLL_LONGTERM and counted against the owner's RLIMIT_MEMLOCK.
+///
+/// # Invariants
+///
+/// - Every element of `pages` holds one pin that this object owns.
+/// - `accounted` pages are accounted in `mm`.
+/// - The runs cover the pieces in order without gaps, and each lies within pinned pages.
+pub(crate) struct PinnedPages {
+    mm: ARef<Mm>,
+    domain: Arc<Domain>,
+    pages: KVVec<*mut bindings::page>,
+    runs: KVVec<Run>,
+    length: u64,
+    accounted: usize,
+    /// Whether the memory may be written through us.
+    writable: bool,
+    /// Whether it has been; then the pages are dirty when they are released.
+    written: Atomic<bool>,
+    /// Offset of the first byte in the first page, if the pieces tile their pages without gaps.
+    linear_offset: Option<usize>,
+}
+
+// SAFETY: The page pointers are owned pins, which any thread may use and release.
+unsafe impl Send for PinnedPages {}
+// SAFETY: Nothing is changed through a shared reference but an atomic.
+unsafe impl Sync for PinnedPages {}
+
+/// Pages that a piece touches.
+fn page_span(piece: &Piece) -> usize {
+    if piece.len == 0 {
+        return 0;
+    }
+    let first = piece.base as usize >> PAGE_SHIFT;
+    let last = (piece.base + piece.len - 1) as usize >> PAGE_SHIFT;
+    last - first + 1
+}
+
+impl PinnedPages {
+    /// Pins the caller's memory.
+    ///
+    /// `pieces` must have been checked: no piece wraps around the address space. With `write` the
+    /// memory must be writable; without it writable anonymous memory is pinned for writing all the
+    /// same, because only then does it keep its page when the owner writes to it for the first
+    /// time (a page never written to is the shared zero page).
+    pub(crate) fn pin(
+        mm: &MmWithUser,
+        domain: &Arc<Domain>,
+        pieces: &[Piece],
+        write: bool,
+    ) -> Result<Self> {
+        let count = pieces.iter().map(page_span).sum::<usize>();
+        let mut this = Self {
+            mm: ARef::from(&**mm),
+            domain: domain.clone(),
+            pages: KVVec::with_capacity(count, GFP_KERNEL | __GFP_NOWARN)?,
+            runs: KVVec::new(),
+            length: pieces.iter().map(|piece| piece.len).sum(),
+            accounted: 0,
+            writable: write,
+            written: Atomic::new(false),
+            linear_offset: None,
+        };
+        if count != 0 {
+            // SAFETY: `mm` is the caller's own and alive; its lock is not held.
+            let ret = unsafe { bindings::account_locked_vm(mm.as_raw(), count, true) };
+            kernel::error::to_result(ret)?;
+            // INVARIANT: The call above accounted `count` pages.
+            this.accounted = count;
+        }
+        for piece in pieces {
+            let pages = page_span(piece);
+            if pages == 0 {
+                continue;
+            }
+            let start = (piece.base as usize >> PAGE_SHIFT) << PAGE_SHIFT;
+            let held = this.pages.len();
+            let wants_write = write || writable_anonymous(mm, piece.base as usize);
+            let mut result = this.pin_range(start, pages, wants_write);
+            if wants_write && !write && matches!(result, Err(e) if e == EFAULT) {
+                result = this.pin_range(start, pages - (this.pages.len() - held), false);
+            }
+            result.map_err(|error| explain(mm, piece, write, error))?;
+        }
+        this.find_runs(pieces)?;
+        domain.stats.add(Counter::Maps, 1);
+        Ok(this)
+    }
+
+    /// Pins `count` pages from `start` on; on error what was pinned before it stays recorded.
+    fn pin_range(&mut self, start: usize, count: usize, write: bool) -> Result {
+        let mut flags = bindings::FOLL_LONGTERM;
+        if write {
+            flags |= bindings::FOLL_WRITE;
+        }
+        let mut done = 0;
+        while done < count {
+            let batch = usize::min(count - done, BATCH);
+            let room = self.pages.spare_capacity_mut();
+            if room.len() < batch {
+                return Err(EINVAL);
+            }
+            // SAFETY: `room` has space for `batch` pointers; no lock is held.
+            let ret = unsafe {
+                bindings::pin_user_pages_fast(
+                    start + (done << PAGE_SHIFT),
+                    batch as i32,
+                    flags,
+                    room.as_mut_ptr().cast(),
+                )
+            };
+            if ret <= 0 {
+                return Err(if ret < 0 {
+                    Error::from_errno(ret)
+                } else {
+                    EFAULT
+                });
+            }
+            // INVARIANT: The kernel pinned `ret` pages and stored them in the spare capacity.
+            // SAFETY: `ret <= batch` elements were initialised just now.
+            unsafe { self.pages.inc_len(ret as usize) };
+            self.domain.stats.add(Counter::Pins, ret as u64);
+            done += ret as usize;
+            if shim::fatal_signal_pending() {
+                return Err(EINTR);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `runs` from `pages`.
+    fn find_runs(&mut self, pieces: &[Piece]) -> Result {
+        let mut offset = 0u64;
+        let mut index = 0;
+        let mut linear = true;
+        let mut first_offset = None;
+        for piece in pieces {
+            let mut within = piece.base as usize & (PAGE_SIZE - 1);
+            let mut left = piece.len as usize;
+            if left == 0 {
+                continue;
+            }
+            match first_offset {
+                None => first_offset = Some(within),
+                // A later piece continues the mapping only if it starts on a page boundary and the
+                // one before it ended on one.
+                Some(first) => {
+                    linear &= within == 0 && (first as u64 + offset) % PAGE_SIZE as u64 == 0;
+                }
+            }
+            while left > 0 {
+                let len = usize::min(left, PAGE_SIZE - within);
+                // SAFETY: The page is pinned, see the type invariant.
+                let address = unsafe { shim::page_address(self.pages[index]).add(within) };
+                match self.runs.as_mut_slice().last_mut() {
+                    Some(run) if run.address.wrapping_add(run.len) == address => run.len += len,
+                    _ => self.runs.push(
+                        Run {
+                            offset,
+                            address,
+                            len,
+                        },
+                        GFP_KERNEL,
+                    )?,
+                }
+                offset += len as u64;
+                left -= len;
+                within = 0;
+                index += 1;
+            }
+        }
+        self.linear_offset = if linear {
+            Some(first_offset.unwrap_or(0))
+        } else {
+            None
+        };
+        Ok(())
+    }
+
+    /// Bytes in all pieces.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The pinned pages.
+    pub(crate) fn pages(&self) -> &[*mut bindings::page] {
+        &self.pages
+    }
+
+    /// The contiguous runs, ascending by offset.
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Whether the pages were pinned for writing through us.
+    pub(crate) fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Where the first byte is if the pages laid side by side hold the memory without gaps.
+    pub(crate) fn linear_offset(&self) -> Option<usize> {
+        self.linear_offset
+    }
+
+    /// Remembers that memory was, or is about to be, written through us.
+    pub(crate) fn mark_written(&self) {
+        // Checked first so that parallel writers do not fight for the cache line.
+        if !self.written.load(Relaxed) {
+            self.written.store(true, Relaxed);
+        }
+    }
+
+    /// The contiguous bytes at `offset`: kernel address and how many follow. `hint` is the index
+    /// of the run where the caller was last and is updated.
+    pub(crate) fn locate(&self, offset: u64, hint: &mut usize) -> Option<(*mut u8, usize)> {
+        let inside = |run: &Run| offset >= run.offset && offset - run.offset < run.len as u64;
+        let mut index = *hint;
+        if !self.runs.get(index).is_some_and(inside) {
+            index += 1;
+            if !self.runs.get(index).is_some_and(inside) {
+                index = self
+                    .runs
+                    .partition_point(|run| run.offset + run.len as u64 <= offset);
+            }
+        }
+        let run = self.runs.get(index).filter(|run| inside(run))?;
+        *hint = index;
+        let skip = (offset - run.offset) as usize;
+        Some((run.address.wrapping_add(skip), run.len - skip))
+    }
+
+    /// Whether the same pages are still behind the owner's addresses.
+    pub(crate) fn still_there(&self, pieces: &[Piece]) -> Result<bool> {
+        const CHUNK: usize = 256;
+        let Some(mm) = self.mm.mmget_not_zero() else {
+            return Ok(false);
+        };
+        let flags = if self.writable {
+            bindings::FOLL_WRITE
+        } else {
+            0
+        };
+        let mut now = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
+        let mut index = 0;
+        for piece in pieces {
+            let mut left = page_span(piece);
+            let mut address = (piece.base as usize >> PAGE_SHIFT) << PAGE_SHIFT;
+            while left > 0 {
+                let batch = usize::min(left, CHUNK);
+                let room: &mut [core::mem::MaybeUninit<*mut bindings::page>] =
+                    now.spare_capacity_mut();
+                let guard = mm.mmap_read_lock();
+                // SAFETY: The address space is alive and read-locked; `room` has space for the
+                // batch; passing no `locked` keeps the lock held throughout.
+                let got = unsafe {
+                    bindings::pin_user_pages_remote(
+                        mm.as_raw(),
+                        address,
+                        batch,
+                        flags,
+                        room.as_mut_ptr().cast(),
+                        core::ptr::null_mut(),
+                    )
+                };
+                drop(guard);
+                if got <= 0 {
+                    return Ok(false);
+                }
+                let got = got as usize;
+                let mut same = true;
+                for (slot, old) in room[..got].iter().zip(&self.pages[index..index + got]) {
+                    // SAFETY: The first `got` slots were filled by the call above.
+                    let page = unsafe { slot.assume_init() };
+                    same &= page == *old;
+                    // SAFETY: The call above pinned this page for us; it is released once.
+                    unsafe { bindings::unpin_user_page(page) };
+                }
+                if !same {
+                    return Ok(false);
+                }
+                index += got;
+                left -= got;
+                address += got << PAGE_SHIFT;
+                if shim::cond_resched_interrupted() && shim::fatal_signal_pending() {
+                    return Err(EINTR);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for PinnedPages {
+    fn drop(&mut self) {
+        let dirty = self.writable && self.written.load(Relaxed);
+        let mapped = !self.runs.is_empty() || self.length == 0;
+        for batch in self.pages.chunks_mut(BATCH) {
+            let count = batch.len();
+            // SAFETY: By the type invariant these pins are ours, and each is released once.
+            unsafe {
+                bindings::unpin_user_pages_dirty_lock(batch.as_mut_ptr(), count, dirty);
+            }
+            self.domain.stats.add(Counter::Unpins, count as u64);
+        }
+        if self.accounted != 0 {
+            // SAFETY: We hold a reference to the mm; the pages were accounted in it by `pin`, and
+            // its lock is not held wherever a mapping is dropped.
+            unsafe { bindings::account_locked_vm(self.mm.as_raw(), self.accounted, false) };
+        }
+        if mapped {
+            self.domain.stats.add(Counter::Unmaps, 1);
+        }
+    }
+}
+
+/// Whether `address` lies in private or shared memory without a file that may be written.
+fn writable_anonymous(mm: &MmWithUser, address: usize) -> bool {
+    let guard = mm.mmap_read_lock();
+    let Some(vma) = guard.vma_lookup(address) else {
+        return false;
+    };
+    // SAFETY: The VMA is valid while the lock is held.
+    let file = unsafe { (*vma.as_ptr()).vm_file };
+    file.is_null() && vma.flags() & bindings::VM_WRITE as usize != 0
+}
+
+/// Turns the memory manager's EFAULT into an errno that says what is wrong with the piece.
+fn explain(mm: &MmWithUser, piece: &Piece, write: bool, error: Error) -> Error {
+    if error != EFAULT {
+        return error;
+    }
+    let guard = mm.mmap_read_lock();
+    let end = (piece.base + piece.len) as usize;
+    let mut address = piece.base as usize;
+    while address < end {
+        let Some(vma) = guard.vma_lookup(address) else {
+            return EFAULT;
+        };
+        let flags = vma.flags();
+        if flags & (bindings::VM_IO | bindings::VM_PFNMAP) as usize != 0 {
+            return errno::eopnotsupp();
+        }
+        if flags & bindings::VM_READ as usize == 0
+            || (write && flags & bindings::VM_WRITE as usize == 0)
+        {
+            return EACCES;
+        }
+        // SAFETY: The VMA is valid while the lock is held.
+        let file = unsafe { (*vma.as_ptr()).vm_file };
+        if !file.is_null() && write && flags & bindings::VM_SHARED as usize != 0 {
+            return errno::eopnotsupp();
+        }
+        address = vma.end();
+    }
+    EFAULT
+}

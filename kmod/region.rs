@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! [`Region`]: a mapping that was published under an id, with rights and expected uses.
+
+use crate::errno;
+use crate::mapping::Mapping;
+use crate::member::Member;
+use crate::stats::Counter;
+use crate::uapi::{
+    Piece, CREATE_NO_REUSE, MAX_REGION_BYTES, RESULT_REUSED, RIGHT_WRITE, STATE_OWNER_DEAD,
+    STATE_STALE,
+};
+use kernel::mm::MmWithUser;
+use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Full, Relaxed};
+use kernel::sync::{Arc, CondVarTimeoutResult};
+use kernel::time::{Instant, Monotonic};
+
+/// States of [`Region::finished`].
+const PENDING: u32 = 0;
+const FINISHED: u32 = 1;
+const CLOSED: u32 = 2;
+
+/// Published memory.
+pub(crate) struct Region {
+    pub(crate) id: u32,
+    pub(crate) owner: Arc<Member>,
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) rights: u32,
+    /// Uses that were expected at creation; zero: nobody counts.
+    expected: u32,
+    left: Atomic<u32>,
+    /// Whether all uses are over, and whether the region is gone.
+    finished: Atomic<u32>,
+    /// Deaths in the domain when the region was created.
+    deaths: u64,
+}
+
+impl Region {
+    /// Pins (or finds pinned) the caller's memory and publishes it. Returns `RESULT_*` bits, too.
+    pub(crate) fn create(
+        mm: &MmWithUser,
+        owner: &Arc<Member>,
+        pieces: KVVec<Piece>,
+        rights: u32,
+        uses: u32,
+        flags: u32,
+    ) -> Result<(Arc<Self>, u32)> {
+        let mut total = 0u64;
+        for piece in &pieces {
+            total = total.checked_add(piece.len).ok_or(EOVERFLOW)?;
+            if piece.base.checked_add(piece.len).is_none() {
+                return Err(EFAULT);
+            }
+        }
+        if total > MAX_REGION_BYTES {
+            return Err(EOVERFLOW);
+        }
+        let stats = &owner.domain.stats;
+        let reusable = flags & CREATE_NO_REUSE == 0;
+        let write = rights & RIGHT_WRITE != 0;
+        let found = if reusable {
+            owner.take_idle(&pieces, write)
+        } else {
+            None
+        };
+        let (mapping, result) = match found {
+            Some(mapping) => {
+                stats.add(Counter::ReuseHits, 1);
+                (mapping, RESULT_REUSED)
+            }
+            None => {
+                stats.add(Counter::ReuseMisses, 1);
+                let mut copy = KVVec::with_capacity(pieces.len(), GFP_KERNEL)?;
+                copy.extend_from_slice(&pieces, GFP_KERNEL)?;
+                let mapping = match Mapping::new(mm, owner, pieces, write, reusable) {
+                    // What is only kept for later must not stand in the way of what is needed now.
+                    Err(error) if error == ENOMEM && owner.drop_idle() => {
+                        Mapping::new(mm, owner, copy, write, reusable)?
+                    }
+                    other => other?,
+                };
+                (mapping, 0)
+            }
+        };
+        let deaths = owner.domain.deaths.load(kernel::sync::atomic::Acquire);
+        let region = owner.domain.publish(|id| {
+            Ok(Arc::new(
+                Self {
+                    id,
+                    owner: owner.clone(),
+                    mapping,
+                    rights,
+                    expected: uses,
+                    left: Atomic::new(uses),
+                    finished: Atomic::new(PENDING),
+                    deaths,
+                },
+                GFP_KERNEL,
+            )?)
+        })?;
+        if let Err(error) = owner.adopt(region.id) {
+            owner.domain.remove(region.id, owner.is_dead());
+            return Err(error);
+        }
+        Ok((region, result))
+    }
+
+    /// Bytes in the region.
+    pub(crate) fn length(&self) -> u64 {
+        self.mapping.pages().length()
+    }
+
+    /// Uses still expected.
+    pub(crate) fn uses_left(&self) -> u32 {
+        self.left.load(Relaxed)
+    }
+
+    /// `STATE_*` bits.
+    pub(crate) fn state(&self) -> u32 {
+        let mut state = 0;
+        if self.owner.is_dead() {
+            state |= STATE_OWNER_DEAD;
+        }
+        if self.mapping.check().is_err() {
+            state |= STATE_STALE;
+        }
+        state
+    }
+
+    /// Checks that the region may be used for `right` now.
+    ///
+    /// - `EACCES`, `EOWNERDEAD`, `ESTALE`: as in the ABI.
+    pub(crate) fn permit(&self, right: u32) -> Result {
+        if self.rights & right != right {
+            return Err(EACCES);
+        }
+        if self.owner.is_dead() {
+            return Err(errno::eownerdead());
+        }
+        self.mapping.check()
+    }
+
+    /// Checks that `offset..offset + length` lies inside.
+    pub(crate) fn contains(&self, offset: u64, length: u64) -> Result {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.length() => Ok(()),
+            _ => Err(ERANGE),
+        }
+    }
+
+    /// Counts `count` uses down; returns what is left.
+    pub(crate) fn count_use(&self, count: u32) -> Result<u32> {
+        if count == 0 || self.expected == 0 {
+            return Err(EINVAL);
+        }
+        let mut left = self.left.load(Relaxed);
+        loop {
+            let next = left.checked_sub(count).ok_or(EINVAL)?;
+            match self.left.cmpxchg(left, next, Full) {
+                Ok(_) => {
+                    left = next;
+                    break;
+                }
+                Err(now) => left = now,
+            }
+        }
+        if left == 0 && self.finished.cmpxchg(PENDING, FINISHED, Full).is_ok() {
+            self.owner.events.completed.fetch_add(1, Relaxed);
+            self.owner.domain.wake();
+        }
+        Ok(left)
+    }
+
+    /// Counts one use if any is expected; for copies that say they were the last.
+    pub(crate) fn count_copy(&self) {
+        if self.expected != 0 {
+            // More copies than expected uses are no error of the copy.
+            let _ = self.count_use(1);
+        }
+    }
+
+    /// The region was taken out of the domain; tells those who wait for it.
+    pub(crate) fn close(&self) {
+        if self.finished.xchg(CLOSED, Full) == FINISHED {
+            self.owner.events.completed.fetch_sub(1, Relaxed);
+        } else {
+            self.owner.domain.wake();
+        }
+    }
+
+    /// Waits until all uses are over; `timeout` is in nanoseconds and updated, negative: for ever.
+    pub(crate) fn wait(&self, timeout: &mut i64) -> Result {
+        if self.expected == 0 {
+            return Err(EINVAL);
+        }
+        let domain = &self.owner.domain;
+        let start = Instant::<Monotonic>::now();
+        let budget = *timeout;
+        let mut guard = domain.wait_lock.lock();
+        loop {
+            if self.uses_left() == 0 {
+                return Ok(());
+            }
+            if self.owner.is_dead() {
+                return Err(errno::eownerdead());
+            }
+            if self.finished.load(Relaxed) == CLOSED {
+                return Err(ENOENT);
+            }
+            if domain.died_since(self.deaths) {
+                return Err(errno::econnreset());
+            }
+            let jiffies = if budget < 0 {
+                kernel::task::MAX_SCHEDULE_TIMEOUT as kernel::time::Jiffies
+            } else {
+                let left = budget.saturating_sub(start.elapsed().as_nanos());
+                *timeout = i64::max(left, 0);
+                if left <= 0 {
+                    return Err(ETIMEDOUT);
+                }
+                // Rounded up, and bounded: what is longer is slept in several naps.
+                let millis = i64::min(left / 1_000_000 + 1, 3_600_000);
+                kernel::time::msecs_to_jiffies(millis as u32)
+            };
+            if let CondVarTimeoutResult::Signal { .. } = domain
+                .changed
+                .wait_interruptible_timeout(&mut guard, jiffies)
+            {
+                if budget >= 0 {
+                    let left = budget.saturating_sub(start.elapsed().as_nanos());
+                    *timeout = i64::max(left, 0);
+                }
+                return Err(EINTR);
+            }
+        }
+    }
+}

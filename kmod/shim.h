@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What Rust cannot reach: macros and inline functions of the kernel that have no exported twin.
+ * The Rust side of this list is shim.rs; keep the two in step.
+ */
+#ifndef LIBCOPY_SHIM_H
+#define LIBCOPY_SHIM_H
+
+#include <linux/types.h>
+
+struct page;
+struct user_namespace;
+struct vm_area_struct;
+struct workqueue_struct;
+
+void *libcopy_page_address(struct page *page);
+unsigned long libcopy_page_to_pfn(struct page *page);
+struct user_namespace *libcopy_get_current_user_ns(void);
+void libcopy_put_user_ns(struct user_namespace *ns);
+struct workqueue_struct *libcopy_workqueue_create(void);
+void *libcopy_vmap(struct page **pages, unsigned int count);
+void libcopy_vunmap(void *addr);
+void libcopy_vm_flags_mod(struct vm_area_struct *vma, unsigned long set, unsigned long clear);
+bool libcopy_cond_resched_interrupted(void);
+bool libcopy_fatal_signal_pending(void);
+size_t libcopy_blocks_to_user(void __user *user, s64 user_stride, const void *kernel,
+			      s64 kernel_stride, size_t block, size_t count);
+size_t libcopy_blocks_from_user(void *kernel, s64 kernel_stride, const void __user *user,
+				s64 user_stride, size_t block, size_t count);
+size_t libcopy_bytes_to_user(void __user *user, const void *kernel, size_t bytes);
+size_t libcopy_bytes_from_user(void *kernel, const void __user *user, size_t bytes);
+
+#endif

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Safe faces of `shim.c`: kernel macros and inline functions that Rust cannot call.
+
+use kernel::bindings;
+use kernel::prelude::*;
+
+// The kernel's own bindings contain types without fields, which this lint dislikes.
+#[allow(improper_ctypes)]
+mod raw {
+    use kernel::bindings;
+    use kernel::ffi::{c_uint, c_ulong, c_void};
+
+    extern "C" {
+        pub(super) fn libcopy_page_address(page: *mut bindings::page) -> *mut c_void;
+        pub(super) fn libcopy_page_to_pfn(page: *mut bindings::page) -> c_ulong;
+        pub(super) fn libcopy_get_current_user_ns() -> *mut bindings::user_namespace;
+        pub(super) fn libcopy_put_user_ns(ns: *mut bindings::user_namespace);
+        pub(super) fn libcopy_workqueue_create() -> *mut bindings::workqueue_struct;
+        pub(super) fn libcopy_vmap(pages: *mut *mut bindings::page, count: c_uint) -> *mut c_void;
+        pub(super) fn libcopy_vunmap(addr: *mut c_void);
+        pub(super) fn libcopy_vm_flags_mod(
+            vma: *mut bindings::vm_area_struct,
+            set: c_ulong,
+            clear: c_ulong,
+        );
+        pub(super) fn libcopy_cond_resched_interrupted() -> bool;
+        pub(super) fn libcopy_fatal_signal_pending() -> bool;
+        pub(super) fn libcopy_blocks_to_user(
+            user: *mut c_void,
+            user_stride: i64,
+            kernel: *const c_void,
+            kernel_stride: i64,
+            block: usize,
+            count: usize,
+        ) -> usize;
+        pub(super) fn libcopy_blocks_from_user(
+            kernel: *mut c_void,
+            kernel_stride: i64,
+            user: *const c_void,
+            user_stride: i64,
+            block: usize,
+            count: usize,
+        ) -> usize;
+        pub(super) fn libcopy_bytes_to_user(
+            user: *mut c_void,
+            kernel: *const c_void,
+            bytes: usize,
+        ) -> usize;
+        pub(super) fn libcopy_bytes_from_user(
+            kernel: *mut c_void,
+            user: *const c_void,
+            bytes: usize,
+        ) -> usize;
+    }
+}
+
+/// Address of a page in the kernel's direct map.
+///
+/// # Safety
+///
+/// `page` must be a valid page that the caller keeps from being freed.
+pub(crate) unsafe fn page_address(page: *mut bindings::page) -> *mut u8 {
+    // SAFETY: The caller promises a valid page; the direct map covers it (checked in shim.c).
+    unsafe { raw::libcopy_page_address(page).cast() }
+}
+
+/// Frame number of a page.
+///
+/// # Safety
+///
+/// `page` must be a valid page that the caller keeps from being freed.
+pub(crate) unsafe fn page_to_pfn(page: *mut bindings::page) -> usize {
+    // SAFETY: The caller promises a valid page.
+    unsafe { raw::libcopy_page_to_pfn(page) }
+}
+
+/// A reference to a user namespace.
+///
+/// # Invariants
+///
+/// The pointer is valid and owns one reference.
+pub(crate) struct UserNamespace(*mut bindings::user_namespace);
+
+// SAFETY: User namespaces are reference counted and may be released from any thread.
+unsafe impl Send for UserNamespace {}
+// SAFETY: Only the address is ever read through a shared reference.
+unsafe impl Sync for UserNamespace {}
+
+impl UserNamespace {
+    /// The namespace of the calling process.
+    pub(crate) fn current() -> Self {
+        // INVARIANT: The function takes a reference for us.
+        // SAFETY: No preconditions; `current` always has a user namespace.
+        Self(unsafe { raw::libcopy_get_current_user_ns() })
+    }
+}
+
+impl PartialEq for UserNamespace {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Drop for UserNamespace {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant this releases the reference that `current` took.
+        unsafe { raw::libcopy_put_user_ns(self.0) };
+    }
+}
+
+/// Creates the module's workqueue.
+pub(crate) fn workqueue_create() -> Result<*mut bindings::workqueue_struct> {
+    // SAFETY: No preconditions.
+    let queue = unsafe { raw::libcopy_workqueue_create() };
+    if queue.is_null() {
+        return Err(ENOMEM);
+    }
+    Ok(queue)
+}
+
+/// Maps pages side by side into kernel address space.
+///
+/// # Safety
+///
+/// The pages must stay valid until [`vunmap`].
+pub(crate) unsafe fn vmap(pages: &[*mut bindings::page]) -> Option<*mut u8> {
+    let count = u32::try_from(pages.len()).ok()?;
+    // SAFETY: `pages` holds `count` valid pages; `vmap()` does not write to the array.
+    let addr = unsafe { raw::libcopy_vmap(pages.as_ptr().cast_mut(), count) };
+    if addr.is_null() {
+        return None;
+    }
+    Some(addr.cast())
+}
+
+/// Takes back what [`vmap`] mapped.
+///
+/// # Safety
+///
+/// `addr` must come from [`vmap`] and nobody may use it any more.
+pub(crate) unsafe fn vunmap(addr: *mut u8) {
+    // SAFETY: The caller's promise.
+    unsafe { raw::libcopy_vunmap(addr.cast()) }
+}
+
+/// Sets and clears flags of a VMA.
+///
+/// # Safety
+///
+/// `vma` must be under construction or write-locked.
+pub(crate) unsafe fn vm_flags_mod(vma: *mut bindings::vm_area_struct, set: usize, clear: usize) {
+    // SAFETY: The caller's promise.
+    unsafe { raw::libcopy_vm_flags_mod(vma, set, clear) }
+}
+
+/// Gives way to other tasks; returns whether a signal is pending.
+pub(crate) fn cond_resched_interrupted() -> bool {
+    // SAFETY: No preconditions but a context that may sleep, where all our ioctls run.
+    unsafe { raw::libcopy_cond_resched_interrupted() }
+}
+
+/// Whether the caller is being killed.
+pub(crate) fn fatal_signal_pending() -> bool {
+    // SAFETY: No preconditions.
+    unsafe { raw::libcopy_fatal_signal_pending() }
+}
+
+/// Copies blocks to user memory; returns the number of blocks copied completely.
+///
+/// # Safety
+///
+/// All `count` blocks at `kernel + i * kernel_stride` must be readable kernel memory, and the
+/// extent of the user side must not overflow an `i64`.
+pub(crate) unsafe fn blocks_to_user(
+    user: usize,
+    user_stride: i64,
+    kernel: *const u8,
+    kernel_stride: i64,
+    block: usize,
+    count: usize,
+) -> usize {
+    // SAFETY: The caller's promise; the user side is checked by the callee.
+    unsafe {
+        raw::libcopy_blocks_to_user(
+            user as *mut _,
+            user_stride,
+            kernel.cast(),
+            kernel_stride,
+            block,
+            count,
+        )
+    }
+}
+
+/// Copies blocks from user memory; returns the number of blocks copied completely.
+///
+/// # Safety
+///
+/// All `count` blocks at `kernel + i * kernel_stride` must be writable kernel memory, and the
+/// extent of the user side must not overflow an `i64`.
+pub(crate) unsafe fn blocks_from_user(
+    kernel: *mut u8,
+    kernel_stride: i64,
+    user: usize,
+    user_stride: i64,
+    block: usize,
+    count: usize,
+) -> usize {
+    // SAFETY: The caller's promise; the user side is checked by the callee.
+    unsafe {
+        raw::libcopy_blocks_from_user(
+            kernel.cast(),
+            kernel_stride,
+            user as *const _,
+            user_stride,
+            block,
+            count,
+        )
+    }
+}
+
+/// Copies contiguous bytes to user memory; returns the number of bytes copied.
+///
+/// # Safety
+///
+/// `kernel` must be readable for `bytes` bytes.
+pub(crate) unsafe fn bytes_to_user(user: usize, kernel: *const u8, bytes: usize) -> usize {
+    // SAFETY: The caller's promise; the user side is checked by the callee.
+    unsafe { raw::libcopy_bytes_to_user(user as *mut _, kernel.cast(), bytes) }
+}
+
+/// Copies contiguous bytes from user memory; returns the number of bytes copied.
+///
+/// # Safety
+///
+/// `kernel` must be writable for `bytes` bytes.
+pub(crate) unsafe fn bytes_from_user(kernel: *mut u8, user: usize, bytes: usize) -> usize {
+    // SAFETY: The caller's promise; the user side is checked by the callee.
+    unsafe { raw::libcopy_bytes_from_user(kernel.cast(), user as *const _, bytes) }
+}

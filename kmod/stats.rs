@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Counters: which path was taken, how many bytes moved, and that every pin was undone.
+//!
+//! Each domain counts for itself (shown in `/proc/<pid>/fdinfo/<fd>`), and the module sums up over
+//! all domains (shown in `/sys/kernel/debug/libcopy/stats`).
+
+use kernel::debugfs;
+use kernel::fmt;
+use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Relaxed};
+
+/// Declares the counters once: the enum, and the names that user space sees.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy)]
+        #[repr(usize)]
+        pub(crate) enum Counter { $($(#[$doc])* $variant,)* }
+
+        const NAMES: &[&str] = &[$($name,)*];
+    };
+}
+
+counters! {
+    /// Domains that exist now.
+    Domains => "domains",
+    /// Regions that exist now.
+    Regions => "regions",
+    /// Pages pinned since the module was loaded.
+    Pins => "pins",
+    /// Pages unpinned.
+    Unpins => "unpins",
+    /// Times that a buffer was pinned.
+    Maps => "maps",
+    /// Times that a buffer was unpinned.
+    Unmaps => "unmaps",
+    /// Regions created from pages that were still pinned.
+    ReuseHits => "reuse_hits",
+    /// Regions whose pages had to be pinned.
+    ReuseMisses => "reuse_misses",
+    /// Mappings that the owner's address space took back while they were pinned.
+    Invalidations => "invalidations",
+    /// Bytes copied out of regions.
+    BytesFromRegion => "bytes_from_region",
+    /// Bytes copied into regions.
+    BytesToRegion => "bytes_to_region",
+    /// Bytes copied between regions.
+    BytesTransfer => "bytes_transfer",
+    /// Bytes copied along layouts, in either direction.
+    BytesStrided => "bytes_strided",
+    /// Copies that ended early because the caller's memory faulted.
+    Faults => "faults",
+    /// Regions mapped into a peer's address space.
+    Attaches => "attaches",
+    /// Such mappings that are gone again.
+    Detaches => "detaches",
+    /// Members that died without leaving their domain.
+    MemberDeaths => "member_deaths",
+}
+
+/// One set of counters.
+pub(crate) struct Stats([Atomic<u64>; NAMES.len()]);
+
+/// The sums over all domains.
+pub(crate) static TOTAL: Stats = Stats::new();
+
+impl Stats {
+    /// All zero.
+    pub(crate) const fn new() -> Self {
+        Self([const { Atomic::new(0) }; NAMES.len()])
+    }
+
+    /// Counts here and in the total.
+    pub(crate) fn add(&self, counter: Counter, amount: u64) {
+        self.0[counter as usize].fetch_add(amount, Relaxed);
+        TOTAL.0[counter as usize].fetch_add(amount, Relaxed);
+    }
+
+    /// Takes back, for counters that say how much there is now.
+    pub(crate) fn sub(&self, counter: Counter, amount: u64) {
+        self.0[counter as usize].fetch_sub(amount, Relaxed);
+        TOTAL.0[counter as usize].fetch_sub(amount, Relaxed);
+    }
+
+    /// All counters with their names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        NAMES
+            .iter()
+            .copied()
+            .zip(self.0.iter().map(|value| value.load(Relaxed)))
+    }
+}
+
+/// The directory in debugfs; it disappears with this value.
+#[pin_data]
+pub(crate) struct Debugfs {
+    _directory: debugfs::Dir,
+    #[pin]
+    _file: debugfs::File<()>,
+}
+
+impl Debugfs {
+    /// Creates `libcopy/stats`; without debugfs it does nothing.
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
+        let directory = debugfs::Dir::new(c"libcopy");
+        let inside = directory.clone();
+        pin_init!(Self {
+            _directory: directory,
+            _file <- inside.read_callback_file(c"stats", Ok::<(), Error>(()), &show),
+        }? Error)
+    }
+}
+
+fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (name, value) in TOTAL.iter() {
+        f.write_fmt(fmt!("{name} {value}\n"))?;
+    }
+    Ok(())
+}

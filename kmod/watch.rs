@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! [`Watch`]: hears from the memory manager when a process's memory changes or goes.
+//!
+//! A thin layer over `mmu_interval_notifier` (`include/linux/mmu_notifier.h`). Pinning keeps a page
+//! from being freed, but not from being replaced behind its address; whoever copies by address
+//! later must know.
+
+use crate::errno;
+use crate::member::Member;
+use crate::stats::Counter;
+use crate::uapi::Piece;
+use kernel::bindings;
+use kernel::mm::MmWithUser;
+use kernel::page::PAGE_SIZE;
+use kernel::prelude::*;
+use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
+use kernel::sync::Arc;
+use kernel::types::Opaque;
+
+/// A registered notifier over the memory that some pieces span.
+///
+/// # Invariants
+///
+/// `notifier` is registered from construction to drop.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Watch {
+    /// What is watched; empty: only the end of the address space matters.
+    pieces: KVVec<Piece>,
+    /// Changes announced so far.
+    changes: Atomic<u64>,
+    /// Value of `changes` for which the memory was found to be the same as before.
+    verified: Atomic<u64>,
+    /// Whether the memory was found to be different.
+    gone: Atomic<bool>,
+    member: Arc<Member>,
+    #[pin]
+    notifier: Opaque<bindings::mmu_interval_notifier>,
+}
+
+// SAFETY: The notifier may be removed from any thread; the rest is Send.
+unsafe impl Send for Watch {}
+// SAFETY: The notifier is only touched by the memory manager, which has its own locks.
+unsafe impl Sync for Watch {}
+
+const OPS: bindings::mmu_interval_notifier_ops = bindings::mmu_interval_notifier_ops {
+    invalidate: Some(Watch::invalidate),
+    ..pin_init::zeroed()
+};
+
+impl Watch {
+    /// Starts to watch the caller's memory on behalf of `member`.
+    pub(crate) fn new(
+        mm: &MmWithUser,
+        member: &Arc<Member>,
+        pieces: KVVec<Piece>,
+    ) -> Result<Pin<KBox<Self>>> {
+        let mut low = u64::MAX;
+        let mut high = 0;
+        for piece in pieces.iter().filter(|piece| piece.len != 0) {
+            low = u64::min(low, piece.base);
+            high = u64::max(high, piece.base + piece.len);
+        }
+        if low >= high {
+            // Nothing but the end of the address space is of interest.
+            low = 0;
+            high = PAGE_SIZE as u64;
+        }
+        let mm = mm.as_raw();
+        KBox::try_pin_init(
+            try_pin_init!(Self {
+                pieces,
+                changes: Atomic::new(0),
+                verified: Atomic::new(0),
+                gone: Atomic::new(false),
+                member: member.clone(),
+                // INVARIANT: Registered if construction succeeds.
+                notifier <- Opaque::try_ffi_init(move |slot| {
+                    // SAFETY: The slot is ours and stays where it is; the mm is the caller's own
+                    // and alive, its lock is not held.
+                    kernel::error::to_result(unsafe {
+                        bindings::mmu_interval_notifier_insert(
+                            slot,
+                            mm,
+                            low as usize,
+                            (high - low) as usize,
+                            &OPS,
+                        )
+                    })
+                }),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The pieces under watch.
+    pub(crate) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Whether the memory may have changed.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.gone.load(Relaxed) || self.changes.load(Acquire) != self.verified.load(Acquire)
+    }
+
+    /// Declares the memory changed for good.
+    pub(crate) fn give_up(&self) {
+        self.gone.store(true, Relaxed);
+    }
+
+    /// Starts a look at the page tables; its result counts if [`confirm`](Self::confirm) accepts
+    /// the returned token.
+    ///
+    /// Waits until no change is under way: a change announced before is over when this returns, a
+    /// later one is announced before it touches a page table. Until somebody confirms, the memory
+    /// stays stale for everybody, so that no third party trusts it meanwhile.
+    ///
+    /// - `ESTALE`: the memory is known to be different.
+    pub(crate) fn begin(&self) -> Result<u64> {
+        if self.gone.load(Relaxed) {
+            return Err(errno::estale());
+        }
+        let token = self.changes.load(Acquire);
+        // SAFETY: The notifier is registered by the type invariant; no lock that an invalidation
+        // could wait for is held.
+        unsafe { bindings::mmu_interval_read_begin(self.notifier.get()) };
+        Ok(token)
+    }
+
+    /// Declares that the memory was unchanged, unless a change was announced since `begin`.
+    pub(crate) fn confirm(&self, token: u64) -> bool {
+        if self.changes.load(Acquire) != token {
+            return false;
+        }
+        self.verified.store(token, Release);
+        true
+    }
+
+    fn touches(&self, range: &bindings::mmu_notifier_range) -> bool {
+        let (start, end) = (range.start as u64, range.end as u64);
+        self.pieces
+            .iter()
+            .any(|piece| piece.len != 0 && piece.base < end && start < piece.base + piece.len)
+    }
+
+    /// Called by the memory manager before it changes page tables.
+    ///
+    /// # Safety
+    ///
+    /// `notifier` is the field of a live `Watch`, `range` is valid.
+    unsafe extern "C" fn invalidate(
+        notifier: *mut bindings::mmu_interval_notifier,
+        range: *const bindings::mmu_notifier_range,
+        sequence: usize,
+    ) -> bool {
+        let field = notifier.cast::<Opaque<bindings::mmu_interval_notifier>>();
+        // SAFETY: The pointer is to the `notifier` field of a `Watch`, which cannot be dropped
+        // while this runs, because drop waits for us.
+        let this = unsafe { &*kernel::container_of!(field, Self, notifier) };
+        // SAFETY: Valid for the duration of the call.
+        let range = unsafe { &*range };
+        // SAFETY: The memory manager serialises writers of this field; this is what
+        // `mmu_interval_set_seq()` does.
+        unsafe {
+            core::ptr::addr_of_mut!((*notifier).invalidate_seq).write_volatile(sequence);
+        }
+        match range.event {
+            bindings::mmu_notifier_event_MMU_NOTIFY_RELEASE => {
+                this.give_up();
+                Member::died(&this.member);
+            }
+            bindings::mmu_notifier_event_MMU_NOTIFY_UNMAP
+            | bindings::mmu_notifier_event_MMU_NOTIFY_CLEAR => {
+                // Changes of protection (mprotect, fork) leave the page where it is.
+                if this.touches(range) {
+                    let first = !this.is_stale();
+                    this.changes.fetch_add(1, Full);
+                    if first {
+                        this.member.domain.stats.add(Counter::Invalidations, 1);
+                        Member::sweep_later(&this.member);
+                    }
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Watch {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: Registered by the type invariant; watches are dropped where sleeping is allowed
+        // and never from within `invalidate`.
+        unsafe { bindings::mmu_interval_notifier_remove(self.notifier.get()) };
+    }
+}
