@@ -3,18 +3,19 @@
 //! [`Attachment`]: a region's pages in a peer's address space, for load and store.
 
 use crate::errno;
-use crate::mapping::Mapping;
+use crate::pin::PinnedPages;
 use crate::queue;
 use crate::region::Region;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::{RegionAttach, ATTACH_SHIFT, RIGHT_READ, RIGHT_WRITE};
-use core::mem::ManuallyDrop;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use kernel::bindings;
 use kernel::mm::virt::VmaNew;
 use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
 use kernel::prelude::*;
-use kernel::sync::Arc;
+use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::{Arc, UniqueArc};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 
 /// Pages entered into the page table per fault: one page-table page's worth.
@@ -22,9 +23,10 @@ const AROUND: usize = 512;
 
 /// What a VMA of ours holds on to. The file keeps the module, this keeps the pages.
 #[pin_data(PinnedDrop)]
-struct Attachment {
-    mapping: Arc<Mapping>,
+pub(crate) struct Attachment {
     region: Arc<Region>,
+    /// Whether it was ever part of an address space.
+    attached: Atomic<bool>,
     #[pin]
     work: Work<Attachment>,
 }
@@ -46,7 +48,9 @@ impl WorkItem for Attachment {
 #[pinned_drop]
 impl PinnedDrop for Attachment {
     fn drop(self: Pin<&mut Self>) {
-        self.region.owner.domain.stats.add(Counter::Detaches, 1);
+        if self.attached.load(Relaxed) {
+            self.count(Counter::Detaches);
+        }
     }
 }
 
@@ -76,69 +80,90 @@ pub(crate) fn decode(page_offset: usize) -> (u32, usize) {
     )
 }
 
-/// Maps a region into the caller's new VMA.
-pub(crate) fn map(region: Arc<Region>, first: usize, vma: &VmaNew) -> Result {
-    let flags = vma.flags();
-    if flags & bindings::VM_SHARED as usize == 0 {
-        return Err(EINVAL);
+/// Room for an attachment, allocated before the region is looked up: once a region is held, it must
+/// not be dropped under the lock that `mmap` is called under, see `WorkItem::run`.
+pub(crate) struct Room(UniqueArc<MaybeUninit<Attachment>>);
+
+impl Room {
+    /// Allocates.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?))
     }
-    if vma.executable() {
-        return Err(EACCES);
+
+    /// Maps a region into the caller's new VMA, from page `first` on.
+    pub(crate) fn map(self, region: Arc<Region>, first: usize, vma: &VmaNew) -> Result {
+        let attachment: Arc<Attachment> = self
+            .0
+            .pin_init_with(pin_init!(Attachment {
+                region,
+                attached: Atomic::new(false),
+                work <- new_work!("libcopy::Attachment::work"),
+            }))?
+            .into();
+        if let Err(error) = attachment.check(first, vma) {
+            let _ = queue::get().enqueue(attachment);
+            return Err(error);
+        }
+        attachment.attached.store(true, Relaxed);
+        attachment.count(Counter::Attaches);
+        let rights = attachment.region.rights;
+        // Stores through an attachment leave no trace that the kernel would connect to the page.
+        if rights & RIGHT_WRITE != 0 {
+            attachment.pages().mark_written();
+        }
+        let mut forbidden = bindings::VM_MAYEXEC as usize;
+        if rights & RIGHT_WRITE == 0 {
+            forbidden |= bindings::VM_MAYWRITE as usize;
+        }
+        if rights & RIGHT_READ == 0 {
+            forbidden |= bindings::VM_MAYREAD as usize;
+        }
+        let flags =
+            bindings::VM_PFNMAP | bindings::VM_DONTEXPAND | bindings::VM_DONTDUMP | bindings::VM_IO;
+        let raw = vma.as_ptr();
+        // SAFETY: The VMA is under construction, so its flags, operations and private data are ours
+        // to set; from here on `vma_close` owns the reference in `vm_private_data`.
+        unsafe {
+            shim::vm_flags_mod(raw, flags as usize, forbidden);
+            (*raw).vm_private_data = Arc::into_raw(attachment).cast_mut().cast();
+            (*raw).vm_ops = &VM_OPS.0;
+        }
+        Ok(())
     }
-    let mut right = RIGHT_READ;
-    if vma.writable() {
-        right |= RIGHT_WRITE;
+}
+
+impl Attachment {
+    fn pages(&self) -> &PinnedPages {
+        self.region.mapping.pages()
     }
-    // Write-only regions can be attached for writing; hardware that maps for writing only does not
-    // exist, so reading follows from it only if the rights say so.
-    if !vma.readable() {
-        right &= !RIGHT_READ;
+
+    fn count(&self, counter: Counter) {
+        self.region.owner.domain.stats.add(counter, 1);
     }
-    region.permit(right)?;
-    let pages = region.mapping.pages();
-    pages.linear_offset().ok_or(errno::eopnotsupp())?;
-    let count = (vma.end() - vma.start()) >> PAGE_SHIFT;
-    match first.checked_add(count) {
-        Some(end) if end <= pages.pages().len() => {}
-        _ => return Err(EINVAL),
+
+    /// Whether the VMA may show the region.
+    fn check(&self, first: usize, vma: &VmaNew) -> Result {
+        if vma.flags() & bindings::VM_SHARED as usize == 0 {
+            return Err(EINVAL);
+        }
+        if vma.executable() {
+            return Err(EACCES);
+        }
+        let mut right = 0;
+        if vma.readable() {
+            right |= RIGHT_READ;
+        }
+        if vma.writable() {
+            right |= RIGHT_WRITE;
+        }
+        self.region.permit_unless_stale(right)?;
+        self.pages().linear_offset().ok_or(errno::eopnotsupp())?;
+        let count = (vma.end() - vma.start()) >> PAGE_SHIFT;
+        match first.checked_add(count) {
+            Some(end) if end <= self.pages().pages().len() => Ok(()),
+            _ => Err(EINVAL),
+        }
     }
-    let mut forbidden = bindings::VM_MAYEXEC as usize;
-    if region.rights & RIGHT_WRITE == 0 {
-        forbidden |= bindings::VM_MAYWRITE as usize;
-    }
-    if region.rights & RIGHT_READ == 0 {
-        forbidden |= bindings::VM_MAYREAD as usize;
-    }
-    // Stores through an attachment leave no trace that the kernel would connect to the page.
-    if region.rights & RIGHT_WRITE != 0 {
-        pages.mark_written();
-    }
-    let stats_region = region.clone();
-    let attachment = Arc::pin_init(
-        pin_init!(Attachment {
-            mapping: region.mapping.clone(),
-            region,
-            work <- new_work!("libcopy::Attachment::work"),
-        }),
-        GFP_KERNEL,
-    )?;
-    stats_region.owner.domain.stats.add(Counter::Attaches, 1);
-    let raw = vma.as_ptr();
-    // SAFETY: The VMA is under construction, so its flags, operations and private data are ours to
-    // set; from here on `close` owns the reference in `vm_private_data`.
-    unsafe {
-        shim::vm_flags_mod(
-            raw,
-            (bindings::VM_PFNMAP
-                | bindings::VM_DONTEXPAND
-                | bindings::VM_DONTDUMP
-                | bindings::VM_IO) as usize,
-            forbidden,
-        );
-        (*raw).vm_private_data = Arc::into_raw(attachment).cast_mut().cast();
-        (*raw).vm_ops = &VM_OPS.0;
-    }
-    Ok(())
 }
 
 /// A table of operations; nobody writes to it.
@@ -193,7 +218,7 @@ unsafe extern "C" fn vma_fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fau
         };
         (attachment(vma), start, end, (*vma).vm_pgoff)
     };
-    let pages = attachment.mapping.pages().pages();
+    let pages = attachment.pages().pages();
     let (_, wanted) = decode(pgoff);
     let (_, first) = decode(vma_pgoff);
     let Some(last) = pages.len().checked_sub(1) else {

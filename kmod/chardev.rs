@@ -666,11 +666,12 @@ unsafe extern "C" fn fop_mmap(
     // SAFETY: The VMA is being set up.
     let (vma, page_offset) = unsafe { (VmaNew::from_raw(vma), (*vma).vm_pgoff) };
     let (id, first) = attach::decode(page_offset);
-    let result = handle
-        .domain()
-        .and_then(|domain| domain.find(id))
-        .and_then(|region| attach::map(region, first, vma));
-    match result {
+    let map = || {
+        let room = attach::Room::new()?;
+        let region = handle.domain()?.find(id)?;
+        room.map(region, first, vma)
+    };
+    match map() {
         Ok(()) => 0,
         Err(error) => error.to_errno(),
     }

@@ -12,6 +12,7 @@ use crate::stats::Counter;
 use crate::uapi::{
     RegionCopy, Transfer, COPY_COUNT_USE, COPY_FROM_REGION, COPY_TO_REGION, RIGHT_READ, RIGHT_WRITE,
 };
+use core::marker::PhantomData;
 use kernel::bindings;
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
@@ -24,50 +25,63 @@ const CHUNK: usize = 256 * 1024;
 /// What `import_iovec()` accepts at most (MAX_RW_COUNT in `include/linux/fs.h`).
 const MAX_PER_CALL: usize = (i32::MAX as usize) & !(PAGE_SIZE - 1);
 
+/// Pieces whose description fits on the stack.
+const FEW: usize = 8;
+
 /// The caller's pieces, checked by the kernel and consumed as bytes move.
-struct UserPieces {
+struct UserPieces<'a> {
     iter: bindings::iov_iter,
+    /// Where the kernel allocated the description of the pieces, if there are more than `FEW`.
     allocated: *mut bindings::iovec,
+    _few: PhantomData<&'a mut [bindings::iovec; FEW]>,
 }
 
-impl UserPieces {
-    /// Reads the iovec at `address` once. `into` says whether they will be written.
-    fn import(address: u64, count: u32, into: bool) -> Result<Self> {
-        let mut this = Self {
-            iter: bindings::iov_iter::default(),
-            allocated: core::ptr::null_mut(),
-        };
+impl<'a> UserPieces<'a> {
+    /// Reads the iovec at `address` once. `into` says whether the pieces will be written.
+    fn import(
+        address: u64,
+        count: u32,
+        into: bool,
+        few: &'a mut [bindings::iovec; FEW],
+    ) -> Result<Self> {
+        let mut iter = bindings::iov_iter::default();
+        let mut vector = few.as_mut_ptr();
         let direction = if into {
             bindings::ITER_DEST
         } else {
             bindings::ITER_SOURCE
         };
-        // SAFETY: `uapi::Piece` has the layout of `struct iovec`; with no fast array the kernel
-        // allocates the copy and stores it in `allocated`, which drop frees.
+        // SAFETY: `uapi::Piece` has the layout of `struct iovec`. `vector` points to `FEW`
+        // elements, which outlive the iterator; the kernel replaces it by what it allocated, or by
+        // null if it allocated nothing.
         let ret = unsafe {
             bindings::import_iovec(
                 direction as i32,
                 address as usize as *const bindings::iovec,
                 count,
-                0,
-                &mut this.allocated,
-                &mut this.iter,
+                FEW as u32,
+                &mut vector,
+                &mut iter,
             )
         };
         if ret < 0 {
-            this.allocated = core::ptr::null_mut();
             return Err(Error::from_errno(ret as i32));
         }
-        Ok(this)
+        Ok(Self {
+            iter,
+            allocated: vector,
+            _few: PhantomData,
+        })
     }
 
+    /// Bytes that the pieces still hold.
     fn left(&self) -> usize {
         // SAFETY: `count` is valid for every kind of iterator.
         unsafe { self.iter.__bindgen_anon_1.__bindgen_anon_1.as_ref().count }
     }
 }
 
-impl Drop for UserPieces {
+impl Drop for UserPieces<'_> {
     fn drop(&mut self) {
         // SAFETY: Null, or the array that `import_iovec()` allocated for us.
         unsafe { bindings::kfree(self.allocated.cast()) };
@@ -83,7 +97,8 @@ pub(crate) fn region_copy(region: &Arc<Region>, args: &mut RegionCopy) -> Result
     };
     region.permit(if from_region { RIGHT_READ } else { RIGHT_WRITE })?;
     region.contains(args.offset, args.length)?;
-    let mut user = UserPieces::import(args.iov, args.iov_count, from_region)?;
+    let mut few = core::array::from_fn(|_| bindings::iovec::default());
+    let mut user = UserPieces::import(args.iov, args.iov_count, from_region, &mut few)?;
     let available = user.left();
     // The kernel never takes more than this from one iovec; the caller comes again for the rest.
     let wanted = u64::min(args.length, MAX_PER_CALL as u64) as usize;
@@ -127,7 +142,7 @@ fn move_bytes(
     pages: &PinnedPages,
     offset: u64,
     wanted: usize,
-    user: &mut UserPieces,
+    user: &mut UserPieces<'_>,
     from_region: bool,
 ) -> Progress {
     let mut done = 0;

@@ -14,7 +14,7 @@ use crate::uapi::MAX_REGION_ID;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full};
 use kernel::sync::poll::PollCondVar;
-use kernel::sync::{new_mutex, Arc, Mutex};
+use kernel::sync::{new_mutex, Arc, Mutex, UniqueArc};
 use kernel::task::Kuid;
 use kernel::xarray::{AllocKind, XArray};
 use kernel::{bindings, static_lock_class};
@@ -163,12 +163,13 @@ impl Domain {
     }
 
     /// Gives a new region an id and makes it visible.
-    pub(crate) fn publish(
-        &self,
-        build: impl FnOnce(u32) -> Result<Arc<Region>>,
-    ) -> Result<Arc<Region>> {
+    ///
+    /// - `ENOSPC`: there are as many as allowed.
+    pub(crate) fn publish(&self, region: UniqueArc<Region>) -> Result<Arc<Region>> {
+        let mut region = region;
         let mut table = self.table.lock();
         if table.live >= params::max_regions() {
+            drop(table);
             return Err(ENOSPC);
         }
         // There are far fewer regions than ids, so this ends soon.
@@ -176,11 +177,17 @@ impl Domain {
         while self.regions.lock().get(id as usize).is_some() {
             id = Self::successor(id);
         }
-        let region = build(id)?;
-        self.regions
+        region.id = id;
+        let region = Arc::from(region);
+        let stored = self
+            .regions
             .lock()
-            .store(id as usize, region.clone(), GFP_KERNEL)
-            .map_err(Error::from)?;
+            .store(id as usize, region.clone(), GFP_KERNEL);
+        if let Err(refused) = stored {
+            // Pages are released with these, which must not happen under the lock.
+            drop(table);
+            return Err(refused.error);
+        }
         table.next = Self::successor(id);
         table.live += 1;
         drop(table);

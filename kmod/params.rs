@@ -3,10 +3,12 @@
 //! The module's parameters in one place; `modinfo libcopy` lists them.
 
 use crate::module_parameters;
+use crate::uapi::MAX_REGION_ID;
 
 /// Regions a domain may have at a time.
 pub(crate) fn max_regions() -> u32 {
-    *module_parameters::max_regions.value()
+    // Far below the number of ids, so that a free one is always found soon.
+    u32::min(*module_parameters::max_regions.value(), MAX_REGION_ID / 2)
 }
 
 /// Pages a process may leave pinned for reuse.

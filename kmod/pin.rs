@@ -85,7 +85,7 @@ impl PinnedPages {
         let mut this = Self {
             mm: ARef::from(&**mm),
             domain: domain.clone(),
-            pages: KVVec::with_capacity(count, GFP_KERNEL | __GFP_NOWARN)?,
+            pages: KVVec::new(),
             runs: KVVec::new(),
             length: pieces.iter().map(|piece| piece.len).sum(),
             accounted: 0,
@@ -100,6 +100,9 @@ impl PinnedPages {
             // INVARIANT: The call above accounted `count` pages.
             this.accounted = count;
         }
+        // After the limit was checked, because this grows with what the caller asks for.
+        this.pages
+            .reserve(count, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
         for piece in pieces {
             let pages = page_span(piece);
             if pages == 0 {
@@ -192,7 +195,7 @@ impl PinnedPages {
                             address,
                             len,
                         },
-                        GFP_KERNEL,
+                        GFP_KERNEL_ACCOUNT | __GFP_NOWARN,
                     )?,
                 }
                 offset += len as u64;
@@ -267,11 +270,9 @@ impl PinnedPages {
         let Some(mm) = self.mm.mmget_not_zero() else {
             return Ok(false);
         };
-        let flags = if self.writable {
-            bindings::FOLL_WRITE
-        } else {
-            0
-        };
+        // A comparison needs no permission, and the owner may have protected its memory meanwhile
+        // (that is how a buffer is guarded): FORCE looks behind PROT_NONE, too.
+        let flags = bindings::FOLL_FORCE;
         let mut now = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
         let mut index = 0;
         for piece in pieces {

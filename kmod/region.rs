@@ -13,7 +13,7 @@ use crate::uapi::{
 use kernel::mm::MmWithUser;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
-use kernel::sync::{Arc, CondVarTimeoutResult};
+use kernel::sync::{Arc, CondVarTimeoutResult, UniqueArc};
 use kernel::time::{Instant, Monotonic};
 
 /// States of [`Region::finished`].
@@ -84,21 +84,20 @@ impl Region {
             }
         };
         let deaths = owner.domain.deaths.load(kernel::sync::atomic::Acquire);
-        let region = owner.domain.publish(|id| {
-            Ok(Arc::new(
-                Self {
-                    id,
-                    owner: owner.clone(),
-                    mapping,
-                    rights,
-                    expected: uses,
-                    left: Atomic::new(uses),
-                    finished: Atomic::new(PENDING),
-                    deaths,
-                },
-                GFP_KERNEL,
-            )?)
-        })?;
+        let region = UniqueArc::new(
+            Self {
+                id: 0,
+                owner: owner.clone(),
+                mapping,
+                rights,
+                expected: uses,
+                left: Atomic::new(uses),
+                finished: Atomic::new(PENDING),
+                deaths,
+            },
+            GFP_KERNEL,
+        )?;
+        let region = owner.domain.publish(region)?;
         if let Err(error) = owner.adopt(region.id) {
             owner.domain.remove(region.id, owner.is_dead());
             return Err(error);
@@ -132,13 +131,26 @@ impl Region {
     ///
     /// - `EACCES`, `EOWNERDEAD`, `ESTALE`: as in the ABI.
     pub(crate) fn permit(&self, right: u32) -> Result {
+        self.permit_unless_stale(right)
+            .or_else(|error| match error == errno::estale() {
+                true => self.mapping.check(),
+                false => Err(error),
+            })
+    }
+
+    /// Like [`permit`](Self::permit), but takes the slightest doubt for `ESTALE`; for callers that
+    /// hold an mmap_lock and must not look at the owner's page tables.
+    pub(crate) fn permit_unless_stale(&self, right: u32) -> Result {
         if self.rights & right != right {
             return Err(EACCES);
         }
         if self.owner.is_dead() {
             return Err(errno::eownerdead());
         }
-        self.mapping.check()
+        if self.mapping.is_stale() {
+            return Err(errno::estale());
+        }
+        Ok(())
     }
 
     /// Checks that `offset..offset + length` lies inside.

@@ -103,6 +103,14 @@ impl Shape {
     }
 }
 
+/// Quotient and remainder; blocks and counts are not zero, but a kernel must not depend on it.
+fn divide(value: u64, by: u64) -> (u64, u64) {
+    match (value.checked_div(by), value.checked_rem(by)) {
+        (Some(quotient), Some(remainder)) => (quotient, remainder),
+        _ => (0, 0),
+    }
+}
+
 /// A position in the packed order of a shape.
 struct Cursor<'a> {
     shape: &'a Shape,
@@ -120,13 +128,13 @@ impl<'a> Cursor<'a> {
             shape,
             index: [0; MAX_STREAMS],
             position: shape.offset,
-            within: skip % shape.block,
+            within: 0,
         };
-        let mut blocks = skip / shape.block;
+        let mut blocks;
+        (blocks, this.within) = divide(skip, shape.block);
         for level in (0..shape.depth).rev() {
             let stream = shape.streams[level];
-            this.index[level] = blocks % stream.count;
-            blocks /= stream.count;
+            (blocks, this.index[level]) = divide(blocks, stream.count);
             // Within the extent that `Shape::new` checked.
             this.position += this.index[level] as i64 * stream.stride;
         }
@@ -168,11 +176,14 @@ impl<'a> Cursor<'a> {
         for level in (0..self.shape.depth).rev() {
             let stream = self.shape.streams[level];
             self.index[level] += step;
-            self.position += step as i64 * stream.stride;
+            // One step too far may leave the extent for a moment, and even the number range.
+            let moved = (step as i64).wrapping_mul(stream.stride);
+            self.position = self.position.wrapping_add(moved);
             if self.index[level] < stream.count {
                 return;
             }
-            self.position -= stream.count as i64 * stream.stride;
+            let back = (stream.count as i64).wrapping_mul(stream.stride);
+            self.position = self.position.wrapping_sub(back);
             self.index[level] = 0;
             step = 1;
         }
@@ -293,13 +304,13 @@ fn walk(
             if len == unit && cursor.within == 0 {
                 cursor.row()
             } else {
-                (len / unit, unit as i64)
+                (divide(len, unit).0, unit as i64)
             }
         };
         let (kernel_row, user_row) = (row(&kernel, kernel_len), row(&user, user_len));
         let mut count = u64::min(kernel_row.0, user_row.0);
         count = count
-            .min((CHUNK_BYTES as u64 / unit).max(1))
+            .min(divide(CHUNK_BYTES as u64, unit).0.max(1))
             .min(CHUNK_BLOCKS as u64);
         if count <= 1 || !is_view {
             let len = (unit as usize).min(reachable).min(CHUNK_BYTES);
