@@ -3,11 +3,33 @@
 //! Message buffers that are not better or worse off by where they happen to lie.
 
 use anyhow::{Context, Result};
-use memmap2::{MmapMut, MmapOptions};
+use memmap2::{Advice, MmapMut, MmapOptions};
 use std::ops::{Deref, DerefMut};
 
 const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
+
+/// What backs a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// 4 KiB pages only.
+    Small,
+    /// Transparent huge pages, as far as the kernel has any.
+    Huge,
+    /// Huge pages that were set aside (`vm.nr_hugepages`).
+    Reserved,
+}
+
+impl Pages {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Small => "4k",
+            Self::Huge => "thp",
+            Self::Reserved => "hugetlb",
+        }
+    }
+}
 
 /// Memory that starts an odd number of pages after a 2 MiB boundary.
 ///
@@ -23,13 +45,36 @@ pub struct Skewed {
 impl Skewed {
     /// Maps `length` bytes; `which` tells the buffers of all ranks apart.
     pub fn new(length: usize, which: usize) -> Result<Self> {
-        Self::with_skew(length, (2 * which + 1) * PAGE)
+        Self::map(MmapOptions::new(), length, which)
     }
 
-    /// Maps `length` bytes that start `skew` bytes after a 2 MiB boundary.
-    pub fn with_skew(length: usize, skew: usize) -> Result<Self> {
-        let map = MmapOptions::new()
-            .len(length + skew + HUGE)
+    /// Maps `length` bytes of a kind of pages, all of them touched.
+    pub fn with_pages(length: usize, which: usize, pages: Pages) -> Result<Self> {
+        let mut options = MmapOptions::new();
+        if pages == Pages::Reserved {
+            options.huge(Some(HUGE.trailing_zeros() as u8));
+        }
+        let mut buffer = Self::map(options, length, which).with_context(|| match pages {
+            Pages::Reserved => "no huge pages set aside (see vm.nr_hugepages)",
+            _ => "cannot map",
+        })?;
+        let advice = match pages {
+            Pages::Small => Some(Advice::NoHugePage),
+            Pages::Huge => Some(Advice::HugePage),
+            Pages::Reserved => None,
+        };
+        if let Some(advice) = advice {
+            // A kernel without transparent huge pages refuses: then all pages are small.
+            let _ = buffer.map.advise(advice);
+        }
+        buffer.fill(0);
+        Ok(buffer)
+    }
+
+    fn map(mut options: MmapOptions, length: usize, which: usize) -> Result<Self> {
+        let skew = (2 * which + 1) * PAGE;
+        let map = options
+            .len((length + skew).next_multiple_of(HUGE) + HUGE)
             .map_anon()
             .with_context(|| format!("cannot map a message buffer of {length} bytes"))?;
         let address = map.as_ptr() as usize;

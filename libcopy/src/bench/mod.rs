@@ -44,7 +44,7 @@ pub struct Output {
     pub plot: Option<PathBuf>,
 
     /// Vertical axis of the plot
-    #[arg(long, value_enum, default_value = "latency")]
+    #[arg(long, value_enum, default_value = "latency", overrides_with = "axis")]
     pub axis: plot::Axis,
 
     /// Print JSON instead of the table
