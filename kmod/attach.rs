@@ -18,13 +18,12 @@ use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{Arc, UniqueArc};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 
-/// Pages entered into the page table per fault: one page-table page's worth.
-const AROUND: usize = 512;
-
 /// What a VMA of ours holds on to. The file keeps the module, this keeps the pages.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Attachment {
     region: Arc<Region>,
+    /// Page of the offsets where the region's first page is.
+    phase: usize,
     /// Whether it was ever part of an address space.
     attached: Atomic<bool>,
     #[pin]
@@ -65,13 +64,16 @@ pub(crate) fn prepare(region: &Region, args: &mut RegionAttach) -> Result {
         .pages()
         .linear_offset()
         .ok_or(errno::eopnotsupp())?;
-    args.map_offset = (region.id as u64) << ATTACH_SHIFT;
+    // The offset's low bits steer the address that `mmap` chooses, see `get_unmapped_area`.
+    let phase = region.mapping.pages().huge_phase() << PAGE_SHIFT;
+    args.map_offset = (region.id as u64) << ATTACH_SHIFT | phase as u64;
     args.map_length = region.mapping.page_bytes();
     args.data_offset = offset as u64;
     Ok(())
 }
 
-/// Region that an `mmap` offset names, and the first page within it.
+/// Region that an `mmap` offset names, and the page within its share of the offsets; the region's
+/// first page is at its `huge_phase`.
 pub(crate) fn decode(page_offset: usize) -> (u32, usize) {
     let per_region = ATTACH_SHIFT as usize - PAGE_SHIFT;
     (
@@ -95,6 +97,7 @@ impl Room {
         let attachment: Arc<Attachment> = self
             .0
             .pin_init_with(pin_init!(Attachment {
+                phase: region.mapping.pages().huge_phase(),
                 region,
                 attached: Atomic::new(false),
                 work <- new_work!("libcopy::Attachment::work"),
@@ -159,6 +162,7 @@ impl Attachment {
         self.region.permit_unless_stale(right)?;
         self.pages().linear_offset().ok_or(errno::eopnotsupp())?;
         let count = (vma.end() - vma.start()) >> PAGE_SHIFT;
+        let first = first.checked_sub(self.phase).ok_or(EINVAL)?;
         match first.checked_add(count) {
             Some(end) if end <= self.pages().pages().len() => Ok(()),
             _ => Err(EINVAL),
@@ -176,6 +180,7 @@ static VM_OPS: VmOps = VmOps(bindings::vm_operations_struct {
     open: Some(vma_open),
     close: Some(vma_close),
     fault: Some(vma_fault),
+    huge_fault: Some(vma_huge_fault),
     ..pin_init::zeroed()
 });
 
@@ -203,56 +208,123 @@ unsafe extern "C" fn vma_close(vma: *mut bindings::vm_area_struct) {
     let _ = queue::get().enqueue(held);
 }
 
+/// What a fault needs to know.
+struct Fault<'a> {
+    vma: *mut bindings::vm_area_struct,
+    pages: &'a PinnedPages,
+    /// Page of the region that was touched.
+    index: usize,
+    /// Page-aligned address that was touched.
+    address: usize,
+    /// Bounds of the VMA.
+    start: usize,
+    end: usize,
+}
+
+impl Fault<'_> {
+    /// Reads a fault on one of our VMAs; `None` beyond the end of the region.
+    ///
+    /// # Safety
+    ///
+    /// `vmf` is what the memory manager passed, and the result is not kept beyond the fault.
+    unsafe fn read(vmf: *mut bindings::vm_fault) -> Option<Self> {
+        // SAFETY: The caller's promise; the VMA is ours and locked for the duration of the fault,
+        // and its reference keeps the attachment.
+        unsafe {
+            let fault = &(*vmf).__bindgen_anon_1;
+            let range = &(*fault.vma).__bindgen_anon_1.__bindgen_anon_1;
+            let attachment = attachment(fault.vma);
+            let index = decode(fault.pgoff).1.checked_sub(attachment.phase)?;
+            (index < attachment.pages().pages().len()).then_some(Self {
+                vma: fault.vma,
+                pages: attachment.pages(),
+                index,
+                address: fault.address & !(PAGE_SIZE - 1),
+                start: range.vm_start,
+                end: range.vm_end,
+            })
+        }
+    }
+
+    /// Enters one page, given by its distance in pages from the one touched.
+    fn insert(&self, distance: isize) -> bindings::vm_fault_t {
+        let page = self.index.wrapping_add_signed(distance);
+        let Some(page) = self.pages.pages().get(page) else {
+            return bindings::vm_fault_reason_VM_FAULT_SIGBUS;
+        };
+        let address = self.address.wrapping_add_signed(distance << PAGE_SHIFT);
+        // SAFETY: The page is pinned for as long as the attachment lives, which is longer than the
+        // VMA; the callers keep the address inside the VMA.
+        unsafe { bindings::vmf_insert_pfn(self.vma, address, shim::page_to_pfn(*page)) }
+    }
+}
+
 /// A page is touched for the first time.
 unsafe extern "C" fn vma_fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t {
-    // SAFETY: The memory manager passes a valid description of the fault.
-    let (vma, pgoff, address) = unsafe {
-        let fault = &(*vmf).__bindgen_anon_1;
-        (fault.vma, fault.pgoff, fault.address)
-    };
-    // SAFETY: The VMA is ours, and locked for the duration of the fault.
-    let (attachment, start, end, vma_pgoff) = unsafe {
-        let (start, end) = {
-            let range = &(*vma).__bindgen_anon_1.__bindgen_anon_1;
-            (range.vm_start, range.vm_end)
-        };
-        (attachment(vma), start, end, (*vma).vm_pgoff)
-    };
-    let pages = attachment.pages().pages();
-    let (_, wanted) = decode(pgoff);
-    let (_, first) = decode(vma_pgoff);
-    let Some(last) = pages.len().checked_sub(1) else {
+    // SAFETY: Called by the memory manager.
+    let Some(fault) = (unsafe { Fault::read(vmf) }) else {
         return bindings::vm_fault_reason_VM_FAULT_SIGBUS;
     };
-    if wanted > last || wanted < first {
-        return bindings::vm_fault_reason_VM_FAULT_SIGBUS;
-    }
-    let insert = |index: usize| {
-        let at = start + ((index - first) << PAGE_SHIFT);
-        // SAFETY: The page is pinned for as long as the attachment lives, which is longer than the
-        // VMA; `at` is inside the VMA.
-        unsafe { bindings::vmf_insert_pfn(vma, at, shim::page_to_pfn(pages[index])) }
-    };
-    let ret = insert(wanted);
+    let ret = fault.insert(0);
     if ret != bindings::vm_fault_reason_VM_FAULT_NOPAGE {
         return ret;
     }
     // The rest of the page-table page comes along: what is touched once is mostly touched all over,
     // and a fault costs more than a few hundred entries.
-    let page = address >> PAGE_SHIFT;
-    let low = usize::max(page & !(AROUND - 1), start >> PAGE_SHIFT);
-    let high = usize::min((page | (AROUND - 1)) + 1, end >> PAGE_SHIFT);
-    let base = start >> PAGE_SHIFT;
-    for neighbour in low..high {
-        let index = first + (neighbour - base);
-        if index == wanted || index > last {
-            continue;
-        }
-        if insert(index) != bindings::vm_fault_reason_VM_FAULT_NOPAGE {
+    let window = shim::HUGE_PAGES << PAGE_SHIFT;
+    let low = usize::max(fault.address & !(window - 1), fault.start);
+    let high = usize::min((fault.address | (window - 1)).saturating_add(1), fault.end);
+    let pages = |from: usize, to: usize| ((to - from) >> PAGE_SHIFT) as isize;
+    for distance in -pages(low, fault.address)..pages(fault.address, high) {
+        if distance != 0 && fault.insert(distance) != ret {
             break;
         }
     }
     ret
+}
+
+/// The same, while nothing else is mapped in the surrounding huge page.
+unsafe extern "C" fn vma_huge_fault(
+    vmf: *mut bindings::vm_fault,
+    order: core::ffi::c_uint,
+) -> bindings::vm_fault_t {
+    let fallback = bindings::vm_fault_reason_VM_FAULT_FALLBACK;
+    if 1usize.checked_shl(order) != Some(shim::HUGE_PAGES) {
+        return fallback;
+    }
+    // SAFETY: Called by the memory manager.
+    let Some(fault) = (unsafe { Fault::read(vmf) }) else {
+        return bindings::vm_fault_reason_VM_FAULT_SIGBUS;
+    };
+    let bytes = shim::HUGE_PAGES << PAGE_SHIFT;
+    let low = fault.address & !(bytes - 1);
+    let before = (fault.address - low) >> PAGE_SHIFT;
+    if low < fault.start || fault.end - low < bytes || fault.index < before {
+        return fallback;
+    }
+    let first = fault.index - before;
+    if !fault.pages.is_huge(first) {
+        return fallback;
+    }
+    // SAFETY: The pages are pinned for as long as the attachment lives, physically contiguous and
+    // aligned, and the whole huge page is inside the VMA.
+    unsafe {
+        let frame = shim::page_to_pfn(fault.pages.pages()[first]);
+        let write = (*vmf).flags & bindings::fault_flag_FAULT_FLAG_WRITE != 0;
+        bindings::vmf_insert_pfn_pmd(vmf, frame, write)
+    }
+}
+
+/// Chooses where to map: an address that is as far past a huge-page boundary as the offset says.
+pub(crate) unsafe extern "C" fn get_unmapped_area(
+    file: *mut bindings::file,
+    address: usize,
+    length: usize,
+    page_offset: usize,
+    flags: usize,
+) -> usize {
+    // SAFETY: Called by the memory manager with an open file; the arguments are passed on.
+    unsafe { bindings::thp_get_unmapped_area(file, address, length, page_offset, flags) }
 }
 
 const _: () = assert!(PAGE_SIZE == 1 << PAGE_SHIFT);

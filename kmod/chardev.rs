@@ -581,6 +581,7 @@ impl Device {
                 unlocked_ioctl: Some(fop_ioctl),
                 // No compat_ioctl: the ABI's pieces are 64-bit, and 32-bit callers get ENOTTY.
                 mmap: Some(fop_mmap),
+                get_unmapped_area: Some(attach::get_unmapped_area),
                 poll: Some(fop_poll),
                 show_fdinfo: Some(fop_show_fdinfo),
                 ..pin_init::zeroed()

@@ -232,6 +232,37 @@ impl PinnedPages {
         self.writable
     }
 
+    /// Where the pages sit relative to huge-page boundaries: a mapping whose address is this many
+    /// pages past such a boundary can use huge page-table entries.
+    pub(crate) fn huge_phase(&self) -> usize {
+        let per_huge = shim::HUGE_PAGES;
+        let mut index = 0;
+        while index + per_huge <= self.pages.len() {
+            // SAFETY: The page is pinned, see the type invariant.
+            let phase = unsafe { shim::page_to_pfn(self.pages[index]) } % per_huge;
+            let boundary = index + (per_huge - phase) % per_huge;
+            if self.is_huge(boundary) {
+                return (per_huge - boundary % per_huge) % per_huge;
+            }
+            index += per_huge;
+        }
+        0
+    }
+
+    /// Whether the pages from `index` on are one physically aligned huge page.
+    pub(crate) fn is_huge(&self, index: usize) -> bool {
+        let Some(pages) = self.pages.get(index..index + shim::HUGE_PAGES) else {
+            return false;
+        };
+        // SAFETY: The pages are pinned, see the type invariant.
+        let frame = |at: usize| unsafe { shim::page_to_pfn(pages[at]) };
+        let first = frame(0);
+        // Huge pages are whole: its ends tell, the rest is checked because runs may just happen.
+        first % shim::HUGE_PAGES == 0
+            && frame(shim::HUGE_PAGES - 1) == first + shim::HUGE_PAGES - 1
+            && (1..shim::HUGE_PAGES).all(|at| frame(at) == first + at)
+    }
+
     /// Where the first byte is if the pages laid side by side hold the memory without gaps.
     pub(crate) fn linear_offset(&self) -> Option<usize> {
         self.linear_offset

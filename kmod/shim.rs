@@ -3,6 +3,7 @@
 //! Safe faces of `shim.c`: kernel macros and inline functions that Rust cannot call.
 
 use kernel::bindings;
+use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
 
 // The kernel's own bindings contain types without fields, which this lint dislikes.
@@ -54,6 +55,9 @@ mod raw {
         ) -> usize;
     }
 }
+
+/// Pages that one entry of the second-lowest page-table level maps.
+pub(crate) const HUGE_PAGES: usize = PAGE_SIZE / core::mem::size_of::<usize>();
 
 /// Address of a page in the kernel's direct map.
 ///
