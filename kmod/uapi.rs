@@ -97,11 +97,12 @@ pub const MAX_STREAMS: usize = 6;
 /// Largest region id; ids are given out in a circle so that a stale one is not soon in use again.
 pub const MAX_REGION_ID: u32 = (1 << 23) - 1;
 
-/// `mmap` offsets handed out by [`REGION_ATTACH`] are `id << ATTACH_SHIFT`.
+/// `mmap` offsets handed out by [`REGION_ATTACH`] carry the region's id from this bit on; the bits
+/// below make the kernel choose an address at which huge pages can be mapped as such.
 pub const ATTACH_SHIFT: u32 = 40;
 
-/// Largest length of a region in bytes (1 TiB), so that every region can be attached.
-pub const MAX_REGION_BYTES: u64 = 1 << ATTACH_SHIFT;
+/// Largest length of a region in bytes (512 GiB), so that every region can be attached.
+pub const MAX_REGION_BYTES: u64 = 1 << 39;
 
 /// Size of [`DomainCreate`] in ABI version 1; shorter structures are refused. Likewise below:
 /// trailing reserved words need not be there.
