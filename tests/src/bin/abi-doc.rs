@@ -32,8 +32,7 @@ fn render(source: &str) -> String {
             writeln!(out, "{}", rest.replacen("# ", "## ", 1)).expect("strings grow");
         } else if let Some(rest) = text.strip_prefix("///") {
             doc.push(plain(rest.strip_prefix(' ').unwrap_or(rest)));
-        } else if let Some(rest) = text.strip_prefix("pub const fn ") {
-            let _ = rest;
+        } else if text.starts_with("pub const fn ") {
             doc.clear();
         } else if let Some(rest) = text.strip_prefix("pub const ") {
             let (name, value) = constant(rest);
@@ -63,9 +62,8 @@ fn render(source: &str) -> String {
                 .unwrap_or((field, ""));
             rows.push((name.to_owned(), kind.to_owned(), doc.join(" ")));
             doc.clear();
-        } else if text == "}"
-            && let Some(rows) = table.take()
-        {
+        } else if text == "}" {
+            let Some(rows) = table.take() else { continue };
             out.push_str("| field | type | meaning |\n|---|---|---|\n");
             for (name, kind, meaning) in rows {
                 writeln!(out, "| `{name}` | `{kind}` | {meaning} |").expect("strings grow");
