@@ -262,7 +262,9 @@ impl Handle {
         const MOVE: u32 = number(TRANSFER);
         const ATTACH: u32 = number(REGION_ATTACH);
         match cmd & 0xff {
-            INFO => arg.write(&info()),
+            INFO => arg
+                .read::<Info>(INFO_SIZE_VER1)
+                .and_then(|_| arg.write(&info())),
             CREATE_DOMAIN => self.domain_create(&arg),
             JOIN => self.domain_join(&arg),
             LEAVE => self.domain_leave(&arg),
@@ -282,6 +284,8 @@ impl Handle {
     fn domain_create(&self, arg: &Argument) -> Result {
         let mut args: DomainCreate = arg.read(DOMAIN_CREATE_SIZE_VER1)?;
         only(args.flags | args.reserved, 0)?;
+        // A domain cannot be taken back from its file, so first see whether its key can be told.
+        arg.write(&args)?;
         args.key = self.enter(Domain::create)?.key();
         self.member(current_mm()?)?;
         arg.write(&args)

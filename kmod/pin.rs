@@ -113,7 +113,9 @@ impl PinnedPages {
             let wants_write = write || writable_anonymous(mm, piece.base as usize);
             let mut result = this.pin_range(start, pages, wants_write);
             if wants_write && !write && matches!(result, Err(e) if e == EFAULT) {
-                result = this.pin_range(start, pages - (this.pages.len() - held), false);
+                // A piece may begin in writable memory and go on in memory that is not.
+                let done = this.pages.len() - held;
+                result = this.pin_range(start + (done << PAGE_SHIFT), pages - done, false);
             }
             result.map_err(|error| explain(mm, piece, write, error))?;
         }

@@ -49,12 +49,13 @@ impl Region {
         let mut total = 0u64;
         for piece in &pieces {
             total = total.checked_add(piece.len).ok_or(EOVERFLOW)?;
-            if piece.base.checked_add(piece.len).is_none() {
-                return Err(EFAULT);
-            }
         }
         if total > MAX_REGION_BYTES {
             return Err(EOVERFLOW);
+        }
+        let wraps = |piece: &Piece| piece.base.checked_add(piece.len).is_none();
+        if pieces.iter().any(wraps) {
+            return Err(EFAULT);
         }
         let stats = &owner.domain.stats;
         let reusable = flags & CREATE_NO_REUSE == 0;

@@ -23,7 +23,7 @@
 //! - Errors that every ioctl may return and that are not repeated below:
 //!   - `ENOTTY`: unknown command.
 //!   - `EINVAL`: an unknown flag, a non-zero reserved field, or a structure shorter than ABI version
-//!     1 had (the `*_SIZE_VER1` constants; [`GET_INFO`] takes any size and fills what fits).
+//!     1 had (the `*_SIZE_VER1` constants).
 //!   - `E2BIG`: the structure is longer than the kernel knows and its tail is not zero.
 //!   - `EFAULT`: the argument itself is not readable or writable.
 //!   - `ENOMEM`: the kernel is out of memory.
@@ -104,8 +104,10 @@ pub const ATTACH_SHIFT: u32 = 40;
 /// Largest length of a region in bytes (512 GiB), so that every region can be attached.
 pub const MAX_REGION_BYTES: u64 = 1 << 39;
 
-/// Size of [`DomainCreate`] in ABI version 1; shorter structures are refused. Likewise below:
-/// trailing reserved words need not be there.
+/// Size of [`Info`] in ABI version 1; shorter structures are refused. Likewise below: trailing
+/// reserved words need not be there.
+pub const INFO_SIZE_VER1: usize = 48;
+/// Size of [`DomainCreate`] in ABI version 1.
 pub const DOMAIN_CREATE_SIZE_VER1: usize = 24;
 /// Size of [`DomainJoin`] in ABI version 1.
 pub const DOMAIN_JOIN_SIZE_VER1: usize = 24;
