@@ -1,0 +1,583 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Processes that end, at any moment and in any way.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::abi::*;
+use crate::copy::Long;
+use crate::device::Device;
+use crate::harness::{Context, Outcome, Stop};
+use crate::kernel::Stats;
+use crate::rng::{Rng, pattern};
+use crate::sys::{self, Board, Child, Map, PAGE};
+use crate::{check, check_eq, check_err, tests};
+
+tests!(death:
+    owner_killed, owner_killed_with_shared_file, owner_exits, copied_from_while_killed,
+    copier_killed, nothing_stays_pinned, owner_executes, thread_exits_others_live,
+    owner_in_a_thread_group, child_owns_what_it_publishes, killed_while_publishing,
+    killed_while_others_join, creator_killed, storm(900),
+);
+
+/// Waits until `condition` holds, at most a second.
+pub fn soon(context: &Context, condition: impl Fn() -> bool) -> Outcome {
+    let start = Instant::now();
+    loop {
+        if condition() {
+            return Ok(());
+        }
+        if start.elapsed() > context.second() {
+            return Err(Stop::Fail(format!("not so after {:?}", context.second())));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Another program, run by `owner_executes`: keeps what it inherited open until it is killed.
+pub fn hold() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// A member that owns a region of `pages` pages and sleeps.
+fn owner(key: [u8; 16], board: &Board, pages: usize, rights: u32) -> Outcome<(Child, u32)> {
+    board.set(0, 0);
+    let child = Child::spawn(move || {
+        let own = Device::member(key)?;
+        let map = Map::filled(pages * PAGE, 1)?;
+        let rest = RegionCreate { rights, uses: 3, ..Default::default() };
+        board.set(0, own.publish_with(&[map.piece()], rest)?.id.into());
+        std::thread::sleep(Duration::from_secs(600));
+        Ok(())
+    })?;
+    Ok((child, board.await_at_least(0, 1)? as u32))
+}
+
+/// Every way to use a region, and what each gives.
+fn every_use(device: &Device, id: u32) -> Outcome<Vec<(&'static str, Errno)>> {
+    let buffer = Map::anon(PAGE)?;
+    let piece = [buffer.piece()];
+    let layout = Layout { block: 8, ..Default::default() };
+    let other = device.share(&buffer, RIGHT_READ | RIGHT_WRITE)?;
+    let answers = [
+        ("copy from", device.copy(id, COPY_FROM_REGION, 0, 8, &piece).map(drop)),
+        ("copy to", device.copy(id, COPY_TO_REGION, 0, 8, &piece).map(drop)),
+        (
+            "strided",
+            device.strided(id, COPY_FROM_REGION, Some(&layout), buffer.addr(), None, 0).map(drop),
+        ),
+        ("transfer from", device.transfer((id, 0), (other, 0), 8, 0).map(drop)),
+        ("transfer to", device.transfer((other, 0), (id, 0), 8, 0).map(drop)),
+        ("attach", device.attach(id, RIGHT_READ).map(drop)),
+        ("use", device.count_down(id, 1).map(drop)),
+        ("wait", device.wait(id, 0, 10_000_000_000).0),
+    ];
+    device.unpin(other)?;
+    Ok(answers.into_iter().map(|(name, answer)| (name, answer.err().unwrap_or(Errno::UnknownErrno))).collect())
+}
+
+fn dead(context: &Context, device: &Device, id: u32) -> Outcome {
+    soon(context, || matches!(device.fetch(id, 8), Err(Errno::EOWNERDEAD)))?;
+    for (name, errno) in every_use(device, id)? {
+        check_eq!(errno, Errno::EOWNERDEAD, "{name}");
+    }
+    check!(device.region_info(id)?.state & STATE_OWNER_DEAD != 0);
+    Ok(())
+}
+
+fn owner_killed(context: &Context) -> Outcome {
+    let (device, key) = Device::domain()?;
+    let board = Board::new()?;
+    let before = Stats::read()?;
+    let (child, id) = owner(key, &board, 16, RIGHT_READ | RIGHT_WRITE)?;
+    check!(device.fetch(id, PAGE)? == pattern(1, PAGE));
+    child.kill()?;
+    dead(context, &device, id)?;
+    // Its pages are free although peers still know the region.
+    soon(context, || {
+        Stats::read().is_ok_and(|now| {
+            now.since(&before, "pins").ok() == now.since(&before, "unpins").ok()
+        })
+    })?;
+    // Life goes on.
+    let map = Map::filled(PAGE, 2)?;
+    let id = device.share(&map, RIGHT_READ)?;
+    check!(device.fetch(id, PAGE)? == map.bytes());
+    Ok(())
+}
+
+/// The file that the region was made through lives on in the parent; only the owner is gone.
+fn owner_killed_with_shared_file(context: &Context) -> Outcome {
+    let (device, _) = Device::domain()?;
+    let board = Board::new()?;
+    let child = Child::spawn(|| {
+        let map = Map::filled(4 * PAGE, 1)?;
+        let rest =
+            RegionCreate { rights: RIGHT_READ | RIGHT_WRITE, uses: 3, ..Default::default() };
+        board.set(0, device.publish_with(&[map.piece()], rest)?.id.into());
+        std::thread::sleep(Duration::from_secs(600));
+        Ok(())
+    })?;
+    let id = board.await_at_least(0, 1)? as u32;
+    check!(device.fetch(id, PAGE)? == pattern(1, PAGE));
+    child.kill()?;
+    dead(context, &device, id)
+}
+
+/// Ending without leaving is dying, however politely it is done.
+fn owner_exits(context: &Context) -> Outcome {
+    let (device, key) = Device::domain()?;
+    let board = Board::new()?;
+    let child = Child::spawn(|| {
+        let own = Device::member(key)?;
+        let map = Map::filled(4 * PAGE, 1)?;
+        board.set(0, own.share(&map, RIGHT_READ)?.into());
+        board.await_at_least(1, 1)?;
+        sys::exit(0)
+    })?;
+    let id = board.await_at_least(0, 1)? as u32;
+    board.set(1, 1);
+    let _ = child.join();
+    soon(context, || matches!(device.fetch(id, 8), Err(Errno::EOWNERDEAD | Errno::ENOENT)))
+}
+
+fn copied_from_while_killed(context: &Context) -> Outcome {
+    let (device, key) = Device::domain()?;
+    for delay in [0, 3, 10, 30, 60] {
+        let board = Board::new()?;
+        let child = Child::spawn(|| {
+            let own = Device::member(key)?;
+            let long = Long::new(&own, 256)?;
+            board.set(1, long.length);
+            board.set(0, long.id.into());
+            std::thread::sleep(Duration::from_secs(600));
+            Ok(())
+        })?;
+        let id = board.await_at_least(0, 1)? as u32;
+        let length = board.get(1);
+        let buffer = Map::anon(4 << 20)?;
+        let pieces = vec![buffer.piece(); 64];
+        let answer = std::thread::scope(|scope| {
+            let copying = scope.spawn(|| loop {
+                match device.copy(id, COPY_FROM_REGION, 0, length, &pieces) {
+                    Ok(n) if n == length => {}
+                    Ok(n) => return Err(Stop::Fail(format!("{n} bytes without a signal"))),
+                    Err(errno) => return Ok((errno, Instant::now())),
+                }
+            });
+            std::thread::sleep(Duration::from_millis(delay));
+            let start = Instant::now();
+            child.kill()?;
+            let (errno, end) = copying.join().map_err(|_| "panic".to_owned())??;
+            Ok::<_, Stop>((errno, end - start))
+        })?;
+        check_eq!(answer.0, Errno::EOWNERDEAD);
+        check!(answer.1 < context.second() * 2, "told after {:?}", answer.1);
+    }
+    Ok(())
+}
+
+fn copier_killed(context: &Context) -> Outcome {
+    let (device, key) = Device::domain()?;
+    let long = Long::new(&device, 512)?;
+    let mut rng = context.rng();
+    for round in 0..10 {
+        let board = Board::new()?;
+        let child = Child::spawn(|| {
+            let peer = Device::member(key)?;
+            board.set(0, 1);
+            loop {
+                if round % 2 == 0 {
+                    long.copy(&peer, 0)?;
+                } else {
+                    peer.copy(long.id, COPY_TO_REGION, 0, long.length, &long.pieces)?;
+                }
+            }
+        })?;
+        board.await_at_least(0, 1)?;
+        std::thread::sleep(Duration::from_micros(rng.below(30_000)));
+        let start = Instant::now();
+        child.kill()?;
+        check!(start.elapsed() < context.second(), "SIGKILL takes {:?}", start.elapsed());
+    }
+    // The owner notices nothing.
+    device.fetch(long.id, 1000)?;
+    device.unpin(long.id)?;
+    Ok(())
+}
+
+fn nothing_stays_pinned(context: &Context) -> Outcome {
+    let (_device, key) = Device::domain()?;
+    let before = Stats::read()?;
+    for _ in 0..10 {
+        let board = Board::new()?;
+        let child = Child::spawn(|| {
+            let own = Device::member(key)?;
+            let maps: Vec<Map> =
+                (0..10).map(|n| Map::filled((n + 1) * PAGE, 1)).collect::<Result<_, Errno>>()?;
+            for map in &maps {
+                let id = own.share(map, RIGHT_READ)?;
+                // Half of them live, half of them wait for reuse.
+                if map.len() % (2 * PAGE) == 0 {
+                    own.destroy(id)?;
+                }
+            }
+            board.set(0, 1);
+            std::thread::sleep(Duration::from_secs(600));
+            Ok(())
+        })?;
+        board.await_at_least(0, 1)?;
+        child.kill()?;
+        soon(context, || {
+            Stats::read().is_ok_and(|now| {
+                now.since(&before, "pins").ok() == now.since(&before, "unpins").ok()
+            })
+        })?;
+    }
+    Ok(())
+}
+
+/// After exec the memory is another: its regions are gone like after death.
+fn owner_executes(context: &Context) -> Outcome {
+    let (device, key) = Device::domain()?;
+    for kept in [false, true] {
+        let board = Board::new()?;
+        let before = Stats::read()?;
+        let child = Child::spawn(|| {
+            let own = Device::member(key)?;
+            let own = Device::from(sys::duplicate(own.as_fd(), kept)?);
+            let map = Map::filled(4 * PAGE, 1)?;
+            board.set(0, own.share(&map, RIGHT_READ)?.into());
+            board.await_at_least(1, 1)?;
+            Err(sys::exec("/proc/self/exe", &["guest-suite", "hold"]).into())
+        })?;
+        let id = board.await_at_least(0, 1)? as u32;
+        check!(device.fetch(id, PAGE)? == pattern(1, PAGE));
+        board.set(1, 1);
+        soon(context, || {
+            matches!(device.fetch(id, 8), Err(Errno::EOWNERDEAD | Errno::ESTALE | Errno::ENOENT))
+        })?;
+        soon(context, || {
+            Stats::read().is_ok_and(|now| {
+                now.since(&before, "pins").ok() == now.since(&before, "unpins").ok()
+            })
+        })?;
+        child.kill()?;
+    }
+    Ok(())
+}
+
+fn thread_exits_others_live(_: &Context) -> Outcome {
+    let (device, key) = Device::domain()?;
+    let map = Map::filled(4 * PAGE, 1)?;
+    let peer = Device::member(key)?;
+    let id = std::thread::scope(|scope| {
+        scope.spawn(|| device.share(&map, RIGHT_READ)).join()
+    })
+    .map_err(|_| "panic".to_owned())??;
+    std::thread::sleep(Duration::from_millis(100));
+    check!(peer.fetch(id, 4 * PAGE)? == map.bytes());
+    // And any thread of the process may take it back.
+    device.destroy(id)?;
+    Ok(())
+}
+
+/// The main thread ends, the process lives on: so do its regions.
+fn owner_in_a_thread_group(_: &Context) -> Outcome {
+    let (device, key) = Device::domain()?;
+    let board = Board::new()?;
+    let child = Child::spawn(|| {
+        let own = Device::member(key)?;
+        let map = Map::filled(4 * PAGE, 1)?;
+        let id = own.share(&map, RIGHT_READ)?;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                board.set(0, id.into());
+                std::thread::sleep(Duration::from_secs(600));
+            });
+            // SAFETY: Ends only this thread; what it owns stays where it is.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        });
+        Ok(())
+    })?;
+    let id = board.await_at_least(0, 1)? as u32;
+    std::thread::sleep(Duration::from_millis(50));
+    check!(device.fetch(id, 4 * PAGE)? == pattern(1, 4 * PAGE));
+    child.kill()
+}
+
+fn child_owns_what_it_publishes(context: &Context) -> Outcome {
+    let (device, _) = Device::domain()?;
+    let map = Map::filled(4 * PAGE, 1)?;
+    let mine = device.share(&map, RIGHT_READ)?;
+    let board = Board::new()?;
+    let child = Child::spawn(|| {
+        map.write(0, &pattern(2, 4 * PAGE));
+        // The same addresses, another process: another region.
+        board.set(0, device.share(&map, RIGHT_READ)?.into());
+        std::thread::sleep(Duration::from_secs(600));
+        Ok(())
+    })?;
+    let theirs = board.await_at_least(0, 1)? as u32;
+    check!(device.fetch(mine, 4 * PAGE)? == pattern(1, 4 * PAGE));
+    check!(device.fetch(theirs, 4 * PAGE)? == pattern(2, 4 * PAGE));
+    child.kill()?;
+    soon(context, || matches!(device.fetch(theirs, 8), Err(Errno::EOWNERDEAD)))?;
+    check!(device.fetch(mine, 4 * PAGE)? == pattern(1, 4 * PAGE), "the parent's went with it");
+    Ok(())
+}
+
+fn killed_while_publishing(context: &Context) -> Outcome {
+    let (_device, key) = Device::domain()?;
+    let mut rng = context.rng();
+    for _ in 0..15 {
+        let board = Board::new()?;
+        let child = Child::spawn(|| {
+            let own = Device::member(key)?;
+            let map = Map::anon(16 << 20)?;
+            board.set(0, 1);
+            let rest = RegionCreate {
+                rights: RIGHT_READ | RIGHT_WRITE,
+                flags: CREATE_NO_REUSE,
+                ..Default::default()
+            };
+            loop {
+                let id = own.publish_with(&[map.piece()], rest)?.id;
+                own.unpin(id)?;
+                map.advise(0, map.len(), libc::MADV_DONTNEED)?;
+            }
+        })?;
+        board.await_at_least(0, 1)?;
+        std::thread::sleep(Duration::from_micros(rng.below(60_000)));
+        let start = Instant::now();
+        child.kill()?;
+        check!(start.elapsed() < context.second(), "SIGKILL takes {:?}", start.elapsed());
+    }
+    Ok(())
+}
+
+fn killed_while_others_join(context: &Context) -> Outcome {
+    let mut rng = context.rng();
+    for _ in 0..15 {
+        let keys = Map::shared(PAGE)?;
+        let board = Board::new()?;
+        let creator = Child::spawn(|| {
+            let (device, key) = Device::domain()?;
+            keys.write(0, &key);
+            let map = Map::filled(PAGE, 1)?;
+            board.set(1, device.share(&map, RIGHT_READ)?.into());
+            board.set(0, 1);
+            std::thread::sleep(Duration::from_secs(600));
+            Ok(())
+        })?;
+        board.await_at_least(0, 1)?;
+        let key: [u8; 16] = keys.read(0, 16).try_into().expect("16 bytes");
+        let joiners: Vec<Child> = (0..3)
+            .map(|_| {
+                Child::spawn(|| loop {
+                    match Device::member(key) {
+                        Ok(device) => match device.fetch(board.get(1) as u32, PAGE) {
+                            Ok(seen) => check!(seen == pattern(1, PAGE)),
+                            Err(errno) => check_err!(Err::<(), _>(errno), EOWNERDEAD | ENOENT),
+                        },
+                        Err(errno) => {
+                            check_eq!(errno, Errno::ENOENT);
+                            return Ok(());
+                        }
+                    }
+                })
+            })
+            .collect::<Outcome<_>>()?;
+        std::thread::sleep(Duration::from_micros(rng.below(20_000)));
+        creator.kill()?;
+        for joiner in joiners {
+            joiner.join()?;
+        }
+    }
+    Ok(())
+}
+
+/// The domain does not hang on its creator.
+fn creator_killed(context: &Context) -> Outcome {
+    let keys = Map::shared(PAGE)?;
+    let board = Board::new()?;
+    let creator = Child::spawn(|| {
+        let (_device, key) = Device::domain()?;
+        keys.write(0, &key);
+        board.set(0, 1);
+        std::thread::sleep(Duration::from_secs(600));
+        Ok(())
+    })?;
+    board.await_at_least(0, 1)?;
+    let key: [u8; 16] = keys.read(0, 16).try_into().expect("16 bytes");
+    let (first, _second) = (Device::member(key)?, Device::member(key)?);
+    creator.kill()?;
+    let third = Device::member(key)?;
+    let map = Map::filled(PAGE, 1)?;
+    let id = first.share(&map, RIGHT_READ)?;
+    check!(third.fetch(id, PAGE)? == map.bytes());
+    let _ = context;
+    Ok(())
+}
+
+/// Words of the storm's board: the ids last published by each member, and counts.
+const IDS: usize = 8;
+const STARTED: usize = 100;
+const BAD: usize = 101;
+
+/// One member of the storm: does anything a member may do, until it is killed.
+fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usize) -> Outcome {
+    let mut rng = Rng::new(seed);
+    let own = if rng.one_in(3) {
+        Device::from(sys::duplicate(inherited.as_fd(), false)?)
+    } else if rng.one_in(2) {
+        let own = Device::open()?;
+        own.join_fd(inherited.as_fd().as_raw_fd())?;
+        own
+    } else {
+        Device::member(key)?
+    };
+    let maps = [
+        Map::filled(PAGE, seed)?,
+        Map::filled(64 * PAGE, seed)?,
+        Map::filled(2 << 20, seed)?,
+        Map::shared(16 * PAGE)?,
+    ];
+    let buffer = Map::anon(2 << 20)?;
+    let mut ids = Vec::new();
+    let mut views = Vec::new();
+    board.bump(STARTED);
+    loop {
+        let theirs = board.get(IDS + rng.index(8)) as u32;
+        let length = 1 + rng.below(1 << 20);
+        let answer = match rng.below(14) {
+            0..=2 => {
+                let map = &maps[rng.index(4)];
+                let rest = RegionCreate {
+                    rights: 1 + rng.below(3) as u32,
+                    uses: rng.below(3) as u32,
+                    flags: rng.below(2) as u32 * CREATE_NO_REUSE,
+                    ..Default::default()
+                };
+                own.publish_with(&[map.piece()], rest).map(|region| {
+                    board.set(IDS + slot, region.id.into());
+                    ids.push(region.id);
+                    if ids.len() > 20 {
+                        let _ = own.destroy(ids.remove(0));
+                    }
+                })
+            }
+            3 | 4 => {
+                let flags = rng.pick(&[COPY_FROM_REGION, COPY_TO_REGION]) | rng.pick(&[0, COPY_COUNT_USE]);
+                own.copy(theirs, flags, 0, length, &[buffer.piece()]).map(drop)
+            }
+            5 => {
+                let mine = ids.first().copied().unwrap_or(theirs);
+                own.transfer((theirs, 0), (mine, 0), length, 0).map(drop)
+            }
+            6 => {
+                let layout = Layout {
+                    block: 1 + rng.below(300),
+                    stream_count: 1,
+                    streams: [Stream { count: rng.below(200), stride: 512 }; 1]
+                        .iter()
+                        .copied()
+                        .chain(std::iter::repeat(Stream::default()))
+                        .take(MAX_STREAMS)
+                        .collect::<Vec<_>>()
+                        .try_into()
+                        .expect("six streams"),
+                    ..Default::default()
+                };
+                own.strided(theirs, COPY_FROM_REGION, Some(&layout), buffer.addr(), None, 0).map(drop)
+            }
+            7 => own.map(theirs, 1 + rng.below(3) as u32).map(|view| {
+                let _ = view.0.read(view.1, 1);
+                views.push(view);
+                if views.len() > 4 {
+                    views.remove(0);
+                }
+            }),
+            8 => own.wait(theirs, rng.below(2) as u32, rng.below(3_000_000) as i64).0,
+            9 => own.count_down(theirs, 1).map(drop),
+            10 => match ids.pop() {
+                Some(id) if rng.one_in(2) => own.unpin(id),
+                Some(id) => own.destroy(id),
+                None => Ok(()),
+            },
+            11 => maps[1].replace(rng.index(32) * PAGE, 4 * PAGE),
+            12 => match sys::fork()? {
+                None => {
+                    let _ = own.copy(theirs, COPY_FROM_REGION, 0, length, &[buffer.piece()]);
+                    sys::exit(0)
+                }
+                Some(child) => {
+                    let _ = sys::wait_exit(child, Duration::from_secs(60));
+                    Ok(())
+                }
+            },
+            _ => own.region_info(theirs).map(drop),
+        };
+        use Errno::*;
+        match answer {
+            Ok(())
+            | Err(
+                ENOENT | EACCES | ERANGE | EINVAL | ESTALE | EOWNERDEAD | ETIMEDOUT | ECONNRESET | EINTR
+                | EPERM | ENOSPC,
+            ) => {}
+            // Pages may be short when everybody pins at once, but nothing else is expected.
+            Err(ENOMEM) => {}
+            Err(errno) => {
+                board.set(BAD, errno as u64 + 1);
+                return Err(errno.into());
+            }
+        }
+    }
+}
+
+/// Must-show 5: random SIGKILLs over processes that do everything at once.
+fn storm(context: &Context) -> Outcome {
+    let mut rng = context.rng();
+    let (device, key) = Device::domain()?;
+    let board = Board::new()?;
+    let spawn = |slot: usize, seed: u64| {
+        let (board, device) = (&board, &device);
+        Child::spawn(move || stormy(seed, key, device, board, slot))
+    };
+    let mut members: Vec<Option<Child>> =
+        (0..6).map(|slot| spawn(slot, rng.word()).map(Some)).collect::<Outcome<_>>()?;
+    let mut slowest = Duration::ZERO;
+    for round in 0..context.kills {
+        std::thread::sleep(Duration::from_micros(rng.below(40_000)));
+        let slot = rng.index(members.len());
+        if let Some(member) = members[slot].take() {
+            let start = Instant::now();
+            member.kill()?;
+            slowest = slowest.max(start.elapsed());
+        }
+        members[slot] = Some(spawn(slot, rng.word())?);
+        let bad = board.get(BAD);
+        check!(
+            bad == 0,
+            "seed {}, kill {round}: a survivor got {:?}",
+            context.seed,
+            Errno::from_raw(bad as i32 - 1)
+        );
+    }
+    // The survivors are well: each still moves (none hangs in the kernel).
+    for member in members.into_iter().flatten() {
+        member.kill()?;
+    }
+    check!(slowest < Duration::from_secs(5) * context.scale, "a SIGKILL took {slowest:?}");
+    check!(board.get(STARTED) > 0);
+    let map = Map::filled(PAGE, 1)?;
+    let id = device.share(&map, RIGHT_READ)?;
+    check!(device.fetch(id, PAGE)? == map.bytes());
+    Ok(())
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The thinnest possible client of the ABI: one method per ioctl, nothing checked, nothing hidden.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use crate::abi::{self, *};
+use crate::sys::{self, Map};
+
+/// An open `/dev/libcopy`.
+pub struct Device(OwnedFd);
+
+/// The result of a call.
+pub type Answer<T> = Result<T, Errno>;
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Device {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl Device {
+    /// Opens the device.
+    pub fn open() -> Answer<Self> {
+        // SAFETY: A terminated path.
+        let fd = sys::result(
+            unsafe { libc::open(c"/dev/libcopy".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }.into(),
+        )?;
+        // SAFETY: Just opened, and nobody else's.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+    }
+
+    /// Opens the device and creates a domain.
+    pub fn domain() -> Answer<(Self, [u8; 16])> {
+        let device = Self::open()?;
+        let key = device.create()?;
+        Ok((device, key))
+    }
+
+    /// Opens the device and joins by key.
+    pub fn member(key: [u8; 16]) -> Answer<Self> {
+        let device = Self::open()?;
+        device.join_key(key)?;
+        Ok(device)
+    }
+
+    /// Any ioctl, with any argument.
+    pub fn raw(&self, command: u32, argument: u64) -> Answer<i64> {
+        // SAFETY: The kernel checks the argument; tests that pass addresses own what is there.
+        sys::result(
+            unsafe { libc::ioctl(self.0.as_raw_fd(), command as libc::Ioctl, argument) }.into(),
+        )
+    }
+
+    /// An ioctl with a structure.
+    pub fn call<T>(&self, command: u32, argument: &mut T) -> Answer<()> {
+        self.raw(command, std::ptr::from_mut(argument) as u64).map(drop)
+    }
+
+    fn answer<T>(&self, command: u32, mut argument: T) -> Answer<T> {
+        self.call(command, &mut argument)?;
+        Ok(argument)
+    }
+
+    pub fn info(&self) -> Answer<Info> {
+        self.answer(GET_INFO, Info::default())
+    }
+
+    pub fn create(&self) -> Answer<[u8; 16]> {
+        self.answer(DOMAIN_CREATE, DomainCreate::default()).map(|answer| answer.key)
+    }
+
+    pub fn join_key(&self, key: [u8; 16]) -> Answer<()> {
+        let argument = DomainJoin { flags: JOIN_BY_KEY, key, ..Default::default() };
+        self.answer(DOMAIN_JOIN, argument).map(drop)
+    }
+
+    pub fn join_fd(&self, fd: i32) -> Answer<()> {
+        let argument = DomainJoin { flags: JOIN_BY_FD, fd, ..Default::default() };
+        self.answer(DOMAIN_JOIN, argument).map(drop)
+    }
+
+    pub fn leave(&self) -> Answer<()> {
+        self.answer(DOMAIN_LEAVE, DomainLeave::default()).map(drop)
+    }
+
+    /// Publishes pieces.
+    pub fn publish(&self, pieces: &[Piece], rights: u32) -> Answer<RegionCreate> {
+        self.publish_with(pieces, RegionCreate { rights, ..Default::default() })
+    }
+
+    /// Publishes all of a mapping; returns the id.
+    pub fn share(&self, map: &Map, rights: u32) -> Answer<u32> {
+        self.publish(&[map.piece()], rights).map(|region| region.id)
+    }
+
+    /// Publishes pieces with everything else as `rest` says.
+    pub fn publish_with(&self, pieces: &[Piece], rest: RegionCreate) -> Answer<RegionCreate> {
+        let argument =
+            RegionCreate { iov: pieces.as_ptr() as u64, iov_count: pieces.len() as u32, ..rest };
+        self.answer(REGION_CREATE, argument)
+    }
+
+    pub fn destroy(&self, id: u32) -> Answer<()> {
+        self.answer(REGION_DESTROY, RegionDestroy { id, flags: 0 }).map(drop)
+    }
+
+    /// Destroys and unpins.
+    pub fn unpin(&self, id: u32) -> Answer<()> {
+        self.answer(REGION_DESTROY, RegionDestroy { id, flags: DESTROY_UNPIN }).map(drop)
+    }
+
+    /// Waits; returns the structure as the kernel left it also on failure.
+    pub fn wait(&self, id: u32, flags: u32, timeout_ns: i64) -> (Answer<()>, RegionWait) {
+        let mut argument = RegionWait { id, flags, timeout_ns, ..Default::default() };
+        (self.call(REGION_WAIT, &mut argument), argument)
+    }
+
+    /// Waits at most so long for the uses to be over.
+    pub fn wait_for(&self, id: u32, timeout: Duration) -> Answer<()> {
+        self.wait(id, 0, timeout.as_nanos() as i64).0
+    }
+
+    pub fn region_info(&self, id: u32) -> Answer<RegionInfo> {
+        self.answer(REGION_INFO, RegionInfo { id, ..Default::default() })
+    }
+
+    pub fn count_down(&self, id: u32, count: u32) -> Answer<u32> {
+        self.answer(REGION_USE, RegionUse { id, count, ..Default::default() })
+            .map(|answer| answer.uses_left)
+    }
+
+    /// Copies between a region and pieces of our own.
+    pub fn copy(
+        &self,
+        region: u32,
+        flags: u32,
+        offset: u64,
+        length: u64,
+        pieces: &[Piece],
+    ) -> Answer<u64> {
+        let argument = RegionCopy {
+            region,
+            flags,
+            offset,
+            length,
+            iov: pieces.as_ptr() as u64,
+            iov_count: pieces.len() as u32,
+            ..Default::default()
+        };
+        self.answer(REGION_COPY, argument).map(|answer| answer.done)
+    }
+
+    /// Copies all of it, going on after interruptions.
+    pub fn copy_all(
+        &self,
+        region: u32,
+        flags: u32,
+        offset: u64,
+        map: &Map,
+        at: usize,
+        len: usize,
+    ) -> Answer<()> {
+        let mut done = 0;
+        while done < len {
+            let piece = [map.part(at + done, len - done)];
+            match self.copy(region, flags, offset + done as u64, (len - done) as u64, &piece) {
+                Ok(0) => return Err(Errno::EIO),
+                Ok(n) => done += n as usize,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// The first `len` bytes of a region.
+    pub fn fetch(&self, region: u32, len: usize) -> Answer<Vec<u8>> {
+        let map = Map::anon(len.max(1).next_multiple_of(sys::PAGE))?;
+        self.copy_all(region, COPY_FROM_REGION, 0, &map, 0, len)?;
+        Ok(map.read(0, len))
+    }
+
+    /// Writes bytes into a region.
+    pub fn store(&self, region: u32, offset: u64, bytes: &[u8]) -> Answer<()> {
+        let map = Map::anon(bytes.len().max(1).next_multiple_of(sys::PAGE))?;
+        map.write(0, bytes);
+        self.copy_all(region, COPY_TO_REGION, offset, &map, 0, bytes.len())
+    }
+
+    /// Copies along layouts; returns the bytes done beyond `skip`.
+    pub fn strided(
+        &self,
+        region: u32,
+        flags: u32,
+        region_layout: Option<&Layout>,
+        user_addr: u64,
+        user_layout: Option<&Layout>,
+        skip: u64,
+    ) -> Answer<u64> {
+        let address = |layout: Option<&Layout>| layout.map_or(0, |l| std::ptr::from_ref(l) as u64);
+        let argument = CopyStrided {
+            region,
+            flags,
+            region_layout: address(region_layout),
+            user_addr,
+            user_layout: address(user_layout),
+            skip,
+            ..Default::default()
+        };
+        self.answer(REGION_COPY_STRIDED, argument).map(|answer| answer.done)
+    }
+
+    /// Copies from region to region, starting at the given offsets.
+    pub fn transfer(&self, from: (u32, u64), to: (u32, u64), length: u64, flags: u32) -> Answer<u64> {
+        let argument = Transfer {
+            source: from.0,
+            source_offset: from.1,
+            destination: to.0,
+            destination_offset: to.1,
+            length,
+            flags,
+            ..Default::default()
+        };
+        self.answer(TRANSFER, argument).map(|answer| answer.done)
+    }
+
+    pub fn attach(&self, id: u32, access: u32) -> Answer<RegionAttach> {
+        self.answer(REGION_ATTACH, RegionAttach { id, access, ..Default::default() })
+    }
+
+    /// Attaches and maps; returns where the first byte of the region is in the mapping.
+    pub fn map(&self, id: u32, access: u32) -> Answer<(Map, usize)> {
+        let where_ = self.attach(id, access)?;
+        let prot = if access & abi::RIGHT_WRITE != 0 { sys::RW } else { libc::PROT_READ };
+        let map = Map::new(
+            where_.map_length as usize,
+            prot,
+            libc::MAP_SHARED,
+            Some(self.as_fd()),
+            where_.map_offset,
+        )?;
+        Ok((map, where_.data_offset as usize))
+    }
+}

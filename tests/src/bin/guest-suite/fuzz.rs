@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Anything at all, from several threads at once. No answer is wrong; a splat, a hang, or a page
+//! that stays pinned is.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::abi::*;
+use crate::device::Device;
+use crate::harness::{Context, Outcome};
+use crate::rng::Rng;
+use crate::sys::{self, Child, Map, PAGE, RW};
+use crate::{check, tests};
+
+tests!(fuzz: any_ioctl(120), any_mmap(60), racing_threads(120), racing_unmaps(120));
+
+const SPACE: usize = 64 * PAGE;
+
+/// Numbers that tend to hurt.
+fn nasty(rng: &mut Rng, space: &Map) -> u64 {
+    match rng.below(12) {
+        0 => 0,
+        1 => rng.pick(&[1, 2, 7, 8, 4095, 4096, 4097, 1 << 20]),
+        2 => rng.pick(&[u64::MAX, u64::MAX - 1, i64::MAX as u64, 1 << 63, 1 << 32, u32::MAX.into()]),
+        3 => rng.pick(&[0xffff_8880_0000_0000, 0xffff_ffff_8100_0000, 0x7fff_ffff_f000, 1 << 47]),
+        4 | 5 => rng.below(20),
+        6 => rng.below(10_000),
+        7 => 1 << rng.below(64),
+        8 => rng.word(),
+        _ => space.addr() + rng.below(SPACE as u64),
+    }
+}
+
+const SIZES: [(u32, usize); 13] = [
+    (GET_INFO, size_of::<Info>()),
+    (DOMAIN_CREATE, size_of::<DomainCreate>()),
+    (DOMAIN_JOIN, size_of::<DomainJoin>()),
+    (DOMAIN_LEAVE, size_of::<DomainLeave>()),
+    (REGION_CREATE, size_of::<RegionCreate>()),
+    (REGION_DESTROY, size_of::<RegionDestroy>()),
+    (REGION_WAIT, size_of::<RegionWait>()),
+    (REGION_INFO, size_of::<RegionInfo>()),
+    (REGION_USE, size_of::<RegionUse>()),
+    (REGION_COPY, size_of::<RegionCopy>()),
+    (REGION_COPY_STRIDED, size_of::<CopyStrided>()),
+    (TRANSFER, size_of::<Transfer>()),
+    (REGION_ATTACH, size_of::<RegionAttach>()),
+];
+
+/// A member that does anything in `space`, which must stay mapped somehow, and nowhere else.
+fn mad(rng: &mut Rng, device: &Device, space: &Map, top: &AtomicU32, steps: usize) {
+    let mut words = [0u64; 32];
+    for _ in 0..steps {
+        let (command, size) = rng.pick(&SIZES);
+        // Leaving or waiting for ever would end the fun.
+        if command == DOMAIN_LEAVE && !rng.one_in(50) {
+            continue;
+        }
+        for word in &mut words {
+            *word = match rng.below(3) {
+                0 => nasty(rng, space),
+                1 => 0,
+                _ => nasty(rng, space) & 0xffff_ffff | nasty(rng, space) << 32,
+            };
+        }
+        let id = 1 + rng.below(u64::from(top.load(Ordering::Relaxed)) + 2) as u32;
+        let piece = |rng: &mut Rng| Piece {
+            base: if rng.one_in(20) { nasty(rng, space) } else { space.addr() + rng.below(SPACE as u64) },
+            len: if rng.one_in(20) { nasty(rng, space) } else { rng.below(8 * PAGE as u64) },
+        };
+        let pieces: Vec<Piece> = (0..1 + rng.index(6)).map(|_| piece(rng)).collect();
+        let layout = |rng: &mut Rng| {
+            let mut layout = Layout {
+                offset: rng.below(2 * PAGE as u64) as i64,
+                block: rng.below(100),
+                stream_count: rng.below(7) as u32,
+                ..Default::default()
+            };
+            for at in 0..layout.stream_count as usize {
+                layout.streams[at] =
+                    Stream { count: rng.below(6), stride: rng.below(400) as i64 - 200 };
+            }
+            if rng.one_in(6) {
+                let at = rng.index(MAX_STREAMS);
+                layout.streams[at] =
+                    Stream { count: nasty(rng, space), stride: nasty(rng, space) as i64 };
+            }
+            layout
+        };
+        let layouts = [layout(rng), layout(rng)];
+        // Half of the time something that makes sense but for a detail.
+        if rng.one_in(2) {
+            let flags = rng.pick(&[1, 2, 5, 6]);
+            match command {
+                REGION_CREATE => {
+                    words[0] = pieces.as_ptr() as u64;
+                    words[1] = pieces.len() as u64 | rng.below(4) << 32;
+                    words[2] = rng.below(4) | rng.below(2) << 32;
+                    words[3] = if rng.one_in(5) { id.into() } else { 0 };
+                    words[4] = 0;
+                }
+                REGION_COPY => {
+                    words[0] = u64::from(id) | flags << 32;
+                    words[1] = rng.below(PAGE as u64);
+                    words[2] = rng.below(3 * PAGE as u64);
+                    words[3] = pieces.as_ptr() as u64;
+                    words[4] = pieces.len() as u64;
+                    words[6] = 0;
+                }
+                REGION_COPY_STRIDED => {
+                    words[0] = u64::from(id) | flags << 32;
+                    words[1] = std::ptr::from_ref(&layouts[0]) as u64;
+                    words[2] = space.addr();
+                    words[3] = if rng.one_in(2) { words[1] } else { std::ptr::from_ref(&layouts[1]) as u64 };
+                    words[4] = rng.below(50);
+                    words[6] = 0;
+                }
+                TRANSFER => {
+                    words[0] = u64::from(id) | (1 + rng.below(30)) << 32;
+                    words[1] = rng.below(PAGE as u64);
+                    words[2] = rng.below(PAGE as u64);
+                    words[3] = rng.below(2 * PAGE as u64);
+                    words[4] = 0;
+                }
+                REGION_DESTROY | REGION_INFO | REGION_USE | REGION_ATTACH | REGION_WAIT => {
+                    words[0] = u64::from(id) | rng.below(2) << 32;
+                    words[1] = rng.below(1_000_000);
+                    words[2] = 0;
+                }
+                _ => {}
+            }
+        }
+        if command == REGION_WAIT && (words[1] as i64 > 1_000_000 || (words[1] as i64) < 0) {
+            words[1] = rng.below(1_000_000);
+        }
+        // What the kernel writes back lands in `words`; other addresses are in `space` or bad.
+        let argument = if rng.one_in(10) { nasty(rng, space) } else { words.as_mut_ptr() as u64 };
+        let command = if rng.one_in(15) {
+            command & !(0x3fff << 16) | rng.pick(&[0, 8, size as u32 - 1, size as u32 + 8, 256]) << 16
+        } else if rng.one_in(50) {
+            rng.word() as u32 & !(0x3fff << 16) | (rng.below(256) as u32) << 16
+        } else {
+            command
+        };
+        if command & 0xffff == REGION_WAIT & 0xffff && argument != words.as_mut_ptr() as u64 {
+            continue;
+        }
+        if device.raw(command, argument).is_ok() && command == REGION_CREATE {
+            top.store((words[3] >> 32) as u32 & 0xff_ffff, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs `body` in a child that is interrupted every few milliseconds, so that nothing legal but
+/// endless (a tebibyte of one byte) takes all the time.
+fn impatient(body: impl FnOnce() -> Outcome) -> Outcome {
+    let child = Child::spawn(|| {
+        sys::alarm(Duration::from_millis(20), Duration::from_millis(20))?;
+        body()
+    })?;
+    child.join()
+}
+
+fn any_ioctl(context: &Context) -> Outcome {
+    let mut rng = context.rng();
+    for round in 0..12 {
+        let seed = rng.word();
+        impatient(|| {
+            let mut rng = Rng::new(seed);
+            let space = Map::shared(SPACE)?;
+            let device = Device::open()?;
+            if !rng.one_in(6) {
+                device.create()?;
+            }
+            mad(&mut rng, &device, &space, &AtomicU32::new(0), 4000);
+            Ok(())
+        })
+        .map_err(|stop| crate::harness::Stop::Fail(format!("round {round}: {stop:?}")))?;
+    }
+    Ok(())
+}
+
+fn any_mmap(context: &Context) -> Outcome {
+    let mut rng = context.rng();
+    let (device, _) = Device::domain()?;
+    let map = Map::filled(16 * PAGE, 1)?;
+    let ids = [
+        device.share(&map, RIGHT_READ)?,
+        device.share(&map, RIGHT_READ | RIGHT_WRITE)?,
+        device.publish(&[map.part(5, 3 * PAGE)], RIGHT_READ)?.id,
+        device.publish(&[map.part(5, 10), map.part(90, 10)], RIGHT_READ)?.id,
+    ];
+    for _ in 0..3000 {
+        let page = (rng.below(20) * PAGE as u64) & rng.pick(&[0, u64::MAX]);
+        let base = if rng.one_in(4) { nasty(&mut rng, &map) } else { u64::from(rng.pick(&ids)) << ATTACH_SHIFT };
+        let offset = (base + page) & !(PAGE as u64 - 1) & i64::MAX as u64;
+        let len = if rng.one_in(10) { nasty(&mut rng, &map) as usize & 0xfff_ffff } else { (1 + rng.index(20)) * PAGE };
+        let prot = rng.pick(&[0, libc::PROT_READ, RW, libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC]);
+        let flags = rng.pick(&[
+            libc::MAP_SHARED,
+            libc::MAP_SHARED,
+            libc::MAP_PRIVATE,
+            libc::MAP_SHARED | libc::MAP_POPULATE,
+            libc::MAP_SHARED | libc::MAP_LOCKED,
+        ]);
+        if let Ok(view) = Map::new(len.max(1), prot, flags, Some(device.as_fd()), offset) {
+            check!(len <= 17 * PAGE, "an attachment of {len} bytes of a region of 16 pages");
+            let _ = view.protect(0, PAGE, rng.pick(&[0, libc::PROT_READ, RW]));
+            let _ = view.unmap(0, PAGE * rng.index(3));
+        }
+    }
+    check!(map.bytes() == crate::rng::pattern(1, 16 * PAGE));
+    Ok(())
+}
+
+/// Two members with several threads each, all over the same domain.
+fn racing_threads(context: &Context) -> Outcome {
+    let mut rng = context.rng();
+    for _ in 0..4 {
+        let seed = rng.word();
+        let keys = Device::domain()?;
+        let run = |seed: u64| {
+            let key = keys.1;
+            move || -> Outcome {
+                let device = Device::member(key)?;
+                let space = Map::shared(SPACE)?;
+                let top = AtomicU32::new(0);
+                sys::alarm(Duration::from_millis(20), Duration::from_millis(20))?;
+                std::thread::scope(|scope| {
+                    for n in 0..3 {
+                        let (device, space, top) = (&device, &space, &top);
+                        scope.spawn(move || mad(&mut Rng::new(seed + n), device, space, top, 2500));
+                    }
+                });
+                Ok(())
+            }
+        };
+        let children = [Child::spawn(run(seed))?, Child::spawn(run(seed ^ 0xff00))?];
+        for child in children {
+            child.join()?;
+        }
+    }
+    Ok(())
+}
+
+/// One thread publishes and copies, another changes the memory under it.
+fn racing_unmaps(context: &Context) -> Outcome {
+    const PAGES: usize = 32;
+    let seed = context.rng().word();
+    let (device, _) = Device::domain()?;
+    let space = Map::anon(PAGES * PAGE)?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Outcome {
+        let changer = scope.spawn(|| {
+            let mut rng = Rng::new(seed);
+            while !stop.load(Ordering::Relaxed) {
+                let start = rng.index(PAGES);
+                let len = (1 + rng.index(PAGES - start)) * PAGE;
+                match rng.below(5) {
+                    0 => drop(space.replace(start * PAGE, len)),
+                    1 => drop(space.advise(start * PAGE, len, libc::MADV_DONTNEED)),
+                    2 => {
+                        let _ = space.protect(start * PAGE, len, libc::PROT_READ);
+                        let _ = space.protect(start * PAGE, len, RW);
+                    }
+                    3 => {
+                        let _ = space.unmap(start * PAGE, len);
+                        let _ = space.replace(start * PAGE, len);
+                    }
+                    _ => std::thread::yield_now(),
+                }
+            }
+        });
+        let mut rng = Rng::new(seed + 1);
+        let buffer = Map::anon(PAGES * PAGE)?;
+        let end = Instant::now() + Duration::from_secs(4);
+        let mut published = 0u64;
+        while Instant::now() < end {
+            let start = rng.index(PAGES);
+            let len = (1 + rng.index(PAGES - start)) * PAGE;
+            let Ok(region) = device.publish(&[space.part(start * PAGE, len)], 1 + rng.below(3) as u32)
+            else {
+                continue;
+            };
+            published += 1;
+            for _ in 0..rng.below(4) {
+                let flag = rng.pick(&[COPY_FROM_REGION, COPY_TO_REGION]);
+                let _ = device.copy(region.id, flag, 0, len as u64, &[buffer.piece()]);
+                let _ = device.copy(region.id, flag, 0, len as u64, &[space.part(start * PAGE, len)]);
+                if let Ok((view, at)) = device.map(region.id, RIGHT_READ) {
+                    let _ = view.read(at, 8);
+                }
+            }
+            let _ = if rng.one_in(2) { device.destroy(region.id) } else { device.unpin(region.id) };
+        }
+        stop.store(true, Ordering::Relaxed);
+        changer.join().map_err(|_| "panic".to_owned())?;
+        check!(published > 20, "only {published} regions could be published");
+        Ok(())
+    })
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The guest suite: drives `/dev/libcopy` through its raw ABI, from many processes, on a kernel
+//! that has the module loaded, and looks after every test whether anything was left behind.
+
+mod attach;
+mod copy;
+mod death;
+mod device;
+mod domain;
+mod fuzz;
+mod harness;
+mod kernel;
+mod memory;
+mod protocol;
+mod region;
+mod reuse;
+mod rng;
+mod strided;
+mod sys;
+mod transfer;
+mod unload;
+mod uses;
+
+use libcopy::uapi as abi;
+use std::process::ExitCode;
+
+use harness::{Context, Test};
+
+const USAGE: &str = "\
+Usage: guest-suite [OPTION]...
+
+Tests the module behind /dev/libcopy. Run it as root, in a virtual machine.
+
+  --list           print the names of the tests
+  --filter SUBSTR  only tests whose name contains SUBSTR
+  --seed N         seed of the random tests (default 1)
+  --kills N        processes that the kill stress kills (default 50)
+  --scale N        factor on every time limit, for slow kernels (default 1)
+  --module FILE    libcopy.ko, for the tests that unload and load it (default: $LIBCOPY_KO)
+  -h, --help       this text
+";
+
+fn all() -> Vec<&'static Test> {
+    [
+        protocol::TESTS,
+        domain::TESTS,
+        region::TESTS,
+        memory::TESTS,
+        copy::TESTS,
+        strided::TESTS,
+        transfer::TESTS,
+        uses::TESTS,
+        reuse::TESTS,
+        attach::TESTS,
+        death::TESTS,
+        fuzz::TESTS,
+        unload::TESTS,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn main() -> ExitCode {
+    let mut context = Context { seed: 1, scale: 1, kills: 50, module: std::env::var("LIBCOPY_KO").ok() };
+    let mut filter = String::new();
+    let mut list = false;
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        let number = |text: String| text.parse::<u32>().map_err(|e| format!("{text}: {e}"));
+        let parsed: Result<(), String> = (|| {
+            match word.as_str() {
+                "--list" => list = true,
+                "--filter" => filter = value()?,
+                "--seed" => context.seed = number(value()?)?.into(),
+                "--kills" => context.kills = number(value()?)?,
+                "--scale" => context.scale = number(value()?)?.max(1),
+                "--module" => context.module = Some(value()?),
+                "-h" | "--help" => {
+                    print!("{USAGE}");
+                    std::process::exit(0);
+                }
+                "hold" => death::hold(),
+                _ => return Err(format!("unknown option {word:?} (see --help)")),
+            }
+            Ok(())
+        })();
+        if let Err(message) = parsed {
+            eprintln!("guest-suite: {message}");
+            return ExitCode::from(2);
+        }
+    }
+    let tests: Vec<&Test> = all().into_iter().filter(|test| test.name.contains(&filter)).collect();
+    if list {
+        for test in &tests {
+            println!("{}", test.name);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let _ = sys::mount("debugfs", "/sys/kernel/debug", "debugfs");
+    if let Err(error) = device::Device::open() {
+        eprintln!("guest-suite: cannot open /dev/libcopy: {error} (is the module loaded?)");
+        return ExitCode::from(2);
+    }
+    println!("{} tests, seed {}, limits times {}", tests.len(), context.seed, context.scale);
+    let tally = harness::run(&tests, &context);
+    print!("{} passed, {} failed", tally.passed, tally.failed);
+    if tally.skipped > 0 {
+        print!(", {} skipped", tally.skipped);
+    }
+    println!();
+    if tally.failed == 0 && tally.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
