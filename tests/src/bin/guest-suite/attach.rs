@@ -33,7 +33,10 @@ fn reads(_: &Context) -> Outcome {
         let before = Stats::read()?;
         let where_ = peer.attach(id, RIGHT_READ)?;
         check_eq!(where_.map_offset, u64::from(id) << ATTACH_SHIFT);
-        check_eq!((where_.map_length, where_.data_offset), (8 * PAGE as u64, 0));
+        check_eq!(
+            (where_.map_length, where_.data_offset),
+            (8 * PAGE as u64, 0)
+        );
         let (view, at) = peer.map(id, RIGHT_READ)?;
         check!(view.read(at, 8 * PAGE) == pattern(1, 8 * PAGE));
         check_eq!(Stats::read()?.since(&before, "attaches")?, 1);
@@ -108,7 +111,13 @@ fn private(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ | RIGHT_WRITE)?;
     let where_ = device.attach(id, RIGHT_READ)?;
     for prot in [libc::PROT_READ, RW] {
-        let got = Map::new(PAGE, prot, libc::MAP_PRIVATE, Some(device.as_fd()), where_.map_offset);
+        let got = Map::new(
+            PAGE,
+            prot,
+            libc::MAP_PRIVATE,
+            Some(device.as_fd()),
+            where_.map_offset,
+        );
         check_err!(got.map(drop), EINVAL);
     }
     Ok(())
@@ -117,7 +126,13 @@ fn private(_: &Context) -> Outcome {
 fn unaligned(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::filled(4 * PAGE, 1)?;
-    for (start, len) in [(1, 100), (4095, 2), (100, 2 * PAGE), (PAGE + 7, PAGE), (0, 1)] {
+    for (start, len) in [
+        (1, 100),
+        (4095, 2),
+        (100, 2 * PAGE),
+        (PAGE + 7, PAGE),
+        (0, 1),
+    ] {
         let id = device.publish(&[map.part(start, len)], RIGHT_READ)?.id;
         in_child(|| {
             let peer = Device::member(key)?;
@@ -166,7 +181,13 @@ fn pieces_with_gaps(_: &Context) -> Outcome {
         let id = device.publish(pieces, RIGHT_READ)?.id;
         check_err!(device.attach(id, RIGHT_READ), EOPNOTSUPP, "{pieces:?}");
         let offset = u64::from(id) << ATTACH_SHIFT;
-        let got = Map::new(PAGE, libc::PROT_READ, libc::MAP_SHARED, Some(device.as_fd()), offset);
+        let got = Map::new(
+            PAGE,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            Some(device.as_fd()),
+            offset,
+        );
         check!(got.is_err(), "mmap of {pieces:?} works");
     }
     Ok(())
@@ -178,7 +199,13 @@ fn beyond_the_end(_: &Context) -> Outcome {
     let id = device.publish(&[map.part(10, 2 * PAGE)], RIGHT_READ)?.id;
     let mmap = |len, at: usize| {
         let offset = (u64::from(id) << ATTACH_SHIFT) + at as u64;
-        Map::new(len, libc::PROT_READ, libc::MAP_SHARED, Some(device.as_fd()), offset)
+        Map::new(
+            len,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            Some(device.as_fd()),
+            offset,
+        )
     };
     // Three pages are touched, a fourth is not there.
     check!(mmap(3 * PAGE, 0)?.read(10, 2 * PAGE) == map.read(10, 2 * PAGE));
@@ -196,7 +223,13 @@ fn beyond_the_end(_: &Context) -> Outcome {
     // Ids that no region has.
     for id in [id + 1, MAX_REGION_ID] {
         let offset = u64::from(id) << ATTACH_SHIFT;
-        let got = Map::new(PAGE, libc::PROT_READ, libc::MAP_SHARED, Some(device.as_fd()), offset);
+        let got = Map::new(
+            PAGE,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            Some(device.as_fd()),
+            offset,
+        );
         check_err!(got.map(drop), ENOENT);
     }
     check_err!(device.attach(id + 1, RIGHT_READ), ENOENT);
@@ -208,7 +241,9 @@ fn huge_pages(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::transparent_huge(2 * HUGE)?;
     map.write(0, &pattern(1, 2 * HUGE));
-    let id = device.publish(&[map.part(5000, 2 * HUGE - 6000)], RIGHT_READ | RIGHT_WRITE)?.id;
+    let id = device
+        .publish(&[map.part(5000, 2 * HUGE - 6000)], RIGHT_READ | RIGHT_WRITE)?
+        .id;
     in_child(|| {
         let (view, at) = Device::member(key)?.map(id, RIGHT_READ | RIGHT_WRITE)?;
         check!(view.read(at, 2 * HUGE - 6000) == pattern(1, 2 * HUGE)[5000..2 * HUGE - 1000]);
@@ -264,12 +299,17 @@ fn outlives_the_owner(context: &Context) -> Outcome {
     let (view, at) = device.map(id, RIGHT_READ | RIGHT_WRITE)?;
     check!(view.read(at, 16 * PAGE) == pattern(1, 16 * PAGE));
     owner.kill()?;
-    soon(context, || matches!(device.fetch(id, 8), Err(Errno::EOWNERDEAD)))?;
+    soon(context, || {
+        matches!(device.fetch(id, 8), Err(Errno::EOWNERDEAD))
+    })?;
     check_err!(device.attach(id, RIGHT_READ), EOWNERDEAD);
     // Allocate a good deal, so that freed pages would be handed out again.
     let other = Map::anon(64 << 20)?;
     other.fill(0xff);
-    check!(view.read(at, 16 * PAGE) == pattern(1, 16 * PAGE), "the pages are no longer ours");
+    check!(
+        view.read(at, 16 * PAGE) == pattern(1, 16 * PAGE),
+        "the pages are no longer ours"
+    );
     view.write(at, b"posthumous");
     check_eq!(view.read(at, 10), b"posthumous");
     check_eq!(pinned()?, 16, "pages of a living attachment");
@@ -344,7 +384,10 @@ fn forked(context: &Context) -> Outcome {
     drop(view);
     owner.kill()?;
     let now = Stats::read()?;
-    check!(now.get("pins")? > now.get("unpins")?, "unpinned under the child");
+    check!(
+        now.get("pins")? > now.get("unpins")?,
+        "unpinned under the child"
+    );
     board.set(3, 1);
     child.join()?;
     soon(context, || {
@@ -380,11 +423,15 @@ fn moved(_: &Context) -> Outcome {
         let reader = Device::open()?;
         reader.create()?;
         // Let the kernel read it, so that a fault is an errno instead of a signal.
-        let piece = [Piece { base: grown as u64 + 8 * PAGE as u64, len: 8 }];
+        let piece = [Piece {
+            base: grown as u64 + 8 * PAGE as u64,
+            len: 8,
+        }];
         let probe = Map::anon(PAGE)?;
         let target = reader.share(&probe, RIGHT_READ | RIGHT_WRITE)?;
         check_err!(
-            reader.copy(target, COPY_TO_REGION, 0, 8, &piece), EFAULT,
+            reader.copy(target, COPY_TO_REGION, 0, 8, &piece),
+            EFAULT,
             "a grown attachment reaches beyond the region"
         );
     }
@@ -433,7 +480,9 @@ fn many(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ)?;
     let mut views = Vec::new();
     for n in 0..300 {
-        let (view, at) = device.map(id, RIGHT_READ).map_err(|e| format!("attachment {n}: {e}"))?;
+        let (view, at) = device
+            .map(id, RIGHT_READ)
+            .map_err(|e| format!("attachment {n}: {e}"))?;
         views.push((view, at));
     }
     for (view, at) in &views {
@@ -452,7 +501,14 @@ fn in_domain_only(_: &Context) -> Outcome {
     let lone = Device::open()?;
     let offset = u64::from(id) << ATTACH_SHIFT;
     let mmap = |device: &Device, offset| {
-        Map::new(PAGE, libc::PROT_READ, libc::MAP_SHARED, Some(device.as_fd()), offset).map(drop)
+        Map::new(
+            PAGE,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            Some(device.as_fd()),
+            offset,
+        )
+        .map(drop)
     };
     check_err!(mmap(&other, offset), ENOENT);
     check_err!(mmap(&lone, offset), ENOTCONN);
@@ -540,7 +596,10 @@ fn owner_unmaps(_: &Context) -> Outcome {
         let (view, at) = Device::member(key)?.map(id, RIGHT_READ)?;
         board.set(0, 1);
         board.await_at_least(1, 1)?;
-        check!(view.read(at, 4 * PAGE) == pattern(1, 4 * PAGE), "the owner's munmap took the page");
+        check!(
+            view.read(at, 4 * PAGE) == pattern(1, 4 * PAGE),
+            "the owner's munmap took the page"
+        );
         Ok(())
     })?;
     board.await_at_least(0, 1)?;
@@ -562,7 +621,11 @@ fn large(_: &Context) -> Outcome {
     in_child(|| {
         let (view, at) = Device::member(key)?.map(id, RIGHT_READ)?;
         for page in 0..LEN / PAGE {
-            check_eq!(view.read(at + page * PAGE, 8), (page as u64).to_le_bytes(), "page {page}");
+            check_eq!(
+                view.read(at + page * PAGE, 8),
+                (page as u64).to_le_bytes(),
+                "page {page}"
+            );
         }
         Ok(())
     })
@@ -573,8 +636,13 @@ fn zero_length(_: &Context) -> Outcome {
     let id = device.publish(&[Piece { base: 0, len: 0 }], RIGHT_READ)?.id;
     if let Ok(where_) = device.attach(id, RIGHT_READ) {
         check_eq!(where_.map_length, 0);
-        let got =
-            Map::new(PAGE, libc::PROT_READ, libc::MAP_SHARED, Some(device.as_fd()), where_.map_offset);
+        let got = Map::new(
+            PAGE,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            Some(device.as_fd()),
+            where_.map_offset,
+        );
         check_err!(got.map(drop), EINVAL);
     }
     Ok(())

@@ -26,7 +26,9 @@ tests!(copy:
 fn both_directions(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::filled(5 * PAGE, 1)?;
-    let id = device.publish(&[map.part(7, 4 * PAGE)], RIGHT_READ | RIGHT_WRITE)?.id;
+    let id = device
+        .publish(&[map.part(7, 4 * PAGE)], RIGHT_READ | RIGHT_WRITE)?
+        .id;
     in_child(|| {
         let peer = Device::member(key)?;
         check!(peer.fetch(id, 4 * PAGE)? == pattern(1, 5 * PAGE)[7..7 + 4 * PAGE]);
@@ -52,7 +54,11 @@ fn random_both_ways(context: &Context) -> Outcome {
             let mut cut = |map: &Map| {
                 let mut pieces = Vec::new();
                 let mut at = rng.index(200);
-                let steps = if rng.one_in(5) { 1024 } else { 1 + rng.index(12) };
+                let steps = if rng.one_in(5) {
+                    1024
+                } else {
+                    1 + rng.index(12)
+                };
                 for _ in 0..steps {
                     let longest = if steps > 100 { 90 } else { 3 * PAGE };
                     let len = if rng.one_in(6) { 0 } else { rng.index(longest) };
@@ -74,8 +80,7 @@ fn random_both_ways(context: &Context) -> Outcome {
         let region_bytes = gathered(&theirs, &region_pieces);
         let caller_bytes = gathered(&ours, &caller_pieces);
         let offset = rng.index(region_bytes.len() + 1);
-        let length =
-            rng.index((region_bytes.len() - offset).min(caller_bytes.len()) + 1);
+        let length = rng.index((region_bytes.len() - offset).min(caller_bytes.len()) + 1);
         let id = device.publish(&region_pieces, RIGHT_READ | RIGHT_WRITE)?.id;
         let (before_theirs, before_ours) = (theirs.bytes(), ours.bytes());
         // The oracle: scatter the bytes one by one.
@@ -96,12 +101,18 @@ fn random_both_ways(context: &Context) -> Outcome {
             let moved = &region_bytes[offset..offset + length];
             let image = scatter(before_ours, &ours, &caller_pieces, 0, moved);
             check!(ours.bytes() == image, "{what}: out of the region");
-            check!(theirs.bytes() == before_theirs, "{what}: the source has changed");
+            check!(
+                theirs.bytes() == before_theirs,
+                "{what}: the source has changed"
+            );
         } else {
             let moved = &caller_bytes[..length];
             let image = scatter(before_theirs, &theirs, &region_pieces, offset, moved);
             check!(theirs.bytes() == image, "{what}: into the region");
-            check!(ours.bytes() == before_ours, "{what}: the source has changed");
+            check!(
+                ours.bytes() == before_ours,
+                "{what}: the source has changed"
+            );
         }
         device.unpin(id)?;
     }
@@ -112,7 +123,11 @@ fn random_both_ways(context: &Context) -> Outcome {
         let pieces = random_cut(&mut rng, &map, count, PAGE);
         let bytes = gathered(&map, &pieces);
         let id = device.publish(&pieces, RIGHT_READ)?.id;
-        check!(device.fetch(id, bytes.len())? == bytes, "seed {}, round {round}", context.seed);
+        check!(
+            device.fetch(id, bytes.len())? == bytes,
+            "seed {}, round {round}",
+            context.seed
+        );
         device.unpin(id)?;
     }
     Ok(())
@@ -121,7 +136,9 @@ fn random_both_ways(context: &Context) -> Outcome {
 fn beyond_the_end(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let map = Map::filled(2 * PAGE, 1)?;
-    let id = device.publish(&[map.part(0, 5000)], RIGHT_READ | RIGHT_WRITE)?.id;
+    let id = device
+        .publish(&[map.part(0, 5000)], RIGHT_READ | RIGHT_WRITE)?
+        .id;
     let buffer = Map::filled(4 * PAGE, 2)?;
     let piece = [buffer.piece()];
     for flag in [COPY_FROM_REGION, COPY_TO_REGION] {
@@ -147,18 +164,42 @@ fn nonsense(_: &Context) -> Outcome {
     let piece = [buffer.piece()];
     check_err!(device.copy(id, 0, 0, 8, &piece), EINVAL, "no direction");
     let both = COPY_FROM_REGION | COPY_TO_REGION;
-    check_err!(device.copy(id, both, 0, 8, &piece), EINVAL, "two directions");
+    check_err!(
+        device.copy(id, both, 0, 8, &piece),
+        EINVAL,
+        "two directions"
+    );
     check_err!(device.copy(0, COPY_FROM_REGION, 0, 8, &piece), ENOENT);
     check_err!(device.copy(id + 1, COPY_FROM_REGION, 0, 8, &piece), ENOENT);
-    check_err!(device.copy(u32::MAX, COPY_FROM_REGION, 0, 8, &piece), ENOENT);
+    check_err!(
+        device.copy(u32::MAX, COPY_FROM_REGION, 0, 8, &piece),
+        ENOENT
+    );
     let many = vec![buffer.part(0, 1); 1025];
     check_err!(device.copy(id, COPY_FROM_REGION, 0, 8, &many), EINVAL);
-    check_eq!(device.copy(id, COPY_FROM_REGION, 0, 1024, &many[..1024])?, 1024);
+    check_eq!(
+        device.copy(id, COPY_FROM_REGION, 0, 1024, &many[..1024])?,
+        1024
+    );
     let short = [buffer.part(0, 7)];
-    check_err!(device.copy(id, COPY_FROM_REGION, 0, 8, &short), EINVAL, "too few bytes");
-    check_err!(device.copy(id, COPY_FROM_REGION, 0, 1, &[]), EINVAL, "no piece");
+    check_err!(
+        device.copy(id, COPY_FROM_REGION, 0, 8, &short),
+        EINVAL,
+        "too few bytes"
+    );
+    check_err!(
+        device.copy(id, COPY_FROM_REGION, 0, 1, &[]),
+        EINVAL,
+        "no piece"
+    );
     // Pieces whose lengths overflow a sum must not look like few bytes, nor like many.
-    let wrap = [Piece { base: buffer.addr(), len: u64::MAX }, buffer.part(0, 100)];
+    let wrap = [
+        Piece {
+            base: buffer.addr(),
+            len: u64::MAX,
+        },
+        buffer.part(0, 100),
+    ];
     match device.copy(id, COPY_FROM_REGION, 0, 8, &wrap) {
         Ok(8) | Err(Errno::EINVAL | Errno::EFAULT) => {}
         other => check!(false, "pieces that add up to more than 2^64: {other:?}"),
@@ -172,7 +213,10 @@ fn nothing(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ | RIGHT_WRITE)?;
     for flag in [COPY_FROM_REGION, COPY_TO_REGION] {
         check_eq!(device.copy(id, flag, 0, 0, &[])?, 0);
-        check_eq!(device.copy(id, flag, 100, 0, &[Piece { base: 0, len: 0 }])?, 0);
+        check_eq!(
+            device.copy(id, flag, 100, 0, &[Piece { base: 0, len: 0 }])?,
+            0
+        );
         check_eq!(device.copy(id, flag, PAGE as u64, 0, &[map.piece()])?, 0);
     }
     check!(map.bytes() == pattern(1, PAGE));
@@ -185,7 +229,13 @@ fn caller_holds_more(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ)?;
     let buffer = Map::anon(2 * PAGE)?;
     // What is not needed is not touched, not even looked at.
-    let pieces = [buffer.part(5, 100), Piece { base: 8, len: 1 << 30 }];
+    let pieces = [
+        buffer.part(5, 100),
+        Piece {
+            base: 8,
+            len: 1 << 30,
+        },
+    ];
     check_eq!(device.copy(id, COPY_FROM_REGION, 0, 50, &pieces)?, 50);
     check_eq!(device.copy(id, COPY_FROM_REGION, 0, 100, &pieces)?, 100);
     check!(buffer.read(5, 100) == map.read(0, 100));
@@ -203,7 +253,10 @@ fn until_error(
 ) -> Outcome<(u64, Errno)> {
     let mut done = 0;
     for _ in 0..100_000 {
-        let piece = [Piece { base: base + done, len: length - done }];
+        let piece = [Piece {
+            base: base + done,
+            len: length - done,
+        }];
         match device.copy(id, flag, done, length - done, &piece) {
             Ok(0) => return Err(Stop::Fail("success with nothing done".into())),
             Ok(n) => done += n,
@@ -229,10 +282,21 @@ fn fault_half_way(_: &Context) -> Outcome {
             let length = (16 * PAGE - start) as u64;
             let first = device.copy(id, flag, 0, length, &[buffer.part(start, length as usize)])?;
             let mapped = (hole * PAGE - start) as u64;
-            check!(first > 0 && first <= mapped, "{first} bytes done of {mapped} that are there");
-            check!(Stats::read()?.since(&before, "faults")? >= 1, "the fault is not counted");
-            let (done, errno) = until_error(&device, id, flag, length, buffer.addr() + start as u64)?;
-            check_eq!((done, errno), (mapped, Errno::EFAULT), "hole {hole}, start {start}");
+            check!(
+                first > 0 && first <= mapped,
+                "{first} bytes done of {mapped} that are there"
+            );
+            check!(
+                Stats::read()?.since(&before, "faults")? >= 1,
+                "the fault is not counted"
+            );
+            let (done, errno) =
+                until_error(&device, id, flag, length, buffer.addr() + start as u64)?;
+            check_eq!(
+                (done, errno),
+                (mapped, Errno::EFAULT),
+                "hole {hole}, start {start}"
+            );
             let mapped = mapped as usize;
             if flag == COPY_FROM_REGION {
                 check!(buffer.read(start, mapped) == pattern(1, mapped));
@@ -257,8 +321,14 @@ fn fault_at_once(_: &Context) -> Outcome {
     let buffer = Map::anon(2 * PAGE)?;
     buffer.unmap(0, PAGE)?;
     for flag in [COPY_FROM_REGION, COPY_TO_REGION] {
-        check_err!(device.copy(id, flag, 0, 2 * PAGE as u64, &[buffer.piece()]), EFAULT);
-        check_err!(device.copy(id, flag, 0, 1, &[buffer.part(PAGE - 1, 1)]), EFAULT);
+        check_err!(
+            device.copy(id, flag, 0, 2 * PAGE as u64, &[buffer.piece()]),
+            EFAULT
+        );
+        check_err!(
+            device.copy(id, flag, 0, 1, &[buffer.part(PAGE - 1, 1)]),
+            EFAULT
+        );
     }
     check!(map.bytes() == pattern(1, 2 * PAGE));
     Ok(())
@@ -270,9 +340,15 @@ fn read_only_caller(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ | RIGHT_WRITE)?;
     let buffer = Map::filled(PAGE, 2)?;
     buffer.protect(0, PAGE, libc::PROT_READ)?;
-    check_err!(device.copy(id, COPY_FROM_REGION, 0, 64, &[buffer.piece()]), EFAULT);
+    check_err!(
+        device.copy(id, COPY_FROM_REGION, 0, 64, &[buffer.piece()]),
+        EFAULT
+    );
     check!(buffer.bytes() == pattern(2, PAGE));
-    check_eq!(device.copy(id, COPY_TO_REGION, 0, 64, &[buffer.piece()])?, 64);
+    check_eq!(
+        device.copy(id, COPY_TO_REGION, 0, 64, &[buffer.piece()])?,
+        64
+    );
     Ok(())
 }
 
@@ -283,7 +359,6 @@ fn counts_bytes(_: &Context) -> Outcome {
     let before = Stats::read()?;
     device.fetch(id, 10_000)?;
     device.store(id, 5, &[1; 333])?;
-    device.strided(id, COPY_FROM_REGION, Some(&Layout { block: 77, ..Default::default() }), Map::anon(PAGE)?.addr(), None, 0).map_or_else(|_| 0, |n| n);
     let after = Stats::read()?;
     check_eq!(after.since(&before, "bytes_from_region")?, 10_000);
     check_eq!(after.since(&before, "bytes_to_region")?, 333);
@@ -294,7 +369,9 @@ fn counts_bytes(_: &Context) -> Outcome {
 fn within_own_region(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let map = Map::filled(4 * PAGE, 1)?;
-    let id = device.publish(&[map.part(0, 2 * PAGE)], RIGHT_READ | RIGHT_WRITE)?.id;
+    let id = device
+        .publish(&[map.part(0, 2 * PAGE)], RIGHT_READ | RIGHT_WRITE)?
+        .id;
     device.copy_all(id, COPY_FROM_REGION, 0, &map, 2 * PAGE, 2 * PAGE)?;
     check!(map.read(2 * PAGE, 2 * PAGE) == pattern(1, 2 * PAGE));
     // On itself: whatever happens, the kernel survives and the bytes stay.
@@ -326,7 +403,13 @@ impl Long {
         target.fill(1);
         let region = device.publish(&vec![source.piece(); mib / 4], RIGHT_READ | RIGHT_WRITE)?;
         let pieces = vec![target.piece(); mib / 4];
-        Ok(Self { source, target, pieces, id: region.id, length: region.length })
+        Ok(Self {
+            source,
+            target,
+            pieces,
+            id: region.id,
+            length: region.length,
+        })
     }
 
     /// The pieces from byte `done` on.
@@ -342,7 +425,13 @@ impl Long {
 
     /// One copy from byte `done` on.
     pub fn copy(&self, device: &Device, done: u64) -> Result<u64, Errno> {
-        device.copy(self.id, COPY_FROM_REGION, done, self.length - done, &self.rest(done))
+        device.copy(
+            self.id,
+            COPY_FROM_REGION,
+            done,
+            self.length - done,
+            &self.rest(done),
+        )
     }
 }
 
@@ -363,7 +452,11 @@ fn interrupted_by_signal(_: &Context) -> Outcome {
         }
     }
     sys::alarm(Duration::ZERO, Duration::ZERO)?;
-    check!(partial > 0, "no signal interrupted a copy of {} MiB", long.length >> 20);
+    check!(
+        partial > 0,
+        "no signal interrupted a copy of {} MiB",
+        long.length >> 20
+    );
     check!(long.target.bytes() == long.source.bytes());
     Ok(())
 }
@@ -384,7 +477,11 @@ fn killed_half_way(context: &Context) -> Outcome {
         std::thread::sleep(Duration::from_millis(delay));
         let start = Instant::now();
         child.kill()?;
-        check!(start.elapsed() < context.second(), "SIGKILL took {:?}", start.elapsed());
+        check!(
+            start.elapsed() < context.second(),
+            "SIGKILL took {:?}",
+            start.elapsed()
+        );
     }
     check_eq!(device.fetch(long.id, 100)?, long.source.read(0, 100));
     Ok(())
@@ -404,7 +501,10 @@ fn parallel_peers(_: &Context) -> Outcome {
                     let start = (n * 1001 + round * 4099) % PAGE;
                     let buffer = Map::anon(len)?;
                     peer.copy_all(id, COPY_FROM_REGION, start as u64, &buffer, 0, len - start)?;
-                    check!(buffer.read(0, len - start) == expected[start..], "peer {n}, round {round}");
+                    check!(
+                        buffer.read(0, len - start) == expected[start..],
+                        "peer {n}, round {round}"
+                    );
                 }
                 Ok(())
             })
@@ -446,10 +546,16 @@ fn small_copy_beside_large_one(_: &Context) -> Outcome {
                 let _ = device.destroy(made.id);
             }
         }
-        let (answer, small) = large.join().map_err(|_| "the copying thread panicked".to_owned())?;
+        let (answer, small) = large
+            .join()
+            .map_err(|_| "the copying thread panicked".to_owned())?;
         check!(failure.is_none(), "a small copy gave {failure:?}");
         check_eq!(answer?, long.length);
-        check!(small >= 10, "only {small} small copies passed during one of {} MiB", long.length >> 20);
+        check!(
+            small >= 10,
+            "only {small} small copies passed during one of {} MiB",
+            long.length >> 20
+        );
         Ok(())
     })
 }
@@ -470,7 +576,10 @@ fn destroyed_half_way(_: &Context) -> Outcome {
         std::thread::sleep(Duration::from_millis(20));
         device.unpin(long.id)?;
         check_err!(long.copy(&device, 0), ENOENT);
-        match copying.join().map_err(|_| "the copying thread panicked".to_owned())? {
+        match copying
+            .join()
+            .map_err(|_| "the copying thread panicked".to_owned())?
+        {
             Ok(n) => check_eq!(n, long.length),
             // The thread had not entered the kernel yet.
             Err(errno) => check_eq!(errno, Errno::ENOENT),
@@ -494,7 +603,10 @@ fn caller_unmaps_half_way(_: &Context) -> Outcome {
         }
         std::thread::sleep(Duration::from_millis(10));
         long.target.unmap(0, PAGE)?;
-        match copying.join().map_err(|_| "the copying thread panicked".to_owned())? {
+        match copying
+            .join()
+            .map_err(|_| "the copying thread panicked".to_owned())?
+        {
             Ok(n) => check!(n > 0 && n <= long.length),
             Err(errno) => check_eq!(errno, Errno::EFAULT),
         }

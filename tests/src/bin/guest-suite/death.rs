@@ -50,7 +50,11 @@ fn owner(key: [u8; 16], board: &Board, pages: usize, rights: u32) -> Outcome<(Ch
     let child = Child::spawn(move || {
         let own = Device::member(key)?;
         let map = Map::filled(pages * PAGE, 1)?;
-        let rest = RegionCreate { rights, uses: 3, ..Default::default() };
+        let rest = RegionCreate {
+            rights,
+            uses: 3,
+            ..Default::default()
+        };
         board.set(0, own.publish_with(&[map.piece()], rest)?.id.into());
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
@@ -62,27 +66,49 @@ fn owner(key: [u8; 16], board: &Board, pages: usize, rights: u32) -> Outcome<(Ch
 fn every_use(device: &Device, id: u32) -> Outcome<Vec<(&'static str, Errno)>> {
     let buffer = Map::anon(PAGE)?;
     let piece = [buffer.piece()];
-    let layout = Layout { block: 8, ..Default::default() };
+    let layout = Layout {
+        block: 8,
+        ..Default::default()
+    };
     let other = device.share(&buffer, RIGHT_READ | RIGHT_WRITE)?;
     let answers = [
-        ("copy from", device.copy(id, COPY_FROM_REGION, 0, 8, &piece).map(drop)),
-        ("copy to", device.copy(id, COPY_TO_REGION, 0, 8, &piece).map(drop)),
+        (
+            "copy from",
+            device.copy(id, COPY_FROM_REGION, 0, 8, &piece).map(drop),
+        ),
+        (
+            "copy to",
+            device.copy(id, COPY_TO_REGION, 0, 8, &piece).map(drop),
+        ),
         (
             "strided",
-            device.strided(id, COPY_FROM_REGION, Some(&layout), buffer.addr(), None, 0).map(drop),
+            device
+                .strided(id, COPY_FROM_REGION, Some(&layout), buffer.addr(), None, 0)
+                .map(drop),
         ),
-        ("transfer from", device.transfer((id, 0), (other, 0), 8, 0).map(drop)),
-        ("transfer to", device.transfer((other, 0), (id, 0), 8, 0).map(drop)),
+        (
+            "transfer from",
+            device.transfer((id, 0), (other, 0), 8, 0).map(drop),
+        ),
+        (
+            "transfer to",
+            device.transfer((other, 0), (id, 0), 8, 0).map(drop),
+        ),
         ("attach", device.attach(id, RIGHT_READ).map(drop)),
         ("use", device.count_down(id, 1).map(drop)),
         ("wait", device.wait(id, 0, 10_000_000_000).0),
     ];
     device.unpin(other)?;
-    Ok(answers.into_iter().map(|(name, answer)| (name, answer.err().unwrap_or(Errno::UnknownErrno))).collect())
+    Ok(answers
+        .into_iter()
+        .map(|(name, answer)| (name, answer.err().unwrap_or(Errno::UnknownErrno)))
+        .collect())
 }
 
 fn dead(context: &Context, device: &Device, id: u32) -> Outcome {
-    soon(context, || matches!(device.fetch(id, 8), Err(Errno::EOWNERDEAD)))?;
+    soon(context, || {
+        matches!(device.fetch(id, 8), Err(Errno::EOWNERDEAD))
+    })?;
     for (name, errno) in every_use(device, id)? {
         check_eq!(errno, Errno::EOWNERDEAD, "{name}");
     }
@@ -100,9 +126,8 @@ fn owner_killed(context: &Context) -> Outcome {
     dead(context, &device, id)?;
     // Its pages are free although peers still know the region.
     soon(context, || {
-        Stats::read().is_ok_and(|now| {
-            now.since(&before, "pins").ok() == now.since(&before, "unpins").ok()
-        })
+        Stats::read()
+            .is_ok_and(|now| now.since(&before, "pins").ok() == now.since(&before, "unpins").ok())
     })?;
     // Life goes on.
     let map = Map::filled(PAGE, 2)?;
@@ -117,8 +142,11 @@ fn owner_killed_with_shared_file(context: &Context) -> Outcome {
     let board = Board::new()?;
     let child = Child::spawn(|| {
         let map = Map::filled(4 * PAGE, 1)?;
-        let rest =
-            RegionCreate { rights: RIGHT_READ | RIGHT_WRITE, uses: 3, ..Default::default() };
+        let rest = RegionCreate {
+            rights: RIGHT_READ | RIGHT_WRITE,
+            uses: 3,
+            ..Default::default()
+        };
         board.set(0, device.publish_with(&[map.piece()], rest)?.id.into());
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
@@ -143,7 +171,9 @@ fn owner_exits(context: &Context) -> Outcome {
     let id = board.await_at_least(0, 1)? as u32;
     board.set(1, 1);
     let _ = child.join();
-    soon(context, || matches!(device.fetch(id, 8), Err(Errno::EOWNERDEAD | Errno::ENOENT)))
+    soon(context, || {
+        matches!(device.fetch(id, 8), Err(Errno::EOWNERDEAD | Errno::ENOENT))
+    })
 }
 
 fn copied_from_while_killed(context: &Context) -> Outcome {
@@ -163,11 +193,13 @@ fn copied_from_while_killed(context: &Context) -> Outcome {
         let buffer = Map::anon(4 << 20)?;
         let pieces = vec![buffer.piece(); 64];
         let answer = std::thread::scope(|scope| {
-            let copying = scope.spawn(|| loop {
-                match device.copy(id, COPY_FROM_REGION, 0, length, &pieces) {
-                    Ok(n) if n == length => {}
-                    Ok(n) => return Err(Stop::Fail(format!("{n} bytes without a signal"))),
-                    Err(errno) => return Ok((errno, Instant::now())),
+            let copying = scope.spawn(|| {
+                loop {
+                    match device.copy(id, COPY_FROM_REGION, 0, length, &pieces) {
+                        Ok(n) if n == length => {}
+                        Ok(n) => return Err(Stop::Fail(format!("{n} bytes without a signal"))),
+                        Err(errno) => return Ok((errno, Instant::now())),
+                    }
                 }
             });
             std::thread::sleep(Duration::from_millis(delay));
@@ -203,7 +235,11 @@ fn copier_killed(context: &Context) -> Outcome {
         std::thread::sleep(Duration::from_micros(rng.below(30_000)));
         let start = Instant::now();
         child.kill()?;
-        check!(start.elapsed() < context.second(), "SIGKILL takes {:?}", start.elapsed());
+        check!(
+            start.elapsed() < context.second(),
+            "SIGKILL takes {:?}",
+            start.elapsed()
+        );
     }
     // The owner notices nothing.
     device.fetch(long.id, 1000)?;
@@ -218,8 +254,9 @@ fn nothing_stays_pinned(context: &Context) -> Outcome {
         let board = Board::new()?;
         let child = Child::spawn(|| {
             let own = Device::member(key)?;
-            let maps: Vec<Map> =
-                (0..10).map(|n| Map::filled((n + 1) * PAGE, 1)).collect::<Result<_, Errno>>()?;
+            let maps: Vec<Map> = (0..10)
+                .map(|n| Map::filled((n + 1) * PAGE, 1))
+                .collect::<Result<_, Errno>>()?;
             for map in &maps {
                 let id = own.share(map, RIGHT_READ)?;
                 // Half of them live, half of them wait for reuse.
@@ -260,7 +297,10 @@ fn owner_executes(context: &Context) -> Outcome {
         check!(device.fetch(id, PAGE)? == pattern(1, PAGE));
         board.set(1, 1);
         soon(context, || {
-            matches!(device.fetch(id, 8), Err(Errno::EOWNERDEAD | Errno::ESTALE | Errno::ENOENT))
+            matches!(
+                device.fetch(id, 8),
+                Err(Errno::EOWNERDEAD | Errno::ESTALE | Errno::ENOENT)
+            )
         })?;
         soon(context, || {
             Stats::read().is_ok_and(|now| {
@@ -276,10 +316,8 @@ fn thread_exits_others_live(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::filled(4 * PAGE, 1)?;
     let peer = Device::member(key)?;
-    let id = std::thread::scope(|scope| {
-        scope.spawn(|| device.share(&map, RIGHT_READ)).join()
-    })
-    .map_err(|_| "panic".to_owned())??;
+    let id = std::thread::scope(|scope| scope.spawn(|| device.share(&map, RIGHT_READ)).join())
+        .map_err(|_| "panic".to_owned())??;
     std::thread::sleep(Duration::from_millis(100));
     check!(peer.fetch(id, 4 * PAGE)? == map.bytes());
     // And any thread of the process may take it back.
@@ -328,8 +366,13 @@ fn child_owns_what_it_publishes(context: &Context) -> Outcome {
     check!(device.fetch(mine, 4 * PAGE)? == pattern(1, 4 * PAGE));
     check!(device.fetch(theirs, 4 * PAGE)? == pattern(2, 4 * PAGE));
     child.kill()?;
-    soon(context, || matches!(device.fetch(theirs, 8), Err(Errno::EOWNERDEAD)))?;
-    check!(device.fetch(mine, 4 * PAGE)? == pattern(1, 4 * PAGE), "the parent's went with it");
+    soon(context, || {
+        matches!(device.fetch(theirs, 8), Err(Errno::EOWNERDEAD))
+    })?;
+    check!(
+        device.fetch(mine, 4 * PAGE)? == pattern(1, 4 * PAGE),
+        "the parent's went with it"
+    );
     Ok(())
 }
 
@@ -357,7 +400,11 @@ fn killed_while_publishing(context: &Context) -> Outcome {
         std::thread::sleep(Duration::from_micros(rng.below(60_000)));
         let start = Instant::now();
         child.kill()?;
-        check!(start.elapsed() < context.second(), "SIGKILL takes {:?}", start.elapsed());
+        check!(
+            start.elapsed() < context.second(),
+            "SIGKILL takes {:?}",
+            start.elapsed()
+        );
     }
     Ok(())
 }
@@ -380,15 +427,17 @@ fn killed_while_others_join(context: &Context) -> Outcome {
         let key: [u8; 16] = keys.read(0, 16).try_into().expect("16 bytes");
         let joiners: Vec<Child> = (0..3)
             .map(|_| {
-                Child::spawn(|| loop {
-                    match Device::member(key) {
-                        Ok(device) => match device.fetch(board.get(1) as u32, PAGE) {
-                            Ok(seen) => check!(seen == pattern(1, PAGE)),
-                            Err(errno) => check_err!(Err::<(), _>(errno), EOWNERDEAD | ENOENT),
-                        },
-                        Err(errno) => {
-                            check_eq!(errno, Errno::ENOENT);
-                            return Ok(());
+                Child::spawn(|| {
+                    loop {
+                        match Device::member(key) {
+                            Ok(device) => match device.fetch(board.get(1) as u32, PAGE) {
+                                Ok(seen) => check!(seen == pattern(1, PAGE)),
+                                Err(errno) => check_err!(Err::<(), _>(errno), EOWNERDEAD | ENOENT),
+                            },
+                            Err(errno) => {
+                                check_eq!(errno, Errno::ENOENT);
+                                return Ok(());
+                            }
                         }
                     }
                 })
@@ -474,8 +523,10 @@ fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usi
                 })
             }
             3 | 4 => {
-                let flags = rng.pick(&[COPY_FROM_REGION, COPY_TO_REGION]) | rng.pick(&[0, COPY_COUNT_USE]);
-                own.copy(theirs, flags, 0, length, &[buffer.piece()]).map(drop)
+                let flags =
+                    rng.pick(&[COPY_FROM_REGION, COPY_TO_REGION]) | rng.pick(&[0, COPY_COUNT_USE]);
+                own.copy(theirs, flags, 0, length, &[buffer.piece()])
+                    .map(drop)
             }
             5 => {
                 let mine = ids.first().copied().unwrap_or(theirs);
@@ -485,7 +536,10 @@ fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usi
                 let layout = Layout {
                     block: 1 + rng.below(300),
                     stream_count: 1,
-                    streams: [Stream { count: rng.below(200), stride: 512 }; 1]
+                    streams: [Stream {
+                        count: rng.below(200),
+                        stride: 512,
+                    }; 1]
                         .iter()
                         .copied()
                         .chain(std::iter::repeat(Stream::default()))
@@ -495,7 +549,15 @@ fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usi
                         .expect("six streams"),
                     ..Default::default()
                 };
-                own.strided(theirs, COPY_FROM_REGION, Some(&layout), buffer.addr(), None, 0).map(drop)
+                own.strided(
+                    theirs,
+                    COPY_FROM_REGION,
+                    Some(&layout),
+                    buffer.addr(),
+                    None,
+                    0,
+                )
+                .map(drop)
             }
             7 => own.map(theirs, 1 + rng.below(3) as u32).map(|view| {
                 let _ = view.0.read(view.1, 1);
@@ -504,7 +566,10 @@ fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usi
                     views.remove(0);
                 }
             }),
-            8 => own.wait(theirs, rng.below(2) as u32, rng.below(3_000_000) as i64).0,
+            8 => {
+                own.wait(theirs, rng.below(2) as u32, rng.below(3_000_000) as i64)
+                    .0
+            }
             9 => own.count_down(theirs, 1).map(drop),
             10 => match ids.pop() {
                 Some(id) if rng.one_in(2) => own.unpin(id),
@@ -528,8 +593,8 @@ fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usi
         match answer {
             Ok(())
             | Err(
-                ENOENT | EACCES | ERANGE | EINVAL | ESTALE | EOWNERDEAD | ETIMEDOUT | ECONNRESET | EINTR
-                | EPERM | ENOSPC,
+                ENOENT | EACCES | ERANGE | EINVAL | ESTALE | EOWNERDEAD | ETIMEDOUT | ECONNRESET
+                | EINTR | EPERM | ENOSPC,
             ) => {}
             // Pages may be short when everybody pins at once, but nothing else is expected.
             Err(ENOMEM) => {}
@@ -550,8 +615,9 @@ fn storm(context: &Context) -> Outcome {
         let (board, device) = (&board, &device);
         Child::spawn(move || stormy(seed, key, device, board, slot))
     };
-    let mut members: Vec<Option<Child>> =
-        (0..6).map(|slot| spawn(slot, rng.word()).map(Some)).collect::<Outcome<_>>()?;
+    let mut members: Vec<Option<Child>> = (0..6)
+        .map(|slot| spawn(slot, rng.word()).map(Some))
+        .collect::<Outcome<_>>()?;
     let mut slowest = Duration::ZERO;
     for round in 0..context.kills {
         std::thread::sleep(Duration::from_micros(rng.below(40_000)));
@@ -574,7 +640,10 @@ fn storm(context: &Context) -> Outcome {
     for member in members.into_iter().flatten() {
         member.kill()?;
     }
-    check!(slowest < Duration::from_secs(5) * context.scale, "a SIGKILL took {slowest:?}");
+    check!(
+        slowest < Duration::from_secs(5) * context.scale,
+        "a SIGKILL took {slowest:?}"
+    );
     check!(board.get(STARTED) > 0);
     let map = Map::filled(PAGE, 1)?;
     let id = device.share(&map, RIGHT_READ)?;

@@ -3,7 +3,6 @@
 //! The thinnest possible client of the ABI: one method per ioctl, nothing checked, nothing hidden.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -63,7 +62,8 @@ impl Device {
 
     /// An ioctl with a structure.
     pub fn call<T>(&self, command: u32, argument: &mut T) -> Answer<()> {
-        self.raw(command, std::ptr::from_mut(argument) as u64).map(drop)
+        self.raw(command, std::ptr::from_mut(argument) as u64)
+            .map(drop)
     }
 
     fn answer<T>(&self, command: u32, mut argument: T) -> Answer<T> {
@@ -76,16 +76,25 @@ impl Device {
     }
 
     pub fn create(&self) -> Answer<[u8; 16]> {
-        self.answer(DOMAIN_CREATE, DomainCreate::default()).map(|answer| answer.key)
+        self.answer(DOMAIN_CREATE, DomainCreate::default())
+            .map(|answer| answer.key)
     }
 
     pub fn join_key(&self, key: [u8; 16]) -> Answer<()> {
-        let argument = DomainJoin { flags: JOIN_BY_KEY, key, ..Default::default() };
+        let argument = DomainJoin {
+            flags: JOIN_BY_KEY,
+            key,
+            ..Default::default()
+        };
         self.answer(DOMAIN_JOIN, argument).map(drop)
     }
 
     pub fn join_fd(&self, fd: i32) -> Answer<()> {
-        let argument = DomainJoin { flags: JOIN_BY_FD, fd, ..Default::default() };
+        let argument = DomainJoin {
+            flags: JOIN_BY_FD,
+            fd,
+            ..Default::default()
+        };
         self.answer(DOMAIN_JOIN, argument).map(drop)
     }
 
@@ -95,7 +104,13 @@ impl Device {
 
     /// Publishes pieces.
     pub fn publish(&self, pieces: &[Piece], rights: u32) -> Answer<RegionCreate> {
-        self.publish_with(pieces, RegionCreate { rights, ..Default::default() })
+        self.publish_with(
+            pieces,
+            RegionCreate {
+                rights,
+                ..Default::default()
+            },
+        )
     }
 
     /// Publishes all of a mapping; returns the id.
@@ -105,38 +120,62 @@ impl Device {
 
     /// Publishes pieces with everything else as `rest` says.
     pub fn publish_with(&self, pieces: &[Piece], rest: RegionCreate) -> Answer<RegionCreate> {
-        let argument =
-            RegionCreate { iov: pieces.as_ptr() as u64, iov_count: pieces.len() as u32, ..rest };
+        let argument = RegionCreate {
+            iov: pieces.as_ptr() as u64,
+            iov_count: pieces.len() as u32,
+            ..rest
+        };
         self.answer(REGION_CREATE, argument)
     }
 
     pub fn destroy(&self, id: u32) -> Answer<()> {
-        self.answer(REGION_DESTROY, RegionDestroy { id, flags: 0 }).map(drop)
+        self.answer(REGION_DESTROY, RegionDestroy { id, flags: 0 })
+            .map(drop)
     }
 
     /// Destroys and unpins.
     pub fn unpin(&self, id: u32) -> Answer<()> {
-        self.answer(REGION_DESTROY, RegionDestroy { id, flags: DESTROY_UNPIN }).map(drop)
+        self.answer(
+            REGION_DESTROY,
+            RegionDestroy {
+                id,
+                flags: DESTROY_UNPIN,
+            },
+        )
+        .map(drop)
     }
 
     /// Waits; returns the structure as the kernel left it also on failure.
     pub fn wait(&self, id: u32, flags: u32, timeout_ns: i64) -> (Answer<()>, RegionWait) {
-        let mut argument = RegionWait { id, flags, timeout_ns, ..Default::default() };
+        let mut argument = RegionWait {
+            id,
+            flags,
+            timeout_ns,
+            ..Default::default()
+        };
         (self.call(REGION_WAIT, &mut argument), argument)
     }
 
-    /// Waits at most so long for the uses to be over.
-    pub fn wait_for(&self, id: u32, timeout: Duration) -> Answer<()> {
-        self.wait(id, 0, timeout.as_nanos() as i64).0
-    }
-
     pub fn region_info(&self, id: u32) -> Answer<RegionInfo> {
-        self.answer(REGION_INFO, RegionInfo { id, ..Default::default() })
+        self.answer(
+            REGION_INFO,
+            RegionInfo {
+                id,
+                ..Default::default()
+            },
+        )
     }
 
     pub fn count_down(&self, id: u32, count: u32) -> Answer<u32> {
-        self.answer(REGION_USE, RegionUse { id, count, ..Default::default() })
-            .map(|answer| answer.uses_left)
+        self.answer(
+            REGION_USE,
+            RegionUse {
+                id,
+                count,
+                ..Default::default()
+            },
+        )
+        .map(|answer| answer.uses_left)
     }
 
     /// Copies between a region and pieces of our own.
@@ -173,7 +212,13 @@ impl Device {
         let mut done = 0;
         while done < len {
             let piece = [map.part(at + done, len - done)];
-            match self.copy(region, flags, offset + done as u64, (len - done) as u64, &piece) {
+            match self.copy(
+                region,
+                flags,
+                offset + done as u64,
+                (len - done) as u64,
+                &piece,
+            ) {
                 Ok(0) => return Err(Errno::EIO),
                 Ok(n) => done += n as usize,
                 Err(Errno::EINTR) => {}
@@ -217,11 +262,18 @@ impl Device {
             skip,
             ..Default::default()
         };
-        self.answer(REGION_COPY_STRIDED, argument).map(|answer| answer.done)
+        self.answer(REGION_COPY_STRIDED, argument)
+            .map(|answer| answer.done)
     }
 
     /// Copies from region to region, starting at the given offsets.
-    pub fn transfer(&self, from: (u32, u64), to: (u32, u64), length: u64, flags: u32) -> Answer<u64> {
+    pub fn transfer(
+        &self,
+        from: (u32, u64),
+        to: (u32, u64),
+        length: u64,
+        flags: u32,
+    ) -> Answer<u64> {
         let argument = Transfer {
             source: from.0,
             source_offset: from.1,
@@ -235,13 +287,24 @@ impl Device {
     }
 
     pub fn attach(&self, id: u32, access: u32) -> Answer<RegionAttach> {
-        self.answer(REGION_ATTACH, RegionAttach { id, access, ..Default::default() })
+        self.answer(
+            REGION_ATTACH,
+            RegionAttach {
+                id,
+                access,
+                ..Default::default()
+            },
+        )
     }
 
     /// Attaches and maps; returns where the first byte of the region is in the mapping.
     pub fn map(&self, id: u32, access: u32) -> Answer<(Map, usize)> {
         let where_ = self.attach(id, access)?;
-        let prot = if access & abi::RIGHT_WRITE != 0 { sys::RW } else { libc::PROT_READ };
+        let prot = if access & abi::RIGHT_WRITE != 0 {
+            sys::RW
+        } else {
+            libc::PROT_READ
+        };
         let map = Map::new(
             where_.map_length as usize,
             prot,

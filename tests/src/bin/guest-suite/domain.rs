@@ -48,7 +48,10 @@ fn keys_differ(_: &Context) -> Outcome {
         }
     }
     // Each bit is random: 64 throws all alike have a chance of 2^-63.
-    check!(ones.iter().all(|&count| count > 0 && count < 64), "a bit never changes: {ones:?}");
+    check!(
+        ones.iter().all(|&count| count > 0 && count < 64),
+        "a bit never changes: {ones:?}"
+    );
     Ok(())
 }
 
@@ -106,7 +109,12 @@ fn join_refuses_nonsense(_: &Context) -> Outcome {
     let fresh = Device::open()?;
     let join = |argument: DomainJoin| fresh.call(DOMAIN_JOIN, &mut { argument });
     check_err!(join(DomainJoin::default()), EINVAL, "neither way");
-    let both = DomainJoin { flags: JOIN_BY_FD | JOIN_BY_KEY, fd, key, reserved: 0 };
+    let both = DomainJoin {
+        flags: JOIN_BY_FD | JOIN_BY_KEY,
+        fd,
+        key,
+        reserved: 0,
+    };
     check_err!(join(both), EINVAL, "both ways");
     check_err!(fresh.join_fd(-1), EBADF);
     check_err!(fresh.join_fd(9999), EBADF);
@@ -203,7 +211,11 @@ fn ids_of_another_domain(_: &Context) -> Outcome {
     let mut top = 0;
     for _ in 0..40 {
         let rights = RIGHT_READ | RIGHT_WRITE;
-        let rest = RegionCreate { rights, uses: 5, ..Default::default() };
+        let rest = RegionCreate {
+            rights,
+            uses: 5,
+            ..Default::default()
+        };
         top = top.max(mine.publish_with(&[map.piece()], rest)?.id);
     }
     in_child(|| {
@@ -212,8 +224,16 @@ fn ids_of_another_domain(_: &Context) -> Outcome {
         for id in 0..=top.max(1000) + 10 {
             check_err!(theirs.region_info(id), ENOENT, "id {id}");
             let piece = [buffer.piece()];
-            check_err!(theirs.copy(id, COPY_FROM_REGION, 0, 8, &piece), ENOENT, "id {id}");
-            check_err!(theirs.copy(id, COPY_TO_REGION, 0, 8, &piece), ENOENT, "id {id}");
+            check_err!(
+                theirs.copy(id, COPY_FROM_REGION, 0, 8, &piece),
+                ENOENT,
+                "id {id}"
+            );
+            check_err!(
+                theirs.copy(id, COPY_TO_REGION, 0, 8, &piece),
+                ENOENT,
+                "id {id}"
+            );
             check_err!(theirs.count_down(id, 1), ENOENT, "id {id}");
             check_err!(theirs.wait(id, 0, 0).0, ENOENT, "id {id}");
             check_err!(theirs.destroy(id), ENOENT, "id {id}");
@@ -222,15 +242,28 @@ fn ids_of_another_domain(_: &Context) -> Outcome {
         }
         for id in (0..=top).chain([MAX_REGION_ID]) {
             let offset = u64::from(id) << ATTACH_SHIFT;
-            let map =
-                Map::new(PAGE, libc::PROT_READ, libc::MAP_SHARED, Some(theirs.as_fd()), offset);
+            let map = Map::new(
+                PAGE,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                Some(theirs.as_fd()),
+                offset,
+            );
             check!(map.is_err(), "mmap of the foreign region {id} works");
         }
         let own = Map::anon(PAGE)?;
         let region = theirs.share(&own, RIGHT_READ | RIGHT_WRITE)?;
         for id in (1..=top).filter(|&id| id != region) {
-            check_err!(theirs.transfer((id, 0), (region, 0), 8, 0), ENOENT, "from {id}");
-            check_err!(theirs.transfer((region, 0), (id, 0), 8, 0), ENOENT, "to {id}");
+            check_err!(
+                theirs.transfer((id, 0), (region, 0), 8, 0),
+                ENOENT,
+                "from {id}"
+            );
+            check_err!(
+                theirs.transfer((region, 0), (id, 0), 8, 0),
+                ENOENT,
+                "to {id}"
+            );
         }
         Ok(())
     })?;

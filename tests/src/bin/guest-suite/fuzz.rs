@@ -23,8 +23,20 @@ fn nasty(rng: &mut Rng, space: &Map) -> u64 {
     match rng.below(12) {
         0 => 0,
         1 => rng.pick(&[1, 2, 7, 8, 4095, 4096, 4097, 1 << 20]),
-        2 => rng.pick(&[u64::MAX, u64::MAX - 1, i64::MAX as u64, 1 << 63, 1 << 32, u32::MAX.into()]),
-        3 => rng.pick(&[0xffff_8880_0000_0000, 0xffff_ffff_8100_0000, 0x7fff_ffff_f000, 1 << 47]),
+        2 => rng.pick(&[
+            u64::MAX,
+            u64::MAX - 1,
+            i64::MAX as u64,
+            1 << 63,
+            1 << 32,
+            u32::MAX.into(),
+        ]),
+        3 => rng.pick(&[
+            0xffff_8880_0000_0000,
+            0xffff_ffff_8100_0000,
+            0x7fff_ffff_f000,
+            1 << 47,
+        ]),
         4 | 5 => rng.below(20),
         6 => rng.below(10_000),
         7 => 1 << rng.below(64),
@@ -67,8 +79,16 @@ fn mad(rng: &mut Rng, device: &Device, space: &Map, top: &AtomicU32, steps: usiz
         }
         let id = 1 + rng.below(u64::from(top.load(Ordering::Relaxed)) + 2) as u32;
         let piece = |rng: &mut Rng| Piece {
-            base: if rng.one_in(20) { nasty(rng, space) } else { space.addr() + rng.below(SPACE as u64) },
-            len: if rng.one_in(20) { nasty(rng, space) } else { rng.below(8 * PAGE as u64) },
+            base: if rng.one_in(20) {
+                nasty(rng, space)
+            } else {
+                space.addr() + rng.below(SPACE as u64)
+            },
+            len: if rng.one_in(20) {
+                nasty(rng, space)
+            } else {
+                rng.below(8 * PAGE as u64)
+            },
         };
         let pieces: Vec<Piece> = (0..1 + rng.index(6)).map(|_| piece(rng)).collect();
         let layout = |rng: &mut Rng| {
@@ -79,13 +99,17 @@ fn mad(rng: &mut Rng, device: &Device, space: &Map, top: &AtomicU32, steps: usiz
                 ..Default::default()
             };
             for at in 0..layout.stream_count as usize {
-                layout.streams[at] =
-                    Stream { count: rng.below(6), stride: rng.below(400) as i64 - 200 };
+                layout.streams[at] = Stream {
+                    count: rng.below(6),
+                    stride: rng.below(400) as i64 - 200,
+                };
             }
             if rng.one_in(6) {
                 let at = rng.index(MAX_STREAMS);
-                layout.streams[at] =
-                    Stream { count: nasty(rng, space), stride: nasty(rng, space) as i64 };
+                layout.streams[at] = Stream {
+                    count: nasty(rng, space),
+                    stride: nasty(rng, space) as i64,
+                };
             }
             layout
         };
@@ -113,7 +137,11 @@ fn mad(rng: &mut Rng, device: &Device, space: &Map, top: &AtomicU32, steps: usiz
                     words[0] = u64::from(id) | flags << 32;
                     words[1] = std::ptr::from_ref(&layouts[0]) as u64;
                     words[2] = space.addr();
-                    words[3] = if rng.one_in(2) { words[1] } else { std::ptr::from_ref(&layouts[1]) as u64 };
+                    words[3] = if rng.one_in(2) {
+                        words[1]
+                    } else {
+                        std::ptr::from_ref(&layouts[1]) as u64
+                    };
                     words[4] = rng.below(50);
                     words[6] = 0;
                 }
@@ -136,9 +164,14 @@ fn mad(rng: &mut Rng, device: &Device, space: &Map, top: &AtomicU32, steps: usiz
             words[1] = rng.below(1_000_000);
         }
         // What the kernel writes back lands in `words`; other addresses are in `space` or bad.
-        let argument = if rng.one_in(10) { nasty(rng, space) } else { words.as_mut_ptr() as u64 };
+        let argument = if rng.one_in(10) {
+            nasty(rng, space)
+        } else {
+            words.as_mut_ptr() as u64
+        };
         let command = if rng.one_in(15) {
-            command & !(0x3fff << 16) | rng.pick(&[0, 8, size as u32 - 1, size as u32 + 8, 256]) << 16
+            command & !(0x3fff << 16)
+                | rng.pick(&[0, 8, size as u32 - 1, size as u32 + 8, 256]) << 16
         } else if rng.one_in(50) {
             rng.word() as u32 & !(0x3fff << 16) | (rng.below(256) as u32) << 16
         } else {
@@ -190,14 +223,30 @@ fn any_mmap(context: &Context) -> Outcome {
         device.share(&map, RIGHT_READ)?,
         device.share(&map, RIGHT_READ | RIGHT_WRITE)?,
         device.publish(&[map.part(5, 3 * PAGE)], RIGHT_READ)?.id,
-        device.publish(&[map.part(5, 10), map.part(90, 10)], RIGHT_READ)?.id,
+        device
+            .publish(&[map.part(5, 10), map.part(90, 10)], RIGHT_READ)?
+            .id,
     ];
     for _ in 0..3000 {
         let page = (rng.below(20) * PAGE as u64) & rng.pick(&[0, u64::MAX]);
-        let base = if rng.one_in(4) { nasty(&mut rng, &map) } else { u64::from(rng.pick(&ids)) << ATTACH_SHIFT };
+        let base = if rng.one_in(4) {
+            nasty(&mut rng, &map)
+        } else {
+            u64::from(rng.pick(&ids)) << ATTACH_SHIFT
+        };
         let offset = (base + page) & !(PAGE as u64 - 1) & i64::MAX as u64;
-        let len = if rng.one_in(10) { nasty(&mut rng, &map) as usize & 0xfff_ffff } else { (1 + rng.index(20)) * PAGE };
-        let prot = rng.pick(&[0, libc::PROT_READ, RW, libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC]);
+        let len = if rng.one_in(10) {
+            nasty(&mut rng, &map) as usize & 0xfff_ffff
+        } else {
+            (1 + rng.index(20)) * PAGE
+        };
+        let prot = rng.pick(&[
+            0,
+            libc::PROT_READ,
+            RW,
+            libc::PROT_WRITE,
+            libc::PROT_READ | libc::PROT_EXEC,
+        ]);
         let flags = rng.pick(&[
             libc::MAP_SHARED,
             libc::MAP_SHARED,
@@ -206,7 +255,10 @@ fn any_mmap(context: &Context) -> Outcome {
             libc::MAP_SHARED | libc::MAP_LOCKED,
         ]);
         if let Ok(view) = Map::new(len.max(1), prot, flags, Some(device.as_fd()), offset) {
-            check!(len <= 17 * PAGE, "an attachment of {len} bytes of a region of 16 pages");
+            check!(
+                len <= 17 * PAGE,
+                "an attachment of {len} bytes of a region of 16 pages"
+            );
             let _ = view.protect(0, PAGE, rng.pick(&[0, libc::PROT_READ, RW]));
             let _ = view.unmap(0, PAGE * rng.index(3));
         }
@@ -280,7 +332,8 @@ fn racing_unmaps(context: &Context) -> Outcome {
         while Instant::now() < end {
             let start = rng.index(PAGES);
             let len = (1 + rng.index(PAGES - start)) * PAGE;
-            let Ok(region) = device.publish(&[space.part(start * PAGE, len)], 1 + rng.below(3) as u32)
+            let Ok(region) =
+                device.publish(&[space.part(start * PAGE, len)], 1 + rng.below(3) as u32)
             else {
                 continue;
             };
@@ -288,16 +341,29 @@ fn racing_unmaps(context: &Context) -> Outcome {
             for _ in 0..rng.below(4) {
                 let flag = rng.pick(&[COPY_FROM_REGION, COPY_TO_REGION]);
                 let _ = device.copy(region.id, flag, 0, len as u64, &[buffer.piece()]);
-                let _ = device.copy(region.id, flag, 0, len as u64, &[space.part(start * PAGE, len)]);
+                let _ = device.copy(
+                    region.id,
+                    flag,
+                    0,
+                    len as u64,
+                    &[space.part(start * PAGE, len)],
+                );
                 if let Ok((view, at)) = device.map(region.id, RIGHT_READ) {
                     let _ = view.read(at, 8);
                 }
             }
-            let _ = if rng.one_in(2) { device.destroy(region.id) } else { device.unpin(region.id) };
+            let _ = if rng.one_in(2) {
+                device.destroy(region.id)
+            } else {
+                device.unpin(region.id)
+            };
         }
         stop.store(true, Ordering::Relaxed);
         changer.join().map_err(|_| "panic".to_owned())?;
-        check!(published > 20, "only {published} regions could be published");
+        check!(
+            published > 20,
+            "only {published} regions could be published"
+        );
         Ok(())
     })
 }

@@ -40,7 +40,10 @@ impl From<std::io::Error> for Stop {
 impl From<nix::errno::Errno> for Stop {
     #[track_caller]
     fn from(errno: nix::errno::Errno) -> Self {
-        Self::Fail(format!("unexpected {errno:?} at {}", std::panic::Location::caller()))
+        Self::Fail(format!(
+            "unexpected {errno:?} at {}",
+            std::panic::Location::caller()
+        ))
     }
 }
 
@@ -194,7 +197,10 @@ pub fn run(tests: &[&Test], context: &Context) -> Tally {
         if let Some(log) = &mut log {
             let complaints = log.complaints();
             if !complaints.is_empty() {
-                after.push(format!("the kernel complains:\n        {}", complaints.join("\n        ")));
+                after.push(format!(
+                    "the kernel complains:\n        {}",
+                    complaints.join("\n        ")
+                ));
             }
         }
         if !after.is_empty() {

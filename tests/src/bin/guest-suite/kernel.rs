@@ -25,8 +25,9 @@ impl Stats {
                 .split_once(char::is_whitespace)
                 .ok_or_else(|| format!("{STATS}: not \"name value\": {line:?}"))?;
             let value = value.trim();
-            let value =
-                value.parse().map_err(|e| format!("{STATS}: {name}: not a number: {value:?} ({e})"))?;
+            let value = value
+                .parse()
+                .map_err(|e| format!("{STATS}: {name}: not a number: {value:?} ({e})"))?;
             values.insert(name.to_owned(), value);
         }
         Ok(Self(values))
@@ -34,7 +35,10 @@ impl Stats {
 
     /// One counter; a missing one is an error of the module.
     pub fn get(&self, name: &str) -> Result<i64, String> {
-        self.0.get(name).copied().ok_or_else(|| format!("{STATS} has no counter {name:?}"))
+        self.0
+            .get(name)
+            .copied()
+            .ok_or_else(|| format!("{STATS} has no counter {name:?}"))
     }
 
     /// How much a counter grew since `earlier`.
@@ -44,7 +48,10 @@ impl Stats {
 }
 
 /// How much a counter grows while `body` runs.
-pub fn growth<T>(name: &str, body: impl FnOnce() -> Result<T, crate::harness::Stop>) -> Result<(T, i64), crate::harness::Stop> {
+pub fn growth<T>(
+    name: &str,
+    body: impl FnOnce() -> Result<T, crate::harness::Stop>,
+) -> Result<(T, i64), crate::harness::Stop> {
     let before = Stats::read()?;
     let value = body()?;
     Ok((value, Stats::read()?.since(&before, name)?))
@@ -64,7 +71,9 @@ pub fn wait_balanced(patience: Duration) -> Result<(), String> {
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(format!("counters not balanced after {patience:?}: {stats:?}"));
+            return Err(format!(
+                "counters not balanced after {patience:?}: {stats:?}"
+            ));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -129,7 +138,8 @@ impl Log {
             }
         }
         let bad = |line: &String| {
-            COMPLAINTS.iter().any(|word| line.contains(word)) && !line.contains("automatic scanning")
+            COMPLAINTS.iter().any(|word| line.contains(word))
+                && !line.contains("automatic scanning")
         };
         match lines.iter().position(bad) {
             Some(first) => lines.into_iter().skip(first).take(40).collect(),
@@ -147,5 +157,7 @@ pub fn leaks() -> Option<String> {
         fs::write(path, "scan").ok()?;
         std::thread::sleep(Duration::from_secs(6));
     }
-    fs::read_to_string(path).ok().filter(|text| !text.trim().is_empty())
+    fs::read_to_string(path)
+        .ok()
+        .filter(|text| !text.trim().is_empty())
 }

@@ -63,7 +63,12 @@ fn all() -> Vec<&'static Test> {
 }
 
 fn main() -> ExitCode {
-    let mut context = Context { seed: 1, scale: 1, kills: 50, module: std::env::var("LIBCOPY_KO").ok() };
+    let mut context = Context {
+        seed: 1,
+        scale: 1,
+        kills: 50,
+        module: std::env::var("LIBCOPY_KO").ok(),
+    };
     let mut filter = String::new();
     let mut list = false;
     let mut words = std::env::args().skip(1);
@@ -92,7 +97,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    let tests: Vec<&Test> = all().into_iter().filter(|test| test.name.contains(&filter)).collect();
+    let tests: Vec<&Test> = all()
+        .into_iter()
+        .filter(|test| test.name.contains(&filter))
+        .collect();
     if list {
         for test in &tests {
             println!("{}", test.name);
@@ -104,12 +112,21 @@ fn main() -> ExitCode {
         eprintln!("guest-suite: cannot open /dev/libcopy: {error} (is the module loaded?)");
         return ExitCode::from(2);
     }
-    println!("{} tests, seed {}, limits times {}", tests.len(), context.seed, context.scale);
+    println!(
+        "{} tests, seed {}, limits times {}",
+        tests.len(),
+        context.seed,
+        context.scale
+    );
     let tally = harness::run(&tests, &context);
     print!("{} passed, {} failed", tally.passed, tally.failed);
     if tally.skipped > 0 {
         print!(", {} skipped", tally.skipped);
     }
     println!();
-    if tally.failed == 0 && tally.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if tally.failed == 0 && tally.passed > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

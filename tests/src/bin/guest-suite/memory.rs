@@ -27,7 +27,10 @@ fn round_trip(device: &Device, map: &Map, seed: u64) -> Outcome<RegionInfo> {
     let id = device.share(map, RIGHT_READ | RIGHT_WRITE)?;
     check!(device.fetch(id, map.len())? == pattern(seed, map.len()));
     device.store(id, 0, &pattern(seed + 1, map.len()))?;
-    check!(map.bytes() == pattern(seed + 1, map.len()), "what was stored is not there");
+    check!(
+        map.bytes() == pattern(seed + 1, map.len()),
+        "what was stored is not there"
+    );
     Ok(device.region_info(id)?)
 }
 
@@ -41,7 +44,10 @@ fn transparent_huge_page(_: &Context) -> Outcome {
     let info = round_trip(&device, &map, 1)?;
     check_eq!(info.pages, 2 * (HUGE / PAGE) as u64);
     let text = fs::read_to_string("/proc/self/smaps_rollup")?;
-    if !text.lines().any(|line| line.starts_with("AnonHugePages:") && line.contains("4096 kB")) {
+    if !text
+        .lines()
+        .any(|line| line.starts_with("AnonHugePages:") && line.contains("4096 kB"))
+    {
         return skip("the kernel had no huge page to give");
     }
     check!(info.runs <= 2, "{} runs for two huge pages", info.runs);
@@ -66,7 +72,13 @@ fn hugetlb_page(_: &Context) -> Outcome {
         let (device, _) = Device::domain()?;
         let info = round_trip(&device, &map, 2)?;
         check_eq!((info.pages, info.runs), ((HUGE / PAGE) as u64, 1));
-        let shared = Map::new(HUGE, RW, libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB, None, 0)?;
+        let shared = Map::new(
+            HUGE,
+            RW,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB,
+            None,
+            0,
+        )?;
         let info = round_trip(&device, &shared, 3)?;
         check_eq!((info.pages, info.runs), ((HUGE / PAGE) as u64, 1));
         Ok(())
@@ -84,12 +96,18 @@ fn scattered_pages_are_not_coalesced(_: &Context) -> Outcome {
     let pieces: Vec<Piece> = (0..64).rev().map(|i| map.part(i * PAGE, PAGE)).collect();
     let region = device.publish(&pieces, RIGHT_READ)?;
     let frames: Vec<u64> = map.frames()?.into_iter().rev().collect();
-    let runs = 1 + frames.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count() as u64;
+    let runs = 1 + frames
+        .windows(2)
+        .filter(|pair| pair[0] + 1 != pair[1])
+        .count() as u64;
     let told = device.region_info(region.id)?.runs;
     if frames.iter().all(|&frame| frame != 0) {
         check_eq!(told, runs);
     }
-    let expected: Vec<u8> = (0..64).rev().flat_map(|i| map.read(i * PAGE, PAGE)).collect();
+    let expected: Vec<u8> = (0..64)
+        .rev()
+        .flat_map(|i| map.read(i * PAGE, PAGE))
+        .collect();
     check!(device.fetch(region.id, expected.len())? == expected);
     Ok(())
 }
@@ -102,7 +120,10 @@ fn memfd(_: &Context) -> Outcome {
     let file = fs::File::from(file);
     let mut bytes = vec![0; 8 * PAGE];
     file.read_exact_at(&mut bytes, 0)?;
-    check!(bytes == pattern(5, 8 * PAGE), "the file does not have what was stored");
+    check!(
+        bytes == pattern(5, 8 * PAGE),
+        "the file does not have what was stored"
+    );
     // Beyond its end there is no memory.
     let long = Map::file(16 * PAGE, file.as_fd())?;
     check_err!(device.share(&long, RIGHT_READ), EFAULT);
@@ -115,11 +136,16 @@ fn memfd(_: &Context) -> Outcome {
 fn tmpfs(_: &Context) -> Outcome {
     let place = ["/dev/shm", "/tmp", "/run"]
         .into_iter()
-        .find(|path| sys::filesystem(path).is_ok_and(|kind| kind == libc::TMPFS_MAGIC as i64));
-    let Some(place) = place else { return skip("no tmpfs is mounted") };
+        .find(|path| sys::filesystem(path).is_ok_and(|kind| kind == libc::TMPFS_MAGIC));
+    let Some(place) = place else {
+        return skip("no tmpfs is mounted");
+    };
     let path = format!("{place}/guest-suite.{}", std::process::id());
-    let file =
-        fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)?;
     fs::remove_file(&path)?;
     file.set_len(4 * PAGE as u64)?;
     let (device, _) = Device::domain()?;
@@ -150,7 +176,13 @@ fn private_file(_: &Context) -> Outcome {
 fn shared_read_only_file(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let file = fs::File::open("/proc/self/exe")?;
-    let map = Map::new(3 * PAGE, libc::PROT_READ, libc::MAP_SHARED, Some(file.as_fd()), 0)?;
+    let map = Map::new(
+        3 * PAGE,
+        libc::PROT_READ,
+        libc::MAP_SHARED,
+        Some(file.as_fd()),
+        0,
+    )?;
     // The kernel may allow this or not, but it must be clear which.
     match device.share(&map, RIGHT_READ) {
         Ok(id) => check!(device.fetch(id, 3 * PAGE)? == map.bytes()),
@@ -167,11 +199,19 @@ fn ordinary_directory() -> Option<String> {
     const BTRFS: i64 = 0x9123_683e;
     const NINE_P: i64 = 0x0102_1997;
     const FUSE: i64 = 0x6573_5546;
-    let here = std::env::current_dir().ok().map(|path| path.display().to_string());
+    let here = std::env::current_dir()
+        .ok()
+        .map(|path| path.display().to_string());
     let beside = std::env::current_exe()
         .ok()
         .and_then(|path| path.parent().map(|parent| parent.display().to_string()));
-    let places = [here, beside, Some("/".into()), Some("/tmp".into()), Some("/var/tmp".into())];
+    let places = [
+        here,
+        beside,
+        Some("/".into()),
+        Some("/tmp".into()),
+        Some("/var/tmp".into()),
+    ];
     places.into_iter().flatten().find(|path| {
         let kind = sys::filesystem(path);
         kind.is_ok_and(|kind| [EXT, XFS, BTRFS, NINE_P, FUSE].contains(&kind))
@@ -213,7 +253,11 @@ fn device_memory(_: &Context) -> Outcome {
         Ok(())
     };
     let open = |path: &std::path::Path| fs::OpenOptions::new().read(true).write(true).open(path);
-    for entry in fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten() {
+    for entry in fs::read_dir("/sys/bus/pci/devices")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         for bar in 0..6 {
             if let Ok(file) = open(&entry.path().join(format!("resource{bar}"))) {
                 refuse(&file, 0)?;
@@ -227,25 +271,39 @@ fn device_memory(_: &Context) -> Outcome {
     // The shared pages of the kernel and every process.
     let maps = fs::read_to_string("/proc/self/maps")?;
     for line in maps.lines().filter(|line| line.ends_with("[vvar]")) {
-        let start = line.split('-').next().and_then(|text| u64::from_str_radix(text, 16).ok());
+        let start = line
+            .split('-')
+            .next()
+            .and_then(|text| u64::from_str_radix(text, 16).ok());
         if let Some(base) = start {
             tried += 1;
-            let piece = [Piece { base, len: PAGE as u64 }];
+            let piece = [Piece {
+                base,
+                len: PAGE as u64,
+            }];
             check_err!(device.publish(&piece, RIGHT_READ), EOPNOTSUPP);
         }
     }
-    if tried == 0 { skip("no device memory can be mapped here") } else { Ok(()) }
+    if tried == 0 {
+        skip("no device memory can be mapped here")
+    } else {
+        Ok(())
+    }
 }
 
 fn secret_memory(_: &Context) -> Outcome {
     use std::os::fd::FromRawFd;
     // SAFETY: Numbers only.
     let fd = sys::result(unsafe { libc::syscall(libc::SYS_memfd_secret, 0) });
-    let Ok(fd) = fd else { return skip("no memfd_secret here") };
+    let Ok(fd) = fd else {
+        return skip("no memfd_secret here");
+    };
     // SAFETY: Just created, and nobody else's.
     let fd = unsafe { std::os::fd::OwnedFd::from_raw_fd(fd as i32) };
     sys::truncate(fd.as_fd(), PAGE)?;
-    let Ok(map) = Map::file(PAGE, fd.as_fd()) else { return skip("no secret memory can be mapped") };
+    let Ok(map) = Map::file(PAGE, fd.as_fd()) else {
+        return skip("no secret memory can be mapped");
+    };
     map.write(0, b"secret");
     let (device, _) = Device::domain()?;
     check_err!(device.share(&map, RIGHT_READ), EOPNOTSUPP | EFAULT);
@@ -257,8 +315,14 @@ fn stack_and_heap(_: &Context) -> Outcome {
     let stack = [0x5au8; 3000];
     let heap = vec![0xc3u8; 200_000];
     let pieces = [
-        Piece { base: stack.as_ptr() as u64, len: 3000 },
-        Piece { base: heap.as_ptr() as u64, len: 200_000 },
+        Piece {
+            base: stack.as_ptr() as u64,
+            len: 3000,
+        },
+        Piece {
+            base: heap.as_ptr() as u64,
+            len: 200_000,
+        },
     ];
     let region = device.publish(&pieces, RIGHT_READ)?;
     let seen = device.fetch(region.id, 203_000)?;
@@ -283,7 +347,10 @@ fn copy_on_write_pages(_: &Context) -> Outcome {
         check_eq!(own.fetch(id, 5)?, b"after");
         Ok(())
     })?;
-    check!(map.bytes() == pattern(9, 4 * PAGE), "the child's region wrote into the parent");
+    check!(
+        map.bytes() == pattern(9, 4 * PAGE),
+        "the child's region wrote into the parent"
+    );
     drop(device);
     Ok(())
 }
@@ -306,8 +373,11 @@ fn pages_are_dirty(_: &Context) -> Outcome {
     let file = sys::memfd(4 * PAGE, 0)?;
     let map = Map::file(4 * PAGE, file.as_fd())?;
     let _ = map.bytes();
-    let clean: Vec<bool> =
-        map.frames()?.into_iter().map(|frame| dirty(frame).map(|d| !d)).collect::<Outcome<_>>()?;
+    let clean: Vec<bool> = map
+        .frames()?
+        .into_iter()
+        .map(|frame| dirty(frame).map(|d| !d))
+        .collect::<Outcome<_>>()?;
     if !clean.iter().all(|&clean| clean) {
         return skip("pages that were only read are dirty on this kernel");
     }
@@ -319,7 +389,11 @@ fn pages_are_dirty(_: &Context) -> Outcome {
     }
     let region = device.publish_with(
         &[map.piece()],
-        RegionCreate { rights: RIGHT_WRITE, flags: CREATE_NO_REUSE, ..Default::default() },
+        RegionCreate {
+            rights: RIGHT_WRITE,
+            flags: CREATE_NO_REUSE,
+            ..Default::default()
+        },
     )?;
     in_child(|| {
         Device::member(key)?.store(region.id, 0, &pattern(10, 4 * PAGE))?;
@@ -328,7 +402,10 @@ fn pages_are_dirty(_: &Context) -> Outcome {
     device.unpin(region.id)?;
     // Our own page table never saw a write, so only the module can have told.
     for (page, frame) in map.frames()?.into_iter().enumerate() {
-        check!(dirty(frame)?, "page {page} was written through the region and is clean");
+        check!(
+            dirty(frame)?,
+            "page {page} was written through the region and is clean"
+        );
     }
     let _ = map.advise(0, map.len(), libc::MADV_PAGEOUT);
     let file = fs::File::from(file);
@@ -389,7 +466,11 @@ fn memlock_drops_reuse_first(_: &Context) -> Outcome {
                 .map_err(|e| format!("round {round}: what is kept for reuse is in the way: {e}"))?;
             // Left for reuse, and still pinned and counted.
             device.destroy(id)?;
-            check!(sys::locked_kib()? <= 1024, "{} KiB locked", sys::locked_kib()?);
+            check!(
+                sys::locked_kib()? <= 1024,
+                "{} KiB locked",
+                sys::locked_kib()?
+            );
         }
         Ok(())
     })
@@ -404,7 +485,11 @@ fn memlock_counts_what_is_pinned(_: &Context) -> Outcome {
             let id = device
                 .publish_with(
                     &[map.piece()],
-                    RegionCreate { rights: RIGHT_READ, flags: CREATE_NO_REUSE, ..Default::default() },
+                    RegionCreate {
+                        rights: RIGHT_READ,
+                        flags: CREATE_NO_REUSE,
+                        ..Default::default()
+                    },
                 )?
                 .id;
             ids.push(id);
@@ -467,11 +552,18 @@ fn large_region(_: &Context) -> Outcome {
         map.write(page * PAGE + 17, &(page as u32).to_le_bytes());
     }
     let region = device.publish(&[map.piece()], RIGHT_READ)?;
-    check_eq!((region.length as usize, region.pages as usize), (len, len / PAGE));
+    check_eq!(
+        (region.length as usize, region.pages as usize),
+        (len, len / PAGE)
+    );
     let copy = Map::anon(len)?;
     device.copy_all(region.id, COPY_FROM_REGION, 0, &copy, 0, len)?;
     for page in 0..len / PAGE {
-        check_eq!(copy.read(page * PAGE + 17, 4), (page as u32).to_le_bytes(), "page {page}");
+        check_eq!(
+            copy.read(page * PAGE + 17, 4),
+            (page as u32).to_le_bytes(),
+            "page {page}"
+        );
     }
     Ok(())
 }

@@ -26,13 +26,26 @@ fn info(_: &Context) -> Outcome {
     check_eq!(info.max_region_bytes, MAX_REGION_BYTES);
     check!(info.max_regions > 0 && info.max_regions <= MAX_REGION_ID);
     check_eq!(info.reserved, [0, 0]);
-    for bit in [FEATURE_STRIDED, FEATURE_ATTACH, FEATURE_TRANSFER, FEATURE_REUSE] {
-        check!(info.features & bit != 0, "feature {bit:#x} is missing in {:#x}", info.features);
+    for bit in [
+        FEATURE_STRIDED,
+        FEATURE_ATTACH,
+        FEATURE_TRANSFER,
+        FEATURE_REUSE,
+    ] {
+        check!(
+            info.features & bit != 0,
+            "feature {bit:#x} is missing in {:#x}",
+            info.features
+        );
     }
     device.create()?;
     check_eq!(device.info()?, info, "with a domain");
     // All fields are outputs: what was in them does not matter.
-    let mut dirty = Info { abi_version: 77, reserved: [9, 9], ..Info::default() };
+    let mut dirty = Info {
+        abi_version: 77,
+        reserved: [9, 9],
+        ..Info::default()
+    };
     device.call(GET_INFO, &mut dirty)?;
     check_eq!(dirty, info);
     Ok(())
@@ -62,7 +75,11 @@ fn unknown_commands(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let mut words = [0u64; 32];
     for number in [13, 14, 64, 128, 255] {
-        check_err!(device.call(iowr(number, 16), &mut words), ENOTTY, "number {number}");
+        check_err!(
+            device.call(iowr(number, 16), &mut words),
+            ENOTTY,
+            "number {number}"
+        );
     }
     for kind in [0u32, 0x54, 0xCB, 0xCD] {
         let command = GET_INFO & !0xff00 | kind << 8;
@@ -88,12 +105,22 @@ impl Scene {
         let (device, _) = Device::domain()?;
         let map = Map::filled(2 * PAGE, 1)?;
         let other = Map::filled(2 * PAGE, 2)?;
-        let rest =
-            RegionCreate { rights: RIGHT_READ | RIGHT_WRITE, uses: 1000, ..Default::default() };
+        let rest = RegionCreate {
+            rights: RIGHT_READ | RIGHT_WRITE,
+            uses: 1000,
+            ..Default::default()
+        };
         let id = device.publish_with(&[map.piece()], rest)?.id;
         let second = device.publish_with(&[other.piece()], rest)?.id;
         let pieces = [other.piece()];
-        Ok(Self { device, map, other, pieces, id, second })
+        Ok(Self {
+            device,
+            map,
+            other,
+            pieces,
+            id,
+            second,
+        })
     }
 
     fn create(&self) -> RegionCreate {
@@ -117,7 +144,10 @@ impl Scene {
     }
 
     fn layout() -> Layout {
-        Layout { block: 64, ..Default::default() }
+        Layout {
+            block: 64,
+            ..Default::default()
+        }
     }
 
     fn strided(&self, layout: &Layout) -> CopyStrided {
@@ -131,7 +161,12 @@ impl Scene {
     }
 
     fn transfer(&self) -> Transfer {
-        Transfer { source: self.id, destination: self.second, length: 64, ..Default::default() }
+        Transfer {
+            source: self.id,
+            destination: self.second,
+            length: 64,
+            ..Default::default()
+        }
     }
 }
 
@@ -140,31 +175,99 @@ fn unknown_flags(_: &Context) -> Outcome {
     let (device, id) = (&scene.device, scene.id);
     let fresh = Device::open()?;
     for bit in [8u32, 16, 31].map(|n| 1 << n) {
-        let mut create = DomainCreate { flags: bit, ..Default::default() };
-        check_err!(fresh.call(DOMAIN_CREATE, &mut create), EINVAL, "DOMAIN_CREATE {bit:#x}");
-        let mut join = DomainJoin { flags: JOIN_BY_KEY | bit, key: [7; 16], ..Default::default() };
-        check_err!(fresh.call(DOMAIN_JOIN, &mut join), EINVAL, "DOMAIN_JOIN {bit:#x}");
-        let mut leave = DomainLeave { flags: bit, ..Default::default() };
-        check_err!(device.call(DOMAIN_LEAVE, &mut leave), EINVAL, "DOMAIN_LEAVE {bit:#x}");
-        let mut region = RegionCreate { flags: bit, ..scene.create() };
-        check_err!(device.call(REGION_CREATE, &mut region), EINVAL, "REGION_CREATE {bit:#x}");
-        let mut region = RegionCreate { rights: RIGHT_READ | bit, ..scene.create() };
-        check_err!(device.call(REGION_CREATE, &mut region), EINVAL, "rights {bit:#x}");
+        let mut create = DomainCreate {
+            flags: bit,
+            ..Default::default()
+        };
+        check_err!(
+            fresh.call(DOMAIN_CREATE, &mut create),
+            EINVAL,
+            "DOMAIN_CREATE {bit:#x}"
+        );
+        let mut join = DomainJoin {
+            flags: JOIN_BY_KEY | bit,
+            key: [7; 16],
+            ..Default::default()
+        };
+        check_err!(
+            fresh.call(DOMAIN_JOIN, &mut join),
+            EINVAL,
+            "DOMAIN_JOIN {bit:#x}"
+        );
+        let mut leave = DomainLeave {
+            flags: bit,
+            ..Default::default()
+        };
+        check_err!(
+            device.call(DOMAIN_LEAVE, &mut leave),
+            EINVAL,
+            "DOMAIN_LEAVE {bit:#x}"
+        );
+        let mut region = RegionCreate {
+            flags: bit,
+            ..scene.create()
+        };
+        check_err!(
+            device.call(REGION_CREATE, &mut region),
+            EINVAL,
+            "REGION_CREATE {bit:#x}"
+        );
+        let mut region = RegionCreate {
+            rights: RIGHT_READ | bit,
+            ..scene.create()
+        };
+        check_err!(
+            device.call(REGION_CREATE, &mut region),
+            EINVAL,
+            "rights {bit:#x}"
+        );
         let mut destroy = RegionDestroy { id, flags: bit };
-        check_err!(device.call(REGION_DESTROY, &mut destroy), EINVAL, "REGION_DESTROY {bit:#x}");
+        check_err!(
+            device.call(REGION_DESTROY, &mut destroy),
+            EINVAL,
+            "REGION_DESTROY {bit:#x}"
+        );
         check_err!(device.wait(id, bit, 0).0, EINVAL, "REGION_WAIT {bit:#x}");
-        let mut count = RegionUse { id, flags: bit, count: 1, uses_left: 0 };
-        check_err!(device.call(REGION_USE, &mut count), EINVAL, "REGION_USE {bit:#x}");
+        let mut count = RegionUse {
+            id,
+            flags: bit,
+            count: 1,
+            uses_left: 0,
+        };
+        check_err!(
+            device.call(REGION_USE, &mut count),
+            EINVAL,
+            "REGION_USE {bit:#x}"
+        );
         let mut copy = scene.copy();
         copy.flags |= bit;
-        check_err!(device.call(REGION_COPY, &mut copy), EINVAL, "REGION_COPY {bit:#x}");
+        check_err!(
+            device.call(REGION_COPY, &mut copy),
+            EINVAL,
+            "REGION_COPY {bit:#x}"
+        );
         let layout = Scene::layout();
         let mut strided = scene.strided(&layout);
         strided.flags |= bit;
-        check_err!(device.call(REGION_COPY_STRIDED, &mut strided), EINVAL, "STRIDED {bit:#x}");
-        let mut transfer = Transfer { flags: bit, ..scene.transfer() };
-        check_err!(device.call(TRANSFER, &mut transfer), EINVAL, "TRANSFER {bit:#x}");
-        check_err!(device.attach(id, RIGHT_READ | bit), EINVAL, "REGION_ATTACH {bit:#x}");
+        check_err!(
+            device.call(REGION_COPY_STRIDED, &mut strided),
+            EINVAL,
+            "STRIDED {bit:#x}"
+        );
+        let mut transfer = Transfer {
+            flags: bit,
+            ..scene.transfer()
+        };
+        check_err!(
+            device.call(TRANSFER, &mut transfer),
+            EINVAL,
+            "TRANSFER {bit:#x}"
+        );
+        check_err!(
+            device.attach(id, RIGHT_READ | bit),
+            EINVAL,
+            "REGION_ATTACH {bit:#x}"
+        );
     }
     // Nothing happened: the region is there with all its uses.
     check_eq!(device.region_info(id)?.uses_left, 1000);
@@ -175,33 +278,73 @@ fn reserved_fields(_: &Context) -> Outcome {
     let scene = Scene::new()?;
     let (device, id) = (&scene.device, scene.id);
     let fresh = Device::open()?;
-    let mut create = DomainCreate { reserved: 1, ..Default::default() };
+    let mut create = DomainCreate {
+        reserved: 1,
+        ..Default::default()
+    };
     check_err!(fresh.call(DOMAIN_CREATE, &mut create), EINVAL);
-    let mut join = DomainJoin { flags: JOIN_BY_KEY, reserved: 1, ..Default::default() };
+    let mut join = DomainJoin {
+        flags: JOIN_BY_KEY,
+        reserved: 1,
+        ..Default::default()
+    };
     check_err!(fresh.call(DOMAIN_JOIN, &mut join), EINVAL);
-    let mut join = DomainJoin { flags: JOIN_BY_KEY, fd: 3, ..Default::default() };
+    let mut join = DomainJoin {
+        flags: JOIN_BY_KEY,
+        fd: 3,
+        ..Default::default()
+    };
     check_err!(fresh.call(DOMAIN_JOIN, &mut join), EINVAL);
-    let mut leave = DomainLeave { reserved: 1, ..Default::default() };
+    let mut leave = DomainLeave {
+        reserved: 1,
+        ..Default::default()
+    };
     check_err!(device.call(DOMAIN_LEAVE, &mut leave), EINVAL);
-    let mut region = RegionCreate { reserved: 1, ..scene.create() };
+    let mut region = RegionCreate {
+        reserved: 1,
+        ..scene.create()
+    };
     check_err!(device.call(REGION_CREATE, &mut region), EINVAL);
-    let mut wait = RegionWait { id, reserved: 1, ..Default::default() };
+    let mut wait = RegionWait {
+        id,
+        reserved: 1,
+        ..Default::default()
+    };
     check_err!(device.call(REGION_WAIT, &mut wait), EINVAL);
-    let mut copy = RegionCopy { reserved: 1, ..scene.copy() };
+    let mut copy = RegionCopy {
+        reserved: 1,
+        ..scene.copy()
+    };
     check_err!(device.call(REGION_COPY, &mut copy), EINVAL);
-    let mut copy = RegionCopy { reserved2: 1, ..scene.copy() };
+    let mut copy = RegionCopy {
+        reserved2: 1,
+        ..scene.copy()
+    };
     check_err!(device.call(REGION_COPY, &mut copy), EINVAL);
     let layout = Scene::layout();
-    let mut strided = CopyStrided { reserved: 1, ..scene.strided(&layout) };
+    let mut strided = CopyStrided {
+        reserved: 1,
+        ..scene.strided(&layout)
+    };
     check_err!(device.call(REGION_COPY_STRIDED, &mut strided), EINVAL);
-    let layout = Layout { reserved: 1, ..Scene::layout() };
+    let layout = Layout {
+        reserved: 1,
+        ..Scene::layout()
+    };
     let mut strided = scene.strided(&layout);
     check_err!(device.call(REGION_COPY_STRIDED, &mut strided), EINVAL);
     let mut layout = Scene::layout();
     layout.streams[3].count = 1;
     let mut strided = scene.strided(&layout);
-    check_err!(device.call(REGION_COPY_STRIDED, &mut strided), EINVAL, "a stream beyond the count");
-    let mut transfer = Transfer { reserved: 1, ..scene.transfer() };
+    check_err!(
+        device.call(REGION_COPY_STRIDED, &mut strided),
+        EINVAL,
+        "a stream beyond the count"
+    );
+    let mut transfer = Transfer {
+        reserved: 1,
+        ..scene.transfer()
+    };
     check_err!(device.call(TRANSFER, &mut transfer), EINVAL);
     Ok(())
 }
@@ -237,11 +380,17 @@ fn short_structures(_: &Context) -> Outcome {
     let mut words = [0u64; 64];
     for (command, name) in COMMANDS {
         // On the file for which the command could otherwise work.
-        let device = if command == DOMAIN_CREATE || command == DOMAIN_JOIN { &fresh } else { &joined };
+        let device = if command == DOMAIN_CREATE || command == DOMAIN_JOIN {
+            &fresh
+        } else {
+            &joined
+        };
         let full = size_of_command(command);
         for size in [0, 1, 4, full / 2, full - 4, full - 1] {
             check_err!(
-                device.call(with_size(command, size), &mut words), EINVAL, "{name} of {size} bytes"
+                device.call(with_size(command, size), &mut words),
+                EINVAL,
+                "{name} of {size} bytes"
             );
         }
     }
@@ -252,12 +401,21 @@ fn short_structures(_: &Context) -> Outcome {
 fn long_structures(_: &Context) -> Outcome {
     #[repr(C)]
     struct Long<T>(T, [u8; 1024]);
-    fn call<T>(device: &Device, command: u32, argument: T, extra: u32, at: Option<u32>) -> Result<T, nix::errno::Errno> {
+    fn call<T>(
+        device: &Device,
+        command: u32,
+        argument: T,
+        extra: u32,
+        at: Option<u32>,
+    ) -> Result<T, nix::errno::Errno> {
         let mut long = Long(argument, [0; 1024]);
         if let Some(at) = at {
             long.1[at as usize] = 1;
         }
-        device.call(with_size(command, size_of_command(command) + extra), &mut long)?;
+        device.call(
+            with_size(command, size_of_command(command) + extra),
+            &mut long,
+        )?;
         Ok(long.0)
     }
     for extra in [1, 4, 8, 64, 1000] {
@@ -269,46 +427,147 @@ fn long_structures(_: &Context) -> Outcome {
             macro_rules! tail {
                 ($device:expr, $command:ident, $argument:expr) => {
                     check_err!(
-                        call($device, $command, $argument, extra, Some(at)).map(drop), E2BIG,
-                        "{} + {extra} bytes, non-zero at {at}", stringify!($command)
+                        call($device, $command, $argument, extra, Some(at)).map(drop),
+                        E2BIG,
+                        "{} + {extra} bytes, non-zero at {at}",
+                        stringify!($command)
                     );
                 };
             }
             tail!(device, GET_INFO, Info::default());
             tail!(&fresh, DOMAIN_CREATE, DomainCreate::default());
-            tail!(&fresh, DOMAIN_JOIN, DomainJoin { flags: JOIN_BY_KEY, ..Default::default() });
+            tail!(
+                &fresh,
+                DOMAIN_JOIN,
+                DomainJoin {
+                    flags: JOIN_BY_KEY,
+                    ..Default::default()
+                }
+            );
             tail!(device, DOMAIN_LEAVE, DomainLeave::default());
             tail!(device, REGION_CREATE, scene.create());
             tail!(device, REGION_DESTROY, RegionDestroy { id, flags: 0 });
-            tail!(device, REGION_WAIT, RegionWait { id, ..Default::default() });
-            tail!(device, REGION_INFO, RegionInfo { id, ..Default::default() });
-            tail!(device, REGION_USE, RegionUse { id, count: 1, ..Default::default() });
+            tail!(
+                device,
+                REGION_WAIT,
+                RegionWait {
+                    id,
+                    ..Default::default()
+                }
+            );
+            tail!(
+                device,
+                REGION_INFO,
+                RegionInfo {
+                    id,
+                    ..Default::default()
+                }
+            );
+            tail!(
+                device,
+                REGION_USE,
+                RegionUse {
+                    id,
+                    count: 1,
+                    ..Default::default()
+                }
+            );
             tail!(device, REGION_COPY, scene.copy());
             tail!(device, REGION_COPY_STRIDED, scene.strided(&layout));
             tail!(device, TRANSFER, scene.transfer());
-            tail!(device, REGION_ATTACH, RegionAttach { id, access: 1, ..Default::default() });
+            tail!(
+                device,
+                REGION_ATTACH,
+                RegionAttach {
+                    id,
+                    access: 1,
+                    ..Default::default()
+                }
+            );
         }
-        check_eq!(call(device, GET_INFO, Info::default(), extra, None)?, device.info()?);
+        check_eq!(
+            call(device, GET_INFO, Info::default(), extra, None)?,
+            device.info()?
+        );
         let fresh = Device::open()?;
         let key = call(&fresh, DOMAIN_CREATE, DomainCreate::default(), extra, None)?.key;
         let joining = Device::open()?;
-        let join = DomainJoin { flags: JOIN_BY_KEY, key, ..Default::default() };
+        let join = DomainJoin {
+            flags: JOIN_BY_KEY,
+            key,
+            ..Default::default()
+        };
         call(&joining, DOMAIN_JOIN, join, extra, None)?;
         call(&joining, DOMAIN_LEAVE, DomainLeave::default(), extra, None)?;
         let region = call(device, REGION_CREATE, scene.create(), extra, None)?;
-        check!(region.id != 0 && region.length == 2 * PAGE as u64, "{region:?}");
-        call(device, REGION_DESTROY, RegionDestroy { id: region.id, flags: 0 }, extra, None)?;
-        let info = call(device, REGION_INFO, RegionInfo { id, ..Default::default() }, extra, None)?;
+        check!(
+            region.id != 0 && region.length == 2 * PAGE as u64,
+            "{region:?}"
+        );
+        call(
+            device,
+            REGION_DESTROY,
+            RegionDestroy {
+                id: region.id,
+                flags: 0,
+            },
+            extra,
+            None,
+        )?;
+        let info = call(
+            device,
+            REGION_INFO,
+            RegionInfo {
+                id,
+                ..Default::default()
+            },
+            extra,
+            None,
+        )?;
         check_eq!(info.length, 2 * PAGE as u64);
-        let count = RegionUse { id, count: 1, ..Default::default() };
+        let count = RegionUse {
+            id,
+            count: 1,
+            ..Default::default()
+        };
         check_eq!(call(device, REGION_USE, count, extra, None)?.uses_left, 999);
-        check_eq!(call(device, REGION_COPY, scene.copy(), extra, None)?.done, 64);
-        check_eq!(call(device, REGION_COPY_STRIDED, scene.strided(&layout), extra, None)?.done, 64);
-        check_eq!(call(device, TRANSFER, scene.transfer(), extra, None)?.done, 64);
-        let attach = RegionAttach { id, access: RIGHT_READ, ..Default::default() };
+        check_eq!(
+            call(device, REGION_COPY, scene.copy(), extra, None)?.done,
+            64
+        );
+        check_eq!(
+            call(
+                device,
+                REGION_COPY_STRIDED,
+                scene.strided(&layout),
+                extra,
+                None
+            )?
+            .done,
+            64
+        );
+        check_eq!(
+            call(device, TRANSFER, scene.transfer(), extra, None)?.done,
+            64
+        );
+        let attach = RegionAttach {
+            id,
+            access: RIGHT_READ,
+            ..Default::default()
+        };
         check!(call(device, REGION_ATTACH, attach, extra, None)?.map_length > 0);
         check_err!(
-            call(device, REGION_WAIT, RegionWait { id, ..Default::default() }, extra, None).map(drop),
+            call(
+                device,
+                REGION_WAIT,
+                RegionWait {
+                    id,
+                    ..Default::default()
+                },
+                extra,
+                None
+            )
+            .map(drop),
             ETIMEDOUT
         );
     }
@@ -323,36 +582,97 @@ fn bad_addresses(_: &Context) -> Outcome {
     gone.protect(0, PAGE, libc::PROT_NONE)?;
     let half = Map::anon(2 * PAGE)?;
     half.protect(PAGE, PAGE, libc::PROT_NONE)?;
-    let addresses =
-        [0, 8, gone.addr(), half.addr() + PAGE as u64 - 4, 0xffff_8880_0000_0000, u64::MAX - 7];
+    let addresses = [
+        0,
+        8,
+        gone.addr(),
+        half.addr() + PAGE as u64 - 4,
+        0xffff_8880_0000_0000,
+        u64::MAX - 7,
+    ];
     for (command, name) in COMMANDS {
-        let device = if command == DOMAIN_CREATE || command == DOMAIN_JOIN { &fresh } else { device };
+        let device = if command == DOMAIN_CREATE || command == DOMAIN_JOIN {
+            &fresh
+        } else {
+            device
+        };
         for address in addresses {
-            check_err!(device.raw(command, address), EFAULT, "{name} at {address:#x}");
+            check_err!(
+                device.raw(command, address),
+                EFAULT,
+                "{name} at {address:#x}"
+            );
         }
     }
     // The arrays and layouts that structures point to.
     for address in addresses {
-        let mut region = RegionCreate { iov: address, ..scene.create() };
-        check_err!(device.call(REGION_CREATE, &mut region), EFAULT, "pieces at {address:#x}");
-        let mut copy = RegionCopy { iov: address, ..scene.copy() };
-        check_err!(device.call(REGION_COPY, &mut copy), EFAULT, "pieces at {address:#x}");
+        let mut region = RegionCreate {
+            iov: address,
+            ..scene.create()
+        };
+        check_err!(
+            device.call(REGION_CREATE, &mut region),
+            EFAULT,
+            "pieces at {address:#x}"
+        );
+        let mut copy = RegionCopy {
+            iov: address,
+            ..scene.copy()
+        };
+        check_err!(
+            device.call(REGION_COPY, &mut copy),
+            EFAULT,
+            "pieces at {address:#x}"
+        );
         if address != 0 {
             let layout = Scene::layout();
-            let mut strided = CopyStrided { region_layout: address, ..scene.strided(&layout) };
-            check_err!(device.call(REGION_COPY_STRIDED, &mut strided), EFAULT, "layout {address:#x}");
-            let mut strided = CopyStrided { user_layout: address, ..scene.strided(&layout) };
-            check_err!(device.call(REGION_COPY_STRIDED, &mut strided), EFAULT, "layout {address:#x}");
+            let mut strided = CopyStrided {
+                region_layout: address,
+                ..scene.strided(&layout)
+            };
+            check_err!(
+                device.call(REGION_COPY_STRIDED, &mut strided),
+                EFAULT,
+                "layout {address:#x}"
+            );
+            let mut strided = CopyStrided {
+                user_layout: address,
+                ..scene.strided(&layout)
+            };
+            check_err!(
+                device.call(REGION_COPY_STRIDED, &mut strided),
+                EFAULT,
+                "layout {address:#x}"
+            );
         }
     }
     for address in [0, 8, gone.addr(), 0xffff_8880_0000_0000, u64::MAX - 7] {
-        let piece = [Piece { base: address, len: 64 }];
-        check_err!(device.copy(scene.id, COPY_FROM_REGION, 0, 64, &piece), EFAULT, "{address:#x}");
-        check_err!(device.copy(scene.id, COPY_TO_REGION, 0, 64, &piece), EFAULT, "{address:#x}");
+        let piece = [Piece {
+            base: address,
+            len: 64,
+        }];
+        check_err!(
+            device.copy(scene.id, COPY_FROM_REGION, 0, 64, &piece),
+            EFAULT,
+            "{address:#x}"
+        );
+        check_err!(
+            device.copy(scene.id, COPY_TO_REGION, 0, 64, &piece),
+            EFAULT,
+            "{address:#x}"
+        );
         if address == gone.addr() {
-            check_err!(device.publish(&piece, RIGHT_READ), EACCES, "memory without any protection");
+            check_err!(
+                device.publish(&piece, RIGHT_READ),
+                EACCES,
+                "memory without any protection"
+            );
         } else {
-            check_err!(device.publish(&piece, RIGHT_READ), EFAULT, "memory at {address:#x}");
+            check_err!(
+                device.publish(&piece, RIGHT_READ),
+                EFAULT,
+                "memory at {address:#x}"
+            );
         }
     }
     check_eq!(scene.map.bytes(), crate::rng::pattern(1, 2 * PAGE));
@@ -398,7 +718,10 @@ fn without_domain(_: &Context) -> Outcome {
     check_err!(lone.region_info(id), ENOTCONN);
     check_err!(lone.count_down(id, 1), ENOTCONN);
     check_err!(lone.call(REGION_COPY, &mut scene.copy()), ENOTCONN);
-    check_err!(lone.call(REGION_COPY_STRIDED, &mut scene.strided(&layout)), ENOTCONN);
+    check_err!(
+        lone.call(REGION_COPY_STRIDED, &mut scene.strided(&layout)),
+        ENOTCONN
+    );
     check_err!(lone.call(TRANSFER, &mut scene.transfer()), ENOTCONN);
     check_err!(lone.attach(id, RIGHT_READ), ENOTCONN);
     check!(lone.info().is_ok());
@@ -418,7 +741,11 @@ fn unaligned_argument(_: &Context) -> Outcome {
     let byte = map.read(0, 1);
     // SAFETY: One byte that outlives the call.
     let wrote = sys::result(unsafe {
-        libc::write(std::os::fd::AsRawFd::as_raw_fd(&device.as_fd()), byte.as_ptr().cast(), 1)
+        libc::write(
+            std::os::fd::AsRawFd::as_raw_fd(&device.as_fd()),
+            byte.as_ptr().cast(),
+            1,
+        )
     } as i64);
     check_err!(wrote, EINVAL);
     Ok(())

@@ -38,9 +38,11 @@ fn rights(_: &Context) -> Outcome {
             check_eq!(copy(both, COPY_TO_REGION)?, 64);
             // Rights are checked before the length is: not even an empty copy.
             check_err!(peer.copy(read, COPY_TO_REGION, 0, 0, &[]), EACCES);
-            let layout = Layout { block: 8, ..Default::default() };
-            let strided =
-                |id, flag| peer.strided(id, flag, Some(&layout), buffer.addr(), None, 0);
+            let layout = Layout {
+                block: 8,
+                ..Default::default()
+            };
+            let strided = |id, flag| peer.strided(id, flag, Some(&layout), buffer.addr(), None, 0);
             check_eq!(strided(read, COPY_FROM_REGION)?, 8);
             check_err!(strided(read, COPY_TO_REGION), EACCES);
             check_err!(strided(write, COPY_FROM_REGION), EACCES);
@@ -67,18 +69,30 @@ fn read_only_memory(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ)?;
     check_eq!(device.fetch(id, 3 * PAGE)?, pattern(1, 3 * PAGE));
     check_err!(device.publish(&[map.piece()], RIGHT_WRITE), EACCES);
-    check_err!(device.publish(&[map.piece()], RIGHT_READ | RIGHT_WRITE), EACCES);
+    check_err!(
+        device.publish(&[map.piece()], RIGHT_READ | RIGHT_WRITE),
+        EACCES
+    );
     // One read-only piece among writable ones is enough.
     let writable = Map::anon(PAGE)?;
     let pieces = [writable.piece(), map.part(PAGE, 1), writable.piece()];
     check_err!(device.publish(&pieces, RIGHT_WRITE), EACCES);
     // Never touched, so it is the zero page: it can be read, too.
-    let zero = Map::new(PAGE, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None, 0)?;
+    let zero = Map::new(
+        PAGE,
+        libc::PROT_READ,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        None,
+        0,
+    )?;
     let id = device.share(&zero, RIGHT_READ)?;
     check_eq!(device.fetch(id, PAGE)?, vec![0; PAGE]);
     // A constant of the program.
     static CONSTANT: [u8; 5000] = [0xab; 5000];
-    let piece = Piece { base: CONSTANT.as_ptr() as u64, len: 5000 };
+    let piece = Piece {
+        base: CONSTANT.as_ptr() as u64,
+        len: 5000,
+    };
     let id = device.publish(&[piece], RIGHT_READ)?.id;
     check_eq!(device.fetch(id, 5000)?, CONSTANT);
     check_err!(device.publish(&[piece], RIGHT_WRITE), EACCES);
@@ -99,9 +113,18 @@ fn not_mapped(_: &Context) -> Outcome {
     let map = Map::anon(5 * PAGE)?;
     map.unmap(2 * PAGE, PAGE)?;
     check_err!(device.publish(&[map.piece()], RIGHT_READ), EFAULT);
-    check_err!(device.publish(&[map.part(2 * PAGE, PAGE)], RIGHT_READ), EFAULT);
-    check_err!(device.publish(&[map.part(2 * PAGE - 1, 2)], RIGHT_READ), EFAULT);
-    check_err!(device.publish(&[map.part(0, PAGE), map.part(2 * PAGE, 1)], RIGHT_READ), EFAULT);
+    check_err!(
+        device.publish(&[map.part(2 * PAGE, PAGE)], RIGHT_READ),
+        EFAULT
+    );
+    check_err!(
+        device.publish(&[map.part(2 * PAGE - 1, 2)], RIGHT_READ),
+        EFAULT
+    );
+    check_err!(
+        device.publish(&[map.part(0, PAGE), map.part(2 * PAGE, 1)], RIGHT_READ),
+        EFAULT
+    );
     let fine = [map.part(0, 2 * PAGE), map.part(3 * PAGE, 2 * PAGE)];
     check_eq!(device.publish(&fine, RIGHT_READ)?.length, 4 * PAGE as u64);
     Ok(())
@@ -127,13 +150,31 @@ fn piece_counts(_: &Context) -> Outcome {
 fn too_long(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let map = Map::anon(PAGE)?;
-    let piece = |len| Piece { base: map.addr(), len };
-    check_err!(device.publish(&[piece(MAX_REGION_BYTES + 1)], RIGHT_READ), EOVERFLOW);
-    check_err!(device.publish(&[piece(MAX_REGION_BYTES), piece(1)], RIGHT_READ), EOVERFLOW);
-    check_err!(device.publish(&[piece(1 << 63), piece(1 << 63)], RIGHT_READ), EOVERFLOW);
-    check_err!(device.publish(&[piece(u64::MAX), piece(2)], RIGHT_READ), EOVERFLOW);
+    let piece = |len| Piece {
+        base: map.addr(),
+        len,
+    };
+    check_err!(
+        device.publish(&[piece(MAX_REGION_BYTES + 1)], RIGHT_READ),
+        EOVERFLOW
+    );
+    check_err!(
+        device.publish(&[piece(MAX_REGION_BYTES), piece(1)], RIGHT_READ),
+        EOVERFLOW
+    );
+    check_err!(
+        device.publish(&[piece(1 << 63), piece(1 << 63)], RIGHT_READ),
+        EOVERFLOW
+    );
+    check_err!(
+        device.publish(&[piece(u64::MAX), piece(2)], RIGHT_READ),
+        EOVERFLOW
+    );
     // Not too long by the number, but nothing is mapped there.
-    check_err!(device.publish(&[piece(MAX_REGION_BYTES)], RIGHT_READ), EFAULT | ENOMEM);
+    check_err!(
+        device.publish(&[piece(MAX_REGION_BYTES)], RIGHT_READ),
+        EFAULT | ENOMEM
+    );
     Ok(())
 }
 
@@ -148,14 +189,21 @@ fn empty(_: &Context) -> Outcome {
     let region = device.publish(&[nothing; 3], RIGHT_READ)?;
     check_eq!((region.length, region.pages), (0, 0));
     check_eq!(device.copy(region.id, COPY_FROM_REGION, 0, 0, &[])?, 0);
-    check_err!(device.copy(region.id, COPY_FROM_REGION, 0, 1, &[map.piece()]), ERANGE);
+    check_err!(
+        device.copy(region.id, COPY_FROM_REGION, 0, 1, &[map.piece()]),
+        ERANGE
+    );
     Ok(())
 }
 
 fn info_describes(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::filled(4 * PAGE, 1)?;
-    let rest = RegionCreate { rights: RIGHT_READ, uses: 7, ..Default::default() };
+    let rest = RegionCreate {
+        rights: RIGHT_READ,
+        uses: 7,
+        ..Default::default()
+    };
     // 10 bytes of the first page, all of the second, one of the third.
     let made = device.publish_with(&[map.part(PAGE - 10, PAGE + 11)], rest)?;
     check!(made.id >= 1 && made.id <= MAX_REGION_ID, "{made:?}");
@@ -165,7 +213,10 @@ fn info_describes(_: &Context) -> Outcome {
         check_eq!(info.length, made.length);
         check_eq!(info.pages, 3);
         check!((1..=3).contains(&info.runs), "runs {}", info.runs);
-        check_eq!((info.uses_left, info.state, info.rights), (7, 0, RIGHT_READ));
+        check_eq!(
+            (info.uses_left, info.state, info.rights),
+            (7, 0, RIGHT_READ)
+        );
         Ok(())
     })?;
     check_err!(device.region_info(0), ENOENT);
@@ -225,7 +276,11 @@ fn random_pieces(context: &Context) -> Outcome {
         let seen = device.fetch(region.id, expected.len())?;
         if seen != expected {
             let at = seen.iter().zip(&expected).position(|(a, b)| a != b);
-            check!(false, "seed {}, round {round}: byte {at:?} of {count} pieces", context.seed);
+            check!(
+                false,
+                "seed {}, round {round}: byte {at:?} of {count} pieces",
+                context.seed
+            );
         }
         match rng.below(3) {
             0 => device.unpin(region.id)?,
@@ -234,7 +289,10 @@ fn random_pieces(context: &Context) -> Outcome {
         }
         // The peer's view of a part, now and then.
         if round % 30 == 0 && !expected.is_empty() {
-            let rights = RegionCreate { rights: RIGHT_READ, ..Default::default() };
+            let rights = RegionCreate {
+                rights: RIGHT_READ,
+                ..Default::default()
+            };
             let region = device.publish_with(&pieces, rights)?;
             let start = rng.index(expected.len());
             let len = rng.index(expected.len() - start + 1);
@@ -242,7 +300,10 @@ fn random_pieces(context: &Context) -> Outcome {
                 let peer = Device::member(key)?;
                 let buffer = Map::anon((len + 1).next_multiple_of(PAGE))?;
                 peer.copy_all(region.id, COPY_FROM_REGION, start as u64, &buffer, 0, len)?;
-                check!(buffer.read(0, len) == expected[start..start + len], "round {round}");
+                check!(
+                    buffer.read(0, len) == expected[start..start + len],
+                    "round {round}"
+                );
                 Ok(())
             })?;
         }
@@ -254,11 +315,15 @@ fn thousand_pieces(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     // Every piece on a page of its own, at a different offset and of a different length.
     let map = Map::filled(1024 * PAGE, 12)?;
-    let pieces: Vec<Piece> =
-        (0..1024).map(|i| map.part(i * PAGE + i % 97, 1 + i % 3000)).collect();
+    let pieces: Vec<Piece> = (0..1024)
+        .map(|i| map.part(i * PAGE + i % 97, 1 + i % 3000))
+        .collect();
     let expected = gathered(&map, &pieces);
     let region = device.publish(&pieces, RIGHT_READ | RIGHT_WRITE)?;
-    check_eq!((region.length as usize, region.pages), (expected.len(), 1024));
+    check_eq!(
+        (region.length as usize, region.pages),
+        (expected.len(), 1024)
+    );
     in_child(|| {
         let peer = Device::member(key)?;
         check!(peer.fetch(region.id, expected.len())? == expected);
@@ -273,7 +338,10 @@ fn thousand_pieces(_: &Context) -> Outcome {
     for i in 0..1024 {
         let start = i * PAGE + i % 97 + 1 + i % 3000;
         let len = (i + 1) * PAGE - start;
-        check!(map.read(start, len) == before[start..start + len], "behind piece {i}");
+        check!(
+            map.read(start, len) == before[start..start + len],
+            "behind piece {i}"
+        );
     }
     Ok(())
 }
@@ -296,7 +364,11 @@ fn ids_are_not_soon_reused(_: &Context) -> Outcome {
     for _ in 0..500 {
         let id = device.share(&map, RIGHT_READ)?;
         check!((1..=MAX_REGION_ID).contains(&id), "id {id}");
-        check!(seen.insert(id), "id {id} came again after {} regions", seen.len());
+        check!(
+            seen.insert(id),
+            "id {id} came again after {} regions",
+            seen.len()
+        );
         device.destroy(id)?;
         check_err!(device.region_info(id), ENOENT);
     }
@@ -308,7 +380,11 @@ fn replaces(_: &Context) -> Outcome {
     let map = Map::filled(2 * PAGE, 15)?;
     let before = Stats::read()?;
     let first = device.share(&map, RIGHT_READ)?;
-    let rest = RegionCreate { rights: RIGHT_READ, replaces: first, ..Default::default() };
+    let rest = RegionCreate {
+        rights: RIGHT_READ,
+        replaces: first,
+        ..Default::default()
+    };
     let second = device.publish_with(&[map.piece()], rest)?;
     check!(second.id != first);
     // The pages of what is replaced are found again in the same step.
@@ -323,11 +399,19 @@ fn replaces(_: &Context) -> Outcome {
     in_child(|| {
         let peer = Device::member(key)?;
         let own = Map::anon(PAGE)?;
-        let rest = RegionCreate { rights: RIGHT_READ, replaces: third.id, ..Default::default() };
+        let rest = RegionCreate {
+            rights: RIGHT_READ,
+            replaces: third.id,
+            ..Default::default()
+        };
         let _ = peer.publish_with(&[own.piece()], rest);
         Ok(())
     })?;
-    check_eq!(device.fetch(third.id, 100)?, map.read(0, 100), "replaced by a stranger");
+    check_eq!(
+        device.fetch(third.id, 100)?,
+        map.read(0, 100),
+        "replaced by a stranger"
+    );
     Ok(())
 }
 
@@ -379,7 +463,11 @@ fn many_regions_of_one_page(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let map = Map::filled(PAGE, 18)?;
     let ids: Vec<u32> = (0..200)
-        .map(|i| device.publish(&[map.part(i, 1)], RIGHT_READ).map(|region| region.id))
+        .map(|i| {
+            device
+                .publish(&[map.part(i, 1)], RIGHT_READ)
+                .map(|region| region.id)
+        })
         .collect::<Result<_, _>>()?;
     for (i, id) in ids.iter().enumerate() {
         check_eq!(device.fetch(*id, 1)?, map.read(i, 1), "region {i}");
@@ -399,7 +487,10 @@ fn failed_create_leaves_nothing(_: &Context) -> Outcome {
     pieces.push(map.part(299 * PAGE, 1));
     check_err!(device.publish(&pieces, RIGHT_READ), EFAULT);
     let after = Stats::read()?;
-    check_eq!(after.since(&before, "pins")?, after.since(&before, "unpins")?);
+    check_eq!(
+        after.since(&before, "pins")?,
+        after.since(&before, "unpins")?
+    );
     check_eq!(after.since(&before, "regions")?, 0);
     let _ = device.as_fd();
     Ok(())

@@ -48,7 +48,10 @@ fn broadcast_pins_once(_: &Context) -> Outcome {
                     let id = board.get(1) as u32;
                     buffer.fill(0);
                     let flags = COPY_FROM_REGION | COPY_COUNT_USE;
-                    check_eq!(peer.copy(id, flags, 0, LEN as u64, &[buffer.piece()])?, LEN as u64);
+                    check_eq!(
+                        peer.copy(id, flags, 0, LEN as u64, &[buffer.piece()])?,
+                        LEN as u64
+                    );
                     check!(buffer.bytes() == pattern(round, LEN), "round {round}");
                     board.bump(2);
                 }
@@ -60,13 +63,19 @@ fn broadcast_pins_once(_: &Context) -> Outcome {
     for (round, pages) in [(1, (LEN / PAGE) as i64), (2, 0)] {
         map.write(0, &pattern(round, LEN));
         let ((), pins) = growth("pins", || {
-            let rest =
-                RegionCreate { rights: RIGHT_READ, uses: LEAVES as u32, ..Default::default() };
+            let rest = RegionCreate {
+                rights: RIGHT_READ,
+                uses: LEAVES as u32,
+                ..Default::default()
+            };
             let region = device.publish_with(&[map.piece()], rest)?;
             check_eq!(reused(&region), round == 2);
             board.set(1, region.id.into());
             board.set(0, round);
-            check_eq!(device.wait(region.id, WAIT_DESTROY, 30_000_000_000).0, Ok(()));
+            check_eq!(
+                device.wait(region.id, WAIT_DESTROY, 30_000_000_000).0,
+                Ok(())
+            );
             board.await_at_least(2, round * LEAVES as u64)?;
             Ok(())
         })?;
@@ -118,7 +127,10 @@ fn other_buffers_are_not_found(_: &Context) -> Outcome {
     for other in others {
         let region = device.publish(other, RIGHT_READ)?;
         let expected = crate::region::gathered(&map, other);
-        check!(device.fetch(region.id, expected.len())? == expected, "{other:?}");
+        check!(
+            device.fetch(region.id, expected.len())? == expected,
+            "{other:?}"
+        );
         device.unpin(region.id)?;
     }
     // Within what is pinned: found or not, but right.
@@ -176,7 +188,10 @@ fn read_only_later(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ)?;
     check_eq!(device.fetch(id, 4 * PAGE)?, vec![0; 4 * PAGE]);
     map.write(PAGE, b"now there is something");
-    check_eq!(device.fetch(id, PAGE + 22)?[PAGE..], *b"now there is something");
+    check_eq!(
+        device.fetch(id, PAGE + 22)?[PAGE..],
+        *b"now there is something"
+    );
     device.destroy(id)?;
     map.write(2 * PAGE, b"and more");
     let id = device.share(&map, RIGHT_READ)?;
@@ -201,7 +216,11 @@ fn read_only_later(_: &Context) -> Outcome {
 fn no_reuse_flags(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let map = Map::filled(4 * PAGE, 1)?;
-    let never = RegionCreate { rights: RIGHT_READ, flags: CREATE_NO_REUSE, ..Default::default() };
+    let never = RegionCreate {
+        rights: RIGHT_READ,
+        flags: CREATE_NO_REUSE,
+        ..Default::default()
+    };
     let before = Stats::read()?;
     let balance = || -> Outcome<i64> {
         let now = Stats::read()?;
@@ -232,7 +251,10 @@ fn no_reuse_flags(_: &Context) -> Outcome {
 fn parameter() -> Outcome<u64> {
     let path = "/sys/module/libcopy/parameters/reuse_pages";
     let text = fs::read_to_string(path)?;
-    Ok(text.trim().parse().map_err(|e| format!("{path}: {text:?}: {e}"))?)
+    Ok(text
+        .trim()
+        .parse()
+        .map_err(|e| format!("{path}: {text:?}: {e}"))?)
 }
 
 fn bounded_pages(_: &Context) -> Outcome {
@@ -241,17 +263,24 @@ fn bounded_pages(_: &Context) -> Outcome {
     check_eq!(device.info()?.reuse_pages, limit);
     let total = (limit as usize * 3 / 2 + 64) * PAGE;
     if total > 1 << 30 {
-        return skip(format!("the bound of {limit} pages is more than this machine's memory"));
+        return skip(format!(
+            "the bound of {limit} pages is more than this machine's memory"
+        ));
     }
     let chunk = (total / 12).next_multiple_of(PAGE);
-    let maps: Vec<Map> = (0..12).map(|_| Map::anon(chunk)).collect::<Result<_, Errno>>()?;
+    let maps: Vec<Map> = (0..12)
+        .map(|_| Map::anon(chunk))
+        .collect::<Result<_, Errno>>()?;
     let before = Stats::read()?;
     for map in &maps {
         let id = device.share(map, RIGHT_READ)?;
         device.destroy(id)?;
         let now = Stats::read()?;
         let kept = now.since(&before, "pins")? - now.since(&before, "unpins")?;
-        check!(kept <= limit as i64, "{kept} pages are kept, {limit} may be");
+        check!(
+            kept <= limit as i64,
+            "{kept} pages are kept, {limit} may be"
+        );
     }
     // A buffer larger than all of the cache is not kept.
     drop(maps);
@@ -260,7 +289,10 @@ fn bounded_pages(_: &Context) -> Outcome {
     device.destroy(id)?;
     let now = Stats::read()?;
     let kept = now.since(&before, "pins")? - now.since(&before, "unpins")?;
-    check!(kept <= limit as i64, "{kept} pages are kept, {limit} may be");
+    check!(
+        kept <= limit as i64,
+        "{kept} pages are kept, {limit} may be"
+    );
     Ok(())
 }
 
@@ -272,7 +304,9 @@ fn least_recently_used_goes(_: &Context) -> Outcome {
     if pages == 0 || limit * PAGE > 1 << 30 {
         return skip(format!("not with a bound of {limit} pages"));
     }
-    let maps: Vec<Map> = (0..5).map(|_| Map::anon(pages * PAGE)).collect::<Result<_, Errno>>()?;
+    let maps: Vec<Map> = (0..5)
+        .map(|_| Map::anon(pages * PAGE))
+        .collect::<Result<_, Errno>>()?;
     let use_once = |map: &Map| -> Outcome<bool> {
         let region = device.publish(&[map.piece()], RIGHT_READ)?;
         device.destroy(region.id)?;
@@ -284,7 +318,10 @@ fn least_recently_used_goes(_: &Context) -> Outcome {
     check!(use_once(&maps[0])?, "four of four buffers fit");
     check!(!use_once(&maps[4])?);
     check!(use_once(&maps[0])?, "the one used last was thrown out");
-    check!(!use_once(&maps[1])?, "the one not used for longest is still there");
+    check!(
+        !use_once(&maps[1])?,
+        "the one not used for longest is still there"
+    );
     Ok(())
 }
 
@@ -330,7 +367,10 @@ fn never_stale(device: &Device, id: u32, now: &[u8]) -> Outcome {
         Ok(seen) => check!(seen == now, "an existing region gives stale data"),
         Err(errno) => {
             check_eq!(errno, Errno::ESTALE);
-            check!(device.region_info(id)?.state & STATE_STALE != 0, "ESTALE, and no STATE_STALE");
+            check!(
+                device.region_info(id)?.state & STATE_STALE != 0,
+                "ESTALE, and no STATE_STALE"
+            );
         }
     }
     Ok(())
@@ -339,7 +379,11 @@ fn never_stale(device: &Device, id: u32, now: &[u8]) -> Outcome {
 /// The same for writing: into the new memory or ESTALE.
 fn never_lost(device: &Device, id: u32, map: &Map) -> Outcome {
     match device.store(id, 0, b"not lost") {
-        Ok(()) => check_eq!(map.read(0, 8), b"not lost", "bytes went into pages that are gone"),
+        Ok(()) => check_eq!(
+            map.read(0, 8),
+            b"not lost",
+            "bytes went into pages that are gone"
+        ),
         Err(errno) => check_eq!(errno, Errno::ESTALE),
     }
     Ok(())
@@ -364,9 +408,15 @@ fn staleness(
     let map = change(map)?;
     check_eq!(map.addr(), address, "the test itself");
     let now = map.bytes();
-    check!(now != pattern(1, len), "the test itself: nothing has changed");
+    check!(
+        now != pattern(1, len),
+        "the test itself: nothing has changed"
+    );
     let region = device.publish(&[map.piece()], rights)?;
-    check!(device.fetch(region.id, len)? == now, "stale data through the reuse cache");
+    check!(
+        device.fetch(region.id, len)? == now,
+        "stale data through the reuse cache"
+    );
     check!(!reused(&region), "a changed buffer was found again");
     device.store(region.id, 0, b"into the new pages")?;
     check_eq!(map.read(0, 18), b"into the new pages");
@@ -386,10 +436,26 @@ fn staleness(
         let peer = Device::member(key)?;
         never_stale(&peer, id, &now)?;
         let buffer = Map::anon(PAGE)?;
-        let copied = peer.strided(id, COPY_FROM_REGION, Some(&Layout { block: 16, ..Default::default() }), buffer.addr(), None, 0);
-        check!(copied == Err(Errno::ESTALE) || buffer.read(0, 16) == now[..16], "strided: {copied:?}");
+        let copied = peer.strided(
+            id,
+            COPY_FROM_REGION,
+            Some(&Layout {
+                block: 16,
+                ..Default::default()
+            }),
+            buffer.addr(),
+            None,
+            0,
+        );
+        check!(
+            copied == Err(Errno::ESTALE) || buffer.read(0, 16) == now[..16],
+            "strided: {copied:?}"
+        );
         match peer.map(id, RIGHT_READ) {
-            Ok((view, at)) => check!(view.read(at, len) == now, "a new attachment gives stale data"),
+            Ok((view, at)) => check!(
+                view.read(at, len) == now,
+                "a new attachment gives stale data"
+            ),
             Err(errno) => check_eq!(errno, Errno::ESTALE),
         }
         peer.leave()?;
@@ -398,7 +464,10 @@ fn staleness(
     let target = Map::anon(len)?;
     let other = device.share(&target, rights)?;
     match device.transfer((id, 0), (other, 0), 64, 0) {
-        Ok(_) => check!(target.read(0, 64) == now[..64], "a transfer gives stale data"),
+        Ok(_) => check!(
+            target.read(0, 64) == now[..64],
+            "a transfer gives stale data"
+        ),
         Err(errno) => check_eq!(errno, Errno::ESTALE),
     }
     never_lost(&device, id, &map)?;
@@ -495,14 +564,23 @@ fn parent_writes_after_fork(_: &Context) -> Outcome {
         let child = Child::spawn(|| {
             // Holds on to its copies of the pages.
             board.await_at_least(0, 1)?;
-            check!(map.bytes() == pattern(1, 8 * PAGE), "the child's memory has changed");
+            check!(
+                map.bytes() == pattern(1, 8 * PAGE),
+                "the child's memory has changed"
+            );
             let peer = Device::member(key)?;
-            check!(peer.fetch(id, 8 * PAGE)? == pattern(2, 8 * PAGE), "not what the parent wrote");
+            check!(
+                peer.fetch(id, 8 * PAGE)? == pattern(2, 8 * PAGE),
+                "not what the parent wrote"
+            );
             peer.leave()?;
             Ok(())
         })?;
         map.write(0, &pattern(2, 8 * PAGE));
-        check!(device.fetch(id, 8 * PAGE)? == pattern(2, 8 * PAGE), "right {right}: stale");
+        check!(
+            device.fetch(id, 8 * PAGE)? == pattern(2, 8 * PAGE),
+            "right {right}: stale"
+        );
         if right & RIGHT_WRITE != 0 {
             device.store(id, 77, b"to the parent")?;
             check_eq!(map.read(77, 13), b"to the parent");
@@ -518,7 +596,10 @@ fn parent_writes_after_fork(_: &Context) -> Outcome {
         })?;
         map.write(0, &pattern(3, 8 * PAGE));
         let region = device.publish(&[map.piece()], right)?;
-        check!(device.fetch(region.id, 8 * PAGE)? == pattern(3, 8 * PAGE), "right {right}: cache");
+        check!(
+            device.fetch(region.id, 8 * PAGE)? == pattern(3, 8 * PAGE),
+            "right {right}: cache"
+        );
         board.set(1, 1);
         child.join()?;
         device.unpin(region.id)?;
@@ -536,13 +617,22 @@ fn child_writes_after_fork(_: &Context) -> Outcome {
             map.write(0, &pattern(2, 8 * PAGE));
             board.set(0, 1);
             board.await_at_least(1, 1)?;
-            check!(map.bytes() == pattern(2, 8 * PAGE), "the child's memory has changed");
+            check!(
+                map.bytes() == pattern(2, 8 * PAGE),
+                "the child's memory has changed"
+            );
             Ok(())
         })?;
         board.await_at_least(0, 1)?;
-        check!(device.fetch(id, 8 * PAGE)? == pattern(1, 8 * PAGE), "the child's writes are seen");
+        check!(
+            device.fetch(id, 8 * PAGE)? == pattern(1, 8 * PAGE),
+            "the child's writes are seen"
+        );
         map.write(0, &pattern(3, 8 * PAGE));
-        check!(device.fetch(id, 8 * PAGE)? == pattern(3, 8 * PAGE), "the parent's are not");
+        check!(
+            device.fetch(id, 8 * PAGE)? == pattern(3, 8 * PAGE),
+            "the parent's are not"
+        );
         if right & RIGHT_WRITE != 0 {
             device.store(id, 0, b"for the parent")?;
             check_eq!(map.read(0, 14), b"for the parent");
@@ -562,10 +652,16 @@ fn owner_writes_are_seen(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ)?;
     for round in 2..10 {
         map.write(0, &pattern(round, 4 * PAGE));
-        check!(device.fetch(id, 4 * PAGE)? == pattern(round, 4 * PAGE), "round {round}");
+        check!(
+            device.fetch(id, 4 * PAGE)? == pattern(round, 4 * PAGE),
+            "round {round}"
+        );
         in_child(|| {
             let peer = Device::member(key)?;
-            check!(peer.fetch(id, 4 * PAGE)? == pattern(round, 4 * PAGE), "round {round}");
+            check!(
+                peer.fetch(id, 4 * PAGE)? == pattern(round, 4 * PAGE),
+                "round {round}"
+            );
             peer.leave()?;
             Ok(())
         })?;
@@ -614,9 +710,8 @@ fn hole_in_file(_: &Context) -> Outcome {
         |map| {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             // SAFETY: Numbers only.
-            let got = unsafe {
-                libc::fallocate(file.as_raw_fd(), mode, PAGE as i64, 2 * PAGE as i64)
-            };
+            let got =
+                unsafe { libc::fallocate(file.as_raw_fd(), mode, PAGE as i64, 2 * PAGE as i64) };
             sys::result(got.into())?;
             Ok(map)
         },
@@ -631,7 +726,10 @@ fn protection_changes_nothing(_: &Context) -> Outcome {
     let before = Stats::read()?;
     for prot in [libc::PROT_READ, libc::PROT_NONE] {
         map.protect(0, 8 * PAGE, prot)?;
-        check!(device.fetch(id, 8 * PAGE)? == pattern(1, 8 * PAGE), "protection {prot}");
+        check!(
+            device.fetch(id, 8 * PAGE)? == pattern(1, 8 * PAGE),
+            "protection {prot}"
+        );
         device.store(id, 0, &pattern(1, 10))?;
         check_eq!(device.region_info(id)?.state, 0);
         map.protect(0, 8 * PAGE, sys::RW)?;
@@ -677,12 +775,19 @@ fn part_of_several_pieces(_: &Context) -> Outcome {
     map.unmap(3 * PAGE, PAGE)?;
     map.advise(4 * PAGE, PAGE, libc::MADV_DONTNEED)?;
     map.unmap(8 * PAGE, PAGE)?;
-    check!(device.fetch(id, expected.len())? == expected, "unmapped beside the region");
+    check!(
+        device.fetch(id, expected.len())? == expected,
+        "unmapped beside the region"
+    );
     device.destroy(id)?;
     // One byte's page of the last piece, however, matters.
     let id = device.publish(&pieces, RIGHT_READ)?.id;
     map.replace(7 * PAGE, PAGE)?;
-    never_stale(&device, id, &[&expected[..3 * PAGE], &vec![0; PAGE][..]].concat())?;
+    never_stale(
+        &device,
+        id,
+        &[&expected[..3 * PAGE], &vec![0; PAGE][..]].concat(),
+    )?;
     Ok(())
 }
 
@@ -697,14 +802,20 @@ fn swapped_by_huge_page_collapse(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ | RIGHT_WRITE)?;
     let _ = map.advise(0, HUGE, MADV_COLLAPSE);
     map.write(0, &pattern(2, HUGE));
-    check!(device.fetch(id, HUGE)? == pattern(2, HUGE), "stale after a collapse");
+    check!(
+        device.fetch(id, HUGE)? == pattern(2, HUGE),
+        "stale after a collapse"
+    );
     device.store(id, 5, b"here")?;
     check_eq!(map.read(5, 4), b"here");
     device.destroy(id)?;
     let _ = map.advise(0, HUGE, MADV_COLLAPSE);
     map.write(0, &pattern(3, HUGE));
     let region = device.publish(&[map.piece()], RIGHT_READ)?;
-    check!(device.fetch(region.id, HUGE)? == pattern(3, HUGE), "stale after a collapse (cache)");
+    check!(
+        device.fetch(region.id, HUGE)? == pattern(3, HUGE),
+        "stale after a collapse (cache)"
+    );
     Ok(())
 }
 
@@ -735,13 +846,23 @@ fn random_changes(context: &Context) -> Outcome {
                 let shift = rng.index(100);
                 let rights = rng.pick(&[RIGHT_READ, RIGHT_READ | RIGHT_WRITE]);
                 let piece = map.part(offset + shift, len - shift);
-                let id = device.publish(&[piece], rights).map_err(|e| format!("{what}: {e}"))?.id;
-                check!(device.fetch(id, len - shift)? == map.read(offset + shift, len - shift), "{what}: a new region gives stale data");
+                let id = device
+                    .publish(&[piece], rights)
+                    .map_err(|e| format!("{what}: {e}"))?
+                    .id;
+                check!(
+                    device.fetch(id, len - shift)? == map.read(offset + shift, len - shift),
+                    "{what}: a new region gives stale data"
+                );
                 live.push((id, offset + shift, len - shift));
             }
             7 | 8 if !live.is_empty() => {
                 let (id, ..) = live.swap_remove(rng.index(live.len()));
-                if rng.one_in(4) { device.unpin(id)? } else { device.destroy(id)? }
+                if rng.one_in(4) {
+                    device.unpin(id)?
+                } else {
+                    device.destroy(id)?
+                }
             }
             _ => {
                 map.write(offset, &pattern(step, len));
@@ -749,7 +870,10 @@ fn random_changes(context: &Context) -> Outcome {
         }
         if let Some(&(id, at, len)) = live.get(rng.index(live.len().max(1))) {
             match device.fetch(id, len) {
-                Ok(seen) => check!(seen == map.read(at, len), "{what}: stale data of region {id}"),
+                Ok(seen) => check!(
+                    seen == map.read(at, len),
+                    "{what}: stale data of region {id}"
+                ),
                 Err(errno) => check_eq!(errno, Errno::ESTALE, "{what}"),
             }
         }

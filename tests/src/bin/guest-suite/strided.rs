@@ -23,8 +23,12 @@ tests!(strided:
 
 /// A layout from its parts.
 fn layout(offset: i64, block: u64, streams: &[(u64, i64)]) -> Layout {
-    let mut layout =
-        Layout { offset, block, stream_count: streams.len() as u32, ..Default::default() };
+    let mut layout = Layout {
+        offset,
+        block,
+        stream_count: streams.len() as u32,
+        ..Default::default()
+    };
     for (slot, &(count, stride)) in layout.streams.iter_mut().zip(streams) {
         *slot = Stream { count, stride };
     }
@@ -44,7 +48,12 @@ fn places(layout: &Layout) -> Vec<i64> {
         }
     }
     let mut all = Vec::new();
-    walk(&layout.streams[..layout.stream_count as usize], layout.block, layout.offset, &mut all);
+    walk(
+        &layout.streams[..layout.stream_count as usize],
+        layout.block,
+        layout.offset,
+        &mut all,
+    );
     all
 }
 
@@ -82,7 +91,12 @@ fn random(rng: &mut Rng, limit: usize, written: bool) -> Layout {
         if span > limit || visited.len() > 60_000 {
             continue;
         }
-        if written && visited.iter().collect::<std::collections::HashSet<_>>().len() != visited.len()
+        if written
+            && visited
+                .iter()
+                .collect::<std::collections::HashSet<_>>()
+                .len()
+                != visited.len()
         {
             continue;
         }
@@ -109,7 +123,11 @@ fn run(
             Err(errno) => return Err(errno),
         }
         if done >= total {
-            return if done == total { Ok(()) } else { Err(Errno::EPROTO) };
+            return if done == total {
+                Ok(())
+            } else {
+                Err(Errno::EPROTO)
+            };
         }
     }
 }
@@ -139,13 +157,23 @@ fn compare(context: &Context, rounds: u32, region_side: bool, user_side: bool) -
             let lead = random(&mut rng, LEN, true);
             let total = places(&lead).len() as u64;
             let other = reshape(&mut rng, total, LEN);
-            if rng.one_in(2) { (Some(lead), Some(other)) } else { (Some(other), Some(lead)) }
+            if rng.one_in(2) {
+                (Some(lead), Some(other))
+            } else {
+                (Some(other), Some(lead))
+            }
         } else if region_side {
             (Some(random(&mut rng, LEN, into_region)), None)
         } else {
             (None, Some(random(&mut rng, LEN, !into_region)))
         };
-        let total = places(region.as_ref().or(user.as_ref()).expect("one side at least")).len();
+        let total = places(
+            region
+                .as_ref()
+                .or(user.as_ref())
+                .expect("one side at least"),
+        )
+        .len();
         let what = format!(
             "seed {}, round {round}, flag {flag}, {total} bytes: region {region:?}, caller {user:?}",
             context.seed
@@ -169,11 +197,26 @@ fn compare(context: &Context, rounds: u32, region_side: bool, user_side: bool) -
             }
         }
         let addr = ours.addr() + start as u64;
-        run(&device, id, flag, region.as_ref(), addr, user.as_ref(), total as u64)
-            .map_err(|errno| format!("{errno}: {what}"))?;
+        run(
+            &device,
+            id,
+            flag,
+            region.as_ref(),
+            addr,
+            user.as_ref(),
+            total as u64,
+        )
+        .map_err(|errno| format!("{errno}: {what}"))?;
         check!(theirs.bytes() == region_image, "the region differs: {what}");
-        check!(ours.bytes() == user_image, "the caller's memory differs: {what}");
-        if rng.one_in(2) { device.unpin(id)? } else { device.destroy(id)? }
+        check!(
+            ours.bytes() == user_image,
+            "the caller's memory differs: {what}"
+        );
+        if rng.one_in(2) {
+            device.unpin(id)?
+        } else {
+            device.destroy(id)?
+        }
     }
     Ok(())
 }
@@ -196,7 +239,7 @@ fn reshape(rng: &mut Rng, total: u64, limit: usize) -> Layout {
         let mut streams = Vec::new();
         for &count in &counts {
             let stride = extent + rng.below(40) as i64;
-            extent = stride * (count as i64 - 1) + extent;
+            extent += stride * (count as i64 - 1);
             streams.push((count, stride));
         }
         streams.reverse();
@@ -228,29 +271,46 @@ fn by_hand(_: &Context) -> Outcome {
     let map = Map::anon(PAGE)?;
     let text: Vec<u8> = (0..=255).collect();
     map.write(0, &text);
-    let id = device.publish(&[map.part(0, 256)], RIGHT_READ | RIGHT_WRITE)?.id;
+    let id = device
+        .publish(&[map.part(0, 256)], RIGHT_READ | RIGHT_WRITE)?
+        .id;
     let buffer = Map::anon(PAGE)?;
     // Two rows, two blocks in each, two bytes in a block.
     let rows = layout(10, 2, &[(2, 100), (2, 5)]);
-    check_eq!(device.strided(id, COPY_FROM_REGION, Some(&rows), buffer.addr(), None, 0)?, 8);
+    check_eq!(
+        device.strided(id, COPY_FROM_REGION, Some(&rows), buffer.addr(), None, 0)?,
+        8
+    );
     check_eq!(buffer.read(0, 9), [10, 11, 15, 16, 110, 111, 115, 116, 0]);
     // Streams are nested in the order given: this visits the columns first.
     let columns = layout(10, 2, &[(2, 5), (2, 100)]);
-    check_eq!(device.strided(id, COPY_FROM_REGION, Some(&columns), buffer.addr(), None, 0)?, 8);
+    check_eq!(
+        device.strided(id, COPY_FROM_REGION, Some(&columns), buffer.addr(), None, 0)?,
+        8
+    );
     check_eq!(buffer.read(0, 9), [10, 11, 110, 111, 15, 16, 115, 116, 0]);
     // A count of one keeps its offset and changes nothing.
     let one = layout(20, 3, &[(1, 999), (1, -50)]);
-    check_eq!(device.strided(id, COPY_FROM_REGION, Some(&one), buffer.addr(), None, 0)?, 3);
+    check_eq!(
+        device.strided(id, COPY_FROM_REGION, Some(&one), buffer.addr(), None, 0)?,
+        3
+    );
     check_eq!(buffer.read(0, 4), [20, 21, 22, 11 + 100]);
     // The same byte again and again.
     let same = layout(7, 1, &[(4, 0)]);
-    check_eq!(device.strided(id, COPY_FROM_REGION, Some(&same), buffer.addr(), None, 0)?, 4);
+    check_eq!(
+        device.strided(id, COPY_FROM_REGION, Some(&same), buffer.addr(), None, 0)?,
+        4
+    );
     check_eq!(buffer.read(0, 4), [7; 4]);
     // On the caller's side, backwards and relative to an address in the middle.
     let back = layout(-2, 2, &[(3, -4)]);
     buffer.fill(0);
     let middle = buffer.addr() + 100;
-    check_eq!(device.strided(id, COPY_FROM_REGION, None, middle, Some(&back), 0)?, 6);
+    check_eq!(
+        device.strided(id, COPY_FROM_REGION, None, middle, Some(&back), 0)?,
+        6
+    );
     check_eq!(buffer.read(90, 11), [4, 5, 0, 0, 2, 3, 0, 0, 0, 1, 0]);
     Ok(())
 }
@@ -263,11 +323,27 @@ fn negative_strides(_: &Context) -> Outcome {
     let backwards = layout(4 * PAGE as i64 - 1, 1, &[(4 * PAGE as u64, -1)]);
     let buffer = Map::anon(4 * PAGE)?;
     let total = 4 * PAGE as u64;
-    run(&device, id, COPY_FROM_REGION, Some(&backwards), buffer.addr(), None, total)?;
+    run(
+        &device,
+        id,
+        COPY_FROM_REGION,
+        Some(&backwards),
+        buffer.addr(),
+        None,
+        total,
+    )?;
     let mut expected = map.bytes();
     expected.reverse();
     check!(buffer.bytes() == expected);
-    run(&device, id, COPY_TO_REGION, Some(&backwards), buffer.addr(), None, total)?;
+    run(
+        &device,
+        id,
+        COPY_TO_REGION,
+        Some(&backwards),
+        buffer.addr(),
+        None,
+        total,
+    )?;
     check!(map.bytes() == pattern(1, 4 * PAGE));
     Ok(())
 }
@@ -289,9 +365,19 @@ fn continues_anywhere(context: &Context) -> Outcome {
         let targets = places(&user);
         let skip = rng.index(total + 1);
         let buffer = Map::anon(16 * PAGE)?;
-        let what = format!("seed {}, round {round}, skip {skip}: {region:?}, {user:?}", context.seed);
+        let what = format!(
+            "seed {}, round {round}, skip {skip}: {region:?}, {user:?}",
+            context.seed
+        );
         let done = device
-            .strided(id, COPY_FROM_REGION, Some(&region), buffer.addr(), Some(&user), skip as u64)
+            .strided(
+                id,
+                COPY_FROM_REGION,
+                Some(&region),
+                buffer.addr(),
+                Some(&user),
+                skip as u64,
+            )
             .map_err(|errno| format!("{errno}: {what}"))?;
         check_eq!(done, (total - skip) as u64, "{what}");
         let mut expected = vec![0; 16 * PAGE];
@@ -304,7 +390,10 @@ fn continues_anywhere(context: &Context) -> Outcome {
     // Nothing is left beyond the end.
     let buffer = Map::anon(PAGE)?;
     let ten = layout(0, 10, &[]);
-    check_eq!(device.strided(id, COPY_FROM_REGION, Some(&ten), buffer.addr(), None, 10)?, 0);
+    check_eq!(
+        device.strided(id, COPY_FROM_REGION, Some(&ten), buffer.addr(), None, 10)?,
+        0
+    );
     match device.strided(id, COPY_FROM_REGION, Some(&ten), buffer.addr(), None, 11) {
         Ok(0) | Err(Errno::EINVAL | Errno::ERANGE) => {}
         other => check!(false, "skip beyond the end: {other:?}"),
@@ -319,15 +408,39 @@ fn sizes_must_agree(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ | RIGHT_WRITE)?;
     let buffer = Map::anon(PAGE)?;
     let (six, eight) = (layout(0, 2, &[(3, 10)]), layout(0, 4, &[(2, 10)]));
-    for (a, b) in [(six, eight), (eight, six), (layout(0, 0, &[]), six), (six, layout(0, 1, &[(0, 1)]))] {
+    for (a, b) in [
+        (six, eight),
+        (eight, six),
+        (layout(0, 0, &[]), six),
+        (six, layout(0, 1, &[(0, 1)])),
+    ] {
         for flag in [COPY_FROM_REGION, COPY_TO_REGION] {
-            check_err!(device.strided(id, flag, Some(&a), buffer.addr(), Some(&b), 0), EINVAL);
+            check_err!(
+                device.strided(id, flag, Some(&a), buffer.addr(), Some(&b), 0),
+                EINVAL
+            );
         }
     }
-    check_err!(device.strided(id, 0, Some(&six), buffer.addr(), Some(&six), 0), EINVAL);
+    check_err!(
+        device.strided(id, 0, Some(&six), buffer.addr(), Some(&six), 0),
+        EINVAL
+    );
     let both = COPY_FROM_REGION | COPY_TO_REGION;
-    check_err!(device.strided(id, both, Some(&six), buffer.addr(), Some(&six), 0), EINVAL);
-    check_err!(device.strided(0, COPY_FROM_REGION, Some(&six), buffer.addr(), Some(&six), 0), ENOENT);
+    check_err!(
+        device.strided(id, both, Some(&six), buffer.addr(), Some(&six), 0),
+        EINVAL
+    );
+    check_err!(
+        device.strided(
+            0,
+            COPY_FROM_REGION,
+            Some(&six),
+            buffer.addr(),
+            Some(&six),
+            0
+        ),
+        ENOENT
+    );
     check_eq!(buffer.bytes(), vec![0; PAGE]);
     check!(map.bytes() == pattern(1, PAGE));
     Ok(())
@@ -349,7 +462,11 @@ fn empty_layouts(_: &Context) -> Outcome {
         for flag in [COPY_FROM_REGION, COPY_TO_REGION] {
             let answer = device.strided(id, flag, Some(&empty), buffer.addr(), Some(&empty), 0);
             check_eq!(answer, Ok(0), "{empty:?}");
-            check_eq!(device.strided(id, flag, Some(&empty), buffer.addr(), None, 0), Ok(0), "{empty:?}");
+            check_eq!(
+                device.strided(id, flag, Some(&empty), buffer.addr(), None, 0),
+                Ok(0),
+                "{empty:?}"
+            );
         }
     }
     check_eq!(buffer.bytes(), vec![0; PAGE]);
@@ -360,7 +477,9 @@ fn outside_the_region(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let map = Map::filled(3 * PAGE, 1)?;
     // Memory before and behind the region is ours, too, so nothing would fault.
-    let id = device.publish(&[map.part(PAGE, 1000)], RIGHT_READ | RIGHT_WRITE)?.id;
+    let id = device
+        .publish(&[map.part(PAGE, 1000)], RIGHT_READ | RIGHT_WRITE)?
+        .id;
     let buffer = Map::filled(PAGE, 2)?;
     let outside = [
         layout(-1, 1, &[]),
@@ -383,9 +502,17 @@ fn outside_the_region(_: &Context) -> Outcome {
     }
     let whole = layout(0, 1001, &[]);
     let answer = device.strided(id, COPY_FROM_REGION, None, buffer.addr(), Some(&whole), 0);
-    check_err!(answer, ERANGE | EINVAL, "contiguous, and longer than the region");
+    check_err!(
+        answer,
+        ERANGE | EINVAL,
+        "contiguous, and longer than the region"
+    );
     check!(map.bytes() == pattern(1, 3 * PAGE) && buffer.bytes() == pattern(2, PAGE));
-    let fine = [layout(999, 1, &[(2, -999)]), layout(0, 1000, &[]), layout(0, 1, &[(2, 999)])];
+    let fine = [
+        layout(999, 1, &[(2, -999)]),
+        layout(0, 1000, &[]),
+        layout(0, 1, &[(2, 999)]),
+    ];
     for good in fine {
         let answer = device.strided(id, COPY_FROM_REGION, Some(&good), buffer.addr(), None, 0);
         check_eq!(answer, Ok(places_len(&good)), "{good:?}");
@@ -395,7 +522,9 @@ fn outside_the_region(_: &Context) -> Outcome {
 
 fn places_len(layout: &Layout) -> u64 {
     let streams = &layout.streams[..layout.stream_count as usize];
-    streams.iter().fold(layout.block, |total, stream| total * stream.count)
+    streams
+        .iter()
+        .fold(layout.block, |total, stream| total * stream.count)
 }
 
 fn too_many_streams(_: &Context) -> Outcome {
@@ -404,15 +533,40 @@ fn too_many_streams(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ)?;
     let buffer = Map::anon(PAGE)?;
     for count in [MAX_STREAMS as u32 + 1, 100, u32::MAX] {
-        let bad = Layout { block: 1, stream_count: count, streams: [Stream { count: 1, stride: 1 }; MAX_STREAMS], ..Default::default() };
+        let bad = Layout {
+            block: 1,
+            stream_count: count,
+            streams: [Stream {
+                count: 1,
+                stride: 1,
+            }; MAX_STREAMS],
+            ..Default::default()
+        };
         let good = layout(0, 1, &[]);
-        let region = device.strided(id, COPY_FROM_REGION, Some(&bad), buffer.addr(), Some(&good), 0);
+        let region = device.strided(
+            id,
+            COPY_FROM_REGION,
+            Some(&bad),
+            buffer.addr(),
+            Some(&good),
+            0,
+        );
         check_err!(region, EINVAL);
-        let caller = device.strided(id, COPY_FROM_REGION, Some(&good), buffer.addr(), Some(&bad), 0);
+        let caller = device.strided(
+            id,
+            COPY_FROM_REGION,
+            Some(&good),
+            buffer.addr(),
+            Some(&bad),
+            0,
+        );
         check_err!(caller, EINVAL);
     }
     let six = layout(0, 1, &[(2, 1); MAX_STREAMS]);
-    check_eq!(device.strided(id, COPY_FROM_REGION, Some(&six), buffer.addr(), None, 0)?, 64);
+    check_eq!(
+        device.strided(id, COPY_FROM_REGION, Some(&six), buffer.addr(), None, 0)?,
+        64
+    );
     Ok(())
 }
 
@@ -464,10 +618,23 @@ fn zero_block_ends(context: &Context) -> Outcome {
     ];
     for nothing in nothing {
         let start = Instant::now();
-        let answer =
-            device.strided(id, COPY_FROM_REGION, Some(&nothing), buffer.addr(), Some(&nothing), 0);
-        check!(matches!(answer, Ok(0) | Err(Errno::EINVAL)), "{answer:?} for {nothing:?}");
-        check!(start.elapsed() < context.second(), "{:?} for {nothing:?}", start.elapsed());
+        let answer = device.strided(
+            id,
+            COPY_FROM_REGION,
+            Some(&nothing),
+            buffer.addr(),
+            Some(&nothing),
+            0,
+        );
+        check!(
+            matches!(answer, Ok(0) | Err(Errno::EINVAL)),
+            "{answer:?} for {nothing:?}"
+        );
+        check!(
+            start.elapsed() < context.second(),
+            "{:?} for {nothing:?}",
+            start.elapsed()
+        );
     }
     Ok(())
 }
@@ -488,11 +655,20 @@ fn endless_is_interruptible(context: &Context) -> Outcome {
             // Repeats, in case the first one comes before the copy has begun.
             sys::alarm(Duration::from_millis(50), Duration::from_millis(50))?;
             let start = Instant::now();
-            let answer =
-                device.strided(id, flag, Some(&endless), buffer.addr(), Some(&endless), skip);
+            let answer = device.strided(
+                id,
+                flag,
+                Some(&endless),
+                buffer.addr(),
+                Some(&endless),
+                skip,
+            );
             let took = start.elapsed();
             sys::alarm(Duration::ZERO, Duration::ZERO)?;
-            check!(took < Duration::from_secs(2) * context.scale, "a signal takes {took:?}");
+            check!(
+                took < Duration::from_secs(2) * context.scale,
+                "a signal takes {took:?}"
+            );
             match answer {
                 Ok(n) => check!(n > 0 && n < 1 << 40, "{n} bytes"),
                 Err(errno) => check_eq!(errno, Errno::EINTR),
@@ -513,14 +689,25 @@ fn endless_is_killable(context: &Context) -> Outcome {
         let buffer = Map::anon(PAGE)?;
         let endless = endless();
         board.set(0, 1);
-        let _ = peer.strided(id, COPY_FROM_REGION, Some(&endless), buffer.addr(), Some(&endless), 0);
+        let _ = peer.strided(
+            id,
+            COPY_FROM_REGION,
+            Some(&endless),
+            buffer.addr(),
+            Some(&endless),
+            0,
+        );
         Ok(())
     })?;
     board.await_at_least(0, 1)?;
     std::thread::sleep(Duration::from_millis(30));
     let start = Instant::now();
     child.kill()?;
-    check!(start.elapsed() < context.second(), "SIGKILL takes {:?}", start.elapsed());
+    check!(
+        start.elapsed() < context.second(),
+        "SIGKILL takes {:?}",
+        start.elapsed()
+    );
     Ok(())
 }
 
@@ -534,7 +721,10 @@ fn fault_half_way(_: &Context) -> Outcome {
         map.write(0, &pattern(1, 8 * PAGE));
         let buffer = Map::filled(8 * PAGE, 2)?;
         buffer.unmap(2 * PAGE, PAGE)?;
-        let reachable = places(&user).iter().take_while(|&&p| p < 2 * PAGE as i64).count() as u64;
+        let reachable = places(&user)
+            .iter()
+            .take_while(|&&p| p < 2 * PAGE as i64)
+            .count() as u64;
         let mut done = 0;
         let errno = loop {
             match device.strided(id, flag, None, buffer.addr(), Some(&user), done) {
@@ -543,7 +733,10 @@ fn fault_half_way(_: &Context) -> Outcome {
                 Err(Errno::EINTR) => {}
                 Err(errno) => break errno,
             }
-            check!(done <= reachable, "{done} bytes done, {reachable} can be reached");
+            check!(
+                done <= reachable,
+                "{done} bytes done, {reachable} can be reached"
+            );
         };
         check_eq!((errno, done), (Errno::EFAULT, reachable));
         for (packed, place) in places(&user).into_iter().enumerate().take(done as usize) {
@@ -556,8 +749,14 @@ fn fault_half_way(_: &Context) -> Outcome {
         }
         // Everything unreachable: nothing done.
         let missing = buffer.addr() + 2 * PAGE as u64;
-        check_err!(device.strided(id, flag, None, missing, Some(&user), 0), EFAULT);
-        check_err!(device.strided(id, flag, None, missing, Some(&user), 50), EFAULT);
+        check_err!(
+            device.strided(id, flag, None, missing, Some(&user), 0),
+            EFAULT
+        );
+        check_err!(
+            device.strided(id, flag, None, missing, Some(&user), 50),
+            EFAULT
+        );
     }
     Ok(())
 }
@@ -573,7 +772,11 @@ fn counts_bytes(_: &Context) -> Outcome {
     device.strided(id, COPY_TO_REGION, Some(&rows), buffer.addr(), None, 0)?;
     check_eq!(Stats::read()?.since(&before, "bytes_strided")?, 2 * 77);
     // A use is counted when the copy was complete.
-    let rest = RegionCreate { rights: RIGHT_READ, uses: 2, ..Default::default() };
+    let rest = RegionCreate {
+        rights: RIGHT_READ,
+        uses: 2,
+        ..Default::default()
+    };
     let id = device.publish_with(&[map.piece()], rest)?.id;
     let flags = COPY_FROM_REGION | COPY_COUNT_USE;
     device.strided(id, flags, Some(&rows), buffer.addr(), None, 0)?;
@@ -592,9 +795,21 @@ fn matrix_column(_: &Context) -> Outcome {
     let buffer = Map::anon(3 * rows * 8)?;
     let three = layout(5 * 8, 3 * 8, &[(rows as u64, columns as i64 * 8)]);
     let total = (3 * rows * 8) as u64;
-    run(&device, id, COPY_FROM_REGION, Some(&three), buffer.addr(), None, total)?;
+    run(
+        &device,
+        id,
+        COPY_FROM_REGION,
+        Some(&three),
+        buffer.addr(),
+        None,
+        total,
+    )?;
     for row in 0..rows {
-        check_eq!(buffer.read(row * 24, 24), map.read((row * columns + 5) * 8, 24), "row {row}");
+        check_eq!(
+            buffer.read(row * 24, 24),
+            map.read((row * columns + 5) * 8, 24),
+            "row {row}"
+        );
     }
     Ok(())
 }

@@ -24,7 +24,11 @@ pub const HUGE: usize = 2 << 20;
 
 /// Turns -1 into the errno.
 pub fn result(value: i64) -> Result<i64, Errno> {
-    if value == -1 { Err(Errno::last()) } else { Ok(value) }
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(value)
+    }
 }
 
 /// A page-aligned range of this process's addresses, unmapped on drop.
@@ -57,7 +61,10 @@ impl Map {
         if base == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        Ok(Self { base: base.cast(), len })
+        Ok(Self {
+            base: base.cast(),
+            len,
+        })
     }
 
     /// Private anonymous memory, all zero.
@@ -86,11 +93,17 @@ impl Map {
     pub fn transparent_huge(len: usize) -> Result<Self, Errno> {
         let raw = Self::anon(len + HUGE)?;
         let start = (raw.base as usize).next_multiple_of(HUGE);
-        let (front, back) = (start - raw.base as usize, raw.base as usize + raw.len - start - len);
+        let (front, back) = (
+            start - raw.base as usize,
+            raw.base as usize + raw.len - start - len,
+        );
         raw.unmap(0, front)?;
         raw.unmap(front + len, back)?;
         std::mem::forget(raw);
-        let map = Self { base: start as *mut u8, len };
+        let map = Self {
+            base: start as *mut u8,
+            len,
+        };
         map.advise(0, len, libc::MADV_HUGEPAGE)?;
         Ok(map)
     }
@@ -112,7 +125,10 @@ impl Map {
 
     /// A part of it, as a piece of an iovec.
     pub fn part(&self, offset: usize, len: usize) -> Piece {
-        Piece { base: self.addr() + offset as u64, len: len as u64 }
+        Piece {
+            base: self.addr() + offset as u64,
+            len: len as u64,
+        }
     }
 
     /// Copies bytes in.
@@ -171,7 +187,11 @@ impl Map {
                 0,
             )
         };
-        if got == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(()) }
+        if got == libc::MAP_FAILED {
+            Err(Errno::last())
+        } else {
+            Ok(())
+        }
     }
 
     /// Changes the protection of a part.
@@ -183,8 +203,7 @@ impl Map {
     /// Calls `madvise` on a part.
     pub fn advise(&self, offset: usize, len: usize, advice: i32) -> Result<(), Errno> {
         // SAFETY: A part of our own mapping; tests expect what advice does to contents.
-        result(unsafe { libc::madvise(self.base.add(offset).cast(), len, advice) }.into())
-            .map(drop)
+        result(unsafe { libc::madvise(self.base.add(offset).cast(), len, advice) }.into()).map(drop)
     }
 
     /// Moves the mapping on top of `to`, which it replaces.
@@ -202,7 +221,10 @@ impl Map {
         if got == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        let map = Map { base: got.cast(), len: self.len };
+        let map = Map {
+            base: got.cast(),
+            len: self.len,
+        };
         std::mem::forget(self);
         std::mem::forget(to);
         Ok(map)
@@ -382,7 +404,10 @@ impl Child {
                 report(writer, guarded(body));
                 exit(0)
             }
-            Some(pid) => Ok(Self { pid, reader: Some(reader) }),
+            Some(pid) => Ok(Self {
+                pid,
+                reader: Some(reader),
+            }),
         }
     }
 
@@ -444,7 +469,9 @@ impl Board {
                 return Ok(seen);
             }
             if start.elapsed() > Duration::from_secs(60) {
-                return Err(Stop::Fail(format!("word {index} of the board stays {seen}, not {value}")));
+                return Err(Stop::Fail(format!(
+                    "word {index} of the board stays {seen}, not {value}"
+                )));
             }
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -476,7 +503,10 @@ pub fn new_user_namespace() -> Result<(), Errno> {
 
 /// Sets `RLIMIT_MEMLOCK`.
 pub fn limit_locked(bytes: u64) -> Result<(), Errno> {
-    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
     // SAFETY: `limit` outlives the call.
     result(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) }.into()).map(drop)
 }
@@ -500,7 +530,13 @@ pub fn send_fd(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Outcome {
     let fds = [fd.as_raw_fd()];
     let message = [ControlMessage::ScmRights(&fds)];
     let bytes = [io::IoSlice::new(b"f")];
-    sendmsg::<()>(socket.as_raw_fd(), &bytes, &message, MsgFlags::empty(), None)?;
+    sendmsg::<()>(
+        socket.as_raw_fd(),
+        &bytes,
+        &message,
+        MsgFlags::empty(),
+        None,
+    )?;
     Ok(())
 }
 
@@ -545,17 +581,21 @@ pub fn alarm(first: Duration, next: Duration) -> Result<(), Errno> {
         tv_sec: d.as_secs() as libc::time_t,
         tv_usec: libc::suseconds_t::from(d.subsec_micros()),
     };
-    let timer = libc::itimerval { it_interval: time(next), it_value: time(first) };
+    let timer = libc::itimerval {
+        it_interval: time(next),
+        it_value: time(first),
+    };
     // SAFETY: `timer` outlives the call.
-    result(
-        unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, ptr::null_mut()) }.into(),
-    )
-    .map(drop)
+    result(unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, ptr::null_mut()) }.into()).map(drop)
 }
 
 /// Polls one descriptor; returns the events that are there.
 pub fn poll(fd: BorrowedFd<'_>, events: i16, timeout: Duration) -> Result<i16, Errno> {
-    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    let mut entry = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events,
+        revents: 0,
+    };
     // SAFETY: One entry that outlives the call.
     result(unsafe { libc::poll(&mut entry, 1, timeout.as_millis() as i32) }.into())?;
     Ok(entry.revents)
@@ -563,8 +603,10 @@ pub fn poll(fd: BorrowedFd<'_>, events: i16, timeout: Duration) -> Result<i16, E
 
 /// Replaces the program.
 pub fn exec(path: &str, args: &[&str]) -> Errno {
-    let strings: Vec<CString> =
-        args.iter().map(|arg| CString::new(*arg).expect("no zero byte")).collect();
+    let strings: Vec<CString> = args
+        .iter()
+        .map(|arg| CString::new(*arg).expect("no zero byte"))
+        .collect();
     let mut pointers: Vec<*const libc::c_char> = strings.iter().map(|s| s.as_ptr()).collect();
     pointers.push(ptr::null());
     let path = CString::new(path).expect("no zero byte");
@@ -575,7 +617,11 @@ pub fn exec(path: &str, args: &[&str]) -> Errno {
 
 /// A second descriptor for the same open file, kept over `exec` if asked for.
 pub fn duplicate(fd: BorrowedFd<'_>, keep_on_exec: bool) -> Result<OwnedFd, Errno> {
-    let how = if keep_on_exec { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
+    let how = if keep_on_exec {
+        libc::F_DUPFD
+    } else {
+        libc::F_DUPFD_CLOEXEC
+    };
     // SAFETY: No memory is involved.
     let new = result(unsafe { libc::fcntl(fd.as_raw_fd(), how, 3) }.into())?;
     // SAFETY: Just created, and nobody else's.
@@ -610,5 +656,11 @@ pub fn filesystem(path: &str) -> Result<i64, Errno> {
 
 /// Mounts a file system.
 pub fn mount(source: &str, target: &str, kind: &str) -> Result<(), Errno> {
-    nix::mount::mount(Some(source), target, Some(kind), nix::mount::MsFlags::empty(), None::<&str>)
+    nix::mount::mount(
+        Some(source),
+        target,
+        Some(kind),
+        nix::mount::MsFlags::empty(),
+        None::<&str>,
+    )
 }

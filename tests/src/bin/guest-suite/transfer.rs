@@ -28,7 +28,9 @@ fn between_two_others(_: &Context) -> Outcome {
         Child::spawn(move || {
             let own = Device::member(key)?;
             let map = Map::filled(8 * PAGE, seed)?;
-            let id = own.publish(&[map.part(slot * 11, 7 * PAGE)], RIGHT_READ | RIGHT_WRITE)?.id;
+            let id = own
+                .publish(&[map.part(slot * 11, 7 * PAGE)], RIGHT_READ | RIGHT_WRITE)?
+                .id;
             board.set(slot, id.into());
             board.await_at_least(9, 1)?;
             if slot == 2 {
@@ -37,7 +39,10 @@ fn between_two_others(_: &Context) -> Outcome {
                     .copy_from_slice(&pattern(1, 8 * PAGE)[11 + 3..11 + 3 + 20_000]);
                 check!(map.bytes() == expected, "the destination is wrong");
             } else {
-                check!(map.bytes() == pattern(1, 8 * PAGE), "the source has changed");
+                check!(
+                    map.bytes() == pattern(1, 8 * PAGE),
+                    "the source has changed"
+                );
             }
             Ok(())
         })
@@ -46,7 +51,10 @@ fn between_two_others(_: &Context) -> Outcome {
     let source = board.await_at_least(1, 1)? as u32;
     let destination = board.await_at_least(2, 1)? as u32;
     let before = Stats::read()?;
-    check_eq!(device.transfer((source, 3), (destination, 100), 20_000, 0)?, 20_000);
+    check_eq!(
+        device.transfer((source, 3), (destination, 100), 20_000, 0)?,
+        20_000
+    );
     check_eq!(Stats::read()?.since(&before, "bytes_transfer")?, 20_000);
     board.set(9, 1);
     for child in children {
@@ -77,9 +85,16 @@ fn random(context: &Context) -> Outcome {
         let length = rng.index((bytes.len() - s).min(expected.len() - d) + 1);
         let a = device.publish(&from, RIGHT_READ)?.id;
         let b = device.publish(&to, RIGHT_WRITE)?.id;
-        check_eq!(device.transfer((a, s as u64), (b, d as u64), length as u64, 0)?, length as u64);
+        check_eq!(
+            device.transfer((a, s as u64), (b, d as u64), length as u64, 0)?,
+            length as u64
+        );
         expected[d..d + length].copy_from_slice(&bytes[s..s + length]);
-        check!(gathered(&target, &to) == expected, "seed {}, round {round}", context.seed);
+        check!(
+            gathered(&target, &to) == expected,
+            "seed {}, round {round}",
+            context.seed
+        );
         device.unpin(a)?;
         device.unpin(b)?;
     }
@@ -89,7 +104,10 @@ fn random(context: &Context) -> Outcome {
 fn rights(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let maps = [Map::filled(PAGE, 1)?, Map::filled(PAGE, 2)?];
-    let (r, w) = (device.share(&maps[0], RIGHT_READ)?, device.share(&maps[1], RIGHT_WRITE)?);
+    let (r, w) = (
+        device.share(&maps[0], RIGHT_READ)?,
+        device.share(&maps[1], RIGHT_WRITE)?,
+    );
     in_child(|| {
         let peer = Device::member(key)?;
         check_eq!(peer.transfer((r, 0), (w, 0), 8, 0)?, 8);
@@ -111,7 +129,10 @@ fn overlap(_: &Context) -> Outcome {
     check_err!(device.transfer((id, 7), (id, 0), 8, 0), EINVAL);
     check_eq!(device.transfer((id, 0), (id, 8), 8, 0)?, 8);
     check_eq!(device.transfer((id, 8), (id, 0), 8, 0)?, 8);
-    check_eq!(device.transfer((id, 100), (id, 2 * PAGE as u64), PAGE as u64, 0)?, PAGE as u64);
+    check_eq!(
+        device.transfer((id, 100), (id, 2 * PAGE as u64), PAGE as u64, 0)?,
+        PAGE as u64
+    );
     check!(map.read(2 * PAGE, PAGE) == map.read(100, PAGE));
     check_eq!(device.transfer((id, 5), (id, 5), 0, 0)?, 0);
     Ok(())
@@ -121,7 +142,10 @@ fn beyond_the_end(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let maps = [Map::filled(PAGE, 1)?, Map::filled(2 * PAGE, 2)?];
     let rights = RIGHT_READ | RIGHT_WRITE;
-    let (a, b) = (device.share(&maps[0], rights)?, device.share(&maps[1], rights)?);
+    let (a, b) = (
+        device.share(&maps[0], rights)?,
+        device.share(&maps[1], rights)?,
+    );
     let page = PAGE as u64;
     check_err!(device.transfer((a, 0), (b, 0), page + 1, 0), ERANGE);
     check_err!(device.transfer((b, 0), (a, 0), page + 1, 0), ERANGE);
@@ -150,10 +174,20 @@ fn counts_uses(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let maps = [Map::anon(PAGE)?, Map::anon(PAGE)?];
     let expecting = |map: &Map, uses| {
-        let rest = RegionCreate { rights: RIGHT_READ | RIGHT_WRITE, uses, ..Default::default() };
-        device.publish_with(&[map.piece()], rest).map(|region| region.id)
+        let rest = RegionCreate {
+            rights: RIGHT_READ | RIGHT_WRITE,
+            uses,
+            ..Default::default()
+        };
+        device
+            .publish_with(&[map.piece()], rest)
+            .map(|region| region.id)
     };
-    let (a, b, c) = (expecting(&maps[0], 2)?, expecting(&maps[1], 3)?, expecting(&maps[1], 0)?);
+    let (a, b, c) = (
+        expecting(&maps[0], 2)?,
+        expecting(&maps[1], 3)?,
+        expecting(&maps[1], 0)?,
+    );
     device.transfer((a, 0), (b, 0), 8, COPY_COUNT_USE)?;
     device.transfer((a, 0), (b, 0), 8, 0)?;
     check_eq!(device.region_info(a)?.uses_left, 1);
@@ -184,7 +218,11 @@ fn interrupted(_: &Context) -> Outcome {
         }
     }
     sys::alarm(Duration::ZERO, Duration::ZERO)?;
-    check!(partial > 0, "no signal interrupted a transfer of {} bytes", a.length);
+    check!(
+        partial > 0,
+        "no signal interrupted a transfer of {} bytes",
+        a.length
+    );
     check!(maps[0].bytes() == maps[1].bytes());
     Ok(())
 }
@@ -199,7 +237,10 @@ fn guarded_destination(_: &Context) -> Outcome {
     let b = device.share(&target, RIGHT_WRITE)?;
     target.protect(0, 4 * PAGE, libc::PROT_NONE)?;
     in_child(|| {
-        check_eq!(Device::member(key)?.transfer((a, 0), (b, 0), 4 * PAGE as u64, 0)?, 4 * PAGE as u64);
+        check_eq!(
+            Device::member(key)?.transfer((a, 0), (b, 0), 4 * PAGE as u64, 0)?,
+            4 * PAGE as u64
+        );
         Ok(())
     })?;
     target.protect(0, 4 * PAGE, sys::RW)?;
@@ -223,7 +264,10 @@ fn dead_owner(context: &Context) -> Outcome {
     check_eq!(device.transfer((theirs, 0), (mine, 0), 8, 0)?, 8);
     child.kill()?;
     crate::death::soon(context, || {
-        matches!(device.transfer((theirs, 0), (mine, 0), 8, 0), Err(Errno::EOWNERDEAD))
+        matches!(
+            device.transfer((theirs, 0), (mine, 0), 8, 0),
+            Err(Errno::EOWNERDEAD)
+        )
     })?;
     check_err!(device.transfer((mine, 0), (theirs, 0), 8, 0), EOWNERDEAD);
     Ok(())

@@ -16,7 +16,10 @@ tests!(unload: refused_while_open, again_and_again(120));
 
 /// The module's file: as told, or where the kernel's own tools would look.
 fn file(context: &Context) -> Option<String> {
-    context.module.clone().filter(|path| std::fs::metadata(path).is_ok())
+    context
+        .module
+        .clone()
+        .filter(|path| std::fs::metadata(path).is_ok())
 }
 
 fn refused_while_open(context: &Context) -> Outcome {
@@ -24,15 +27,27 @@ fn refused_while_open(context: &Context) -> Outcome {
         return skip("--module does not say where libcopy.ko is: it could not be loaded again");
     }
     let device = Device::open()?;
-    check_eq!(sys::unload_module("libcopy"), Err(Errno::EAGAIN), "with an open file");
+    check_eq!(
+        sys::unload_module("libcopy"),
+        Err(Errno::EAGAIN),
+        "with an open file"
+    );
     device.create()?;
     let map = Map::filled(PAGE, 1)?;
     let id = device.share(&map, RIGHT_READ)?;
-    check_eq!(sys::unload_module("libcopy"), Err(Errno::EAGAIN), "with a region");
+    check_eq!(
+        sys::unload_module("libcopy"),
+        Err(Errno::EAGAIN),
+        "with a region"
+    );
     let (view, at) = device.map(id, RIGHT_READ)?;
     drop(device);
     // The mapping alone keeps the module.
-    check_eq!(sys::unload_module("libcopy"), Err(Errno::EAGAIN), "with an attachment");
+    check_eq!(
+        sys::unload_module("libcopy"),
+        Err(Errno::EAGAIN),
+        "with an attachment"
+    );
     check!(view.read(at, PAGE) == map.bytes());
     Ok(())
 }
@@ -68,7 +83,10 @@ fn again_and_again(context: &Context) -> Outcome {
         }
         check_eq!(answer, Ok(()), "round {round}");
         check!(Device::open().is_err(), "the device is still there");
-        check!(std::fs::metadata(crate::kernel::STATS).is_err(), "the counters are still there");
+        check!(
+            std::fs::metadata(crate::kernel::STATS).is_err(),
+            "the counters are still there"
+        );
         sys::load_module(&path)?;
         let opened = (0..100).find_map(|_| {
             std::thread::sleep(Duration::from_millis(10));

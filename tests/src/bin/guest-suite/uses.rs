@@ -24,8 +24,14 @@ tests!(uses:
 );
 
 fn expecting(device: &Device, map: &Map, uses: u32) -> Result<u32, Errno> {
-    let rest = RegionCreate { rights: RIGHT_READ | RIGHT_WRITE, uses, ..Default::default() };
-    device.publish_with(&[map.piece()], rest).map(|region| region.id)
+    let rest = RegionCreate {
+        rights: RIGHT_READ | RIGHT_WRITE,
+        uses,
+        ..Default::default()
+    };
+    device
+        .publish_with(&[map.piece()], rest)
+        .map(|region| region.id)
 }
 
 fn copies_count(_: &Context) -> Outcome {
@@ -58,8 +64,14 @@ fn only_complete_copies_count(_: &Context) -> Outcome {
     let buffer = Map::anon(2 * PAGE)?;
     let piece = [buffer.piece()];
     let flags = COPY_FROM_REGION | COPY_COUNT_USE;
-    check_err!(device.copy(id, flags, 0, 3 * PAGE as u64, &piece), ERANGE | EINVAL);
-    check_err!(device.copy(id, flags, 0, 8, &[Piece { base: 8, len: 8 }]), EFAULT);
+    check_err!(
+        device.copy(id, flags, 0, 3 * PAGE as u64, &piece),
+        ERANGE | EINVAL
+    );
+    check_err!(
+        device.copy(id, flags, 0, 8, &[Piece { base: 8, len: 8 }]),
+        EFAULT
+    );
     buffer.unmap(PAGE, PAGE)?;
     let done = device.copy(id, flags, 0, 2 * PAGE as u64, &piece)?;
     check!(done < 2 * PAGE as u64);
@@ -100,7 +112,11 @@ fn more_copies_than_uses(_: &Context) -> Outcome {
             let flags = COPY_FROM_REGION | COPY_COUNT_USE;
             let _ = device.copy(id, flags, 0, 8, &[buffer.piece()]);
         }
-        check_eq!(device.region_info(id)?.uses_left, 0, "the count must not wrap");
+        check_eq!(
+            device.region_info(id)?.uses_left,
+            0,
+            "the count must not wrap"
+        );
     }
     Ok(())
 }
@@ -120,7 +136,13 @@ fn wait_returns_at_zero(_: &Context) -> Outcome {
                 board.await_at_least(0, 1)?;
                 std::thread::sleep(Duration::from_millis(20 * n));
                 board.bump(2);
-                peer.copy(id, COPY_FROM_REGION | COPY_COUNT_USE, 0, 64, &[buffer.piece()])?;
+                peer.copy(
+                    id,
+                    COPY_FROM_REGION | COPY_COUNT_USE,
+                    0,
+                    64,
+                    &[buffer.piece()],
+                )?;
                 peer.leave()?;
                 Ok(())
             })
@@ -132,7 +154,11 @@ fn wait_returns_at_zero(_: &Context) -> Outcome {
     check_eq!(answer, Ok(()));
     check_eq!(board.get(2), 4, "it returned before the last use");
     check_eq!(left.uses_left, 0);
-    check!((1..20_000_000_000).contains(&left.timeout_ns), "{} ns left", left.timeout_ns);
+    check!(
+        (1..20_000_000_000).contains(&left.timeout_ns),
+        "{} ns left",
+        left.timeout_ns
+    );
     for child in children {
         child.join()?;
     }
@@ -160,7 +186,10 @@ fn wait_times_out(_: &Context) -> Outcome {
         let (answer, left) = device.wait(id, 0, timeout);
         let took = start.elapsed();
         check_eq!(answer, Err(Errno::ETIMEDOUT));
-        check!(took >= Duration::from_nanos(timeout as u64), "{timeout} ns took {took:?}");
+        check!(
+            took >= Duration::from_nanos(timeout as u64),
+            "{timeout} ns took {took:?}"
+        );
         check!(took < Duration::from_secs(5), "{timeout} ns took {took:?}");
         check_eq!(left.timeout_ns, 0, "what is left of {timeout} ns");
         check_eq!(left.uses_left, 1);
@@ -222,7 +251,10 @@ fn wait_destroys_not_on_timeout(_: &Context) -> Outcome {
         peer.leave()?;
         Ok(())
     })?;
-    check!(device.region_info(id).is_ok(), "a peer destroyed the region by waiting");
+    check!(
+        device.region_info(id).is_ok(),
+        "a peer destroyed the region by waiting"
+    );
     Ok(())
 }
 
@@ -322,7 +354,11 @@ fn signal_interrupts(_: &Context) -> Outcome {
         match answer {
             Err(Errno::EINTR) => {
                 interrupted += 1;
-                check!(left.timeout_ns < timeout, "{} of {timeout} ns left", left.timeout_ns);
+                check!(
+                    left.timeout_ns < timeout,
+                    "{} of {timeout} ns left",
+                    left.timeout_ns
+                );
                 check!(left.timeout_ns >= 0);
                 timeout = left.timeout_ns;
             }
@@ -334,7 +370,10 @@ fn signal_interrupts(_: &Context) -> Outcome {
     check!(interrupted >= 2, "{interrupted} interruptions");
     // Repeating the call does not start the time anew.
     let took = start.elapsed();
-    check!(took >= Duration::from_millis(390) && took < Duration::from_secs(5), "{took:?}");
+    check!(
+        took >= Duration::from_millis(390) && took < Duration::from_secs(5),
+        "{took:?}"
+    );
     Ok(())
 }
 
@@ -356,7 +395,11 @@ fn killed_while_waiting(context: &Context) -> Outcome {
     check_eq!(board.get(1), 0, "it did not wait");
     let start = Instant::now();
     child.kill()?;
-    check!(start.elapsed() < context.second(), "SIGKILL takes {:?}", start.elapsed());
+    check!(
+        start.elapsed() < context.second(),
+        "SIGKILL takes {:?}",
+        start.elapsed()
+    );
     Ok(())
 }
 
@@ -371,13 +414,17 @@ fn destroyed_while_waiting(context: &Context) -> Outcome {
         device.destroy(id)?;
         let answer = waiting.join().map_err(|_| "panic".to_owned())?;
         check_err!(answer, ENOENT, "the region that is waited for is destroyed");
-        check!(start.elapsed() < context.second(), "woken after {:?}", start.elapsed());
+        check!(
+            start.elapsed() < context.second(),
+            "woken after {:?}",
+            start.elapsed()
+        );
         Ok(())
     })
 }
 
 /// A member in a process of its own, until it is killed or told to leave.
-fn bystander<'a>(key: [u8; 16], board: &'a Board) -> Outcome<Child> {
+fn bystander(key: [u8; 16], board: &Board) -> Outcome<Child> {
     let child = Child::spawn(move || {
         let peer = Device::member(key)?;
         board.set(0, 1);
@@ -404,7 +451,11 @@ fn member_dies(context: &Context) -> Outcome {
         child.kill()?;
         let (answer, left) = waiting.join().map_err(|_| "panic".to_owned())?;
         check_err!(answer, ECONNRESET);
-        check!(start.elapsed() < context.second(), "told after {:?}", start.elapsed());
+        check!(
+            start.elapsed() < context.second(),
+            "told after {:?}",
+            start.elapsed()
+        );
         check_eq!(left.uses_left, 1);
         Ok(())
     })?;
@@ -433,7 +484,11 @@ fn inheriting_member_dies(context: &Context) -> Outcome {
         child.kill()?;
         let answer = waiting.join().map_err(|_| "panic".to_owned())?;
         check_err!(answer, ECONNRESET);
-        check!(start.elapsed() < context.second(), "told after {:?}", start.elapsed());
+        check!(
+            start.elapsed() < context.second(),
+            "told after {:?}",
+            start.elapsed()
+        );
         Ok(())
     })
 }
@@ -451,7 +506,10 @@ fn member_leaves(_: &Context) -> Outcome {
         board.set(1, 1);
         child.join()?;
         std::thread::sleep(Duration::from_millis(300));
-        check!(!waiting.is_finished(), "leaving in good order woke the waiter");
+        check!(
+            !waiting.is_finished(),
+            "leaving in good order woke the waiter"
+        );
         device.count_down(id, 1)?;
         check_eq!(waiting.join().map_err(|_| "panic".to_owned())?, Ok(()));
         Ok(())
@@ -473,7 +531,9 @@ fn member_death_of_another_domain(context: &Context) -> Outcome {
         std::thread::sleep(Duration::from_millis(50));
         child.kill()?;
         soon(context, || {
-            Stats::read().and_then(|now| now.since(&before, "member_deaths")).is_ok_and(|n| n == 1)
+            Stats::read()
+                .and_then(|now| now.since(&before, "member_deaths"))
+                .is_ok_and(|n| n == 1)
         })?;
         std::thread::sleep(Duration::from_millis(100));
         check!(!waiting.is_finished(), "somebody of another domain died");

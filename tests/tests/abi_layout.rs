@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Where every field of the ABI lies. A change here breaks programs that exist.
+
+use libcopy::uapi::*;
+use std::mem::{offset_of, size_of};
+
+macro_rules! layout {
+    ($name:ident = $size:literal { $($field:ident: $offset:literal),+ $(,)? }) => {
+        assert_eq!(size_of::<$name>(), $size, stringify!($name));
+        $(assert_eq!(
+            offset_of!($name, $field), $offset, "{}::{}", stringify!($name), stringify!($field)
+        );)+
+        assert_eq!(align_of::<$name>() % 4, 0);
+    };
+}
+
+#[test]
+fn fields_lie_where_they_always_did() {
+    layout!(Info = 64 {
+        abi_version: 0, max_iov: 4, features: 8, max_streams: 16, max_regions: 20,
+        max_region_bytes: 24, reuse_pages: 32, page_size: 40, engines: 44, reserved: 48,
+    });
+    layout!(DomainCreate = 24 { flags: 0, reserved: 4, key: 8 });
+    layout!(DomainJoin = 32 { flags: 0, fd: 4, key: 8, reserved: 24 });
+    layout!(DomainLeave = 8 { flags: 0, reserved: 4 });
+    layout!(Piece = 16 { base: 0, len: 8 });
+    layout!(RegionCreate = 56 {
+        iov: 0, iov_count: 8, rights: 12, uses: 16, flags: 20, replaces: 24, id: 28, result: 32,
+        reserved: 36, length: 40, pages: 48,
+    });
+    layout!(RegionDestroy = 8 { id: 0, flags: 4 });
+    layout!(RegionWait = 24 { id: 0, flags: 4, timeout_ns: 8, uses_left: 16, reserved: 20 });
+    layout!(RegionInfo = 48 {
+        id: 0, rights: 4, length: 8, pages: 16, runs: 24, uses_left: 32, state: 36, reserved: 40,
+    });
+    layout!(RegionUse = 16 { id: 0, flags: 4, count: 8, uses_left: 12 });
+    layout!(RegionCopy = 56 {
+        region: 0, flags: 4, offset: 8, length: 16, iov: 24, iov_count: 32, reserved: 36,
+        done: 40, reserved2: 48,
+    });
+    layout!(Stream = 16 { count: 0, stride: 8 });
+    layout!(Layout = 120 { offset: 0, block: 8, stream_count: 16, reserved: 20, streams: 24 });
+    layout!(CopyStrided = 56 {
+        region: 0, flags: 4, region_layout: 8, user_addr: 16, user_layout: 24, skip: 32,
+        done: 40, reserved: 48,
+    });
+    layout!(Transfer = 48 {
+        source: 0, destination: 4, source_offset: 8, destination_offset: 16, length: 24,
+        flags: 32, reserved: 36, done: 40,
+    });
+    layout!(RegionAttach = 32 {
+        id: 0, access: 4, map_offset: 8, map_length: 16, data_offset: 24,
+    });
+}
+
+#[test]
+fn commands_are_what_c_would_compute() {
+    // _IOWR(0xCC, number, size)
+    let all = [
+        (GET_INFO, 64),
+        (DOMAIN_CREATE, 24),
+        (DOMAIN_JOIN, 32),
+        (DOMAIN_LEAVE, 8),
+        (REGION_CREATE, 56),
+        (REGION_DESTROY, 8),
+        (REGION_WAIT, 24),
+        (REGION_INFO, 48),
+        (REGION_USE, 16),
+        (REGION_COPY, 56),
+        (REGION_COPY_STRIDED, 56),
+        (TRANSFER, 48),
+        (REGION_ATTACH, 32),
+    ];
+    for (number, (command, size)) in all.into_iter().enumerate() {
+        assert_eq!(
+            command,
+            0xC000_CC00 | size << 16 | number as u32,
+            "command {number}"
+        );
+    }
+}
+
+#[test]
+fn values_never_change() {
+    assert_eq!(
+        (ABI_VERSION, IOC_TYPE, MAX_IOV, MAX_STREAMS),
+        (1, 0xCC, 1024, 6)
+    );
+    assert_eq!(
+        (MAX_REGION_ID, ATTACH_SHIFT, MAX_REGION_BYTES),
+        ((1 << 23) - 1, 40, 1 << 40)
+    );
+    assert_eq!(
+        (RIGHT_READ, RIGHT_WRITE, JOIN_BY_FD, JOIN_BY_KEY),
+        (1, 2, 1, 2)
+    );
+    assert_eq!(
+        (COPY_FROM_REGION, COPY_TO_REGION, COPY_COUNT_USE),
+        (1, 2, 4)
+    );
+    assert_eq!(
+        (CREATE_NO_REUSE, RESULT_REUSED, DESTROY_UNPIN, WAIT_DESTROY),
+        (1, 1, 1, 1)
+    );
+    assert_eq!((STATE_STALE, STATE_OWNER_DEAD), (1, 2));
+}
