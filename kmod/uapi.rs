@@ -91,6 +91,9 @@ pub const STATE_OWNER_DEAD: u32 = 1 << 1;
 /// Number of pieces that the iovec of a region or of a copy may have.
 pub const MAX_IOV: u32 = 1024;
 
+/// Bytes that one [`REGION_COPY`] moves at most (2 GiB less a page, as for `read(2)`).
+pub const MAX_COPY_BYTES: u64 = 0x7fff_f000;
+
 /// Number of nested streams in a [`Layout`].
 pub const MAX_STREAMS: usize = 6;
 
@@ -216,8 +219,8 @@ pub const REGION_USE: u32 = 0xC010_CC08;
 /// Takes [`RegionCopy`] with exactly one of [`COPY_FROM_REGION`] and [`COPY_TO_REGION`]; `done` returns
 /// the bytes copied. The copy moves `length` bytes, starting at byte `offset` of the region's
 /// pieces laid end to end, to or from the caller's pieces laid end to end, which may hold more.
-/// It may end early with `done < length` and success when a signal arrives or the caller's memory
-/// faults half way; call again for the rest. No lock is held while bytes move.
+/// It may end early with `done < length` and success when a signal arrives, the caller's memory
+/// faults half way, or [`MAX_COPY_BYTES`] were copied; call again for the rest. No lock is held while bytes move.
 ///
 /// - `ENOENT`: no such region.
 /// - `EACCES`: the region's rights do not allow this direction.
