@@ -1,0 +1,332 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# From Debian's index to a loadable module: the build chroot, the choice of a kernel, its Rust
+# metadata, and libcopy.ko. Part of scripts/vm.
+
+mirror=${LIBCOPY_MIRROR:-http://deb.debian.org/debian}
+suite=trixie
+backports=trixie-backports
+
+# The compilers are those of trixie itself: the kernels of backports are built with them, and Rust
+# metadata is only good for the very compiler that made it. QEMU is the one of backports.
+chroot_packages=(rustc rust-src rustfmt bindgen clang lld llvm gcc libc6-dev make flex bison bc
+    libelf-dev libssl-dev libdw-dev dwarves python3-minimal rsync kmod cpio xz-utils zstd zlib1g-dev
+    openssl perl busybox-static erofs-utils ca-certificates mmdebstrap util-linux)
+chroot_backports=(qemu-system-x86)
+
+build_chroot() { # build_chroot PATH
+    local proxy=()
+    if [[ -n ${http_proxy-} ]]; then
+        proxy=(--aptopt="Acquire::http::Proxy \"$http_proxy\"")
+    fi
+    # SIGKILL may leave device nodes and files here, never mounts: we are in a namespace of our own.
+    # shellcheck disable=SC2016
+    mmdebstrap --mode=root --variant=apt --format=directory --aptopt='Acquire::Retries "3"' \
+        --aptopt='APT::Install-Recommends "false"' "${proxy[@]}" \
+        --include="$(IFS=, && echo "${chroot_packages[*]}")" \
+        --customize-hook='chroot "$1" apt-get install -y --no-install-recommends -t '"$backports ${chroot_backports[*]}" \
+        --customize-hook='rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin "$1"/var/cache/apt/archives/*.deb' \
+        --customize-hook='touch "$1/etc/resolv.conf"' \
+        "$suite" "$1" \
+        "deb $mirror $suite main" "deb $mirror $backports main"
+    [[ -x $1/usr/bin/qemu-system-x86_64 && -x $1/usr/bin/rustc ]]
+}
+
+chroot_name=chroot-$(key "$(declare -f build_chroot)" "$mirror" "${chroot_packages[@]}" "${chroot_backports[@]}")
+
+ensure_chroot() {
+    [[ ! -e $cache/$chroot_name ]] || return 0
+    artefact "$chroot_name" 120 "making a $suite chroot with compilers and QEMU" build_chroot
+}
+
+# in_chroot [--bind SOURCE NAME]... COMMAND...: runs COMMAND in the build chroot, which sees the
+# cache as /mnt/cache, SOURCE as /mnt/NAME, and none of its own files writable.
+in_chroot() {
+    unshare --mount "$here/lib/enter-chroot" "$cache/$chroot_name" --bind "$cache" cache "$@"
+}
+
+# inside PATH: what a path of the cache is called in the chroot.
+inside() {
+    printf '%s' "/mnt/cache${1#"$cache"}"
+}
+
+# apt's state lives beside the chroot: refreshing the index never touches the chroot itself.
+apt_options() { # apt_options LISTS
+    printf '%s\n' -o "Dir::State::Lists=$1" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= \
+        -o APT::Sandbox::User=root -o Acquire::Retries=3
+}
+
+build_index() { # build_index PATH
+    local options
+    mkdir -p "$1/lists/partial"
+    if [[ -d $cache/index/lists ]]; then
+        cp -r "$cache/index/lists/." "$1/lists/"
+    fi
+    mapfile -t options < <(apt_options "$(inside "$1/lists")")
+    in_chroot apt-get "${options[@]}" -o APT::Update::Error-Mode=any update
+    # name, version, file name, hash and size of everything about kernels
+    cat "$1"/lists/*"$backports"_main_binary-amd64_Packages | awk '
+        /^Package: /  { name = $2 }
+        /^Version: /  { version = $2 }
+        /^Filename: / { file = $2; sub(/.*\//, "", file) }
+        /^SHA256: /   { hash = $2 }
+        /^Size: /     { size = $2 }
+        /^$/          { if (name ~ /^linux-(headers|source|binary|modules)-/) print name, version, file, hash, size }
+    ' >"$1/kernels"
+    [[ -s $1/kernels ]]
+}
+
+# The index is looked at again after a day. Without network an old one will do.
+ensure_index() {
+    local held
+    [[ -z $(find "$cache/index/kernels" -mmin -1440 2>/dev/null) || -n ${1-} ]] || return 0
+    lock held index
+    if [[ -z $(find "$cache/index/kernels" -mmin -1440 2>/dev/null) || -n ${1-} ]]; then
+        mkdir -p "$cache/tmp"
+        rm -rf "$cache/tmp/index" "$cache/tmp/index.old"
+        if [[ -e $cache/index/kernels ]]; then
+            say "looking for new kernels"
+            mkdir -p "$cache/log"
+            if bash "$here/vm" __index "$cache/tmp/index" >"$cache/log/index.log" 2>&1; then
+                mv -T "$cache/index" "$cache/tmp/index.old"
+                mv -T "$cache/tmp/index" "$cache/index"
+                rm -rf "$cache/tmp/index.old"
+            else
+                say "the package index cannot be refreshed (see $cache/log/index.log): using the one of $(date -r "$cache/index/kernels" +%F)"
+            fi
+        else
+            rm -rf "$cache/index"
+            step 10 "fetching the package index of $backports" "$cache/log/index.log" build_index "$cache/tmp/index"
+            mv -T "$cache/tmp/index" "$cache/index"
+        fi
+    fi
+    unlock held
+}
+
+# fetch PACKAGE VERSION: puts the package file in $cache/debs and its path in $deb. A file that is
+# there already is believed only if its hash is the one of the index.
+fetch() {
+    local name=$1 version=$2 file hash size options held
+    read -r file hash size < <(awk -v n="$name" -v v="$version" '$1 == n && $2 == v { print $3, $4, $5 }' "$cache/index/kernels") ||
+        die "the package index does not have $name $version"
+    deb=$cache/debs/$file
+    if [[ -e $deb ]]; then
+        if [[ $(sha256sum <"$deb") == "$hash  -" ]]; then return; fi
+        say "$file in the cache is damaged: fetching it again"
+        rm -f "$deb"
+    fi
+    lock held "$file"
+    if [[ ! -e $deb ]]; then
+        mkdir -p "$cache/debs"
+        rm -rf "$cache/tmp/$file.d"
+        mkdir -p "$cache/tmp/$file.d"
+        mapfile -t options < <(apt_options /mnt/cache/index/lists)
+        step "$((size / 20000000 + 1))" "downloading $name $version ($((size / 1000000)) MB)" "$cache/log/$file.log" \
+            in_chroot bash -ec 'cd "$1"; shift; exec "$@"' - "$(inside "$cache/tmp/$file.d")" \
+            apt-get "${options[@]}" download "$name=$version"
+        set -- "$cache/tmp/$file.d"/*.deb
+        [[ $(sha256sum <"$1") == "$hash  -" ]] || die "the download of $name does not have the hash of the index"
+        mv -T "$1" "$deb"
+        rm -rf "$cache/tmp/$file.d"
+    fi
+    unlock held
+}
+
+unpack_deb() { # unpack_deb DEB TARGET [MEMBER]...
+    local deb=$1 target=$2
+    shift 2
+    mkdir -p "$target"
+    in_chroot bash -eo pipefail -c 'dpkg-deb --fsys-tarfile "$1" | tar -C "$2" -x --no-same-owner "${@:3}"' - \
+        "$(inside "$deb")" "$(inside "$target")" "$@"
+}
+
+# kernel_table: one line for every kernel for which the index has headers or an image:
+# "VERSION PACKAGE-VERSION STATE REASON", newest first. STATE is complete, compile or unusable.
+kernel_table() {
+    awk '
+        { have[$1, $2] = 1; names[$1] = 1; version[$1, ++count[$1]] = $2 }
+        $1 ~ /^linux-(headers|binary|modules)-[0-9.]+\+deb[0-9]+-amd64$/ {
+            kernel = $1; sub(/^linux-[a-z]+-/, "", kernel); kernels[kernel] = 1
+        }
+        END {
+            for (kernel in kernels) {
+                series = kernel; sub(/\.[0-9]+\+.*/, "", series)
+                headers = "linux-headers-" kernel; source = "linux-source-" series
+                if (!(headers in names)) {
+                    print kernel, "-", "unusable", "no linux-headers in the index"
+                    continue
+                }
+                v = version[headers, count[headers]]
+                missing = ""
+                if (!((source, v) in have)) {
+                    print kernel, v, "unusable", "no " source " of version " v " in the index"
+                    continue
+                }
+                if (!(("linux-binary-" kernel, v) in have)) missing = missing " linux-binary"
+                if (!(("linux-modules-" kernel, v) in have)) missing = missing " linux-modules"
+                if (missing == "") print kernel, v, "complete", ""
+                else print kernel, v, "compile", "not in the index yet:" missing
+            }
+        }' "$cache/index/kernels" | sort -rV
+}
+
+# kernel_line VERSION: its line of the table; "7.2.12" stands for "7.2.12+deb13-amd64".
+kernel_line() {
+    kernel_table | awk -v k="$1" '$1 == k || index($1, k "+") == 1 { print; exit }'
+}
+
+# Rebuilds what Debian's header packages leave out: the metadata of the kernel's Rust crates. The
+# verdict says whether it is that of the shipped kernel; without one a module would not load.
+build_kernel() { # build_kernel VERSION HEADERS-DEB SOURCE-DEB PATH
+    local version=$1 headers=$2 source=$3 out=$4
+    local src=$out/src local_version="+${version#*+}"
+    mkdir -p "$src"
+    unpack_deb "$headers" "$out/headers"
+    local config=$out/headers/usr/src/linux-headers-$version/.config
+    if ! grep -q '^CONFIG_RUST=y' "$config"; then
+        echo "no CONFIG_RUST" >"$out/verdict"
+        rm -rf "$src" "$out/headers"
+        return
+    fi
+    # Drivers are needed for their Kconfig files only.
+    # shellcheck disable=SC2016
+    in_chroot bash -eo pipefail -c 'dpkg-deb --fsys-tarfile "$1" | tar -xO --wildcards "./usr/src/linux-source-*.tar.xz" |
+        xz -dc -T0 | tar -C "$2" -x --strip-components=1 --no-same-owner --wildcards \
+            --exclude="linux-source-*/drivers/*.c" --exclude="linux-source-*/sound/*.c" \
+            --exclude="linux-source-*/drivers/gpu/drm/amd/include/*" --exclude="linux-source-*/Documentation/*/*" \
+            --exclude="linux-source-*/tools/testing"' - \
+        "$(inside "$source")" "$(inside "$src")"
+    cp "$config" "$out/headers/usr/src/linux-headers-$version/Module.symvers" "$src/"
+    in_chroot --bind "$src" linux make -C /mnt/linux olddefconfig
+    in_chroot --bind "$src" linux make -C /mnt/linux -j"$(nproc)" prepare
+    in_chroot --bind "$src" linux make -C /mnt/linux "LOCALVERSION=$local_version" modules_prepare
+    local release
+    release=$(cat "$src/include/config/kernel.release")
+    grep -ho '(_R[^)]*)' "$src"/rust/exports_*_generated.h | tr -d '()' | sort -u >"$out/rust-symbols"
+    awk '$2 ~ /^_R/ && $3 == "vmlinux" { print $2 }' "$src/Module.symvers" | sort -u >"$out/rust-symbols.shipped"
+    comm -13 "$out/rust-symbols" "$out/rust-symbols.shipped" >"$out/rust-symbols.missing"
+    echo "$(wc -l <"$out/rust-symbols.shipped") Rust symbols shipped, $(wc -l <"$out/rust-symbols") rebuilt, $(wc -l <"$out/rust-symbols.missing") of the shipped ones missing" >"$out/counts"
+    rm -rf "$out/headers"
+    if [[ $release != "$version" ]]; then
+        echo "the rebuilt tree calls itself $release" >"$out/verdict"
+    elif [[ -s $out/rust-symbols.missing || ! -s $out/rust-symbols.shipped ]]; then
+        echo "the rebuilt Rust metadata differs: $(cat "$out/counts")" >"$out/verdict"
+    else
+        echo ok >"$out/verdict"
+    fi
+}
+
+kernel_key=$(key "$(declare -f build_kernel unpack_deb)" "$chroot_name")
+
+# ensure_kernel VERSION PACKAGE-VERSION: afterwards $kernel_dir has the tree and its verdict.
+ensure_kernel() {
+    local version=$1 package_version=$2 headers series=${1%%+*}
+    kernel_dir=$cache/kernel-$version-$kernel_key
+    [[ ! -e $kernel_dir ]] || return 0
+    fetch "linux-headers-$version" "$package_version"
+    headers=$deb
+    fetch "linux-source-${series%.*}" "$package_version"
+    artefact "${kernel_dir##*/}" 150 "rebuilding the Rust metadata of Linux $version" \
+        build_kernel "$version" "$headers" "$deb"
+    if [[ $(cat "$kernel_dir/verdict") == ok ]]; then
+        say "Linux $version: the metadata matches: $(cat "$kernel_dir/counts")"
+    fi
+}
+
+# choose_kernel [VERSION]: sets $kernel, $kernel_version and $kernel_dir to a kernel that can be
+# booted: VERSION, or the newest one that is complete and whose metadata matches.
+choose_kernel() {
+    local name version state reason lines
+    if [[ -n ${1-} ]]; then
+        # A version that the index has dropped since stays usable from the cache.
+        local cached=("$cache"/kernel-"$1"*-"$kernel_key")
+        if [[ -z $(kernel_line "$1") && -e ${cached[0]} ]]; then
+            kernel_dir=${cached[0]} kernel=${cached[0]##*/kernel-}
+            kernel=${kernel%-"$kernel_key"}
+            kernel_version=-
+            return
+        fi
+        lines=$(kernel_line "$1")
+        [[ -n $lines ]] || die "there is no kernel '$1' in $backports: 'scripts/vm kernels' lists what is there"
+    else
+        lines=$(kernel_table)
+    fi
+    while read -r name version state reason; do
+        if [[ $state == complete || (-n ${1-} && $state == compile && -n ${compile_only-}) ]]; then
+            ensure_kernel "$name" "$version"
+            if [[ $(cat "$kernel_dir/verdict") == ok ]]; then
+                kernel=$name
+                kernel_version=$version
+                return
+            fi
+            reason=$(cat "$kernel_dir/verdict")
+        fi
+        [[ $state == unusable && -z ${1-} ]] || say "Linux $name cannot be booted: $reason"
+    done <<<"$lines"
+    die "no kernel of $backports can be used"
+}
+
+# The module is keyed by everything it is made of. The checkout is copied, so it stays clean.
+module_key() {
+    (cd "$checkout" && find Kbuild kmod -type f \( -name Kbuild -o -name Makefile -o -name '*.rs' -o -name '*.[chS]' \) -print0 |
+        LC_ALL=C sort -z | xargs -0 sha256sum)
+}
+
+build_module() { # build_module VERSION KERNEL-DIR PATH
+    local version=$1 dir=$2 out=$3 flags=()
+    [[ ! -e $dir/debug ]] || flags=(V=0)
+    mkdir -p "$out/libcopy"
+    (cd "$checkout" && find Kbuild kmod -type f \( -name Kbuild -o -name Makefile -o -name '*.rs' -o -name '*.[chS]' \) -print0 |
+        tar -c --null -T -) | tar -C "$out/libcopy" -x --no-same-owner
+    in_chroot --bind "$dir/src" linux --bind "$out/libcopy" libcopy \
+        make -C /mnt/linux -j"$(nproc)" "${flags[@]}" "LOCALVERSION=$(cat "$dir/localversion" 2>/dev/null || echo "+${version#*+}")" M=/mnt/libcopy modules
+    local vermagic
+    vermagic=$(in_chroot modinfo -F vermagic "$(inside "$out/libcopy/kmod/libcopy.ko")")
+    echo "vermagic: $vermagic"
+    if [[ ${vermagic%% *} != "$version" ]]; then
+        echo "the module was built for '${vermagic%% *}', not for '$version'"
+        return 1
+    fi
+    mv "$out/libcopy/kmod/libcopy.ko" "$out/libcopy.ko"
+    rm -rf "$out/libcopy"
+}
+
+# ensure_module: sets $module to the libcopy.ko of this checkout for $kernel.
+ensure_module() {
+    local name
+    name=module-$kernel-$(key "$(module_key)" "$(declare -f build_module)" "$kernel_dir")
+    artefact "$name" 15 "building libcopy.ko for Linux $kernel" build_module "$kernel" "$kernel_dir"
+    module=$cache/$name/libcopy.ko
+}
+
+build_boot() { # build_boot VERSION BINARY-DEB MODULES-DEB PATH
+    local version=$1 binary=$2 modules=$3 out=$4
+    unpack_deb "$binary" "$out/x"
+    unpack_deb "$modules" "$out/x"
+    mv "$out/x/usr/lib/modules/$version" "$out/modules"
+    mv "$out/modules/vmlinuz" "$out/vmlinuz" 2>/dev/null || mv "$out/x/boot/vmlinuz-$version" "$out/vmlinuz"
+    rm -rf "$out/x" "$out/modules/build" "$out/modules/source"
+    mkdir -p "$out/lib/modules"
+    mv "$out/modules" "$out/lib/modules/$version"
+    in_chroot depmod -b "$(inside "$out")" "$version"
+}
+
+boot_key=$(key "$(declare -f build_boot unpack_deb)")
+
+# ensure_boot: sets $boot_dir to what is needed to boot $kernel: vmlinuz and lib/modules.
+ensure_boot() {
+    local binary
+    boot_dir=$cache/boot-$kernel-$boot_key
+    [[ ! -e $boot_dir ]] || return 0
+    fetch "linux-binary-$kernel" "$kernel_version"
+    binary=$deb
+    fetch "linux-modules-$kernel" "$kernel_version"
+    artefact "${boot_dir##*/}" 10 "unpacking Linux $kernel" build_boot "$kernel" "$binary" "$deb"
+}
+
+debug_key=none
+
+choose_debug_kernel() {
+    die "the debug kernel is not there yet"
+}
