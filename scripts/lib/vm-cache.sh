@@ -41,7 +41,7 @@ key() {
 }
 
 # artefact NAME SECONDS TEXT FUNCTION ARG...: makes sure that $cache/NAME exists; if not, FUNCTION
-# ARG... PATH makes it at PATH.
+# ARG... PATH makes it at PATH. With resume=1 it finds there what a killed call left.
 artefact() {
     local name=$1 seconds=$2 text=$3
     shift 3
@@ -50,7 +50,7 @@ artefact() {
     lock held "$name"
     if [[ ! -e $cache/$name ]]; then
         mkdir -p "$cache/tmp"
-        rm -rf "$cache/tmp/$name"
+        [[ -n ${resume-} ]] || rm -rf "$cache/tmp/$name"
         step "$seconds" "$text" "$cache/log/$name.log" "$@" "$cache/tmp/$name"
         mv -T "$cache/tmp/$name" "$cache/$name"
     fi

@@ -43,7 +43,7 @@ boot_modules=(virtio_blk erofs overlay 9pnet_virtio 9p virtio_rng)
 build_initramfs() { # build_initramfs VERSION BOOT-DIR PATH
     local version=$1 boot=$2 out=$3 work=$3.d file
     rm -rf "$work"
-    mkdir -p "$work"/{bin,dev,proc,sys,lower,upper,root,modules}
+    mkdir -p "$work"/{bin,dev,etc,proc,sys,lower,upper,root,modules}
     cp "$cache/$chroot_name/bin/busybox" "$work/bin/"
     for file in sh mount insmod mkdir switch_root poweroff cat echo; do
         ln -s busybox "$work/bin/$file"
@@ -89,7 +89,7 @@ kernel_reports='WARNING: |BUG: |BUG at |Oops|Kernel panic|general protection fau
 # $guest_status, what the command returned, or a status of our own.
 #   accel cpus mem numa timeout interactive use_module params shares extra_env qemu_args cmd append
 run_guest() {
-    local run=$1 status=0 args=() same=0 index=0 share
+    local run=$1 status=0 args=() same=0 index
     mkdir -p "$run"
     : >"$run/serial.log"
     : >"$run/status"
@@ -122,7 +122,7 @@ run_guest() {
 
     args=(-nodefaults -no-user-config -display none -no-reboot
         -kernel "$(inside "$boot_dir/vmlinuz")" -initrd "$(inside "$initramfs")"
-        -append "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic hugepages=64 tsc=reliable no_timer_check random.trust_cpu=on rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60 ${append-}"
+        -append "console=ttyS0 quiet nokaslr initcall_blacklist=load_system_certificate_list loglevel=5 panic=-1 oops=panic hugepages=64 tsc=reliable no_timer_check random.trust_cpu=on rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60 ${LIBCOPY_VM_APPEND-}"
         -serial "file:$(inside "$run/serial.log")"
         -device virtio-rng-pci
         -drive "file=$(inside "$guest_image"),if=none,id=root,format=raw,readonly=on,file.locking=off"
@@ -151,21 +151,18 @@ run_guest() {
         args+=(-machine "q35,memory-backend=mem" -smp "$cpus" -m "$mem"
             -object "memory-backend-memfd,id=mem,size=${mem}M,share=on")
     fi
-    local binds=()
-    mount_9p() { # mount_9p PATH TAG ro|rw
-        binds+=(--bind "$1" "$2")
-        args+=(-fsdev "local,id=$2,path=/mnt/$2,security_model=none,multidevs=remap$([[ $3 == rw ]] || echo ,readonly=on)"
-            -device "virtio-9p-pci,fsdev=$2,mount_tag=$2")
-    }
-    mount_9p "$run" vmrun rw
-    mount_9p "$checkout" checkout ro
+    # Two devices carry all directories of the host: one that only reads and one that also writes.
+    local binds=(--bind "$run" rw/run --bind "$checkout" ro/checkout)
     if [[ -d $boot_dir/lib/modules ]]; then
-        mount_9p "$boot_dir/lib/modules" modules ro
+        binds+=(--bind "$boot_dir/lib/modules" ro/modules)
     fi
-    for share in "${shares[@]}"; do
-        mount_9p "$share" "share$index" rw
-        ((++index))
+    for index in "${!shares[@]}"; do
+        binds+=(--bind "${shares[index]}" "rw/share$index")
     done
+    args+=(-fsdev "local,id=ro,path=/mnt/ro,security_model=none,multidevs=remap,readonly=on"
+        -device "virtio-9p-pci,fsdev=ro,mount_tag=ro"
+        -fsdev "local,id=rw,path=/mnt/rw,security_model=none,multidevs=remap"
+        -device "virtio-9p-pci,fsdev=rw,mount_tag=rw")
 
     local out_pid='' err_pid=''
     if ((interactive)); then

@@ -262,7 +262,7 @@ choose_kernel() {
             fi
             reason=$(cat "$kernel_dir/verdict")
         fi
-        [[ $state == unusable && -z ${1-} ]] || say "Linux $name cannot be booted: $reason"
+        [[ ($state == unusable || $command == run) && -z ${1-} ]] || say "Linux $name cannot be booted: $reason"
     done <<<"$lines"
     die "no kernel of $backports can be used"
 }
@@ -274,13 +274,14 @@ module_key() {
 }
 
 build_module() { # build_module VERSION KERNEL-DIR PATH
-    local version=$1 dir=$2 out=$3 flags=()
-    [[ ! -e $dir/debug ]] || flags=(V=0)
+    local version=$1 dir=$2 out=$3 flags=("LOCALVERSION=+${1#*+}")
+    # A kernel of our own has its local version in its configuration and its compiler in makeflags.
+    [[ ! -e $dir/makeflags ]] || mapfile -t flags <"$dir/makeflags"
     mkdir -p "$out/libcopy"
     (cd "$checkout" && find Kbuild kmod -type f \( -name Kbuild -o -name Makefile -o -name '*.rs' -o -name '*.[chS]' \) -print0 |
         tar -c --null -T -) | tar -C "$out/libcopy" -x --no-same-owner
     in_chroot --bind "$dir/src" linux --bind "$out/libcopy" libcopy \
-        make -C /mnt/linux -j"$(nproc)" "${flags[@]}" "LOCALVERSION=$(cat "$dir/localversion" 2>/dev/null || echo "+${version#*+}")" M=/mnt/libcopy modules
+        make -C /mnt/linux -j"$(nproc)" "${flags[@]}" M=/mnt/libcopy modules
     local vermagic
     vermagic=$(in_chroot modinfo -F vermagic "$(inside "$out/libcopy/kmod/libcopy.ko")")
     echo "vermagic: $vermagic"
@@ -325,8 +326,70 @@ ensure_boot() {
     artefact "${boot_dir##*/}" 10 "unpacking Linux $kernel" build_boot "$kernel" "$binary" "$deb"
 }
 
-debug_key=none
+# The debug kernel is built from the same source. A killed build goes on where it was.
+build_debug() { # build_debug SOURCE-DEB PATH
+    local source=$1 out=$2 option release
+    if [[ ! -e $out/unpacked ]]; then
+        rm -rf "$out/src"
+        mkdir -p "$out/src"
+        # shellcheck disable=SC2016
+        in_chroot bash -eo pipefail -c 'dpkg-deb --fsys-tarfile "$1" |
+            tar -xO --wildcards "./usr/src/linux-source-*.tar.xz" | xz -dc -T0 |
+            tar -C "$2" -x --strip-components=1 --no-same-owner --wildcards \
+                --exclude="linux-source-*/drivers/gpu/drm/amd/include/*" --exclude="linux-source-*/tools/testing"' - \
+            "$(inside "$source")" "$(inside "$out/src")"
+        touch "$out/unpacked"
+    fi
+    cp "$here/lib/debug.config" "$out/src/debug.config"
+    make_debug() {
+        in_chroot --bind "$out/src" linux nice -n 15 make -C /mnt/linux LLVM=1 "$@"
+    }
+    if [[ ! -e $out/configured ]]; then
+        make_debug KCONFIG_ALLCONFIG=debug.config allnoconfig
+        while IFS= read -r option; do
+            grep -qxF "$option" "$out/src/.config" || {
+                echo "this kernel does not take $option"
+                return 1
+            }
+        done < <(grep '^CONFIG_' "$out/src/debug.config")
+        touch "$out/configured"
+    fi
+    make_debug -j"$(nproc)" bzImage modules
+    make_debug -s INSTALL_MOD_PATH=/mnt/linux/installed modules_install
+    release=$(cat "$out/src/include/config/kernel.release")
+    rm -rf "$out/boot"
+    mkdir -p "$out/boot/lib"
+    cp "$out/src/arch/x86/boot/bzImage" "$out/boot/vmlinuz"
+    mv "$out/src/installed/lib/modules" "$out/boot/lib/modules"
+    rm -f "$out/boot/lib/modules/$release"/{build,source}
+    # Modules are built against headers, metadata and tools; the objects have done their duty.
+    find "$out/src" -name '*.o' ! -path '*/scripts/*' -delete
+    echo LLVM=1 >"$out/makeflags"
+    echo ok >"$out/verdict"
+    echo "$release" >"$out/release"
+}
 
+debug_key=debug-$(key "$(declare -f build_debug)" "$chroot_name" "$(cat "$here/lib/debug.config")")
+
+# choose_debug_kernel [VERSION]: as choose_kernel, and $boot_dir as ensure_boot.
 choose_debug_kernel() {
-    die "the debug kernel is not there yet"
+    local line name version state reason series
+    if [[ -n ${1-} ]]; then
+        line=$(kernel_line "$1")
+        [[ -n $line ]] || die "there is no kernel '$1' in $backports: 'scripts/vm kernels' lists what is there"
+    else
+        line=$(kernel_table | awk '$3 == "complete" { print; exit }')
+    fi
+    read -r name version state reason <<<"$line"
+    [[ $state != unusable ]] || die "Linux $name cannot be built: $reason"
+    series=${name%%+*}
+    kernel_dir=$cache/kernel-$series-$debug_key
+    if [[ ! -e $kernel_dir ]]; then
+        fetch "linux-source-${series%.*}" "$version"
+        resume=1 artefact "${kernel_dir##*/}" 1800 \
+            "building the debug kernel $series (it can be interrupted and goes on later)" build_debug "$deb"
+    fi
+    kernel=$(cat "$kernel_dir/release")
+    kernel_version=$version
+    boot_dir=$kernel_dir/boot
 }
