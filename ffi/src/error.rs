@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Error codes, their names, and the detail text of the last error of each thread.
+
+use libcopy::Error;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Everything went well.
+pub const LIBCOPY_OK: c_int = 0;
+/// An argument is wrong: a null pointer, a rank beyond the team, buffers that overlap.
+pub const LIBCOPY_EINVAL: c_int = -1;
+/// The kernel module is not there or cannot be used.
+pub const LIBCOPY_EDEVICE: c_int = -2;
+/// A system call failed.
+pub const LIBCOPY_ESYSTEM: c_int = -3;
+/// An environment variable or the profile cannot be used.
+pub const LIBCOPY_ECONFIG: c_int = -4;
+/// Something did not happen in time, for instance a rank did not join.
+pub const LIBCOPY_ETIMEOUT: c_int = -5;
+/// The key or the rank is in use, or another thread is using the team.
+pub const LIBCOPY_EBUSY: c_int = -6;
+/// A rank died or left while others needed it.
+pub const LIBCOPY_EPEER: c_int = -7;
+/// The ranks called different operations or lengths, or joined with different sizes.
+pub const LIBCOPY_EMISMATCH: c_int = -8;
+/// The team is broken since an earlier error; free it and start a new one.
+pub const LIBCOPY_EBROKEN: c_int = -9;
+/// The transport asked for cannot be used here.
+pub const LIBCOPY_ETRANSPORT: c_int = -10;
+/// A mistake inside the library.
+pub const LIBCOPY_EINTERNAL: c_int = -11;
+
+thread_local! {
+    static DETAIL: RefCell<CString> = RefCell::default();
+}
+
+/// A code and what it was about.
+pub(crate) struct Failure(pub c_int, pub String);
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match &error {
+            Error::Argument { .. } => LIBCOPY_EINVAL,
+            Error::Device { .. } | Error::AbiVersion { .. } | Error::Ioctl { .. } => {
+                LIBCOPY_EDEVICE
+            }
+            Error::System { .. } => LIBCOPY_ESYSTEM,
+            Error::Environment { .. } | Error::Profile { .. } => LIBCOPY_ECONFIG,
+            Error::JoinTimeout { .. } | Error::Timeout { .. } => LIBCOPY_ETIMEOUT,
+            Error::InUse { .. } => LIBCOPY_EBUSY,
+            Error::PeerDied { .. } | Error::PeerLeft { .. } => LIBCOPY_EPEER,
+            Error::TeamSize { .. } | Error::Mismatch { .. } => LIBCOPY_EMISMATCH,
+            Error::Broken { .. } => LIBCOPY_EBROKEN,
+            Error::Transport { .. } => LIBCOPY_ETRANSPORT,
+            _ => LIBCOPY_EINTERNAL,
+        };
+        Failure(code, error.to_string())
+    }
+}
+
+pub(crate) fn invalid(detail: impl Into<String>) -> Failure {
+    Failure(LIBCOPY_EINVAL, detail.into())
+}
+
+/// Runs `body`, keeps the detail of its failure and returns the code.
+pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let what = panic
+            .downcast_ref::<&str>()
+            .map(|s| (*s).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(Failure(
+            LIBCOPY_EINTERNAL,
+            what.unwrap_or_else(|| "panic".into()),
+        ))
+    });
+    let Failure(code, detail) = match result {
+        Ok(()) => return LIBCOPY_OK,
+        Err(failure) => failure,
+    };
+    let detail = CString::new(detail.replace('\0', "?")).unwrap_or_default();
+    // A thread that is ending has no place for it any more.
+    let _ = DETAIL.try_with(|d| d.replace(detail));
+    code
+}
+
+/// What a code means, as a constant text. Never null.
+#[unsafe(no_mangle)]
+pub extern "C" fn libcopy_strerror(code: c_int) -> *const c_char {
+    let text: &CStr = match code {
+        LIBCOPY_OK => c"success",
+        LIBCOPY_EINVAL => c"invalid argument",
+        LIBCOPY_EDEVICE => c"the kernel module cannot be used",
+        LIBCOPY_ESYSTEM => c"a system call failed",
+        LIBCOPY_ECONFIG => c"an environment variable or the profile cannot be used",
+        LIBCOPY_ETIMEOUT => c"timed out",
+        LIBCOPY_EBUSY => c"in use",
+        LIBCOPY_EPEER => c"a rank died or left",
+        LIBCOPY_EMISMATCH => c"the ranks disagree",
+        LIBCOPY_EBROKEN => c"the team is broken",
+        LIBCOPY_ETRANSPORT => c"the transport cannot be used",
+        LIBCOPY_EINTERNAL => c"internal error",
+        _ => c"unknown error code",
+    };
+    text.as_ptr()
+}
+
+/// What exactly went wrong in the last call of this thread that failed, with values and a way
+/// out. Empty before the first failure; valid until the next one. Never null.
+#[unsafe(no_mangle)]
+pub extern "C" fn libcopy_error_detail() -> *const c_char {
+    DETAIL
+        .try_with(|d| d.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The C API. `include/libcopy.h` is generated from this file.
+//!
+//! Every function returns 0 or a negative `LIBCOPY_E*`; outputs come last. No panic crosses the
+//! border: it becomes [`LIBCOPY_EINTERNAL`]. A team handle may be used by several threads, one at
+//! a time.
+
+mod error;
+mod memory;
+mod team;
+
+pub use error::*;
+pub use team::*;

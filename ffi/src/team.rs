@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Teams and their collective operations.
+
+use crate::error::{Failure, LIBCOPY_EBUSY, guarded, invalid};
+use crate::memory::{bytes, bytes_mut, disjoint, total};
+use libcopy::{Team, TeamKey, TransportKind};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+/// Bytes of the key of a team.
+pub const LIBCOPY_KEY_LENGTH: usize = 16;
+
+/// Membership of this process in a team.
+#[allow(non_camel_case_types, reason = "its name in C")]
+pub struct libcopy_team_t {
+    team: Mutex<Team>,
+    rank: usize,
+    size: usize,
+}
+
+/// # Safety
+///
+/// `team` is null or a handle that was not freed.
+unsafe fn handle<'a>(team: *const libcopy_team_t) -> Result<&'a libcopy_team_t, Failure> {
+    // SAFETY: the caller vouches for a pointer that is not null.
+    unsafe { team.as_ref() }.ok_or_else(|| invalid("team is null"))
+}
+
+impl libcopy_team_t {
+    fn lock(&self) -> Result<MutexGuard<'_, Team>, Failure> {
+        match self.team.try_lock() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::Poisoned(guard)) => Ok(guard.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Failure(
+                LIBCOPY_EBUSY,
+                "another thread is inside a call on this team; calls must follow one another"
+                    .into(),
+            )),
+        }
+    }
+}
+
+/// Gives a new team to the caller.
+///
+/// # Safety
+///
+/// `team` is null or writable.
+unsafe fn give(
+    team: *mut *mut libcopy_team_t,
+    join: impl FnOnce() -> libcopy::Result<Team>,
+) -> Result<(), Failure> {
+    if team.is_null() {
+        return Err(invalid("the address for the team is null"));
+    }
+    // SAFETY: not null, and the caller vouches for it.
+    unsafe { team.write(std::ptr::null_mut()) };
+    let joined = join()?;
+    let boxed = Box::new(libcopy_team_t {
+        rank: joined.rank(),
+        size: joined.size(),
+        team: Mutex::new(joined),
+    });
+    // SAFETY: as above.
+    unsafe { team.write(Box::into_raw(boxed)) };
+    Ok(())
+}
+
+/// Joins the team with the 16-byte `key` as `rank` of `size`. Returns when all ranks are there.
+/// The key must be random and used for one team only. `*team` is null after an error.
+///
+/// # Safety
+///
+/// `key` points to 16 bytes, `team` to a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_join(
+    key: *const u8,
+    rank: usize,
+    size: usize,
+    team: *mut *mut libcopy_team_t,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller promises 16 bytes, or null, which is refused.
+        let key = unsafe { key.cast::<[u8; LIBCOPY_KEY_LENGTH]>().as_ref() }
+            .ok_or_else(|| invalid("key is null"))?;
+        // SAFETY: the caller's promise.
+        unsafe { give(team, || Team::join(&TeamKey::from_bytes(*key), rank, size)) }
+    })
+}
+
+/// Joins the team that the environment names, as `libcopy run` sets it up; without it, a team of
+/// one. `*team` is null after an error.
+///
+/// # Safety
+///
+/// `team` points to a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_from_env(team: *mut *mut libcopy_team_t) -> c_int {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { give(team, Team::from_env) })
+}
+
+/// Leaves the team and frees the handle. Null is allowed.
+///
+/// # Safety
+///
+/// `team` is null or a handle that was not freed; no other thread is using it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_free(team: *mut libcopy_team_t) -> c_int {
+    guarded(|| {
+        if !team.is_null() {
+            // SAFETY: it came from `Box::into_raw`, and the caller gives it up.
+            drop(unsafe { Box::from_raw(team) });
+        }
+        Ok(())
+    })
+}
+
+/// This process's rank, 0 to size - 1.
+///
+/// # Safety
+///
+/// `team` is a team, `rank` points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_rank(team: *const libcopy_team_t, rank: *mut usize) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (team, rank) = unsafe { (handle(team)?, rank.as_mut()) };
+        *rank.ok_or_else(|| invalid("the address for the rank is null"))? = team.rank;
+        Ok(())
+    })
+}
+
+/// The number of ranks.
+///
+/// # Safety
+///
+/// `team` is a team, `size` points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_size(team: *const libcopy_team_t, size: *mut usize) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (team, size) = unsafe { (handle(team)?, size.as_mut()) };
+        *size.ok_or_else(|| invalid("the address for the size is null"))? = team.size;
+        Ok(())
+    })
+}
+
+/// Makes all ranks use one transport, "kmod", "cma" or "shm"; null leaves it to the policy.
+/// All ranks call it with the same name.
+///
+/// # Safety
+///
+/// `team` is a team, `name` is null or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_set_transport(
+    team: *mut libcopy_team_t,
+    name: *const c_char,
+) -> c_int {
+    guarded(|| {
+        let kind = if name.is_null() {
+            None
+        } else {
+            // SAFETY: the caller promises a string.
+            let name = unsafe { CStr::from_ptr(name) };
+            Some(name.to_string_lossy().parse::<TransportKind>()?)
+        };
+        // SAFETY: the caller's promise.
+        Ok(unsafe { handle(team) }?.lock()?.set_transport(kind)?)
+    })
+}
+
+/// Returns when all ranks have called it.
+///
+/// # Safety
+///
+/// `team` is a team.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_barrier(team: *mut libcopy_team_t) -> c_int {
+    // SAFETY: the caller's promise.
+    guarded(|| Ok(unsafe { handle(team) }?.lock()?.barrier()?))
+}
+
+/// Copies the root's `length` bytes at `data` into everybody's `data`.
+///
+/// # Safety
+///
+/// `team` is a team, `data` is writable for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_bcast(
+    team: *mut libcopy_team_t,
+    data: *mut c_void,
+    length: usize,
+    root: usize,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (team, data) = unsafe { (handle(team)?, bytes_mut("data", data, length)?) };
+        Ok(team.lock()?.bcast(data, root)?)
+    })
+}
+
+/// Collects everybody's `length` bytes at `send` in the root's `recv`, ordered by rank. `recv`
+/// has room for `length` bytes of each rank at the root and is ignored elsewhere.
+///
+/// # Safety
+///
+/// `team` is a team, `send` is readable, and `recv` writable at the root, for their lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_gather(
+    team: *mut libcopy_team_t,
+    send: *const c_void,
+    length: usize,
+    root: usize,
+    recv: *mut c_void,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (team, send_bytes) = unsafe { (handle(team)?, bytes("send", send, length)?) };
+        let recv = if team.rank == root {
+            let all = total(length, team.size)?;
+            disjoint(send, length, recv, all)?;
+            // SAFETY: the caller's promise; it does not overlap `send`.
+            Some(unsafe { bytes_mut("recv", recv, all)? })
+        } else {
+            None
+        };
+        Ok(team.lock()?.gather(send_bytes, recv, root)?)
+    })
+}
+
+/// Hands the root's `send` out in parts of `length` bytes, ordered by rank, into everybody's
+/// `recv`. `send` is ignored except at the root.
+///
+/// # Safety
+///
+/// `team` is a team, `send` is readable at the root, and `recv` writable, for their lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_scatter(
+    team: *mut libcopy_team_t,
+    send: *const c_void,
+    length: usize,
+    root: usize,
+    recv: *mut c_void,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let team = unsafe { handle(team)? };
+        let send = if team.rank == root {
+            let all = total(length, team.size)?;
+            disjoint(send, all, recv, length)?;
+            // SAFETY: the caller's promise.
+            Some(unsafe { bytes("send", send, all)? })
+        } else {
+            None
+        };
+        // SAFETY: the caller's promise; it does not overlap `send`.
+        let recv = unsafe { bytes_mut("recv", recv, length)? };
+        Ok(team.lock()?.scatter(send, recv, root)?)
+    })
+}
+
+/// Collects everybody's `length` bytes at `send` in everybody's `recv`, ordered by rank.
+///
+/// # Safety
+///
+/// `team` is a team, `send` is readable for `length` bytes, `recv` writable for `length` bytes of
+/// each rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_allgather(
+    team: *mut libcopy_team_t,
+    send: *const c_void,
+    length: usize,
+    recv: *mut c_void,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (team, send_bytes) = unsafe { (handle(team)?, bytes("send", send, length)?) };
+        let all = total(length, team.size)?;
+        disjoint(send, length, recv, all)?;
+        // SAFETY: the caller's promise; it does not overlap `send`.
+        let recv = unsafe { bytes_mut("recv", recv, all)? };
+        Ok(team.lock()?.allgather(send_bytes, recv)?)
+    })
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The C API as a C programmer meets it: headers, library, pkg-config file and an example.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The directory with `libcopy.so` and the tool, both built: two above this test's own file.
+/// Cargo itself builds neither for a test of this crate.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let own = std::env::current_exe().expect("this test is a file");
+        let directory = own.ancestors().nth(2).expect("cargo's layout").to_owned();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "-p", "libcopy", "-p", "libcopy-ffi"]);
+        build.arg("--manifest-path").arg(here("../Cargo.toml"));
+        if directory.ends_with("release") {
+            build.arg("--release");
+        }
+        run(&mut build);
+        directory
+    })
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Compiles a C file against the header and the shared library.
+fn compile(source: &Path, into: &Path) -> PathBuf {
+    let program = into.join("program");
+    run(Command::new("gcc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-o"])
+        .arg(&program)
+        .arg(source)
+        .arg("-I")
+        .arg(here("include"))
+        .arg("-L")
+        .arg(built())
+        .arg(format!("-Wl,-rpath,{}", built().display()))
+        .arg("-lcopy"));
+    program
+}
+
+/// A new directory for one test.
+fn scratch(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("can create a directory");
+    path
+}
+
+#[test]
+fn the_example_broadcasts_among_four_ranks() {
+    let program = compile(&here("examples/bcast.c"), &scratch("bcast"));
+    let output = run(Command::new(built().join("libcopy"))
+        .args(["run", "-n", "4", "--"])
+        .arg(program));
+    let text = String::from_utf8_lossy(&output.stdout);
+    for rank in 0..4 {
+        assert!(text.contains(&format!("rank {rank} ends with x")), "{text}");
+    }
+}
+
+#[test]
+fn collectives_and_errors_of_a_team_of_one() {
+    let program = compile(&here("tests/alone.c"), &scratch("alone"));
+    run(&mut Command::new(program));
+}
+
+#[test]
+fn headers_are_valid_cpp() {
+    for header in ["libcopy.h", "libcopy_uapi.h"] {
+        run(Command::new("gcc")
+            .args([
+                "-x",
+                "c++",
+                "-std=c++17",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fsyntax-only",
+            ])
+            .args(["-include", header, "-I"])
+            .arg(here("include"))
+            .arg("/dev/null"));
+    }
+}
+
+#[test]
+fn structures_in_c_have_the_sizes_that_the_commands_name() {
+    run(Command::new("gcc")
+        .args([
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fsyntax-only",
+            "-I",
+        ])
+        .arg(here("include"))
+        .arg(here("tests/uapi.c")));
+}
