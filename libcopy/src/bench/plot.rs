@@ -34,7 +34,7 @@ const PNG_SCALE: f32 = 2.0;
 
 /// Colours that colour-blind readers tell apart (Okabe and Ito), and a marker for black and white.
 const STYLES: [(&str, RGBColor, Marker); 7] = [
-    ("libcopy", RGBColor(0xf0, 0xe4, 0x42), Marker::None),
+    ("libcopy", RGBColor(0xe6, 0x9f, 0x00), Marker::Circle),
     ("libcopy-kmod", RGBColor(0xd5, 0x5e, 0x00), Marker::Circle),
     ("libcopy-cma", RGBColor(0x00, 0x72, 0xb2), Marker::Triangle),
     ("libcopy-shm", RGBColor(0x00, 0x9e, 0x73), Marker::Square),
@@ -73,6 +73,8 @@ struct Line {
 
 /// The lines of all panels; a variant looks the same in each.
 fn lines(names: &[&str]) -> Vec<Line> {
+    // What policy chose lies under the transport it chose, if that is there: both stay visible.
+    let under = |name: &str| name == "libcopy" && names.iter().any(|n| n.starts_with("libcopy-"));
     let mut more = MORE.iter();
     let mut lines: Vec<Line> = names
         .iter()
@@ -86,9 +88,8 @@ fn lines(names: &[&str]) -> Vec<Line> {
             Line {
                 name: (*name).to_owned(),
                 color,
-                marker,
-                // What policy chose lies under the transport it chose: both stay visible.
-                width: if *name == "libcopy" { 9 } else { 2 },
+                marker: if under(name) { Marker::None } else { marker },
+                width: if under(name) { 9 } else { 2 },
                 dashed: *name == "memcpy",
             }
         })
@@ -241,7 +242,7 @@ fn legend_width(lines: &[Line]) -> u32 {
 fn head_lines(report: &Report, width: u32) -> Vec<String> {
     let mut wrapped = Vec::new();
     let fits = (f64::from(width - 40) / (13.0 * 0.58)) as usize;
-    for line in std::iter::once(report.machine.line()).chain(report.notes.iter().cloned()) {
+    for line in [report.machine.line(), report.notes.join(" · ")] {
         let mut current = String::new();
         for word in line.split(' ') {
             if !current.is_empty() && current.chars().count() + word.chars().count() >= fits {
@@ -470,7 +471,7 @@ fn draw_panel(area: &Area<'_>, op: &str, rows: &[&Row], lines: &[Line], axis: Ax
     let mut chart = ChartBuilder::on(area)
         .caption(caption, text(17.0, true))
         .margin(8)
-        .margin_right(22)
+        .margin_right(36)
         .x_label_area_size(46)
         .y_label_area_size(66)
         .build_cartesian_2d(
@@ -499,7 +500,7 @@ fn draw_panel(area: &Area<'_>, op: &str, rows: &[&Row], lines: &[Line], axis: Ax
             if value >= 0.995 {
                 format!("{:.0}", value)
             } else {
-                digits(value)
+                digits(value).trim_end_matches('0').to_owned()
             }
         })
         .x_desc("message size (bytes)")
