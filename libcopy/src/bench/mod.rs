@@ -54,6 +54,11 @@ pub struct Output {
 
 impl Output {
     fn write(&self, report: &report::Report) -> Result<()> {
+        self.write_with(report, report)
+    }
+
+    /// Writes a report whose rows are arranged differently in the figure.
+    fn write_with(&self, report: &report::Report, figure: &report::Report) -> Result<()> {
         if self.json {
             println!("{}", serde_json::to_string_pretty(report)?);
         } else {
@@ -64,7 +69,7 @@ impl Output {
             eprintln!("CSV:  {}", path.display());
         }
         if let Some(path) = &self.plot {
-            let (png, svg) = plot::write(report, self.axis, path)?;
+            let (png, svg) = plot::write(figure, self.axis, path)?;
             eprintln!("plot: {} and {}", png.display(), svg.display());
         }
         ensure!(

@@ -43,13 +43,14 @@ const STYLES: [(&str, RGBColor, Marker); 7] = [
     ("memcpy", RGBColor(0x60, 0x60, 0x60), Marker::None),
 ];
 /// For variants that only the device benchmark has.
-const MORE: [(RGBColor, Marker); 6] = [
+const MORE: [(RGBColor, Marker); 7] = [
     (RGBColor(0xd5, 0x5e, 0x00), Marker::Circle),
     (RGBColor(0x00, 0x72, 0xb2), Marker::Triangle),
     (RGBColor(0x00, 0x9e, 0x73), Marker::Square),
     (RGBColor(0xcc, 0x79, 0xa7), Marker::Cross),
     (RGBColor(0x56, 0xb4, 0xe9), Marker::Diamond),
     (RGBColor(0xe6, 0x9f, 0x00), Marker::Circle),
+    (RGBColor(0x00, 0x00, 0x00), Marker::Square),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,14 +76,18 @@ struct Line {
 fn lines(names: &[&str]) -> Vec<Line> {
     // What policy chose lies under the transport it chose, if that is there: both stay visible.
     let under = |name: &str| name == "libcopy" && names.iter().any(|n| n.starts_with("libcopy-"));
-    let mut more = MORE.iter();
+    let known = |name: &str| {
+        STYLES
+            .iter()
+            .find(|(known, ..)| *known == name)
+            .map(|(_, color, marker)| (*color, *marker))
+    };
+    let used: Vec<RGBColor> = names.iter().filter_map(|n| Some(known(n)?.0)).collect();
+    let mut more = MORE.iter().filter(|(color, _)| !used.contains(color));
     let mut lines: Vec<Line> = names
         .iter()
         .map(|name| {
-            let (color, marker) = STYLES
-                .iter()
-                .find(|(known, ..)| known == name)
-                .map(|(_, color, marker)| (*color, *marker))
+            let (color, marker) = known(name)
                 .or_else(|| more.next().copied())
                 .unwrap_or((BLACK, Marker::None));
             Line {
@@ -465,7 +470,7 @@ fn draw_panel(area: &Area<'_>, op: &str, rows: &[&Row], lines: &[Line], axis: Ax
     ranks.sort_unstable();
     ranks.dedup();
     let caption = match ranks[..] {
-        [n] if n > 1 => format!("{op}, {n} ranks"),
+        [n] if n > 1 && !op.contains("threads") => format!("{op}, {n} ranks"),
         _ => op.to_owned(),
     };
     let mut chart = ChartBuilder::on(area)

@@ -109,17 +109,29 @@ impl Report {
         for note in &self.notes {
             let _ = writeln!(text, "{note}");
         }
-        for op in self.ops() {
-            let rows: Vec<&Row> = self.rows.iter().filter(|r| r.op == op).collect();
-            let label = self
-                .machine
-                .label()
-                .map(|l| format!(" · {l}"))
-                .unwrap_or_default();
+        let label = self
+            .machine
+            .label()
+            .map(|l| format!(" · {l}"))
+            .unwrap_or_default();
+        let unit = format!("microseconds, median (p10 to p90){label}");
+        let (single, several): (Vec<&str>, Vec<&str>) = self
+            .ops()
+            .into_iter()
+            .partition(|op| self.rows_of(op).len() == 1);
+        if !single.is_empty() {
+            let mut table = plain_table();
+            for op in single {
+                table.add_row(vec![op.to_owned(), spread(&self.rows_of(op)[0].time)]);
+            }
+            right_aligned(&mut table, 1);
+            let _ = writeln!(text, "\n{unit}\n{table}");
+        }
+        for op in several {
             let _ = writeln!(
                 text,
-                "\n{op} · microseconds, median (p10 to p90){label}\n{}",
-                self.table_of(&rows)
+                "\n{op} · {unit}\n{}",
+                self.table_of(&self.rows_of(op))
             );
         }
         if let Some(wrong) = self.rows.iter().find(|r| !r.verified) {
@@ -140,6 +152,10 @@ impl Report {
         text
     }
 
+    fn rows_of(&self, op: &str) -> Vec<&Row> {
+        self.rows.iter().filter(|r| r.op == op).collect()
+    }
+
     fn table_of(&self, rows: &[&Row]) -> Table {
         let variants = first_seen(rows.iter().map(|r| r.variant.as_str()));
         let ratios: Vec<&Ratio> = self
@@ -152,8 +168,7 @@ impl Report {
             .collect();
         let ranks_differ = rows.iter().any(|r| r.ranks != rows[0].ranks);
 
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
+        let mut table = plain_table();
         let mut header = vec!["size".to_owned()];
         if ranks_differ {
             header.push("ranks".to_owned());
@@ -175,14 +190,7 @@ impl Report {
             line.extend(variants.iter().map(|v| {
                 rows.iter()
                     .find(|r| (r.bytes, r.ranks) == (bytes, ranks) && r.variant == **v)
-                    .map_or("-".to_owned(), |r| {
-                        format!(
-                            "{} ({}-{})",
-                            digits(r.time.median),
-                            digits(r.time.p10),
-                            digits(r.time.p90)
-                        )
-                    })
+                    .map_or("-".to_owned(), |r| spread(&r.time))
             }));
             line.extend(
                 ratios
@@ -191,10 +199,7 @@ impl Report {
             );
             table.add_row(line);
         }
-        for column in table.column_iter_mut() {
-            column.set_cell_alignment(CellAlignment::Right);
-            column.set_padding((0, 2));
-        }
+        right_aligned(&mut table, 0);
         table
     }
 
@@ -230,6 +235,31 @@ impl Report {
     /// Whether all bytes that were looked at were right.
     pub fn all_verified(&self) -> bool {
         self.rows.iter().all(|r| r.verified)
+    }
+}
+
+fn spread(time: &Spread) -> String {
+    format!(
+        "{} ({}-{})",
+        digits(time.median),
+        digits(time.p10),
+        digits(time.p90)
+    )
+}
+
+fn plain_table() -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table
+}
+
+/// Aligns all columns but the first `names`.
+fn right_aligned(table: &mut Table, names: usize) {
+    for (i, column) in table.column_iter_mut().enumerate() {
+        if i >= names {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        column.set_padding((0, 2));
     }
 }
 
