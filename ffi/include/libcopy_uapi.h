@@ -69,6 +69,9 @@
 // Number of pieces that the iovec of a region or of a copy may have.
 #define LIBCOPY_MAX_IOV 1024
 
+// Bytes that one `LIBCOPY_REGION_COPY` moves at most (2 GiB less a page, as for `read(2)`).
+#define LIBCOPY_MAX_COPY_BYTES 0x7ffff000U
+
 // Number of nested streams in a `libcopy_layout`.
 #define LIBCOPY_MAX_STREAMS 6
 
@@ -82,8 +85,11 @@
 // Largest length of a region in bytes (512 GiB), so that every region can be attached.
 #define LIBCOPY_MAX_REGION_BYTES (1ULL << 39)
 
-// Size of `libcopy_domain_create` in ABI version 1; shorter structures are refused. Likewise below:
-// trailing reserved words need not be there.
+// Size of `libcopy_info` in ABI version 1; shorter structures are refused. Likewise below: trailing
+// reserved words need not be there.
+#define LIBCOPY_INFO_SIZE_VER1 48
+
+// Size of `libcopy_domain_create` in ABI version 1.
 #define LIBCOPY_DOMAIN_CREATE_SIZE_VER1 24
 
 // Size of `libcopy_domain_join` in ABI version 1.
@@ -203,8 +209,8 @@
 // Takes `libcopy_region_copy` with exactly one of `LIBCOPY_COPY_FROM_REGION` and `LIBCOPY_COPY_TO_REGION`; `done` returns
 // the bytes copied. The copy moves `length` bytes, starting at byte `offset` of the region's
 // pieces laid end to end, to or from the caller's pieces laid end to end, which may hold more.
-// It may end early with `done < length` and success when a signal arrives or the caller's memory
-// faults half way; call again for the rest. No lock is held while bytes move.
+// It may end early with `done < length` and success when a signal arrives, the caller's memory
+// faults half way, or `LIBCOPY_MAX_COPY_BYTES` were copied; call again for the rest. No lock is held while bytes move.
 //
 // - `ENOENT`: no such region.
 // - `EACCES`: the region's rights do not allow this direction.
@@ -251,108 +257,30 @@
 // - `ESTALE`, `EOWNERDEAD`: as for `LIBCOPY_REGION_COPY`.
 #define LIBCOPY_REGION_ATTACH 0xC020CC0CU
 
-// Argument of `LIBCOPY_TRANSFER`.
-struct libcopy_transfer {
-  // In: region to copy from.
-  uint32_t source;
-  // In: region to copy to.
-  uint32_t destination;
-  // In: first byte within the source.
-  uint64_t source_offset;
-  // In: first byte within the destination.
-  uint64_t destination_offset;
-  // In: bytes to copy.
-  uint64_t length;
-  // In: `LIBCOPY_COPY_COUNT_USE` counts one use of **both** regions (of those that expect any).
+// Argument of `LIBCOPY_DOMAIN_JOIN`.
+struct libcopy_domain_join {
+  // In: `LIBCOPY_JOIN_BY_FD` or `LIBCOPY_JOIN_BY_KEY`.
   uint32_t flags;
-  // In: zero.
-  uint32_t reserved;
-  // Out: bytes copied.
-  uint64_t done;
-};
-
-// Argument of `LIBCOPY_DOMAIN_CREATE`.
-struct libcopy_domain_create {
-  // In: zero.
-  uint32_t flags;
-  // In: zero.
-  uint32_t reserved;
-  // Out: 128 random bits. Processes of the same user that know them may join.
+  // In: an open file of the domain, with `LIBCOPY_JOIN_BY_FD`; zero otherwise.
+  int32_t fd;
+  // In: the key, with `LIBCOPY_JOIN_BY_KEY`; zero otherwise.
   uint8_t key[16];
-};
-
-// Argument of `LIBCOPY_REGION_INFO`.
-struct libcopy_region_info {
-  // In: the region.
-  uint32_t id;
-  // Out: `RIGHT_*` bits.
-  uint32_t rights;
-  // Out: length in bytes.
-  uint64_t length;
-  // Out: pages the region holds.
-  uint64_t pages;
-  // Out: physically contiguous runs that these pages form.
-  uint64_t runs;
-  // Out: expected uses left.
-  uint32_t uses_left;
-  // Out: `STATE_*` bits.
-  uint32_t state;
-  // Zero.
-  uint64_t reserved;
-};
-
-// Argument of `LIBCOPY_REGION_USE`.
-struct libcopy_region_use {
-  // In: the region.
-  uint32_t id;
-  // In: zero.
-  uint32_t flags;
-  // In: uses to count down, at least 1.
-  uint32_t count;
-  // Out: expected uses left.
-  uint32_t uses_left;
-};
-
-// Argument of `LIBCOPY_REGION_COPY`.
-struct libcopy_region_copy {
-  // In: the region.
-  uint32_t region;
-  // In: `COPY_*` bits.
-  uint32_t flags;
-  // In: first byte within the region.
-  uint64_t offset;
-  // In: bytes to copy; may be zero.
-  uint64_t length;
-  // In: address of an array of `libcopy_piece` of the caller.
-  uint64_t iov;
-  // In: number of pieces, 0 to `LIBCOPY_MAX_IOV`.
-  uint32_t iov_count;
-  // In: zero.
-  uint32_t reserved;
-  // Out: bytes copied.
-  uint64_t done;
-  // In: zero.
-  uint64_t reserved2;
-};
-
-// Argument of `LIBCOPY_REGION_COPY_STRIDED`.
-struct libcopy_copy_strided {
-  // In: the region.
-  uint32_t region;
-  // In: `COPY_*` bits.
-  uint32_t flags;
-  // In: address of the `libcopy_layout` of the region's side, or 0: contiguous from byte 0.
-  uint64_t region_layout;
-  // In: address that the caller's layout is relative to.
-  uint64_t user_addr;
-  // In: address of the `libcopy_layout` of the caller's side, or 0: contiguous at `user_addr`.
-  uint64_t user_layout;
-  // In: bytes of the layouts' packed order to skip, to continue a copy that ended early.
-  uint64_t skip;
-  // Out: bytes copied, beyond `skip`.
-  uint64_t done;
   // In: zero.
   uint64_t reserved;
+};
+
+// Argument of `LIBCOPY_REGION_ATTACH`.
+struct libcopy_region_attach {
+  // In: the region.
+  uint32_t id;
+  // In: access wanted, `RIGHT_*` bits.
+  uint32_t access;
+  // Out: offset to pass to `mmap`.
+  uint64_t map_offset;
+  // Out: length to pass to `mmap`.
+  uint64_t map_length;
+  // Out: where the first byte of the region is in the mapping.
+  uint64_t data_offset;
 };
 
 // One piece of memory; the same as `struct iovec` on 64-bit systems.
@@ -371,63 +299,12 @@ struct libcopy_domain_leave {
   uint32_t reserved;
 };
 
-// Argument of `LIBCOPY_DOMAIN_JOIN`.
-struct libcopy_domain_join {
-  // In: `LIBCOPY_JOIN_BY_FD` or `LIBCOPY_JOIN_BY_KEY`.
-  uint32_t flags;
-  // In: an open file of the domain, with `LIBCOPY_JOIN_BY_FD`; zero otherwise.
-  int32_t fd;
-  // In: the key, with `LIBCOPY_JOIN_BY_KEY`; zero otherwise.
-  uint8_t key[16];
-  // In: zero.
-  uint64_t reserved;
-};
-
-// One level of a `libcopy_layout`: `count` repetitions, `stride` bytes apart.
-struct libcopy_stream {
-  // Repetitions; 0 makes the layout empty.
-  uint64_t count;
-  // Bytes from one repetition to the next; may be negative.
-  int64_t stride;
-};
-
 // Argument of `LIBCOPY_REGION_DESTROY`.
 struct libcopy_region_destroy {
   // In: the region.
   uint32_t id;
   // In: `DESTROY_*` bits.
   uint32_t flags;
-};
-
-// Nested streams over a block of contiguous bytes.
-//
-// The bytes are visited in this order: for each index of `streams[0]` (outermost), for each index
-// of `streams[1]`, ..., the `block` bytes at `offset + sum(index[i] * streams[i].stride)`.
-struct libcopy_layout {
-  // Where the block of all indices zero starts, relative to the region or to `user_addr`.
-  int64_t offset;
-  // Contiguous bytes per block.
-  uint64_t block;
-  // Number of streams in use, 0 to `LIBCOPY_MAX_STREAMS`.
-  uint32_t stream_count;
-  // In: zero.
-  uint32_t reserved;
-  // The streams, outermost first; those beyond `stream_count` are zero.
-  struct libcopy_stream streams[LIBCOPY_MAX_STREAMS];
-};
-
-// Argument of `LIBCOPY_REGION_WAIT`.
-struct libcopy_region_wait {
-  // In: the region.
-  uint32_t id;
-  // In: `WAIT_*` bits.
-  uint32_t flags;
-  // In: nanoseconds to wait, negative for ever. Out: what is left (unchanged if negative).
-  int64_t timeout_ns;
-  // Out: expected uses left.
-  uint32_t uses_left;
-  // In: zero.
-  uint32_t reserved;
 };
 
 // Argument of `LIBCOPY_GET_INFO`; all outputs.
@@ -481,18 +358,147 @@ struct libcopy_region_create {
   uint64_t pages;
 };
 
-// Argument of `LIBCOPY_REGION_ATTACH`.
-struct libcopy_region_attach {
+// One level of a `libcopy_layout`: `count` repetitions, `stride` bytes apart.
+struct libcopy_stream {
+  // Repetitions; 0 makes the layout empty.
+  uint64_t count;
+  // Bytes from one repetition to the next; may be negative.
+  int64_t stride;
+};
+
+// Argument of `LIBCOPY_DOMAIN_CREATE`.
+struct libcopy_domain_create {
+  // In: zero.
+  uint32_t flags;
+  // In: zero.
+  uint32_t reserved;
+  // Out: 128 random bits. Processes of the same user that know them may join.
+  uint8_t key[16];
+};
+
+// Argument of `LIBCOPY_REGION_USE`.
+struct libcopy_region_use {
   // In: the region.
   uint32_t id;
-  // In: access wanted, `RIGHT_*` bits.
-  uint32_t access;
-  // Out: offset to pass to `mmap`.
-  uint64_t map_offset;
-  // Out: length to pass to `mmap`.
-  uint64_t map_length;
-  // Out: where the first byte of the region is in the mapping.
-  uint64_t data_offset;
+  // In: zero.
+  uint32_t flags;
+  // In: uses to count down, at least 1.
+  uint32_t count;
+  // Out: expected uses left.
+  uint32_t uses_left;
+};
+
+// Argument of `LIBCOPY_REGION_WAIT`.
+struct libcopy_region_wait {
+  // In: the region.
+  uint32_t id;
+  // In: `WAIT_*` bits.
+  uint32_t flags;
+  // In: nanoseconds to wait, negative for ever. Out: what is left (unchanged if negative).
+  int64_t timeout_ns;
+  // Out: expected uses left.
+  uint32_t uses_left;
+  // In: zero.
+  uint32_t reserved;
+};
+
+// Argument of `LIBCOPY_REGION_INFO`.
+struct libcopy_region_info {
+  // In: the region.
+  uint32_t id;
+  // Out: `RIGHT_*` bits.
+  uint32_t rights;
+  // Out: length in bytes.
+  uint64_t length;
+  // Out: pages the region holds.
+  uint64_t pages;
+  // Out: physically contiguous runs that these pages form.
+  uint64_t runs;
+  // Out: expected uses left.
+  uint32_t uses_left;
+  // Out: `STATE_*` bits.
+  uint32_t state;
+  // Zero.
+  uint64_t reserved;
+};
+
+// Argument of `LIBCOPY_REGION_COPY_STRIDED`.
+struct libcopy_copy_strided {
+  // In: the region.
+  uint32_t region;
+  // In: `COPY_*` bits.
+  uint32_t flags;
+  // In: address of the `libcopy_layout` of the region's side, or 0: contiguous from byte 0.
+  uint64_t region_layout;
+  // In: address that the caller's layout is relative to.
+  uint64_t user_addr;
+  // In: address of the `libcopy_layout` of the caller's side, or 0: contiguous at `user_addr`.
+  uint64_t user_layout;
+  // In: bytes of the layouts' packed order to skip, to continue a copy that ended early.
+  uint64_t skip;
+  // Out: bytes copied, beyond `skip`.
+  uint64_t done;
+  // In: zero.
+  uint64_t reserved;
+};
+
+// Argument of `LIBCOPY_REGION_COPY`.
+struct libcopy_region_copy {
+  // In: the region.
+  uint32_t region;
+  // In: `COPY_*` bits.
+  uint32_t flags;
+  // In: first byte within the region.
+  uint64_t offset;
+  // In: bytes to copy; may be zero.
+  uint64_t length;
+  // In: address of an array of `libcopy_piece` of the caller.
+  uint64_t iov;
+  // In: number of pieces, 0 to `LIBCOPY_MAX_IOV`.
+  uint32_t iov_count;
+  // In: zero.
+  uint32_t reserved;
+  // Out: bytes copied.
+  uint64_t done;
+  // In: zero.
+  uint64_t reserved2;
+};
+
+// Nested streams over a block of contiguous bytes.
+//
+// The bytes are visited in this order: for each index of `streams[0]` (outermost), for each index
+// of `streams[1]`, ..., the `block` bytes at `offset + sum(index[i] * streams[i].stride)`.
+struct libcopy_layout {
+  // Where the block of all indices zero starts, relative to the region or to `user_addr`.
+  int64_t offset;
+  // Contiguous bytes per block.
+  uint64_t block;
+  // Number of streams in use, 0 to `LIBCOPY_MAX_STREAMS`.
+  uint32_t stream_count;
+  // In: zero.
+  uint32_t reserved;
+  // The streams, outermost first; those beyond `stream_count` are zero.
+  struct libcopy_stream streams[LIBCOPY_MAX_STREAMS];
+};
+
+// Argument of `LIBCOPY_TRANSFER`.
+struct libcopy_transfer {
+  // In: region to copy from.
+  uint32_t source;
+  // In: region to copy to.
+  uint32_t destination;
+  // In: first byte within the source.
+  uint64_t source_offset;
+  // In: first byte within the destination.
+  uint64_t destination_offset;
+  // In: bytes to copy.
+  uint64_t length;
+  // In: `LIBCOPY_COPY_COUNT_USE` counts one use of **both** regions (of those that expect any).
+  uint32_t flags;
+  // In: zero.
+  uint32_t reserved;
+  // Out: bytes copied.
+  uint64_t done;
 };
 
 #endif  /* LIBCOPY_UAPI_H */
