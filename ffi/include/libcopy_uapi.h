@@ -257,6 +257,36 @@
 // - `ESTALE`, `EOWNERDEAD`: as for `LIBCOPY_REGION_COPY`.
 #define LIBCOPY_REGION_ATTACH 0xC020CC0CU
 
+// Argument of `LIBCOPY_REGION_COPY_STRIDED`.
+struct libcopy_copy_strided {
+  // In: the region.
+  uint32_t region;
+  // In: `COPY_*` bits.
+  uint32_t flags;
+  // In: address of the `libcopy_layout` of the region's side, or 0: contiguous from byte 0.
+  uint64_t region_layout;
+  // In: address that the caller's layout is relative to.
+  uint64_t user_addr;
+  // In: address of the `libcopy_layout` of the caller's side, or 0: contiguous at `user_addr`.
+  uint64_t user_layout;
+  // In: bytes of the layouts' packed order to skip, to continue a copy that ended early.
+  uint64_t skip;
+  // Out: bytes copied, beyond `skip`.
+  uint64_t done;
+  // In: zero.
+  uint64_t reserved;
+};
+
+// Argument of `LIBCOPY_DOMAIN_CREATE`.
+struct libcopy_domain_create {
+  // In: zero.
+  uint32_t flags;
+  // In: zero.
+  uint32_t reserved;
+  // Out: 128 random bits. Processes of the same user that know them may join.
+  uint8_t key[16];
+};
+
 // Argument of `LIBCOPY_DOMAIN_JOIN`.
 struct libcopy_domain_join {
   // In: `LIBCOPY_JOIN_BY_FD` or `LIBCOPY_JOIN_BY_KEY`.
@@ -269,42 +299,12 @@ struct libcopy_domain_join {
   uint64_t reserved;
 };
 
-// Argument of `LIBCOPY_REGION_ATTACH`.
-struct libcopy_region_attach {
-  // In: the region.
-  uint32_t id;
-  // In: access wanted, `RIGHT_*` bits.
-  uint32_t access;
-  // Out: offset to pass to `mmap`.
-  uint64_t map_offset;
-  // Out: length to pass to `mmap`.
-  uint64_t map_length;
-  // Out: where the first byte of the region is in the mapping.
-  uint64_t data_offset;
-};
-
-// One piece of memory; the same as `struct iovec` on 64-bit systems.
-struct libcopy_piece {
-  // Address in the caller's address space.
-  uint64_t base;
-  // Bytes; may be zero.
-  uint64_t len;
-};
-
 // Argument of `LIBCOPY_DOMAIN_LEAVE`.
 struct libcopy_domain_leave {
   // In: zero.
   uint32_t flags;
   // In: zero.
   uint32_t reserved;
-};
-
-// Argument of `LIBCOPY_REGION_DESTROY`.
-struct libcopy_region_destroy {
-  // In: the region.
-  uint32_t id;
-  // In: `DESTROY_*` bits.
-  uint32_t flags;
 };
 
 // Argument of `LIBCOPY_GET_INFO`; all outputs.
@@ -329,6 +329,75 @@ struct libcopy_info {
   uint32_t engines;
   // Zero.
   uint64_t reserved[2];
+};
+
+// One level of a `libcopy_layout`: `count` repetitions, `stride` bytes apart.
+struct libcopy_stream {
+  // Repetitions; 0 makes the layout empty.
+  uint64_t count;
+  // Bytes from one repetition to the next; may be negative.
+  int64_t stride;
+};
+
+// Nested streams over a block of contiguous bytes.
+//
+// The bytes are visited in this order: for each index of `streams[0]` (outermost), for each index
+// of `streams[1]`, ..., the `block` bytes at `offset + sum(index[i] * streams[i].stride)`.
+struct libcopy_layout {
+  // Where the block of all indices zero starts, relative to the region or to `user_addr`.
+  int64_t offset;
+  // Contiguous bytes per block.
+  uint64_t block;
+  // Number of streams in use, 0 to `LIBCOPY_MAX_STREAMS`.
+  uint32_t stream_count;
+  // In: zero.
+  uint32_t reserved;
+  // The streams, outermost first; those beyond `stream_count` are zero.
+  struct libcopy_stream streams[LIBCOPY_MAX_STREAMS];
+};
+
+// One piece of memory; the same as `struct iovec` on 64-bit systems.
+struct libcopy_piece {
+  // Address in the caller's address space.
+  uint64_t base;
+  // Bytes; may be zero.
+  uint64_t len;
+};
+
+// Argument of `LIBCOPY_REGION_ATTACH`.
+struct libcopy_region_attach {
+  // In: the region.
+  uint32_t id;
+  // In: access wanted, `RIGHT_*` bits.
+  uint32_t access;
+  // Out: offset to pass to `mmap`.
+  uint64_t map_offset;
+  // Out: length to pass to `mmap`.
+  uint64_t map_length;
+  // Out: where the first byte of the region is in the mapping.
+  uint64_t data_offset;
+};
+
+// Argument of `LIBCOPY_REGION_COPY`.
+struct libcopy_region_copy {
+  // In: the region.
+  uint32_t region;
+  // In: `COPY_*` bits.
+  uint32_t flags;
+  // In: first byte within the region.
+  uint64_t offset;
+  // In: bytes to copy; may be zero.
+  uint64_t length;
+  // In: address of an array of `libcopy_piece` of the caller.
+  uint64_t iov;
+  // In: number of pieces, 0 to `LIBCOPY_MAX_IOV`.
+  uint32_t iov_count;
+  // In: zero.
+  uint32_t reserved;
+  // Out: bytes copied.
+  uint64_t done;
+  // In: zero.
+  uint64_t reserved2;
 };
 
 // Argument of `LIBCOPY_REGION_CREATE`.
@@ -358,22 +427,32 @@ struct libcopy_region_create {
   uint64_t pages;
 };
 
-// One level of a `libcopy_layout`: `count` repetitions, `stride` bytes apart.
-struct libcopy_stream {
-  // Repetitions; 0 makes the layout empty.
-  uint64_t count;
-  // Bytes from one repetition to the next; may be negative.
-  int64_t stride;
+// Argument of `LIBCOPY_REGION_DESTROY`.
+struct libcopy_region_destroy {
+  // In: the region.
+  uint32_t id;
+  // In: `DESTROY_*` bits.
+  uint32_t flags;
 };
 
-// Argument of `LIBCOPY_DOMAIN_CREATE`.
-struct libcopy_domain_create {
-  // In: zero.
-  uint32_t flags;
-  // In: zero.
-  uint32_t reserved;
-  // Out: 128 random bits. Processes of the same user that know them may join.
-  uint8_t key[16];
+// Argument of `LIBCOPY_REGION_INFO`.
+struct libcopy_region_info {
+  // In: the region.
+  uint32_t id;
+  // Out: `RIGHT_*` bits.
+  uint32_t rights;
+  // Out: length in bytes.
+  uint64_t length;
+  // Out: pages the region holds.
+  uint64_t pages;
+  // Out: physically contiguous runs that these pages form.
+  uint64_t runs;
+  // Out: expected uses left.
+  uint32_t uses_left;
+  // Out: `STATE_*` bits.
+  uint32_t state;
+  // Zero.
+  uint64_t reserved;
 };
 
 // Argument of `LIBCOPY_REGION_USE`.
@@ -400,85 +479,6 @@ struct libcopy_region_wait {
   uint32_t uses_left;
   // In: zero.
   uint32_t reserved;
-};
-
-// Argument of `LIBCOPY_REGION_INFO`.
-struct libcopy_region_info {
-  // In: the region.
-  uint32_t id;
-  // Out: `RIGHT_*` bits.
-  uint32_t rights;
-  // Out: length in bytes.
-  uint64_t length;
-  // Out: pages the region holds.
-  uint64_t pages;
-  // Out: physically contiguous runs that these pages form.
-  uint64_t runs;
-  // Out: expected uses left.
-  uint32_t uses_left;
-  // Out: `STATE_*` bits.
-  uint32_t state;
-  // Zero.
-  uint64_t reserved;
-};
-
-// Argument of `LIBCOPY_REGION_COPY_STRIDED`.
-struct libcopy_copy_strided {
-  // In: the region.
-  uint32_t region;
-  // In: `COPY_*` bits.
-  uint32_t flags;
-  // In: address of the `libcopy_layout` of the region's side, or 0: contiguous from byte 0.
-  uint64_t region_layout;
-  // In: address that the caller's layout is relative to.
-  uint64_t user_addr;
-  // In: address of the `libcopy_layout` of the caller's side, or 0: contiguous at `user_addr`.
-  uint64_t user_layout;
-  // In: bytes of the layouts' packed order to skip, to continue a copy that ended early.
-  uint64_t skip;
-  // Out: bytes copied, beyond `skip`.
-  uint64_t done;
-  // In: zero.
-  uint64_t reserved;
-};
-
-// Argument of `LIBCOPY_REGION_COPY`.
-struct libcopy_region_copy {
-  // In: the region.
-  uint32_t region;
-  // In: `COPY_*` bits.
-  uint32_t flags;
-  // In: first byte within the region.
-  uint64_t offset;
-  // In: bytes to copy; may be zero.
-  uint64_t length;
-  // In: address of an array of `libcopy_piece` of the caller.
-  uint64_t iov;
-  // In: number of pieces, 0 to `LIBCOPY_MAX_IOV`.
-  uint32_t iov_count;
-  // In: zero.
-  uint32_t reserved;
-  // Out: bytes copied.
-  uint64_t done;
-  // In: zero.
-  uint64_t reserved2;
-};
-
-// Nested streams over a block of contiguous bytes.
-//
-// The bytes are visited in this order: for each index of `streams[0]` (outermost), for each index
-// of `streams[1]`, ..., the `block` bytes at `offset + sum(index[i] * streams[i].stride)`.
-struct libcopy_layout {
-  // Where the block of all indices zero starts, relative to the region or to `user_addr`.
-  int64_t offset;
-  // Contiguous bytes per block.
-  uint64_t block;
-  // Number of streams in use, 0 to `LIBCOPY_MAX_STREAMS`.
-  uint32_t stream_count;
-  // In: zero.
-  uint32_t reserved;
-  // The streams, outermost first; those beyond `stream_count` are zero.
-  struct libcopy_stream streams[LIBCOPY_MAX_STREAMS];
 };
 
 // Argument of `LIBCOPY_TRANSFER`.
