@@ -106,6 +106,7 @@ pub struct PeersArgs {
 }
 
 /// One column of the table: who does it, and what it is told.
+#[derive(Clone)]
 struct Entry {
     variant: String,
     contestant: usize,
@@ -321,6 +322,14 @@ fn compare(
         }
     }
 
+    // All our transports have the same barrier.
+    let mut barriers: Vec<Entry> = vec![Entry {
+        variant: "libcopy".into(),
+        contestant: 0,
+        word: "auto".into(),
+    }];
+    barriers.extend(entries.iter().filter(|e| e.contestant > 0).cloned());
+
     let rounds = common.rounds.max(1);
     let bar = progress::bar((cells.len() * (rounds + 1)) as u64);
     let deadline = Instant::now() + Duration::from_secs_f64(common.seconds());
@@ -330,10 +339,10 @@ fn compare(
     for (i, (op, bytes)) in cells.into_iter().enumerate() {
         let name = op.map_or("barrier", Op::name);
         bar.set_message(format!("{name} {}", sizes::short(bytes)));
-        let entries: Vec<&Entry> = entries
-            .iter()
-            .filter(|e| op.is_some() || (e.word == "auto" || e.word == "-"))
-            .collect();
+        let entries: Vec<&Entry> = match op {
+            Some(_) => entries.iter().collect(),
+            None => barriers.iter().collect(),
+        };
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left.as_secs_f64() / (count - i) as f64;
         let started = Instant::now();
