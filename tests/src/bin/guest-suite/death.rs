@@ -182,7 +182,7 @@ fn copied_from_while_killed(context: &Context) -> Outcome {
         let board = Board::new()?;
         let child = Child::spawn(|| {
             let own = Device::member(key)?;
-            let long = Long::new(&own, 256)?;
+            let long = Long::lasting(&own, Duration::from_millis(100))?;
             board.set(1, long.length);
             board.set(0, long.id.into());
             std::thread::sleep(Duration::from_secs(600));
@@ -191,7 +191,7 @@ fn copied_from_while_killed(context: &Context) -> Outcome {
         let id = board.await_at_least(0, 1)? as u32;
         let length = board.get(1);
         let buffer = Map::anon(4 << 20)?;
-        let pieces = vec![buffer.piece(); 64];
+        let pieces = vec![buffer.piece(); (length >> 22) as usize];
         let answer = std::thread::scope(|scope| {
             let copying = scope.spawn(|| {
                 loop {
@@ -216,7 +216,7 @@ fn copied_from_while_killed(context: &Context) -> Outcome {
 
 fn copier_killed(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
-    let long = Long::new(&device, 512)?;
+    let long = Long::lasting(&device, Duration::from_millis(200))?;
     let mut rng = context.rng();
     for round in 0..10 {
         let board = Board::new()?;

@@ -102,6 +102,17 @@ impl Device {
         self.answer(DOMAIN_LEAVE, DomainLeave::default()).map(drop)
     }
 
+    /// A counter of the domain, from `/proc/self/fdinfo`.
+    pub fn counter(&self, name: &str) -> Result<u64, String> {
+        let path = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());
+        let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+        text.lines()
+            .filter_map(|line| line.strip_prefix("libcopy-")?.split_once(':'))
+            .find(|(key, _)| *key == name)
+            .and_then(|(_, value)| value.trim().parse().ok())
+            .ok_or_else(|| format!("no libcopy-{name} in {text:?}"))
+    }
+
     /// Publishes pieces.
     pub fn publish(&self, pieces: &[Piece], rights: u32) -> Answer<RegionCreate> {
         self.publish_with(

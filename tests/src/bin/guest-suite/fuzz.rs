@@ -16,10 +16,31 @@ use crate::{check, tests};
 
 tests!(fuzz: any_ioctl(120), any_mmap(60), racing_threads(120), racing_unmaps(120));
 
+/// Memory that the fuzzer offers.
 const SPACE: usize = 64 * PAGE;
 
+/// Memory around it that nobody needs: offered pieces may reach beyond the end.
+const SLACK: usize = 128 * PAGE;
+
+/// The offered memory, in the middle of a larger mapping.
+struct Space {
+    all: Map,
+}
+
+impl Space {
+    fn new() -> Outcome<Self> {
+        Ok(Self {
+            all: Map::shared(SLACK + SPACE + SLACK)?,
+        })
+    }
+
+    fn addr(&self) -> u64 {
+        self.all.addr() + SLACK as u64
+    }
+}
+
 /// Numbers that tend to hurt.
-fn nasty(rng: &mut Rng, space: &Map) -> u64 {
+fn nasty(rng: &mut Rng, space: u64) -> u64 {
     match rng.below(12) {
         0 => 0,
         1 => rng.pick(&[1, 2, 7, 8, 4095, 4096, 4097, 1 << 20]),
@@ -41,7 +62,7 @@ fn nasty(rng: &mut Rng, space: &Map) -> u64 {
         6 => rng.below(10_000),
         7 => 1 << rng.below(64),
         8 => rng.word(),
-        _ => space.addr() + rng.below(SPACE as u64),
+        _ => space + rng.below(SPACE as u64),
     }
 }
 
@@ -62,7 +83,8 @@ const SIZES: [(u32, usize); 13] = [
 ];
 
 /// A member that does anything in `space`, which must stay mapped somehow, and nowhere else.
-fn mad(rng: &mut Rng, device: &Device, space: &Map, top: &AtomicU32, steps: usize) {
+fn mad(rng: &mut Rng, device: &Device, space: &Space, top: &AtomicU32, steps: usize) {
+    let space = space.addr();
     let mut words = [0u64; 32];
     for _ in 0..steps {
         let (command, size) = rng.pick(&SIZES);
@@ -82,16 +104,17 @@ fn mad(rng: &mut Rng, device: &Device, space: &Map, top: &AtomicU32, steps: usiz
             base: if rng.one_in(20) {
                 nasty(rng, space)
             } else {
-                space.addr() + rng.below(SPACE as u64)
+                space + rng.below(SPACE as u64)
             },
             len: if rng.one_in(20) {
-                nasty(rng, space)
+                // Never valid: regions stay smaller than the slack.
+                nasty(rng, space) | 1 << 40
             } else {
                 rng.below(8 * PAGE as u64)
             },
         };
         let pieces: Vec<Piece> = (0..1 + rng.index(6)).map(|_| piece(rng)).collect();
-        let layout = |rng: &mut Rng| {
+        let layout = |rng: &mut Rng, wild: bool| {
             let mut layout = Layout {
                 offset: rng.below(2 * PAGE as u64) as i64,
                 block: rng.below(100),
@@ -104,7 +127,7 @@ fn mad(rng: &mut Rng, device: &Device, space: &Map, top: &AtomicU32, steps: usiz
                     stride: rng.below(400) as i64 - 200,
                 };
             }
-            if rng.one_in(6) {
+            if wild && rng.one_in(3) {
                 let at = rng.index(MAX_STREAMS);
                 layout.streams[at] = Stream {
                     count: nasty(rng, space),
@@ -113,7 +136,8 @@ fn mad(rng: &mut Rng, device: &Device, space: &Map, top: &AtomicU32, steps: usiz
             }
             layout
         };
-        let layouts = [layout(rng), layout(rng)];
+        // Wild strides of the caller's side would hit the fuzzer itself.
+        let layouts = [layout(rng, true), layout(rng, false)];
         // Half of the time something that makes sense but for a detail.
         if rng.one_in(2) {
             let flags = rng.pick(&[1, 2, 5, 6]);
@@ -136,7 +160,7 @@ fn mad(rng: &mut Rng, device: &Device, space: &Map, top: &AtomicU32, steps: usiz
                 REGION_COPY_STRIDED => {
                     words[0] = u64::from(id) | flags << 32;
                     words[1] = std::ptr::from_ref(&layouts[0]) as u64;
-                    words[2] = space.addr();
+                    words[2] = space;
                     words[3] = if rng.one_in(2) {
                         words[1]
                     } else {
@@ -202,7 +226,7 @@ fn any_ioctl(context: &Context) -> Outcome {
         let seed = rng.word();
         impatient(|| {
             let mut rng = Rng::new(seed);
-            let space = Map::shared(SPACE)?;
+            let space = Space::new()?;
             let device = Device::open()?;
             if !rng.one_in(6) {
                 device.create()?;
@@ -230,13 +254,13 @@ fn any_mmap(context: &Context) -> Outcome {
     for _ in 0..3000 {
         let page = (rng.below(20) * PAGE as u64) & rng.pick(&[0, u64::MAX]);
         let base = if rng.one_in(4) {
-            nasty(&mut rng, &map)
+            nasty(&mut rng, map.addr())
         } else {
             u64::from(rng.pick(&ids)) << ATTACH_SHIFT
         };
         let offset = (base + page) & !(PAGE as u64 - 1) & i64::MAX as u64;
         let len = if rng.one_in(10) {
-            nasty(&mut rng, &map) as usize & 0xfff_ffff
+            nasty(&mut rng, map.addr()) as usize & 0xfff_ffff
         } else {
             (1 + rng.index(20)) * PAGE
         };
@@ -259,8 +283,9 @@ fn any_mmap(context: &Context) -> Outcome {
                 len <= 17 * PAGE,
                 "an attachment of {len} bytes of a region of 16 pages"
             );
-            let _ = view.protect(0, PAGE, rng.pick(&[0, libc::PROT_READ, RW]));
-            let _ = view.unmap(0, PAGE * rng.index(3));
+            let _ = view.protect(0, PAGE.min(len), rng.pick(&[0, libc::PROT_READ, RW]));
+            let pages = len.div_ceil(PAGE);
+            let _ = view.unmap(0, PAGE * rng.index(3).min(pages));
         }
     }
     check!(map.bytes() == crate::rng::pattern(1, 16 * PAGE));
@@ -277,7 +302,7 @@ fn racing_threads(context: &Context) -> Outcome {
             let key = keys.1;
             move || -> Outcome {
                 let device = Device::member(key)?;
-                let space = Map::shared(SPACE)?;
+                let space = Space::new()?;
                 let top = AtomicU32::new(0);
                 sys::alarm(Duration::from_millis(20), Duration::from_millis(20))?;
                 std::thread::scope(|scope| {

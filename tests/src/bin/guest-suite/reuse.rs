@@ -248,19 +248,18 @@ fn no_reuse_flags(_: &Context) -> Outcome {
     Ok(())
 }
 
-fn parameter() -> Outcome<u64> {
-    let path = "/sys/module/libcopy/parameters/reuse_pages";
-    let text = fs::read_to_string(path)?;
-    Ok(text
-        .trim()
-        .parse()
-        .map_err(|e| format!("{path}: {text:?}: {e}"))?)
+/// The bound, and the module's parameter where the kernel shows it.
+fn bound(device: &Device) -> Outcome<u64> {
+    let limit = device.info()?.reuse_pages;
+    if let Ok(text) = fs::read_to_string("/sys/module/libcopy/parameters/reuse_pages") {
+        check_eq!(text.trim(), limit.to_string());
+    }
+    Ok(limit)
 }
 
 fn bounded_pages(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
-    let limit = parameter()?;
-    check_eq!(device.info()?.reuse_pages, limit);
+    let limit = bound(&device)?;
     let total = (limit as usize * 3 / 2 + 64) * PAGE;
     if total > 1 << 30 {
         return skip(format!(
@@ -299,7 +298,7 @@ fn bounded_pages(_: &Context) -> Outcome {
 /// With room for a few buffers, what was just used is found again.
 fn least_recently_used_goes(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
-    let limit = parameter()? as usize;
+    let limit = bound(&device)? as usize;
     let pages = limit / 4;
     if pages == 0 || limit * PAGE > 1 << 30 {
         return skip(format!("not with a bound of {limit} pages"));

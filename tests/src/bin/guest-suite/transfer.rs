@@ -202,8 +202,8 @@ fn counts_uses(_: &Context) -> Outcome {
 fn interrupted(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let maps = [Map::filled(4 << 20, 1)?, Map::anon(4 << 20)?];
-    let a = device.publish(&vec![maps[0].piece(); 256], RIGHT_READ)?;
-    let b = device.publish(&vec![maps[1].piece(); 256], RIGHT_WRITE)?;
+    let a = device.publish(&vec![maps[0].piece(); 64], RIGHT_READ)?;
+    let b = device.publish(&vec![maps[1].piece(); 64], RIGHT_WRITE)?;
     sys::alarm(Duration::from_millis(3), Duration::from_millis(7))?;
     let (mut done, mut partial) = (0, 0);
     while done < a.length {
