@@ -426,7 +426,7 @@ impl Long {
         }
         device.unpin(probe.id)?;
         let mib = 16.0 * time.as_secs_f64() / took.as_secs_f64();
-        Self::new(device, (mib as usize).clamp(32, 2040))
+        Self::new(device, (mib as usize).clamp(8, 2040))
     }
 
     /// The pieces from byte `done` on.

@@ -204,7 +204,9 @@ fn ordinary_directory() -> Option<String> {
     let beside = std::env::current_exe()
         .ok()
         .and_then(|path| path.parent().map(|parent| parent.display().to_string()));
+    let shared = std::env::var("LIBCOPY_SHARE").ok();
     let places = [
+        shared,
         here,
         beside,
         Some("/".into()),
