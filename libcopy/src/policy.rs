@@ -1,21 +1,466 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Which path an operation takes: the only place that knows thresholds.
+//!
+//! The values are built in, overridden by what `libcopy tune` measured on this machine, overridden
+//! by the environment. Rank 0's policy is used by the whole team, so all ranks always decide alike.
 
-use crate::error::Result;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::collective::Op;
+use crate::config;
+use crate::error::{Error, Result};
+use crate::team::POLICY_WORDS;
+use crate::topology::Topology;
+use crate::transport::TransportKind;
+use crate::tune::Profile;
+
+/// From a size on, the transports in order of preference; the first that is usable is taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Band {
+    /// Smallest message, in bytes of the largest part that one rank sends or receives.
+    pub from: u64,
+    /// Most preferred first; what is missing comes last, in the usual order.
+    pub prefer: Vec<TransportKind>,
+}
+
+/// The bands of one operation, for a machine with a processor per rank and for a crowded one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bands {
+    /// Where every rank has a processor. Ordered by size; the first starts at 0.
+    pub spacious: Vec<Band>,
+    /// Where ranks outnumber processors.
+    pub crowded: Vec<Band>,
+}
 
 /// The thresholds in force.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Policy {}
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Messages up to this size are sent without asking the receiver first.
+    pub eager_max: u64,
+    /// Bytes that shared memory hands over at a time.
+    pub chunk: u64,
+    /// The same where ranks outnumber processors, and every hand-over is a context switch.
+    pub chunk_crowded: u64,
+    /// From this size on, bytes received through shared memory bypass the cache.
+    pub nontemporal_min: u64,
+    /// Bytes of the ring through which a rank broadcasts; a power of two.
+    pub cast_ring: u64,
+    /// Microseconds to spin before sleeping; decided by the number of ranks if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spin_us: Option<u64>,
+    /// The transport to use for everything that is not eager.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<TransportKind>,
+    /// Broadcasts.
+    pub bcast: Bands,
+    /// Gathers.
+    pub gather: Bands,
+    /// Scatters.
+    pub scatter: Bands,
+    /// Allgathers.
+    pub allgather: Bands,
+}
+
+/// What an operation does with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Through the mailbox, without asking.
+    Eager,
+    /// Through a transport.
+    Via(TransportKind),
+}
+
+/// Bands that fit into the words for one operation and one kind of machine.
+const MAX_BANDS: usize = 4;
 
 impl Policy {
+    /// Values for a machine that was not measured.
+    pub fn built_in(topology: &Topology) -> Self {
+        use TransportKind::{Cma, Kmod, Shm};
+        let band = |from, prefer: &[TransportKind]| Band {
+            from,
+            prefer: prefer.to_vec(),
+        };
+        let bands = Bands {
+            spacious: vec![band(0, &[Kmod, Shm, Cma])],
+            crowded: vec![
+                band(0, &[Kmod, Shm, Cma]),
+                band(128 << 10, &[Kmod, Cma, Shm]),
+            ],
+        };
+        Policy {
+            eager_max: 8 << 10,
+            chunk: 32 << 10,
+            chunk_crowded: 128 << 10,
+            nontemporal_min: topology.llc as u64 / 2,
+            cast_ring: (topology.l2 as u64 / 2)
+                .next_power_of_two()
+                .clamp(128 << 10, 1 << 20),
+            spin_us: None,
+            transport: None,
+            bcast: bands.clone(),
+            gather: bands.clone(),
+            scatter: bands.clone(),
+            allgather: bands,
+        }
+    }
+
     /// Built-in values, overridden by the machine's profile, overridden by the environment.
     pub fn load() -> Result<Self> {
-        Ok(Policy {})
+        let topology = Topology::read();
+        let mut policy = match Profile::load(&topology.machine())? {
+            Some(profile) => profile.policy,
+            None => Self::built_in(&topology),
+        };
+        let set = |setting: &config::Setting, value: &mut u64| -> Result<()> {
+            if let Some(bytes) = setting.bytes()? {
+                *value = bytes;
+            }
+            Ok(())
+        };
+        set(&config::EAGER_MAX, &mut policy.eager_max)?;
+        if config::SHM_CHUNK.value().is_some() {
+            set(&config::SHM_CHUNK, &mut policy.chunk)?;
+            policy.chunk_crowded = policy.chunk;
+        }
+        set(&config::NONTEMPORAL_MIN, &mut policy.nontemporal_min)?;
+        set(&config::SHM_RING, &mut policy.cast_ring)?;
+        if let Some(spin) = config::SPIN.parse("a number of microseconds")? {
+            policy.spin_us = Some(spin);
+        }
+        if let Some(kind) = config::TRANSPORT.parse("kmod, cma or shm")? {
+            policy.transport = Some(kind);
+        }
+        policy.checked()
+    }
+
+    /// Refuses values that would not work.
+    pub(crate) fn checked(mut self) -> Result<Self> {
+        if !(4096..=1 << 30).contains(&self.cast_ring) || !self.cast_ring.is_power_of_two() {
+            return Err(Error::argument(
+                "the broadcast ring",
+                format!("{} bytes", self.cast_ring),
+                "a power of two from 4K to 1G",
+            ));
+        }
+        for chunk in [&mut self.chunk, &mut self.chunk_crowded] {
+            if *chunk < 64 {
+                return Err(Error::argument(
+                    "the chunk",
+                    format!("{chunk} bytes"),
+                    "64 or more",
+                ));
+            }
+            // Chunks are whole cache lines, and two of them must be in flight.
+            *chunk = (*chunk - *chunk % 64).min(self.cast_ring / 2);
+        }
+        for op in Op::ALL {
+            for crowded in [false, true] {
+                let bands = self.bands(op, crowded);
+                let sorted = bands.windows(2).all(|pair| pair[0].from < pair[1].from);
+                if !sorted || bands.first().is_none_or(|band| band.from != 0) {
+                    return Err(Error::argument(
+                        "the bands of an operation",
+                        format!(
+                            "{:?} for {op}",
+                            bands.iter().map(|b| b.from).collect::<Vec<_>>()
+                        ),
+                        "ascending from 0",
+                    ));
+                }
+                if bands.len() > MAX_BANDS {
+                    return Err(Error::argument(
+                        "the number of bands",
+                        bands.len(),
+                        "4 or less",
+                    ));
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    fn bands(&self, op: Op, crowded: bool) -> &[Band] {
+        let bands = match op {
+            Op::Bcast => &self.bcast,
+            Op::Gather => &self.gather,
+            Op::Scatter => &self.scatter,
+            Op::Allgather | Op::Control | Op::Barrier => &self.allgather,
+        };
+        if crowded {
+            &bands.crowded
+        } else {
+            &bands.spacious
+        }
+    }
+
+    fn bands_mut(&mut self, op: Op, crowded: bool) -> &mut Vec<Band> {
+        let bands = match op {
+            Op::Bcast => &mut self.bcast,
+            Op::Gather => &mut self.gather,
+            Op::Scatter => &mut self.scatter,
+            Op::Allgather | Op::Control | Op::Barrier => &mut self.allgather,
+        };
+        if crowded {
+            &mut bands.crowded
+        } else {
+            &mut bands.spacious
+        }
+    }
+
+    /// Replaces the bands of an operation.
+    pub fn set_bands(&mut self, op: Op, crowded: bool, bands: Vec<Band>) {
+        *self.bands_mut(op, crowded) = bands;
+    }
+
+    /// The path for a part of `bytes` bytes.
+    pub fn path(
+        &self,
+        op: Op,
+        bytes: u64,
+        crowded: bool,
+        usable: impl Fn(TransportKind) -> bool,
+    ) -> Path {
+        if bytes <= self.eager_max {
+            return Path::Eager;
+        }
+        let band = self
+            .bands(op, crowded)
+            .iter()
+            .rev()
+            .find(|band| band.from <= bytes);
+        let prefer = band.map_or(&[][..], |band| &band.prefer);
+        let kind = prefer
+            .iter()
+            .copied()
+            .chain(TransportKind::ALL)
+            .find(|kind| usable(*kind));
+        Path::Via(kind.unwrap_or(TransportKind::Shm))
+    }
+
+    /// Bytes that shared memory hands over at a time.
+    pub(crate) fn chunk(&self, crowded: bool) -> usize {
+        (if crowded {
+            self.chunk_crowded
+        } else {
+            self.chunk
+        }) as usize
+    }
+
+    /// Whether received bytes should bypass the cache.
+    pub(crate) fn streaming(&self, bytes: usize) -> bool {
+        bytes as u64 >= self.nontemporal_min
+    }
+
+    pub(crate) fn spin(&self) -> Option<Duration> {
+        self.spin_us.map(Duration::from_micros)
+    }
+
+    /// Bytes of the ring between two ranks: there are as many as pairs of ranks.
+    pub(crate) fn pair_ring(&self, size: usize) -> usize {
+        let share = (32 << 20) / (size * size);
+        let ring = if share.is_power_of_two() {
+            share
+        } else {
+            share.next_power_of_two() / 2
+        };
+        ring.max(8 << 10).min(self.cast_ring as usize)
     }
 
     /// The table in words, one line per decision.
     pub fn table(&self) -> String {
-        String::new()
+        let mut table = format!(
+            "eager up to {}; shared memory in chunks of {} ({} if crowded), around the cache from \
+             {}; broadcast ring {}\n",
+            bytes(self.eager_max),
+            bytes(self.chunk),
+            bytes(self.chunk_crowded),
+            bytes(self.nontemporal_min),
+            bytes(self.cast_ring),
+        );
+        if let Some(kind) = self.transport {
+            let _ = writeln!(table, "everything that is not eager: {kind}");
+        }
+        let _ = writeln!(
+            table,
+            "{:<10} {:<14} {:>8}  transports",
+            "operation", "ranks", "from"
+        );
+        for op in Op::ALL {
+            for crowded in [false, true] {
+                for band in self.bands(op, crowded) {
+                    let from = band.from.max(self.eager_max.saturating_add(1));
+                    let prefer: Vec<_> = band.prefer.iter().map(|kind| kind.name()).collect();
+                    let _ = writeln!(
+                        table,
+                        "{:<10} {:<14} {:>8}  {}",
+                        op.to_string(),
+                        if crowded {
+                            "more than cpus"
+                        } else {
+                            "up to cpus"
+                        },
+                        bytes(from),
+                        prefer.join(", "),
+                    );
+                }
+            }
+        }
+        table
+    }
+
+    /// The policy as words, for the other ranks.
+    pub(crate) fn to_words(&self) -> [u64; POLICY_WORDS] {
+        let mut words = [0; POLICY_WORDS];
+        let scalars = [
+            self.eager_max,
+            self.chunk,
+            self.chunk_crowded,
+            self.nontemporal_min,
+            self.cast_ring,
+            self.spin_us.map_or(u64::MAX, |us| us.min(u64::MAX - 1)),
+            self.transport.map_or(0, TransportKind::number),
+        ];
+        words[..scalars.len()].copy_from_slice(&scalars);
+        let mut slots = words[8..].chunks_exact_mut(MAX_BANDS);
+        for op in Op::ALL {
+            for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
+                for (slot, band) in slots.iter_mut().zip(self.bands(op, crowded)) {
+                    let mut prefer = 0;
+                    for kind in band.prefer.iter().rev().take(3) {
+                        prefer = prefer << 2 | kind.number();
+                    }
+                    *slot = band.from.min(1 << 48) << 8 | prefer << 1 | 1;
+                }
+            }
+        }
+        words
+    }
+
+    /// The policy that rank 0 wrote.
+    pub(crate) fn from_words(words: [u64; POLICY_WORDS]) -> Result<Self> {
+        let mut policy = Self::built_in(&Topology::read());
+        policy.eager_max = words[0];
+        policy.chunk = words[1];
+        policy.chunk_crowded = words[2];
+        policy.nontemporal_min = words[3];
+        policy.cast_ring = words[4];
+        policy.spin_us = (words[5] != u64::MAX).then_some(words[5]);
+        policy.transport = TransportKind::from_number(words[6]);
+        let mut slots = words[8..].chunks_exact(MAX_BANDS);
+        for op in Op::ALL {
+            for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
+                let band = |slot: &u64| Band {
+                    from: slot >> 8,
+                    prefer: (0..3)
+                        .filter_map(|i| TransportKind::from_number(slot >> (1 + 2 * i) & 3))
+                        .collect(),
+                };
+                let bands = slots
+                    .iter()
+                    .filter(|slot| **slot & 1 == 1)
+                    .map(band)
+                    .collect();
+                policy.set_bands(op, crowded, bands);
+            }
+        }
+        policy.checked()
+    }
+}
+
+/// "64 KiB" for 65536.
+fn bytes(n: u64) -> String {
+    match n {
+        u64::MAX => "never".to_owned(),
+        n if n >= 1 << 20 && n % (1 << 20) == 0 => format!("{}M", n >> 20),
+        n if n >= 1 << 10 && n % (1 << 10) == 0 => format!("{}K", n >> 10),
+        n => n.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> Policy {
+        Policy::built_in(&Topology::read()).checked().unwrap()
+    }
+
+    #[test]
+    fn words_say_everything() {
+        let mut policy = policy();
+        policy.transport = Some(TransportKind::Cma);
+        policy.spin_us = Some(7);
+        policy.set_bands(
+            Op::Gather,
+            true,
+            vec![
+                Band {
+                    from: 0,
+                    prefer: vec![TransportKind::Shm],
+                },
+                Band {
+                    from: 4096,
+                    prefer: vec![TransportKind::Cma, TransportKind::Kmod],
+                },
+            ],
+        );
+        assert_eq!(Policy::from_words(policy.to_words()).unwrap(), policy);
+        assert!(8 + 2 * Op::ALL.len() * MAX_BANDS <= POLICY_WORDS);
+    }
+
+    #[test]
+    fn damaged_words_are_errors() {
+        assert!(Policy::from_words([0; POLICY_WORDS]).is_err());
+        assert!(Policy::from_words([u64::MAX; POLICY_WORDS]).is_err());
+    }
+
+    #[test]
+    fn the_first_usable_transport_of_the_band_is_taken() {
+        let mut policy = policy();
+        policy.eager_max = 100;
+        let prefer = vec![TransportKind::Kmod, TransportKind::Cma];
+        let bands = vec![
+            Band {
+                from: 0,
+                prefer: vec![TransportKind::Shm],
+            },
+            Band { from: 1000, prefer },
+        ];
+        policy.set_bands(Op::Bcast, false, bands);
+        let path = |bytes, usable: &[TransportKind]| {
+            policy.path(Op::Bcast, bytes, false, |kind| usable.contains(&kind))
+        };
+        let [kmod, cma, shm] = TransportKind::ALL;
+        assert_eq!(path(100, &[kmod, cma, shm]), Path::Eager);
+        assert_eq!(path(999, &[kmod, cma, shm]), Path::Via(shm));
+        assert_eq!(path(1000, &[kmod, cma, shm]), Path::Via(kmod));
+        assert_eq!(path(u64::MAX, &[cma, shm]), Path::Via(cma));
+        assert_eq!(path(1000, &[shm]), Path::Via(shm));
+        assert_eq!(path(1000, &[]), Path::Via(shm));
+    }
+
+    #[test]
+    fn useless_values_are_refused() {
+        let with = |change: &dyn Fn(&mut Policy)| {
+            let mut policy = policy();
+            change(&mut policy);
+            policy.checked()
+        };
+        assert!(with(&|p| p.cast_ring = 100_000).is_err());
+        assert!(with(&|p| p.chunk = 0).is_err());
+        assert!(with(&|p| p.set_bands(Op::Bcast, true, vec![])).is_err());
+        assert_eq!(
+            with(&|p| p.chunk = 1 << 40).unwrap().chunk,
+            policy().cast_ring / 2
+        );
+        assert!(policy().table().contains("allgather"));
     }
 }

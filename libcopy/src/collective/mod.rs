@@ -1,9 +1,120 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Operations that all ranks of a team call together, with the same root and fitting lengths.
+//!
+//! Small messages go through the mailboxes without asking. For others the ranks first make sure
+//! that they mean the same operation; then the root's buffer is opened once and all leaves copy
+//! from it (or into it) at the same time, or the bytes flow through shared memory. What cannot be
+//! opened (a limit, memory that cannot be pinned) takes the next way; the ranks agree on that.
+//!
+//! An error on one rank is an error on every rank: those that still wait get it at once, those
+//! that already have what they need get it from their next call.
+
+mod allgather;
+mod bcast;
+mod gather;
+mod scatter;
+
+use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::team::Team;
+use crate::team::mailbox::{Source, Step, Target};
+use crate::transport::{TransportKind, Window};
+
+/// The operations that move data, and the one that does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Op {
+    /// [`Team::bcast`].
+    Bcast = 1,
+    /// [`Team::gather`] and its relatives.
+    Gather = 2,
+    /// [`Team::scatter`] and its relatives.
+    Scatter = 3,
+    /// [`Team::allgather`] and its relatives.
+    Allgather = 4,
+    /// [`Team::set_transport`].
+    Control = 5,
+    /// [`Team::barrier`].
+    Barrier = 6,
+}
+
+impl Op {
+    /// Those that move data.
+    pub const ALL: [Op; 4] = [Op::Bcast, Op::Gather, Op::Scatter, Op::Allgather];
+
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        Op::ALL
+            .into_iter()
+            .chain([Op::Control, Op::Barrier])
+            .find(|op| *op as u8 == number)
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Op::Bcast => "bcast",
+            Op::Gather => "gather",
+            Op::Scatter => "scatter",
+            Op::Allgather => "allgather",
+            Op::Control => "set_transport",
+            Op::Barrier => "barrier",
+        })
+    }
+}
+
+/// What a rank called, as far as another rank can check it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) op: Op,
+    pub(crate) root: usize,
+    /// Bytes that the two ranks exchange.
+    pub(crate) len: u64,
+}
+
+/// Stands for a length where only the operations are compared.
+const UNSAID: usize = usize::MAX;
+
+impl Call {
+    fn new(op: Op, root: usize, len: usize) -> Self {
+        Call {
+            op,
+            root,
+            len: len as u64,
+        }
+    }
+
+    pub(crate) fn to_words(self) -> [u64; 2] {
+        [(self.root as u64) << 8 | self.op as u64, self.len]
+    }
+
+    pub(crate) fn from_words([first, len]: [u64; 2]) -> Self {
+        let op = Op::from_number(first as u8).unwrap_or(Op::Control);
+        Call {
+            op,
+            root: (first >> 8) as usize,
+            len,
+        }
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.op {
+            Op::Control => match TransportKind::from_number(self.len) {
+                Some(kind) => write!(f, "set_transport({kind})"),
+                None => write!(f, "set_transport(none)"),
+            },
+            Op::Barrier => f.write_str("barrier"),
+            Op::Allgather if self.len == UNSAID as u64 => f.write_str("allgather"),
+            Op::Allgather => write!(f, "allgather with {} bytes", self.len),
+            op if self.len == UNSAID as u64 => write!(f, "{op} with root {}", self.root),
+            op => write!(f, "{op} with {} bytes and root {}", self.len, self.root),
+        }
+    }
+}
 
 /// How a buffer is divided among the ranks, where the parts may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,32 +125,139 @@ pub struct Parts<'a> {
     pub offsets: &'a [usize],
 }
 
-fn later() -> Error {
-    Error::argument("operation", "called", "implemented first")
+/// A buffer's division, checked against the buffer.
+#[derive(Clone, Copy, Debug)]
+enum Division<'a> {
+    Equal(usize),
+    Parts(Parts<'a>),
 }
 
-#[expect(unused_variables, reason = "signatures first, the operations follow")]
+impl<'a> Division<'a> {
+    fn equal(whole: usize, size: usize, what: &'static str) -> Result<Self> {
+        match whole % size {
+            0 => Ok(Division::Equal(whole / size)),
+            _ => Err(Error::argument(
+                what,
+                format!("{whole} bytes"),
+                format!("a multiple of {size} ranks"),
+            )),
+        }
+    }
+
+    /// `exclusive`: the parts are written to, so they must not overlap.
+    fn parts(parts: Parts<'a>, whole: usize, size: usize, exclusive: bool) -> Result<Self> {
+        for (what, given) in [
+            ("number of counts", parts.counts.len()),
+            ("number of offsets", parts.offsets.len()),
+        ] {
+            if given != size {
+                return Err(Error::argument(
+                    what,
+                    given,
+                    format!("{size}, one per rank"),
+                ));
+            }
+        }
+        let mut ranges: Vec<(usize, usize)> = Vec::with_capacity(size);
+        for (&offset, &count) in parts.offsets.iter().zip(parts.counts) {
+            match offset.checked_add(count) {
+                Some(end) if end <= whole => ranges.push((offset, end)),
+                _ => {
+                    return Err(Error::argument(
+                        "a part",
+                        format!("{count} bytes at {offset}"),
+                        format!("within the buffer's {whole} bytes"),
+                    ));
+                }
+            }
+        }
+        if exclusive {
+            ranges.retain(|(start, end)| start < end);
+            ranges.sort_unstable();
+            if let Some(pair) = ranges.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+                return Err(Error::argument(
+                    "a part that is received",
+                    format!("{}..{}", pair[1].0, pair[1].1),
+                    format!("behind the end of another at {}", pair[0].1),
+                ));
+            }
+        }
+        Ok(Division::Parts(parts))
+    }
+
+    /// Offset and length of a rank's part.
+    fn part(&self, rank: usize) -> (usize, usize) {
+        match self {
+            Division::Equal(len) => (rank * len, *len),
+            Division::Parts(parts) => (parts.offsets[rank], parts.counts[rank]),
+        }
+    }
+}
+
 impl Team {
     /// Returns when all ranks have called it.
     pub fn barrier(&mut self) -> Result<()> {
-        Err(later())
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let result = self
+            .begin(Call::new(Op::Barrier, 0, 0))
+            .and_then(|()| self.mailbox.barrier());
+        self.settle(result)
+    }
+
+    /// Runs an operation between checks of the root before it and of the team after it.
+    fn collective(
+        &mut self,
+        op: Op,
+        root: usize,
+        run: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let size = self.size();
+        let result = self
+            .begin(Call::new(op, root, 0))
+            .and_then(|()| match root < size {
+                true => run(self),
+                false => Err(Error::argument(
+                    "root",
+                    root,
+                    format!("below the size of {size}"),
+                )),
+            });
+        self.settle(result)
     }
 
     /// Copies the root's `bytes` into everybody's.
     pub fn bcast(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
-        Err(later())
+        self.collective(Op::Bcast, root, |team| match team.rank() == root {
+            true => bcast::root(team, bytes),
+            false => bcast::leaf(team, bytes, root),
+        })
     }
 
     /// Collects everybody's `send`, all of one length, in the root's `recv`, ordered by rank.
     /// Only the root gives a `recv`.
     pub fn gather(&mut self, send: &[u8], recv: Option<&mut [u8]>, root: usize) -> Result<()> {
-        Err(later())
+        self.collective(Op::Gather, root, |team| {
+            if !at_root(team, root, recv.is_some(), "receive buffer")? {
+                return gather::leaf(team, send, root);
+            }
+            let recv = recv.unwrap_or_default();
+            let division = Division::equal(recv.len(), team.size(), "receive buffer of a gather")?;
+            gather::root(team, Some(send), recv, division)
+        })
     }
 
     /// [`Team::gather`] where the root's own part is in its place already: at the root, `bytes`
     /// is the whole receive buffer; elsewhere it is what is sent.
     pub fn gather_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
-        Err(later())
+        self.collective(Op::Gather, root, |team| {
+            if team.rank() != root {
+                return gather::leaf(team, bytes, root);
+            }
+            let division = Division::equal(bytes.len(), team.size(), "receive buffer of a gather")?;
+            gather::root(team, None, bytes, division)
+        })
     }
 
     /// [`Team::gather`] with parts of different lengths. Only the root knows the parts.
@@ -49,28 +267,56 @@ impl Team {
         recv: Option<(&mut [u8], Parts<'_>)>,
         root: usize,
     ) -> Result<()> {
-        Err(later())
+        self.collective(Op::Gather, root, |team| {
+            at_root(team, root, recv.is_some(), "receive buffer")?;
+            let Some((recv, parts)) = recv else {
+                return gather::leaf(team, send, root);
+            };
+            let division = Division::parts(parts, recv.len(), team.size(), true)?;
+            gather::root(team, Some(send), recv, division)
+        })
     }
 
-    /// [`Team::gatherv`] where the root's own part is in its place already.
+    /// [`Team::gatherv`] where the root's own part is in its place already. Only the root gives
+    /// parts.
     pub fn gatherv_in_place(
         &mut self,
         bytes: &mut [u8],
         parts: Option<Parts<'_>>,
         root: usize,
     ) -> Result<()> {
-        Err(later())
+        self.collective(Op::Gather, root, |team| {
+            at_root(team, root, parts.is_some(), "list of parts")?;
+            let Some(parts) = parts else {
+                return gather::leaf(team, bytes, root);
+            };
+            let division = Division::parts(parts, bytes.len(), team.size(), true)?;
+            gather::root(team, None, bytes, division)
+        })
     }
 
     /// Hands the root's `send` out in equal parts, ordered by rank. Only the root gives a `send`.
     pub fn scatter(&mut self, send: Option<&[u8]>, recv: &mut [u8], root: usize) -> Result<()> {
-        Err(later())
+        self.collective(Op::Scatter, root, |team| {
+            at_root(team, root, send.is_some(), "send buffer")?;
+            let Some(send) = send else {
+                return scatter::leaf(team, recv, root);
+            };
+            let division = Division::equal(send.len(), team.size(), "send buffer of a scatter")?;
+            scatter::root(team, send, Some(recv), division)
+        })
     }
 
     /// [`Team::scatter`] where the root keeps its part in place: at the root, `bytes` is the whole
     /// send buffer; elsewhere it is where the part goes.
     pub fn scatter_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
-        Err(later())
+        self.collective(Op::Scatter, root, |team| {
+            if team.rank() != root {
+                return scatter::leaf(team, bytes, root);
+            }
+            let division = Division::equal(bytes.len(), team.size(), "send buffer of a scatter")?;
+            scatter::root(team, bytes, None, division)
+        })
     }
 
     /// [`Team::scatter`] with parts of different lengths. Only the root knows the parts.
@@ -80,36 +326,164 @@ impl Team {
         recv: &mut [u8],
         root: usize,
     ) -> Result<()> {
-        Err(later())
+        self.collective(Op::Scatter, root, |team| {
+            at_root(team, root, send.is_some(), "send buffer")?;
+            let Some((send, parts)) = send else {
+                return scatter::leaf(team, recv, root);
+            };
+            let division = Division::parts(parts, send.len(), team.size(), false)?;
+            scatter::root(team, send, Some(recv), division)
+        })
     }
 
-    /// [`Team::scatterv`] where the root keeps its part in place.
+    /// [`Team::scatterv`] where the root keeps its part in place. Only the root gives parts.
     pub fn scatterv_in_place(
         &mut self,
         bytes: &mut [u8],
         parts: Option<Parts<'_>>,
         root: usize,
     ) -> Result<()> {
-        Err(later())
+        self.collective(Op::Scatter, root, |team| {
+            at_root(team, root, parts.is_some(), "list of parts")?;
+            let Some(parts) = parts else {
+                return scatter::leaf(team, bytes, root);
+            };
+            let division = Division::parts(parts, bytes.len(), team.size(), false)?;
+            scatter::root(team, bytes, None, division)
+        })
     }
 
     /// Collects everybody's `send`, all of one length, in everybody's `recv`.
     pub fn allgather(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
-        Err(later())
+        self.collective(Op::Allgather, 0, |team| {
+            let division = Division::equal(recv.len(), team.size(), "buffer of an allgather")?;
+            allgather::run(team, Some(send), recv, division)
+        })
     }
 
     /// [`Team::allgather`] where everybody's own part is in its place in `recv` already.
     pub fn allgather_in_place(&mut self, recv: &mut [u8]) -> Result<()> {
-        Err(later())
+        self.collective(Op::Allgather, 0, |team| {
+            let division = Division::equal(recv.len(), team.size(), "buffer of an allgather")?;
+            allgather::run(team, None, recv, division)
+        })
     }
 
     /// [`Team::allgather`] with parts of different lengths, which all ranks know.
     pub fn allgatherv(&mut self, send: &[u8], recv: &mut [u8], parts: Parts<'_>) -> Result<()> {
-        Err(later())
+        self.collective(Op::Allgather, 0, |team| {
+            let division = Division::parts(parts, recv.len(), team.size(), true)?;
+            allgather::run(team, Some(send), recv, division)
+        })
     }
 
     /// [`Team::allgatherv`] where everybody's own part is in its place already.
     pub fn allgatherv_in_place(&mut self, recv: &mut [u8], parts: Parts<'_>) -> Result<()> {
-        Err(later())
+        self.collective(Op::Allgather, 0, |team| {
+            let division = Division::parts(parts, recv.len(), team.size(), true)?;
+            allgather::run(team, None, recv, division)
+        })
+    }
+}
+
+/// Whether we are the root; only the root gives what `given` is about.
+fn at_root(team: &Team, root: usize, given: bool, what: &'static str) -> Result<bool> {
+    match (team.rank() == root, given) {
+        (true, false) => Err(Error::argument(what, "missing", "given at the root")),
+        (false, true) => Err(Error::argument(
+            what,
+            "given",
+            "left out at a rank that is not the root",
+        )),
+        (root, _) => Ok(root),
+    }
+}
+
+/// Checks the length of the root's own part.
+fn own_part(send: usize, count: usize) -> Result<()> {
+    if send != count {
+        return Err(Error::argument(
+            "length of the root's own part",
+            send,
+            format!("{count}, its share of the buffer"),
+        ));
+    }
+    Ok(())
+}
+
+/// Says which way the bytes go: transport, window, and the offset in it.
+fn go_words(kind: TransportKind, window: Window, offset: usize) -> [u64; 6] {
+    [kind.number(), window[0], window[1], offset as u64, 0, 0]
+}
+
+fn parse_go(words: [u64; 6]) -> Result<(TransportKind, Window, u64)> {
+    let kind = TransportKind::from_number(words[0]).ok_or(Error::Corrupt {
+        what: "a transport",
+        value: words[0],
+    })?;
+    Ok((kind, [words[1], words[2]], words[3]))
+}
+
+impl Team {
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let me = self.rank();
+        (0..self.size()).filter(move |rank| *rank != me)
+    }
+
+    /// Tells the root that we are here, and waits for it to say how it goes.
+    fn arrive(&mut self, root: usize, call: Call) -> Result<()> {
+        self.mailbox
+            .tell(Target::One(root), Step::Arrive, call, [0; 6])
+    }
+
+    /// Tells the owner of a window that we are done with it, or that it must stream to us or
+    /// from us since the copy failed. Returns whether it worked.
+    fn report(&mut self, owner: usize, call: Call, copied: Result<()>) -> Result<bool> {
+        let failed = copied.is_err();
+        let words = [u64::from(failed), 0, 0, 0, 0, 0];
+        self.mailbox
+            .tell(Target::One(owner), Step::Done, call, words)?;
+        Ok(!failed)
+    }
+
+    /// Waits for a rank to be done with our window; returns whether its copy worked.
+    fn reported(&mut self, rank: usize, call: Call) -> Result<bool> {
+        let header = self
+            .mailbox
+            .expect(Source::One(rank), call, &[Step::Done])?;
+        Ok(header.words[0] == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divisions_stay_inside_the_buffer() {
+        let check = |counts: &[usize], offsets: &[usize], exclusive| {
+            Division::parts(Parts { counts, offsets }, 10, 2, exclusive).is_ok()
+        };
+        assert!(check(&[5, 5], &[0, 5], true));
+        assert!(check(&[5, 5], &[5, 0], true));
+        assert!(!check(&[5, 6], &[0, 5], true));
+        assert!(!check(&[6, 5], &[0, 5], true));
+        assert!(check(&[6, 5], &[0, 5], false));
+        assert!(
+            check(&[0, 10], &[3, 0], true),
+            "an empty part overlaps nothing"
+        );
+        assert!(!check(&[usize::MAX, 1], &[1, 0], false));
+        assert!(!check(&[5], &[0], false));
+        assert!(!check(&[5, 5], &[0], false));
+        assert!(Division::equal(10, 3, "x").is_err());
+        assert_eq!(Division::equal(12, 3, "x").unwrap().part(2), (8, 4));
+    }
+
+    #[test]
+    fn calls_survive_words() {
+        let call = Call::new(Op::Scatter, 7, 123);
+        assert_eq!(Call::from_words(call.to_words()), call);
+        assert_eq!(call.to_string(), "scatter with 123 bytes and root 7");
     }
 }

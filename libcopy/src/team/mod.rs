@@ -2,44 +2,149 @@
 
 //! Processes of one machine that work together.
 
+mod barrier;
+mod bell;
 mod key;
 pub mod launch;
+pub(crate) mod mailbox;
+mod probe;
+mod ring;
+mod segment;
+mod sync;
+mod wait;
 
 pub use key::TeamKey;
 pub use launch::launch;
+pub(crate) use segment::POLICY_WORDS;
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::collective::{Call, Op};
 use crate::config;
 use crate::error::{Error, Result};
-use crate::policy::Policy;
-use crate::transport::{TransportKind, TransportReport};
+use crate::policy::{Path, Policy};
+use crate::topology::Topology;
+use crate::transport::cma::Cma;
+use crate::transport::kmod::Kmod;
+use crate::transport::shm::Flow;
+use crate::transport::{Transport, TransportKind, TransportReport, Window};
+use mailbox::{Mailbox, Source, Step, Target};
+use segment::{Blueprint, MAX_RANKS, Segment};
+use sync::Ordering;
 
 /// Membership of this process in a team.
+///
+/// The operations are collective: all ranks call the same ones in the same order. An error of
+/// one breaks the team for all, since nobody could tell what the others have done; start a new
+/// one. Dropping it leaves the team in good order.
+///
+/// Usually each rank is a process (see [`launch`]); threads of one process can be ranks as well:
+///
+/// ```
+/// use libcopy::{Team, TeamKey};
+///
+/// # fn main() -> libcopy::Result<()> {
+/// let key = TeamKey::random()?;
+/// let ranks: Vec<_> = (0..3)
+///     .map(|rank| {
+///         std::thread::spawn(move || -> libcopy::Result<Vec<u8>> {
+///             let mut team = Team::join(&key, rank, 3)?;
+///             let mut bytes = vec![0; 100_000];
+///             if team.rank() == 1 {
+///                 bytes.fill(7);
+///             }
+///             team.bcast(&mut bytes, 1)?;
+///             Ok(bytes)
+///         })
+///     })
+///     .collect();
+/// for rank in ranks {
+///     assert_eq!(rank.join().unwrap()?, vec![7; 100_000]);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Team {
-    rank: usize,
-    size: usize,
+    // Fields drop in this order: the transports first, the segment (in the mailbox) last.
+    kmod: Option<Kmod>,
+    cma: Option<Cma>,
+    pub(crate) mailbox: Mailbox,
+    segment: Arc<Segment>,
     policy: Policy,
     forced: Option<TransportKind>,
+    crowded: bool,
     reports: Vec<TransportReport>,
+    last_look: Instant,
 }
 
 impl Team {
     /// Joins the team with this key as `rank` of `size`; returns when all ranks are there.
-    pub fn join(_key: &TeamKey, rank: usize, size: usize) -> Result<Self> {
-        if size == 0 || rank >= size {
+    pub fn join(key: &TeamKey, rank: usize, size: usize) -> Result<Self> {
+        Self::join_with(key, rank, size, Policy::load()?)
+    }
+
+    /// [`Team::join`] with a policy of the caller's; the one of rank 0 counts.
+    pub fn join_with(key: &TeamKey, rank: usize, size: usize, policy: Policy) -> Result<Self> {
+        if size == 0 || size > MAX_RANKS {
+            return Err(Error::argument(
+                "size of a team",
+                size,
+                format!("1 to {MAX_RANKS}"),
+            ));
+        }
+        if rank >= size {
             return Err(Error::argument(
                 "rank",
                 rank,
                 format!("below the size of {size}"),
             ));
         }
-        Ok(Team {
-            rank,
-            size,
-            policy: Policy::load()?,
+        let seconds: f64 = config::JOIN_TIMEOUT.parse("seconds")?.unwrap_or(30.0);
+        let started = Instant::now();
+        let patience = Duration::try_from_secs_f64(seconds.clamp(0.0, 1e6));
+        let deadline = started + patience.unwrap_or(Duration::from_secs(30));
+        let directory = PathBuf::from(config::SHM_DIR.or_default());
+        let policy = policy.checked()?;
+        let blueprint = Blueprint {
+            pair_ring: policy.pair_ring(size),
+            cast_ring: policy.cast_ring as usize,
+            policy: policy.to_words(),
+        };
+        let segment = Segment::open(&directory, key, rank, size, &blueprint, deadline)?;
+        let segment = Arc::new(segment);
+        let mut mailbox = Mailbox::new(segment.clone(), rank, size);
+        let gathered = gathered(&segment, &mailbox, started, deadline);
+        // From here on nobody needs the name: either all have the file open, or nobody will.
+        if rank == 0 || gathered.is_err() {
+            segment.unlink();
+        }
+        gathered?;
+        let mut words = [0; POLICY_WORDS];
+        for (word, shared) in words.iter_mut().zip(&segment.preamble().policy) {
+            *word = shared.load(Ordering::Relaxed);
+        }
+        let policy = Policy::from_words(words)?;
+        let crowded = mailbox.waiter.adapt(policy.spin());
+        let mut team = Team {
+            kmod: None,
+            cma: None,
+            mailbox,
+            segment,
             forced: None,
+            policy,
+            crowded,
             reports: Vec::new(),
-        })
+            last_look: started,
+        };
+        let probed = team.probe_transports();
+        team.settle(probed)?;
+        if let Some(kind) = team.policy.transport {
+            team.force(kind)?;
+        }
+        Ok(team)
     }
 
     /// Joins the team that `LIBCOPY_KEY`, `LIBCOPY_RANK` and `LIBCOPY_SIZE` name; without them,
@@ -60,24 +165,22 @@ impl Team {
 
     /// Our rank, 0 to `size - 1`.
     pub fn rank(&self) -> usize {
-        self.rank
+        self.mailbox.rank()
     }
 
     /// Number of ranks.
     pub fn size(&self) -> usize {
-        self.size
+        self.mailbox.size()
+    }
+
+    /// Whether ranks outnumber the processors that they may run on.
+    pub fn is_crowded(&self) -> bool {
+        self.crowded
     }
 
     /// Each transport, whether this team can use it, and why.
     pub fn transports(&self) -> &[TransportReport] {
         &self.reports
-    }
-
-    /// Makes all ranks use one transport for everything that is not eager; `None` leaves it to
-    /// the policy. Collective: all ranks call it with the same argument.
-    pub fn set_transport(&mut self, kind: Option<TransportKind>) -> Result<()> {
-        self.forced = kind;
-        Ok(())
     }
 
     /// The transport set with [`Team::set_transport`] or `LIBCOPY_TRANSPORT`.
@@ -88,5 +191,199 @@ impl Team {
     /// The thresholds in force; rank 0's, on every rank.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Makes all ranks use one transport for everything that is not eager; `None` leaves it to
+    /// the policy. Collective: all ranks call it with the same argument. A transport that cannot
+    /// be used is refused on every rank, and the team stays whole.
+    pub fn set_transport(&mut self, kind: Option<TransportKind>) -> Result<()> {
+        let code = kind.map_or(0, TransportKind::number);
+        let call = Call {
+            op: Op::Control,
+            root: 0,
+            len: code,
+        };
+        let agreed = self.begin(call).and_then(|()| self.agree(call));
+        self.settle(agreed)?;
+        match kind {
+            Some(kind) => self.force(kind),
+            None => {
+                self.forced = None;
+                Ok(())
+            }
+        }
+    }
+
+    fn force(&mut self, kind: TransportKind) -> Result<()> {
+        if let Some(report) = self.reports.iter().find(|r| r.kind == kind && !r.usable) {
+            return Err(Error::Transport {
+                kind,
+                why: report.why.clone(),
+            });
+        }
+        self.forced = Some(kind);
+        Ok(())
+    }
+
+    /// Fails on every rank unless all make the same call.
+    fn agree(&mut self, call: Call) -> Result<()> {
+        self.mailbox
+            .tell(Target::All, Step::Message, call, [0; 6])?;
+        for rank in self.others() {
+            self.mailbox
+                .expect(Source::Cast(rank), call, &[Step::Message])?;
+        }
+        Ok(())
+    }
+
+    /// Starts an operation; all ranks count along.
+    pub(crate) fn begin(&mut self, call: Call) -> Result<()> {
+        self.mailbox.sequence += 1;
+        self.mailbox.waiter.enter(self.mailbox.sequence, call);
+        self.mailbox.waiter.verdict()?;
+        // A rank that only ever sends small messages never waits; it looks around here.
+        if self.last_look.elapsed() > Duration::from_millis(200) {
+            self.last_look = Instant::now();
+            // One that left may have sent its part of this operation before.
+            self.mailbox.waiter.check(&|_| false)?;
+        }
+        Ok(())
+    }
+
+    /// Ends an operation: an error breaks the team, so that nobody waits for us.
+    pub(crate) fn settle<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| match error {
+            Error::Mismatch { .. } | Error::Broken { .. } => error,
+            error => self.mailbox.waiter.break_team(error),
+        })
+    }
+
+    /// The path for a part of `len` bytes.
+    pub(crate) fn path(&self, op: Op, len: usize) -> Path {
+        // Eager ranks send before they receive, so a whole message must fit into a ring.
+        let fits = len <= self.segment.pair_ring().min(self.segment.cast_ring()) / 2;
+        let usable = |kind| self.is_usable(kind);
+        match self.policy.path(op, len as u64, self.crowded, usable) {
+            Path::Eager if fits => Path::Eager,
+            Path::Eager => Path::Via(self.forced.unwrap_or(TransportKind::Shm)),
+            Path::Via(kind) => Path::Via(self.forced.unwrap_or(kind)),
+        }
+    }
+
+    pub(crate) fn is_usable(&self, kind: TransportKind) -> bool {
+        match kind {
+            TransportKind::Kmod => self.kmod.is_some(),
+            TransportKind::Cma => self.cma.is_some(),
+            TransportKind::Shm => true,
+        }
+    }
+
+    /// How shared memory hands over a message of `len` bytes.
+    pub(crate) fn flow(&self, len: usize) -> Flow {
+        Flow {
+            chunk: self.policy.chunk(self.crowded),
+            streaming: self.policy.streaming(len),
+        }
+    }
+
+    /// The one-sided transport of this kind; shared memory has none.
+    pub(crate) fn one_sided(&self, kind: TransportKind) -> Result<&dyn Transport> {
+        let transport = match kind {
+            TransportKind::Kmod => self.kmod.as_ref().map(|t| t as &dyn Transport),
+            TransportKind::Cma => self.cma.as_ref().map(|t| t as &dyn Transport),
+            TransportKind::Shm => None,
+        };
+        transport.ok_or(Error::Corrupt {
+            what: "a transport",
+            value: kind.number(),
+        })
+    }
+
+    /// Opens memory to the peers through `kind`, or, where that fails (memory that cannot be
+    /// pinned, limits), through the next transport. Shared memory needs no window.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Transport::open_window`].
+    pub(crate) unsafe fn open_window(
+        &mut self,
+        kind: TransportKind,
+        base: *mut u8,
+        len: usize,
+        writable: bool,
+    ) -> (TransportKind, Window) {
+        for next in TransportKind::ALL.into_iter().skip_while(|k| *k != kind) {
+            let transport: &mut dyn Transport = match next {
+                TransportKind::Kmod => match &mut self.kmod {
+                    Some(kmod) => kmod,
+                    None => continue,
+                },
+                TransportKind::Cma => match &mut self.cma {
+                    Some(cma) => cma,
+                    None => continue,
+                },
+                TransportKind::Shm => break,
+            };
+            // SAFETY: the caller's promise.
+            if let Ok(window) = unsafe { transport.open_window(base, len, writable) } {
+                return (next, window);
+            }
+        }
+        (TransportKind::Shm, [0, 0])
+    }
+
+    fn probe_transports(&mut self) -> Result<()> {
+        let found = probe::probe(&self.segment, &mut self.mailbox)?;
+        self.kmod = found.kmod;
+        self.cma = found.cma;
+        self.reports = found.reports;
+        Ok(())
+    }
+
+    /// The topology of this machine, for whoever wants to pin ranks.
+    pub fn topology() -> Topology {
+        Topology::read()
+    }
+}
+
+/// Waits until all ranks have joined.
+fn gathered(
+    segment: &Segment,
+    mailbox: &Mailbox,
+    started: Instant,
+    deadline: Instant,
+) -> Result<()> {
+    let size = mailbox.size();
+    let mut pause = Duration::from_micros(50);
+    loop {
+        let absent = |rank: &usize| segment.block(*rank).joined.load(Ordering::Acquire) == 0;
+        let mut missing = (0..size).filter(absent);
+        let Some(rank) = missing.next() else {
+            return Ok(());
+        };
+        let missing = 1 + missing.count();
+        if Instant::now() > deadline {
+            let waited = started.elapsed();
+            let error = Error::JoinTimeout {
+                rank,
+                missing,
+                size,
+                waited,
+            };
+            return Err(mailbox.waiter.break_team(error));
+        }
+        mailbox.waiter.check(&|_| true)?;
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(2));
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        let me = self.segment.block(self.mailbox.rank());
+        me.left.store(1, Ordering::Release);
+        for rank in 0..self.mailbox.size() {
+            self.segment.block(rank).bell.ring();
+        }
     }
 }

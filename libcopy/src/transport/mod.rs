@@ -2,6 +2,10 @@
 
 //! The ways to move bytes between two processes, one file each.
 
+pub(crate) mod cma;
+pub(crate) mod kmod;
+pub(crate) mod shm;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -33,6 +37,21 @@ impl TransportKind {
             TransportKind::Cma => "cma",
             TransportKind::Shm => "shm",
         }
+    }
+
+    /// The number used in messages; never 0.
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            TransportKind::Kmod => 1,
+            TransportKind::Cma => 2,
+            TransportKind::Shm => 3,
+        }
+    }
+
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        TransportKind::ALL
+            .into_iter()
+            .find(|kind| kind.number() == number)
     }
 }
 
@@ -66,5 +85,48 @@ pub struct TransportReport {
 
 /// What can be said about the transports without a team: for `libcopy info`.
 pub fn probe_machine() -> Vec<TransportReport> {
-    Vec::new()
+    vec![kmod::probe(), cma::probe(), shm::report()]
+}
+
+/// Where a peer finds the memory that a rank opened to it; its meaning is the transport's.
+pub(crate) type Window = [u64; 2];
+
+/// One-sided copies between our memory and a window of a peer's.
+pub(crate) trait Transport: fmt::Debug {
+    /// Opens memory to the peers: for reading, or also for writing. The window stays open until
+    /// the next one is opened.
+    ///
+    /// # Safety
+    ///
+    /// `base` is readable for `len` bytes, and writable if the window is; nothing else uses it
+    /// until the peers are done.
+    unsafe fn open_window(&mut self, base: *mut u8, len: usize, writable: bool) -> Result<Window>;
+
+    /// Copies from byte `offset` of a peer's window to our memory.
+    ///
+    /// # Safety
+    ///
+    /// `to` is writable for `len` bytes.
+    unsafe fn pull(
+        &self,
+        owner: usize,
+        window: Window,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<()>;
+
+    /// Copies from our memory to byte `offset` of a peer's window.
+    ///
+    /// # Safety
+    ///
+    /// `from` is readable for `len` bytes.
+    unsafe fn push(
+        &self,
+        owner: usize,
+        window: Window,
+        offset: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<()>;
 }

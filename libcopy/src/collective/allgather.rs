@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Allgather: everybody opens its part, everybody copies from everybody else.
+
+use super::{Call, Division, Op, go_words, own_part, parse_go};
+use crate::copy;
+use crate::error::Result;
+use crate::policy::Path;
+use crate::team::Team;
+use crate::team::mailbox::{Source, Step, Target};
+use crate::transport::TransportKind;
+use crate::transport::shm::{Flow, Receiving, Sending, exchange};
+
+/// Every rank's side; `own` is our part unless it is in its place already.
+pub(super) fn run(
+    team: &mut Team,
+    own: Option<&[u8]>,
+    recv: &mut [u8],
+    division: Division<'_>,
+) -> Result<()> {
+    let me = team.rank();
+    let base = recv.as_mut_ptr();
+    let (own_offset, own_len) = division.part(me);
+    if let Some(own) = own {
+        own_part(own.len(), own_len)?;
+    }
+    // SAFETY: our part is inside the buffer.
+    let in_place = unsafe { base.add(own_offset) };
+    let mine = own.map_or(in_place.cast_const(), <[u8]>::as_ptr);
+    let call = |rank| Call::new(Op::Allgather, 0, division.part(rank).1);
+    let place = |rank| {
+        let (offset, len) = division.part(rank);
+        // SAFETY: the part is inside the buffer.
+        (unsafe { base.add(offset) }, len)
+    };
+    let largest = (0..team.size())
+        .map(|rank| division.part(rank).1)
+        .max()
+        .unwrap_or(0);
+    let flow = team.flow(recv.len());
+    let keep_own = |flow: Flow| {
+        if own.is_some() {
+            // SAFETY: our part is inside the buffer, and `own` is borrowed, so it is elsewhere.
+            unsafe {
+                match flow.streaming {
+                    true => copy::streaming(in_place, mine, own_len),
+                    false => copy::cached(in_place, mine, own_len),
+                }
+            }
+        }
+    };
+    match team.path(Op::Allgather, largest) {
+        Path::Eager => {
+            // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
+            let bytes = unsafe { std::slice::from_raw_parts(mine, own_len) };
+            if team.size() > 1 {
+                team.mailbox.send(Target::All, call(me), bytes)?;
+            }
+            keep_own(flow);
+            for rank in team.others() {
+                let source = Source::Cast(rank);
+                let header = team.mailbox.expect(source, call(rank), &[Step::Message])?;
+                // SAFETY: the part has the length that `expect` compared.
+                unsafe { team.mailbox.receive(source, &header, place(rank).0) }?;
+            }
+            Ok(())
+        }
+        Path::Via(_) if team.size() == 1 => {
+            keep_own(flow);
+            Ok(())
+        }
+        Path::Via(kind) => {
+            let mut opened = (TransportKind::Shm, [0, 0]);
+            if kind != TransportKind::Shm {
+                // SAFETY: our part is borrowed until all peers are done with it (`finish`), and
+                // the window is for reading only.
+                opened = unsafe { team.open_window(kind, mine.cast_mut(), own_len, false) };
+            }
+            // Everybody hears what everybody could open, so all decide alike.
+            let words = go_words(opened.0, opened.1, 0);
+            team.mailbox.tell(Target::All, Step::Go, call(me), words)?;
+            let mut windows = Vec::with_capacity(team.size());
+            let mut streaming = opened.0 == TransportKind::Shm;
+            for rank in team.others() {
+                let header = team
+                    .mailbox
+                    .expect(Source::Cast(rank), call(rank), &[Step::Go])?;
+                let (kind, window, _) = parse_go(header.words)?;
+                streaming |= kind == TransportKind::Shm;
+                windows.push((rank, kind, window));
+            }
+            if !streaming {
+                // Each starts with its successor, so that they do not all ask the same one.
+                let first = windows
+                    .iter()
+                    .position(|(rank, ..)| *rank > me)
+                    .unwrap_or(0);
+                windows.rotate_left(first);
+                let mut copied = Ok(());
+                for &(rank, kind, window) in &windows {
+                    let (to, len) = place(rank);
+                    // SAFETY: `to` is writable for `len` bytes.
+                    copied =
+                        copied.and(unsafe { team.one_sided(kind)?.pull(rank, window, 0, to, len) });
+                }
+                keep_own(flow);
+                streaming = finish(team, call(me), call, copied.is_err())?;
+            } else {
+                keep_own(flow);
+            }
+            if streaming {
+                // SAFETY: our part and the buffer outlive the streams.
+                let mut sending = unsafe { [Sending::new(Target::All, mine, own_len)] };
+                let mut receiving: Vec<_> = team
+                    .others()
+                    .map(|rank| {
+                        let (to, len) = place(rank);
+                        // SAFETY: as above.
+                        unsafe { Receiving::new(Source::Cast(rank), to, len) }
+                    })
+                    .collect();
+                exchange(&mut team.mailbox, flow, &mut sending, &mut receiving)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Waits until all are done with all windows. Returns whether a copy failed anywhere; then all
+/// stream.
+fn finish(team: &mut Team, mine: Call, call: impl Fn(usize) -> Call, failed: bool) -> Result<bool> {
+    let words = [u64::from(failed), 0, 0, 0, 0, 0];
+    team.mailbox.tell(Target::All, Step::Done, mine, words)?;
+    let mut any = failed;
+    for rank in team.others() {
+        let header = team
+            .mailbox
+            .expect(Source::Cast(rank), call(rank), &[Step::Done])?;
+        any |= header.words[0] != 0;
+    }
+    Ok(any)
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Gather: the root's receive buffer is opened once, all leaves copy into it at the same time.
+
+use super::{Call, Division, Op, go_words, own_part, parse_go};
+use crate::copy;
+use crate::error::Result;
+use crate::policy::Path;
+use crate::team::Team;
+use crate::team::mailbox::{Source, Step, Target};
+use crate::transport::TransportKind;
+use crate::transport::shm::{Receiving, Sending, exchange};
+
+/// The root's side; `own` is its part unless that is in its place already.
+pub(super) fn root(
+    team: &mut Team,
+    own: Option<&[u8]>,
+    recv: &mut [u8],
+    division: Division<'_>,
+) -> Result<()> {
+    let me = team.rank();
+    let base = recv.as_mut_ptr();
+    let (own_offset, own_len) = division.part(me);
+    if let Some(own) = own {
+        own_part(own.len(), own_len)?;
+    }
+    let call = |rank| Call::new(Op::Gather, me, division.part(rank).1);
+    let path = |team: &Team, rank| team.path(Op::Gather, division.part(rank).1);
+
+    // One window serves all leaves that use one; the most preferred one that any of them names.
+    let wanted = team
+        .others()
+        .filter_map(|rank| match path(team, rank) {
+            Path::Via(kind) if kind != TransportKind::Shm => Some(kind),
+            _ => None,
+        })
+        .min();
+    let opened = wanted.map(|kind| {
+        // SAFETY: the buffer is mutably borrowed until all leaves have reported, below. Only our
+        // own part is touched meanwhile, and through `base`; an error breaks the team.
+        unsafe { team.open_window(kind, base, recv.len(), true) }
+    });
+
+    // Nobody starts before all have turned out to mean this operation.
+    let mut eager = Vec::new();
+    for rank in team.others() {
+        let step = if path(team, rank) == Path::Eager {
+            Step::Message
+        } else {
+            Step::Arrive
+        };
+        let header = team
+            .mailbox
+            .expect(Source::One(rank), call(rank), &[step])?;
+        if step == Step::Message {
+            eager.push((rank, header));
+        }
+    }
+    let mut pushing = Vec::new();
+    let mut streams = Vec::new();
+    for rank in team.others() {
+        let Path::Via(kind) = path(team, rank) else {
+            continue;
+        };
+        let (offset, len) = division.part(rank);
+        let (kind, window) = match (kind, opened) {
+            (TransportKind::Shm, _) | (_, None) => (TransportKind::Shm, [0, 0]),
+            (_, Some(opened)) => opened,
+        };
+        team.mailbox.tell(
+            Target::One(rank),
+            Step::Go,
+            call(rank),
+            go_words(kind, window, offset),
+        )?;
+        if kind == TransportKind::Shm {
+            // SAFETY: the part is inside the buffer, which outlives the stream.
+            streams.push(unsafe { Receiving::new(Source::One(rank), base.add(offset), len) });
+        } else {
+            pushing.push(rank);
+        }
+    }
+    for (rank, header) in eager {
+        // SAFETY: the part is inside the buffer.
+        unsafe {
+            let to = base.add(division.part(rank).0);
+            team.mailbox.receive(Source::One(rank), &header, to)?;
+        }
+    }
+    let flow = team.flow(recv.len());
+    exchange(&mut team.mailbox, flow, &mut [], &mut streams)?;
+    if let Some(own) = own {
+        // SAFETY: the part is inside the buffer, and `own` cannot overlap it: it is borrowed.
+        unsafe {
+            let to = base.add(own_offset);
+            match flow.streaming {
+                true => copy::streaming(to, own.as_ptr(), own_len),
+                false => copy::cached(to, own.as_ptr(), own_len),
+            }
+        }
+    }
+    let mut again = Vec::new();
+    for rank in pushing {
+        if !team.reported(rank, call(rank))? {
+            let (offset, len) = division.part(rank);
+            // SAFETY: the part is inside the buffer, which outlives the stream.
+            again.push(unsafe { Receiving::new(Source::One(rank), base.add(offset), len) });
+        }
+    }
+    exchange(&mut team.mailbox, flow, &mut [], &mut again)
+}
+
+/// A leaf's side.
+pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
+    let call = Call::new(Op::Gather, root, send.len());
+    let Path::Via(planned) = team.path(Op::Gather, send.len()) else {
+        return team.mailbox.send(Target::One(root), call, send);
+    };
+    let flow = team.flow(send.len());
+    // SAFETY: the slice outlives the stream.
+    let mut stream = unsafe { Sending::new(Target::One(root), send.as_ptr(), send.len()) };
+    team.arrive(root, call)?;
+    if planned == TransportKind::Shm {
+        // The root cannot choose another way, so what fits into the ring can go now.
+        while stream.step(&mut team.mailbox, flow)? {}
+    }
+    let header = team.mailbox.expect(Source::One(root), call, &[Step::Go])?;
+    let (kind, window, offset) = parse_go(header.words)?;
+    if kind != TransportKind::Shm {
+        // SAFETY: the slice is readable for its length.
+        let copied = unsafe {
+            team.one_sided(kind)?
+                .push(root, window, offset, send.as_ptr(), send.len())
+        };
+        if team.report(root, call, copied)? {
+            return Ok(());
+        }
+    }
+    stream.run(&mut team.mailbox, flow, 0)
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Waiting for peers: spin a little, give the processor away, sleep; and notice who died.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::segment::{HISTORY, Segment};
+use super::sync::Ordering;
+use crate::collective::{Call, Op};
+use crate::error::{Error, Result};
+
+/// How often sleepers look whether everybody is alive; survivors know within a second.
+const HEALTH_EVERY: Duration = Duration::from_millis(200);
+
+/// Longest sleep; a peer that was killed between changing something and ringing costs this much.
+const NAP: Duration = Duration::from_millis(50);
+
+const DIED: u64 = 1;
+const LEFT: u64 = 2;
+const MISMATCH: u64 = 3;
+const BROKEN: u64 = 4;
+
+/// How this rank waits.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    segment: Arc<Segment>,
+    rank: usize,
+    size: usize,
+    /// How long to spin before anything else; zero where ranks outnumber processors.
+    spin: Duration,
+    /// How often to give the processor away before sleeping.
+    yields: u32,
+    last_health: Cell<Instant>,
+    /// The operation we are in, and its number.
+    current: Cell<(u64, Call)>,
+}
+
+impl Waiter {
+    pub(crate) fn new(segment: Arc<Segment>, rank: usize, size: usize) -> Self {
+        Waiter {
+            segment,
+            rank,
+            size,
+            spin: Duration::ZERO,
+            yields: 0,
+            last_health: Cell::new(Instant::now()),
+            current: Cell::new((
+                0,
+                Call {
+                    op: Op::Control,
+                    root: 0,
+                    len: 0,
+                },
+            )),
+        }
+    }
+
+    /// Chooses how to wait: where ranks outnumber processors, a rank that spins keeps the one it
+    /// waits for from running. Returns whether they do.
+    pub(crate) fn adapt(&mut self, spin: Option<Duration>) -> bool {
+        let mut cpus = [0u64; 16];
+        for rank in 0..self.size {
+            for (all, word) in cpus.iter_mut().zip(&self.segment.block(rank).cpus) {
+                *all |= word.load(Ordering::Relaxed);
+            }
+        }
+        let cpus: u32 = cpus.iter().map(|word| word.count_ones()).sum();
+        let crowded = self.size > cpus as usize;
+        self.spin = spin.unwrap_or(match crowded {
+            true => Duration::ZERO,
+            false => Duration::from_micros(200),
+        });
+        self.yields = if crowded { 200 } else { 20 };
+        crowded
+    }
+
+    /// Notes for all to see which operation we are in.
+    pub(crate) fn enter(&self, sequence: u64, call: Call) {
+        self.current.set((sequence, call));
+        let record = &self.segment.block(self.rank).calls[sequence as usize % HISTORY];
+        for (word, value) in record.words.iter().zip(call.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        record.sequence.store(sequence, Ordering::Release);
+    }
+
+    /// Fails if a peer's operation of this number is another one: then both may wait where the
+    /// other never sends anything.
+    fn compare(&self, rank: usize) -> Result<()> {
+        let (sequence, mine) = self.current.get();
+        let record = &self.segment.block(rank).calls[sequence as usize % HISTORY];
+        if sequence == 0 || record.sequence.load(Ordering::Acquire) != sequence {
+            return Ok(());
+        }
+        let words = [0, 1].map(|i: usize| record.words[i].load(Ordering::Acquire));
+        let theirs = Call::from_words(words);
+        // The lengths may differ rightly: each rank has its own part.
+        let same = theirs.op == mine.op && theirs.root == mine.root;
+        if same || record.sequence.load(Ordering::Relaxed) != sequence {
+            return Ok(());
+        }
+        Err(self.mismatch(rank, theirs, mine))
+    }
+
+    /// Waits until `ready` has a result. `from` says which ranks could make it so: one of them
+    /// having left is an error, the death of any rank is one anyway.
+    pub(crate) fn wait<T>(
+        &self,
+        from: impl Fn(usize) -> bool,
+        mut ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        if let Some(result) = ready()? {
+            return Ok(result);
+        }
+        if !self.spin.is_zero() {
+            let start = Instant::now();
+            loop {
+                for _ in 0..64 {
+                    if let Some(result) = ready()? {
+                        return Ok(result);
+                    }
+                    std::hint::spin_loop();
+                }
+                if start.elapsed() > self.spin {
+                    break;
+                }
+            }
+        }
+        for _ in 0..self.yields {
+            std::thread::yield_now();
+            if let Some(result) = ready()? {
+                return Ok(result);
+            }
+        }
+        let mut ready = || ready().transpose();
+        let bell = &self.segment.block(self.rank).bell;
+        loop {
+            if let Some(result) = bell.park(NAP, &mut ready) {
+                return result;
+            }
+            if let Err(error) = self.check(&from) {
+                // What we wait for may have come before the peer went.
+                return ready().unwrap_or(Err(error));
+            }
+        }
+    }
+
+    /// Fails if the team is broken; from time to time, looks whether everybody is alive.
+    pub(crate) fn check(&self, from: &impl Fn(usize) -> bool) -> Result<()> {
+        self.verdict()?;
+        if self.last_health.get().elapsed() < HEALTH_EVERY {
+            return Ok(());
+        }
+        self.last_health.set(Instant::now());
+        for rank in (0..self.size).filter(|rank| *rank != self.rank) {
+            // Looking for the lock first: a rank says that it leaves before it lets go.
+            let gone = self.segment.holder(rank)?.is_none();
+            if self.segment.block(rank).left.load(Ordering::Acquire) != 0 {
+                if from(rank) {
+                    return Err(self.break_team(Error::PeerLeft { rank }));
+                }
+            } else if gone && self.segment.block(rank).joined.load(Ordering::Acquire) != 0 {
+                return Err(self.break_team(Error::PeerDied { rank }));
+            }
+            self.compare(rank)?;
+        }
+        Ok(())
+    }
+
+    /// The error that broke the team, if one did.
+    #[inline]
+    pub(crate) fn verdict(&self) -> Result<()> {
+        match self.segment.preamble().broken.load(Ordering::Acquire) {
+            0 => Ok(()),
+            word => Err(self.explain(word)),
+        }
+    }
+
+    #[cold]
+    fn explain(&self, word: u64) -> Error {
+        let rank = (word & 0xFFFF_FFFF) as usize;
+        let detail = |i: usize| self.segment.preamble().details[i].load(Ordering::Relaxed);
+        match word >> 32 {
+            DIED => Error::PeerDied { rank },
+            LEFT => Error::PeerLeft { rank },
+            MISMATCH => Error::Mismatch {
+                rank,
+                theirs: Call::from_words([detail(0), detail(1)]).to_string(),
+                expected: Call::from_words([detail(2), detail(3)]).to_string(),
+            },
+            BROKEN => Error::Broken { rank },
+            _ => Error::Corrupt {
+                what: "the state of the team",
+                value: word,
+            },
+        }
+    }
+
+    /// Breaks the team for everybody and returns the error for us.
+    #[cold]
+    pub(crate) fn break_team(&self, error: Error) -> Error {
+        let word = match &error {
+            Error::PeerDied { rank } => DIED << 32 | *rank as u64,
+            Error::PeerLeft { rank } => LEFT << 32 | *rank as u64,
+            _ => BROKEN << 32 | self.rank as u64,
+        };
+        self.break_with(word, [0; 4]);
+        error
+    }
+
+    /// Breaks the team since two ranks disagree.
+    #[cold]
+    pub(crate) fn mismatch(&self, rank: usize, theirs: Call, expected: Call) -> Error {
+        let ([a, b], [c, d]) = (theirs.to_words(), expected.to_words());
+        self.break_with(MISMATCH << 32 | rank as u64, [a, b, c, d]);
+        Error::Mismatch {
+            rank,
+            theirs: theirs.to_string(),
+            expected: expected.to_string(),
+        }
+    }
+
+    fn break_with(&self, word: u64, details: [u64; 4]) {
+        let preamble = self.segment.preamble();
+        let claim = &preamble.claim;
+        if claim
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            for (word, value) in preamble.details.iter().zip(details) {
+                word.store(value, Ordering::Relaxed);
+            }
+            preamble.broken.store(word, Ordering::Release);
+        }
+        for rank in 0..self.size {
+            self.segment.block(rank).bell.ring();
+        }
+    }
+}

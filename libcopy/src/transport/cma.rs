@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Cross memory attach: the kernel copies between two address spaces, looking every page up anew.
+
+use std::io;
+
+use super::{Transport, TransportKind, TransportReport, Window};
+use crate::error::{Error, Result};
+
+/// Linux moves at most about 2 GiB per call; below that, whole pages.
+const MOST: usize = 1 << 30;
+
+/// `process_vm_readv` or `process_vm_writev`.
+type Call = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
+/// The pids of the peers, as our namespace numbers them.
+#[derive(Debug)]
+pub(crate) struct Cma {
+    pids: Vec<i32>,
+}
+
+impl Cma {
+    pub(crate) fn new(pids: Vec<i32>) -> Self {
+        Cma { pids }
+    }
+
+    /// Moves all bytes; the direction is `call`'s.
+    fn transfer(
+        &self,
+        owner: usize,
+        window: Window,
+        offset: u64,
+        local: *mut u8,
+        len: usize,
+        (what, call): (&'static str, Call),
+    ) -> Result<()> {
+        let [base, size] = window;
+        if offset.checked_add(len as u64).is_none_or(|end| end > size) {
+            return Err(Error::Corrupt {
+                what: "the size of a window",
+                value: size,
+            });
+        }
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(MOST);
+            let ours = libc::iovec {
+                iov_base: local.wrapping_add(done).cast(),
+                iov_len: n,
+            };
+            let address = base.wrapping_add(offset).wrapping_add(done as u64);
+            let theirs = libc::iovec {
+                iov_base: address as *mut _,
+                iov_len: n,
+            };
+            // SAFETY: `ours` is within what the callers of `pull` and `push` promise; the kernel
+            // checks `theirs`.
+            let moved = unsafe {
+                call(
+                    self.pids[owner],
+                    &raw const ours,
+                    1,
+                    &raw const theirs,
+                    1,
+                    0,
+                )
+            };
+            match usize::try_from(moved) {
+                Ok(0) => {
+                    return Err(Error::Corrupt {
+                        what: "bytes moved",
+                        value: 0,
+                    });
+                }
+                Ok(moved) => done += moved,
+                Err(_) => {
+                    let source = io::Error::last_os_error();
+                    if source.kind() != io::ErrorKind::Interrupted {
+                        let what = format!("{what} with rank {owner}");
+                        return Err(Error::System { what, source });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Cma {
+    unsafe fn open_window(&mut self, base: *mut u8, len: usize, _writable: bool) -> Result<Window> {
+        Ok([base as u64, len as u64])
+    }
+
+    unsafe fn pull(
+        &self,
+        owner: usize,
+        window: Window,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<()> {
+        self.transfer(
+            owner,
+            window,
+            offset,
+            to,
+            len,
+            ("process_vm_readv", libc::process_vm_readv),
+        )
+    }
+
+    unsafe fn push(
+        &self,
+        owner: usize,
+        window: Window,
+        offset: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<()> {
+        let call: Call = libc::process_vm_writev;
+        self.transfer(
+            owner,
+            window,
+            offset,
+            from.cast_mut(),
+            len,
+            ("process_vm_writev", call),
+        )
+    }
+}
+
+/// Reads one word of a peer's memory.
+pub(crate) fn read_word(pid: i32, address: u64) -> io::Result<u64> {
+    let mut word = 0u64;
+    let ours = libc::iovec {
+        iov_base: (&raw mut word).cast(),
+        iov_len: 8,
+    };
+    let theirs = libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: 8,
+    };
+    // SAFETY: `ours` is eight writable bytes; the kernel checks `theirs`.
+    match unsafe { libc::process_vm_readv(pid, &raw const ours, 1, &raw const theirs, 1, 0) } {
+        8 => Ok(word),
+        n if n >= 0 => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// With Yama in mode 1 only ancestors may look into a process, unless it says otherwise.
+pub(crate) fn permit_peers() {
+    if ptrace_scope() == Some(1) {
+        // SAFETY: the call only changes who may trace this process. Peers of the same user are
+        // meant to; there is room for one pid only, so it has to be "any".
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    }
+}
+
+fn ptrace_scope() -> Option<u32> {
+    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// Why an attempt to read a peer's memory failed, in words.
+pub(crate) fn explain(errno: i32) -> String {
+    let error = io::Error::from_raw_os_error(errno);
+    match errno {
+        libc::EPERM => match ptrace_scope() {
+            Some(scope @ 2..) => format!(
+                "{error}: kernel.yama.ptrace_scope is {scope}; needs 0 or 1, or CAP_SYS_PTRACE"
+            ),
+            _ => format!(
+                "{error}: another user or user namespace, a process that is not dumpable, or a \
+                 seccomp filter (containers: allow process_vm_readv, or add CAP_SYS_PTRACE)"
+            ),
+        },
+        libc::ENOSYS => format!("{error}: a kernel without CONFIG_CROSS_MEMORY_ATTACH, or seccomp"),
+        libc::ESRCH => format!("{error}: the peer is in another pid namespace"),
+        libc::EFAULT => format!("{error}: the peer's memory is not where it said"),
+        _ => error.to_string(),
+    }
+}
+
+/// Whether this process could use it: tried on itself, and what Yama says about others.
+pub(crate) fn probe() -> TransportReport {
+    let word = 0x006C_6962_636F_7079_u64;
+    let (usable, why) = match read_word(std::process::id() as i32, (&raw const word) as u64) {
+        Ok(read) if read == word => match ptrace_scope() {
+            Some(scope @ 2..) => (
+                false,
+                format!("kernel.yama.ptrace_scope is {scope}; needs 0 or 1"),
+            ),
+            Some(scope) => (
+                true,
+                format!("process_vm_readv works, kernel.yama.ptrace_scope is {scope}"),
+            ),
+            None => (true, "process_vm_readv works, no Yama".to_owned()),
+        },
+        Ok(_) => (false, explain(libc::EFAULT)),
+        Err(error) => (false, explain(error.raw_os_error().unwrap_or(0))),
+    };
+    TransportReport {
+        kind: TransportKind::Cma,
+        usable,
+        why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pulls_and_pushes_within_the_window() {
+        let mut cma = Cma::new(vec![std::process::id() as i32]);
+        let mut window = *b"abcdefgh";
+        let mut target = [0u8; 4];
+        // SAFETY: all ranges are within their arrays.
+        unsafe {
+            let opened = cma.open_window(window.as_mut_ptr(), 8, true).unwrap();
+            if cma.pull(0, opened, 2, target.as_mut_ptr(), 4).is_err() && !probe().usable {
+                return;
+            }
+            assert_eq!(&target, b"cdef");
+            cma.push(0, opened, 0, target.as_ptr(), 4).unwrap();
+            assert!(cma.pull(0, opened, 6, target.as_mut_ptr(), 4).is_err());
+            assert!(
+                cma.pull(0, opened, u64::MAX, target.as_mut_ptr(), 4)
+                    .is_err()
+            );
+        }
+        assert_eq!(&window, b"cdefefgh");
+    }
+}

@@ -1,0 +1,566 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Collective operations between real processes, against plain copies.
+//!
+//! Each test starts this very binary again, once per rank, with what to do in the environment.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use libcopy::{Error, Parts, Team, TransportKind, team};
+use proptest::prelude::*;
+
+/// What a rank does; `LIBCOPY_TEST` says which.
+const SCRIPT: &str = "LIBCOPY_TEST";
+
+/// Starts `size` ranks that run `script`, with more environment if wanted.
+fn run(size: usize, script: &str, environment: &[(&str, &str)]) -> Vec<std::process::ExitStatus> {
+    let program = std::env::current_exe().unwrap();
+    team::launch(size, |_| {
+        let mut command = Command::new(&program);
+        command
+            .args(["--exact", "a_rank", "--nocapture", "--quiet"])
+            .env(SCRIPT, script);
+        command.env("LIBCOPY_PROFILE", "none");
+        command.stdout(std::process::Stdio::null());
+        command.envs(environment.iter().copied());
+        command
+    })
+    .unwrap()
+}
+
+fn expect_success(size: usize, script: &str, environment: &[(&str, &str)]) {
+    let statuses = run(size, script, environment);
+    assert!(
+        statuses.iter().all(|status| status.success()),
+        "{script}: {statuses:?}"
+    );
+}
+
+/// The body of a rank; as a test of its own it does nothing.
+#[test]
+fn a_rank() {
+    let Ok(script) = std::env::var(SCRIPT) else {
+        return;
+    };
+    let mut words = script.split(' ');
+    match words.next().unwrap() {
+        "cases" => cases(&mut Team::from_env().unwrap(), words),
+        "mismatch" => mismatch(&mut Team::from_env().unwrap(), words.next().unwrap()),
+        "die" => die(
+            words.next().unwrap().parse().unwrap(),
+            words.next().unwrap(),
+        ),
+        "leave" => leave(&mut Team::from_env().unwrap()),
+        "huge" => huge(&mut Team::from_env().unwrap()),
+        "barriers" => barriers(&mut Team::from_env().unwrap()),
+        "transports" => transports(&mut Team::from_env().unwrap()),
+        other => panic!("no script {other}"),
+    }
+}
+
+/// One operation with everything that can vary.
+#[derive(Clone, Debug)]
+struct Case {
+    op: usize,
+    len: usize,
+    root: usize,
+    in_place: bool,
+    salt: u64,
+}
+
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ x >> 31
+}
+
+/// The bytes that a rank contributes.
+fn pattern(salt: u64, rank: usize, len: usize) -> Vec<u8> {
+    let mut state = mix(salt ^ (rank as u64) << 48);
+    (0..len)
+        .map(|i| {
+            if i % 8 == 0 {
+                state = state
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+            }
+            (state >> (8 * (i % 8))) as u8
+        })
+        .collect()
+}
+
+/// A buffer whose first byte is at an odd place, so that nothing relies on alignment.
+struct Skewed {
+    bytes: Vec<u8>,
+    skew: usize,
+}
+
+impl Skewed {
+    fn new(salt: u64, contents: &[u8]) -> Self {
+        let skew = (mix(salt) % 67) as usize;
+        let mut bytes = vec![0xA5; skew];
+        bytes.extend_from_slice(contents);
+        bytes.extend_from_slice(&[0x5A; 16]);
+        Skewed { bytes, skew }
+    }
+
+    fn get(&mut self) -> &mut [u8] {
+        let end = self.bytes.len() - 16;
+        &mut self.bytes[self.skew..end]
+    }
+
+    fn check(&mut self, expected: &[u8], what: &str) {
+        assert!(self.get() == expected, "{what}: wrong bytes");
+        let end = self.bytes.len() - 16;
+        assert!(
+            self.bytes[..self.skew].iter().all(|b| *b == 0xA5),
+            "{what}: bytes before"
+        );
+        assert!(
+            self.bytes[end..].iter().all(|b| *b == 0x5A),
+            "{what}: bytes behind"
+        );
+    }
+}
+
+fn cases<'a>(team: &mut Team, words: impl Iterator<Item = &'a str>) {
+    let list: Vec<Case> = words
+        .map(|word| {
+            let n: Vec<u64> = word.split(',').map(|n| n.parse().unwrap()).collect();
+            Case {
+                op: n[0] as usize,
+                len: n[1] as usize,
+                root: n[2] as usize % team.size(),
+                in_place: n[3] == 1,
+                salt: n[4],
+            }
+        })
+        .collect();
+    let usable: Vec<TransportKind> = team
+        .transports()
+        .iter()
+        .filter(|t| t.usable)
+        .map(|t| t.kind)
+        .collect();
+    for kind in usable.into_iter().map(Some).chain([None]) {
+        team.set_transport(kind).unwrap();
+        for case in &list {
+            one(
+                team,
+                case,
+                &format!("{case:?} through {kind:?} as rank {}", team.rank()),
+            );
+        }
+    }
+}
+
+fn one(team: &mut Team, case: &Case, what: &str) {
+    let (me, size, root, salt) = (team.rank(), team.size(), case.root, case.salt);
+    // For equal parts, or with parts of different lengths and gaps between them.
+    let varied = case.op % 2 == 1;
+    let counts: Vec<usize> = (0..size)
+        .map(|rank| match varied {
+            true => mix(salt + rank as u64) as usize % (case.len + 1),
+            false => case.len,
+        })
+        .collect();
+    let mut offsets = vec![0; size];
+    let mut whole = 0;
+    // The parts need not be in the order of ranks.
+    for i in 0..size {
+        let rank = if varied {
+            (i * (size - 1) + 1) % size
+        } else {
+            i
+        };
+        let rank = if varied && offsets.len() > 1 {
+            size - 1 - i.min(size - 1)
+        } else {
+            rank
+        };
+        whole += if varied {
+            mix(salt ^ rank as u64) as usize % 40
+        } else {
+            0
+        };
+        offsets[rank] = whole;
+        whole += counts[rank];
+    }
+    let parts = Parts {
+        counts: &counts,
+        offsets: &offsets,
+    };
+    let part = |rank: usize| offsets[rank]..offsets[rank] + counts[rank];
+    let is_root = me == root;
+    match case.op {
+        0 | 1 => {
+            let expected = pattern(salt, root, case.len);
+            let start = if is_root {
+                expected.clone()
+            } else {
+                vec![0; case.len]
+            };
+            let mut bytes = Skewed::new(salt + me as u64, &start);
+            team.bcast(bytes.get(), root).unwrap();
+            bytes.check(&expected, what);
+        }
+        2 | 3 | 6 | 7 => {
+            let all = case.op >= 6;
+            let receives = all || is_root;
+            let mut expected = vec![0x11; whole];
+            for rank in 0..size {
+                expected[part(rank)].copy_from_slice(&pattern(salt, rank, counts[rank]));
+            }
+            let mine = pattern(salt, me, counts[me]);
+            let mut send = Skewed::new(salt + me as u64, &mine);
+            let mut start = vec![0x11; whole];
+            if case.in_place {
+                start[part(me)].copy_from_slice(&mine);
+            }
+            let mut recv = Skewed::new(salt + 99, &start);
+            match (case.op, case.in_place) {
+                (2, false) => team.gather(send.get(), is_root.then(|| recv.get()), root),
+                (2, true) if is_root => team.gather_in_place(recv.get(), root),
+                (2, true) => team.gather_in_place(send.get(), root),
+                (3, false) => team.gatherv(send.get(), is_root.then(|| (recv.get(), parts)), root),
+                (3, true) if is_root => team.gatherv_in_place(recv.get(), Some(parts), root),
+                (3, true) => team.gatherv_in_place(send.get(), None, root),
+                (6, false) => team.allgather(send.get(), recv.get()),
+                (6, true) => team.allgather_in_place(recv.get()),
+                (7, false) => team.allgatherv(send.get(), recv.get(), parts),
+                _ => team.allgatherv_in_place(recv.get(), parts),
+            }
+            .unwrap();
+            send.check(&mine, what);
+            recv.check(if receives { &expected } else { &start }, what);
+        }
+        _ => {
+            let mut source = vec![0x11; whole];
+            for rank in 0..size {
+                source[part(rank)].copy_from_slice(&pattern(salt, rank, counts[rank]));
+            }
+            let expected = pattern(salt, me, counts[me]);
+            let mut send = Skewed::new(salt + 99, &source);
+            let mut recv = Skewed::new(salt + me as u64, &vec![0; counts[me]]);
+            let stays = case.in_place && is_root;
+            let untouched = vec![0; counts[me]];
+            match (case.op, case.in_place) {
+                (4, false) => team.scatter(is_root.then(|| &*send.get()), recv.get(), root),
+                (4, true) if is_root => team.scatter_in_place(send.get(), root),
+                (4, true) => team.scatter_in_place(recv.get(), root),
+                (5, false) => {
+                    team.scatterv(is_root.then(|| (&*send.get(), parts)), recv.get(), root)
+                }
+                (5, true) if is_root => team.scatterv_in_place(send.get(), Some(parts), root),
+                _ => team.scatterv_in_place(recv.get(), None, root),
+            }
+            .unwrap();
+            send.check(&source, what);
+            recv.check(if stays { &untouched } else { &expected }, what);
+        }
+    }
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let len = prop_oneof![
+        4 => 0..200usize,
+        4 => 0..20_000usize,
+        3 => 0..300_000usize,
+        1 => 0..1_500_000usize,
+    ];
+    (0..8usize, len, 0..9usize, any::<bool>(), 0..1u64 << 40).prop_map(
+        |(op, len, root, in_place, salt)| Case {
+            op,
+            len,
+            root,
+            in_place,
+            salt,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 12,
+        max_shrink_iters: 40,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_operation_equals_plain_copies(
+        size in 1..9usize,
+        list in prop::collection::vec(case(), 1..24),
+        tight in any::<bool>(),
+    ) {
+        let mut script = "cases".to_owned();
+        for c in list {
+            let in_place = u8::from(c.in_place);
+            script += &format!(" {},{},{},{in_place},{}", c.op, c.len, c.root, c.salt);
+        }
+        // Small rings and chunks make everything wrap around and wait.
+        let environment: &[(&str, &str)] = match tight {
+            true => &[("LIBCOPY_SHM_RING", "16K"), ("LIBCOPY_SHM_CHUNK", "5000"),
+                ("LIBCOPY_EAGER_MAX", "100"), ("LIBCOPY_NONTEMPORAL_MIN", "50K")],
+            false => &[],
+        };
+        expect_success(size, &script, environment);
+    }
+}
+
+#[test]
+fn edge_sizes_of_every_operation() {
+    let script = |sizes: &[usize]| {
+        let mut script = "cases".to_owned();
+        for op in 0..8 {
+            for (i, len) in sizes.iter().enumerate() {
+                script += &format!(" {op},{len},{},{},{}", i, i % 2, op * 100 + i);
+            }
+        }
+        script
+    };
+    let sizes = [0, 1, 48, 49, 64, 8191, 8192, 8193, 65536, 300_000, 300_001];
+    expect_success(3, &script(&sizes), &[]);
+    expect_success(2, &script(&sizes[..8]), &[("LIBCOPY_EAGER_MAX", "0")]);
+    let crossed = [("LIBCOPY_EAGER_MAX", "4M"), ("LIBCOPY_SHM_RING", "4K")];
+    expect_success(2, &script(&[0, 2000, 4096, 20_000]), &crossed);
+}
+
+/// More than 4 GiB in one message; the memory for it is not everywhere.
+#[test]
+#[ignore = "needs 9 GiB of memory"]
+fn more_than_four_gigabytes() {
+    expect_success(2, "huge", &[]);
+}
+
+fn huge(team: &mut Team) {
+    let len = (4usize << 30) + 12345;
+    let mut bytes = vec![0u8; len];
+    for kind in [TransportKind::Shm, TransportKind::Cma] {
+        if team.set_transport(Some(kind)).is_err() {
+            continue;
+        }
+        let value = kind as u8 + 1;
+        if team.rank() == 1 {
+            bytes.fill(value);
+            bytes[len - 1] = 99;
+        }
+        team.bcast(&mut bytes, 1).unwrap();
+        assert!(bytes[..len - 1].iter().all(|b| *b == value));
+        assert_eq!(bytes[len - 1], 99);
+        team.barrier().unwrap();
+    }
+}
+
+#[test]
+fn barriers_hold_everybody() {
+    expect_success(2, "barriers", &[]);
+    expect_success(7, "barriers", &[]);
+}
+
+fn barriers(team: &mut Team) {
+    // Whoever arrives last says when; nobody may be through before.
+    for round in 0..20 {
+        if round % team.size() == team.rank() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut now = Instant::now().elapsed().as_nanos() as u64;
+        team.barrier().unwrap();
+        now += round as u64;
+        let mut all = vec![0u8; 8 * team.size()];
+        team.allgather(&now.to_ne_bytes(), &mut all).unwrap();
+    }
+    for _ in 0..2000 {
+        team.barrier().unwrap();
+    }
+}
+
+#[test]
+fn a_mismatch_is_an_error_on_every_rank() {
+    for what in [
+        "length-small",
+        "length-large",
+        "length-both",
+        "operation",
+        "root",
+        "gather",
+        "transport",
+        "argument",
+    ] {
+        let started = Instant::now();
+        expect_success(3, &format!("mismatch {what}"), &[]);
+        assert!(started.elapsed() < Duration::from_secs(5), "{what} hung");
+    }
+}
+
+fn mismatch(team: &mut Team, what: &str) {
+    let odd = team.rank() == 2;
+    let mut bytes = vec![0u8; 1 << 20];
+    let mut all = vec![0u8; 3 << 20];
+    let lens = |normal: usize, other: usize| if odd { other } else { normal };
+    // Small messages may have left before the mismatch shows: then the next call fails.
+    let mut attempt = |team: &mut Team| match what {
+        "length-small" => team.bcast(&mut bytes[..lens(100, 101)], 0),
+        "length-large" => team.bcast(&mut bytes[..lens(500_000, 600_000)], 1),
+        "length-both" => team.bcast(&mut bytes[..lens(100, 600_000)], 0),
+        "operation" if odd => team.allgather(&bytes[..100], &mut all[..300]),
+        "operation" => team.bcast(&mut bytes[..100_000], 0),
+        "root" => team.bcast(&mut bytes[..100_000], lens(0, 1)),
+        "gather" => {
+            let recv = (team.rank() == 0).then_some(&mut all[..]);
+            team.gather(&bytes[..lens(1 << 20, 1 << 19)], recv, 0)
+        }
+        "transport" => team.set_transport(Some(if odd {
+            TransportKind::Shm
+        } else {
+            TransportKind::Cma
+        })),
+        _ => team.gather(
+            &bytes[..10],
+            (team.rank() == 0).then_some(&mut all[..31]),
+            0,
+        ),
+    };
+    let small = ["length-small", "length-both", "operation", "argument"].contains(&what);
+    let mut result = attempt(team);
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while small && result.is_ok() && Instant::now() < deadline {
+        result = attempt(team);
+    }
+    let error = result.expect_err(what);
+    let again = team.barrier().expect_err("the team is broken");
+    if what != "argument" {
+        assert!(matches!(error, Error::Mismatch { .. }), "{what}: {error}");
+        assert!(matches!(again, Error::Mismatch { .. }), "{what}: {again}");
+    }
+}
+
+#[test]
+fn transports_agree_on_every_rank() {
+    expect_success(3, "transports", &[]);
+    expect_success(2, "transports", &[("LIBCOPY_TRANSPORT", "shm")]);
+}
+
+fn transports(team: &mut Team) {
+    let usable: u64 = team
+        .transports()
+        .iter()
+        .map(|t| 1 << t.kind as u64 & -i64::from(t.usable) as u64)
+        .sum();
+    let mut all = vec![0u8; 8 * team.size()];
+    team.allgather(&usable.to_ne_bytes(), &mut all).unwrap();
+    assert!(all.chunks(8).all(|word| word == usable.to_ne_bytes()));
+    assert!(team.transports().iter().all(|t| !t.why.is_empty()));
+    for report in team.transports().to_vec() {
+        assert_eq!(team.set_transport(Some(report.kind)).is_ok(), report.usable);
+    }
+    team.barrier().unwrap();
+}
+
+#[test]
+fn survivors_of_a_kill_get_an_error_within_a_second() {
+    for (millis, what) in [
+        (0, "bcast"),
+        (7, "bcast"),
+        (13, "gather"),
+        (29, "mixed"),
+        (31, "barrier"),
+        (53, "sleep"),
+    ] {
+        for transport in ["shm", "cma"] {
+            let statuses = run(
+                4,
+                &format!("die {millis} {what}"),
+                &[("LIBCOPY_TRANSPORT", transport)],
+            );
+            for (rank, status) in statuses.iter().enumerate() {
+                match rank {
+                    2 => assert_eq!(status.signal(), Some(9), "{what}"),
+                    _ => assert!(status.success(), "{what}: rank {rank}: {status}"),
+                }
+            }
+        }
+    }
+    let left = std::fs::read_dir("/dev/shm").unwrap().flatten();
+    let mine = |name: &str| name.starts_with("libcopy-");
+    let old = |entry: &std::fs::DirEntry| {
+        let age = entry
+            .metadata()
+            .ok()
+            .and_then(|m| m.modified().ok()?.elapsed().ok());
+        age.is_none_or(|age| age > Duration::from_secs(5))
+    };
+    for entry in left.filter(|e| mine(&e.file_name().to_string_lossy())) {
+        assert!(
+            !old(&entry) || !entry.path().exists(),
+            "left over: {:?}",
+            entry.path()
+        );
+    }
+}
+
+fn die(millis: u64, what: &str) {
+    let mut team = match Team::from_env() {
+        Ok(team) => team,
+        // Dying while others join is dying, too.
+        Err(Error::PeerDied { rank: 2 }) => return,
+        Err(error) if error.to_string().contains("kmod") => return,
+        Err(error) => panic!("{error}"),
+    };
+    let (me, size) = (team.rank(), team.size());
+    if me == 2 {
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(millis));
+            // SAFETY: that is the point.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        });
+    }
+    let killed = Instant::now() + Duration::from_millis(millis);
+    let mut bytes = vec![me as u8; 400_000];
+    let mut all = vec![0u8; 400_000 * size];
+    for round in 0.. {
+        let root = round % size;
+        let result = match what {
+            "bcast" => team.bcast(&mut bytes, root),
+            "gather" => team.gather(&bytes, (me == root).then_some(&mut all), root),
+            "barrier" => team.barrier(),
+            "sleep" if me == 2 => {
+                std::thread::sleep(Duration::from_secs(5));
+                Ok(())
+            }
+            "sleep" => team.barrier(),
+            _ => match round % 4 {
+                0 => team.bcast(&mut bytes, root),
+                1 => team.scatter((me == root).then_some(&all), &mut bytes, root),
+                2 => team.allgather(&bytes, &mut all),
+                _ => team.bcast(&mut bytes[..100], root),
+            },
+        };
+        if let Err(error) = result {
+            assert!(matches!(error, Error::PeerDied { rank: 2 }), "{error}");
+            let late = Instant::now().saturating_duration_since(killed);
+            assert!(late < Duration::from_millis(1000), "noticed after {late:?}");
+            let error = team.barrier().unwrap_err();
+            assert!(matches!(error, Error::PeerDied { rank: 2 }), "{error}");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_early_is_an_error_not_a_hang() {
+    let started = Instant::now();
+    expect_success(3, "leave", &[]);
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+fn leave(team: &mut Team) {
+    team.barrier().unwrap();
+    if team.rank() == 1 {
+        return;
+    }
+    let error = team.barrier().unwrap_err();
+    assert!(matches!(error, Error::PeerLeft { rank: 1 }), "{error}");
+}
