@@ -4,7 +4,7 @@
 # The cache of scripts/vm: things are made under tmp/ and renamed when they are whole, one lock for
 # each. What is not there under its final name was never finished and is made again.
 
-cache=${LIBCOPY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/libcopy}
+cache=$(realpath -m "${LIBCOPY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/libcopy}")
 
 # lock VARIABLE NAME [shared|exclusive|try]: takes a lock and puts its descriptor in VARIABLE; it is
 # held until unlock or the end of every process that inherited it. "try" fails instead of waiting.

@@ -87,7 +87,7 @@ kernel_reports='WARNING: |BUG: |BUG at |Oops|Kernel panic|general protection fau
 
 # run_guest: boots $kernel with the options in the variables named below and gives back, in
 # $guest_status, what the command returned, or a status of our own.
-#   accel cpus mem numa timeout interactive use_module params shares extra_env qemu_args cmd append
+#   accel cpus mem numa timeout interactive use_module params shares extra_env qemu_args append cmd
 run_guest() {
     local run=$1 status=0 args=() same=0 index
     mkdir -p "$run"
@@ -122,7 +122,7 @@ run_guest() {
 
     args=(-nodefaults -no-user-config -display none -no-reboot
         -kernel "$(inside "$boot_dir/vmlinuz")" -initrd "$(inside "$initramfs")"
-        -append "console=ttyS0 quiet nokaslr initcall_blacklist=load_system_certificate_list loglevel=5 panic=-1 oops=panic hugepages=64 tsc=reliable no_timer_check random.trust_cpu=on rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60 ${LIBCOPY_VM_APPEND-}"
+        -append "console=ttyS0 quiet nokaslr initcall_blacklist=load_system_certificate_list loglevel=5 panic=-1 oops=panic hugepages=64 tsc=reliable no_timer_check random.trust_cpu=on rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60 $append"
         -serial "file:$(inside "$run/serial.log")"
         -device virtio-rng-pci
         -drive "file=$(inside "$guest_image"),if=none,id=root,format=raw,readonly=on,file.locking=off"

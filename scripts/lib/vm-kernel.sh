@@ -109,7 +109,7 @@ ensure_index() {
 fetch() {
     local name=$1 version=$2 file hash size options held
     read -r file hash size < <(awk -v n="$name" -v v="$version" '$1 == n && $2 == v { print $3, $4, $5 }' "$cache/index/kernels") ||
-        die "the package index does not have $name $version"
+        die --status 118 "the package index does not have $name $version"
     deb=$cache/debs/$file
     if [[ -e $deb ]]; then
         if [[ $(sha256sum <"$deb") == "$hash  -" ]]; then return; fi
@@ -122,11 +122,21 @@ fetch() {
         rm -rf "$cache/tmp/$file.d"
         mkdir -p "$cache/tmp/$file.d"
         mapfile -t options < <(apt_options /mnt/cache/index/lists)
+        # shellcheck disable=SC2016
         step "$((size / 20000000 + 1))" "downloading $name $version ($((size / 1000000)) MB)" "$cache/log/$file.log" \
-            in_chroot bash -ec 'cd "$1"; shift; exec "$@"' - "$(inside "$cache/tmp/$file.d")" \
+            in_chroot bash -c 'cd "$1" && shift && "$@" || touch failed' - "$(inside "$cache/tmp/$file.d")" \
             apt-get "${options[@]}" download "$name=$version"
+        if [[ -e $cache/tmp/$file.d/failed ]]; then
+            tail -n 5 "$cache/log/$file.log" | sed 's/^/    | /' >&2
+            [[ -z ${LIBCOPY_VM_AGAIN-} ]] || die --status 118 "cannot download $name $version"
+            # The mirror drops versions: perhaps our index still has what is gone.
+            say "cannot download $name $version: looking at the index again"
+            unlock held
+            ensure_index now
+            LIBCOPY_VM_AGAIN=1 exec bash "$here/vm" "$command" "${original[@]}"
+        fi
         set -- "$cache/tmp/$file.d"/*.deb
-        [[ $(sha256sum <"$1") == "$hash  -" ]] || die "the download of $name does not have the hash of the index"
+        [[ $(sha256sum <"$1") == "$hash  -" ]] || die --status 118 "the download of $name does not have the hash of the index"
         mv -T "$1" "$deb"
         rm -rf "$cache/tmp/$file.d"
     fi
@@ -264,7 +274,7 @@ choose_kernel() {
         fi
         [[ ($state == unusable || $command == run) && -z ${1-} ]] || say "Linux $name cannot be booted: $reason"
     done <<<"$lines"
-    die "no kernel of $backports can be used"
+    die --status 118 "no kernel of $backports can be used"
 }
 
 # The module is keyed by everything it is made of. The checkout is copied, so it stays clean.
@@ -299,6 +309,8 @@ ensure_module() {
     name=module-$kernel-$(key "$(module_key)" "$(declare -f build_module)" "$kernel_dir")
     artefact "$name" 15 "building libcopy.ko for Linux $kernel" build_module "$kernel" "$kernel_dir"
     module=$cache/$name/libcopy.ko
+    # Every edit leaves a module behind.
+    find "$cache" -maxdepth 1 -name 'module-*' -mtime +14 ! -path "$cache/$name" -exec rm -rf {} +
 }
 
 build_boot() { # build_boot VERSION BINARY-DEB MODULES-DEB PATH
