@@ -67,7 +67,6 @@ fn scratch(name: &str) -> PathBuf {
 }
 
 #[test]
-#[ignore = "until the team is more than its signatures"]
 fn the_example_broadcasts_among_four_ranks() {
     let program = compile(&here("examples/bcast.c"), &scratch("bcast"));
     let output = run(Command::new(built().join("libcopy"))
@@ -80,7 +79,6 @@ fn the_example_broadcasts_among_four_ranks() {
 }
 
 #[test]
-#[ignore = "until the team is more than its signatures"]
 fn collectives_and_errors_of_a_team_of_one() {
     let program = compile(&here("tests/alone.c"), &scratch("alone"));
     run(&mut Command::new(program));
