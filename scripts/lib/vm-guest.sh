@@ -258,11 +258,11 @@ choose_accel() {
         lock held kvm
         if [[ ! -e $known ]]; then
             say "probing /dev/kvm (at most 20 s)"
-            local answer=no
-            if bash "$here/vm" __probe "$kernel" "$cache/tmp/kvm" >"$cache/log/kvm.log" 2>&1; then
+            local answer=no which=(--kernel "$kernel")
+            ((!debug)) || which=(--debug)
+            if bash "$here/vm" __probe "${which[@]}" >"$cache/log/kvm.log" 2>&1; then
                 answer=yes
             fi
-            rm -rf "$cache/tmp/kvm"
             echo "$answer" >"$cache/tmp/kvm.answer"
             mv "$cache/tmp/kvm.answer" "$known"
             [[ $answer == yes ]] || say "    /dev/kvm cannot run Linux $kernel: emulating (remembered; see $cache/log/kvm.log)"
