@@ -78,7 +78,7 @@ pub enum Path {
 }
 
 /// Bands that fit into the words for one operation and one kind of machine.
-const MAX_BANDS: usize = 4;
+pub(crate) const MAX_BANDS: usize = 4;
 
 impl Policy {
     /// Values for a machine that was not measured.

@@ -137,6 +137,23 @@ pub(crate) fn affinity() -> [u64; 16] {
     bits
 }
 
+/// Keeps the calling thread on the `index`-th processor of a set, counted round and round.
+pub(crate) fn pin(set: &[u64; 16], index: usize) {
+    let cpus: Vec<usize> = (0..1024)
+        .filter(|cpu| set[cpu / 64] >> (cpu % 64) & 1 == 1)
+        .collect();
+    let Some(cpu) = cpus.get(index % cpus.len().max(1)) else {
+        return;
+    };
+    // SAFETY: an all-zero set is valid; `cpu` is below its number of bits. If the call fails, the
+    // thread stays where it may be, which is slower, not wrong.
+    unsafe {
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(*cpu, &mut one);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &one);
+    }
+}
+
 /// Parses a list such as "0-3,8".
 fn parse_list(text: &str) -> Vec<usize> {
     let mut list = Vec::new();

@@ -4,13 +4,20 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::collective::Op;
 use crate::config;
 use crate::error::{Error, Result};
-use crate::policy::Policy;
+use crate::policy::{Band, MAX_BANDS, Policy};
+use crate::team::{Team, TeamKey};
+use crate::topology::Topology;
+use crate::transport::TransportKind;
 
 /// What was measured on a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,13 +101,390 @@ fn read(path: &Path) -> Result<ProfileFile> {
     }
 }
 
+/// Sizes that are measured; what lies between two of them goes with the nearer one.
+const SIZES: [usize; 6] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+
+/// Chunks that shared memory is tried with.
+const CHUNKS: [u64; 4] = [16 << 10, 32 << 10, 64 << 10, 128 << 10];
+
+/// Time for each point (an operation, a size, all transports in turn).
+const PER_POINT: Duration = Duration::from_millis(300);
+
+/// How much faster another transport must be to be preferred from some size on.
+const MARGIN: f64 = 1.05;
+
 /// Measures this machine in under a minute; `progress` gets a fraction and what is measured.
 ///
-/// Forks, so call it while the process has one thread.
-pub fn measure(_progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
-    let topology = crate::topology::Topology::read();
+/// Two teams are measured: one with a processor per rank, and one with more ranks than
+/// processors. Forks, so call it while the process has one thread.
+pub fn measure(progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
+    let topology = Topology::read();
+    let cpus = crate::topology::affinity()
+        .iter()
+        .map(|word| word.count_ones() as usize)
+        .sum();
+    let mut policy = Policy::built_in(&topology).checked()?;
+    let teams = [(false, 4.min(cpus)), (true, (2 * cpus).clamp(4, 16))];
+    let points = (2 * Op::ALL.len() * SIZES.len() + CHUNKS.len() + 2) as f64;
+    let mut done = 0.0;
+    for (crowded, ranks) in teams {
+        // With one processor there is no team that is not crowded.
+        if ranks < 2 || (crowded && ranks <= cpus) {
+            continue;
+        }
+        let asked = policy.clone();
+        let lines = in_a_team(ranks, asked, &mut |what| {
+            done += 1.0;
+            progress((done / points).min(1.0), &format!("{what}, {ranks} ranks"));
+        })?;
+        apply(&mut policy, crowded, &lines);
+    }
+    progress(1.0, "done");
     Ok(Profile {
         machine: topology.machine(),
-        policy: Policy::built_in(&topology),
+        policy: policy.checked()?,
     })
+}
+
+/// A size, and how long each transport took for it.
+type Measured = (u64, Vec<(TransportKind, f64)>);
+
+/// What a team found out, one line each: "chunk N", "nontemporal N" or
+/// "op size (transport microseconds)...".
+fn apply(policy: &mut Policy, crowded: bool, lines: &[String]) {
+    let mut best: BTreeMap<Op, Vec<Measured>> = BTreeMap::new();
+    for line in lines {
+        let mut words = line.split_whitespace();
+        let (Some(what), Some(number)) = (words.next(), words.next().and_then(|w| w.parse().ok()))
+        else {
+            continue;
+        };
+        match what {
+            "chunk" if crowded => policy.chunk_crowded = number,
+            "chunk" => policy.chunk = number,
+            "nontemporal" => policy.nontemporal_min = number,
+            _ => {
+                let Some(op) = Op::ALL.into_iter().find(|op| op.to_string() == what) else {
+                    continue;
+                };
+                let mut times = Vec::new();
+                while let (Some(kind), Some(time)) = (words.next(), words.next()) {
+                    if let (Ok(kind), Ok(time)) = (kind.parse(), time.parse()) {
+                        times.push((kind, time));
+                    }
+                }
+                best.entry(op).or_default().push((number, times));
+            }
+        }
+    }
+    for (op, sizes) in best {
+        policy.set_bands(op, crowded, bands(&sizes));
+    }
+}
+
+/// Turns times per size into bands.
+fn bands(sizes: &[Measured]) -> Vec<Band> {
+    let mut bands: Vec<Band> = Vec::new();
+    let mut previous = 0;
+    for (size, times) in sizes {
+        let mut times = times.clone();
+        times.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let prefer: Vec<TransportKind> = times.iter().map(|(kind, _)| *kind).collect();
+        let (Some(first), Some(fastest)) = (prefer.first(), times.first()) else {
+            continue;
+        };
+        let from = match previous {
+            0 => 0,
+            previous => ((previous as f64 * *size as f64).sqrt() as u64).next_multiple_of(4096),
+        };
+        previous = *size;
+        let kept = bands
+            .last()
+            .and_then(|band| band.prefer.first())
+            .is_some_and(|kind| {
+                let time = times.iter().find(|(k, _)| k == kind);
+                kind == first || time.is_some_and(|(_, time)| *time <= fastest.1 * MARGIN)
+            });
+        if !kept {
+            if bands.len() == MAX_BANDS {
+                // Too many changes of mind: what is said last, for the largest, counts.
+                bands.pop();
+            }
+            bands.push(Band { from, prefer });
+        }
+    }
+    if bands.is_empty() {
+        bands.push(Band {
+            from: 0,
+            prefer: TransportKind::ALL.to_vec(),
+        });
+    }
+    bands
+}
+
+/// Forks a team that measures itself; returns the lines that its rank 0 writes.
+fn in_a_team(ranks: usize, policy: Policy, step: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
+    let key = TeamKey::random()?;
+    let (reader, writer) = UnixStream::pair().map_err(|source| Error::System {
+        what: "making a pair of sockets".to_owned(),
+        source,
+    })?;
+    let mut children = Children(Vec::new());
+    for rank in 0..ranks {
+        // SAFETY: the caller was told to have one thread; the child only runs our own code and
+        // leaves with _exit.
+        match unsafe { libc::fork() } {
+            -1 => return Err(Error::last_os("forking a rank to measure with")),
+            0 => {
+                // SAFETY: the call only concerns this process.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+                let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    rank_measures(&key, rank, ranks, policy, writer)
+                }));
+                let failed = !matches!(result, Ok(Ok(())));
+                // SAFETY: leaves without running what belongs to the parent.
+                unsafe { libc::_exit(i32::from(failed)) };
+            }
+            pid => children.0.push(pid),
+        }
+    }
+    drop(writer);
+    let mut lines = Vec::new();
+    let mut text = std::io::BufReader::new(reader);
+    loop {
+        let mut line = String::new();
+        match text.read_line(&mut line) {
+            Ok(0) => break,
+            Ok(_) => {
+                step(
+                    line.split_whitespace()
+                        .take(2)
+                        .collect::<Vec<_>>()
+                        .join(" ")
+                        .as_str(),
+                );
+                lines.push(line);
+            }
+            Err(source) => {
+                return Err(Error::System {
+                    what: "reading measurements".to_owned(),
+                    source,
+                });
+            }
+        }
+    }
+    match lines.last().map(|line| line.trim()) {
+        Some("end") => Ok(lines),
+        _ => Err(Error::Profile {
+            path: "measurement".to_owned(),
+            why: format!("a team of {ranks} ranks failed; is somebody killing processes?"),
+        }),
+    }
+}
+
+/// Forked ranks; none outlives this.
+struct Children(Vec<libc::pid_t>);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            // SAFETY: they are our children and not waited for, so the pids are still theirs.
+            unsafe {
+                let mut status = 0;
+                if libc::waitpid(*pid, &mut status, libc::WNOHANG) == 0 {
+                    // Rank 0 wrote its last line or failed: the others are done or never will be.
+                    std::thread::sleep(Duration::from_millis(5));
+                    libc::kill(*pid, libc::SIGKILL);
+                    libc::waitpid(*pid, &mut status, 0);
+                }
+            }
+        }
+    }
+}
+
+fn rank_measures(
+    key: &TeamKey,
+    rank: usize,
+    ranks: usize,
+    policy: Policy,
+    mut out: impl Write,
+) -> Result<()> {
+    let cpus = crate::topology::affinity();
+    if ranks <= cpus.iter().map(|word| word.count_ones() as usize).sum() {
+        crate::topology::pin(&cpus, rank);
+    }
+    let mut team = Team::join_with(key, rank, ranks, policy)?;
+    let largest = SIZES[SIZES.len() - 1] / if team.is_crowded() { 4 } else { 1 };
+    let mut part = vec![1u8; largest];
+    let mut whole = vec![1u8; largest * ranks];
+    let mut say = |line: String| -> Result<()> {
+        if rank != 0 {
+            return Ok(());
+        }
+        writeln!(out, "{line}").map_err(|source| Error::System {
+            what: "writing measurements".to_owned(),
+            source,
+        })
+    };
+    let shm = [Some(TransportKind::Shm)];
+    let middle = 1 << 20;
+    let mut chosen = (f64::INFINITY, CHUNKS[0]);
+    for chunk in CHUNKS {
+        team.try_policy(|policy| (policy.chunk, policy.chunk_crowded) = (chunk, chunk))?;
+        let times = point(&mut team, Op::Bcast, middle, &shm, &mut part, &mut whole)?;
+        // A larger chunk must be worth it.
+        if times[0] * 1.02 < chosen.0 {
+            chosen = (times[0], chunk);
+        }
+    }
+    team.try_policy(|policy| (policy.chunk, policy.chunk_crowded) = (chosen.1, chosen.1))?;
+    say(format!("chunk {}", chosen.1))?;
+    if !team.is_crowded() {
+        // From the smallest size on at which going around the cache pays.
+        let mut from = u64::MAX;
+        for size in [16 << 20, 4 << 20] {
+            team.try_policy(|policy| policy.nontemporal_min = u64::MAX)?;
+            let cached = point(&mut team, Op::Bcast, size, &shm, &mut part, &mut whole)?[0];
+            team.try_policy(|policy| policy.nontemporal_min = 0)?;
+            let around = point(&mut team, Op::Bcast, size, &shm, &mut part, &mut whole)?[0];
+            if around * MARGIN > cached {
+                break;
+            }
+            from = size as u64;
+        }
+        team.try_policy(|policy| policy.nontemporal_min = from)?;
+        say(format!("nontemporal {from}"))?;
+    }
+    let usable: Vec<Option<TransportKind>> = team
+        .transports()
+        .iter()
+        .filter(|t| t.usable)
+        .map(|t| Some(t.kind))
+        .collect();
+    for op in Op::ALL {
+        for size in SIZES.into_iter().filter(|size| *size <= largest) {
+            let times = point(&mut team, op, size, &usable, &mut part, &mut whole)?;
+            let mut line = format!("{op} {size}");
+            for (kind, time) in usable.iter().flatten().zip(times) {
+                line += &format!(" {kind} {time:.2}");
+            }
+            say(line)?;
+        }
+    }
+    team.barrier()?;
+    say("end".to_owned())
+}
+
+/// Microseconds (median, averaged over the ranks) of an operation through each transport; they
+/// take turns, so that what disturbs one disturbs all.
+fn point(
+    team: &mut Team,
+    op: Op,
+    size: usize,
+    kinds: &[Option<TransportKind>],
+    part: &mut [u8],
+    whole: &mut [u8],
+) -> Result<Vec<f64>> {
+    let (root, ranks) = (team.rank() == 0, team.size());
+    let part = &mut part[..size];
+    let whole = &mut whole[..size * ranks];
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); kinds.len()];
+    let started = Instant::now();
+    for round in 0..200 {
+        for (kind, times) in kinds.iter().zip(&mut times) {
+            team.set_transport(*kind)?;
+            team.barrier()?;
+            let start = Instant::now();
+            match op {
+                Op::Bcast => team.bcast(part, 0)?,
+                Op::Gather => team.gather(part, root.then_some(&mut *whole), 0)?,
+                Op::Scatter => team.scatter(root.then_some(&*whole), part, 0)?,
+                _ => team.allgather(part, whole)?,
+            }
+            // The first rounds touch memory for the first time.
+            if round >= 2 {
+                times.push(start.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+        // Rank 0 says when it is enough.
+        let mut enough = [u8::from(round >= 4 && started.elapsed() > PER_POINT)];
+        team.bcast(&mut enough, 0)?;
+        if enough[0] != 0 {
+            break;
+        }
+    }
+    let mut medians = Vec::with_capacity(kinds.len());
+    for times in &mut times {
+        times.sort_by(f64::total_cmp);
+        let mine = times[times.len() / 2];
+        let mut all = vec![0u8; 8 * ranks];
+        team.allgather(&mine.to_ne_bytes(), &mut all)?;
+        let value = |bytes: &[u8]| bytes.try_into().map_or(0.0, f64::from_ne_bytes);
+        medians.push(all.chunks(8).map(value).sum::<f64>() / ranks as f64);
+    }
+    team.set_transport(None)?;
+    Ok(medians)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use TransportKind::{Cma, Shm};
+
+    #[test]
+    fn bands_follow_the_fastest_with_some_inertia() {
+        let times = |shm, cma| vec![(Cma, cma), (Shm, shm)];
+        let sizes = [
+            (16384, times(1.0, 2.0)),
+            (65536, times(1.04, 1.0)),
+            (262144, times(3.0, 2.0)),
+            (1048576, times(5.0, 4.9)),
+        ];
+        let bands = bands(&sizes);
+        assert_eq!(bands.len(), 2);
+        assert_eq!(
+            bands[0],
+            Band {
+                from: 0,
+                prefer: vec![Shm, Cma]
+            }
+        );
+        assert_eq!(
+            bands[1],
+            Band {
+                from: 131_072,
+                prefer: vec![Cma, Shm]
+            }
+        );
+    }
+
+    #[test]
+    fn lines_become_a_policy() {
+        let mut policy = Policy::built_in(&Topology::read());
+        let lines = [
+            "chunk 65536",
+            "nontemporal 4194304",
+            "gather 16384 cma 3.5 shm 9",
+            "noise",
+        ];
+        apply(&mut policy, true, &lines.map(str::to_owned));
+        assert_eq!(policy.chunk_crowded, 65536);
+        assert_eq!(policy.nontemporal_min, 4 << 20);
+        let expected = vec![Band {
+            from: 0,
+            prefer: vec![Cma, Shm],
+        }];
+        assert_eq!(policy.gather.crowded, expected);
+        policy.checked().unwrap();
+    }
+
+    #[test]
+    fn profiles_survive_the_file_format() {
+        let policy = Policy::built_in(&Topology::read());
+        let machines = BTreeMap::from([("a machine, 2 cores".to_owned(), policy.clone())]);
+        let text = toml::to_string(&ProfileFile { machines }).unwrap();
+        let read: ProfileFile = toml::from_str(&text).unwrap();
+        assert_eq!(read.machines["a machine, 2 cores"], policy);
+        assert!(toml::from_str::<ProfileFile>("nonsense = 1").is_err());
+    }
 }

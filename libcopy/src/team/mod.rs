@@ -214,6 +214,14 @@ impl Team {
         }
     }
 
+    /// Changes thresholds on the way, for measuring; all ranks make the same change.
+    pub(crate) fn try_policy(&mut self, change: impl FnOnce(&mut Policy)) -> Result<()> {
+        let mut policy = self.policy.clone();
+        change(&mut policy);
+        self.policy = policy.checked()?;
+        Ok(())
+    }
+
     fn force(&mut self, kind: TransportKind) -> Result<()> {
         if let Some(report) = self.reports.iter().find(|r| r.kind == kind && !r.usable) {
             return Err(Error::Transport {

@@ -17,6 +17,9 @@ const HEALTH_EVERY: Duration = Duration::from_millis(200);
 /// Longest sleep; a peer that was killed between changing something and ringing costs this much.
 const NAP: Duration = Duration::from_millis(50);
 
+/// Longest time to give the processor away without sleeping.
+const YIELDING: Duration = Duration::from_millis(2);
+
 const DIED: u64 = 1;
 const LEFT: u64 = 2;
 const MISMATCH: u64 = 3;
@@ -128,10 +131,16 @@ impl Waiter {
                 }
             }
         }
+        // Whoever else is busy on this machine may keep the processor for long after each of
+        // these, hence the limit in time.
+        let start = Instant::now();
         for _ in 0..self.yields {
             std::thread::yield_now();
             if let Some(result) = ready()? {
                 return Ok(result);
+            }
+            if start.elapsed() > YIELDING {
+                break;
             }
         }
         let mut ready = || ready().transpose();
