@@ -33,7 +33,7 @@ const LEGEND_ROW: u32 = 26;
 const PNG_SCALE: f32 = 2.0;
 
 /// Colours that colour-blind readers tell apart (Okabe and Ito), and a marker for black and white.
-const STYLES: [(&str, RGBColor, Marker); 7] = [
+const STYLES: [(&str, RGBColor, Marker); 16] = [
     ("libcopy", RGBColor(0xe6, 0x9f, 0x00), Marker::Circle),
     ("libcopy-kmod", RGBColor(0xd5, 0x5e, 0x00), Marker::Circle),
     ("libcopy-cma", RGBColor(0x00, 0x72, 0xb2), Marker::Triangle),
@@ -41,8 +41,18 @@ const STYLES: [(&str, RGBColor, Marker); 7] = [
     ("openmpi", RGBColor(0xcc, 0x79, 0xa7), Marker::Cross),
     ("mpich", RGBColor(0x56, 0xb4, 0xe9), Marker::Diamond),
     ("memcpy", RGBColor(0x60, 0x60, 0x60), Marker::None),
+    // Of the device benchmark; those that share a colour share no panel.
+    ("4k", RGBColor(0xd5, 0x5e, 0x00), Marker::Diamond),
+    ("thp", RGBColor(0x00, 0x72, 0xb2), Marker::Square),
+    ("hugetlb", RGBColor(0x00, 0x9e, 0x73), Marker::Triangle),
+    ("kmod-bulk", RGBColor(0xe6, 0x9f, 0x00), Marker::Diamond),
+    ("cma-iovec", RGBColor(0x56, 0xb4, 0xe9), Marker::Square),
+    ("cma-bulk", RGBColor(0x00, 0x9e, 0x73), Marker::Square),
+    ("attach", RGBColor(0xcc, 0x79, 0xa7), Marker::Cross),
+    ("attach-touched", RGBColor(0xcc, 0x79, 0xa7), Marker::Square),
+    ("attach-first", RGBColor(0x56, 0xb4, 0xe9), Marker::Triangle),
 ];
-/// For variants that only the device benchmark has.
+/// For peers that have no colour of their own.
 const MORE: [(RGBColor, Marker); 7] = [
     (RGBColor(0xd5, 0x5e, 0x00), Marker::Circle),
     (RGBColor(0x00, 0x72, 0xb2), Marker::Triangle),
@@ -577,7 +587,7 @@ mod tests {
     fn report() -> Report {
         let mut rows = Vec::new();
         for op in ["bcast", "gather"] {
-            for (i, (variant, ..)) in STYLES.iter().enumerate() {
+            for (i, (variant, ..)) in STYLES[..7].iter().enumerate() {
                 for bytes in sizes::range(4096, 16 << 20, 4) {
                     let median = 1.0 + bytes as f64 / (1000.0 * (i + 1) as f64);
                     rows.push(Row {
