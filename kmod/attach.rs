@@ -9,14 +9,17 @@ use crate::region::Region;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::{RegionAttach, ATTACH_SHIFT, RIGHT_READ, RIGHT_WRITE};
-use core::mem::{ManuallyDrop, MaybeUninit};
+use core::mem::MaybeUninit;
 use kernel::bindings;
 use kernel::mm::virt::VmaNew;
 use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
 use kernel::prelude::*;
-use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::atomic::{Atomic, Full, Relaxed};
 use kernel::sync::{Arc, UniqueArc};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
+
+/// `include/linux/mm.h`; the kernel's bindings have a wrong value.
+const VM_MAYSHARE: usize = 0x80;
 
 /// What a VMA of ours holds on to. The file keeps the module, this keeps the pages.
 #[pin_data(PinnedDrop)]
@@ -24,6 +27,8 @@ pub(crate) struct Attachment {
     region: Arc<Region>,
     /// Page of the offsets where the region's first page is.
     phase: usize,
+    /// VMAs that show it; they own one reference together.
+    vmas: Atomic<u32>,
     /// Whether it was ever part of an address space.
     attached: Atomic<bool>,
     #[pin]
@@ -58,7 +63,7 @@ pub(crate) fn prepare(region: &Region, args: &mut RegionAttach) -> Result {
     if args.access == 0 {
         return Err(EINVAL);
     }
-    region.permit(args.access)?;
+    region.permit(args.access | RIGHT_READ)?;
     let offset = region
         .mapping
         .pages()
@@ -99,6 +104,7 @@ impl Room {
             .pin_init_with(pin_init!(Attachment {
                 phase: region.mapping.pages().huge_phase(),
                 region,
+                vmas: Atomic::new(1),
                 attached: Atomic::new(false),
                 work <- new_work!("libcopy::Attachment::work"),
             }))?
@@ -117,9 +123,6 @@ impl Room {
         let mut forbidden = bindings::VM_MAYEXEC as usize;
         if rights & RIGHT_WRITE == 0 {
             forbidden |= bindings::VM_MAYWRITE as usize;
-        }
-        if rights & RIGHT_READ == 0 {
-            forbidden |= bindings::VM_MAYREAD as usize;
         }
         let flags =
             bindings::VM_PFNMAP | bindings::VM_DONTEXPAND | bindings::VM_DONTDUMP | bindings::VM_IO;
@@ -146,16 +149,15 @@ impl Attachment {
 
     /// Whether the VMA may show the region.
     fn check(&self, first: usize, vma: &VmaNew) -> Result {
-        if vma.flags() & bindings::VM_SHARED as usize == 0 {
+        // A file opened for reading only has VM_SHARED taken from its shared mappings.
+        if vma.flags() & VM_MAYSHARE == 0 {
             return Err(EINVAL);
         }
         if vma.executable() {
             return Err(EACCES);
         }
-        let mut right = 0;
-        if vma.readable() {
-            right |= RIGHT_READ;
-        }
+        // Memory that can be written by stores can be read by loads.
+        let mut right = RIGHT_READ;
         if vma.writable() {
             right |= RIGHT_WRITE;
         }
@@ -194,17 +196,19 @@ unsafe fn attachment<'a>(vma: *mut bindings::vm_area_struct) -> &'a Attachment {
 
 /// The VMA was copied (fork, split).
 unsafe extern "C" fn vma_open(vma: *mut bindings::vm_area_struct) {
-    // SAFETY: The pointer came from `Arc::into_raw`, and the VMA that was copied still holds it.
-    let held = unsafe { Arc::<Attachment>::from_raw((*vma).vm_private_data.cast()) };
-    let held = ManuallyDrop::new(held);
-    let _ = ManuallyDrop::new((*held).clone());
+    // SAFETY: The VMA that was copied keeps the attachment.
+    unsafe { attachment(vma) }.vmas.fetch_add(1, Relaxed);
 }
 
 /// The VMA goes away.
 unsafe extern "C" fn vma_close(vma: *mut bindings::vm_area_struct) {
-    // SAFETY: This takes back the reference that `map` or `vma_open` gave to the VMA.
+    // SAFETY: This VMA is still counted.
+    if unsafe { attachment(vma) }.vmas.fetch_sub(1, Full) != 1 {
+        return;
+    }
+    // SAFETY: This takes back the reference that `map` gave to all VMAs together.
     let held = unsafe { Arc::<Attachment>::from_raw((*vma).vm_private_data.cast()) };
-    // If the work is queued already, it holds a reference, so that ours is not the last one.
+    // It is queued only here, hence once, so that it cannot be queued already.
     let _ = queue::get().enqueue(held);
 }
 

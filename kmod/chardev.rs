@@ -54,7 +54,7 @@ impl Handle {
             Events {
                 completed: Atomic::new(0),
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         KBox::pin_init(
             pin_init!(Self {
@@ -63,7 +63,7 @@ impl Handle {
                 first: SetOnce::new(),
                 events,
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 
@@ -101,7 +101,7 @@ impl Handle {
             return Ok(known);
         }
         members.retain(|member| !member.has_left());
-        if let Err(error) = members.push(new.clone(), GFP_KERNEL) {
+        if let Err(error) = members.push(new.clone(), GFP_KERNEL_ACCOUNT) {
             drop(members);
             new.depart();
             return Err(error.into());
@@ -197,7 +197,7 @@ fn read_pieces(address: u64, count: u32) -> Result<KVVec<Piece>> {
         return Err(EINVAL);
     }
     let count = count as usize;
-    let mut pieces = KVVec::with_capacity(count, GFP_KERNEL)?;
+    let mut pieces = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
     let mut reader = UserSlice::new(
         UserPtr::from_addr(address as usize),
         count * size_of::<Piece>(),
@@ -216,7 +216,7 @@ fn read_pieces(address: u64, count: u32) -> Result<KVVec<Piece>> {
                 base: word(0),
                 len: word(8),
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
     }
     Ok(pieces)
@@ -345,7 +345,7 @@ impl Handle {
         let pieces = read_pieces(args.iov, args.iov_count)?;
         if args.replaces != 0 {
             if let Ok(old) = member.domain.find(args.replaces) {
-                member.destroy(&old, true);
+                Member::destroy(&member, &old, true);
             }
         }
         let (region, result) =
@@ -356,7 +356,7 @@ impl Handle {
         args.pages = region.mapping.pages().pages().len() as u64;
         arg.write(&args).inspect_err(|_| {
             // A region whose id nobody knows would stay until the process ends.
-            member.destroy(&region, false);
+            Member::destroy(&member, &region, false);
         })
     }
 
@@ -367,8 +367,8 @@ impl Handle {
         if !region.owner.is(current_mm()?) {
             return Err(EPERM);
         }
-        let owner = region.owner.clone();
-        if owner.destroy(&region, args.flags & DESTROY_UNPIN == 0) {
+        let keep = args.flags & DESTROY_UNPIN == 0;
+        if Member::destroy(&region.owner, &region, keep) {
             Ok(())
         } else {
             Err(ENOENT)
@@ -387,8 +387,7 @@ impl Handle {
         let result = region.wait(&mut args.timeout_ns);
         args.uses_left = region.uses_left();
         if result.is_ok() && destroy {
-            let owner = region.owner.clone();
-            owner.destroy(&region, true);
+            Member::destroy(&region.owner, &region, true);
         }
         arg.write(&args)?;
         result
@@ -517,7 +516,7 @@ impl Handle {
     fn release(&self) {
         let members = core::mem::take(&mut *self.members.lock());
         for member in &members {
-            member.depart();
+            member.file_closed();
         }
         if let Some(domain) = self.domain.as_ref() {
             domain.file_released();
@@ -590,7 +589,7 @@ impl Device {
                 show_fdinfo: Some(fop_show_fdinfo),
                 ..pin_init::zeroed()
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let fops: *const bindings::file_operations = &*operations;
         OPERATIONS.store(fops, Relaxed);

@@ -23,6 +23,9 @@ use kernel::{bindings, static_lock_class};
 /// ENOENT.
 const REMEMBERED_DEAD: usize = 1024;
 
+/// Domains a user may have at a time.
+const MAX_DOMAINS: usize = 1024;
+
 struct Entry {
     domain: Arc<Domain>,
     /// Open files that belong to the domain.
@@ -31,7 +34,7 @@ struct Entry {
 
 kernel::sync::global_lock! {
     // SAFETY: Initialised in the module's init before the device is registered.
-    unsafe(uninit) static DOMAINS: Mutex<KVec<Entry>> = KVec::new();
+    unsafe(uninit) static DOMAINS: Mutex<KVVec<Entry>> = KVVec::new();
 }
 
 /// Prepares the list of domains.
@@ -99,13 +102,20 @@ impl Domain {
                 changed <- PollCondVar::new(c"libcopy::Domain::changed", static_lock_class!()),
                 wait_lock <- new_mutex!(()),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let entry = Entry {
             domain: domain.clone(),
             files: 1,
         };
-        DOMAINS.lock().push(entry, GFP_KERNEL)?;
+        let mut domains = DOMAINS.lock();
+        let same_user = |entry: &&Entry| entry.domain.uid == domain.uid;
+        if domains.iter().filter(same_user).count() >= MAX_DOMAINS {
+            drop(domains);
+            return Err(ENOSPC);
+        }
+        domains.push(entry, GFP_KERNEL_ACCOUNT)?;
+        drop(domains);
         domain.stats.add(Counter::Domains, 1);
         Ok(domain)
     }
@@ -182,7 +192,7 @@ impl Domain {
         let stored = self
             .regions
             .lock()
-            .store(id as usize, region.clone(), GFP_KERNEL);
+            .store(id as usize, region.clone(), GFP_KERNEL_ACCOUNT);
         if let Err(refused) = stored {
             // Pages are released with these, which must not happen under the lock.
             drop(table);
@@ -213,7 +223,7 @@ impl Domain {
             table.dead_next = (slot + 1) % REMEMBERED_DEAD;
             if slot < table.dead.len() {
                 table.dead[slot] = id;
-            } else if table.dead.push(id, GFP_KERNEL).is_err() {
+            } else if table.dead.push(id, GFP_KERNEL_ACCOUNT).is_err() {
                 // Peers will hear ENOENT instead: true, if less telling.
                 table.dead_next = slot;
             }

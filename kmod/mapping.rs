@@ -17,9 +17,6 @@ use kernel::sync::{Arc, SetOnce};
 /// are walked run by run rather than filling vmalloc space.
 const VIEW_LIMIT: u64 = 1 << 30;
 
-/// How often a check of the pages is repeated because the address space changed meanwhile.
-const RECHECKS: usize = 16;
-
 /// A contiguous view of the pages in kernel address space.
 struct View(*mut u8);
 
@@ -62,7 +59,7 @@ impl Mapping {
                 watch,
                 reusable,
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         // Pinning itself breaks copy-on-write, which looks like a change: compare instead of
         // giving up.
@@ -76,11 +73,12 @@ impl Mapping {
     /// a collapse is tried and given up), so a stale mark leads to a comparison.
     ///
     /// - `ESTALE`: they are not, and never will be again.
+    /// - `EINTR`: a signal arrived while they kept changing.
     pub(crate) fn check(&self) -> Result {
         if !self.watch.is_stale() {
             return Ok(());
         }
-        for _ in 0..RECHECKS {
+        loop {
             let token = self.watch.begin()?;
             if !self.pages.still_there(self.watch.pieces())? {
                 self.watch.give_up();
@@ -89,9 +87,11 @@ impl Mapping {
             if self.watch.confirm(token) {
                 return Ok(());
             }
+            // Something was announced meanwhile, perhaps about another part of the memory.
+            if shim::cond_resched_interrupted() {
+                return Err(EINTR);
+            }
         }
-        // The owner's memory changes all the time; the next use may have more luck.
-        Err(errno::estale())
     }
 
     /// Whether the owner's memory may have changed.

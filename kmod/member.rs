@@ -18,6 +18,7 @@ use crate::mapping::Mapping;
 use crate::params;
 use crate::queue;
 use crate::region::Region;
+use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::Piece;
 use crate::watch::Watch;
@@ -33,6 +34,9 @@ pub(crate) struct Events {
     /// Regions whose uses are all over and that still exist.
     pub(crate) completed: Atomic<u32>,
 }
+
+/// Mappings a process may leave idle, whatever their size: lists this short need no index.
+const MAX_IDLE: usize = 256;
 
 struct State {
     /// No new regions and no reuse any more.
@@ -52,6 +56,7 @@ pub(crate) struct Member {
     pub(crate) domain: Arc<Domain>,
     pub(crate) events: Arc<Events>,
     mm: ARef<Mm>,
+    process: i32,
     dead: Atomic<bool>,
     left: Atomic<bool>,
     #[pin]
@@ -88,6 +93,7 @@ impl Member {
                 domain: domain.clone(),
                 events: events.clone(),
                 mm: ARef::from(&**mm),
+                process: shim::current_process(),
                 dead: Atomic::new(false),
                 left: Atomic::new(false),
                 state <- new_mutex!(State {
@@ -98,7 +104,7 @@ impl Member {
                 }),
                 work <- new_work!("libcopy::Member::work"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let watch = Watch::new(mm, &this, KVVec::new())?;
         this.state.lock().process = Some(watch);
@@ -122,17 +128,36 @@ impl Member {
 
     /// The process's address space is going away. Called by the memory manager; does not sleep.
     pub(crate) fn died(this: &Arc<Self>) {
-        if this.left.load(Acquire) || this.dead.xchg(true, Full) {
+        if this.left.load(Acquire) || !this.mark_dead() {
             return;
         }
-        this.domain.stats.add(Counter::MemberDeaths, 1);
-        this.domain.deaths.fetch_add(1, Full);
         // If the work is queued already, it has not looked at `dead` yet or will run again.
         let _ = queue::get().enqueue(this.clone());
     }
 
+    fn mark_dead(&self) -> bool {
+        if self.dead.xchg(true, Full) {
+            return false;
+        }
+        self.domain.stats.add(Counter::MemberDeaths, 1);
+        self.domain.deaths.fetch_add(1, Full);
+        true
+    }
+
+    /// The last file is closed. If that happens because the process is exiting, it died: its
+    /// address space may outlive its files when somebody else is just looking at it.
+    pub(crate) fn file_closed(&self) {
+        if !self.has_left() && shim::exiting_process() == Some(self.process) {
+            self.mark_dead();
+        }
+        self.depart();
+    }
+
     /// Some mapping may be stale. Called by the memory manager; does not sleep.
     pub(crate) fn sweep_later(this: &Arc<Self>) {
+        if this.left.load(Acquire) {
+            return;
+        }
         let _ = queue::get().enqueue(this.clone());
     }
 
@@ -173,7 +198,7 @@ impl Member {
             };
             match found {
                 // Dropped after the lock is released, here or at the end.
-                Some(mapping) => drop(stale.push(mapping, GFP_KERNEL)),
+                Some(mapping) => drop(stale.push(mapping, GFP_KERNEL_ACCOUNT)),
                 None => break,
             }
         }
@@ -196,7 +221,7 @@ impl Member {
     }
 
     /// Leaves a mapping pinned for later, within the limit on idle pages.
-    fn keep(&self, mapping: Arc<Mapping>) {
+    fn keep(this: &Arc<Self>, mapping: Arc<Mapping>) {
         if !mapping.reusable() || mapping.is_stale() {
             return;
         }
@@ -206,15 +231,15 @@ impl Member {
             return;
         }
         let mut rejected = KVec::new();
-        let mut state = self.state.lock();
-        if state.departed || state.idle.reserve(1, GFP_KERNEL).is_err() {
+        let mut state = this.state.lock();
+        if state.departed || state.idle.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
             drop(state);
             return;
         }
         let mut total = pages(&mapping) + state.idle.iter().map(pages).sum::<u64>();
-        while total > limit {
+        while total > limit || state.idle.len() >= MAX_IDLE {
             // Room first: a mapping must not be dropped under the lock.
-            if rejected.reserve(1, GFP_KERNEL).is_err() {
+            if rejected.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
                 drop(state);
                 return;
             }
@@ -224,9 +249,14 @@ impl Member {
             total -= pages(&oldest);
             let _ = rejected.push_within_capacity(oldest);
         }
+        let kept = mapping.clone();
         let _ = state.idle.push_within_capacity(mapping);
         drop(state);
         drop(rejected);
+        // A change announced before the mapping was in the list was swept without it.
+        if kept.is_stale() {
+            Self::sweep_later(this);
+        }
     }
 
     /// Unpins everything that is idle; returns whether there was anything.
@@ -243,14 +273,14 @@ impl Member {
         if state.departed {
             return Err(errno::eshutdown());
         }
-        state.regions.push(id, GFP_KERNEL)?;
+        state.regions.push(id, GFP_KERNEL_ACCOUNT)?;
         Ok(())
     }
 
     /// Destroys a region of this process, keeping its mapping if `keep`.
-    pub(crate) fn destroy(&self, region: &Region, keep: bool) -> bool {
+    pub(crate) fn destroy(this: &Arc<Self>, region: &Region, keep: bool) -> bool {
         {
-            let mut state = self.state.lock();
+            let mut state = this.state.lock();
             let Some(index) = state.regions.iter().rposition(|id| *id == region.id) else {
                 return false;
             };
@@ -258,12 +288,12 @@ impl Member {
             state.regions.swap(index, last);
             state.regions.pop();
         }
-        if self.domain.remove(region.id, false).is_none() {
+        if this.domain.remove(region.id, false).is_none() {
             return false;
         }
         region.close();
         if keep {
-            self.keep(region.mapping.clone());
+            Self::keep(this, region.mapping.clone());
         }
         true
     }

@@ -4,14 +4,23 @@
 
 use crate::module_parameters;
 use crate::uapi::MAX_REGION_ID;
+use core::borrow::Borrow;
+
+/// A parameter's value, which Linux 7.2 hands out by reference and 7.3 by value.
+fn plain<T: Copy>(value: impl Borrow<T>) -> T {
+    *value.borrow()
+}
 
 /// Regions a domain may have at a time.
 pub(crate) fn max_regions() -> u32 {
     // Far below the number of ids, so that a free one is always found soon.
-    u32::min(*module_parameters::max_regions.value(), MAX_REGION_ID / 2)
+    u32::min(
+        plain(module_parameters::max_regions.value()),
+        MAX_REGION_ID / 2,
+    )
 }
 
 /// Pages a process may leave pinned for reuse.
 pub(crate) fn reuse_pages() -> u64 {
-    *module_parameters::reuse_pages.value()
+    plain(module_parameters::reuse_pages.value())
 }

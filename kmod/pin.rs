@@ -329,8 +329,18 @@ impl PinnedPages {
                     )
                 };
                 drop(guard);
+                // No page there is an answer; that this caller is being killed is none.
                 if got <= 0 {
-                    return Ok(false);
+                    let gone = [
+                        0,
+                        -(bindings::EFAULT as isize),
+                        -(bindings::EHWPOISON as isize),
+                    ];
+                    return if gone.contains(&got) {
+                        Ok(false)
+                    } else {
+                        Err(Error::from_errno(got as i32))
+                    };
                 }
                 let got = got as usize;
                 let mut same = true;
@@ -390,9 +400,30 @@ fn writable_anonymous(mm: &MmWithUser, address: usize) -> bool {
     file.is_null() && vma.flags() & bindings::VM_WRITE as usize != 0
 }
 
+/// Whether the owner may still do with its memory what a fresh pin would ask for.
+pub(crate) fn permitted(mm: &MmWithUser, pieces: &[Piece], write: bool) -> bool {
+    let mut wanted = bindings::VM_READ as usize;
+    if write {
+        wanted |= bindings::VM_WRITE as usize;
+    }
+    let guard = mm.mmap_read_lock();
+    pieces.iter().filter(|piece| piece.len != 0).all(|piece| {
+        let end = (piece.base + piece.len) as usize;
+        let mut address = piece.base as usize;
+        while address < end {
+            match guard.vma_lookup(address) {
+                Some(vma) if vma.flags() & wanted == wanted => address = vma.end(),
+                _ => return false,
+            }
+        }
+        true
+    })
+}
+
 /// Turns the memory manager's EFAULT into an errno that says what is wrong with the piece.
 fn explain(mm: &MmWithUser, piece: &Piece, write: bool, error: Error) -> Error {
-    if error != EFAULT {
+    // The fast path says EOVERFLOW for the last page of the address space.
+    if error != EFAULT && error != EOVERFLOW {
         return error;
     }
     let guard = mm.mmap_read_lock();

@@ -5,6 +5,7 @@
 use crate::errno;
 use crate::mapping::Mapping;
 use crate::member::Member;
+use crate::pin;
 use crate::stats::Counter;
 use crate::uapi::{
     Piece, CREATE_NO_REUSE, MAX_REGION_BYTES, RESULT_REUSED, RIGHT_WRITE, STATE_OWNER_DEAD,
@@ -61,7 +62,9 @@ impl Region {
         let reusable = flags & CREATE_NO_REUSE == 0;
         let write = rights & RIGHT_WRITE != 0;
         let found = if reusable {
-            owner.take_idle(&pieces, write)
+            owner
+                .take_idle(&pieces, write)
+                .filter(|_| pin::permitted(mm, &pieces, write))
         } else {
             None
         };
@@ -72,8 +75,8 @@ impl Region {
             }
             None => {
                 stats.add(Counter::ReuseMisses, 1);
-                let mut copy = KVVec::with_capacity(pieces.len(), GFP_KERNEL)?;
-                copy.extend_from_slice(&pieces, GFP_KERNEL)?;
+                let mut copy = KVVec::with_capacity(pieces.len(), GFP_KERNEL_ACCOUNT)?;
+                copy.extend_from_slice(&pieces, GFP_KERNEL_ACCOUNT)?;
                 let mapping = match Mapping::new(mm, owner, pieces, write, reusable) {
                     // What is only kept for later must not stand in the way of what is needed now.
                     Err(error) if error == ENOMEM && owner.drop_idle() => {
@@ -96,11 +99,12 @@ impl Region {
                 finished: Atomic::new(PENDING),
                 deaths,
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let region = owner.domain.publish(region)?;
         if let Err(error) = owner.adopt(region.id) {
             owner.domain.remove(region.id, owner.is_dead());
+            region.close();
             return Err(error);
         }
         Ok((region, result))
@@ -197,7 +201,7 @@ impl Region {
     pub(crate) fn close(&self) {
         if self.finished.xchg(CLOSED, Full) == FINISHED {
             self.owner.events.completed.fetch_sub(1, Relaxed);
-        } else {
+        } else if self.expected != 0 {
             self.owner.domain.wake();
         }
     }
@@ -212,6 +216,9 @@ impl Region {
         let budget = *timeout;
         let mut guard = domain.wait_lock.lock();
         loop {
+            if budget >= 0 {
+                *timeout = i64::max(budget.saturating_sub(start.elapsed().as_nanos()), 0);
+            }
             if self.uses_left() == 0 {
                 return Ok(());
             }
@@ -227,13 +234,11 @@ impl Region {
             let jiffies = if budget < 0 {
                 kernel::task::MAX_SCHEDULE_TIMEOUT as kernel::time::Jiffies
             } else {
-                let left = budget.saturating_sub(start.elapsed().as_nanos());
-                *timeout = i64::max(left, 0);
-                if left <= 0 {
+                if *timeout == 0 {
                     return Err(ETIMEDOUT);
                 }
                 // Rounded up, and bounded: what is longer is slept in several naps.
-                let millis = i64::min(left / 1_000_000 + 1, 3_600_000);
+                let millis = i64::min(*timeout / 1_000_000 + 1, 3_600_000);
                 kernel::time::msecs_to_jiffies(millis as u32)
             };
             if let CondVarTimeoutResult::Signal { .. } = domain

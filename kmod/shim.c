@@ -66,6 +66,17 @@ bool libcopy_cond_resched_interrupted(void)
 	return signal_pending(current);
 }
 
+/* Process whose exit is running, if the caller is one; 0 otherwise. */
+int libcopy_exiting_process(void)
+{
+	return current->flags & PF_EXITING ? task_tgid_nr(current) : 0;
+}
+
+int libcopy_current_process(void)
+{
+	return task_tgid_nr(current);
+}
+
 bool libcopy_fatal_signal_pending(void)
 {
 	return fatal_signal_pending(current);

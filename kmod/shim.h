@@ -23,6 +23,8 @@ void libcopy_vunmap(void *addr);
 void libcopy_vm_flags_mod(struct vm_area_struct *vma, unsigned long set, unsigned long clear);
 bool libcopy_cond_resched_interrupted(void);
 bool libcopy_fatal_signal_pending(void);
+int libcopy_exiting_process(void);
+int libcopy_current_process(void);
 size_t libcopy_blocks_to_user(void __user *user, s64 user_stride, const void *kernel,
 			      s64 kernel_stride, size_t block, size_t count);
 size_t libcopy_blocks_from_user(void *kernel, s64 kernel_stride, const void __user *user,

@@ -10,7 +10,7 @@ use kernel::prelude::*;
 #[allow(improper_ctypes)]
 mod raw {
     use kernel::bindings;
-    use kernel::ffi::{c_uint, c_ulong, c_void};
+    use kernel::ffi::{c_int, c_uint, c_ulong, c_void};
 
     extern "C" {
         pub(super) fn libcopy_page_address(page: *mut bindings::page) -> *mut c_void;
@@ -27,6 +27,8 @@ mod raw {
         );
         pub(super) fn libcopy_cond_resched_interrupted() -> bool;
         pub(super) fn libcopy_fatal_signal_pending() -> bool;
+        pub(super) fn libcopy_exiting_process() -> c_int;
+        pub(super) fn libcopy_current_process() -> c_int;
         pub(super) fn libcopy_blocks_to_user(
             user: *mut c_void,
             user_stride: i64,
@@ -162,6 +164,21 @@ pub(crate) unsafe fn vm_flags_mod(vma: *mut bindings::vm_area_struct, set: usize
 pub(crate) fn cond_resched_interrupted() -> bool {
     // SAFETY: No preconditions but a context that may sleep, where all our ioctls run.
     unsafe { raw::libcopy_cond_resched_interrupted() }
+}
+
+/// Id of the calling process if it is exiting.
+pub(crate) fn exiting_process() -> Option<i32> {
+    // SAFETY: No preconditions.
+    match unsafe { raw::libcopy_exiting_process() } {
+        0 => None,
+        id => Some(id),
+    }
+}
+
+/// Id of the calling process.
+pub(crate) fn current_process() -> i32 {
+    // SAFETY: No preconditions.
+    unsafe { raw::libcopy_current_process() }
 }
 
 /// Whether the caller is being killed.

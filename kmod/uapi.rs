@@ -107,13 +107,12 @@ pub const ATTACH_SHIFT: u32 = 40;
 /// Largest length of a region in bytes (512 GiB), so that every region can be attached.
 pub const MAX_REGION_BYTES: u64 = 1 << 39;
 
-/// Size of [`Info`] in ABI version 1; shorter structures are refused. Likewise below: trailing
-/// reserved words need not be there.
-pub const INFO_SIZE_VER1: usize = 48;
+/// Size of [`Info`] in ABI version 1; shorter structures are refused.
+pub const INFO_SIZE_VER1: usize = 64;
 /// Size of [`DomainCreate`] in ABI version 1.
 pub const DOMAIN_CREATE_SIZE_VER1: usize = 24;
 /// Size of [`DomainJoin`] in ABI version 1.
-pub const DOMAIN_JOIN_SIZE_VER1: usize = 24;
+pub const DOMAIN_JOIN_SIZE_VER1: usize = 32;
 /// Size of [`DomainLeave`] in ABI version 1.
 pub const DOMAIN_LEAVE_SIZE_VER1: usize = 8;
 /// Size of [`RegionCreate`] in ABI version 1.
@@ -123,13 +122,13 @@ pub const REGION_DESTROY_SIZE_VER1: usize = 8;
 /// Size of [`RegionWait`] in ABI version 1.
 pub const REGION_WAIT_SIZE_VER1: usize = 24;
 /// Size of [`RegionInfo`] in ABI version 1.
-pub const REGION_INFO_SIZE_VER1: usize = 40;
+pub const REGION_INFO_SIZE_VER1: usize = 48;
 /// Size of [`RegionUse`] in ABI version 1.
 pub const REGION_USE_SIZE_VER1: usize = 16;
 /// Size of [`RegionCopy`] in ABI version 1.
-pub const REGION_COPY_SIZE_VER1: usize = 48;
+pub const REGION_COPY_SIZE_VER1: usize = 56;
 /// Size of [`CopyStrided`] in ABI version 1.
-pub const COPY_STRIDED_SIZE_VER1: usize = 48;
+pub const COPY_STRIDED_SIZE_VER1: usize = 56;
 /// Size of [`Transfer`] in ABI version 1.
 pub const TRANSFER_SIZE_VER1: usize = 48;
 /// Size of [`RegionAttach`] in ABI version 1.
@@ -145,6 +144,7 @@ pub const GET_INFO: u32 = 0xC040_CC00;
 /// Takes [`DomainCreate`], returns the key in it.
 ///
 /// - `EISCONN`: the file belongs to a domain already.
+/// - `ENOSPC`: the user has 1024 domains already.
 pub const DOMAIN_CREATE: u32 = 0xC018_CC01;
 
 /// Makes the file a member of an existing domain.
@@ -178,6 +178,10 @@ pub const DOMAIN_LEAVE: u32 = 0xC008_CC03;
 /// - `ENOMEM`: the owner's `RLIMIT_MEMLOCK` would be exceeded (see `mlock(2)`), or no memory.
 /// - `ENOSPC`: the domain has as many regions as the parameter `max_regions` allows.
 /// - `EOVERFLOW`: the lengths add up to more than [`MAX_REGION_BYTES`].
+/// - `ESTALE`: another thread changed the mapping while it was being pinned; call again.
+/// - `ESHUTDOWN`: another thread has just left the domain for this process.
+///
+/// The region named by `replaces` is destroyed even if the new one cannot be created.
 pub const REGION_CREATE: u32 = 0xC038_CC04;
 
 /// Takes a region back. Copies under way finish; later ones get `ENOENT`. The pages stay pinned
@@ -199,11 +203,13 @@ pub const REGION_DESTROY: u32 = 0xC008_CC05;
 /// - `ETIMEDOUT`: the time is over and uses are outstanding.
 /// - `ECONNRESET`: a member of the domain died and uses are outstanding; they may never come.
 /// - `EOWNERDEAD`: the owner of the region is gone.
+/// - `EPERM`: [`WAIT_DESTROY`] by a process that does not own the region.
 pub const REGION_WAIT: u32 = 0xC018_CC06;
 
 /// Reports the state of a region. Takes and returns [`RegionInfo`].
 ///
 /// - `ENOENT`: no such region.
+/// - `EOWNERDEAD`: the owner is gone, and the region with it.
 pub const REGION_INFO: u32 = 0xC030_CC07;
 
 /// Counts expected uses down without copying, for peers that use load and store (see
@@ -237,8 +243,8 @@ pub const REGION_COPY: u32 = 0xC038_CC09;
 /// Takes [`CopyStrided`]. Both layouts must describe the same number of bytes; their blocks may
 /// differ. A null layout pointer means "contiguous". Errors as for [`REGION_COPY`], and:
 ///
-/// - `EINVAL`: more than [`MAX_STREAMS`] streams, layouts of different size, or layouts whose
-///   extent overflows.
+/// - `EINVAL`: more than [`MAX_STREAMS`] streams, layouts of different size, layouts whose extent
+///   overflows, no layout on either side, or a `skip` beyond the end.
 /// - `ERANGE`: the region's layout reaches outside the region.
 pub const REGION_COPY_STRIDED: u32 = 0xC038_CC0A;
 
@@ -258,10 +264,15 @@ pub const TRANSFER: u32 = 0xC030_CC0B;
 /// Takes [`RegionAttach`]. Then `mmap(NULL, map_length, prot, MAP_SHARED, fd, map_offset)` maps the
 /// region's pages; the first byte of the region is `data_offset` bytes into the mapping. The
 /// mapping stays valid, and its pages pinned, until it is unmapped, whatever happens to the owner.
-/// `mmap` itself fails with `EACCES` where the rights do not cover the protection, `EINVAL` for
-/// a private mapping or a length beyond the end, `ENOENT` if the region is gone meanwhile.
+/// Memory that can be stored to can be loaded from, so that attaching always takes
+/// [`RIGHT_READ`]. `mmap` itself fails with `EACCES` where the rights do not cover the protection,
+/// `EINVAL` for a private mapping or a length beyond the end, `ENOENT`, `EOWNERDEAD` or `ENOTCONN`
+/// if the region or the domain is gone meanwhile, `EOPNOTSUPP` as below, and `ESTALE` if a change
+/// of the owner's memory was announced since this call: repeat it, and it tells whether the change
+/// was real.
 ///
 /// - `ENOENT`: no such region.
+/// - `EINVAL`: no access asked for.
 /// - `EACCES`: the rights do not cover the access asked for.
 /// - `EOPNOTSUPP`: pieces that do not meet at page boundaries have no linear mapping.
 /// - `ESTALE`, `EOWNERDEAD`: as for [`REGION_COPY`].

@@ -67,7 +67,7 @@ impl Watch {
             high = PAGE_SIZE as u64;
         }
         let mm = mm.as_raw();
-        KBox::try_pin_init(
+        let this: Pin<KBox<Self>> = KBox::try_pin_init(
             try_pin_init!(Self {
                 pieces,
                 changes: Atomic::new(0),
@@ -90,7 +90,12 @@ impl Watch {
                 }),
             }? Error),
             GFP_KERNEL,
-        )
+        )?;
+        // While somebody else changes this address space, the notifier is not yet, or not fully, in
+        // effect; a change under way is not announced to it.
+        // SAFETY: Registered just now; no lock that an invalidation could wait for is held.
+        unsafe { bindings::mmu_interval_read_begin(this.notifier.get()) };
+        Ok(this)
     }
 
     /// The pieces under watch.

@@ -85,15 +85,14 @@
 // Largest length of a region in bytes (512 GiB), so that every region can be attached.
 #define LIBCOPY_MAX_REGION_BYTES (1ULL << 39)
 
-// Size of `libcopy_info` in ABI version 1; shorter structures are refused. Likewise below: trailing
-// reserved words need not be there.
-#define LIBCOPY_INFO_SIZE_VER1 48
+// Size of `libcopy_info` in ABI version 1; shorter structures are refused.
+#define LIBCOPY_INFO_SIZE_VER1 64
 
 // Size of `libcopy_domain_create` in ABI version 1.
 #define LIBCOPY_DOMAIN_CREATE_SIZE_VER1 24
 
 // Size of `libcopy_domain_join` in ABI version 1.
-#define LIBCOPY_DOMAIN_JOIN_SIZE_VER1 24
+#define LIBCOPY_DOMAIN_JOIN_SIZE_VER1 32
 
 // Size of `libcopy_domain_leave` in ABI version 1.
 #define LIBCOPY_DOMAIN_LEAVE_SIZE_VER1 8
@@ -108,16 +107,16 @@
 #define LIBCOPY_REGION_WAIT_SIZE_VER1 24
 
 // Size of `libcopy_region_info` in ABI version 1.
-#define LIBCOPY_REGION_INFO_SIZE_VER1 40
+#define LIBCOPY_REGION_INFO_SIZE_VER1 48
 
 // Size of `libcopy_region_use` in ABI version 1.
 #define LIBCOPY_REGION_USE_SIZE_VER1 16
 
 // Size of `libcopy_region_copy` in ABI version 1.
-#define LIBCOPY_REGION_COPY_SIZE_VER1 48
+#define LIBCOPY_REGION_COPY_SIZE_VER1 56
 
 // Size of `libcopy_copy_strided` in ABI version 1.
-#define LIBCOPY_COPY_STRIDED_SIZE_VER1 48
+#define LIBCOPY_COPY_STRIDED_SIZE_VER1 56
 
 // Size of `libcopy_transfer` in ABI version 1.
 #define LIBCOPY_TRANSFER_SIZE_VER1 48
@@ -135,6 +134,7 @@
 // Takes `libcopy_domain_create`, returns the key in it.
 //
 // - `EISCONN`: the file belongs to a domain already.
+// - `ENOSPC`: the user has 1024 domains already.
 #define LIBCOPY_DOMAIN_CREATE 0xC018CC01U
 
 // Makes the file a member of an existing domain.
@@ -168,6 +168,10 @@
 // - `ENOMEM`: the owner's `RLIMIT_MEMLOCK` would be exceeded (see `mlock(2)`), or no memory.
 // - `ENOSPC`: the domain has as many regions as the parameter `max_regions` allows.
 // - `EOVERFLOW`: the lengths add up to more than `LIBCOPY_MAX_REGION_BYTES`.
+// - `ESTALE`: another thread changed the mapping while it was being pinned; call again.
+// - `ESHUTDOWN`: another thread has just left the domain for this process.
+//
+// The region named by `replaces` is destroyed even if the new one cannot be created.
 #define LIBCOPY_REGION_CREATE 0xC038CC04U
 
 // Takes a region back. Copies under way finish; later ones get `ENOENT`. The pages stay pinned
@@ -189,11 +193,13 @@
 // - `ETIMEDOUT`: the time is over and uses are outstanding.
 // - `ECONNRESET`: a member of the domain died and uses are outstanding; they may never come.
 // - `EOWNERDEAD`: the owner of the region is gone.
+// - `EPERM`: `LIBCOPY_WAIT_DESTROY` by a process that does not own the region.
 #define LIBCOPY_REGION_WAIT 0xC018CC06U
 
 // Reports the state of a region. Takes and returns `libcopy_region_info`.
 //
 // - `ENOENT`: no such region.
+// - `EOWNERDEAD`: the owner is gone, and the region with it.
 #define LIBCOPY_REGION_INFO 0xC030CC07U
 
 // Counts expected uses down without copying, for peers that use load and store (see
@@ -227,8 +233,8 @@
 // Takes `libcopy_copy_strided`. Both layouts must describe the same number of bytes; their blocks may
 // differ. A null layout pointer means "contiguous". Errors as for `LIBCOPY_REGION_COPY`, and:
 //
-// - `EINVAL`: more than `LIBCOPY_MAX_STREAMS` streams, layouts of different size, or layouts whose
-//   extent overflows.
+// - `EINVAL`: more than `LIBCOPY_MAX_STREAMS` streams, layouts of different size, layouts whose extent
+//   overflows, no layout on either side, or a `skip` beyond the end.
 // - `ERANGE`: the region's layout reaches outside the region.
 #define LIBCOPY_REGION_COPY_STRIDED 0xC038CC0AU
 
@@ -248,10 +254,15 @@
 // Takes `libcopy_region_attach`. Then `mmap(NULL, map_length, prot, MAP_SHARED, fd, map_offset)` maps the
 // region's pages; the first byte of the region is `data_offset` bytes into the mapping. The
 // mapping stays valid, and its pages pinned, until it is unmapped, whatever happens to the owner.
-// `mmap` itself fails with `EACCES` where the rights do not cover the protection, `EINVAL` for
-// a private mapping or a length beyond the end, `ENOENT` if the region is gone meanwhile.
+// Memory that can be stored to can be loaded from, so that attaching always takes
+// `LIBCOPY_RIGHT_READ`. `mmap` itself fails with `EACCES` where the rights do not cover the protection,
+// `EINVAL` for a private mapping or a length beyond the end, `ENOENT`, `EOWNERDEAD` or `ENOTCONN`
+// if the region or the domain is gone meanwhile, `EOPNOTSUPP` as below, and `ESTALE` if a change
+// of the owner's memory was announced since this call: repeat it, and it tells whether the change
+// was real.
 //
 // - `ENOENT`: no such region.
+// - `EINVAL`: no access asked for.
 // - `EACCES`: the rights do not cover the access asked for.
 // - `EOPNOTSUPP`: pieces that do not meet at page boundaries have no linear mapping.
 // - `ESTALE`, `EOWNERDEAD`: as for `LIBCOPY_REGION_COPY`.

@@ -112,7 +112,7 @@ fn dead(context: &Context, device: &Device, id: u32) -> Outcome {
     for (name, errno) in every_use(device, id)? {
         check_eq!(errno, Errno::EOWNERDEAD, "{name}");
     }
-    check!(device.region_info(id)?.state & STATE_OWNER_DEAD != 0);
+    check_err!(device.region_info(id), EOWNERDEAD);
     Ok(())
 }
 
