@@ -89,7 +89,11 @@ impl Policy {
             prefer: prefer.to_vec(),
         };
         let bands = Bands {
-            spacious: vec![band(0, &[Kmod, Shm, Cma])],
+            // With CMA, root and leaf share one copy, which beats two from some size on.
+            spacious: vec![
+                band(0, &[Kmod, Shm, Cma]),
+                band(128 << 10, &[Kmod, Cma, Shm]),
+            ],
             crowded: vec![
                 band(0, &[Kmod, Shm, Cma]),
                 band(128 << 10, &[Kmod, Cma, Shm]),
@@ -97,7 +101,7 @@ impl Policy {
         };
         Policy {
             eager_max: 8 << 10,
-            chunk: 32 << 10,
+            chunk: 8 << 10,
             chunk_crowded: 128 << 10,
             nontemporal_min: topology.llc as u64 / 2,
             cast_ring: (topology.l2 as u64 / 2)

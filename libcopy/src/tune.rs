@@ -105,7 +105,7 @@ fn read(path: &Path) -> Result<ProfileFile> {
 const SIZES: [usize; 6] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
 /// Chunks that shared memory is tried with.
-const CHUNKS: [u64; 4] = [16 << 10, 32 << 10, 64 << 10, 128 << 10];
+const CHUNKS: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 128 << 10];
 
 /// Time for each point (an operation, a size, all transports in turn).
 const PER_POINT: Duration = Duration::from_millis(300);
@@ -327,7 +327,7 @@ fn rank_measures(
         })
     };
     let shm = [Some(TransportKind::Shm)];
-    let middle = 1 << 20;
+    let middle = 128 << 10;
     let mut chosen = (f64::INFINITY, CHUNKS[0]);
     for chunk in CHUNKS {
         team.try_policy(|policy| (policy.chunk, policy.chunk_crowded) = (chunk, chunk))?;

@@ -2,6 +2,7 @@
 
 //! Broadcast: the root's buffer is opened once, all leaves copy from it at the same time.
 
+use super::share::{Job, Way};
 use super::{Call, Op, go_words, parse_go};
 use crate::error::Result;
 use crate::policy::Path;
@@ -27,29 +28,47 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
             if kind == TransportKind::Shm {
                 return stream(team, call, bytes);
             }
-            arrivals(team, call)?;
-            team.mailbox
-                .tell(Target::All, Step::Go, call, go_words(kind, window, 0))?;
+            let jobs = arrivals(team, call, bytes)?;
+            for job in &jobs {
+                team.mailbox.open_claims(job.leaf);
+            }
+            let words = go_words(kind, window, 0);
+            team.mailbox.tell(Target::All, Step::Go, call, words)?;
+            let again = match kind {
+                // SAFETY: each job is the whole slice, which leaves only read.
+                TransportKind::Cma => unsafe { team.share_as_root(jobs, Way::ToLeaf) }?,
+                _ => team.failed(jobs)?,
+            };
             let flow = team.flow(bytes.len());
-            for rank in team.others() {
-                if !team.reported(rank, call)? {
-                    // SAFETY: the slice outlives the stream.
-                    let mut again =
-                        unsafe { Sending::new(Target::One(rank), bytes.as_ptr(), bytes.len()) };
-                    again.run(&mut team.mailbox, flow, 0)?;
-                }
+            for job in again {
+                let target = Target::One(job.leaf);
+                // SAFETY: the slice outlives the stream.
+                let mut stream = unsafe { Sending::new(target, bytes.as_ptr(), bytes.len()) };
+                stream.run(&mut team.mailbox, flow, 0)?;
             }
             Ok(())
         }
     }
 }
 
-fn arrivals(team: &mut Team, call: Call) -> Result<()> {
-    for rank in team.others() {
-        team.mailbox
-            .expect(Source::One(rank), call, &[Step::Arrive])?;
+/// Waits for all leaves.
+fn arrivals(team: &mut Team, call: Call, bytes: &[u8]) -> Result<Vec<Job>> {
+    let mut jobs = Vec::with_capacity(team.size());
+    for leaf in team.others() {
+        let header = team
+            .mailbox
+            .expect(Source::One(leaf), call, &[Step::Arrive])?;
+        let window = [header.words[0], header.words[1]];
+        let (base, len) = (bytes.as_ptr().cast_mut(), bytes.len());
+        jobs.push(Job {
+            leaf,
+            call,
+            window,
+            base,
+            len,
+        });
     }
-    Ok(())
+    Ok(jobs)
 }
 
 /// Through shared memory. The last chunk is kept back until all leaves turned out to mean this
@@ -61,7 +80,7 @@ fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::All, bytes.as_ptr(), bytes.len()) };
     stream.run(&mut team.mailbox, flow, flow.chunk)?;
-    arrivals(team, call)?;
+    arrivals(team, call, bytes)?;
     stream.run(&mut team.mailbox, flow, 0)
 }
 
@@ -74,18 +93,25 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, bytes.as_mut_ptr()) };
     }
-    team.arrive(root, call)?;
+    team.arrive(root, call, bytes.as_ptr())?;
     let header = team.mailbox.expect(source, call, &[Step::Go])?;
     let (kind, window, offset) = parse_go(header.words)?;
     let flow = team.flow(bytes.len());
     let mut source = source;
     if kind != TransportKind::Shm {
+        let base = bytes.as_mut_ptr();
         // SAFETY: the slice is writable for its length.
         let copied = unsafe {
-            team.one_sided(kind)?
-                .pull(root, window, offset, bytes.as_mut_ptr(), bytes.len())
+            match kind {
+                TransportKind::Cma => team.share_as_leaf(call, window, offset, base, Way::ToLeaf),
+                _ => {
+                    let transport = team.one_sided(kind)?;
+                    let copied = transport.pull(root, window, offset, base, bytes.len());
+                    team.report(root, call, copied)
+                }
+            }
         };
-        if team.report(root, call, copied)? {
+        if copied? {
             return Ok(());
         }
         source = Source::One(root);

@@ -2,6 +2,7 @@
 
 //! Gather: the root's receive buffer is opened once, all leaves copy into it at the same time.
 
+use super::share::{Job, Way};
 use super::{Call, Division, Op, go_words, own_part, parse_go};
 use crate::copy;
 use crate::error::Result;
@@ -43,6 +44,7 @@ pub(super) fn root(
 
     // Nobody starts before all have turned out to mean this operation.
     let mut eager = Vec::new();
+    let mut arrived = Vec::new();
     for rank in team.others() {
         let step = if path(team, rank) == Path::Eager {
             Step::Message
@@ -54,19 +56,21 @@ pub(super) fn root(
             .expect(Source::One(rank), call(rank), &[step])?;
         if step == Step::Message {
             eager.push((rank, header));
+        } else {
+            arrived.push((rank, [header.words[0], header.words[1]]));
         }
     }
-    let mut pushing = Vec::new();
+    let mut jobs = Vec::new();
     let mut streams = Vec::new();
-    for rank in team.others() {
-        let Path::Via(kind) = path(team, rank) else {
-            continue;
-        };
+    for (rank, theirs) in arrived {
         let (offset, len) = division.part(rank);
-        let (kind, window) = match (kind, opened) {
-            (TransportKind::Shm, _) | (_, None) => (TransportKind::Shm, [0, 0]),
-            (_, Some(opened)) => opened,
+        let (kind, window) = match (path(team, rank), opened) {
+            (Path::Via(kind), Some(opened)) if kind != TransportKind::Shm => opened,
+            _ => (TransportKind::Shm, [0, 0]),
         };
+        // SAFETY: the part is inside the buffer.
+        let base = unsafe { base.add(offset) };
+        team.mailbox.open_claims(rank);
         team.mailbox.tell(
             Target::One(rank),
             Step::Go,
@@ -75,9 +79,15 @@ pub(super) fn root(
         )?;
         if kind == TransportKind::Shm {
             // SAFETY: the part is inside the buffer, which outlives the stream.
-            streams.push(unsafe { Receiving::new(Source::One(rank), base.add(offset), len) });
+            streams.push(unsafe { Receiving::new(Source::One(rank), base, len) });
         } else {
-            pushing.push(rank);
+            jobs.push(Job {
+                leaf: rank,
+                call: call(rank),
+                window: theirs,
+                base,
+                len,
+            });
         }
     }
     for (rank, header) in eager {
@@ -99,14 +109,16 @@ pub(super) fn root(
             }
         }
     }
-    let mut again = Vec::new();
-    for rank in pushing {
-        if !team.reported(rank, call(rank))? {
-            let (offset, len) = division.part(rank);
-            // SAFETY: the part is inside the buffer, which outlives the stream.
-            again.push(unsafe { Receiving::new(Source::One(rank), base.add(offset), len) });
-        }
-    }
+    let again = match opened {
+        // SAFETY: each job is a part of the buffer, which is borrowed mutably.
+        Some((TransportKind::Cma, _)) => unsafe { team.share_as_root(jobs, Way::ToRoot) }?,
+        _ => team.failed(jobs)?,
+    };
+    let stream = |job: &Job| {
+        // SAFETY: the part is inside the buffer, which outlives the stream.
+        unsafe { Receiving::new(Source::One(job.leaf), job.base, job.len) }
+    };
+    let mut again: Vec<_> = again.iter().map(stream).collect();
     exchange(&mut team.mailbox, flow, &mut [], &mut again)
 }
 
@@ -119,7 +131,7 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
     let flow = team.flow(send.len());
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::One(root), send.as_ptr(), send.len()) };
-    team.arrive(root, call)?;
+    team.arrive(root, call, send.as_ptr())?;
     if planned == TransportKind::Shm {
         // The root cannot choose another way, so what fits into the ring can go now.
         while stream.step(&mut team.mailbox, flow)? {}
@@ -127,12 +139,19 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
     let header = team.mailbox.expect(Source::One(root), call, &[Step::Go])?;
     let (kind, window, offset) = parse_go(header.words)?;
     if kind != TransportKind::Shm {
-        // SAFETY: the slice is readable for its length.
+        let base = send.as_ptr().cast_mut();
+        // SAFETY: the slice is readable for its length, and this way is only read.
         let copied = unsafe {
-            team.one_sided(kind)?
-                .push(root, window, offset, send.as_ptr(), send.len())
+            match kind {
+                TransportKind::Cma => team.share_as_leaf(call, window, offset, base, Way::ToRoot),
+                _ => {
+                    let transport = team.one_sided(kind)?;
+                    let copied = transport.push(root, window, offset, base, send.len());
+                    team.report(root, call, copied)
+                }
+            }
         };
-        if team.report(root, call, copied)? {
+        if copied? {
             return Ok(());
         }
     }

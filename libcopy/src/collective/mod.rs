@@ -14,6 +14,7 @@ mod allgather;
 mod bcast;
 mod gather;
 mod scatter;
+mod share;
 
 use std::fmt;
 
@@ -21,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::team::Team;
 use crate::team::mailbox::{Source, Step, Target};
 use crate::transport::{TransportKind, Window};
+use share::Job;
 
 /// The operations that move data, and the one that does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -430,10 +432,11 @@ impl Team {
         (0..self.size()).filter(move |rank| *rank != me)
     }
 
-    /// Tells the root that we are here, and waits for it to say how it goes.
-    fn arrive(&mut self, root: usize, call: Call) -> Result<()> {
+    /// Tells the root that we are here, and where our bytes are or go, in case it can help.
+    fn arrive(&mut self, root: usize, call: Call, base: *const u8) -> Result<()> {
+        let words = [base as u64, call.len, 0, 0, 0, 0];
         self.mailbox
-            .tell(Target::One(root), Step::Arrive, call, [0; 6])
+            .tell(Target::One(root), Step::Arrive, call, words)
     }
 
     /// Tells the owner of a window that we are done with it, or that it must stream to us or
@@ -444,6 +447,17 @@ impl Team {
         self.mailbox
             .tell(Target::One(owner), Step::Done, call, words)?;
         Ok(!failed)
+    }
+
+    /// Waits for all leaves to be done with our window; returns the jobs whose copy failed.
+    fn failed(&mut self, jobs: Vec<Job>) -> Result<Vec<Job>> {
+        let mut failed = Vec::new();
+        for job in jobs {
+            if !self.reported(job.leaf, job.call)? {
+                failed.push(job);
+            }
+        }
+        Ok(failed)
     }
 
     /// Waits for a rank to be done with our window; returns whether its copy worked.

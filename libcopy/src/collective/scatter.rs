@@ -2,6 +2,7 @@
 
 //! Scatter: the root's send buffer is opened once, all leaves copy their parts at the same time.
 
+use super::share::{Job, Way};
 use super::{Call, Division, Op, go_words, own_part, parse_go};
 use crate::copy;
 use crate::error::Result;
@@ -45,31 +46,41 @@ pub(super) fn root(
         // for reading only.
         unsafe { team.open_window(kind, base.cast_mut(), send.len(), false) }
     });
+    let mut arrived = Vec::new();
     for rank in team.others() {
         if path(team, rank) != Path::Eager {
-            team.mailbox
+            let header = team
+                .mailbox
                 .expect(Source::One(rank), call(rank), &[Step::Arrive])?;
+            arrived.push((rank, [header.words[0], header.words[1]]));
         }
     }
-    let mut pulling = Vec::new();
+    let mut jobs = Vec::new();
     let mut streams = Vec::new();
-    for rank in team.others() {
-        let Path::Via(kind) = path(team, rank) else {
-            continue;
-        };
+    for (rank, theirs) in arrived {
         let (offset, len) = division.part(rank);
-        let (kind, window) = match (kind, opened) {
-            (TransportKind::Shm, _) | (_, None) => (TransportKind::Shm, [0, 0]),
-            (_, Some(opened)) => opened,
+        let (kind, window) = match (path(team, rank), opened) {
+            (Path::Via(kind), Some(opened)) if kind != TransportKind::Shm => opened,
+            _ => (TransportKind::Shm, [0, 0]),
         };
+        // SAFETY: the part is inside the slice.
+        let base = unsafe { base.add(offset) };
+        team.mailbox.open_claims(rank);
         let words = go_words(kind, window, offset);
         team.mailbox
             .tell(Target::One(rank), Step::Go, call(rank), words)?;
         if kind == TransportKind::Shm {
             // SAFETY: the part is inside the slice, which outlives the stream.
-            streams.push(unsafe { Sending::new(Target::One(rank), base.add(offset), len) });
+            streams.push(unsafe { Sending::new(Target::One(rank), base, len) });
         } else {
-            pulling.push(rank);
+            let base = base.cast_mut();
+            jobs.push(Job {
+                leaf: rank,
+                call: call(rank),
+                window: theirs,
+                base,
+                len,
+            });
         }
     }
     let flow = team.flow(send.len());
@@ -84,14 +95,16 @@ pub(super) fn root(
             }
         }
     }
-    let mut again = Vec::new();
-    for rank in pulling {
-        if !team.reported(rank, call(rank))? {
-            let (offset, len) = division.part(rank);
-            // SAFETY: the part is inside the slice, which outlives the stream.
-            again.push(unsafe { Sending::new(Target::One(rank), base.add(offset), len) });
-        }
-    }
+    let again = match opened {
+        // SAFETY: each job is a part of the slice, which leaves only read.
+        Some((TransportKind::Cma, _)) => unsafe { team.share_as_root(jobs, Way::ToLeaf) }?,
+        _ => team.failed(jobs)?,
+    };
+    let stream = |job: &Job| {
+        // SAFETY: the part is inside the slice, which outlives the stream.
+        unsafe { Sending::new(Target::One(job.leaf), job.base, job.len) }
+    };
+    let mut again: Vec<_> = again.iter().map(stream).collect();
     exchange(&mut team.mailbox, flow, &mut again, &mut [])
 }
 
@@ -104,16 +117,23 @@ pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> 
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, recv.as_mut_ptr()) };
     }
-    team.arrive(root, call)?;
+    team.arrive(root, call, recv.as_ptr())?;
     let header = team.mailbox.expect(source, call, &[Step::Go])?;
     let (kind, window, offset) = parse_go(header.words)?;
     if kind != TransportKind::Shm {
+        let base = recv.as_mut_ptr();
         // SAFETY: the slice is writable for its length.
         let copied = unsafe {
-            team.one_sided(kind)?
-                .pull(root, window, offset, recv.as_mut_ptr(), recv.len())
+            match kind {
+                TransportKind::Cma => team.share_as_leaf(call, window, offset, base, Way::ToLeaf),
+                _ => {
+                    let transport = team.one_sided(kind)?;
+                    let copied = transport.pull(root, window, offset, base, recv.len());
+                    team.report(root, call, copied)
+                }
+            }
         };
-        if team.report(root, call, copied)? {
+        if copied? {
             return Ok(());
         }
     }

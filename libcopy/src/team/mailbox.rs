@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::ring::{ReaderState, WriterState};
 use super::segment::{LINE, Segment};
+use super::sync::Ordering;
 use super::wait::Waiter;
 use crate::collective::{Call, Op};
 use crate::copy;
@@ -171,6 +172,30 @@ impl Mailbox {
         let epoch = self.epoch;
         self.waiter
             .wait(|_| true, || Ok(barrier.passed(epoch).then_some(())))
+    }
+
+    /// Opens the copy that we share with a leaf; before it is told.
+    pub(crate) fn open_claims(&self, leaf: usize) {
+        let claims = &self.segment.claims(self.rank, leaf).0;
+        claims.store(self.sequence << 32, Ordering::Relaxed);
+    }
+
+    /// Claims the next piece of a copy that a root and a leaf share. Whoever claims it copies it;
+    /// a number beyond the last piece means that nothing is left.
+    pub(crate) fn claim(&self, root: usize, leaf: usize) -> Result<usize> {
+        // Relaxed: the bytes are handed over by the messages before and after, not by this.
+        let claimed = self
+            .segment
+            .claims(root, leaf)
+            .0
+            .fetch_add(1, Ordering::Relaxed);
+        if claimed >> 32 != self.sequence & 0xFFFF_FFFF {
+            return Err(Error::Corrupt {
+                what: "a claim",
+                value: claimed,
+            });
+        }
+        Ok((claimed & 0xFFFF_FFFF) as usize)
     }
 
     /// Free bytes towards `to`, without wrapping around.

@@ -106,6 +106,7 @@ struct Plan {
     pair_tails: usize,
     cast_heads: usize,
     cast_tails: usize,
+    claims: usize,
     pair_bytes: usize,
     cast_bytes: usize,
     total: usize,
@@ -126,6 +127,7 @@ impl Plan {
         let pair_tails = place(size * size * counter);
         let cast_heads = place(size * counter);
         let cast_tails = place(size * size * counter);
+        let claims = place(size * size * counter);
         let pair_bytes = place(size * size * pair_ring);
         let cast_bytes = place(size * cast_ring);
         Plan {
@@ -137,6 +139,7 @@ impl Plan {
             pair_tails,
             cast_heads,
             cast_tails,
+            claims,
             pair_bytes,
             cast_bytes,
             total: end,
@@ -447,6 +450,11 @@ impl Segment {
     /// Counter of those that `to` is done with.
     pub(crate) fn cast_tail(&self, from: usize, to: usize) -> &Counter {
         self.counter(self.plan.cast_tails, self.index(from, to))
+    }
+
+    /// Counts the pieces that a root and a leaf have claimed of the copy that they share.
+    pub(crate) fn claims(&self, root: usize, leaf: usize) -> &Counter {
+        self.counter(self.plan.claims, self.index(root, leaf))
     }
 
     /// The ring from one rank to another; [`Self::pair_ring`] bytes that peers may change.
