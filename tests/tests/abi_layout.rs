@@ -89,7 +89,7 @@ fn values_never_change() {
     );
     assert_eq!(
         (MAX_REGION_ID, ATTACH_SHIFT, MAX_REGION_BYTES),
-        ((1 << 23) - 1, 40, 1 << 40)
+        ((1 << 23) - 1, 40, 1 << 39)
     );
     assert_eq!(
         (RIGHT_READ, RIGHT_WRITE, JOIN_BY_FD, JOIN_BY_KEY),
