@@ -2,9 +2,49 @@
 
 //! Moves bytes between the processes of one machine.
 //!
-//! Processes form a [`team::Team`]; its collective operations move data the fastest way there is
-//! on this machine: through the kernel module `/dev/libcopy` (the root's buffer is pinned once,
-//! every leaf copies from it concurrently), through `process_vm_readv`, or through shared memory.
+//! Processes form a [`Team`]; its collective operations move data the fastest way there is on
+//! this machine: through the kernel module `/dev/libcopy` (the root's buffer is pinned once, every
+//! leaf copies from it at the same time), through `process_vm_readv`, or through shared memory.
+//! [`policy`] decides which, `libcopy tune` measures for it, `LIBCOPY_TRANSPORT` overrules it.
+//!
+//! # A broadcast
+//!
+//! A program that starts itself again, once per rank:
+//!
+//! ```no_run
+//! use std::process::Command;
+//!
+//! use libcopy::{Result, Team, team};
+//!
+//! fn main() -> Result<()> {
+//!     if std::env::var_os("LIBCOPY_KEY").is_none() {
+//!         // Or let `libcopy run -n 4 PROGRAM` do this.
+//!         let program = std::env::current_exe().expect("a program has a path");
+//!         let statuses = team::launch(4, |_rank| Command::new(&program))?;
+//!         assert!(statuses.iter().all(|status| status.success()));
+//!         return Ok(());
+//!     }
+//!     let mut team = Team::from_env()?;
+//!     let mut bytes = vec![0u8; 8 << 20];
+//!     if team.rank() == 0 {
+//!         bytes.fill(42);
+//!     }
+//!     team.bcast(&mut bytes, 0)?;
+//!     assert!(bytes.iter().all(|byte| *byte == 42));
+//!
+//!     let mine = [team.rank() as u8; 16];
+//!     let mut all = vec![0u8; 16 * team.size()];
+//!     let is_root = team.rank() == 0;
+//!     team.gather(&mine, is_root.then_some(&mut all[..]), 0)?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Layers
+//!
+//! [`device`] wraps the module's ioctls and can be used alone. [`team`] brings processes together;
+//! [`transport`] moves bytes between two of them; [`collective`] between all. Errors are one enum,
+//! [`Error`]; an operation that fails on one rank fails on all of them, also if a rank is killed.
 
 #[path = "../../kmod/uapi.rs"]
 pub mod uapi;

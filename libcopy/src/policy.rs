@@ -48,10 +48,13 @@ pub struct Policy {
     pub chunk: u64,
     /// The same where ranks outnumber processors, and every hand-over is a context switch.
     pub chunk_crowded: u64,
-    /// From this size on, bytes received through shared memory bypass the cache.
+    /// From this size on, counting what all ranks receive, bytes received through shared memory
+    /// bypass the cache.
     pub nontemporal_min: u64,
     /// Bytes of the ring through which a rank broadcasts; a power of two.
     pub cast_ring: u64,
+    /// The same where ranks outnumber processors: the more fits, the fewer context switches.
+    pub cast_ring_crowded: u64,
     /// Microseconds to spin before sleeping; decided by the number of ranks if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spin_us: Option<u64>,
@@ -88,16 +91,13 @@ impl Policy {
             from,
             prefer: prefer.to_vec(),
         };
+        // With CMA, root and leaf share one copy, which beats two from some size on. In a crowd a
+        // broadcast through the ring wins: it needs a system call for no leaf.
+        let small = band(0, &[Kmod, Shm, Cma]);
+        let both = vec![small.clone(), band(128 << 10, &[Kmod, Cma, Shm])];
         let bands = Bands {
-            // With CMA, root and leaf share one copy, which beats two from some size on.
-            spacious: vec![
-                band(0, &[Kmod, Shm, Cma]),
-                band(128 << 10, &[Kmod, Cma, Shm]),
-            ],
-            crowded: vec![
-                band(0, &[Kmod, Shm, Cma]),
-                band(128 << 10, &[Kmod, Cma, Shm]),
-            ],
+            spacious: both.clone(),
+            crowded: both,
         };
         Policy {
             eager_max: 8 << 10,
@@ -107,9 +107,13 @@ impl Policy {
             cast_ring: (topology.l2 as u64 / 2)
                 .next_power_of_two()
                 .clamp(128 << 10, 1 << 20),
+            cast_ring_crowded: 2 << 20,
             spin_us: None,
             transport: None,
-            bcast: bands.clone(),
+            bcast: Bands {
+                crowded: vec![small],
+                ..bands.clone()
+            },
             gather: bands.clone(),
             scatter: bands.clone(),
             allgather: bands,
@@ -135,7 +139,10 @@ impl Policy {
             policy.chunk_crowded = policy.chunk;
         }
         set(&config::NONTEMPORAL_MIN, &mut policy.nontemporal_min)?;
-        set(&config::SHM_RING, &mut policy.cast_ring)?;
+        if config::SHM_RING.value().is_some() {
+            set(&config::SHM_RING, &mut policy.cast_ring)?;
+            policy.cast_ring_crowded = policy.cast_ring;
+        }
         if let Some(spin) = config::SPIN.parse("a number of microseconds")? {
             policy.spin_us = Some(spin);
         }
@@ -147,14 +154,17 @@ impl Policy {
 
     /// Refuses values that would not work.
     pub(crate) fn checked(mut self) -> Result<Self> {
-        if !(4096..=1 << 30).contains(&self.cast_ring) || !self.cast_ring.is_power_of_two() {
-            return Err(Error::argument(
-                "the broadcast ring",
-                format!("{} bytes", self.cast_ring),
-                "a power of two from 4K to 1G",
-            ));
+        for ring in [self.cast_ring, self.cast_ring_crowded] {
+            if !(4096..=1 << 30).contains(&ring) || !ring.is_power_of_two() {
+                let allowed = "a power of two from 4K to 1G";
+                return Err(Error::argument("the broadcast ring", ring, allowed));
+            }
         }
-        for chunk in [&mut self.chunk, &mut self.chunk_crowded] {
+        let rings = [self.cast_ring, self.cast_ring_crowded];
+        for (chunk, ring) in [&mut self.chunk, &mut self.chunk_crowded]
+            .into_iter()
+            .zip(rings)
+        {
             if *chunk < 64 {
                 return Err(Error::argument(
                     "the chunk",
@@ -163,7 +173,7 @@ impl Policy {
                 ));
             }
             // Chunks are whole cache lines, and two of them must be in flight.
-            *chunk = (*chunk - *chunk % 64).min(self.cast_ring / 2);
+            *chunk = (*chunk - *chunk % 64).min(ring / 2);
         }
         for op in Op::ALL {
             for crowded in [false, true] {
@@ -258,7 +268,7 @@ impl Policy {
         }) as usize
     }
 
-    /// Whether received bytes should bypass the cache.
+    /// Whether received bytes should bypass the cache; `bytes` is what all ranks receive.
     pub(crate) fn streaming(&self, bytes: usize) -> bool {
         bytes as u64 >= self.nontemporal_min
     }
@@ -267,9 +277,18 @@ impl Policy {
         self.spin_us.map(Duration::from_micros)
     }
 
+    /// Bytes of the ring from one rank to all; rank 0 decides before it knows the others.
+    pub(crate) fn cast_ring(&self, size: usize, cpus: usize) -> usize {
+        (if size > cpus {
+            self.cast_ring_crowded
+        } else {
+            self.cast_ring
+        }) as usize
+    }
+
     /// Bytes of the ring between two ranks: there are as many as pairs of ranks.
     pub(crate) fn pair_ring(&self, size: usize) -> usize {
-        let share = (32 << 20) / (size * size);
+        let share = (16 << 20) / (size * size);
         let ring = if share.is_power_of_two() {
             share
         } else {
@@ -282,12 +301,13 @@ impl Policy {
     pub fn table(&self) -> String {
         let mut table = format!(
             "eager up to {}; shared memory in chunks of {} ({} if crowded), around the cache from \
-             {}; broadcast ring {}\n",
+             {}; broadcast ring {} ({} if crowded)\n",
             bytes(self.eager_max),
             bytes(self.chunk),
             bytes(self.chunk_crowded),
             bytes(self.nontemporal_min),
             bytes(self.cast_ring),
+            bytes(self.cast_ring_crowded),
         );
         if let Some(kind) = self.transport {
             let _ = writeln!(table, "everything that is not eager: {kind}");
@@ -331,6 +351,7 @@ impl Policy {
             self.cast_ring,
             self.spin_us.map_or(u64::MAX, |us| us.min(u64::MAX - 1)),
             self.transport.map_or(0, TransportKind::number),
+            self.cast_ring_crowded,
         ];
         words[..scalars.len()].copy_from_slice(&scalars);
         let mut slots = words[8..].chunks_exact_mut(MAX_BANDS);
@@ -358,6 +379,7 @@ impl Policy {
         policy.cast_ring = words[4];
         policy.spin_us = (words[5] != u64::MAX).then_some(words[5]);
         policy.transport = TransportKind::from_number(words[6]);
+        policy.cast_ring_crowded = words[7];
         let mut slots = words[8..].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {

@@ -350,7 +350,7 @@ fn rank_measures(
             if around * MARGIN > cached {
                 break;
             }
-            from = size as u64;
+            from = (size * ranks) as u64;
         }
         team.try_policy(|policy| policy.nontemporal_min = from)?;
         say(format!("nontemporal {from}"))?;

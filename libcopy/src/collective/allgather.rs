@@ -37,7 +37,7 @@ pub(super) fn run(
         .map(|rank| division.part(rank).1)
         .max()
         .unwrap_or(0);
-    let flow = team.flow(recv.len());
+    let flow = team.flow(recv.len().saturating_mul(team.size()));
     let keep_own = |flow: Flow| {
         if own.is_some() {
             // SAFETY: our part is inside the buffer, and `own` is borrowed, so it is elsewhere.

@@ -39,7 +39,7 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
                 TransportKind::Cma => unsafe { team.share_as_root(jobs, Way::ToLeaf) }?,
                 _ => team.failed(jobs)?,
             };
-            let flow = team.flow(bytes.len());
+            let flow = team.flow(bytes.len().saturating_mul(team.size()));
             for job in again {
                 let target = Target::One(job.leaf);
                 // SAFETY: the slice outlives the stream.
@@ -74,7 +74,7 @@ fn arrivals(team: &mut Team, call: Call, bytes: &[u8]) -> Result<Vec<Job>> {
 /// Through shared memory. The last chunk is kept back until all leaves turned out to mean this
 /// very operation: a leaf that has everything may return, and must not if another cannot.
 fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
-    let flow = team.flow(bytes.len());
+    let flow = team.flow(bytes.len().saturating_mul(team.size()));
     let words = go_words(TransportKind::Shm, [0, 0], 0);
     team.mailbox.announce(Target::All, Step::Go, call, words)?;
     // SAFETY: the slice outlives the stream.
@@ -96,7 +96,7 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
     team.arrive(root, call, bytes.as_ptr())?;
     let header = team.mailbox.expect(source, call, &[Step::Go])?;
     let (kind, window, offset) = parse_go(header.words)?;
-    let flow = team.flow(bytes.len());
+    let flow = team.flow(bytes.len().saturating_mul(team.size()));
     let mut source = source;
     if kind != TransportKind::Shm {
         let base = bytes.as_mut_ptr();

@@ -128,7 +128,7 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
     let Path::Via(planned) = team.path(Op::Gather, send.len()) else {
         return team.mailbox.send(Target::One(root), call, send);
     };
-    let flow = team.flow(send.len());
+    let flow = team.flow(send.len().saturating_mul(team.size()));
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::One(root), send.as_ptr(), send.len()) };
     team.arrive(root, call, send.as_ptr())?;

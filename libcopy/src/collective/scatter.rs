@@ -137,7 +137,7 @@ pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> 
             return Ok(());
         }
     }
-    let flow = team.flow(recv.len());
+    let flow = team.flow(recv.len().saturating_mul(team.size()));
     // SAFETY: the slice outlives the stream.
     let stream = unsafe { Receiving::new(source, recv.as_mut_ptr(), recv.len()) };
     stream.run(&mut team.mailbox, flow)

@@ -108,9 +108,14 @@ impl Team {
         let deadline = started + patience.unwrap_or(Duration::from_secs(30));
         let directory = PathBuf::from(config::SHM_DIR.or_default());
         let policy = policy.checked()?;
+        let cpus: u32 = crate::topology::affinity()
+            .iter()
+            .map(|word| word.count_ones())
+            .sum();
+        let cpus = cpus.max(Topology::read().cpus.len() as u32);
         let blueprint = Blueprint {
             pair_ring: policy.pair_ring(size),
-            cast_ring: policy.cast_ring as usize,
+            cast_ring: policy.cast_ring(size, cpus as usize),
             policy: policy.to_words(),
         };
         let segment = Segment::open(&directory, key, rank, size, &blueprint, deadline)?;
@@ -286,7 +291,7 @@ impl Team {
         }
     }
 
-    /// How shared memory hands over a message of `len` bytes.
+    /// How shared memory hands over a message, of which all ranks together receive `len` bytes.
     pub(crate) fn flow(&self, len: usize) -> Flow {
         Flow {
             chunk: self.policy.chunk(self.crowded),
