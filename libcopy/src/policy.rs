@@ -55,6 +55,9 @@ pub struct Policy {
     pub cast_ring: u64,
     /// The same where ranks outnumber processors: the more fits, the fewer context switches.
     pub cast_ring_crowded: u64,
+    /// From this size on, root and leaf share a copy through the module; below, and where ranks
+    /// outnumber processors, the leaf copies alone, which saves opening its buffer as well.
+    pub share_min: u64,
     /// Microseconds to spin before sleeping; decided by the number of ranks if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spin_us: Option<u64>,
@@ -83,6 +86,11 @@ pub enum Path {
 /// Bands that fit into the words for one operation and one kind of machine.
 pub(crate) const MAX_BANDS: usize = 4;
 
+/// The word behind the bands.
+const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
+
+const _: () = assert!(SHARE_WORD < POLICY_WORDS);
+
 impl Policy {
     /// Values for a machine that was not measured.
     pub fn built_in(topology: &Topology) -> Self {
@@ -108,6 +116,7 @@ impl Policy {
                 .next_power_of_two()
                 .clamp(128 << 10, 1 << 20),
             cast_ring_crowded: 2 << 20,
+            share_min: 64 << 10,
             spin_us: None,
             transport: None,
             bcast: Bands {
@@ -268,6 +277,11 @@ impl Policy {
         }) as usize
     }
 
+    /// Whether root and leaf share a copy of this size through a transport that both must open.
+    pub(crate) fn shares(&self, bytes: u64, crowded: bool) -> bool {
+        !crowded && bytes >= self.share_min
+    }
+
     /// Whether received bytes should bypass the cache; `bytes` is what all ranks receive.
     pub(crate) fn streaming(&self, bytes: usize) -> bool {
         bytes as u64 >= self.nontemporal_min
@@ -308,6 +322,11 @@ impl Policy {
             bytes(self.nontemporal_min),
             bytes(self.cast_ring),
             bytes(self.cast_ring_crowded),
+        );
+        let _ = writeln!(
+            table,
+            "root and leaf share copies through the module from {}",
+            bytes(self.share_min)
         );
         if let Some(kind) = self.transport {
             let _ = writeln!(table, "everything that is not eager: {kind}");
@@ -354,7 +373,8 @@ impl Policy {
             self.cast_ring_crowded,
         ];
         words[..scalars.len()].copy_from_slice(&scalars);
-        let mut slots = words[8..].chunks_exact_mut(MAX_BANDS);
+        words[SHARE_WORD] = self.share_min;
+        let mut slots = words[8..SHARE_WORD].chunks_exact_mut(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
                 for (slot, band) in slots.iter_mut().zip(self.bands(op, crowded)) {
@@ -380,7 +400,8 @@ impl Policy {
         policy.spin_us = (words[5] != u64::MAX).then_some(words[5]);
         policy.transport = TransportKind::from_number(words[6]);
         policy.cast_ring_crowded = words[7];
-        let mut slots = words[8..].chunks_exact(MAX_BANDS);
+        policy.share_min = words[SHARE_WORD];
+        let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
                 let band = |slot: &u64| Band {
@@ -439,7 +460,6 @@ mod tests {
             ],
         );
         assert_eq!(Policy::from_words(policy.to_words()).unwrap(), policy);
-        assert!(8 + 2 * Op::ALL.len() * MAX_BANDS <= POLICY_WORDS);
     }
 
     #[test]

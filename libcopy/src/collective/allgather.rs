@@ -2,7 +2,8 @@
 
 //! Allgather: everybody opens its part, everybody copies from everybody else.
 
-use super::{Call, Division, Op, go_words, own_part, parse_go};
+use super::share::Go;
+use super::{Call, Division, Op, own_part};
 use crate::copy;
 use crate::error::Result;
 use crate::policy::Path;
@@ -77,7 +78,14 @@ pub(super) fn run(
                 opened = unsafe { team.open_window(kind, mine.cast_mut(), own_len, false) };
             }
             // Everybody hears what everybody could open, so all decide alike.
-            let words = go_words(opened.0, opened.1, 0);
+            let (kind, window) = opened;
+            let words = Go {
+                kind,
+                window,
+                offset: 0,
+                shared: false,
+            }
+            .to_words();
             team.mailbox.tell(Target::All, Step::Go, call(me), words)?;
             let mut windows = Vec::with_capacity(team.size());
             let mut streaming = opened.0 == TransportKind::Shm;
@@ -85,7 +93,7 @@ pub(super) fn run(
                 let header = team
                     .mailbox
                     .expect(Source::Cast(rank), call(rank), &[Step::Go])?;
-                let (kind, window, _) = parse_go(header.words)?;
+                let Go { kind, window, .. } = Go::from_words(header.words)?;
                 streaming |= kind == TransportKind::Shm;
                 windows.push((rank, kind, window));
             }

@@ -2,8 +2,8 @@
 
 //! Broadcast: the root's buffer is opened once, all leaves copy from it at the same time.
 
-use super::share::{Job, Way};
-use super::{Call, Op, go_words, parse_go};
+use super::share::{Go, Job, Way};
+use super::{Call, Op};
 use crate::error::Result;
 use crate::policy::Path;
 use crate::team::Team;
@@ -32,13 +32,17 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
             for job in &jobs {
                 team.mailbox.open_claims(job.leaf);
             }
-            let words = go_words(kind, window, 0);
-            team.mailbox.tell(Target::All, Step::Go, call, words)?;
-            let again = match kind {
-                // SAFETY: each job is the whole slice, which leaves only read.
-                TransportKind::Cma => unsafe { team.share_as_root(jobs, Way::ToLeaf) }?,
-                _ => team.failed(jobs)?,
+            let shared = jobs.iter().all(|job| job.shareable(kind));
+            let go = Go {
+                kind,
+                window,
+                offset: 0,
+                shared,
             };
+            team.mailbox
+                .tell(Target::All, Step::Go, call, go.to_words())?;
+            // SAFETY: each job is the whole slice, which this way is only read.
+            let again = unsafe { team.copy_as_root(kind, jobs, Way::ToLeaf, shared) }?;
             let flow = team.flow(bytes.len().saturating_mul(team.size()));
             for job in again {
                 let target = Target::One(job.leaf);
@@ -58,15 +62,8 @@ fn arrivals(team: &mut Team, call: Call, bytes: &[u8]) -> Result<Vec<Job>> {
         let header = team
             .mailbox
             .expect(Source::One(leaf), call, &[Step::Arrive])?;
-        let window = [header.words[0], header.words[1]];
         let (base, len) = (bytes.as_ptr().cast_mut(), bytes.len());
-        jobs.push(Job {
-            leaf,
-            call,
-            window,
-            base,
-            len,
-        });
+        jobs.push(Job::new(leaf, &header, base, len));
     }
     Ok(jobs)
 }
@@ -75,7 +72,7 @@ fn arrivals(team: &mut Team, call: Call, bytes: &[u8]) -> Result<Vec<Job>> {
 /// very operation: a leaf that has everything may return, and must not if another cannot.
 fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
     let flow = team.flow(bytes.len().saturating_mul(team.size()));
-    let words = go_words(TransportKind::Shm, [0, 0], 0);
+    let words = Go::STREAM.to_words();
     team.mailbox.announce(Target::All, Step::Go, call, words)?;
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::All, bytes.as_ptr(), bytes.len()) };
@@ -93,29 +90,20 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, bytes.as_mut_ptr()) };
     }
-    team.arrive(root, call, bytes.as_ptr())?;
+    // SAFETY: the slice is borrowed mutably until the end of this function, by which the root is
+    // done with it; an error breaks the team.
+    unsafe { team.arrive(call, bytes.as_mut_ptr(), Way::ToLeaf) }?;
     let header = team.mailbox.expect(source, call, &[Step::Go])?;
-    let (kind, window, offset) = parse_go(header.words)?;
-    let flow = team.flow(bytes.len().saturating_mul(team.size()));
+    let go = Go::from_words(header.words)?;
     let mut source = source;
-    if kind != TransportKind::Shm {
-        let base = bytes.as_mut_ptr();
+    if go.kind != TransportKind::Shm {
         // SAFETY: the slice is writable for its length.
-        let copied = unsafe {
-            match kind {
-                TransportKind::Cma => team.share_as_leaf(call, window, offset, base, Way::ToLeaf),
-                _ => {
-                    let transport = team.one_sided(kind)?;
-                    let copied = transport.pull(root, window, offset, base, bytes.len());
-                    team.report(root, call, copied)
-                }
-            }
-        };
-        if copied? {
+        if unsafe { team.copy_as_leaf(call, go, bytes.as_mut_ptr(), Way::ToLeaf) }? {
             return Ok(());
         }
         source = Source::One(root);
     }
+    let flow = team.flow(bytes.len().saturating_mul(team.size()));
     // SAFETY: the slice outlives the stream.
     let stream = unsafe { Receiving::new(source, bytes.as_mut_ptr(), bytes.len()) };
     stream.run(&mut team.mailbox, flow)

@@ -2,8 +2,8 @@
 
 //! Gather: the root's receive buffer is opened once, all leaves copy into it at the same time.
 
-use super::share::{Job, Way};
-use super::{Call, Division, Op, go_words, own_part, parse_go};
+use super::share::{Go, Job, Way};
+use super::{Call, Division, Op, own_part};
 use crate::copy;
 use crate::error::Result;
 use crate::policy::Path;
@@ -57,37 +57,46 @@ pub(super) fn root(
         if step == Step::Message {
             eager.push((rank, header));
         } else {
-            arrived.push((rank, [header.words[0], header.words[1]]));
+            arrived.push((rank, header));
         }
     }
-    let mut jobs = Vec::new();
-    let mut streams = Vec::new();
-    for (rank, theirs) in arrived {
-        let (offset, len) = division.part(rank);
-        let (kind, window) = match (path(team, rank), opened) {
+    let mut plans = Vec::new();
+    for (rank, arrival) in &arrived {
+        let (offset, len) = division.part(*rank);
+        // SAFETY: the part is inside the buffer.
+        let to = unsafe { base.add(offset) };
+        let way = match (path(team, *rank), opened) {
             (Path::Via(kind), Some(opened)) if kind != TransportKind::Shm => opened,
             _ => (TransportKind::Shm, [0, 0]),
         };
-        // SAFETY: the part is inside the buffer.
-        let base = unsafe { base.add(offset) };
+        plans.push((way, offset, Job::new(*rank, arrival, to, len)));
+    }
+    // All leaves of a window share their copies with us, or none does.
+    let kind = opened.map_or(TransportKind::Shm, |(kind, _)| kind);
+    let shared = plans
+        .iter()
+        .all(|((k, _), _, job)| *k != kind || job.shareable(kind));
+    let mut jobs = Vec::new();
+    let mut streams = Vec::new();
+    for ((kind, window), offset, job) in plans {
+        let (rank, to, len) = (job.leaf, job.base, job.len);
+        let go = match kind {
+            TransportKind::Shm => Go::STREAM,
+            kind => Go {
+                kind,
+                window,
+                offset: offset as u64,
+                shared,
+            },
+        };
         team.mailbox.open_claims(rank);
-        team.mailbox.tell(
-            Target::One(rank),
-            Step::Go,
-            call(rank),
-            go_words(kind, window, offset),
-        )?;
+        team.mailbox
+            .tell(Target::One(rank), Step::Go, job.call, go.to_words())?;
         if kind == TransportKind::Shm {
             // SAFETY: the part is inside the buffer, which outlives the stream.
-            streams.push(unsafe { Receiving::new(Source::One(rank), base, len) });
+            streams.push(unsafe { Receiving::new(Source::One(rank), to, len) });
         } else {
-            jobs.push(Job {
-                leaf: rank,
-                call: call(rank),
-                window: theirs,
-                base,
-                len,
-            });
+            jobs.push(job);
         }
     }
     for (rank, header) in eager {
@@ -109,11 +118,8 @@ pub(super) fn root(
             }
         }
     }
-    let again = match opened {
-        // SAFETY: each job is a part of the buffer, which is borrowed mutably.
-        Some((TransportKind::Cma, _)) => unsafe { team.share_as_root(jobs, Way::ToRoot) }?,
-        _ => team.failed(jobs)?,
-    };
+    // SAFETY: each job is a part of the buffer, which is borrowed for as long as this takes.
+    let again = unsafe { team.copy_as_root(kind, jobs, Way::ToRoot, shared) }?;
     let stream = |job: &Job| {
         // SAFETY: the part is inside the buffer, which outlives the stream.
         unsafe { Receiving::new(Source::One(job.leaf), job.base, job.len) }
@@ -131,27 +137,18 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
     let flow = team.flow(send.len().saturating_mul(team.size()));
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::One(root), send.as_ptr(), send.len()) };
-    team.arrive(root, call, send.as_ptr())?;
+    // SAFETY: the slice is borrowed until the end of this function, by which the root is done with
+    // it; an error breaks the team.
+    unsafe { team.arrive(call, send.as_ptr().cast_mut(), Way::ToRoot) }?;
     if planned == TransportKind::Shm {
         // The root cannot choose another way, so what fits into the ring can go now.
         while stream.step(&mut team.mailbox, flow)? {}
     }
     let header = team.mailbox.expect(Source::One(root), call, &[Step::Go])?;
-    let (kind, window, offset) = parse_go(header.words)?;
-    if kind != TransportKind::Shm {
-        let base = send.as_ptr().cast_mut();
-        // SAFETY: the slice is readable for its length, and this way is only read.
-        let copied = unsafe {
-            match kind {
-                TransportKind::Cma => team.share_as_leaf(call, window, offset, base, Way::ToRoot),
-                _ => {
-                    let transport = team.one_sided(kind)?;
-                    let copied = transport.push(root, window, offset, base, send.len());
-                    team.report(root, call, copied)
-                }
-            }
-        };
-        if copied? {
+    let go = Go::from_words(header.words)?;
+    if go.kind != TransportKind::Shm {
+        // SAFETY: the slice is as long as the call says, and this way is only read.
+        if unsafe { team.copy_as_leaf(call, go, send.as_ptr().cast_mut(), Way::ToRoot) }? {
             return Ok(());
         }
     }

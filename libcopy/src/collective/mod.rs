@@ -20,9 +20,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::team::Team;
-use crate::team::mailbox::{Source, Step, Target};
-use crate::transport::{TransportKind, Window};
-use share::Job;
+use crate::transport::TransportKind;
 
 /// The operations that move data, and the one that does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -413,59 +411,10 @@ fn own_part(send: usize, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Says which way the bytes go: transport, window, and the offset in it.
-fn go_words(kind: TransportKind, window: Window, offset: usize) -> [u64; 6] {
-    [kind.number(), window[0], window[1], offset as u64, 0, 0]
-}
-
-fn parse_go(words: [u64; 6]) -> Result<(TransportKind, Window, u64)> {
-    let kind = TransportKind::from_number(words[0]).ok_or(Error::Corrupt {
-        what: "a transport",
-        value: words[0],
-    })?;
-    Ok((kind, [words[1], words[2]], words[3]))
-}
-
 impl Team {
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let me = self.rank();
         (0..self.size()).filter(move |rank| *rank != me)
-    }
-
-    /// Tells the root that we are here, and where our bytes are or go, in case it can help.
-    fn arrive(&mut self, root: usize, call: Call, base: *const u8) -> Result<()> {
-        let words = [base as u64, call.len, 0, 0, 0, 0];
-        self.mailbox
-            .tell(Target::One(root), Step::Arrive, call, words)
-    }
-
-    /// Tells the owner of a window that we are done with it, or that it must stream to us or
-    /// from us since the copy failed. Returns whether it worked.
-    fn report(&mut self, owner: usize, call: Call, copied: Result<()>) -> Result<bool> {
-        let failed = copied.is_err();
-        let words = [u64::from(failed), 0, 0, 0, 0, 0];
-        self.mailbox
-            .tell(Target::One(owner), Step::Done, call, words)?;
-        Ok(!failed)
-    }
-
-    /// Waits for all leaves to be done with our window; returns the jobs whose copy failed.
-    fn failed(&mut self, jobs: Vec<Job>) -> Result<Vec<Job>> {
-        let mut failed = Vec::new();
-        for job in jobs {
-            if !self.reported(job.leaf, job.call)? {
-                failed.push(job);
-            }
-        }
-        Ok(failed)
-    }
-
-    /// Waits for a rank to be done with our window; returns whether its copy worked.
-    fn reported(&mut self, rank: usize, call: Call) -> Result<bool> {
-        let header = self
-            .mailbox
-            .expect(Source::One(rank), call, &[Step::Done])?;
-        Ok(header.words[0] == 0)
     }
 }
 

@@ -2,8 +2,8 @@
 
 //! Scatter: the root's send buffer is opened once, all leaves copy their parts at the same time.
 
-use super::share::{Job, Way};
-use super::{Call, Division, Op, go_words, own_part, parse_go};
+use super::share::{Go, Job, Way};
+use super::{Call, Division, Op, own_part};
 use crate::copy;
 use crate::error::Result;
 use crate::policy::Path;
@@ -52,35 +52,46 @@ pub(super) fn root(
             let header = team
                 .mailbox
                 .expect(Source::One(rank), call(rank), &[Step::Arrive])?;
-            arrived.push((rank, [header.words[0], header.words[1]]));
+            arrived.push((rank, header));
         }
     }
-    let mut jobs = Vec::new();
-    let mut streams = Vec::new();
-    for (rank, theirs) in arrived {
-        let (offset, len) = division.part(rank);
-        let (kind, window) = match (path(team, rank), opened) {
+    let mut plans = Vec::new();
+    for (rank, arrival) in &arrived {
+        let (offset, len) = division.part(*rank);
+        // SAFETY: the part is inside the buffer.
+        let to = unsafe { base.add(offset) };
+        let way = match (path(team, *rank), opened) {
             (Path::Via(kind), Some(opened)) if kind != TransportKind::Shm => opened,
             _ => (TransportKind::Shm, [0, 0]),
         };
-        // SAFETY: the part is inside the slice.
-        let base = unsafe { base.add(offset) };
+        plans.push((way, offset, Job::new(*rank, arrival, to.cast_mut(), len)));
+    }
+    // All leaves of a window share their copies with us, or none does.
+    let kind = opened.map_or(TransportKind::Shm, |(kind, _)| kind);
+    let shared = plans
+        .iter()
+        .all(|((k, _), _, job)| *k != kind || job.shareable(kind));
+    let mut jobs = Vec::new();
+    let mut streams = Vec::new();
+    for ((kind, window), offset, job) in plans {
+        let (rank, to, len) = (job.leaf, job.base, job.len);
+        let go = match kind {
+            TransportKind::Shm => Go::STREAM,
+            kind => Go {
+                kind,
+                window,
+                offset: offset as u64,
+                shared,
+            },
+        };
         team.mailbox.open_claims(rank);
-        let words = go_words(kind, window, offset);
         team.mailbox
-            .tell(Target::One(rank), Step::Go, call(rank), words)?;
+            .tell(Target::One(rank), Step::Go, job.call, go.to_words())?;
         if kind == TransportKind::Shm {
-            // SAFETY: the part is inside the slice, which outlives the stream.
-            streams.push(unsafe { Sending::new(Target::One(rank), base, len) });
+            // SAFETY: the part is inside the buffer, which outlives the stream.
+            streams.push(unsafe { Sending::new(Target::One(rank), to, len) });
         } else {
-            let base = base.cast_mut();
-            jobs.push(Job {
-                leaf: rank,
-                call: call(rank),
-                window: theirs,
-                base,
-                len,
-            });
+            jobs.push(job);
         }
     }
     let flow = team.flow(send.len());
@@ -95,11 +106,8 @@ pub(super) fn root(
             }
         }
     }
-    let again = match opened {
-        // SAFETY: each job is a part of the slice, which leaves only read.
-        Some((TransportKind::Cma, _)) => unsafe { team.share_as_root(jobs, Way::ToLeaf) }?,
-        _ => team.failed(jobs)?,
-    };
+    // SAFETY: each job is a part of the buffer, which is borrowed for as long as this takes.
+    let again = unsafe { team.copy_as_root(kind, jobs, Way::ToLeaf, shared) }?;
     let stream = |job: &Job| {
         // SAFETY: the part is inside the slice, which outlives the stream.
         unsafe { Sending::new(Target::One(job.leaf), job.base, job.len) }
@@ -117,23 +125,14 @@ pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> 
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, recv.as_mut_ptr()) };
     }
-    team.arrive(root, call, recv.as_ptr())?;
+    // SAFETY: the slice is borrowed until the end of this function, by which the root is done with
+    // it; an error breaks the team.
+    unsafe { team.arrive(call, recv.as_mut_ptr(), Way::ToLeaf) }?;
     let header = team.mailbox.expect(source, call, &[Step::Go])?;
-    let (kind, window, offset) = parse_go(header.words)?;
-    if kind != TransportKind::Shm {
-        let base = recv.as_mut_ptr();
-        // SAFETY: the slice is writable for its length.
-        let copied = unsafe {
-            match kind {
-                TransportKind::Cma => team.share_as_leaf(call, window, offset, base, Way::ToLeaf),
-                _ => {
-                    let transport = team.one_sided(kind)?;
-                    let copied = transport.pull(root, window, offset, base, recv.len());
-                    team.report(root, call, copied)
-                }
-            }
-        };
-        if copied? {
+    let go = Go::from_words(header.words)?;
+    if go.kind != TransportKind::Shm {
+        // SAFETY: the slice is as long as the call says, and writable.
+        if unsafe { team.copy_as_leaf(call, go, recv.as_mut_ptr(), Way::ToLeaf) }? {
             return Ok(());
         }
     }

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! One copy, two workers: with CMA, either side can reach the other's memory, so the root does
-//! not wait idly while a leaf copies. Both claim pieces from one counter until none is left; the
-//! faster one does more, and if one of them has no processor, the other does all.
+//! One copy, two workers: where either side can reach the other's memory, the root does not wait
+//! idly while a leaf copies. Both claim pieces from one counter until none is left; the faster one
+//! does more, and if one of them has no processor, the other does all.
+//!
+//! CMA reaches every address at no cost. Through the module a leaf has to open its buffer for
+//! that, so it does only where the policy says that it pays; otherwise it copies alone.
 
 use super::{Call, Team};
-use crate::error::Result;
-use crate::team::mailbox::{Source, Step, Target};
+use crate::error::{Error, Result};
+use crate::policy::Path;
+use crate::team::mailbox::{Header, Source, Step, Target};
 use crate::transport::{TransportKind, Window};
 
 /// Which way the bytes go.
@@ -18,16 +22,97 @@ pub(super) enum Way {
     ToRoot,
 }
 
+/// How the bytes go, as the root tells a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Go {
+    pub(super) kind: TransportKind,
+    /// The root's memory, and where in it the leaf's part starts.
+    pub(super) window: Window,
+    pub(super) offset: u64,
+    /// Whether the root takes part in the copy.
+    pub(super) shared: bool,
+}
+
+impl Go {
+    /// Through shared memory.
+    pub(super) const STREAM: Go = Go {
+        kind: TransportKind::Shm,
+        window: [0, 0],
+        offset: 0,
+        shared: false,
+    };
+
+    pub(super) fn to_words(self) -> [u64; 6] {
+        let [a, b] = self.window;
+        [
+            self.kind.number(),
+            a,
+            b,
+            self.offset,
+            u64::from(self.shared),
+            0,
+        ]
+    }
+
+    pub(super) fn from_words([kind, a, b, offset, shared, _]: [u64; 6]) -> Result<Self> {
+        let corrupt = Error::Corrupt {
+            what: "a transport",
+            value: kind,
+        };
+        let kind = TransportKind::from_number(kind).ok_or(corrupt)?;
+        Ok(Go {
+            kind,
+            window: [a, b],
+            offset,
+            shared: shared != 0,
+        })
+    }
+}
+
 /// The root's view of what it shares with a leaf.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) leaf: usize,
     pub(super) call: Call,
-    /// The leaf's memory, as its arrival told.
-    pub(super) window: Window,
+    /// Where CMA finds the leaf's memory.
+    address: Window,
+    /// The leaf's region, if it opened one.
+    region: Option<Window>,
     /// The root's memory.
     pub(super) base: *mut u8,
     pub(super) len: usize,
+}
+
+impl Job {
+    /// From what a leaf told when it arrived.
+    pub(super) fn new(leaf: usize, arrival: &Header, base: *mut u8, len: usize) -> Self {
+        let [address, size, region, ..] = arrival.words;
+        let region = (region != 0).then_some([region, 0]);
+        Job {
+            leaf,
+            call: arrival.call,
+            address: [address, size],
+            region,
+            base,
+            len,
+        }
+    }
+
+    /// Whether the root can reach the leaf's memory through `kind`.
+    pub(super) fn shareable(&self, kind: TransportKind) -> bool {
+        match kind {
+            TransportKind::Kmod => self.region.is_some(),
+            TransportKind::Cma => true,
+            TransportKind::Shm => false,
+        }
+    }
+
+    fn window(&self, kind: TransportKind) -> Window {
+        match (kind, self.region) {
+            (TransportKind::Kmod, Some(region)) => region,
+            _ => self.address,
+        }
+    }
 }
 
 /// Bytes per piece: large enough for a system call to be worth it, small enough for the two to
@@ -42,16 +127,73 @@ fn range(index: usize, len: usize) -> Option<(usize, usize)> {
 }
 
 impl Team {
-    /// The root's side: helps with all jobs until nothing is left, then makes sure that the
-    /// leaves are done. Returns the jobs whose copy failed on either side.
+    /// Tells the root that we are here and how it can reach our memory, if it is to help.
+    ///
+    /// # Safety
+    ///
+    /// Until the operation is over, `base` is readable for the length of the call, writable if
+    /// the bytes go to the leaf, and used by nobody else.
+    pub(super) unsafe fn arrive(&mut self, call: Call, base: *mut u8, way: Way) -> Result<()> {
+        let mut words = [base as u64, call.len, 0, 0, 0, 0];
+        let len = call.len as usize;
+        if self.path(call.op, len) == Path::Via(TransportKind::Kmod) && self.shares(len) {
+            // SAFETY: the caller's promise.
+            let opened = unsafe { self.open_region(base, len, way == Way::ToLeaf) };
+            words[2] = opened.map_or(0, |window| window[0]);
+        }
+        self.mailbox
+            .tell(Target::One(call.root), Step::Arrive, call, words)
+    }
+
+    /// The root's side of copies that leaves make from or to its window, sharing them if so
+    /// agreed; returns the jobs whose copy failed, when nobody uses the window any more.
     ///
     /// # Safety
     ///
     /// Each job's `base` is readable for `len` bytes, and writable if they go to the root.
-    pub(super) unsafe fn share_as_root(&mut self, jobs: Vec<Job>, way: Way) -> Result<Vec<Job>> {
+    pub(super) unsafe fn copy_as_root(
+        &mut self,
+        kind: TransportKind,
+        jobs: Vec<Job>,
+        way: Way,
+        shared: bool,
+    ) -> Result<Vec<Job>> {
+        let mut failed = vec![false; jobs.len()];
+        if shared {
+            // SAFETY: the caller's promise.
+            unsafe { self.help(kind, &jobs, way, &mut failed) }?;
+            for (job, failed) in jobs.iter().zip(&failed) {
+                let words = [u64::from(*failed), 0, 0, 0, 0, 0];
+                self.mailbox
+                    .tell(Target::One(job.leaf), Step::Done, job.call, words)?;
+            }
+        }
+        let mut again = Vec::new();
+        for (job, failed) in jobs.into_iter().zip(failed) {
+            let header = self
+                .mailbox
+                .expect(Source::One(job.leaf), job.call, &[Step::Done])?;
+            if failed || header.words[0] != 0 {
+                again.push(job);
+            }
+        }
+        Ok(again)
+    }
+
+    /// Claims pieces of all jobs in turn until nothing is left.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Team::copy_as_root`].
+    unsafe fn help(
+        &mut self,
+        kind: TransportKind,
+        jobs: &[Job],
+        way: Way,
+        failed: &mut [bool],
+    ) -> Result<()> {
         let root = self.rank();
         let mut open = vec![true; jobs.len()];
-        let mut failed = vec![false; jobs.len()];
         while open.contains(&true) {
             for (index, job) in jobs.iter().enumerate() {
                 if !open[index] {
@@ -61,13 +203,13 @@ impl Team {
                     open[index] = false;
                     continue;
                 };
-                let cma = self.one_sided(TransportKind::Cma)?;
+                let (transport, window) = (self.one_sided(kind)?, job.window(kind));
                 // SAFETY: the piece is inside what the caller vouches for.
                 let copied = unsafe {
                     let base = job.base.add(start);
                     match way {
-                        Way::ToLeaf => cma.push(job.leaf, job.window, start as u64, base, len),
-                        Way::ToRoot => cma.pull(job.leaf, job.window, start as u64, base, len),
+                        Way::ToLeaf => transport.push(job.leaf, window, start as u64, base, len),
+                        Way::ToRoot => transport.pull(job.leaf, window, start as u64, base, len),
                     }
                 };
                 if copied.is_err() {
@@ -76,54 +218,51 @@ impl Team {
                 }
             }
         }
-        for (job, failed) in jobs.iter().zip(&failed) {
-            let words = [u64::from(*failed), 0, 0, 0, 0, 0];
-            self.mailbox
-                .tell(Target::One(job.leaf), Step::Done, job.call, words)?;
-        }
-        let mut again = Vec::new();
-        for (job, failed) in jobs.into_iter().zip(failed) {
-            if !self.reported(job.leaf, job.call)? || failed {
-                again.push(job);
-            }
-        }
-        Ok(again)
+        Ok(())
     }
 
-    /// The leaf's side; returns whether the copy worked on both sides.
+    /// A leaf's side; returns whether the copy worked, on both sides if it is shared.
     ///
     /// # Safety
     ///
     /// `base` is readable for the length of the call, and writable if the bytes go to the leaf.
-    pub(super) unsafe fn share_as_leaf(
+    pub(super) unsafe fn copy_as_leaf(
         &mut self,
         call: Call,
-        window: Window,
-        offset: u64,
+        go: Go,
         base: *mut u8,
         way: Way,
     ) -> Result<bool> {
-        let (me, len) = (self.rank(), call.len as usize);
+        let (me, root, whole) = (self.rank(), call.root, call.len as usize);
         let mut copied = Ok(());
+        let mut alone = Some((0, whole));
         while copied.is_ok() {
-            let Some((start, n)) = range(self.mailbox.claim(call.root, me)?, len) else {
-                break;
+            let piece = match go.shared {
+                true => range(self.mailbox.claim(root, me)?, whole),
+                false => alone.take(),
             };
-            let cma = self.one_sided(TransportKind::Cma)?;
-            let at = offset + start as u64;
+            let Some((start, len)) = piece else { break };
+            let transport = self.one_sided(go.kind)?;
+            let at = go.offset + start as u64;
             // SAFETY: the piece is inside what the caller vouches for.
             copied = unsafe {
                 match way {
-                    Way::ToLeaf => cma.pull(call.root, window, at, base.add(start), n),
-                    Way::ToRoot => cma.push(call.root, window, at, base.add(start), n),
+                    Way::ToLeaf => transport.pull(root, go.window, at, base.add(start), len),
+                    Way::ToRoot => transport.push(root, go.window, at, base.add(start), len),
                 }
             };
         }
-        let worked = self.report(call.root, call, copied)?;
-        let header = self
-            .mailbox
-            .expect(Source::One(call.root), call, &[Step::Done])?;
-        Ok(worked && header.words[0] == 0)
+        let words = [u64::from(copied.is_err()), 0, 0, 0, 0, 0];
+        self.mailbox
+            .tell(Target::One(root), Step::Done, call, words)?;
+        let mut worked = copied.is_ok();
+        if go.shared {
+            let header = self
+                .mailbox
+                .expect(Source::One(root), call, &[Step::Done])?;
+            worked &= header.words[0] == 0;
+        }
+        Ok(worked)
     }
 }
 

@@ -40,7 +40,7 @@ use sync::Ordering;
 /// one breaks the team for all, since nobody could tell what the others have done; start a new
 /// one. Dropping it leaves the team in good order.
 ///
-/// Usually each rank is a process (see [`launch`]); threads of one process can be ranks as well:
+/// Usually each rank is a process (see [`launch()`]); threads of one process can be ranks as well:
 ///
 /// ```
 /// use libcopy::{Team, TeamKey};
@@ -343,6 +343,27 @@ impl Team {
             }
         }
         (TransportKind::Shm, [0, 0])
+    }
+
+    /// Opens memory to the peers through the module, or not at all.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Transport::open_window`].
+    pub(crate) unsafe fn open_region(
+        &mut self,
+        base: *mut u8,
+        len: usize,
+        writable: bool,
+    ) -> Option<Window> {
+        let kmod = self.kmod.as_mut()?;
+        // SAFETY: the caller's promise.
+        unsafe { kmod.open_window(base, len, writable) }.ok()
+    }
+
+    /// Whether root and leaf share a copy of `len` bytes through the module.
+    pub(crate) fn shares(&self, len: usize) -> bool {
+        self.policy.shares(len as u64, self.crowded)
     }
 
     fn probe_transports(&mut self) -> Result<()> {
