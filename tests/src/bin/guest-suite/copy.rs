@@ -395,16 +395,27 @@ pub struct Long {
 }
 
 impl Long {
-    const CHUNK: usize = 4 << 20;
+    /// Bytes of memory behind each piece.
+    pub const CHUNK: usize = 4 << 20;
+
+    /// Where pieces to copy to start: source and target at the same distance from a huge page's
+    /// start would share the slots of an emulator's translation cache, and crawl.
+    pub const SKEW: usize = 3 * PAGE + 64;
+
+    /// Memory to copy to, and `count` pieces that are all the same 4 MiB of it.
+    pub fn target(count: usize) -> Result<(Map, Vec<Piece>), Errno> {
+        let map = Map::anon(Self::CHUNK + 4 * PAGE)?;
+        map.fill(1);
+        let pieces = vec![map.part(Self::SKEW, Self::CHUNK); count];
+        Ok((map, pieces))
+    }
 
     /// Publishes `mib` MiB; every 4 MiB of it are the same memory.
     pub fn new(device: &Device, mib: usize) -> Outcome<Self> {
         let source = Map::filled(Self::CHUNK, 77)?;
-        let target = Map::anon(Self::CHUNK)?;
-        target.fill(1);
         let count = mib.div_ceil(4);
+        let (target, pieces) = Self::target(count)?;
         let region = device.publish(&vec![source.piece(); count], RIGHT_READ | RIGHT_WRITE)?;
-        let pieces = vec![target.piece(); count];
         Ok(Self {
             source,
             target,
@@ -426,12 +437,12 @@ impl Long {
         }
         device.unpin(probe.id)?;
         let mib = 16.0 * time.as_secs_f64() / took.as_secs_f64();
-        Self::new(device, (mib as usize).clamp(8, 2040))
+        Self::new(device, (mib as usize).clamp(8, 512))
     }
 
     /// The pieces from byte `done` on.
     pub fn rest(&self, done: u64) -> Vec<Piece> {
-        let chunk = self.target.len() as u64;
+        let chunk = Self::CHUNK as u64;
         let mut rest = self.pieces[(done / chunk) as usize..].to_vec();
         if let Some(first) = rest.first_mut() {
             first.base += done % chunk;
@@ -474,7 +485,7 @@ fn interrupted_by_signal(_: &Context) -> Outcome {
         "no signal interrupted a copy of {} MiB",
         long.length >> 20
     );
-    check!(long.target.bytes() == long.source.bytes());
+    check!(long.target.read(Long::SKEW, Long::CHUNK) == long.source.bytes());
     Ok(())
 }
 
@@ -619,7 +630,7 @@ fn caller_unmaps_half_way(_: &Context) -> Outcome {
             std::hint::spin_loop();
         }
         std::thread::sleep(Duration::from_millis(10));
-        long.target.unmap(0, PAGE)?;
+        long.target.unmap(8 * PAGE, PAGE)?;
         match copying
             .join()
             .map_err(|_| "the copying thread panicked".to_owned())?

@@ -18,7 +18,7 @@ use crate::{check, check_eq, check_err, tests};
 
 tests!(death:
     owner_killed, owner_killed_with_shared_file, owner_exits, copied_from_while_killed,
-    copier_killed, nothing_stays_pinned, owner_executes, thread_exits_others_live,
+    copier_killed, killed_while_checking(120), nothing_stays_pinned, owner_executes, thread_exits_others_live,
     owner_in_a_thread_group, child_owns_what_it_publishes, killed_while_publishing,
     killed_while_others_join, creator_killed, storm(900),
 );
@@ -191,17 +191,9 @@ fn copied_from_while_killed(context: &Context) -> Outcome {
         let id = board.await_at_least(0, 1)? as u32;
         let length = board.get(1);
         let start = Instant::now();
-        let whole = Map::anon(4 << 20)?;
-        device.copy(
-            id,
-            COPY_FROM_REGION,
-            0,
-            length,
-            &vec![whole.piece(); (length >> 22) as usize],
-        )?;
+        let (_buffer, pieces) = Long::target((length >> 22) as usize)?;
+        device.copy(id, COPY_FROM_REGION, 0, length, &pieces)?;
         let one_copy = start.elapsed();
-        let buffer = Map::anon(4 << 20)?;
-        let pieces = vec![buffer.piece(); (length >> 22) as usize];
         let answer = std::thread::scope(|scope| {
             let copying = scope.spawn(|| {
                 loop {
@@ -259,6 +251,42 @@ fn copier_killed(context: &Context) -> Outcome {
     // The owner notices nothing.
     device.fetch(long.id, 1000)?;
     device.unpin(long.id)?;
+    Ok(())
+}
+
+/// A peer that dies while it looks whether the owner's memory has changed must not leave the
+/// verdict "changed" behind.
+fn killed_while_checking(context: &Context) -> Outcome {
+    let mut rng = context.rng();
+    let (device, key) = Device::domain()?;
+    let map = Map::filled(4 << 20, 1)?;
+    map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
+    let id = device.publish(&vec![map.piece(); 64], RIGHT_READ)?.id;
+    for round in 0..20 {
+        let board = Board::new()?;
+        let child = Child::spawn(|| {
+            let peer = Device::member(key)?;
+            let buffer = Map::anon(PAGE)?;
+            board.set(0, 1);
+            board.await_at_least(1, 1)?;
+            loop {
+                peer.copy(id, COPY_FROM_REGION, 0, 8, &[buffer.piece()])?;
+            }
+        })?;
+        board.await_at_least(0, 1)?;
+        // Announced as a change, although the page stays: whoever copies next compares them all.
+        map.advise(0, PAGE, libc::MADV_FREE)?;
+        map.write(0, &pattern(1, PAGE));
+        board.set(1, 1);
+        std::thread::sleep(Duration::from_micros(rng.below(30_000)));
+        child.kill()?;
+        let seen = device.fetch(id, PAGE);
+        check!(
+            seen == Ok(pattern(1, PAGE)),
+            "kill {round}: {:?}",
+            seen.err()
+        );
+    }
     Ok(())
 }
 

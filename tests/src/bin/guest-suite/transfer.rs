@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use crate::abi::*;
+use crate::copy::Long;
 use crate::device::Device;
 use crate::harness::{Context, Outcome};
 use crate::kernel::Stats;
@@ -201,9 +202,10 @@ fn counts_uses(_: &Context) -> Outcome {
 
 fn interrupted(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
-    let maps = [Map::filled(4 << 20, 1)?, Map::anon(4 << 20)?];
-    let a = device.publish(&vec![maps[0].piece(); 64], RIGHT_READ)?;
-    let b = device.publish(&vec![maps[1].piece(); 64], RIGHT_WRITE)?;
+    let source = Map::filled(Long::CHUNK, 1)?;
+    let (target, pieces) = Long::target(64)?;
+    let a = device.publish(&vec![source.piece(); 64], RIGHT_READ)?;
+    let b = device.publish(&pieces, RIGHT_WRITE)?;
     sys::alarm(Duration::from_millis(3), Duration::from_millis(7))?;
     let (mut done, mut partial) = (0, 0);
     while done < a.length {
@@ -223,7 +225,7 @@ fn interrupted(_: &Context) -> Outcome {
         "no signal interrupted a transfer of {} bytes",
         a.length
     );
-    check!(maps[0].bytes() == maps[1].bytes());
+    check!(target.read(Long::SKEW, Long::CHUNK) == source.bytes());
     Ok(())
 }
 
