@@ -4,7 +4,7 @@
 //! that stays pinned is.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::abi::*;
@@ -304,11 +304,29 @@ fn racing_threads(context: &Context) -> Outcome {
                 let device = Device::member(key)?;
                 let space = Space::new()?;
                 let top = AtomicU32::new(0);
-                sys::alarm(Duration::from_millis(20), Duration::from_millis(20))?;
+                sys::interrupt_on(libc::SIGALRM)?;
+                let ids = [const { AtomicI32::new(0) }; 3];
                 std::thread::scope(|scope| {
-                    for n in 0..3 {
-                        let (device, space, top) = (&device, &space, &top);
-                        scope.spawn(move || mad(&mut Rng::new(seed + n), device, space, top, 2500));
+                    let threads: Vec<_> = (0..3)
+                        .map(|n| {
+                            let (device, space, top, id) = (&device, &space, &top, &ids[n]);
+                            scope.spawn(move || {
+                                id.store(sys::thread_id(), Ordering::Release);
+                                let mut rng = Rng::new(seed + n as u64);
+                                mad(&mut rng, device, space, top, 2500);
+                            })
+                        })
+                        .collect();
+                    // A timer's signal would go to this thread and leave the others in copies that
+                    // are legal but endless.
+                    while !threads.iter().all(|thread| thread.is_finished()) {
+                        std::thread::sleep(Duration::from_millis(20));
+                        for (thread, id) in threads.iter().zip(&ids) {
+                            let id = id.load(Ordering::Acquire);
+                            if id != 0 && !thread.is_finished() {
+                                sys::signal_thread(id, libc::SIGALRM);
+                            }
+                        }
                     }
                 });
                 Ok(())

@@ -335,6 +335,18 @@ pub fn signal(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
+/// The kernel's number of the calling thread.
+pub fn thread_id() -> i32 {
+    // SAFETY: Always possible.
+    unsafe { libc::gettid() }
+}
+
+/// Sends a signal to one thread of this process; it may have ended meanwhile.
+pub fn signal_thread(thread: i32, signal: i32) {
+    // SAFETY: Numbers only.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
+}
+
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
