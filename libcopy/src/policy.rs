@@ -116,7 +116,7 @@ impl Policy {
                 .next_power_of_two()
                 .clamp(128 << 10, 1 << 20),
             cast_ring_crowded: 2 << 20,
-            share_min: 64 << 10,
+            share_min: 256 << 10,
             spin_us: None,
             transport: None,
             bcast: Bands {

@@ -17,8 +17,9 @@ const HEALTH_EVERY: Duration = Duration::from_millis(200);
 /// Longest sleep; a peer that was killed between changing something and ringing costs this much.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Longest time to give the processor away without sleeping.
-const YIELDING: Duration = Duration::from_millis(2);
+/// Longest time to give the processor away without sleeping. More does not help: where peers take
+/// this long, it is because they have no processor.
+const YIELDING: Duration = Duration::from_millis(1);
 
 const DIED: u64 = 1;
 const LEFT: u64 = 2;
@@ -33,7 +34,8 @@ pub(crate) struct Waiter {
     size: usize,
     /// How long to spin before anything else; zero where ranks outnumber processors.
     spin: Duration,
-    /// How often to give the processor away before sleeping.
+    /// How often to give the processor away before sleeping; a system call each, which
+    /// in a crowd costs more than sleeping in the end.
     yields: u32,
     last_health: Cell<Instant>,
     /// The operation we are in, and its number.
@@ -73,9 +75,9 @@ impl Waiter {
         let crowded = self.size > cpus as usize;
         self.spin = spin.unwrap_or(match crowded {
             true => Duration::ZERO,
-            false => Duration::from_micros(200),
+            false => Duration::from_micros(100),
         });
-        self.yields = if crowded { 200 } else { 20 };
+        self.yields = if crowded { 200 } else { u32::MAX };
         crowded
     }
 
@@ -134,14 +136,13 @@ impl Waiter {
         // Whoever else is busy on this machine may keep the processor for long after each of
         // these, hence the limit in time.
         let start = Instant::now();
-        for _ in 0..self.yields {
+        let mut yields = 0;
+        while start.elapsed() < YIELDING && yields < self.yields {
             std::thread::yield_now();
             if let Some(result) = ready()? {
                 return Ok(result);
             }
-            if start.elapsed() > YIELDING {
-                break;
-            }
+            yields += 1;
         }
         let mut ready = || ready().transpose();
         let bell = &self.segment.block(self.rank).bell;
