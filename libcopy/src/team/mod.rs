@@ -293,8 +293,11 @@ impl Team {
 
     /// How shared memory hands over a message, of which all ranks together receive `len` bytes.
     pub(crate) fn flow(&self, len: usize) -> Flow {
+        // Four in the ring at a time, whichever ring it is.
+        let ring = self.segment.cast_ring().min(self.segment.pair_ring());
         Flow {
             chunk: self.policy.chunk(self.crowded),
+            largest: ring / 4,
             streaming: self.policy.streaming(len),
         }
     }

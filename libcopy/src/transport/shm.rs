@@ -10,15 +10,19 @@ use crate::team::mailbox::{Mailbox, Source, Target};
 /// How bytes are handed over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
-    /// Bytes at a time.
+    /// Bytes at a time, at first.
     pub(crate) chunk: usize,
+    /// Bytes at a time, later.
+    pub(crate) largest: usize,
     /// Whether received bytes bypass the cache.
     pub(crate) streaming: bool,
 }
 
-/// The first chunks are smaller, so that the receiver starts early.
-fn ramp(sent: usize, chunk: usize) -> usize {
-    chunk.min(sent.max(8 << 10).next_multiple_of(64))
+/// The first chunks are small, so that the other side starts early; later ones grow, since each
+/// hand-over costs, most of all where the two do not really run at the same time.
+fn ramp(done: usize, flow: Flow) -> usize {
+    let grown = (done / 32).next_multiple_of(64).min(flow.largest);
+    flow.chunk.max(grown)
 }
 
 /// Bytes under way to one target.
@@ -57,7 +61,10 @@ impl Sending {
         if self.finished() {
             return Ok(false);
         }
-        let chunk = ramp(self.done, flow.chunk);
+        self.step_by(mailbox, ramp(self.done, flow))
+    }
+
+    fn step_by(&mut self, mailbox: &mut Mailbox, chunk: usize) -> Result<bool> {
         // SAFETY: `done` is below `len`, and `new` was promised that many bytes.
         let n = unsafe { mailbox.push(self.target, self.from.add(self.done), self.left(), chunk) }?;
         self.done += n;
@@ -67,7 +74,14 @@ impl Sending {
     /// Hands chunks over until at most `keep` bytes are left.
     pub(crate) fn run(&mut self, mailbox: &mut Mailbox, flow: Flow, keep: usize) -> Result<()> {
         while self.left() > keep {
-            if !self.step(mailbox, flow)? {
+            // Whole lines, as long as something follows.
+            let most = match keep {
+                0 => self.left(),
+                keep => (self.left() - keep)
+                    .next_multiple_of(64)
+                    .min(self.left() - 1),
+            };
+            if !self.step_by(mailbox, ramp(self.done, flow).min(most).max(64))? {
                 let target = self.target;
                 mailbox.wait_any(
                     |_| None,
@@ -113,7 +127,7 @@ impl Receiving {
         if self.finished() {
             return Ok(false);
         }
-        let (left, chunk) = (self.len - self.done, flow.chunk);
+        let (left, chunk) = (self.len - self.done, ramp(self.done, flow));
         // SAFETY: `done` is below `len`, and `new` was promised that many bytes.
         let n = unsafe {
             mailbox.pull(
