@@ -330,5 +330,3 @@ pub(crate) unsafe extern "C" fn get_unmapped_area(
     // SAFETY: Called by the memory manager with an open file; the arguments are passed on.
     unsafe { bindings::thp_get_unmapped_area(file, address, length, page_offset, flags) }
 }
-
-const _: () = assert!(PAGE_SIZE == 1 << PAGE_SHIFT);

@@ -39,12 +39,14 @@ const EPOLLERR: u32 = 0x008;
 struct Handle {
     /// Set once, by create or join.
     domain: SetOnce<Arc<Domain>>,
-    /// Serialises create and join, so that the loser takes nothing.
+    /// The processes that use the file. The lock also serialises create and join, so that the
+    /// loser takes nothing.
     #[pin]
     members: Mutex<KVec<Arc<Member>>>,
-    /// The address space of the first member and the member itself, which is what nearly every
-    /// file ever has; found without the lock.
+    /// The first of them, which is the only one that nearly every file ever has; found without
+    /// the lock.
     first: SetOnce<Arc<Member>>,
+    /// What `poll` reports.
     events: Arc<Events>,
 }
 

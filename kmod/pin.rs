@@ -38,6 +38,7 @@ pub(crate) struct Run {
 /// - Every element of `pages` holds one pin that this object owns.
 /// - `accounted` pages are accounted in `mm`.
 /// - The runs cover the pieces in order without gaps, and each lies within pinned pages.
+/// - `counted` says whether the domain's `Maps` counter includes this object.
 pub(crate) struct PinnedPages {
     mm: ARef<Mm>,
     domain: Arc<Domain>,
@@ -45,6 +46,8 @@ pub(crate) struct PinnedPages {
     runs: KVVec<Run>,
     length: u64,
     accounted: usize,
+    /// Whether construction came to its end, so that dropping is an unmapping.
+    counted: bool,
     /// Whether the memory may be written through us.
     writable: bool,
     /// Whether it has been; then the pages are dirty when they are released.
@@ -89,6 +92,7 @@ impl PinnedPages {
             runs: KVVec::new(),
             length: pieces.iter().map(|piece| piece.len).sum(),
             accounted: 0,
+            counted: false,
             writable: write,
             written: Atomic::new(false),
             linear_offset: None,
@@ -121,6 +125,8 @@ impl PinnedPages {
         }
         this.find_runs(pieces)?;
         domain.stats.add(Counter::Maps, 1);
+        // INVARIANT: Counted just now.
+        this.counted = true;
         Ok(this)
     }
 
@@ -369,7 +375,6 @@ impl PinnedPages {
 impl Drop for PinnedPages {
     fn drop(&mut self) {
         let dirty = self.writable && self.written.load(Relaxed);
-        let mapped = !self.runs.is_empty() || self.length == 0;
         for batch in self.pages.chunks_mut(BATCH) {
             let count = batch.len();
             // SAFETY: By the type invariant these pins are ours, and each is released once.
@@ -383,7 +388,7 @@ impl Drop for PinnedPages {
             // its lock is not held wherever a mapping is dropped.
             unsafe { bindings::account_locked_vm(self.mm.as_raw(), self.accounted, false) };
         }
-        if mapped {
+        if self.counted {
             self.domain.stats.add(Counter::Unmaps, 1);
         }
     }
