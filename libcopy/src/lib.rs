@@ -52,6 +52,7 @@ pub mod uapi;
 pub mod collective;
 pub mod config;
 mod copy;
+pub mod datatype;
 pub mod device;
 pub mod error;
 pub mod policy;

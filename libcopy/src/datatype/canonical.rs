@@ -1,0 +1,1126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The canonical form: one small tree for all ways to describe the same layout.
+//!
+//! The idea is TEMPI's ("Adding Fast GPU Derived Datatype Handling to Existing MPIs"): translate a
+//! type into streams and dense pieces, then rewrite until nothing changes. Here the rewriting also
+//! covers irregular types, and never changes the order of bytes:
+//!
+//! ```text
+//! elision      Stream 1 × c                          →  c
+//! folding      Stream n × Dense l, stride l          →  Dense n·l
+//! flattening   Stream n × (Stream m × c, stride t),
+//!              stride m·t                            →  Stream n·m × c, stride t
+//! merging      Dense a, then Dense b right behind    →  Dense a+b
+//! recognition  c at 0, s, 2s, … (n-1)s               →  Stream n × c, stride s
+//!              a list that repeats with a period p   →  Stream n/p × (its first p entries)
+//! splicing     a short list within a list            →  its entries
+//! ```
+//!
+//! Nodes are numbered children first; the last one is the root. Every node's first byte (in
+//! type-map order) is at its origin, so equal shapes are equal nodes wherever they are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::construct::{Datatype, fastest_first};
+use super::contents::Contents;
+
+/// Index of a node in its form.
+pub type NodeId = u32;
+
+/// Lists up to this length are spliced into the list that uses them, also if used repeatedly.
+const SPLICE: usize = 64;
+
+/// Offsets of many blocks, in four bytes each where they fit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Offsets {
+    /// All offsets fit into 32 bits.
+    Narrow(Arc<[i32]>),
+    /// They do not.
+    Wide(Arc<[i64]>),
+}
+
+impl Offsets {
+    fn collect(len: usize, at: impl Fn(usize) -> i64) -> Offsets {
+        if (0..len).all(|i| i32::try_from(at(i)).is_ok()) {
+            Offsets::Narrow((0..len).map(|i| at(i) as i32).collect())
+        } else {
+            Offsets::Wide((0..len).map(at).collect())
+        }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Offsets::Narrow(list) => list.len(),
+            Offsets::Wide(list) => list.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The offset of block `i`, in bytes.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such block.
+    #[inline]
+    pub fn get(&self, i: usize) -> i64 {
+        match self {
+            Offsets::Narrow(list) => i64::from(list[i]),
+            Offsets::Wide(list) => list[i],
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Offsets::Narrow(list) => 4 * list.len(),
+            Offsets::Wide(list) => 8 * list.len(),
+        }
+    }
+
+    /// The last index whose offset is not above `value`; the offsets must be ascending from 0.
+    pub(super) fn last_not_above(&self, value: i64) -> usize {
+        match self {
+            Offsets::Narrow(list) => list.partition_point(|&x| i64::from(x) <= value) - 1,
+            Offsets::Wide(list) => list.partition_point(|&x| x <= value) - 1,
+        }
+    }
+}
+
+/// One entry of a [`Node::Sequence`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// Where its origin is, in bytes from the sequence's.
+    pub offset: i64,
+    /// Bytes of the sequence before it.
+    pub start: i64,
+    /// Segments of the sequence before it.
+    pub first_segment: i64,
+    /// What it is.
+    pub child: NodeId,
+}
+
+/// A node of a canonical form.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Node {
+    /// `len` bytes without a gap.
+    Dense {
+        /// At least 1.
+        len: i64,
+    },
+    /// `count` children, `stride` bytes apart.
+    Stream {
+        /// At least 2.
+        count: i64,
+        /// May be negative, or smaller than the child (they overlap).
+        stride: i64,
+        /// What is repeated.
+        child: NodeId,
+    },
+    /// The same child at irregular offsets.
+    Blocks {
+        /// The first is 0.
+        offsets: Offsets,
+        /// What is repeated.
+        child: NodeId,
+    },
+    /// Dense pieces of different lengths at irregular offsets.
+    Pieces {
+        /// The first is 0.
+        offsets: Offsets,
+        /// Bytes before each piece, and, one entry longer, all bytes.
+        starts: Offsets,
+    },
+    /// Different children at irregular offsets.
+    Sequence {
+        /// At least two; the first is at offset 0.
+        parts: Arc<[Part]>,
+    },
+}
+
+/// What is known about a node without descending into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes of data.
+    pub size: i64,
+    /// Dense pieces.
+    pub segments: i64,
+    /// Lowest byte, relative to the origin; at most 0.
+    pub low: i64,
+    /// Behind the highest byte, relative to the origin.
+    pub high: i64,
+}
+
+/// A layout in canonical form; equal layouts compare equal.
+#[derive(Clone, Debug)]
+pub struct Form {
+    nodes: Vec<Node>,
+    extents: Vec<Extent>,
+    offset: i64,
+}
+
+impl PartialEq for Form {
+    fn eq(&self, other: &Form) -> bool {
+        self.offset == other.offset && self.nodes == other.nodes
+    }
+}
+
+impl Eq for Form {}
+
+impl std::hash::Hash for Form {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.offset.hash(state);
+        self.nodes.hash(state);
+    }
+}
+
+impl Form {
+    pub(super) fn of(datatype: &Datatype) -> Form {
+        let mut arena = Arena::default();
+        let root = translate(&mut arena, datatype);
+        arena.finish(root)
+    }
+
+    /// `count` of the type whose form this is, `extent` bytes apart.
+    pub(super) fn repeated(&self, count: u64, extent: i64) -> Form {
+        if self.nodes.is_empty() || count == 0 {
+            return Arena::default().finish(None);
+        }
+        if count == 1 {
+            return self.clone();
+        }
+        let mut arena = Arena::default();
+        for (node, extent) in self.nodes.iter().zip(&self.extents) {
+            arena.push(node.clone(), *extent);
+        }
+        let root = (self.nodes.len() - 1) as NodeId;
+        let root = arena.stream(count as i64, extent, root);
+        arena.finish(Some((self.offset, root)))
+    }
+
+    /// The nodes, children before their parents, the root last; none if there is no data.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The root, if there is data.
+    pub fn root(&self) -> Option<NodeId> {
+        self.nodes.len().checked_sub(1).map(|root| root as NodeId)
+    }
+
+    /// One node.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such node.
+    #[inline]
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id as usize]
+    }
+
+    /// Size and bounds of one node.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such node.
+    #[inline]
+    pub fn extent(&self, id: NodeId) -> &Extent {
+        &self.extents[id as usize]
+    }
+
+    /// Where the root's origin is: the offset of the first byte of data.
+    pub fn offset(&self) -> i64 {
+        self.offset
+    }
+
+    /// Bytes of data.
+    pub fn size(&self) -> u64 {
+        self.extents.last().map_or(0, |e| e.size as u64)
+    }
+
+    /// Dense pieces.
+    pub fn segments(&self) -> u64 {
+        self.extents.last().map_or(0, |e| e.segments as u64)
+    }
+
+    /// Bytes of memory that the form takes.
+    pub fn memory(&self) -> usize {
+        let lists: usize = self
+            .nodes
+            .iter()
+            .map(|node| match node {
+                Node::Dense { .. } | Node::Stream { .. } => 0,
+                Node::Blocks { offsets, .. } => offsets.bytes(),
+                Node::Pieces { offsets, starts } => offsets.bytes() + starts.bytes(),
+                Node::Sequence { parts } => size_of_val::<[Part]>(parts),
+            })
+            .sum();
+        size_of::<Form>()
+            + self.nodes.capacity() * size_of::<Node>()
+            + self.extents.capacity() * size_of::<Extent>()
+            + lists
+    }
+}
+
+/// A node somewhere: the offset of its origin, and which.
+type Placed = (i64, NodeId);
+
+/// Nodes under construction, equal ones only once.
+#[derive(Default)]
+struct Arena {
+    nodes: Vec<Node>,
+    extents: Vec<Extent>,
+    /// Only filled when there are too many nodes to look through.
+    known: HashMap<Node, NodeId>,
+}
+
+/// So many nodes are searched one by one; a hash table would cost more.
+const FEW: usize = 24;
+
+/// `count` equal children in a list, `stride` apart.
+#[derive(Clone, Copy)]
+struct Run {
+    offset: i64,
+    stride: i64,
+    count: i64,
+    child: NodeId,
+}
+
+impl Run {
+    fn last(&self) -> i64 {
+        self.offset + (self.count - 1) * self.stride
+    }
+}
+
+impl Arena {
+    fn push(&mut self, node: Node, extent: Extent) -> NodeId {
+        let id = self.nodes.len() as NodeId;
+        if self.nodes.len() >= FEW {
+            if self.nodes.len() == FEW {
+                for (id, node) in self.nodes.iter().enumerate() {
+                    self.known.insert(node.clone(), id as NodeId);
+                }
+            }
+            self.known.insert(node.clone(), id);
+        }
+        self.nodes.push(node);
+        self.extents.push(extent);
+        id
+    }
+
+    fn intern(&mut self, node: Node, extent: impl FnOnce(&Self) -> Extent) -> NodeId {
+        let known = if self.nodes.len() <= FEW {
+            self.nodes
+                .iter()
+                .position(|n| *n == node)
+                .map(|id| id as NodeId)
+        } else {
+            self.known.get(&node).copied()
+        };
+        match known {
+            Some(id) => id,
+            None => {
+                let extent = extent(self);
+                self.push(node, extent)
+            }
+        }
+    }
+
+    fn bounds(&self, id: NodeId) -> &Extent {
+        &self.extents[id as usize]
+    }
+
+    fn dense(&mut self, len: i64) -> NodeId {
+        self.intern(Node::Dense { len }, |_| Extent {
+            size: len,
+            segments: 1,
+            low: 0,
+            high: len,
+        })
+    }
+
+    fn dense_len(&self, id: NodeId) -> Option<i64> {
+        match self.nodes[id as usize] {
+            Node::Dense { len } => Some(len),
+            _ => None,
+        }
+    }
+
+    /// `count` children, rewritten.
+    fn stream(&mut self, count: i64, stride: i64, child: NodeId) -> NodeId {
+        if count == 1 {
+            return child;
+        }
+        match self.nodes[child as usize] {
+            Node::Dense { len } if stride == len => return self.dense(count * len),
+            Node::Stream {
+                count: inner,
+                stride: step,
+                child,
+            } if i128::from(stride) == i128::from(inner) * i128::from(step) => {
+                return self.stream(count * inner, step, child);
+            }
+            _ => {}
+        }
+        let node = Node::Stream {
+            count,
+            stride,
+            child,
+        };
+        self.intern(node, |arena| {
+            let one = arena.bounds(child);
+            let last = (count - 1) * stride;
+            Extent {
+                size: count * one.size,
+                segments: count * one.segments,
+                low: one.low + last.min(0),
+                high: one.high + last.max(0),
+            }
+        })
+    }
+
+    /// A list of placed nodes as one node, placed.
+    fn list(&mut self, list: Vec<Placed>) -> Option<Placed> {
+        let first = list.first()?.0;
+        if list.len() == 1 {
+            return list.first().copied();
+        }
+        let runs = self.runs(&list, true);
+        Some((first, self.of_runs(runs, first)))
+    }
+
+    /// Groups neighbours: adjacent dense pieces become one, equal children at equal distances a
+    /// run. `open` also takes streams in the list apart where that lets them grow or merge.
+    fn runs(&mut self, list: &[Placed], open: bool) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::with_capacity(list.len());
+        for &(offset, id) in list {
+            match self.nodes[id as usize] {
+                Node::Stream {
+                    count,
+                    stride,
+                    child,
+                } if open => self.append(
+                    &mut runs,
+                    Run {
+                        offset,
+                        stride,
+                        count,
+                        child,
+                    },
+                ),
+                _ => self.append(
+                    &mut runs,
+                    Run {
+                        offset,
+                        stride: 0,
+                        count: 1,
+                        child: id,
+                    },
+                ),
+            }
+        }
+        runs
+    }
+
+    fn append(&mut self, runs: &mut Vec<Run>, mut run: Run) {
+        loop {
+            let Some(last) = runs.last_mut() else {
+                runs.push(run);
+                return;
+            };
+            // A dense piece right behind a dense piece.
+            if let (Some(before), Some(len)) =
+                (self.dense_len(last.child), self.dense_len(run.child))
+            {
+                let at = last.last();
+                if at.checked_add(before) == Some(run.offset) {
+                    last.count -= 1;
+                    if last.count == 0 {
+                        runs.pop();
+                    } else if last.count == 1 {
+                        last.stride = 0;
+                    }
+                    let child = self.dense(before + len);
+                    let merged = Run {
+                        offset: at,
+                        stride: 0,
+                        count: 1,
+                        child,
+                    };
+                    // The piece before was not adjacent to what came before it.
+                    Arena::extend(runs, merged);
+                    run.offset = run.offset.wrapping_add(run.stride);
+                    run.count -= 1;
+                    match run.count {
+                        0 => return,
+                        1 => run.stride = 0,
+                        _ => {}
+                    }
+                    continue;
+                }
+            }
+            if run.count == 1 || last.child != run.child {
+                Arena::extend(runs, run);
+                return;
+            }
+            // Element by element, until the run stands for itself: this is what the same list
+            // without streams would lead to.
+            if last.count >= 2
+                && last.stride == run.stride
+                && last.last() + last.stride == run.offset
+            {
+                last.count += run.count;
+                return;
+            }
+            let next = last.last().checked_add(if last.count > 1 {
+                last.stride
+            } else {
+                run.offset.wrapping_sub(last.offset)
+            });
+            if last.count == 1 && run.offset.checked_sub(last.offset) != Some(run.stride) {
+                // The last one and our first pair up, which leaves the rest of ours.
+            } else if next != Some(run.offset) {
+                runs.push(run);
+                return;
+            }
+            let single = Run {
+                stride: 0,
+                count: 1,
+                ..run
+            };
+            Arena::extend(runs, single);
+            run.offset = run.offset.wrapping_add(run.stride);
+            run.count -= 1;
+            if run.count == 1 {
+                run.stride = 0;
+            }
+        }
+    }
+
+    /// Adds a run, joining it with the one before if it is a single child that continues it.
+    fn extend(runs: &mut Vec<Run>, run: Run) {
+        if let Some(last) = runs.last_mut() {
+            if run.count == 1 && last.child == run.child {
+                if last.count == 1 {
+                    if let Some(stride) = run.offset.checked_sub(last.offset) {
+                        last.stride = stride;
+                        last.count = 2;
+                        return;
+                    }
+                } else if last.last().checked_add(last.stride) == Some(run.offset) {
+                    last.count += 1;
+                    return;
+                }
+            }
+        }
+        runs.push(run);
+    }
+
+    /// The node that a list of runs becomes; its first element is at `origin`.
+    fn of_runs(&mut self, mut runs: Vec<Run>, mut origin: i64) -> NodeId {
+        loop {
+            if let [run] = runs[..] {
+                return self.stream(run.count, run.stride, run.child);
+            }
+            let all: i128 = runs.iter().map(|run| i128::from(run.count)).sum();
+            let regular: i128 = runs
+                .iter()
+                .filter(|run| run.count >= 3)
+                .map(|run| i128::from(run.count))
+                .sum();
+            let structured = 2 * regular >= all;
+            let flat: Vec<Placed> = if structured {
+                runs.iter()
+                    .map(|run| {
+                        (
+                            run.offset - origin,
+                            self.stream(run.count, run.stride, run.child),
+                        )
+                    })
+                    .collect()
+            } else {
+                runs.iter()
+                    .flat_map(|run| {
+                        (0..run.count).map(|i| (run.offset + i * run.stride - origin, run.child))
+                    })
+                    .collect()
+            };
+            if let Some(period) = period(&flat) {
+                let times = (flat.len() / period) as i64;
+                let stride = flat[period].0;
+                let child = if period == 1 {
+                    flat[0].1
+                } else {
+                    let runs = self.runs(&flat[..period], false);
+                    self.of_runs(runs, 0)
+                };
+                return self.stream(times, stride, child);
+            }
+            if !structured {
+                return self.irregular(&flat);
+            }
+            // Runs of runs.
+            let next = self.runs(&flat, false);
+            if next.len() == flat.len() || next.iter().all(|run| run.count < 3) {
+                return self.irregular(&flat);
+            }
+            runs = next;
+            origin = 0;
+        }
+    }
+
+    /// A list without any regularity, its first entry at offset 0.
+    fn irregular(&mut self, list: &[Placed]) -> NodeId {
+        let (_, child) = list[0];
+        if list.iter().all(|&(_, id)| id == child) {
+            let offsets = Offsets::collect(list.len(), |i| list[i].0);
+            let node = Node::Blocks { offsets, child };
+            return self.intern(node, |arena| arena.span(list));
+        }
+        if list.iter().all(|&(_, id)| self.dense_len(id).is_some()) {
+            let mut starts = Vec::with_capacity(list.len() + 1);
+            let mut start = 0;
+            starts.push(0);
+            for &(_, id) in list {
+                start += self.bounds(id).size;
+                starts.push(start);
+            }
+            let node = Node::Pieces {
+                offsets: Offsets::collect(list.len(), |i| list[i].0),
+                starts: Offsets::collect(starts.len(), |i| starts[i]),
+            };
+            return self.intern(node, |arena| arena.span(list));
+        }
+        let (mut start, mut first_segment) = (0, 0);
+        let parts = list
+            .iter()
+            .map(|&(offset, child)| {
+                let part = Part {
+                    offset,
+                    start,
+                    first_segment,
+                    child,
+                };
+                start += self.bounds(child).size;
+                first_segment += self.bounds(child).segments;
+                part
+            })
+            .collect();
+        self.intern(Node::Sequence { parts }, |arena| arena.span(list))
+    }
+
+    fn span(&self, list: &[Placed]) -> Extent {
+        let mut all = Extent {
+            size: 0,
+            segments: 0,
+            low: 0,
+            high: 0,
+        };
+        for &(offset, id) in list {
+            let one = self.bounds(id);
+            all.size += one.size;
+            all.segments += one.segments;
+            all.low = all.low.min(offset + one.low);
+            all.high = all.high.max(offset + one.high);
+        }
+        all
+    }
+
+    /// Adds a node to a list, or its entries if it is a short list itself.
+    fn place(&mut self, list: &mut Vec<Placed>, (offset, id): Placed) {
+        let to = |relative: i64| offset.wrapping_add(relative);
+        match &self.nodes[id as usize] {
+            Node::Blocks { offsets, child } if offsets.len() <= SPLICE => {
+                list.extend((0..offsets.len()).map(|i| (to(offsets.get(i)), *child)));
+            }
+            Node::Pieces { offsets, starts } if offsets.len() <= SPLICE => {
+                let (offsets, starts) = (offsets.clone(), starts.clone());
+                for i in 0..offsets.len() {
+                    let piece = self.dense(starts.get(i + 1) - starts.get(i));
+                    list.push((to(offsets.get(i)), piece));
+                }
+            }
+            Node::Sequence { parts } if parts.len() <= SPLICE => {
+                list.extend(parts.iter().map(|part| (to(part.offset), part.child)));
+            }
+            _ => list.push((offset, id)),
+        }
+    }
+
+    /// Keeps what the root needs, in the order of a walk that does not depend on how it was made.
+    fn finish(self, root: Option<Placed>) -> Form {
+        let Some((offset, root)) = root else {
+            return Form {
+                nodes: Vec::new(),
+                extents: Vec::new(),
+                offset: 0,
+            };
+        };
+        let mut number: Vec<NodeId> = vec![NodeId::MAX; self.nodes.len()];
+        let mut order: Vec<NodeId> = Vec::new();
+        let mut stack = vec![(root, false)];
+        while let Some((id, children_done)) = stack.pop() {
+            if number[id as usize] != NodeId::MAX {
+                continue;
+            }
+            if children_done {
+                number[id as usize] = order.len() as NodeId;
+                order.push(id);
+                continue;
+            }
+            stack.push((id, true));
+            match &self.nodes[id as usize] {
+                Node::Dense { .. } | Node::Pieces { .. } => {}
+                Node::Stream { child, .. } | Node::Blocks { child, .. } => {
+                    stack.push((*child, false));
+                }
+                Node::Sequence { parts } => {
+                    stack.extend(parts.iter().rev().map(|part| (part.child, false)));
+                }
+            }
+        }
+        let renumbered = |id: NodeId| number[id as usize];
+        let nodes = order
+            .iter()
+            .map(|&id| match &self.nodes[id as usize] {
+                Node::Stream {
+                    count,
+                    stride,
+                    child,
+                } => Node::Stream {
+                    count: *count,
+                    stride: *stride,
+                    child: renumbered(*child),
+                },
+                Node::Blocks { offsets, child } => Node::Blocks {
+                    offsets: offsets.clone(),
+                    child: renumbered(*child),
+                },
+                Node::Sequence { parts } => Node::Sequence {
+                    parts: parts
+                        .iter()
+                        .map(|part| Part {
+                            child: renumbered(part.child),
+                            ..*part
+                        })
+                        .collect(),
+                },
+                other => other.clone(),
+            })
+            .collect();
+        let extents = order.iter().map(|&id| *self.bounds(id)).collect();
+        Form {
+            nodes,
+            extents,
+            offset,
+        }
+    }
+}
+
+/// The smallest proper period of a list, if it consists of whole repetitions: entries `p` apart
+/// are equal, and so are the distances to their predecessors.
+fn period(list: &[Placed]) -> Option<usize> {
+    let n = list.len();
+    // The letter between two entries: which entry, and how far it is to the next.
+    let letter = |i: usize| (list[i].1, list[i + 1].0.wrapping_sub(list[i].0));
+    let letters = n - 1;
+    // Knuth, Morris and Pratt's borders.
+    let mut border = vec![0u32; letters];
+    let mut k = 0usize;
+    for i in 1..letters {
+        while k > 0 && letter(i) != letter(k) {
+            k = border[k - 1] as usize;
+        }
+        if letter(i) == letter(k) {
+            k += 1;
+        }
+        border[i] = k as u32;
+    }
+    let mut k = if letters > 0 {
+        border[letters - 1] as usize
+    } else {
+        0
+    };
+    loop {
+        let period = letters - k;
+        if period > n / 2 {
+            return None;
+        }
+        if n % period == 0 && list[n - 1].1 == list[period - 1].1 {
+            return Some(period);
+        }
+        if k == 0 {
+            return None;
+        }
+        k = border[k - 1] as usize;
+    }
+}
+
+/// A step of the translation. A stack of them replaces recursion, so that depth costs heap.
+enum Task<'a> {
+    /// Adds a type's data to the innermost list.
+    Emit(&'a Datatype, i64),
+    /// Leaves a type's form on the stack of values.
+    Value(&'a Datatype),
+    /// Turns the innermost list into a value, and remembers it for this type.
+    Close(&'a Datatype),
+    /// Moves the last value by what was peeled off its type.
+    Shift(i64),
+    /// Places a value `count` times per dimension, the first dimension innermost.
+    Dimensions(i64, Vec<(i64, i64)>),
+    /// Places a value at the blocks of an indexed type.
+    Indexed(&'a Datatype, i64),
+    /// Emits the members of a struct from the given one on.
+    Members(&'a Datatype, i64, usize),
+}
+
+/// Strips what does not matter for the bytes: duplicates, bounds, single-element wrappers. Returns
+/// the type and where it is.
+fn peel(datatype: &Datatype) -> (&Datatype, i64) {
+    let mut at = datatype;
+    let mut offset = 0i64;
+    loop {
+        at = at.essence();
+        let inner = match at.contents() {
+            Contents::Contiguous { count: 1, child }
+            | Contents::Vector {
+                count: 1,
+                blocklength: 1,
+                child,
+                ..
+            }
+            | Contents::Hvector {
+                count: 1,
+                blocklength: 1,
+                child,
+                ..
+            } => child,
+            Contents::Indexed {
+                blocklengths,
+                displacements,
+                child,
+            } if **blocklengths == [1] => {
+                offset = offset.wrapping_add(displacements[0].wrapping_mul(child.extent()));
+                child
+            }
+            Contents::Hindexed {
+                blocklengths,
+                displacements,
+                child,
+            } if **blocklengths == [1] => {
+                offset = offset.wrapping_add(displacements[0]);
+                child
+            }
+            Contents::Struct {
+                blocklengths,
+                displacements,
+                children,
+            } if **blocklengths == [1] => {
+                offset = offset.wrapping_add(displacements[0]);
+                &children[0]
+            }
+            Contents::IndexedBlock {
+                blocklength: 1,
+                displacements,
+                child,
+            } if displacements.len() == 1 => {
+                offset = offset.wrapping_add(displacements[0].wrapping_mul(child.extent()));
+                child
+            }
+            Contents::HindexedBlock {
+                blocklength: 1,
+                displacements,
+                child,
+            } if displacements.len() == 1 => {
+                offset = offset.wrapping_add(displacements[0]);
+                child
+            }
+            _ => return (at, offset),
+        };
+        at = inner;
+    }
+}
+
+/// How often each type is used within `root`; those used once may be written in place.
+fn uses(root: &Datatype) -> HashMap<u64, u32> {
+    let mut uses = HashMap::new();
+    let mut stack = vec![root];
+    while let Some(datatype) = stack.pop() {
+        for child in datatype.contents().children() {
+            let (child, _) = peel(child);
+            if matches!(child.contents(), Contents::Named(_)) {
+                continue;
+            }
+            let count: &mut u32 = uses.entry(child.id()).or_default();
+            *count += 1;
+            if *count == 1 {
+                stack.push(child);
+            }
+        }
+    }
+    uses
+}
+
+fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
+    let (root, at) = peel(root);
+    if root.size() == 0 {
+        return None;
+    }
+    let uses = uses(root);
+    let mut memo: HashMap<u64, Placed> = HashMap::new();
+    let mut lists: Vec<Vec<Placed>> = vec![Vec::new()];
+    let mut values: Vec<Placed> = Vec::new();
+    let mut tasks = vec![Task::Emit(root, at)];
+    while let Some(task) = tasks.pop() {
+        match task {
+            Task::Value(datatype) => {
+                let (inner, offset) = peel(datatype);
+                if let Contents::Named(_) = inner.contents() {
+                    if inner.size() == inner.true_extent() as u64 {
+                        values.push((offset, arena.dense(inner.size() as i64)));
+                        continue;
+                    }
+                }
+                if let Some(&(at, id)) = memo.get(&inner.id()) {
+                    values.push((offset.wrapping_add(at), id));
+                    continue;
+                }
+                lists.push(Vec::new());
+                tasks.push(Task::Shift(offset));
+                tasks.push(Task::Close(inner));
+                tasks.push(Task::Emit(inner, 0));
+            }
+            Task::Close(datatype) => {
+                let list = lists.pop().unwrap_or_default();
+                if let Some(value) = arena.list(list) {
+                    memo.insert(datatype.id(), value);
+                    values.push(value);
+                }
+            }
+            Task::Shift(offset) => {
+                if let Some(value) = values.last_mut() {
+                    value.0 = value.0.wrapping_add(offset);
+                }
+            }
+            Task::Dimensions(offset, dimensions) => {
+                if let (Some((at, id)), Some(list)) = (values.pop(), lists.last_mut()) {
+                    let id = dimensions
+                        .iter()
+                        .fold(id, |id, &(count, stride)| arena.stream(count, stride, id));
+                    arena.place(list, (offset.wrapping_add(at), id));
+                }
+            }
+            Task::Indexed(datatype, offset) => {
+                if let (Some(value), Some(list)) = (values.pop(), lists.last_mut()) {
+                    blocks(arena, list, datatype, offset, value);
+                }
+            }
+            Task::Emit(datatype, offset) => {
+                let (datatype, at) = peel(datatype);
+                let offset = offset.wrapping_add(at);
+                if datatype.size() == 0 {
+                    continue;
+                }
+                emit(arena, &mut tasks, &mut lists, datatype, offset);
+            }
+            Task::Members(datatype, offset, mut next) => {
+                let Contents::Struct {
+                    blocklengths,
+                    displacements,
+                    children,
+                } = datatype.contents()
+                else {
+                    continue;
+                };
+                while next < children.len() {
+                    let (length, child) = (blocklengths[next], &children[next]);
+                    let at = offset.wrapping_add(displacements[next]);
+                    next += 1;
+                    if length == 0 || child.size() == 0 {
+                        continue;
+                    }
+                    let (inner, inner_at) = peel(child);
+                    if let Contents::Named(_) = inner.contents() {
+                        if inner.size() == inner.true_extent() as u64 {
+                            let id = arena.dense(inner.size() as i64);
+                            let id = arena.stream(length as i64, child.extent(), id);
+                            if let Some(list) = lists.last_mut() {
+                                list.push((at.wrapping_add(inner_at), id));
+                            }
+                            continue;
+                        }
+                    }
+                    tasks.push(Task::Members(datatype, offset, next));
+                    if length == 1 && uses.get(&inner.id()).copied().unwrap_or(0) <= 1 {
+                        tasks.push(Task::Emit(inner, at.wrapping_add(inner_at)));
+                    } else {
+                        tasks.push(Task::Dimensions(at, vec![(length as i64, child.extent())]));
+                        tasks.push(Task::Value(child));
+                    }
+                    break;
+                }
+            }
+        }
+    }
+    arena.list(lists.pop().unwrap_or_default())
+}
+
+fn emit<'a>(
+    arena: &mut Arena,
+    tasks: &mut Vec<Task<'a>>,
+    lists: &mut [Vec<Placed>],
+    datatype: &'a Datatype,
+    offset: i64,
+) {
+    match datatype.contents() {
+        Contents::Named(named) => {
+            if let Some(list) = lists.last_mut() {
+                for element in named.elements() {
+                    let id = arena.dense(i64::from(element.size));
+                    list.push((offset.wrapping_add(i64::from(element.offset)), id));
+                }
+            }
+        }
+        Contents::Contiguous { count, child } => {
+            tasks.push(Task::Dimensions(
+                offset,
+                vec![(*count as i64, child.extent())],
+            ));
+            tasks.push(Task::Value(child));
+        }
+        Contents::Vector {
+            count,
+            blocklength,
+            stride,
+            child,
+        } => {
+            // A stride that matters was checked when the type was made.
+            let stride = stride.wrapping_mul(child.extent());
+            tasks.push(Task::Dimensions(
+                offset,
+                vec![
+                    (*blocklength as i64, child.extent()),
+                    (*count as i64, stride),
+                ],
+            ));
+            tasks.push(Task::Value(child));
+        }
+        Contents::Hvector {
+            count,
+            blocklength,
+            stride,
+            child,
+        } => {
+            tasks.push(Task::Dimensions(
+                offset,
+                vec![
+                    (*blocklength as i64, child.extent()),
+                    (*count as i64, *stride),
+                ],
+            ));
+            tasks.push(Task::Value(child));
+        }
+        Contents::Subarray {
+            sizes,
+            subsizes,
+            starts,
+            order,
+            child,
+        } => {
+            let mut at = offset;
+            let mut stride = child.extent();
+            let mut dimensions = Vec::with_capacity(sizes.len());
+            for d in fastest_first(sizes.len(), *order) {
+                at = at.wrapping_add((starts[d] as i64).wrapping_mul(stride));
+                dimensions.push((subsizes[d] as i64, stride));
+                stride = stride.wrapping_mul(sizes[d] as i64);
+            }
+            tasks.push(Task::Dimensions(at, dimensions));
+            tasks.push(Task::Value(child));
+        }
+        Contents::Indexed { child, .. }
+        | Contents::Hindexed { child, .. }
+        | Contents::IndexedBlock { child, .. }
+        | Contents::HindexedBlock { child, .. } => {
+            tasks.push(Task::Indexed(datatype, offset));
+            tasks.push(Task::Value(child));
+        }
+        Contents::Struct { .. } => tasks.push(Task::Members(datatype, offset, 0)),
+        // `peel` took these away.
+        Contents::Dup { child } | Contents::Resized { child, .. } => {
+            tasks.push(Task::Emit(child, offset));
+        }
+        Contents::Darray { .. } => tasks.push(Task::Emit(datatype.essence(), offset)),
+    }
+}
+
+/// Places the blocks of an indexed type.
+fn blocks(
+    arena: &mut Arena,
+    list: &mut Vec<Placed>,
+    datatype: &Datatype,
+    offset: i64,
+    (at, id): Placed,
+) {
+    let mut known = (u64::MAX, id);
+    let mut block = |list: &mut Vec<Placed>, length: u64, displacement: i64, child: &Datatype| {
+        if length == 0 {
+            return;
+        }
+        if known.0 != length {
+            known = (length, arena.stream(length as i64, child.extent(), id));
+        }
+        let place = offset.wrapping_add(displacement).wrapping_add(at);
+        arena.place(list, (place, known.1));
+    };
+    match datatype.contents() {
+        Contents::Indexed {
+            blocklengths,
+            displacements,
+            child,
+        } => {
+            list.reserve(displacements.len());
+            for (&length, &displacement) in blocklengths.iter().zip(displacements.iter()) {
+                let bytes = displacement.wrapping_mul(child.extent());
+                block(list, length, bytes, child);
+            }
+        }
+        Contents::Hindexed {
+            blocklengths,
+            displacements,
+            child,
+        } => {
+            list.reserve(displacements.len());
+            for (&length, &displacement) in blocklengths.iter().zip(displacements.iter()) {
+                block(list, length, displacement, child);
+            }
+        }
+        Contents::IndexedBlock {
+            blocklength,
+            displacements,
+            child,
+        } => {
+            list.reserve(displacements.len());
+            for &displacement in displacements.iter() {
+                let bytes = displacement.wrapping_mul(child.extent());
+                block(list, *blocklength, bytes, child);
+            }
+        }
+        Contents::HindexedBlock {
+            blocklength,
+            displacements,
+            child,
+        } => {
+            list.reserve(displacements.len());
+            for &displacement in displacements.iter() {
+                block(list, *blocklength, displacement, child);
+            }
+        }
+        _ => {}
+    }
+}

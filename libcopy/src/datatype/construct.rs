@@ -1,0 +1,861 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Datatypes and their constructors: MPI 4.1, section 5.1.
+//!
+//! Everything that a constructor knows about its result (size, bounds, alignment, signature) it
+//! computes from its children's in time proportional to its arguments. Nothing here recurses, so
+//! types may be nested to any depth; the last handle of a deep type is dropped in a loop.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::canonical::Form;
+use super::contents::{Contents, Distribution, Envelope, Order};
+use super::named::Named;
+use super::signature::Signature;
+use crate::{Error, Result};
+
+/// An MPI datatype: which bytes, in which order, relative to an address.
+///
+/// A handle, cheap to clone; the type lives as long as any handle, and any type built on it.
+#[derive(Clone)]
+pub struct Datatype(Arc<Inner>);
+
+pub(super) struct Inner {
+    id: u64,
+    contents: Contents,
+    /// A `darray` is made of other constructors; this is what it comes down to.
+    expansion: Option<Datatype>,
+    facts: Facts,
+    form: OnceLock<Arc<Form>>,
+}
+
+/// What a constructor knows about a type without expanding it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    size: i64,
+    lb: i64,
+    ub: i64,
+    /// Whether a resized type within pins the bound (MPI's `lb_marker`, `ub_marker`).
+    lb_marked: bool,
+    ub_marked: bool,
+    true_lb: i64,
+    true_ub: i64,
+    align: u32,
+    signature: Signature,
+}
+
+/// `n` copies of something at a distance of `step`: the displacements' smallest and largest.
+fn sweep(n: u64, step: i128) -> (i128, i128) {
+    let last = i128::from(n.saturating_sub(1)) * step;
+    (last.min(0), last.max(0))
+}
+
+fn narrow(what: &'static str, value: i128, how: impl FnOnce() -> String) -> Result<i64> {
+    i64::try_from(value).map_err(|_| {
+        Error::argument(
+            what,
+            format!("{value} bytes ({})", how()),
+            "within 64 bits: use smaller counts, strides or displacements",
+        )
+    })
+}
+
+/// Collects the blocks of a new type.
+struct Gathered {
+    size: i128,
+    lb: Option<i128>,
+    ub: Option<i128>,
+    marked_lb: Option<i128>,
+    marked_ub: Option<i128>,
+    true_lb: Option<i128>,
+    true_ub: Option<i128>,
+    align: u32,
+}
+
+fn lower(to: &mut Option<i128>, value: i128) {
+    *to = Some(to.map_or(value, |old| old.min(value)));
+}
+
+fn raise(to: &mut Option<i128>, value: i128) {
+    *to = Some(to.map_or(value, |old| old.max(value)));
+}
+
+impl Gathered {
+    fn new() -> Self {
+        Gathered {
+            size: 0,
+            lb: None,
+            ub: None,
+            marked_lb: None,
+            marked_ub: None,
+            true_lb: None,
+            true_ub: None,
+            align: 1,
+        }
+    }
+
+    /// Adds copies of `child` whose displacements reach from `low` to `high`, `copies` in all.
+    fn add(&mut self, child: &Facts, low: i128, high: i128, copies: i128) {
+        if copies == 0 || !child.exists() {
+            return;
+        }
+        self.size += copies * i128::from(child.size);
+        let (lb, ub) = (low + i128::from(child.lb), high + i128::from(child.ub));
+        if child.lb_marked {
+            lower(&mut self.marked_lb, lb);
+        } else {
+            lower(&mut self.lb, lb);
+        }
+        if child.ub_marked {
+            raise(&mut self.marked_ub, ub);
+        } else {
+            raise(&mut self.ub, ub);
+        }
+        if child.size > 0 {
+            lower(&mut self.true_lb, low + i128::from(child.true_lb));
+            raise(&mut self.true_ub, high + i128::from(child.true_ub));
+        }
+        self.align = self.align.max(child.align);
+    }
+
+    fn finish(self, signature: Signature, how: impl Fn() -> String) -> Result<Facts> {
+        let lb = self.marked_lb.or(self.lb).unwrap_or(0);
+        let mut ub = self.marked_ub.or(self.ub).unwrap_or(0);
+        if self.marked_ub.is_none() && ub > lb {
+            // The epsilon of section 5.1.7: an array of these keeps its elements aligned.
+            let align = i128::from(self.align);
+            ub = lb + (ub - lb + align - 1) / align * align;
+        }
+        let true_lb = self.true_lb.unwrap_or(0);
+        let true_ub = self.true_ub.unwrap_or(0);
+        narrow("the extent of the new type", ub - lb, &how)?;
+        narrow("the true extent of the new type", true_ub - true_lb, &how)?;
+        Ok(Facts {
+            size: narrow("the size of the new type", self.size, &how)?,
+            lb: narrow("the lower bound of the new type", lb, &how)?,
+            ub: narrow("the upper bound of the new type", ub, &how)?,
+            lb_marked: self.marked_lb.is_some(),
+            ub_marked: self.marked_ub.is_some(),
+            true_lb: narrow("the true lower bound of the new type", true_lb, &how)?,
+            true_ub: narrow("the true upper bound of the new type", true_ub, &how)?,
+            align: self.align,
+            signature,
+        })
+    }
+}
+
+impl Facts {
+    /// Whether anything of it, data or a bound, takes part in what is built on it.
+    fn exists(&self) -> bool {
+        self.size > 0 || self.lb_marked || self.ub_marked
+    }
+
+    fn extent(&self) -> i64 {
+        self.ub - self.lb
+    }
+}
+
+fn same_length(what: &'static str, got: usize, wanted: usize) -> Result<()> {
+    if got == wanted {
+        return Ok(());
+    }
+    Err(Error::argument(
+        what,
+        format!("{got} entries long"),
+        format!("as long as the other arrays ({wanted})"),
+    ))
+}
+
+impl Datatype {
+    fn new(contents: Contents, facts: Facts) -> Datatype {
+        Datatype::with_expansion(contents, facts, None)
+    }
+
+    fn with_expansion(contents: Contents, facts: Facts, expansion: Option<Datatype>) -> Datatype {
+        // Ids are never reused: a cache may keep one for longer than the type lives.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Datatype(Arc::new(Inner {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            contents,
+            expansion,
+            facts,
+            form: OnceLock::new(),
+        }))
+    }
+
+    /// A predefined type. There is one of each in a process, so its id does not change.
+    pub fn named(named: Named) -> Datatype {
+        static TABLE: OnceLock<Vec<Datatype>> = OnceLock::new();
+        let table = TABLE.get_or_init(|| {
+            Named::ALL
+                .iter()
+                .map(|&named| {
+                    let facts = Facts {
+                        size: i64::from(named.size()),
+                        lb: 0,
+                        ub: i64::from(named.extent()),
+                        lb_marked: false,
+                        ub_marked: false,
+                        true_lb: 0,
+                        true_ub: i64::from(named.true_extent()),
+                        align: named.align(),
+                        signature: Signature::of_named(named),
+                    };
+                    Datatype::new(Contents::Named(named), facts)
+                })
+                .collect()
+        });
+        table[named as usize].clone()
+    }
+
+    /// `MPI_Type_dup`: the same type, with an identity of its own.
+    pub fn dup(&self) -> Datatype {
+        let contents = Contents::Dup {
+            child: self.clone(),
+        };
+        Datatype::new(contents, self.0.facts)
+    }
+
+    /// `MPI_Type_contiguous`: `count` of these, each one extent after the other.
+    ///
+    /// # Errors
+    ///
+    /// As for all constructors: sizes or bounds that do not fit into 64 bits.
+    pub fn contiguous(&self, count: u64) -> Result<Datatype> {
+        let facts = self.strided(1, count, 0, || {
+            format!("{count} times an extent of {}", self.extent())
+        })?;
+        let child = self.clone();
+        Ok(Datatype::new(Contents::Contiguous { count, child }, facts))
+    }
+
+    /// `MPI_Type_vector`: `count` blocks of `blocklength`, their starts `stride` extents apart.
+    ///
+    /// ```text
+    /// vector(3, 2, 4) of a type X:   XX..XX..XX
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Sizes or bounds that do not fit into 64 bits.
+    pub fn vector(&self, count: u64, blocklength: u64, stride: i64) -> Result<Datatype> {
+        let bytes = i128::from(stride) * i128::from(self.extent());
+        let facts = self.strided(count, blocklength, bytes, || {
+            format!(
+                "{count} blocks of {blocklength}, stride {stride}, extent {}",
+                self.extent()
+            )
+        })?;
+        let contents = Contents::Vector {
+            count,
+            blocklength,
+            stride,
+            child: self.clone(),
+        };
+        Ok(Datatype::new(contents, facts))
+    }
+
+    /// `MPI_Type_create_hvector`: as [`Datatype::vector`], the stride in bytes.
+    ///
+    /// # Errors
+    ///
+    /// Sizes or bounds that do not fit into 64 bits.
+    pub fn hvector(&self, count: u64, blocklength: u64, stride: i64) -> Result<Datatype> {
+        let facts = self.strided(count, blocklength, i128::from(stride), || {
+            format!(
+                "{count} blocks of {blocklength}, stride {stride} bytes, extent {}",
+                self.extent()
+            )
+        })?;
+        let contents = Contents::Hvector {
+            count,
+            blocklength,
+            stride,
+            child: self.clone(),
+        };
+        Ok(Datatype::new(contents, facts))
+    }
+
+    fn strided(
+        &self,
+        count: u64,
+        blocklength: u64,
+        stride: i128,
+        how: impl Fn() -> String,
+    ) -> Result<Facts> {
+        let child = &self.0.facts;
+        let (block_low, block_high) = sweep(blocklength, i128::from(child.extent()));
+        // A stride that does not fit matters only if there is a second block.
+        let (low, high) = if count > 1 {
+            let stride = i128::from(narrow("the stride", stride, &how)?);
+            sweep(count, stride)
+        } else {
+            (0, 0)
+        };
+        let copies = i128::from(count) * i128::from(blocklength);
+        // With 64-bit counts, only these two products could leave 128 bits.
+        let elements = match u64::try_from(copies) {
+            Ok(elements) => elements,
+            Err(_) if child.size == 0 => 0,
+            Err(_) => {
+                narrow("the size of the new type", copies, &how)?;
+                0
+            }
+        };
+        let mut all = Gathered::new();
+        all.add(
+            child,
+            low + block_low,
+            high + block_high,
+            copies.min(i128::from(u64::MAX)),
+        );
+        all.finish(child.signature.repeat(elements), how)
+    }
+
+    /// `MPI_Type_indexed`: blocks of `blocklengths[i]` at `displacements[i]` extents.
+    ///
+    /// # Errors
+    ///
+    /// Arrays of different lengths; sizes or bounds that do not fit into 64 bits.
+    pub fn indexed(&self, blocklengths: &[u64], displacements: &[i64]) -> Result<Datatype> {
+        let facts = self.blocks(displacements, self.extent(), Lengths::Each(blocklengths))?;
+        let contents = Contents::Indexed {
+            blocklengths: blocklengths.into(),
+            displacements: displacements.into(),
+            child: self.clone(),
+        };
+        Ok(Datatype::new(contents, facts))
+    }
+
+    /// `MPI_Type_create_hindexed`: as [`Datatype::indexed`], the displacements in bytes.
+    ///
+    /// # Errors
+    ///
+    /// Arrays of different lengths; sizes or bounds that do not fit into 64 bits.
+    pub fn hindexed(&self, blocklengths: &[u64], displacements: &[i64]) -> Result<Datatype> {
+        let facts = self.blocks(displacements, 1, Lengths::Each(blocklengths))?;
+        let contents = Contents::Hindexed {
+            blocklengths: blocklengths.into(),
+            displacements: displacements.into(),
+            child: self.clone(),
+        };
+        Ok(Datatype::new(contents, facts))
+    }
+
+    /// `MPI_Type_create_indexed_block`: equal blocks at `displacements[i]` extents.
+    ///
+    /// # Errors
+    ///
+    /// Sizes or bounds that do not fit into 64 bits.
+    pub fn indexed_block(&self, blocklength: u64, displacements: &[i64]) -> Result<Datatype> {
+        let facts = self.blocks(displacements, self.extent(), Lengths::All(blocklength))?;
+        let contents = Contents::IndexedBlock {
+            blocklength,
+            displacements: displacements.into(),
+            child: self.clone(),
+        };
+        Ok(Datatype::new(contents, facts))
+    }
+
+    /// `MPI_Type_create_hindexed_block`: as [`Datatype::indexed_block`], displacements in bytes.
+    ///
+    /// # Errors
+    ///
+    /// Sizes or bounds that do not fit into 64 bits.
+    pub fn hindexed_block(&self, blocklength: u64, displacements: &[i64]) -> Result<Datatype> {
+        let facts = self.blocks(displacements, 1, Lengths::All(blocklength))?;
+        let contents = Contents::HindexedBlock {
+            blocklength,
+            displacements: displacements.into(),
+            child: self.clone(),
+        };
+        Ok(Datatype::new(contents, facts))
+    }
+
+    fn blocks(&self, displacements: &[i64], unit: i64, lengths: Lengths) -> Result<Facts> {
+        let child = &self.0.facts;
+        let mut copies = 0i128;
+        // Smallest and largest displacement of a single child; the child is the same everywhere.
+        let (mut low, mut high) = (i128::MAX, i128::MIN);
+        match lengths {
+            Lengths::All(0) => {}
+            Lengths::All(length) => {
+                copies = i128::from(length) * displacements.len() as i128;
+                let least = displacements.iter().copied().min();
+                let most = displacements.iter().copied().max();
+                if let (Some(least), Some(most)) = (least, most) {
+                    let (before, behind) = sweep(length, i128::from(child.extent()));
+                    let (a, b) = (
+                        i128::from(least) * i128::from(unit),
+                        i128::from(most) * i128::from(unit),
+                    );
+                    low = a.min(b) + before;
+                    high = a.max(b) + behind;
+                }
+            }
+            Lengths::Each(lengths) => {
+                same_length("blocklengths", lengths.len(), displacements.len())?;
+                for (&length, &displacement) in lengths.iter().zip(displacements) {
+                    if length == 0 {
+                        continue;
+                    }
+                    let (before, behind) = sweep(length, i128::from(child.extent()));
+                    let at = i128::from(displacement) * i128::from(unit);
+                    copies += i128::from(length);
+                    low = low.min(at + before);
+                    high = high.max(at + behind);
+                }
+            }
+        }
+        let how = || {
+            format!(
+                "{} blocks, {copies} elements of extent {}",
+                displacements.len(),
+                self.extent()
+            )
+        };
+        let mut all = Gathered::new();
+        if copies > 0 {
+            all.add(child, low, high, copies);
+        }
+        let elements = u64::try_from(copies).unwrap_or(0);
+        all.finish(child.signature.repeat(elements), how)
+    }
+
+    /// `MPI_Type_create_struct`: `blocklengths[i]` of `children[i]` at `displacements[i]` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Arrays of different lengths; sizes or bounds that do not fit into 64 bits.
+    pub fn structure(
+        blocklengths: &[u64],
+        displacements: &[i64],
+        children: &[Datatype],
+    ) -> Result<Datatype> {
+        same_length("blocklengths", blocklengths.len(), children.len())?;
+        same_length("displacements", displacements.len(), children.len())?;
+        let mut all = Gathered::new();
+        let mut signature = Signature::EMPTY;
+        for ((&length, &displacement), child) in
+            blocklengths.iter().zip(displacements).zip(children)
+        {
+            let child = &child.0.facts;
+            let (before, behind) = sweep(length, i128::from(child.extent()));
+            let at = i128::from(displacement);
+            all.add(child, at + before, at + behind, i128::from(length));
+            signature = signature.then(&child.signature.repeat(length));
+            narrow("the size of the new type", all.size, || {
+                format!("with {length} elements of {} bytes", child.size)
+            })?;
+        }
+        let facts = all.finish(signature, || format!("{} blocks", children.len()))?;
+        let contents = Contents::Struct {
+            blocklengths: blocklengths.into(),
+            displacements: displacements.into(),
+            children: children.into(),
+        };
+        Ok(Datatype::new(contents, facts))
+    }
+
+    /// `MPI_Type_create_subarray`: a box of `subsizes` at `starts` in an array of `sizes`. Its
+    /// extent is that of the whole array.
+    ///
+    /// ```text
+    /// sizes [4, 6], subsizes [2, 3], starts [1, 2], order C:
+    ///
+    ///     . . . . . .
+    ///     . . 0 1 2 .
+    ///     . . 3 4 5 .
+    ///     . . . . . .
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// No dimension at all, arrays of different lengths, a box that is empty or not within the
+    /// array; sizes or bounds that do not fit into 64 bits.
+    pub fn subarray(
+        &self,
+        sizes: &[u64],
+        subsizes: &[u64],
+        starts: &[u64],
+        order: Order,
+    ) -> Result<Datatype> {
+        same_length("subsizes", subsizes.len(), sizes.len())?;
+        same_length("starts", starts.len(), sizes.len())?;
+        if sizes.is_empty() {
+            return Err(Error::argument("the number of dimensions", 0, "at least 1"));
+        }
+        let child = &self.0.facts;
+        let extent = i128::from(child.extent());
+        let how = || {
+            format!(
+                "a box of {subsizes:?} at {starts:?} in an array of {sizes:?}, extent {}",
+                self.extent()
+            )
+        };
+        let mut stride = extent;
+        let (mut low, mut high, mut copies) = (0i128, 0i128, 1i128);
+        for dimension in fastest_first(sizes.len(), order) {
+            let (size, subsize) = (sizes[dimension], subsizes[dimension]);
+            let start = starts[dimension];
+            if subsize == 0 || subsize > size || start > size - subsize {
+                return Err(Error::argument(
+                    "a dimension of the subarray",
+                    format!("{subsize} at {start}"),
+                    format!("at least 1, and within the array's {size}"),
+                ));
+            }
+            let first = i128::from(start) * stride;
+            let (before, behind) = sweep(subsize, stride);
+            low += first + before;
+            high += first + behind;
+            copies *= i128::from(subsize);
+            stride *= i128::from(size);
+            narrow("the extent of the new type", stride, how)?;
+            narrow("the number of elements", copies, how)?;
+        }
+        let mut all = Gathered::new();
+        all.add(child, low, high, copies);
+        let signature = child.signature.repeat(copies as u64);
+        let facts = resize(all.finish(signature, how)?, 0, stride, how)?;
+        let contents = Contents::Subarray {
+            sizes: sizes.into(),
+            subsizes: subsizes.into(),
+            starts: starts.into(),
+            order,
+            child: self.clone(),
+        };
+        Ok(Datatype::new(contents, facts))
+    }
+
+    /// `MPI_Type_create_darray`: the part of process `rank` of an array of `sizes` that is dealt
+    /// out to a grid of `processes`, as High Performance Fortran does it. The grid's processes are
+    /// numbered with the last dimension fastest, whatever `order` says about the array.
+    ///
+    /// # Errors
+    ///
+    /// A grid that has not `size` processes, `rank` not within it, blocks too small to cover a
+    /// block-distributed dimension; sizes or bounds that do not fit into 64 bits.
+    #[allow(clippy::too_many_arguments)]
+    pub fn darray(
+        &self,
+        size: u64,
+        rank: u64,
+        sizes: &[u64],
+        distributions: &[Distribution],
+        processes: &[u64],
+        order: Order,
+    ) -> Result<Datatype> {
+        same_length("distributions", distributions.len(), sizes.len())?;
+        same_length("processes", processes.len(), sizes.len())?;
+        if sizes.is_empty() {
+            return Err(Error::argument("the number of dimensions", 0, "at least 1"));
+        }
+        let grid = processes
+            .iter()
+            .try_fold(1u64, |all, &n| all.checked_mul(n));
+        if grid != Some(size) {
+            return Err(Error::argument(
+                "the grid of processes",
+                format!("{processes:?}"),
+                format!("one with {size} processes in all"),
+            ));
+        }
+        if rank >= size {
+            return Err(Error::argument("rank", rank, format!("below {size}")));
+        }
+        let mut coordinates = vec![0; sizes.len()];
+        let mut rest = rank;
+        for dimension in (0..sizes.len()).rev() {
+            coordinates[dimension] = rest % processes[dimension];
+            rest /= processes[dimension];
+        }
+        let how = || format!("an array of {sizes:?} of extent {}", self.extent());
+        let mut stride = i128::from(self.extent());
+        let mut part = self.clone();
+        for dimension in fastest_first(sizes.len(), order) {
+            let step = narrow("the extent of a dimension", stride, how)?;
+            part = part.dealt(
+                sizes[dimension],
+                distributions[dimension],
+                processes[dimension],
+                coordinates[dimension],
+                step,
+            )?;
+            stride *= i128::from(sizes[dimension]);
+        }
+        let extent = narrow("the extent of the new type", stride, how)?;
+        let expansion = part.resized(0, extent)?;
+        let contents = Contents::Darray {
+            size,
+            rank,
+            sizes: sizes.into(),
+            distributions: distributions.into(),
+            processes: processes.into(),
+            order,
+            child: self.clone(),
+        };
+        let facts = expansion.0.facts;
+        Ok(Datatype::with_expansion(contents, facts, Some(expansion)))
+    }
+
+    /// One dimension of a `darray`: those of `size` copies, `step` bytes apart, that belong to
+    /// process `mine` of `processes`.
+    fn dealt(
+        &self,
+        size: u64,
+        distribution: Distribution,
+        processes: u64,
+        mine: u64,
+        step: i64,
+    ) -> Result<Datatype> {
+        let too_small = |block: u64| {
+            Error::argument(
+                "the block of a dimension",
+                block,
+                format!("at least 1, and {processes} of them must cover {size} elements"),
+            )
+        };
+        let at = |index: u64| {
+            narrow(
+                "a displacement",
+                i128::from(index) * i128::from(step),
+                || format!("{index} times {step}"),
+            )
+        };
+        // Each copy as a type of one step, so that blocks of them can be counted.
+        let one = self.resized(0, step)?;
+        match distribution {
+            Distribution::None if processes != 1 => Err(Error::argument(
+                "the processes of a dimension that is not distributed",
+                processes,
+                1,
+            )),
+            Distribution::None => one.contiguous(size),
+            Distribution::Block(block) => {
+                let block = block.unwrap_or(size.div_ceil(processes));
+                if block == 0 && size > 0 || u128::from(block) * u128::from(processes) < size.into()
+                {
+                    return Err(too_small(block));
+                }
+                // The product may exceed 64 bits only if it lies behind the array.
+                let first = block.checked_mul(mine).unwrap_or(size).min(size);
+                let here = block.min(size - first);
+                one.hindexed(&[here], &[at(first)?])
+            }
+            Distribution::Cyclic(block) => {
+                let block = block.unwrap_or(1);
+                if block == 0 {
+                    return Err(too_small(block));
+                }
+                let first = block.checked_mul(mine).unwrap_or(size).min(size);
+                let rest = size - first;
+                let round = block.saturating_mul(processes);
+                let whole = rest / round;
+                let last = (rest % round).min(block);
+                let stride = if whole > 1 { at(round)? } else { 0 };
+                let body = one.hvector(whole, block, stride)?;
+                if last == 0 {
+                    return Datatype::structure(&[1], &[at(first)?], &[body]);
+                }
+                let behind = at(first + whole * round)?;
+                Datatype::structure(&[1, last], &[at(first)?, behind], &[body, one])
+            }
+        }
+    }
+
+    /// `MPI_Type_create_resized`: the same data, but arrays of it are spaced by `extent`, and its
+    /// lower bound is `lower_bound`.
+    ///
+    /// # Errors
+    ///
+    /// An upper bound that does not fit into 64 bits.
+    pub fn resized(&self, lower_bound: i64, extent: i64) -> Result<Datatype> {
+        let facts = resize(
+            self.0.facts,
+            i128::from(lower_bound),
+            i128::from(extent),
+            || format!("lower bound {lower_bound}, extent {extent}"),
+        )?;
+        let contents = Contents::Resized {
+            lower_bound,
+            extent,
+            child: self.clone(),
+        };
+        Ok(Datatype::new(contents, facts))
+    }
+
+    /// Bytes of data.
+    pub fn size(&self) -> u64 {
+        self.0.facts.size as u64
+    }
+
+    /// Distance in bytes from one of these to the next in an array; may be negative.
+    pub fn extent(&self) -> i64 {
+        self.0.facts.extent()
+    }
+
+    /// The lower bound in bytes.
+    pub fn lower_bound(&self) -> i64 {
+        self.0.facts.lb
+    }
+
+    /// The upper bound in bytes.
+    pub fn upper_bound(&self) -> i64 {
+        self.0.facts.ub
+    }
+
+    /// Offset of the lowest byte of data; 0 if there is none.
+    pub fn true_lower_bound(&self) -> i64 {
+        self.0.facts.true_lb
+    }
+
+    /// Offset behind the highest byte of data; 0 if there is none.
+    pub fn true_upper_bound(&self) -> i64 {
+        self.0.facts.true_ub
+    }
+
+    /// Bytes from the lowest to the highest byte of data.
+    pub fn true_extent(&self) -> i64 {
+        self.0.facts.true_ub - self.0.facts.true_lb
+    }
+
+    /// The strictest alignment of its basic elements, in bytes.
+    pub fn alignment(&self) -> u32 {
+        self.0.facts.align
+    }
+
+    /// The sequence of its basic elements.
+    pub fn signature(&self) -> &Signature {
+        &self.0.facts.signature
+    }
+
+    /// The constructor and the number of its arguments.
+    pub fn envelope(&self) -> Envelope {
+        self.0.contents.envelope()
+    }
+
+    /// How it was built.
+    pub fn contents(&self) -> &Contents {
+        &self.0.contents
+    }
+
+    /// A number that no other type of this process has or will have. Clones share it, duplicates
+    /// do not.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Translates the type into its canonical form, once; everything that moves data does it when
+    /// needed. Time and memory are proportional to the description, not to the data.
+    pub fn commit(&self) -> &Form {
+        self.form()
+    }
+
+    /// Whether the canonical form exists.
+    pub fn is_committed(&self) -> bool {
+        self.0.form.get().is_some()
+    }
+
+    pub(super) fn form(&self) -> &Arc<Form> {
+        self.0.form.get_or_init(|| Arc::new(Form::of(self)))
+    }
+
+    /// What the type comes down to, without duplicates, new bounds and `darray`s around it: those
+    /// change nothing about the bytes.
+    pub(super) fn essence(&self) -> &Datatype {
+        let mut at = self;
+        loop {
+            at = match (&at.0.contents, &at.0.expansion) {
+                (_, Some(expansion)) => expansion,
+                (Contents::Dup { child } | Contents::Resized { child, .. }, _) => child,
+                _ => return at,
+            }
+        }
+    }
+}
+
+enum Lengths<'a> {
+    All(u64),
+    Each(&'a [u64]),
+}
+
+pub(super) fn fastest_first(dimensions: usize, order: Order) -> impl Iterator<Item = usize> {
+    (0..dimensions).map(move |i| match order {
+        Order::C => dimensions - 1 - i,
+        Order::Fortran => i,
+    })
+}
+
+fn resize(facts: Facts, lb: i128, extent: i128, how: impl Fn() -> String) -> Result<Facts> {
+    narrow("the extent of the new type", extent, &how)?;
+    Ok(Facts {
+        lb: narrow("the lower bound of the new type", lb, &how)?,
+        ub: narrow("the upper bound of the new type", lb + extent, &how)?,
+        lb_marked: true,
+        ub_marked: true,
+        ..facts
+    })
+}
+
+impl From<Named> for Datatype {
+    fn from(named: Named) -> Self {
+        Datatype::named(named)
+    }
+}
+
+impl fmt::Debug for Datatype {
+    /// One level deep: a type may be nested too deeply to print.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Datatype")
+            .field("id", &self.0.id)
+            .field("combiner", &self.0.contents.envelope().combiner)
+            .field("size", &self.0.facts.size)
+            .field("lower_bound", &self.0.facts.lb)
+            .field("extent", &self.0.facts.extent())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The compiler's way would recurse as deep as the type is nested.
+        let mut doomed = Vec::new();
+        self.take_children(&mut doomed);
+        while let Some(child) = doomed.pop() {
+            if let Some(mut inner) = Arc::into_inner(child.0) {
+                inner.take_children(&mut doomed);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Moves the types this one is built on out of it, so that dropping it drops nothing deep.
+    fn take_children(&mut self, doomed: &mut Vec<Datatype>) {
+        doomed.extend(self.expansion.take());
+        match std::mem::replace(&mut self.contents, Contents::Named(Named::Byte)) {
+            Contents::Named(_) => {}
+            Contents::Struct { mut children, .. } => {
+                if let Some(children) = Arc::get_mut(&mut children) {
+                    for child in children {
+                        doomed.push(std::mem::replace(child, Datatype::named(Named::Byte)));
+                    }
+                }
+            }
+            Contents::Dup { child }
+            | Contents::Contiguous { child, .. }
+            | Contents::Vector { child, .. }
+            | Contents::Hvector { child, .. }
+            | Contents::Indexed { child, .. }
+            | Contents::Hindexed { child, .. }
+            | Contents::IndexedBlock { child, .. }
+            | Contents::HindexedBlock { child, .. }
+            | Contents::Subarray { child, .. }
+            | Contents::Darray { child, .. }
+            | Contents::Resized { child, .. } => doomed.push(child),
+        }
+    }
+}

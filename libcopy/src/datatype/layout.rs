@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A number of elements of a datatype, ready to move bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::canonical::{Form, Node};
+use super::construct::Datatype;
+use super::execute::{self, Pack, Unpack};
+use crate::{Error, Result};
+
+/// `count` elements of a datatype, one extent apart: what an MPI call's `(type, count)` means.
+///
+/// Buffers are slices and an *origin*: the index in the slice of the address that the type's
+/// displacements count from. It is the place of the first element's lower bound only if that is 0;
+/// it may lie outside the slice, as long as all bytes of data lie within.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    form: Arc<Form>,
+}
+
+/// One dense piece of a layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Segment {
+    /// Where it is, in bytes from the origin.
+    pub offset: i64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl Layout {
+    /// The layout of `count` elements; commits the type.
+    ///
+    /// # Errors
+    ///
+    /// A size or bounds that do not fit into 64 bits.
+    pub fn new(datatype: &Datatype, count: u64) -> Result<Layout> {
+        let form = datatype.form();
+        if count == 1 {
+            return Ok(Layout { form: form.clone() });
+        }
+        // Lets the constructor check the arithmetic.
+        datatype.contiguous(count)?;
+        Ok(Layout {
+            form: Arc::new(form.repeated(count, datatype.extent())),
+        })
+    }
+
+    /// The canonical form.
+    pub fn form(&self) -> &Form {
+        &self.form
+    }
+
+    /// Bytes of data: the length of the packed stream.
+    pub fn size(&self) -> u64 {
+        self.form.size()
+    }
+
+    /// The range of offsets that the data lies in; `0..0` if there is none.
+    pub fn bounds(&self) -> Range<i64> {
+        match self.form.root() {
+            Some(root) => {
+                let extent = self.form.extent(root);
+                self.form.offset() + extent.low..self.form.offset() + extent.high
+            }
+            None => 0..0,
+        }
+    }
+
+    /// Number of segments.
+    pub fn segment_count(&self) -> u64 {
+        self.form.segments()
+    }
+
+    /// Packs everything: the slice `packed` must be [`Layout::size`] bytes long.
+    ///
+    /// # Errors
+    ///
+    /// Data outside `buffer`, or a wrong length of `packed`.
+    pub fn pack(&self, buffer: &[u8], origin: isize, packed: &mut [u8]) -> Result<()> {
+        self.whole(packed.len())?;
+        self.pack_range(buffer, origin, 0, packed)
+    }
+
+    /// Packs the `packed.len()` bytes of the packed stream that start at `position`.
+    ///
+    /// # Errors
+    ///
+    /// Data outside `buffer`, or a range outside the packed stream.
+    pub fn pack_range(
+        &self,
+        buffer: &[u8],
+        origin: isize,
+        position: u64,
+        packed: &mut [u8],
+    ) -> Result<()> {
+        self.check(buffer.len(), origin, position, packed.len())?;
+        let from = buffer.as_ptr().wrapping_offset(origin);
+        let end = position + packed.len() as u64;
+        // SAFETY: all data lies in `buffer`, the range in the stream, and the borrows are disjoint.
+        unsafe { self.pack_raw(from, position..end, packed.as_mut_ptr()) };
+        Ok(())
+    }
+
+    /// Unpacks everything: the slice `packed` must be [`Layout::size`] bytes long. Bytes between
+    /// the data are not touched. If pieces of the layout overlap, which MPI forbids for receiving,
+    /// the bytes that several pieces share get one of their values.
+    ///
+    /// # Errors
+    ///
+    /// Data outside `buffer`, or a wrong length of `packed`.
+    pub fn unpack(&self, packed: &[u8], buffer: &mut [u8], origin: isize) -> Result<()> {
+        self.whole(packed.len())?;
+        self.unpack_range(packed, 0, buffer, origin)
+    }
+
+    /// Unpacks `packed.len()` bytes that belong at `position` of the packed stream.
+    ///
+    /// # Errors
+    ///
+    /// Data outside `buffer`, or a range outside the packed stream.
+    pub fn unpack_range(
+        &self,
+        packed: &[u8],
+        position: u64,
+        buffer: &mut [u8],
+        origin: isize,
+    ) -> Result<()> {
+        self.check(buffer.len(), origin, position, packed.len())?;
+        let to = buffer.as_mut_ptr().wrapping_offset(origin);
+        let end = position + packed.len() as u64;
+        // SAFETY: all data lies in `buffer`, the range in the stream, and the borrows are disjoint.
+        unsafe { self.unpack_raw(packed.as_ptr(), position..end, to) };
+        Ok(())
+    }
+
+    /// As [`Layout::pack_range`], without a check: `origin` is the address that displacements
+    /// count from.
+    ///
+    /// # Safety
+    ///
+    /// The range lies in the packed stream; its bytes are readable in the layout at `origin` and
+    /// writable at `packed`, and the two do not overlap.
+    pub unsafe fn pack_raw(&self, origin: *const u8, range: Range<u64>, packed: *mut u8) {
+        if let Some(root) = self.form.root() {
+            let user = origin
+                .wrapping_offset(self.form.offset() as isize)
+                .cast_mut();
+            let (low, high) = (range.start as i64, range.end as i64);
+            // SAFETY: the caller's promise; `Pack` writes only at `packed`.
+            unsafe { execute::range::<Pack>(&self.form, root, user, low, high, packed) };
+        }
+    }
+
+    /// As [`Layout::unpack_range`], without a check. Several threads may unpack disjoint ranges
+    /// of a layout without overlapping pieces at the same time.
+    ///
+    /// # Safety
+    ///
+    /// The range lies in the packed stream; its bytes are readable at `packed` and writable in the
+    /// layout at `origin`, and the two do not overlap.
+    pub unsafe fn unpack_raw(&self, packed: *const u8, range: Range<u64>, origin: *mut u8) {
+        if let Some(root) = self.form.root() {
+            let user = origin.wrapping_offset(self.form.offset() as isize);
+            let (low, high) = (range.start as i64, range.end as i64);
+            let packed = packed.cast_mut();
+            // SAFETY: the caller's promise; `Unpack` writes only in the layout.
+            unsafe { execute::range::<Unpack>(&self.form, root, user, low, high, packed) };
+        }
+    }
+
+    /// The segment with this index, in O(depth · log blocks); `None` behind the last.
+    pub fn segment(&self, index: u64) -> Option<Segment> {
+        if index >= self.segment_count() {
+            return None;
+        }
+        let mut index = index as i64;
+        let mut offset = self.form.offset();
+        let mut id = self.form.root()?;
+        loop {
+            match self.form.node(id) {
+                Node::Dense { len } => {
+                    let len = *len as u64;
+                    return Some(Segment { offset, len });
+                }
+                Node::Stream { stride, child, .. } => {
+                    let each = self.form.extent(*child).segments;
+                    offset += index / each * stride;
+                    index %= each;
+                    id = *child;
+                }
+                Node::Blocks { offsets, child } => {
+                    let each = self.form.extent(*child).segments;
+                    offset += offsets.get((index / each) as usize);
+                    index %= each;
+                    id = *child;
+                }
+                Node::Pieces { offsets, starts } => {
+                    let i = index as usize;
+                    return Some(Segment {
+                        offset: offset + offsets.get(i),
+                        len: (starts.get(i + 1) - starts.get(i)) as u64,
+                    });
+                }
+                Node::Sequence { parts } => {
+                    let i = parts.partition_point(|part| part.first_segment <= index) - 1;
+                    offset += parts[i].offset;
+                    index -= parts[i].first_segment;
+                    id = parts[i].child;
+                }
+            }
+        }
+    }
+
+    /// The segments in the order of the packed stream.
+    pub fn segments(&self) -> Segments<'_> {
+        Segments {
+            layout: self,
+            next: 0,
+        }
+    }
+
+    fn whole(&self, len: usize) -> Result<()> {
+        if len as u64 == self.size() {
+            return Ok(());
+        }
+        let allowed = format!("as many as the layout has ({})", self.size());
+        Err(Error::argument(
+            "the length of the packed bytes",
+            len,
+            allowed,
+        ))
+    }
+
+    fn check(&self, len: usize, origin: isize, position: u64, packed: usize) -> Result<()> {
+        let end = position.checked_add(packed as u64);
+        if end.is_none_or(|end| end > self.size()) {
+            return Err(Error::argument(
+                "the range of packed bytes",
+                format!("{packed} bytes at {position}"),
+                format!("within the {} bytes of the layout", self.size()),
+            ));
+        }
+        let bounds = self.bounds();
+        let low = i128::from(bounds.start) + origin as i128;
+        let high = i128::from(bounds.end) + origin as i128;
+        if self.size() > 0 && (low < 0 || high > len as i128) {
+            return Err(Error::argument(
+                "the buffer",
+                format!("{len} bytes with the origin at {origin}"),
+                format!(
+                    "such that offsets {}..{} are inside",
+                    bounds.start, bounds.end
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Iterator over the segments of a layout; see [`Layout::segments`].
+#[derive(Clone, Debug)]
+pub struct Segments<'a> {
+    layout: &'a Layout,
+    next: u64,
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Segment;
+
+    fn next(&mut self) -> Option<Segment> {
+        let segment = self.layout.segment(self.next)?;
+        self.next += 1;
+        Some(segment)
+    }
+
+    fn nth(&mut self, n: usize) -> Option<Segment> {
+        self.next = self.next.saturating_add(n as u64);
+        self.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.layout.segment_count().saturating_sub(self.next);
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Segments<'_> {}

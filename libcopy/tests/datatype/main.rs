@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Derived datatypes against a naive interpreter of type maps, over random type trees.
+//!
+//! `PROPTEST_CASES=10000000 cargo test --release -p libcopy --test datatype -- random` is the long
+//! run; the default is short.
+
+mod generate;
+mod oracle;
+
+use generate::{Choices, build, tree};
+use libcopy::datatype::{Datatype, Layout};
+use oracle::Map;
+use proptest::prelude::*;
+
+/// A type, its layout for a count, and what the oracle says about them.
+struct Case {
+    datatype: Datatype,
+    layout: Layout,
+    one: Map,
+    /// Displacement of every byte of `count` elements, in packed order.
+    bytes: Vec<i64>,
+    buffer: usize,
+    origin: isize,
+}
+
+fn case(choices: &mut Choices) -> Case {
+    let depth = 1 + choices.below(8) as u32;
+    let (description, one) = tree(choices, depth, 300);
+    let count = match choices.below(4) {
+        0 => 1,
+        1 => choices.below(3),
+        _ => choices.below(20),
+    };
+    let datatype = build(&description).unwrap_or_else(|e| panic!("{description:?}: {e}"));
+    let all = Map::place((0..count as i64).map(|i| (i * one.extent(), &one)));
+    let layout = Layout::new(&datatype, count).unwrap();
+    let (low, high) = all.true_bounds();
+    Case {
+        datatype,
+        layout,
+        bytes: all.bytes(),
+        one,
+        buffer: (high - low) as usize + 13,
+        origin: 5 - low as isize,
+    }
+}
+
+impl Case {
+    fn at(&self, byte: i64) -> usize {
+        (byte + self.origin as i64) as usize
+    }
+
+    fn overlaps(&self) -> bool {
+        let mut sorted = self.bytes.clone();
+        sorted.sort_unstable();
+        sorted.windows(2).any(|pair| pair[0] == pair[1])
+    }
+}
+
+/// Bytes that tell places apart.
+fn pattern(len: usize, seed: u32) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            (state >> 8) as u8
+        })
+        .collect()
+}
+
+fn check(choices: &mut Choices) -> Result<(), TestCaseError> {
+    let case = case(choices);
+    facts(&case)?;
+    let buffer = pattern(case.buffer, 1);
+    let expected: Vec<u8> = case.bytes.iter().map(|&b| buffer[case.at(b)]).collect();
+    packing(&case, &buffer, &expected, choices)?;
+    unpacking(&case, choices)?;
+    segments(&case)?;
+    Ok(())
+}
+
+fn facts(case: &Case) -> Result<(), TestCaseError> {
+    let (datatype, one) = (&case.datatype, &case.one);
+    prop_assert_eq!(datatype.size() as i64, one.size());
+    prop_assert_eq!(datatype.lower_bound(), one.lb.unwrap_or(0));
+    prop_assert_eq!(datatype.upper_bound(), one.ub.unwrap_or(0));
+    let (low, high) = one.true_bounds();
+    prop_assert_eq!(datatype.true_lower_bound(), low);
+    prop_assert_eq!(datatype.true_upper_bound(), high);
+    prop_assert_eq!(datatype.signature().elements() as usize, one.entries.len());
+    prop_assert_eq!(case.layout.size() as usize, case.bytes.len());
+    let (low, high) = match (case.bytes.iter().min(), case.bytes.iter().max()) {
+        (Some(low), Some(high)) => (*low, high + 1),
+        _ => (0, 0),
+    };
+    prop_assert_eq!(case.layout.bounds(), low..high);
+    Ok(())
+}
+
+/// Cuts `len` into ranges, in an order that is not ascending.
+fn cuts(len: usize, choices: &mut Choices) -> Vec<(usize, usize)> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < len {
+        let piece = 1 + choices.below(97) as usize * (1 + choices.below(9) as usize);
+        ranges.push((at, (at + piece).min(len)));
+        at += piece;
+    }
+    for i in 0..ranges.len() {
+        let other = choices.below(ranges.len() as u64) as usize;
+        ranges.swap(i, other);
+    }
+    ranges
+}
+
+fn packing(
+    case: &Case,
+    buffer: &[u8],
+    expected: &[u8],
+    choices: &mut Choices,
+) -> Result<(), TestCaseError> {
+    let mut packed = vec![0; expected.len()];
+    case.layout.pack(buffer, case.origin, &mut packed).unwrap();
+    prop_assert_eq!(&packed[..], expected);
+    packed.fill(0);
+    for (low, high) in cuts(packed.len(), choices) {
+        let part = &mut packed[low..high];
+        case.layout
+            .pack_range(buffer, case.origin, low as u64, part)
+            .unwrap();
+    }
+    prop_assert_eq!(&packed[..], expected);
+    Ok(())
+}
+
+fn unpacking(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
+    if case.overlaps() {
+        return Ok(());
+    }
+    let packed = pattern(case.bytes.len(), 2);
+    let blank = pattern(case.buffer, 3);
+    let mut expected = blank.clone();
+    for (&at, &byte) in case.bytes.iter().zip(&packed) {
+        expected[case.at(at)] = byte;
+    }
+    let mut buffer = blank.clone();
+    case.layout
+        .unpack(&packed, &mut buffer, case.origin)
+        .unwrap();
+    prop_assert_eq!(&buffer, &expected);
+    let mut buffer = blank;
+    for (low, high) in cuts(packed.len(), choices) {
+        let part = &packed[low..high];
+        case.layout
+            .unpack_range(part, low as u64, &mut buffer, case.origin)
+            .unwrap();
+    }
+    prop_assert_eq!(&buffer, &expected);
+    Ok(())
+}
+
+fn segments(case: &Case) -> Result<(), TestCaseError> {
+    let count = case.layout.segment_count();
+    let segments: Vec<_> = case.layout.segments().collect();
+    prop_assert_eq!(segments.len() as u64, count);
+    prop_assert!(case.layout.segment(count).is_none());
+    let bytes: Vec<i64> = segments
+        .iter()
+        .flat_map(|s| s.offset..s.offset + s.len as i64)
+        .collect();
+    prop_assert_eq!(&bytes, &case.bytes);
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn random_types_agree_with_their_type_maps(
+        list in prop::collection::vec(any::<u16>(), 0..160)
+    ) {
+        check(&mut Choices::new(&list))?;
+    }
+}
