@@ -44,6 +44,9 @@ pub struct Bands {
 pub struct Policy {
     /// Messages up to this size are sent without asking the receiver first.
     pub eager_max: u64,
+    /// The same where ranks outnumber processors, unless a transport is forced: asking first
+    /// costs context switches.
+    pub eager_max_crowded: u64,
     /// Bytes that shared memory hands over at a time.
     pub chunk: u64,
     /// The same where ranks outnumber processors, and every hand-over is a context switch.
@@ -55,8 +58,8 @@ pub struct Policy {
     pub cast_ring: u64,
     /// The same where ranks outnumber processors: the more fits, the fewer context switches.
     pub cast_ring_crowded: u64,
-    /// From this size on, root and leaf share a copy through the module; below, and where ranks
-    /// outnumber processors, the leaf copies alone, which saves opening its buffer as well.
+    /// From this size on, root and leaf share a copy; below, and where ranks outnumber processors
+    /// and the root would only keep leaves from running, the leaf copies alone.
     pub share_min: u64,
     /// Microseconds to spin before sleeping; decided by the number of ranks if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,7 +92,7 @@ pub(crate) const MAX_BANDS: usize = 4;
 /// The word behind the bands.
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
-const _: () = assert!(SHARE_WORD < POLICY_WORDS);
+const _: () = assert!(SHARE_WORD + 1 < POLICY_WORDS);
 
 impl Policy {
     /// Values for a machine that was not measured.
@@ -109,6 +112,7 @@ impl Policy {
         };
         Policy {
             eager_max: 8 << 10,
+            eager_max_crowded: 128 << 10,
             chunk: 8 << 10,
             chunk_crowded: 128 << 10,
             nontemporal_min: topology.llc as u64 / 2,
@@ -116,7 +120,7 @@ impl Policy {
                 .next_power_of_two()
                 .clamp(128 << 10, 1 << 20),
             cast_ring_crowded: 2 << 20,
-            share_min: 256 << 10,
+            share_min: 64 << 10,
             spin_us: None,
             transport: None,
             bcast: Bands {
@@ -142,7 +146,10 @@ impl Policy {
             }
             Ok(())
         };
-        set(&config::EAGER_MAX, &mut policy.eager_max)?;
+        if config::EAGER_MAX.value().is_some() {
+            set(&config::EAGER_MAX, &mut policy.eager_max)?;
+            policy.eager_max_crowded = policy.eager_max;
+        }
         if config::SHM_CHUNK.value().is_some() {
             set(&config::SHM_CHUNK, &mut policy.chunk)?;
             policy.chunk_crowded = policy.chunk;
@@ -243,16 +250,24 @@ impl Policy {
         *self.bands_mut(op, crowded) = bands;
     }
 
-    /// The path for a part of `bytes` bytes.
+    /// The path for a part of `bytes` bytes; `forced` is for all that is not eager.
     pub fn path(
         &self,
         op: Op,
         bytes: u64,
         crowded: bool,
+        forced: Option<TransportKind>,
         usable: impl Fn(TransportKind) -> bool,
     ) -> Path {
-        if bytes <= self.eager_max {
+        let eager_max = match crowded && forced.is_none() {
+            true => self.eager_max_crowded,
+            false => self.eager_max,
+        };
+        if bytes <= eager_max {
             return Path::Eager;
+        }
+        if let Some(kind) = forced {
+            return Path::Via(kind);
         }
         let band = self
             .bands(op, crowded)
@@ -277,7 +292,7 @@ impl Policy {
         }) as usize
     }
 
-    /// Whether root and leaf share a copy of this size through a transport that both must open.
+    /// Whether root and leaf share a copy of this size.
     pub(crate) fn shares(&self, bytes: u64, crowded: bool) -> bool {
         !crowded && bytes >= self.share_min
     }
@@ -314,9 +329,10 @@ impl Policy {
     /// The table in words, one line per decision.
     pub fn table(&self) -> String {
         let mut table = format!(
-            "eager up to {}; shared memory in chunks of {} ({} if crowded), around the cache from \
+            "eager up to {} ({} if crowded); shared memory in chunks of {} ({} if crowded), around the cache from \
              {}; broadcast ring {} ({} if crowded)\n",
             bytes(self.eager_max),
+            bytes(self.eager_max_crowded),
             bytes(self.chunk),
             bytes(self.chunk_crowded),
             bytes(self.nontemporal_min),
@@ -325,7 +341,7 @@ impl Policy {
         );
         let _ = writeln!(
             table,
-            "root and leaf share copies through the module from {}",
+            "root and leaf share copies from {}, unless crowded",
             bytes(self.share_min)
         );
         if let Some(kind) = self.transport {
@@ -339,7 +355,11 @@ impl Policy {
         for op in Op::ALL {
             for crowded in [false, true] {
                 for band in self.bands(op, crowded) {
-                    let from = band.from.max(self.eager_max.saturating_add(1));
+                    let eager_max = match crowded {
+                        true => self.eager_max_crowded,
+                        false => self.eager_max,
+                    };
+                    let from = band.from.max(eager_max.saturating_add(1));
                     let prefer: Vec<_> = band.prefer.iter().map(|kind| kind.name()).collect();
                     let _ = writeln!(
                         table,
@@ -374,6 +394,7 @@ impl Policy {
         ];
         words[..scalars.len()].copy_from_slice(&scalars);
         words[SHARE_WORD] = self.share_min;
+        words[SHARE_WORD + 1] = self.eager_max_crowded;
         let mut slots = words[8..SHARE_WORD].chunks_exact_mut(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
@@ -401,6 +422,7 @@ impl Policy {
         policy.transport = TransportKind::from_number(words[6]);
         policy.cast_ring_crowded = words[7];
         policy.share_min = words[SHARE_WORD];
+        policy.eager_max_crowded = words[SHARE_WORD + 1];
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
@@ -482,7 +504,7 @@ mod tests {
         ];
         policy.set_bands(Op::Bcast, false, bands);
         let path = |bytes, usable: &[TransportKind]| {
-            policy.path(Op::Bcast, bytes, false, |kind| usable.contains(&kind))
+            policy.path(Op::Bcast, bytes, false, None, |kind| usable.contains(&kind))
         };
         let [kmod, cma, shm] = TransportKind::ALL;
         assert_eq!(path(100, &[kmod, cma, shm]), Path::Eager);

@@ -406,8 +406,8 @@ fn mismatch(team: &mut Team, what: &str) {
         "length-large" => team.bcast(&mut bytes[..lens(500_000, 600_000)], 1),
         "length-both" => team.bcast(&mut bytes[..lens(100, 600_000)], 0),
         "operation" if odd => team.allgather(&bytes[..100], &mut all[..300]),
-        "operation" => team.bcast(&mut bytes[..100_000], 0),
-        "root" => team.bcast(&mut bytes[..100_000], lens(0, 1)),
+        "operation" => team.bcast(&mut bytes[..500_000], 0),
+        "root" => team.bcast(&mut bytes[..500_000], lens(0, 1)),
         "gather" => {
             let recv = (team.rank() == 0).then_some(&mut all[..]);
             team.gather(&bytes[..lens(1 << 20, 1 << 19)], recv, 0)

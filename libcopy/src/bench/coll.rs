@@ -8,6 +8,7 @@
 
 use super::contestant::Contestant;
 use super::machine::{self, Machine};
+use super::rank::PLAIN_CMA;
 use super::report::{Ratio, Report, Row};
 use super::sample::Spread;
 use super::{Output, sizes};
@@ -81,7 +82,8 @@ pub struct CollArgs {
     #[arg(long, short = 'n', default_value_t = 4)]
     pub ranks: usize,
 
-    /// Variants: `auto` is what the policy table chooses [default: auto and all that work here]
+    /// Variants: `auto` is what the policy table chooses; `cma-plain` is one system call per leaf, as
+    /// MPI libraries do it [default: auto, all transports that work here, cma-plain beside kmod]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub transports: Option<Vec<String>>,
 
@@ -121,20 +123,26 @@ pub fn coll(args: &CollArgs) -> Result<()> {
         .filter(|r| r.usable)
         .map(|r| r.kind)
         .collect();
+    // What the module is to be compared with, where there is one.
+    let compares = [TransportKind::Kmod, TransportKind::Cma]
+        .iter()
+        .all(|kind| usable.contains(kind));
     let words = match &args.transports {
         Some(words) => words.clone(),
         None => std::iter::once("auto".to_owned())
             .chain(usable.iter().map(|k| k.name().to_owned()))
+            .chain([PLAIN_CMA.to_owned()].into_iter().filter(|_| compares))
             .collect(),
     };
     let mut entries = Vec::new();
     for word in words {
         let variant = match word.as_str() {
             "auto" | "libcopy" => "libcopy".to_owned(),
+            PLAIN_CMA => PLAIN_CMA.to_owned(),
             name => {
-                let kind: TransportKind = name
-                    .parse()
-                    .with_context(|| format!("--transports {name:?}: not auto and no transport"))?;
+                let kind: TransportKind = name.parse().with_context(|| {
+                    format!("--transports {name:?}: not auto, cma-plain or a transport")
+                })?;
                 ensure!(
                     usable.contains(&kind),
                     "--transports {name}: not usable here; `libcopy info` says why"
@@ -164,7 +172,7 @@ pub fn coll(args: &CollArgs) -> Result<()> {
         .filter(|e| e.variant != "memcpy")
         .map(|e| Ratio::OfMemcpy(e.variant.clone()))
         .collect();
-    for other in ["libcopy-cma", "libcopy-shm"] {
+    for other in ["libcopy-cma", "libcopy-shm", PLAIN_CMA] {
         ratios.push(Ratio::Faster("libcopy-kmod".into(), vec![other.into()]));
     }
 

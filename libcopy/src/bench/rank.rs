@@ -14,6 +14,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+/// The variant that does with process_vm_readv and process_vm_writev what an MPI library does.
+pub const PLAIN_CMA: &str = "cma-plain";
+
 /// `libcopy bench rank`
 #[derive(Args, Clone, Debug)]
 pub struct RankArgs {
@@ -95,7 +98,8 @@ impl Rank {
             "bcast" => self.all.reserve(bytes.max(1), 2 * rank + 1)?,
             _ => self.all.reserve(bytes.max(1) * size, 2 * rank + 1)?,
         }
-        if variant != "memcpy" && self.word.as_deref() != Some(variant) {
+        let ours = !["memcpy", PLAIN_CMA].contains(&variant);
+        if ours && self.word.as_deref() != Some(variant) {
             let kind = match variant {
                 "auto" => None,
                 name => Some(name.parse::<TransportKind>()?),
@@ -124,6 +128,56 @@ impl Rank {
             _ => bail!("unknown operation {op:?}"),
         }
         Ok(())
+    }
+
+    /// The same without any of our cleverness: the owner tells where its buffer is, each peer
+    /// moves its part with one system call, the owner waits for all of them.
+    fn plain_cma(&mut self, op: &str, bytes: usize, root: usize) -> Result<()> {
+        let (rank, size) = (self.team.rank(), self.team.size());
+        let buffer = match op {
+            "bcast" | "allgather" => self.one.as_mut_ptr(),
+            _ => self.all.as_mut_ptr(),
+        };
+        let words = [u64::from(std::process::id()), buffer as u64];
+        let mut place = words.map(u64::to_ne_bytes).concat();
+        let part = rank * bytes..(rank + 1) * bytes;
+        let mut places = vec![0; place.len() * size];
+        match op {
+            "allgather" => self.team.allgather(&place, &mut places)?,
+            _ => self.team.bcast(&mut place, root)?,
+        }
+        match op {
+            "bcast" if rank == root => {}
+            "bcast" => plain_copy(libc::process_vm_readv, &place, 0, &mut self.one[..bytes])?,
+            "scatter" if rank == root => self.one[..bytes].copy_from_slice(&self.all[part]),
+            "scatter" => {
+                let own = &mut self.one[..bytes];
+                plain_copy(libc::process_vm_readv, &place, part.start, own)?;
+            }
+            "gather" if rank == root => self.all[part].copy_from_slice(&self.one[..bytes]),
+            "gather" => {
+                let own = &mut self.one[..bytes];
+                plain_copy(libc::process_vm_writev, &place, part.start, own)?;
+            }
+            _ => {
+                self.all[part].copy_from_slice(&self.one[..bytes]);
+                for peer in (rank + 1..size).chain(0..rank) {
+                    let place = &places[peer * place.len()..][..place.len()];
+                    let to = &mut self.all[peer * bytes..][..bytes];
+                    plain_copy(libc::process_vm_readv, place, 0, to)?;
+                }
+            }
+        }
+        self.team.barrier()?;
+        Ok(())
+    }
+
+    /// One operation as `variant` does it.
+    fn run(&mut self, op: &str, bytes: usize, variant: &str, root: usize) -> Result<()> {
+        match variant {
+            PLAIN_CMA => self.plain_cma(op, bytes, root),
+            _ => self.call(op, bytes, root),
+        }
     }
 
     /// The bytes that this rank has to move, moved by a plain memcpy: the physical limit.
@@ -163,14 +217,14 @@ impl Rank {
             match (memcpy, idle) {
                 (true, false) => self.memcpy(op, bytes),
                 (true, true) => {}
-                (false, _) => self.call(op, bytes, 0)?,
+                (false, _) => self.run(op, bytes, variant, 0)?,
             }
         }
         self.team.barrier()?;
         for _ in 0..count {
             let start = clock_gettime(clock);
             if !memcpy {
-                self.call(op, bytes, 0)?;
+                self.run(op, bytes, variant, 0)?;
             } else if !idle {
                 self.memcpy(op, bytes);
             }
@@ -222,7 +276,7 @@ impl Rank {
                 }
             }
         }
-        self.call(op, bytes, root)?;
+        self.run(op, bytes, variant, root)?;
         Ok(match op {
             "bcast" => verdict(std::iter::once((&self.one[..bytes], root)), round),
             "scatter" => verdict(std::iter::once((&self.one[..bytes], rank)), round),
@@ -233,6 +287,41 @@ impl Rank {
             _ => "ok".to_owned(),
         })
     }
+}
+
+/// `process_vm_readv` or `process_vm_writev`.
+type CmaCall = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
+/// One system call between `ours` and the same number of bytes behind `place`, which is a process
+/// and an address.
+fn plain_copy(call: CmaCall, place: &[u8], offset: usize, ours: &mut [u8]) -> Result<()> {
+    let (process, address) = place.split_at(8);
+    let process = u64::from_ne_bytes(process.try_into()?) as libc::pid_t;
+    let address = u64::from_ne_bytes(address.try_into()?) as usize + offset;
+    let iovec = |base, len| libc::iovec {
+        iov_base: base,
+        iov_len: len,
+    };
+    let local = iovec(ours.as_mut_ptr().cast(), ours.len());
+    let remote = iovec(address as *mut _, ours.len());
+    // SAFETY: the local side is borrowed; the kernel checks the remote one, which its owner keeps
+    // until the barrier behind the copy.
+    let moved = unsafe { call(process, &raw const local, 1, &raw const remote, 1, 0) };
+    if moved != ours.len() as isize {
+        let error = std::io::Error::last_os_error();
+        bail!(
+            "process_vm_* moved {moved} of {} bytes: {error}",
+            ours.len()
+        );
+    }
+    Ok(())
 }
 
 fn verdict<'a>(blocks: impl Iterator<Item = (&'a [u8], usize)>, round: u64) -> String {

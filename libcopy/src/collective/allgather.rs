@@ -113,6 +113,9 @@ pub(super) fn run(
                 }
                 keep_own(flow);
                 streaming = finish(team, call(me), call, copied.is_err())?;
+                if streaming {
+                    team.doubt(kind);
+                }
             } else {
                 keep_own(flow);
             }

@@ -32,7 +32,7 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
             for job in &jobs {
                 team.mailbox.open_claims(job.leaf);
             }
-            let shared = jobs.iter().all(|job| job.shareable(kind));
+            let shared = jobs.iter().all(|job| team.shareable(job, kind));
             let go = Go {
                 kind,
                 window,
@@ -42,7 +42,7 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
             team.mailbox
                 .tell(Target::All, Step::Go, call, go.to_words())?;
             // SAFETY: each job is the whole slice, which this way is only read.
-            let again = unsafe { team.copy_as_root(kind, jobs, Way::ToLeaf, shared) }?;
+            let again = unsafe { team.copy_as_root(kind, jobs, Way::ToLeaf, shared, || ()) }?;
             let flow = team.flow(bytes.len().saturating_mul(team.size()));
             for job in again {
                 let target = Target::One(job.leaf);

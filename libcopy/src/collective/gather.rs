@@ -2,7 +2,7 @@
 
 //! Gather: the root's receive buffer is opened once, all leaves copy into it at the same time.
 
-use super::share::{Go, Job, Way};
+use super::share::{Go, Job, Plan, Way};
 use super::{Call, Division, Op, own_part};
 use crate::copy;
 use crate::error::Result;
@@ -28,14 +28,7 @@ pub(super) fn root(
     let call = |rank| Call::new(Op::Gather, me, division.part(rank).1);
     let path = |team: &Team, rank| team.path(Op::Gather, division.part(rank).1);
 
-    // One window serves all leaves that use one; the most preferred one that any of them names.
-    let wanted = team
-        .others()
-        .filter_map(|rank| match path(team, rank) {
-            Path::Via(kind) if kind != TransportKind::Shm => Some(kind),
-            _ => None,
-        })
-        .min();
+    let wanted = team.window_kind(Op::Gather, division);
     let opened = wanted.map(|kind| {
         // SAFETY: the buffer is mutably borrowed until all leaves have reported, below. Only our
         // own part is touched meanwhile, and through `base`; an error breaks the team.
@@ -60,45 +53,13 @@ pub(super) fn root(
             arrived.push((rank, header));
         }
     }
-    let mut plans = Vec::new();
-    for (rank, arrival) in &arrived {
-        let (offset, len) = division.part(*rank);
-        // SAFETY: the part is inside the buffer.
-        let to = unsafe { base.add(offset) };
-        let way = match (path(team, *rank), opened) {
-            (Path::Via(kind), Some(opened)) if kind != TransportKind::Shm => opened,
-            _ => (TransportKind::Shm, [0, 0]),
-        };
-        plans.push((way, offset, Job::new(*rank, arrival, to, len)));
-    }
-    // All leaves of a window share their copies with us, or none does.
-    let kind = opened.map_or(TransportKind::Shm, |(kind, _)| kind);
-    let shared = plans
-        .iter()
-        .all(|((k, _), _, job)| *k != kind || job.shareable(kind));
-    let mut jobs = Vec::new();
-    let mut streams = Vec::new();
-    for ((kind, window), offset, job) in plans {
-        let (rank, to, len) = (job.leaf, job.base, job.len);
-        let go = match kind {
-            TransportKind::Shm => Go::STREAM,
-            kind => Go {
-                kind,
-                window,
-                offset: offset as u64,
-                shared,
-            },
-        };
-        team.mailbox.open_claims(rank);
-        team.mailbox
-            .tell(Target::One(rank), Step::Go, job.call, go.to_words())?;
-        if kind == TransportKind::Shm {
-            // SAFETY: the part is inside the buffer, which outlives the stream.
-            streams.push(unsafe { Receiving::new(Source::One(rank), to, len) });
-        } else {
-            jobs.push(job);
-        }
-    }
+    // SAFETY: the division was checked against the buffer.
+    let plan = unsafe { team.direct(division, base, opened, &arrived) }?;
+    let stream = |job: &Job| {
+        // SAFETY: the part is inside the buffer, which outlives the stream.
+        unsafe { Receiving::new(Source::One(job.leaf), job.base, job.len) }
+    };
+    let mut streams: Vec<_> = plan.streams.iter().map(stream).collect();
     for (rank, header) in eager {
         // SAFETY: the part is inside the buffer.
         unsafe {
@@ -108,22 +69,23 @@ pub(super) fn root(
     }
     let flow = team.flow(recv.len());
     exchange(&mut team.mailbox, flow, &mut [], &mut streams)?;
-    if let Some(own) = own {
-        // SAFETY: the part is inside the buffer, and `own` cannot overlap it: it is borrowed.
-        unsafe {
-            let to = base.add(own_offset);
-            match flow.streaming {
-                true => copy::streaming(to, own.as_ptr(), own_len),
-                false => copy::cached(to, own.as_ptr(), own_len),
+    let keep_own = || {
+        if let Some(own) = own {
+            // SAFETY: the part is inside the buffer, and `own` cannot overlap it: it is borrowed.
+            unsafe {
+                let to = base.add(own_offset);
+                match flow.streaming {
+                    true => copy::streaming(to, own.as_ptr(), own_len),
+                    false => copy::cached(to, own.as_ptr(), own_len),
+                }
             }
         }
-    }
-    // SAFETY: each job is a part of the buffer, which is borrowed for as long as this takes.
-    let again = unsafe { team.copy_as_root(kind, jobs, Way::ToRoot, shared) }?;
-    let stream = |job: &Job| {
-        // SAFETY: the part is inside the buffer, which outlives the stream.
-        unsafe { Receiving::new(Source::One(job.leaf), job.base, job.len) }
     };
+    let Plan {
+        kind, jobs, shared, ..
+    } = plan;
+    // SAFETY: each job is a part of the buffer, which is borrowed for as long as this takes.
+    let again = unsafe { team.copy_as_root(kind, jobs, Way::ToRoot, shared, keep_own) }?;
     let mut again: Vec<_> = again.iter().map(stream).collect();
     exchange(&mut team.mailbox, flow, &mut [], &mut again)
 }

@@ -2,7 +2,7 @@
 
 //! Scatter: the root's send buffer is opened once, all leaves copy their parts at the same time.
 
-use super::share::{Go, Job, Way};
+use super::share::{Go, Job, Plan, Way};
 use super::{Call, Division, Op, own_part};
 use crate::copy;
 use crate::error::Result;
@@ -34,13 +34,7 @@ pub(super) fn root(
                 .send(Target::One(rank), call(rank), &send[offset..offset + len])?;
         }
     }
-    let wanted = team
-        .others()
-        .filter_map(|rank| match path(team, rank) {
-            Path::Via(kind) if kind != TransportKind::Shm => Some(kind),
-            _ => None,
-        })
-        .min();
+    let wanted = team.window_kind(Op::Scatter, division);
     let opened = wanted.map(|kind| {
         // SAFETY: the slice is borrowed until all leaves have reported, below, and the window is
         // for reading only.
@@ -55,63 +49,32 @@ pub(super) fn root(
             arrived.push((rank, header));
         }
     }
-    let mut plans = Vec::new();
-    for (rank, arrival) in &arrived {
-        let (offset, len) = division.part(*rank);
-        // SAFETY: the part is inside the buffer.
-        let to = unsafe { base.add(offset) };
-        let way = match (path(team, *rank), opened) {
-            (Path::Via(kind), Some(opened)) if kind != TransportKind::Shm => opened,
-            _ => (TransportKind::Shm, [0, 0]),
-        };
-        plans.push((way, offset, Job::new(*rank, arrival, to.cast_mut(), len)));
-    }
-    // All leaves of a window share their copies with us, or none does.
-    let kind = opened.map_or(TransportKind::Shm, |(kind, _)| kind);
-    let shared = plans
-        .iter()
-        .all(|((k, _), _, job)| *k != kind || job.shareable(kind));
-    let mut jobs = Vec::new();
-    let mut streams = Vec::new();
-    for ((kind, window), offset, job) in plans {
-        let (rank, to, len) = (job.leaf, job.base, job.len);
-        let go = match kind {
-            TransportKind::Shm => Go::STREAM,
-            kind => Go {
-                kind,
-                window,
-                offset: offset as u64,
-                shared,
-            },
-        };
-        team.mailbox.open_claims(rank);
-        team.mailbox
-            .tell(Target::One(rank), Step::Go, job.call, go.to_words())?;
-        if kind == TransportKind::Shm {
-            // SAFETY: the part is inside the buffer, which outlives the stream.
-            streams.push(unsafe { Sending::new(Target::One(rank), to, len) });
-        } else {
-            jobs.push(job);
-        }
-    }
-    let flow = team.flow(send.len());
-    exchange(&mut team.mailbox, flow, &mut streams, &mut [])?;
-    if let Some(own) = own {
-        // SAFETY: the part is inside the slice, and `own` is borrowed mutably, so it is elsewhere.
-        unsafe {
-            let from = base.add(own_offset);
-            match flow.streaming {
-                true => copy::streaming(own.as_mut_ptr(), from, own_len),
-                false => copy::cached(own.as_mut_ptr(), from, own_len),
-            }
-        }
-    }
-    // SAFETY: each job is a part of the buffer, which is borrowed for as long as this takes.
-    let again = unsafe { team.copy_as_root(kind, jobs, Way::ToLeaf, shared) }?;
+    // SAFETY: the division was checked against the buffer.
+    let plan = unsafe { team.direct(division, base.cast_mut(), opened, &arrived) }?;
     let stream = |job: &Job| {
-        // SAFETY: the part is inside the slice, which outlives the stream.
+        // SAFETY: the part is inside the buffer, which outlives the stream.
         unsafe { Sending::new(Target::One(job.leaf), job.base, job.len) }
     };
+    let mut streams: Vec<_> = plan.streams.iter().map(stream).collect();
+    let flow = team.flow(send.len());
+    exchange(&mut team.mailbox, flow, &mut streams, &mut [])?;
+    let keep_own = || {
+        if let Some(own) = own {
+            // SAFETY: the part is inside the slice, and `own` is borrowed mutably, so it is elsewhere.
+            unsafe {
+                let from = base.add(own_offset);
+                match flow.streaming {
+                    true => copy::streaming(own.as_mut_ptr(), from, own_len),
+                    false => copy::cached(own.as_mut_ptr(), from, own_len),
+                }
+            }
+        }
+    };
+    let Plan {
+        kind, jobs, shared, ..
+    } = plan;
+    // SAFETY: each job is a part of the buffer, which is borrowed for as long as this takes.
+    let again = unsafe { team.copy_as_root(kind, jobs, Way::ToLeaf, shared, keep_own) }?;
     let mut again: Vec<_> = again.iter().map(stream).collect();
     exchange(&mut team.mailbox, flow, &mut again, &mut [])
 }

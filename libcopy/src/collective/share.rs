@@ -4,10 +4,10 @@
 //! idly while a leaf copies. Both claim pieces from one counter until none is left; the faster one
 //! does more, and if one of them has no processor, the other does all.
 //!
-//! CMA reaches every address at no cost. Through the module a leaf has to open its buffer for
-//! that, so it does only where the policy says that it pays; otherwise it copies alone.
+//! CMA reaches every address at no cost; through the module a leaf has to open its buffer for
+//! that. The policy says where sharing pays; otherwise the leaf copies alone.
 
-use super::{Call, Team};
+use super::{Call, Division, Op, Team};
 use crate::error::{Error, Result};
 use crate::policy::Path;
 use crate::team::mailbox::{Header, Source, Step, Target};
@@ -98,15 +98,6 @@ impl Job {
         }
     }
 
-    /// Whether the root can reach the leaf's memory through `kind`.
-    pub(super) fn shareable(&self, kind: TransportKind) -> bool {
-        match kind {
-            TransportKind::Kmod => self.region.is_some(),
-            TransportKind::Cma => true,
-            TransportKind::Shm => false,
-        }
-    }
-
     fn window(&self, kind: TransportKind) -> Window {
         match (kind, self.region) {
             (TransportKind::Kmod, Some(region)) => region,
@@ -116,9 +107,13 @@ impl Job {
 }
 
 /// Bytes per piece: large enough for a system call to be worth it, small enough for the two to
-/// end at about the same time.
+/// end at about the same time. Short messages are cut in halves.
 fn piece(len: usize) -> usize {
-    (len / 4).next_multiple_of(4096).clamp(16 << 10, 256 << 10)
+    let smallest = len.div_ceil(2).clamp(16 << 10, 64 << 10);
+    (len / 4)
+        .max(smallest)
+        .next_multiple_of(4096)
+        .min(256 << 10)
 }
 
 fn range(index: usize, len: usize) -> Option<(usize, usize)> {
@@ -126,7 +121,94 @@ fn range(index: usize, len: usize) -> Option<(usize, usize)> {
     (start < len).then(|| (start, piece(len).min(len - start)))
 }
 
+/// How the root of a gather or scatter serves the leaves that are not eager.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The one-sided transport of `jobs`.
+    pub(super) kind: TransportKind,
+    /// Leaves that copy from or to the root's window.
+    pub(super) jobs: Vec<Job>,
+    /// Whether the root takes part in these copies.
+    pub(super) shared: bool,
+    /// Leaves that are served through shared memory.
+    pub(super) streams: Vec<Job>,
+}
+
 impl Team {
+    /// Whether the root should take part in a copy through `kind`, and can.
+    pub(super) fn shareable(&self, job: &Job, kind: TransportKind) -> bool {
+        self.shares(job.len)
+            && match kind {
+                TransportKind::Kmod => job.region.is_some(),
+                TransportKind::Cma => true,
+                TransportKind::Shm => false,
+            }
+    }
+
+    /// The one-sided transport that serves the leaves of a gather or scatter: the most preferred
+    /// of those that the policy names for any part.
+    pub(super) fn window_kind(&self, op: Op, division: Division<'_>) -> Option<TransportKind> {
+        self.others()
+            .filter_map(|rank| match self.path(op, division.part(rank).1) {
+                Path::Via(kind) if kind != TransportKind::Shm => Some(kind),
+                _ => None,
+            })
+            .min()
+    }
+
+    /// Tells each leaf that has arrived how its part goes: through the root's window, if one was
+    /// opened and the policy wants it for this part, or else through shared memory.
+    ///
+    /// # Safety
+    ///
+    /// The buffer at `base` holds all parts.
+    pub(super) unsafe fn direct(
+        &mut self,
+        division: Division<'_>,
+        base: *mut u8,
+        opened: Option<(TransportKind, Window)>,
+        arrived: &[(usize, Header)],
+    ) -> Result<Plan> {
+        let (mut jobs, mut streams) = (Vec::new(), Vec::new());
+        for (leaf, arrival) in arrived {
+            let (offset, len) = division.part(*leaf);
+            // SAFETY: the part is inside the buffer.
+            let job = Job::new(*leaf, arrival, unsafe { base.add(offset) }, len);
+            match self.path(arrival.call.op, len) {
+                Path::Via(kind) if kind != TransportKind::Shm => jobs.push(job),
+                _ => streams.push(job),
+            }
+        }
+        let (kind, window) = opened.unwrap_or((TransportKind::Shm, [0, 0]));
+        if kind == TransportKind::Shm {
+            streams.append(&mut jobs);
+        }
+        // All leaves of a window share their copies with us, or none does.
+        let shared = jobs.iter().all(|job| self.shareable(job, kind));
+        for job in &jobs {
+            let go = Go {
+                kind,
+                window,
+                offset: division.part(job.leaf).0 as u64,
+                shared,
+            };
+            self.mailbox.open_claims(job.leaf);
+            self.mailbox
+                .tell(Target::One(job.leaf), Step::Go, job.call, go.to_words())?;
+        }
+        for job in &streams {
+            let words = Go::STREAM.to_words();
+            self.mailbox
+                .tell(Target::One(job.leaf), Step::Go, job.call, words)?;
+        }
+        Ok(Plan {
+            kind,
+            jobs,
+            shared,
+            streams,
+        })
+    }
+
     /// Tells the root that we are here and how it can reach our memory, if it is to help.
     ///
     /// # Safety
@@ -146,7 +228,8 @@ impl Team {
     }
 
     /// The root's side of copies that leaves make from or to its window, sharing them if so
-    /// agreed; returns the jobs whose copy failed, when nobody uses the window any more.
+    /// agreed; returns the jobs whose copy failed, when nobody uses the window any more. What the
+    /// root does `meanwhile` comes after its help, so that leaves need not wait for it.
     ///
     /// # Safety
     ///
@@ -157,6 +240,7 @@ impl Team {
         jobs: Vec<Job>,
         way: Way,
         shared: bool,
+        meanwhile: impl FnOnce(),
     ) -> Result<Vec<Job>> {
         let mut failed = vec![false; jobs.len()];
         if shared {
@@ -168,7 +252,8 @@ impl Team {
                     .tell(Target::One(job.leaf), Step::Done, job.call, words)?;
             }
         }
-        let mut again = Vec::new();
+        meanwhile();
+        let mut again: Vec<Job> = Vec::new();
         for (job, failed) in jobs.into_iter().zip(failed) {
             let header = self
                 .mailbox
@@ -176,6 +261,9 @@ impl Team {
             if failed || header.words[0] != 0 {
                 again.push(job);
             }
+        }
+        if !again.is_empty() {
+            self.doubt(kind);
         }
         Ok(again)
     }
@@ -261,6 +349,9 @@ impl Team {
                 .mailbox
                 .expect(Source::One(root), call, &[Step::Done])?;
             worked &= header.words[0] == 0;
+        }
+        if !worked {
+            self.doubt(go.kind);
         }
         Ok(worked)
     }

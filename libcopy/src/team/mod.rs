@@ -276,10 +276,10 @@ impl Team {
         // Eager ranks send before they receive, so a whole message must fit into a ring.
         let fits = len <= self.segment.pair_ring().min(self.segment.cast_ring()) / 2;
         let usable = |kind| self.is_usable(kind);
-        match self.policy.path(op, len as u64, self.crowded, usable) {
-            Path::Eager if fits => Path::Eager,
-            Path::Eager => Path::Via(self.forced.unwrap_or(TransportKind::Shm)),
-            Path::Via(kind) => Path::Via(self.forced.unwrap_or(kind)),
+        let (crowded, forced) = (self.crowded, self.forced);
+        match self.policy.path(op, len as u64, crowded, forced, usable) {
+            Path::Eager if !fits => Path::Via(forced.unwrap_or(TransportKind::Shm)),
+            path => path,
         }
     }
 
@@ -364,7 +364,14 @@ impl Team {
         unsafe { kmod.open_window(base, len, writable) }.ok()
     }
 
-    /// Whether root and leaf share a copy of `len` bytes through the module.
+    /// A copy failed on some rank; see [`Transport::doubt`].
+    pub(crate) fn doubt(&mut self, kind: TransportKind) {
+        if let (TransportKind::Kmod, Some(kmod)) = (kind, &mut self.kmod) {
+            kmod.doubt();
+        }
+    }
+
+    /// Whether root and leaf share a copy of `len` bytes.
     pub(crate) fn shares(&self, len: usize) -> bool {
         self.policy.shares(len as u64, self.crowded)
     }

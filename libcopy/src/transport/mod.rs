@@ -93,8 +93,8 @@ pub(crate) type Window = [u64; 2];
 
 /// One-sided copies between our memory and a window of a peer's.
 pub(crate) trait Transport: fmt::Debug {
-    /// Opens memory to the peers: for reading, or also for writing. The window stays open until
-    /// the next one is opened.
+    /// Opens memory to the peers: for reading, or for writing. The window stays open until the
+    /// next one is opened, or longer.
     ///
     /// # Safety
     ///
@@ -129,4 +129,7 @@ pub(crate) trait Transport: fmt::Debug {
         from: *const u8,
         len: usize,
     ) -> Result<()>;
+
+    /// A copy through a window failed: what was opened before may not be there any more.
+    fn doubt(&mut self) {}
 }
