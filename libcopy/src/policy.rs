@@ -47,6 +47,8 @@ pub struct Policy {
     /// The same where ranks outnumber processors, unless a transport is forced: asking first
     /// costs context switches.
     pub eager_max_crowded: u64,
+    /// The same for broadcasts, where one copy into the ring serves all ranks.
+    pub eager_bcast_crowded: u64,
     /// Bytes that shared memory hands over at a time.
     pub chunk: u64,
     /// The same where ranks outnumber processors, and every hand-over is a context switch.
@@ -92,7 +94,7 @@ pub(crate) const MAX_BANDS: usize = 4;
 /// The word behind the bands.
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
-const _: () = assert!(SHARE_WORD + 1 < POLICY_WORDS);
+const _: () = assert!(SHARE_WORD + 2 < POLICY_WORDS);
 
 impl Policy {
     /// Values for a machine that was not measured.
@@ -113,13 +115,14 @@ impl Policy {
         Policy {
             eager_max: 8 << 10,
             eager_max_crowded: 128 << 10,
+            eager_bcast_crowded: 2 << 20,
             chunk: 8 << 10,
             chunk_crowded: 128 << 10,
             nontemporal_min: topology.llc as u64 / 2,
             cast_ring: (topology.l2 as u64 / 2)
                 .next_power_of_two()
                 .clamp(128 << 10, 1 << 20),
-            cast_ring_crowded: 2 << 20,
+            cast_ring_crowded: 4 << 20,
             share_min: 64 << 10,
             spin_us: None,
             transport: None,
@@ -149,6 +152,7 @@ impl Policy {
         if config::EAGER_MAX.value().is_some() {
             set(&config::EAGER_MAX, &mut policy.eager_max)?;
             policy.eager_max_crowded = policy.eager_max;
+            policy.eager_bcast_crowded = policy.eager_max;
         }
         if config::SHM_CHUNK.value().is_some() {
             set(&config::SHM_CHUNK, &mut policy.chunk)?;
@@ -259,11 +263,7 @@ impl Policy {
         forced: Option<TransportKind>,
         usable: impl Fn(TransportKind) -> bool,
     ) -> Path {
-        let eager_max = match crowded && forced.is_none() {
-            true => self.eager_max_crowded,
-            false => self.eager_max,
-        };
-        if bytes <= eager_max {
+        if bytes <= self.eager_max(op, crowded && forced.is_none()) {
             return Path::Eager;
         }
         if let Some(kind) = forced {
@@ -281,6 +281,14 @@ impl Policy {
             .chain(TransportKind::ALL)
             .find(|kind| usable(*kind));
         Path::Via(kind.unwrap_or(TransportKind::Shm))
+    }
+
+    fn eager_max(&self, op: Op, crowded: bool) -> u64 {
+        match (crowded, op) {
+            (false, _) => self.eager_max,
+            (true, Op::Bcast) => self.eager_bcast_crowded,
+            (true, _) => self.eager_max_crowded,
+        }
     }
 
     /// Bytes that shared memory hands over at a time.
@@ -329,10 +337,11 @@ impl Policy {
     /// The table in words, one line per decision.
     pub fn table(&self) -> String {
         let mut table = format!(
-            "eager up to {} ({} if crowded); shared memory in chunks of {} ({} if crowded), around the cache from \
+            "eager up to {} ({} if crowded, broadcasts {}); shared memory in chunks of {} ({} if crowded), around the cache from \
              {}; broadcast ring {} ({} if crowded)\n",
             bytes(self.eager_max),
             bytes(self.eager_max_crowded),
+            bytes(self.eager_bcast_crowded),
             bytes(self.chunk),
             bytes(self.chunk_crowded),
             bytes(self.nontemporal_min),
@@ -355,11 +364,7 @@ impl Policy {
         for op in Op::ALL {
             for crowded in [false, true] {
                 for band in self.bands(op, crowded) {
-                    let eager_max = match crowded {
-                        true => self.eager_max_crowded,
-                        false => self.eager_max,
-                    };
-                    let from = band.from.max(eager_max.saturating_add(1));
+                    let from = band.from.max(self.eager_max(op, crowded).saturating_add(1));
                     let prefer: Vec<_> = band.prefer.iter().map(|kind| kind.name()).collect();
                     let _ = writeln!(
                         table,
@@ -395,6 +400,7 @@ impl Policy {
         words[..scalars.len()].copy_from_slice(&scalars);
         words[SHARE_WORD] = self.share_min;
         words[SHARE_WORD + 1] = self.eager_max_crowded;
+        words[SHARE_WORD + 2] = self.eager_bcast_crowded;
         let mut slots = words[8..SHARE_WORD].chunks_exact_mut(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
@@ -423,6 +429,7 @@ impl Policy {
         policy.cast_ring_crowded = words[7];
         policy.share_min = words[SHARE_WORD];
         policy.eager_max_crowded = words[SHARE_WORD + 1];
+        policy.eager_bcast_crowded = words[SHARE_WORD + 2];
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {

@@ -397,17 +397,17 @@ fn a_mismatch_is_an_error_on_every_rank() {
 
 fn mismatch(team: &mut Team, what: &str) {
     let odd = team.rank() == 2;
-    let mut bytes = vec![0u8; 1 << 20];
+    let mut bytes = vec![0u8; 8 << 20];
     let mut all = vec![0u8; 3 << 20];
     let lens = |normal: usize, other: usize| if odd { other } else { normal };
     // Small messages may have left before the mismatch shows: then the next call fails.
     let mut attempt = |team: &mut Team| match what {
         "length-small" => team.bcast(&mut bytes[..lens(100, 101)], 0),
-        "length-large" => team.bcast(&mut bytes[..lens(500_000, 600_000)], 1),
-        "length-both" => team.bcast(&mut bytes[..lens(100, 600_000)], 0),
+        "length-large" => team.bcast(&mut bytes[..lens(5_000_000, 6_000_000)], 1),
+        "length-both" => team.bcast(&mut bytes[..lens(100, 6_000_000)], 0),
         "operation" if odd => team.allgather(&bytes[..100], &mut all[..300]),
-        "operation" => team.bcast(&mut bytes[..500_000], 0),
-        "root" => team.bcast(&mut bytes[..500_000], lens(0, 1)),
+        "operation" => team.bcast(&mut bytes[..5_000_000], 0),
+        "root" => team.bcast(&mut bytes[..5_000_000], lens(0, 1)),
         "gather" => {
             let recv = (team.rank() == 0).then_some(&mut all[..]);
             team.gather(&bytes[..lens(1 << 20, 1 << 19)], recv, 0)

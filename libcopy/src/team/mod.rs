@@ -274,7 +274,12 @@ impl Team {
     /// The path for a part of `len` bytes.
     pub(crate) fn path(&self, op: Op, len: usize) -> Path {
         // Eager ranks send before they receive, so a whole message must fit into a ring.
-        let fits = len <= self.segment.pair_ring().min(self.segment.cast_ring()) / 2;
+        let ring = match op {
+            Op::Bcast => self.segment.cast_ring(),
+            Op::Gather | Op::Scatter => self.segment.pair_ring(),
+            _ => self.segment.pair_ring().min(self.segment.cast_ring()),
+        };
+        let fits = len <= ring / 2;
         let usable = |kind| self.is_usable(kind);
         let (crowded, forced) = (self.crowded, self.forced);
         match self.policy.path(op, len as u64, crowded, forced, usable) {
