@@ -7,7 +7,11 @@ use std::sync::Arc;
 
 use super::canonical::{Form, Node};
 use super::construct::Datatype;
+use super::copy;
+use super::cursor::Cursor;
 use super::execute::{self, Pack, Unpack};
+use super::named::Named;
+use super::signature::Signature;
 use crate::{Error, Result};
 
 /// `count` elements of a datatype, one extent apart: what an MPI call's `(type, count)` means.
@@ -18,10 +22,11 @@ use crate::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct Layout {
     form: Arc<Form>,
+    signature: Signature,
 }
 
 /// One dense piece of a layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Segment {
     /// Where it is, in bytes from the origin.
     pub offset: i64,
@@ -38,11 +43,15 @@ impl Layout {
     pub fn new(datatype: &Datatype, count: u64) -> Result<Layout> {
         let form = datatype.form();
         if count == 1 {
-            return Ok(Layout { form: form.clone() });
+            return Ok(Layout {
+                form: form.clone(),
+                signature: *datatype.signature(),
+            });
         }
         // Lets the constructor check the arithmetic.
-        datatype.contiguous(count)?;
+        let all = datatype.contiguous(count)?;
         Ok(Layout {
+            signature: *all.signature(),
             form: Arc::new(form.repeated(count, datatype.extent())),
         })
     }
@@ -55,6 +64,11 @@ impl Layout {
     /// Bytes of data: the length of the packed stream.
     pub fn size(&self) -> u64 {
         self.form.size()
+    }
+
+    /// The sequence of basic elements.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
     }
 
     /// The range of offsets that the data lies in; `0..0` if there is none.
@@ -168,6 +182,65 @@ impl Layout {
             // SAFETY: the caller's promise; `Unpack` writes only in the layout.
             unsafe { execute::range::<Unpack>(&self.form, root, user, low, high, packed) };
         }
+    }
+
+    /// Copies from this layout in `buffer` to another one in `target`, without packing in between.
+    ///
+    /// # Errors
+    ///
+    /// Data outside one of the buffers; layouts that do not have the same signature, unless one
+    /// of them consists of plain bytes (`MPI_BYTE`, `MPI_PACKED`, characters).
+    pub fn copy(
+        &self,
+        buffer: &[u8],
+        origin: isize,
+        to: &Layout,
+        target: &mut [u8],
+        target_origin: isize,
+    ) -> Result<()> {
+        if self.size() != to.size() || !self.fits(to) {
+            return Err(Error::argument(
+                "the target's signature",
+                format!("{} elements, {} bytes", to.signature.elements(), to.size()),
+                format!(
+                    "the source's ({} elements, {} bytes)",
+                    self.signature.elements(),
+                    self.size()
+                ),
+            ));
+        }
+        self.check(buffer.len(), origin, 0, 0)?;
+        to.check(target.len(), target_origin, 0, 0)?;
+        let from = buffer.as_ptr().wrapping_offset(origin);
+        let target = target.as_mut_ptr().wrapping_offset(target_origin);
+        // SAFETY: all data of both lies within slices that do not overlap.
+        unsafe { self.copy_raw(from, to, target) };
+        Ok(())
+    }
+
+    /// As [`Layout::copy`], without a check; both origins are the addresses that displacements
+    /// count from.
+    ///
+    /// # Safety
+    ///
+    /// Both layouts have the same size; the bytes of this layout at `origin` are readable, those
+    /// of `to` at `target` writable, and no byte is both.
+    pub unsafe fn copy_raw(&self, origin: *const u8, to: &Layout, target: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { copy::copy(self, origin, to, target) }
+    }
+
+    fn fits(&self, other: &Layout) -> bool {
+        let bytes = || Signature::of_named(Named::Byte).repeat(self.size());
+        self.signature == other.signature
+            || (self.signature.elements() == self.size()
+                || other.signature.elements() == self.size())
+                && (self.signature == bytes() || other.signature == bytes())
+    }
+
+    /// A cursor at the start of the packed stream.
+    pub fn cursor(&self) -> Cursor {
+        Cursor::new(self)
     }
 
     /// The segment with this index, in O(depth · log blocks); `None` behind the last.

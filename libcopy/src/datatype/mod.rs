@@ -30,6 +30,8 @@
 pub mod canonical;
 mod construct;
 mod contents;
+mod copy;
+mod cursor;
 mod execute;
 mod kernel;
 mod layout;
@@ -38,6 +40,7 @@ mod signature;
 
 pub use construct::Datatype;
 pub use contents::{Combiner, Contents, Distribution, Envelope, Order};
+pub use cursor::{Checkpoints, Cursor};
 pub use layout::{Layout, Segment, Segments};
 pub use named::{Class, Element, Named};
 pub use signature::Signature;

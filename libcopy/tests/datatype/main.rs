@@ -9,7 +9,7 @@ mod generate;
 mod oracle;
 
 use generate::{Choices, build, tree};
-use libcopy::datatype::{Datatype, Layout};
+use libcopy::datatype::{Checkpoints, Datatype, Layout, Named, Segment};
 use oracle::Map;
 use proptest::prelude::*;
 
@@ -78,7 +78,9 @@ fn check(choices: &mut Choices) -> Result<(), TestCaseError> {
     let expected: Vec<u8> = case.bytes.iter().map(|&b| buffer[case.at(b)]).collect();
     packing(&case, &buffer, &expected, choices)?;
     unpacking(&case, choices)?;
-    segments(&case)?;
+    segments(&case, choices)?;
+    cursors(&case, choices)?;
+    copying(&case, &buffer, &expected, choices)?;
     Ok(())
 }
 
@@ -162,7 +164,7 @@ fn unpacking(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn segments(case: &Case) -> Result<(), TestCaseError> {
+fn segments(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
     let count = case.layout.segment_count();
     let segments: Vec<_> = case.layout.segments().collect();
     prop_assert_eq!(segments.len() as u64, count);
@@ -172,6 +174,104 @@ fn segments(case: &Case) -> Result<(), TestCaseError> {
         .flat_map(|s| s.offset..s.offset + s.len as i64)
         .collect();
     prop_assert_eq!(&bytes, &case.bytes);
+    let mut batch = vec![Segment::default(); 1 + choices.below(40) as usize];
+    let mut cursor = case.layout.cursor();
+    let mut bytes = Vec::new();
+    loop {
+        let n = cursor.fill(&mut batch);
+        bytes.extend(
+            batch[..n]
+                .iter()
+                .flat_map(|s| s.offset..s.offset + s.len as i64),
+        );
+        if n < batch.len() {
+            break;
+        }
+    }
+    prop_assert_eq!(&bytes, &case.bytes);
+    Ok(())
+}
+
+/// Cursors and checkpoints at random positions continue as the oracle's list does.
+fn cursors(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
+    let size = case.layout.size();
+    let checkpoints = Checkpoints::new(&case.layout, 1 + choices.below(300)).unwrap();
+    let mut cursor = case.layout.cursor();
+    prop_assert!(cursor.seek(size + 1).is_err());
+    for _ in 0..4 {
+        let position = choices.below(size + 1);
+        cursor.seek(position).unwrap();
+        let mut other = checkpoints.cursor(position).unwrap();
+        prop_assert_eq!(other.position(), position);
+        let mut at = position as usize;
+        for _ in 0..5 {
+            let most = 1 + choices.below(50);
+            let segment = cursor.next_segment(most);
+            prop_assert_eq!(segment, other.next_segment(most));
+            let Some(segment) = segment else {
+                prop_assert_eq!(at as u64, size);
+                break;
+            };
+            prop_assert!(segment.len <= most);
+            for offset in segment.offset..segment.offset + segment.len as i64 {
+                prop_assert_eq!(offset, case.bytes[at]);
+                at += 1;
+            }
+        }
+        prop_assert_eq!(cursor.position(), at as u64);
+    }
+    Ok(())
+}
+
+/// Copies to another layout of as many bytes.
+fn copying(
+    case: &Case,
+    buffer: &[u8],
+    expected: &[u8],
+    choices: &mut Choices,
+) -> Result<(), TestCaseError> {
+    let size = expected.len() as u64;
+    // A second random type, as often as it fits, and the rest of the bytes behind it.
+    let depth = 1 + choices.below(5) as u32;
+    let (description, one) = tree(choices, depth, 100);
+    let target = build(&description).unwrap();
+    let whole = size.checked_div(target.size()).unwrap_or(0);
+    let repeated = Map::place((0..whole as i64).map(|i| (i * one.extent(), &one)));
+    let rest = size - whole * target.size();
+    let behind = repeated.true_bounds().1 + choices.below(9) as i64;
+    let byte = Datatype::named(Named::Byte);
+    let element = target.contiguous(whole).unwrap();
+    let both = Datatype::structure(&[1, rest], &[0, behind], &[element, byte.clone()]).unwrap();
+    // The signatures differ; plain bytes on the source's side would be allowed, so say that.
+    let to = Layout::new(&both, 1).unwrap();
+    let mut places = repeated.bytes();
+    places.extend(behind..behind + rest as i64);
+    let mut sorted = places.clone();
+    sorted.sort_unstable();
+    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Ok(());
+    }
+    let (low, high) = (
+        sorted.first().copied().unwrap_or(0),
+        sorted.last().copied().unwrap_or(0),
+    );
+    let origin = 3 - low as isize;
+    let mut result = pattern((high - low) as usize + 9, 7);
+    let mut wanted = result.clone();
+    for (&at, &byte) in places.iter().zip(expected) {
+        wanted[(at + origin as i64) as usize] = byte;
+    }
+    let from = buffer.as_ptr().wrapping_offset(case.origin);
+    let target = result.as_mut_ptr().wrapping_offset(origin);
+    // SAFETY: the oracle says that all bytes of both layouts lie within the vectors.
+    unsafe { case.layout.copy_raw(from, &to, target) };
+    prop_assert_eq!(&result, &wanted);
+    let plain = Layout::new(&byte, size).unwrap();
+    let mut flat = vec![0; expected.len()];
+    case.layout
+        .copy(buffer, case.origin, &plain, &mut flat, 0)
+        .unwrap();
+    prop_assert_eq!(&flat[..], expected);
     Ok(())
 }
 
