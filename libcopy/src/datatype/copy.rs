@@ -25,12 +25,19 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
         let single = |strip: &Strip| strip.count == 1;
         let done = if s.len == t.len {
             let n = s.count.min(t.count);
-            // SAFETY (here and below): both cursors say where the next bytes of the same part of
+            let (to, from) = (write(t.offset), read(s.offset));
+            let (len, n_blocks) = (s.len as usize, n as usize);
+            // SAFETY: here and below, both cursors say where the next bytes of the same part of
             // the stream are, and no more than both strips have are moved.
             unsafe {
-                let (to, from) = (write(t.offset), read(s.offset));
-                let (len, n) = (s.len as usize, n as usize);
-                kernel::blocks(to, t.stride as isize, from, s.stride as isize, len, n);
+                kernel::blocks(
+                    to,
+                    t.stride as isize,
+                    from,
+                    s.stride as isize,
+                    len,
+                    n_blocks,
+                );
             }
             n * s.len
         } else if single(&s) && s.len >= PACK_RATIO * t.len {
