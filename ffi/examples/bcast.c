@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Broadcasts a buffer: cc bcast.c $(pkg-config --cflags --libs libcopy) && libcopy run -n 4 ./a.out */
+/* Broadcasts a buffer from rank 0 to everybody. */
 #include <libcopy.h>
 #include <stdio.h>
 #include <string.h>
