@@ -95,6 +95,11 @@ fn print(out: &mut impl Write) -> Result<()> {
         }
         Err(e) => writeln!(out, "  not usable: {e}")?,
     }
+    let limit = match memlock_limit() {
+        None => "no limit".to_owned(),
+        Some(bytes) => format!("{} KiB; what is beyond goes another way", bytes >> 10),
+    };
+    writeln!(out, "  memory to pin  {limit} (RLIMIT_MEMLOCK, ulimit -l)")?;
 
     writeln!(out, "\nTransports")?;
     for report in probe_machine() {
@@ -174,6 +179,7 @@ fn as_json() -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "abi_version": uapi::ABI_VERSION,
         "device": device,
+        "memlock_limit": memlock_limit(),
         "transports": probe_machine().iter().map(|r| json!({
             "name": r.kind.name(), "usable": r.usable, "why": r.why,
         })).collect::<Vec<_>>(),
@@ -197,6 +203,11 @@ fn as_json() -> Value {
             "name": s.name, "default": s.default, "value": s.value(), "help": s.help,
         })).collect::<Vec<_>>(),
     })
+}
+
+/// Bytes that this process may pin, as the kernel counts them; none if there is no limit.
+fn memlock_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
 
 /// `0-3,8`

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What `libcopy info` tells scripts.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The tool: beside this test's directory where tests were copied elsewhere, or where cargo has it.
+fn tool() -> PathBuf {
+    let own = std::env::current_exe().expect("this test is a file");
+    let copied = own.ancestors().nth(2).expect("cargo's layout");
+    match copied.ends_with("guest") {
+        true => copied.join("libcopy"),
+        false => env!("CARGO_BIN_EXE_libcopy").into(),
+    }
+}
+
+fn info(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+    let output = Command::new(tool())
+        .arg("info")
+        .args(arguments)
+        .env_remove("LIBCOPY_TRANSPORT")
+        .envs(environment.iter().copied())
+        .output()
+        .expect("the tool starts");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn json(environment: &[(&str, &str)]) -> Value {
+    serde_json::from_str(&info(&["--json"], environment)).expect("JSON and nothing else")
+}
+
+#[test]
+fn json_says_what_a_script_wants_to_know() {
+    let all = json(&[]);
+    assert_eq!(all["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(all["abi_version"], libcopy::uapi::ABI_VERSION);
+
+    // The same that the library says.
+    let reports = libcopy::transport::probe_machine();
+    let transports = all["transports"].as_array().expect("a list");
+    assert_eq!(transports.len(), reports.len());
+    for (told, report) in transports.iter().zip(&reports) {
+        assert_eq!(told["name"], report.kind.name());
+        assert_eq!(told["usable"], report.usable, "{told}");
+        assert_eq!(told["why"], *report.why);
+    }
+    let device = libcopy::device::Device::open().and_then(|device| device.info());
+    assert_eq!(all["device"]["usable"], device.is_ok());
+    match device {
+        Ok(info) => {
+            assert_eq!(all["device"]["abi_version"], info.abi_version);
+            assert_eq!(all["device"]["max_regions"], info.max_regions);
+        }
+        Err(error) => assert_eq!(all["device"]["why"], error.to_string()),
+    }
+
+    let cpus = all["machine"]["cpus"].as_array().expect("a list");
+    assert!(
+        !cpus.is_empty() && cpus.iter().all(Value::is_u64),
+        "{cpus:?}"
+    );
+    assert!(
+        all["machine"]["page_size"]
+            .as_u64()
+            .is_some_and(u64::is_power_of_two)
+    );
+    assert!(!all["policy"].as_array().expect("a list").is_empty());
+
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the call fills in the structure.
+    let got = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    assert_eq!(got, 0);
+    match limit.rlim_cur {
+        libc::RLIM_INFINITY => assert!(all["memlock_limit"].is_null()),
+        bytes => assert_eq!(all["memlock_limit"], bytes),
+    }
+}
+
+#[test]
+fn json_lists_every_option_with_its_value() {
+    let all = json(&[("LIBCOPY_SPIN", "17")]);
+    let options = all["options"].as_array().expect("a list");
+    assert_eq!(options.len(), libcopy::config::SETTINGS.len());
+    for (told, setting) in options.iter().zip(libcopy::config::SETTINGS) {
+        assert_eq!(told["name"], setting.name);
+        assert_eq!(told["default"], setting.default);
+        assert!(
+            told["help"].as_str().is_some_and(|help| help.len() > 10),
+            "{told}"
+        );
+    }
+    let value = |name: &str| &options.iter().find(|o| o["name"] == name).expect(name)["value"];
+    assert_eq!(*value("LIBCOPY_SPIN"), "17");
+    assert!(value("LIBCOPY_TRANSPORT").is_null());
+}
+
+#[test]
+fn text_names_the_same_transports_and_reasons() {
+    let text = info(&[], &[]);
+    for report in libcopy::transport::probe_machine() {
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with(report.kind.name()))
+            .unwrap_or_else(|| panic!("no line for {}: {text}", report.kind));
+        assert!(line.ends_with(&report.why), "{line}");
+    }
+    assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
+}
