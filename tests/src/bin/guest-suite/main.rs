@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The guest suite: drives `/dev/libcopy` through its raw ABI, from many processes, on a kernel
-//! that has the module loaded, and looks after every test whether anything was left behind.
+//! The guest suite: drives `/dev/libcopy` through its raw ABI, and the library's collectives where
+//! they need a guest, from many processes, on a kernel that has the module loaded, and looks after
+//! every test whether anything was left behind.
 
 mod attach;
+mod collective;
 mod copy;
 mod death;
 mod device;
@@ -35,7 +37,7 @@ Tests the module behind /dev/libcopy. Run it as root, in a virtual machine.
   --list           print the names of the tests
   --filter SUBSTR  only tests whose name contains SUBSTR
   --seed N         seed of the random tests (default 1)
-  --kills N        processes that the kill stress kills (default 50)
+  --kills N        processes that each of the two kill stresses kills (default 30)
   --scale N        factor on every time limit, for slow kernels (default 1)
   --module FILE    libcopy.ko, for the tests that unload and load it (default: $LIBCOPY_KO)
   -h, --help       this text
@@ -54,6 +56,7 @@ fn all() -> Vec<&'static Test> {
         reuse::TESTS,
         attach::TESTS,
         death::TESTS,
+        collective::TESTS,
         fuzz::TESTS,
         unload::TESTS,
     ]
@@ -66,7 +69,7 @@ fn main() -> ExitCode {
     let mut context = Context {
         seed: 1,
         scale: 1,
-        kills: 50,
+        kills: 30,
         module: std::env::var("LIBCOPY_KO").ok(),
     };
     let mut filter = String::new();

@@ -472,6 +472,16 @@ impl Board {
         self.0.word(index).fetch_add(1, Ordering::AcqRel)
     }
 
+    /// Adds a number.
+    pub fn add(&self, index: usize, value: u64) {
+        self.0.word(index).fetch_add(value, Ordering::AcqRel);
+    }
+
+    /// Raises a word to `value` if it is less.
+    pub fn raise(&self, index: usize, value: u64) {
+        self.0.word(index).fetch_max(value, Ordering::AcqRel);
+    }
+
     /// Waits until a word is at least `value`.
     pub fn await_at_least(&self, index: usize, value: u64) -> Outcome<u64> {
         let start = Instant::now();

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The library's collectives through the module, where only a guest can be cruel enough: members
+//! killed at random, limits of another user, namespaces, a kernel that forbids CMA.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use libcopy::{Error, Team, TeamKey, TransportKind};
+
+use crate::harness::{Context, Outcome, Stop, skip};
+use crate::kernel::{self, Stats};
+use crate::rng::Rng;
+use crate::sys::{self, Board, Child};
+use crate::{check, check_eq, tests};
+
+tests!(collective:
+    storm_collectives(1200), memlock_falls_back, pid_namespace, ptrace_scope,
+);
+
+impl From<Error> for Stop {
+    #[track_caller]
+    fn from(error: Error) -> Self {
+        Self::Fail(format!("{error} (at {})", std::panic::Location::caller()))
+    }
+}
+
+/// Most bytes of one operation.
+const MOST: u64 = 4 << 20;
+
+/// Words of the storm's board.
+const READY: usize = 0;
+const KILLED_AT: usize = 1;
+const VICTIM: usize = 2;
+const OPERATIONS: usize = 3;
+const BYTES: usize = 4;
+const SURVIVORS: usize = 5;
+const SLOWEST: usize = 6;
+const INDIRECT: usize = 7;
+/// From here on one for each rank: whether it is inside a collective.
+const INSIDE: usize = 16;
+
+/// Nanoseconds of a clock that all processes share.
+fn now() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The byte that a rank contributes in a round.
+fn mark(round: u64, rank: usize) -> u8 {
+    (round * 7 + rank as u64 * 31 + 1) as u8
+}
+
+/// Whether all bytes of rank `from`'s part are as that rank sent them.
+fn intact(bytes: &[u8], round: u64, from: usize) -> bool {
+    let expected = mark(round, from);
+    bytes.iter().all(|byte| *byte == expected)
+}
+
+/// One random operation, checked; all ranks draw the same one.
+fn operate(
+    team: &mut Team,
+    rng: &mut Rng,
+    round: u64,
+    small: &mut [u8],
+    large: &mut [u8],
+    inside: impl Fn(u64),
+) -> Result<(u64, bool), Error> {
+    let (me, size) = (team.rank(), team.size());
+    let op = rng.below(4);
+    let root = rng.index(size);
+    // As many small as large ones: a random number of bits.
+    let bits = rng.below(23);
+    let total = ((1 << bits) + rng.below(1 << bits)).min(MOST) as usize;
+    let part = total.div_ceil(size).min(small.len());
+    let (all, mine) = (part * size, &mut small[..part]);
+    let part_of = |rank: usize| rank * part..(rank + 1) * part;
+    let good = match op {
+        0 => {
+            let bytes = &mut large[..total];
+            bytes.fill(if me == root { mark(round, root) } else { 0 });
+            inside(1);
+            team.bcast(bytes, root)?;
+            inside(0);
+            intact(bytes, round, root)
+        }
+        1 => {
+            mine.fill(mark(round, me));
+            let recv = &mut large[..all];
+            recv.fill(0);
+            inside(1);
+            team.gather(mine, (me == root).then_some(&mut *recv), root)?;
+            inside(0);
+            me != root || (0..size).all(|rank| intact(&recv[part_of(rank)], round, rank))
+        }
+        2 => {
+            mine.fill(0);
+            let send = &mut large[..all];
+            for rank in 0..size {
+                send[part_of(rank)].fill(mark(round, rank));
+            }
+            inside(1);
+            team.scatter((me == root).then_some(&*send), mine, root)?;
+            inside(0);
+            intact(mine, round, me)
+        }
+        _ => {
+            mine.fill(mark(round, me));
+            let recv = &mut large[..all];
+            recv.fill(0);
+            inside(1);
+            team.allgather(mine, recv)?;
+            inside(0);
+            (0..size).all(|rank| intact(&recv[part_of(rank)], round, rank))
+        }
+    };
+    Ok((if op == 0 { total } else { all } as u64, good))
+}
+
+/// One member: collectives until somebody dies.
+fn member(key: TeamKey, rank: usize, size: usize, seed: u64, board: &Board) -> Outcome {
+    let mut team = Team::join(&key, rank, size)?;
+    team.set_transport(Some(TransportKind::Kmod))?;
+    let mut rng = Rng::new(seed);
+    // Touched now: on an emulated processor the page faults would be most of what a kill meets.
+    let mut small = vec![1; MOST as usize / size + 1];
+    let mut large = vec![1; MOST as usize + size];
+    let inside = |yes| board.set(INSIDE + rank, yes);
+    board.bump(READY);
+    for round in 0.. {
+        match operate(&mut team, &mut rng, round, &mut small, &mut large, inside) {
+            Ok((bytes, good)) => {
+                check!(good, "rank {rank} of {size}: wrong bytes in round {round}");
+                if rank == 0 {
+                    board.bump(OPERATIONS);
+                    board.add(BYTES, bytes);
+                }
+            }
+            Err(error) => {
+                let at = now();
+                let killed = board.get(KILLED_AT);
+                check!(
+                    killed != 0,
+                    "rank {rank}: before anybody was killed: {error}"
+                );
+                let victim = board.get(VICTIM) as usize;
+                // Whoever was in the middle of a copy may hear from the module first.
+                let direct = matches!(error, Error::PeerDied { rank } if rank == victim);
+                let by_module = matches!(error, Error::Ioctl { .. })
+                    && matches!(error.errno(), Some(libc::EOWNERDEAD | libc::ECONNRESET));
+                let relayed = matches!(error, Error::Broken { .. });
+                check!(
+                    direct || by_module || relayed,
+                    "rank {rank}, after rank {victim} was killed: {error}"
+                );
+                if !direct {
+                    board.bump(INDIRECT);
+                }
+                board.bump(SURVIVORS);
+                board.raise(SLOWEST, at.saturating_sub(killed));
+                // It stays broken, and nobody hangs.
+                check!(team.barrier().is_err(), "rank {rank}: whole again");
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Must-show 5: random SIGKILLs during collectives.
+fn storm_collectives(context: &Context) -> Outcome {
+    let mut rng = context.rng();
+    let board = Board::new()?;
+    let before = Stats::read()?;
+    let start = Instant::now();
+    let (mut survivors, mut hits) = (0, 0);
+    for round in 0..context.kills {
+        let size = 2 + rng.index(4);
+        let (key, seed) = (TeamKey::random()?, rng.word());
+        board.set(READY, 0);
+        board.set(KILLED_AT, 0);
+        for rank in 0..size {
+            board.set(INSIDE + rank, 0);
+        }
+        let mut members = (0..size)
+            .map(|rank| Child::spawn(|| member(key, rank, size, seed, &board)))
+            .collect::<Outcome<Vec<_>>>()?;
+        if let Err(stop) = board.await_at_least(READY, size as u64) {
+            for member in members {
+                member.join()?;
+            }
+            return Err(stop);
+        }
+        std::thread::sleep(Duration::from_micros(rng.below(100_000)));
+        let victim = rng.index(size);
+        board.set(VICTIM, victim as u64);
+        board.set(KILLED_AT, now());
+        members.remove(victim).kill()?;
+        hits += board.get(INSIDE + victim);
+        survivors += members.len() as u64;
+        for member in members {
+            member.join().map_err(|stop| match stop {
+                Stop::Fail(why) => {
+                    Stop::Fail(format!("seed {}, kill {round}: {why}", context.seed))
+                }
+                other => other,
+            })?;
+        }
+        let slowest = Duration::from_nanos(board.get(SLOWEST));
+        check!(
+            slowest < context.second(),
+            "kill {round}: a survivor got its error after {slowest:?}"
+        );
+        kernel::wait_balanced(context.second())?;
+    }
+    check_eq!(board.get(SURVIVORS), survivors);
+    let left = fs::read_dir("/dev/shm")?.flatten().count();
+    check_eq!(left, 0, "files in /dev/shm");
+    let after = Stats::read()?;
+    let pins = after.since(&before, "pins")?;
+    check!(pins > 0, "nothing went through the module");
+    check_eq!(after.since(&before, "unpins")?, pins);
+    print!(
+        "[{} kills in {:.0} s, {hits} of them inside a collective; {survivors} survivors had their error after at most {} ms, {} of \
+         them from the module or a peer; {} operations, {} MiB; {pins} pages pinned and unpinned] ",
+        context.kills,
+        start.elapsed().as_secs_f64(),
+        board.get(SLOWEST) / 1_000_000,
+        board.get(INDIRECT),
+        board.get(OPERATIONS),
+        board.get(BYTES) >> 20,
+    );
+    let _ = std::io::Write::flush(&mut std::io::stdout());
+    Ok(())
+}
+
+/// Lets every user open the device, as the udev rule in the documentation does; dropping it takes
+/// that back.
+struct OpenToAll(fs::Permissions);
+
+impl OpenToAll {
+    const DEVICE: &str = libcopy::uapi::DEVICE_PATH;
+
+    fn new() -> Outcome<Self> {
+        let before = fs::metadata(Self::DEVICE)?.permissions();
+        fs::set_permissions(Self::DEVICE, fs::Permissions::from_mode(0o666))?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for OpenToAll {
+    fn drop(&mut self) {
+        let _ = fs::set_permissions(Self::DEVICE, self.0.clone());
+    }
+}
+
+/// Becomes an ordinary user whose memory peers of the same user may read.
+fn ordinary_user() -> Outcome {
+    sys::become_user(1000)?;
+    // Changing the user took that away.
+    // SAFETY: numbers only.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) };
+    Ok(())
+}
+
+/// Runs `body` as two ranks; what comes before joining is `before`.
+fn pair(before: impl Fn(usize) -> Outcome, body: impl Fn(&mut Team) -> Outcome) -> Outcome {
+    let key = TeamKey::random()?;
+    let ranks = (0..2)
+        .map(|rank| {
+            Child::spawn(|| {
+                before(rank)?;
+                body(&mut Team::join(&key, rank, 2)?)
+            })
+        })
+        .collect::<Outcome<Vec<_>>>()?;
+    for rank in ranks {
+        rank.join()?;
+    }
+    Ok(())
+}
+
+/// Every collective once with `len` bytes of each rank, checked.
+fn every_collective(team: &mut Team, len: usize) -> Outcome {
+    let (me, size) = (team.rank(), team.size());
+    let mut mine = vec![mark(0, me); len];
+    let mut all = vec![0; len * size];
+    let good = |all: &[u8]| (0..size).all(|rank| intact(&all[rank * len..][..len], 0, rank));
+    team.gather(&mine, (me == 0).then_some(&mut all[..]), 0)?;
+    check!(me != 0 || good(&all), "gather");
+    all.fill(0);
+    team.allgather(&mine, &mut all)?;
+    check!(good(&all), "allgather");
+    mine.fill(0);
+    team.scatter((me == 1).then_some(&all[..]), &mut mine, 1)?;
+    check!(intact(&mine, 0, me), "scatter");
+    team.bcast(&mut mine, 1)?;
+    check!(intact(&mine, 0, 1), "bcast");
+    Ok(())
+}
+
+fn reason(team: &Team, kind: TransportKind) -> Outcome<(bool, String)> {
+    let report = team.transports().iter().find(|report| report.kind == kind);
+    let report = report.ok_or_else(|| format!("no report of {kind}"))?;
+    Ok((report.usable, report.why.clone()))
+}
+
+/// What RLIMIT_MEMLOCK does not allow goes another way, and what it allows does not.
+fn memlock_falls_back(_: &Context) -> Outcome {
+    const LEN: usize = 1 << 20;
+    let _open = OpenToAll::new()?;
+    let run = |limit: u64| {
+        kernel::growth("pins", || {
+            pair(
+                |_| {
+                    sys::limit_locked(limit)?;
+                    ordinary_user()
+                },
+                |team| {
+                    check_eq!(reason(team, TransportKind::Kmod)?.0, true);
+                    team.set_transport(Some(TransportKind::Kmod))?;
+                    every_collective(team, LEN)
+                },
+            )
+        })
+    };
+    let ((), pins) = run(256 << 10)?;
+    check_eq!(pins, 0, "beyond the limit");
+    let ((), pins) = run(64 << 20)?;
+    check!(
+        pins >= (LEN / sys::PAGE) as i64,
+        "within the limit only {pins} pages were pinned"
+    );
+    // One rank that may and one that may not agree on the way.
+    let key = TeamKey::random()?;
+    let ranks = [0, 64 << 20].map(|limit| {
+        Child::spawn(move || {
+            sys::limit_locked(limit)?;
+            ordinary_user()?;
+            let mut team = Team::join(&key, usize::from(limit != 0), 2)?;
+            team.set_transport(Some(TransportKind::Kmod))?;
+            every_collective(&mut team, LEN)
+        })
+    });
+    for rank in ranks {
+        rank?.join()?;
+    }
+    Ok(())
+}
+
+/// Process ids mean nothing across pid namespaces: CMA is out, and says so; the rest works, and
+/// also a death is noticed.
+fn pid_namespace(context: &Context) -> Outcome {
+    let board = Board::new()?;
+    let key = TeamKey::random()?;
+    let body = |team: &mut Team| -> Outcome {
+        let (usable, why) = reason(team, TransportKind::Cma)?;
+        check!(
+            !usable && why.contains("pid namespace"),
+            "cma: {usable}, {why}"
+        );
+        check!(team.set_transport(Some(TransportKind::Cma)).is_err());
+        for kind in [None, Some(TransportKind::Shm), Some(TransportKind::Kmod)] {
+            team.set_transport(kind)?;
+            every_collective(team, 300_000)?;
+        }
+        Ok(())
+    };
+    let far = Child::spawn(|| {
+        // SAFETY: numbers only.
+        sys::result(unsafe { libc::unshare(libc::CLONE_NEWPID) }.into())?;
+        let inner = Child::spawn(|| {
+            check_eq!(std::process::id(), 1);
+            let mut team = Team::join(&key, 1, 2)?;
+            body(&mut team)?;
+            board.set(0, 1);
+            std::thread::sleep(Duration::from_secs(600));
+            Ok(())
+        })?;
+        board.await_at_least(0, 1)?;
+        board.await_at_least(1, 1)?;
+        inner.kill()
+    })?;
+    let mut team = Team::join(&key, 0, 2)?;
+    body(&mut team)?;
+    board.set(1, 1);
+    far.join()?;
+    let killed = Instant::now();
+    let error = team.barrier().expect_err("rank 1 is dead");
+    check!(matches!(error, Error::PeerDied { rank: 1 }), "{error}");
+    check!(
+        killed.elapsed() < context.second(),
+        "{:?}",
+        killed.elapsed()
+    );
+    Ok(())
+}
+
+/// With Yama's ptrace_scope 2 only the superuser may use CMA: others are told, and go on.
+fn ptrace_scope(_: &Context) -> Outcome {
+    const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+    let Ok(before) = fs::read_to_string(SCOPE) else {
+        return skip("this kernel has no Yama");
+    };
+    let _open = OpenToAll::new()?;
+    let with = |scope: &str, body: &dyn Fn(&mut Team) -> Outcome| {
+        fs::write(SCOPE, scope)?;
+        let outcome = pair(|_| ordinary_user(), body);
+        fs::write(SCOPE, before.trim())?;
+        outcome
+    };
+    with("2", &|team| {
+        let (usable, why) = reason(team, TransportKind::Cma)?;
+        check!(
+            !usable && why.contains("ptrace_scope is 2"),
+            "cma: {usable}, {why}"
+        );
+        every_collective(team, 300_000)
+    })?;
+    // Neither 0 nor 1 is in the way.
+    for scope in ["0", "1"] {
+        with(scope, &|team| {
+            let (usable, why) = reason(team, TransportKind::Cma)?;
+            check!(usable, "cma with ptrace_scope {scope}: {why}");
+            team.set_transport(Some(TransportKind::Cma))?;
+            every_collective(team, 300_000)
+        })?;
+    }
+    Ok(())
+}
