@@ -113,6 +113,39 @@ int libcopy_team_gather(libcopy_team_t *team,
                         size_t root,
                         void *recv);
 
+// `libcopy_team_gather` where the root's own part is in its place already: at the root, `data`
+// is the whole receive buffer, `length` bytes of each rank; elsewhere it is the `length` bytes
+// that are sent.
+//
+// `team` is a team, `data` is writable at the root, and readable elsewhere, for its length.
+int libcopy_team_gather_in_place(libcopy_team_t *team, void *data, size_t length, size_t root);
+
+// `libcopy_team_gather` with parts of different lengths: rank `i`'s `counts[i]` bytes go to
+// `recv + offsets[i]`. `counts`, `offsets` and `recv` are ignored except at the root; `length`
+// is that of one's own part. Parts must not overlap.
+//
+// `team` is a team, `send` is readable for `length` bytes; at the root, `counts` and `offsets`
+// have a number for each rank, and `recv` is writable up to the end of the last part.
+int libcopy_team_gatherv(libcopy_team_t *team,
+                         const void *send,
+                         size_t length,
+                         const size_t *counts,
+                         const size_t *offsets,
+                         size_t root,
+                         void *recv);
+
+// `libcopy_team_gatherv` where the root's own part is in its place already: at the root, `data`
+// is the receive buffer and `length` is ignored; elsewhere it is the `length` bytes that are sent.
+//
+// `team` is a team; at the root, `counts` and `offsets` have a number for each rank and `data` is
+// writable up to the end of the last part; elsewhere it is readable for `length` bytes.
+int libcopy_team_gatherv_in_place(libcopy_team_t *team,
+                                  void *data,
+                                  size_t length,
+                                  const size_t *counts,
+                                  const size_t *offsets,
+                                  size_t root);
+
 // Hands the root's `send` out in parts of `length` bytes, ordered by rank, into everybody's
 // `recv`. `send` is ignored except at the root.
 //
@@ -123,11 +156,72 @@ int libcopy_team_scatter(libcopy_team_t *team,
                          size_t root,
                          void *recv);
 
+// `libcopy_team_scatter` where the root keeps its own part in place: at the root, `data` is the
+// whole send buffer, `length` bytes for each rank, and stays as it is; elsewhere it is where the
+// `length` bytes go.
+//
+// `team` is a team, `data` is writable for its length.
+int libcopy_team_scatter_in_place(libcopy_team_t *team, void *data, size_t length, size_t root);
+
+// `libcopy_team_scatter` with parts of different lengths: the `counts[i]` bytes at
+// `send + offsets[i]` go to rank `i`. `send`, `counts` and `offsets` are ignored except at the
+// root; `length` is that of one's own part. Parts may overlap.
+//
+// `team` is a team; at the root, `counts` and `offsets` have a number for each rank, and `send` is
+// readable up to the end of the last part; `recv` is writable for `length` bytes.
+int libcopy_team_scatterv(libcopy_team_t *team,
+                          const void *send,
+                          const size_t *counts,
+                          const size_t *offsets,
+                          size_t length,
+                          size_t root,
+                          void *recv);
+
+// `libcopy_team_scatterv` where the root keeps its own part in place: at the root, `data` is the
+// send buffer, stays as it is, and `length` is ignored; elsewhere it is where the `length` bytes
+// go.
+//
+// `team` is a team; at the root, `counts` and `offsets` have a number for each rank and `data` is
+// writable up to the end of the last part; elsewhere it is writable for `length` bytes.
+int libcopy_team_scatterv_in_place(libcopy_team_t *team,
+                                   void *data,
+                                   size_t length,
+                                   const size_t *counts,
+                                   const size_t *offsets,
+                                   size_t root);
+
 // Collects everybody's `length` bytes at `send` in everybody's `recv`, ordered by rank.
 //
 // `team` is a team, `send` is readable for `length` bytes, `recv` writable for `length` bytes of
 // each rank.
 int libcopy_team_allgather(libcopy_team_t *team, const void *send, size_t length, void *recv);
+
+// `libcopy_team_allgather` where everybody's own part is in its place in `data` already.
+//
+// `team` is a team, `data` is writable for `length` bytes of each rank.
+int libcopy_team_allgather_in_place(libcopy_team_t *team, void *data, size_t length);
+
+// `libcopy_team_allgather` with parts of different lengths: rank `i`'s `counts[i]` bytes go to
+// everybody's `recv + offsets[i]`. All ranks give the same counts; `length` is that of one's own
+// part. Parts must not overlap.
+//
+// `team` is a team, `send` is readable for `length` bytes, `counts` and `offsets` have a number
+// for each rank, and `recv` is writable up to the end of the last part.
+int libcopy_team_allgatherv(libcopy_team_t *team,
+                            const void *send,
+                            size_t length,
+                            const size_t *counts,
+                            const size_t *offsets,
+                            void *recv);
+
+// `libcopy_team_allgatherv` where everybody's own part is in its place in `data` already.
+//
+// `team` is a team, `counts` and `offsets` have a number for each rank, and `data` is writable up
+// to the end of the last part.
+int libcopy_team_allgatherv_in_place(libcopy_team_t *team,
+                                     void *data,
+                                     const size_t *counts,
+                                     const size_t *offsets);
 
 #ifdef __cplusplus
 }  // extern "C"

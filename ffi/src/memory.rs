@@ -3,6 +3,7 @@
 //! Pointers from C become slices here, after a look at them.
 
 use crate::error::{Failure, invalid};
+use libcopy::Parts;
 use std::ffi::c_void;
 
 fn check(what: &str, address: *const c_void, length: usize) -> Result<(), Failure> {
@@ -75,4 +76,41 @@ pub(crate) fn total(length: usize, size: usize) -> Result<usize, Failure> {
             "{size} blocks of {length} bytes are longer than memory can be"
         ))
     })
+}
+
+/// # Safety
+///
+/// `counts` and `offsets` point to `size` numbers each for `'a`, or are null.
+pub(crate) unsafe fn parts<'a>(
+    counts: *const usize,
+    offsets: *const usize,
+    size: usize,
+) -> Result<(Parts<'a>, usize), Failure> {
+    if counts.is_null() || offsets.is_null() {
+        return Err(invalid(format!(
+            "counts or offsets is null, but {size} numbers of each are needed, one per rank"
+        )));
+    }
+    if !counts.is_aligned() || !offsets.is_aligned() {
+        return Err(invalid("counts or offsets is not aligned as a size_t"));
+    }
+    // SAFETY: neither null nor unaligned, and the caller vouches for the rest; a team has far
+    // fewer ranks than a slice may have elements.
+    let (counts, offsets) = unsafe {
+        (
+            std::slice::from_raw_parts(counts, size),
+            std::slice::from_raw_parts(offsets, size),
+        )
+    };
+    let mut end = 0;
+    for (&count, &offset) in counts.iter().zip(offsets) {
+        let part = offset.checked_add(count).ok_or_else(|| {
+            invalid(format!(
+                "a part of {count} bytes at {offset} is longer than memory can be"
+            ))
+        })?;
+        // An empty part needs no memory, wherever it is said to be, but must lie within it.
+        end = end.max(part);
+    }
+    Ok((Parts { counts, offsets }, end))
 }

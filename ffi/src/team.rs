@@ -3,7 +3,7 @@
 //! Teams and their collective operations.
 
 use crate::error::{Failure, LIBCOPY_EBUSY, guarded, invalid};
-use crate::memory::{bytes, bytes_mut, disjoint, total};
+use crate::memory::{bytes, bytes_mut, disjoint, parts, total};
 use libcopy::{Team, TeamKey, TransportKind};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -229,6 +229,100 @@ pub unsafe extern "C" fn libcopy_team_gather(
     })
 }
 
+/// [`libcopy_team_gather`] where the root's own part is in its place already: at the root, `data`
+/// is the whole receive buffer, `length` bytes of each rank; elsewhere it is the `length` bytes
+/// that are sent.
+///
+/// # Safety
+///
+/// `team` is a team, `data` is writable at the root, and readable elsewhere, for its length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_gather_in_place(
+    team: *mut libcopy_team_t,
+    data: *mut c_void,
+    length: usize,
+    root: usize,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let team = unsafe { handle(team)? };
+        if team.rank != root {
+            // SAFETY: the caller's promise; a slice that is only read.
+            let send = unsafe { bytes("data", data, length)? };
+            return Ok(team.lock()?.gather(send, None, root)?);
+        }
+        // SAFETY: the caller's promise.
+        let data = unsafe { bytes_mut("data", data, total(length, team.size)?)? };
+        Ok(team.lock()?.gather_in_place(data, root)?)
+    })
+}
+
+/// [`libcopy_team_gather`] with parts of different lengths: rank `i`'s `counts[i]` bytes go to
+/// `recv + offsets[i]`. `counts`, `offsets` and `recv` are ignored except at the root; `length`
+/// is that of one's own part. Parts must not overlap.
+///
+/// # Safety
+///
+/// `team` is a team, `send` is readable for `length` bytes; at the root, `counts` and `offsets`
+/// have a number for each rank, and `recv` is writable up to the end of the last part.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_gatherv(
+    team: *mut libcopy_team_t,
+    send: *const c_void,
+    length: usize,
+    counts: *const usize,
+    offsets: *const usize,
+    root: usize,
+    recv: *mut c_void,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (team, send_bytes) = unsafe { (handle(team)?, bytes("send", send, length)?) };
+        let recv = if team.rank == root {
+            // SAFETY: the caller's promise.
+            let (parts, all) = unsafe { parts(counts, offsets, team.size)? };
+            disjoint(send, length, recv, all)?;
+            // SAFETY: the caller's promise; it does not overlap `send`.
+            Some((unsafe { bytes_mut("recv", recv, all)? }, parts))
+        } else {
+            None
+        };
+        Ok(team.lock()?.gatherv(send_bytes, recv, root)?)
+    })
+}
+
+/// [`libcopy_team_gatherv`] where the root's own part is in its place already: at the root, `data`
+/// is the receive buffer and `length` is ignored; elsewhere it is the `length` bytes that are sent.
+///
+/// # Safety
+///
+/// `team` is a team; at the root, `counts` and `offsets` have a number for each rank and `data` is
+/// writable up to the end of the last part; elsewhere it is readable for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_gatherv_in_place(
+    team: *mut libcopy_team_t,
+    data: *mut c_void,
+    length: usize,
+    counts: *const usize,
+    offsets: *const usize,
+    root: usize,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let team = unsafe { handle(team)? };
+        if team.rank != root {
+            // SAFETY: the caller's promise; a slice that is only read.
+            let send = unsafe { bytes("data", data, length)? };
+            return Ok(team.lock()?.gatherv(send, None, root)?);
+        }
+        // SAFETY: the caller's promise.
+        let (parts, all) = unsafe { parts(counts, offsets, team.size)? };
+        // SAFETY: the caller's promise.
+        let data = unsafe { bytes_mut("data", data, all)? };
+        Ok(team.lock()?.gatherv_in_place(data, Some(parts), root)?)
+    })
+}
+
 /// Hands the root's `send` out in parts of `length` bytes, ordered by rank, into everybody's
 /// `recv`. `send` is ignored except at the root.
 ///
@@ -260,6 +354,102 @@ pub unsafe extern "C" fn libcopy_team_scatter(
     })
 }
 
+/// [`libcopy_team_scatter`] where the root keeps its own part in place: at the root, `data` is the
+/// whole send buffer, `length` bytes for each rank, and stays as it is; elsewhere it is where the
+/// `length` bytes go.
+///
+/// # Safety
+///
+/// `team` is a team, `data` is writable for its length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_scatter_in_place(
+    team: *mut libcopy_team_t,
+    data: *mut c_void,
+    length: usize,
+    root: usize,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let team = unsafe { handle(team)? };
+        let all = match team.rank == root {
+            true => total(length, team.size)?,
+            false => length,
+        };
+        // SAFETY: the caller's promise.
+        let data = unsafe { bytes_mut("data", data, all)? };
+        Ok(team.lock()?.scatter_in_place(data, root)?)
+    })
+}
+
+/// [`libcopy_team_scatter`] with parts of different lengths: the `counts[i]` bytes at
+/// `send + offsets[i]` go to rank `i`. `send`, `counts` and `offsets` are ignored except at the
+/// root; `length` is that of one's own part. Parts may overlap.
+///
+/// # Safety
+///
+/// `team` is a team; at the root, `counts` and `offsets` have a number for each rank, and `send` is
+/// readable up to the end of the last part; `recv` is writable for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_scatterv(
+    team: *mut libcopy_team_t,
+    send: *const c_void,
+    counts: *const usize,
+    offsets: *const usize,
+    length: usize,
+    root: usize,
+    recv: *mut c_void,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let team = unsafe { handle(team)? };
+        let send = if team.rank == root {
+            // SAFETY: the caller's promise.
+            let (parts, all) = unsafe { parts(counts, offsets, team.size)? };
+            disjoint(send, all, recv, length)?;
+            // SAFETY: the caller's promise.
+            Some((unsafe { bytes("send", send, all)? }, parts))
+        } else {
+            None
+        };
+        // SAFETY: the caller's promise; it does not overlap `send`.
+        let recv = unsafe { bytes_mut("recv", recv, length)? };
+        Ok(team.lock()?.scatterv(send, recv, root)?)
+    })
+}
+
+/// [`libcopy_team_scatterv`] where the root keeps its own part in place: at the root, `data` is the
+/// send buffer, stays as it is, and `length` is ignored; elsewhere it is where the `length` bytes
+/// go.
+///
+/// # Safety
+///
+/// `team` is a team; at the root, `counts` and `offsets` have a number for each rank and `data` is
+/// writable up to the end of the last part; elsewhere it is writable for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_scatterv_in_place(
+    team: *mut libcopy_team_t,
+    data: *mut c_void,
+    length: usize,
+    counts: *const usize,
+    offsets: *const usize,
+    root: usize,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let team = unsafe { handle(team)? };
+        let (parts, length) = if team.rank == root {
+            // SAFETY: the caller's promise.
+            let (parts, all) = unsafe { parts(counts, offsets, team.size)? };
+            (Some(parts), all)
+        } else {
+            (None, length)
+        };
+        // SAFETY: the caller's promise.
+        let data = unsafe { bytes_mut("data", data, length)? };
+        Ok(team.lock()?.scatterv_in_place(data, parts, root)?)
+    })
+}
+
 /// Collects everybody's `length` bytes at `send` in everybody's `recv`, ordered by rank.
 ///
 /// # Safety
@@ -281,5 +471,78 @@ pub unsafe extern "C" fn libcopy_team_allgather(
         // SAFETY: the caller's promise; it does not overlap `send`.
         let recv = unsafe { bytes_mut("recv", recv, all)? };
         Ok(team.lock()?.allgather(send_bytes, recv)?)
+    })
+}
+
+/// [`libcopy_team_allgather`] where everybody's own part is in its place in `data` already.
+///
+/// # Safety
+///
+/// `team` is a team, `data` is writable for `length` bytes of each rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_allgather_in_place(
+    team: *mut libcopy_team_t,
+    data: *mut c_void,
+    length: usize,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let team = unsafe { handle(team)? };
+        // SAFETY: the caller's promise.
+        let data = unsafe { bytes_mut("data", data, total(length, team.size)?)? };
+        Ok(team.lock()?.allgather_in_place(data)?)
+    })
+}
+
+/// [`libcopy_team_allgather`] with parts of different lengths: rank `i`'s `counts[i]` bytes go to
+/// everybody's `recv + offsets[i]`. All ranks give the same counts; `length` is that of one's own
+/// part. Parts must not overlap.
+///
+/// # Safety
+///
+/// `team` is a team, `send` is readable for `length` bytes, `counts` and `offsets` have a number
+/// for each rank, and `recv` is writable up to the end of the last part.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_allgatherv(
+    team: *mut libcopy_team_t,
+    send: *const c_void,
+    length: usize,
+    counts: *const usize,
+    offsets: *const usize,
+    recv: *mut c_void,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (team, send_bytes) = unsafe { (handle(team)?, bytes("send", send, length)?) };
+        // SAFETY: the caller's promise.
+        let (parts, all) = unsafe { parts(counts, offsets, team.size)? };
+        disjoint(send, length, recv, all)?;
+        // SAFETY: the caller's promise; it does not overlap `send`.
+        let recv = unsafe { bytes_mut("recv", recv, all)? };
+        Ok(team.lock()?.allgatherv(send_bytes, recv, parts)?)
+    })
+}
+
+/// [`libcopy_team_allgatherv`] where everybody's own part is in its place in `data` already.
+///
+/// # Safety
+///
+/// `team` is a team, `counts` and `offsets` have a number for each rank, and `data` is writable up
+/// to the end of the last part.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libcopy_team_allgatherv_in_place(
+    team: *mut libcopy_team_t,
+    data: *mut c_void,
+    counts: *const usize,
+    offsets: *const usize,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let team = unsafe { handle(team)? };
+        // SAFETY: the caller's promise.
+        let (parts, all) = unsafe { parts(counts, offsets, team.size)? };
+        // SAFETY: the caller's promise.
+        let data = unsafe { bytes_mut("data", data, all)? };
+        Ok(team.lock()?.allgatherv_in_place(data, parts)?)
     })
 }

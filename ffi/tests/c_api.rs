@@ -85,6 +85,18 @@ fn collectives_and_errors_of_a_team_of_one() {
 }
 
 #[test]
+fn every_collective_among_ranks() {
+    let program = compile(&here("tests/collectives.c"), &scratch("collectives"));
+    for ranks in ["1", "3", "5"] {
+        let output = run(Command::new(built().join("libcopy"))
+            .args(["run", "-n", ranks, "--"])
+            .arg(&program));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(text.matches("is done").count().to_string(), ranks, "{text}");
+    }
+}
+
+#[test]
 fn headers_are_valid_cpp() {
     for header in ["libcopy.h", "libcopy_uapi.h"] {
         run(Command::new("gcc")
