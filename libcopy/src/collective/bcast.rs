@@ -7,7 +7,7 @@ use super::{Call, Op};
 use crate::error::Result;
 use crate::policy::Path;
 use crate::team::Team;
-use crate::team::mailbox::{Source, Step, Target};
+use crate::team::mailbox::{Header, Source, Step, Target};
 use crate::transport::TransportKind;
 use crate::transport::shm::{Receiving, Sending};
 
@@ -28,7 +28,12 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
             if kind == TransportKind::Shm {
                 return stream(team, call, bytes);
             }
-            let jobs = arrivals(team, call, bytes)?;
+            let (base, len) = (bytes.as_mut_ptr(), bytes.len());
+            let arrivals = arrivals(team, call)?;
+            let job = |(leaf, arrival): &(usize, Option<Header>)| {
+                Job::new(*leaf, call, arrival.as_ref(), base, len)
+            };
+            let jobs: Vec<_> = arrivals.iter().map(job).collect();
             for job in &jobs {
                 team.mailbox.open_claims(job.leaf);
             }
@@ -55,17 +60,11 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
     }
 }
 
-/// Waits for all leaves.
-fn arrivals(team: &mut Team, call: Call, bytes: &[u8]) -> Result<Vec<Job>> {
-    let mut jobs = Vec::with_capacity(team.size());
-    for leaf in team.others() {
-        let header = team
-            .mailbox
-            .expect(Source::One(leaf), call, &[Step::Arrive])?;
-        let (base, len) = (bytes.as_ptr().cast_mut(), bytes.len());
-        jobs.push(Job::new(leaf, &header, base, len));
-    }
-    Ok(jobs)
+/// Waits for all leaves that say that they are here.
+fn arrivals(team: &mut Team, call: Call) -> Result<Vec<(usize, Option<Header>)>> {
+    team.others()
+        .map(|leaf| Ok((leaf, team.arrival(call, leaf)?)))
+        .collect()
 }
 
 /// Through shared memory. The last chunk is kept back until all leaves turned out to mean this
@@ -77,7 +76,7 @@ fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::All, bytes.as_ptr(), bytes.len()) };
     stream.run(&mut team.mailbox, flow, flow.chunk)?;
-    arrivals(team, call, bytes)?;
+    arrivals(team, call)?;
     stream.run(&mut team.mailbox, flow, 0)
 }
 

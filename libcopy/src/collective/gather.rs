@@ -35,26 +35,18 @@ pub(super) fn root(
         unsafe { team.open_window(kind, base, recv.len(), true) }
     });
 
-    // Nobody starts before all have turned out to mean this operation.
-    let mut eager = Vec::new();
-    let mut arrived = Vec::new();
+    let (mut eager, mut leaves) = (Vec::new(), Vec::new());
     for rank in team.others() {
-        let step = if path(team, rank) == Path::Eager {
-            Step::Message
-        } else {
-            Step::Arrive
-        };
-        let header = team
-            .mailbox
-            .expect(Source::One(rank), call(rank), &[step])?;
-        if step == Step::Message {
+        let (call, source) = (call(rank), Source::One(rank));
+        if path(team, rank) == Path::Eager {
+            let header = team.mailbox.expect(source, call, &[Step::Message])?;
             eager.push((rank, header));
         } else {
-            arrived.push((rank, header));
+            leaves.push((call, rank, team.arrival(call, rank)?));
         }
     }
     // SAFETY: the division was checked against the buffer.
-    let plan = unsafe { team.direct(division, base, opened, &arrived) }?;
+    let plan = unsafe { team.direct(division, base, opened, &leaves) }?;
     let stream = |job: &Job| {
         // SAFETY: the part is inside the buffer, which outlives the stream.
         unsafe { Receiving::new(Source::One(job.leaf), job.base, job.len) }

@@ -40,17 +40,14 @@ pub(super) fn root(
         // for reading only.
         unsafe { team.open_window(kind, base.cast_mut(), send.len(), false) }
     });
-    let mut arrived = Vec::new();
+    let mut leaves = Vec::new();
     for rank in team.others() {
         if path(team, rank) != Path::Eager {
-            let header = team
-                .mailbox
-                .expect(Source::One(rank), call(rank), &[Step::Arrive])?;
-            arrived.push((rank, header));
+            leaves.push((call(rank), rank, team.arrival(call(rank), rank)?));
         }
     }
     // SAFETY: the division was checked against the buffer.
-    let plan = unsafe { team.direct(division, base.cast_mut(), opened, &arrived) }?;
+    let plan = unsafe { team.direct(division, base.cast_mut(), opened, &leaves) }?;
     let stream = |job: &Job| {
         // SAFETY: the part is inside the buffer, which outlives the stream.
         unsafe { Sending::new(Target::One(job.leaf), job.base, job.len) }

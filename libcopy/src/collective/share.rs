@@ -84,13 +84,19 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// From what a leaf told when it arrived.
-    pub(super) fn new(leaf: usize, arrival: &Header, base: *mut u8, len: usize) -> Self {
-        let [address, size, region, ..] = arrival.words;
+    /// `arrival` is what the leaf told when it arrived, if it did.
+    pub(super) fn new(
+        leaf: usize,
+        call: Call,
+        arrival: Option<&Header>,
+        base: *mut u8,
+        len: usize,
+    ) -> Self {
+        let [address, size, region, ..] = arrival.map_or([0; 6], |header| header.words);
         let region = (region != 0).then_some([region, 0]);
         Job {
             leaf,
-            call: arrival.call,
+            call,
             address: [address, size],
             region,
             base,
@@ -156,7 +162,7 @@ impl Team {
             .min()
     }
 
-    /// Tells each leaf that has arrived how its part goes: through the root's window, if one was
+    /// Tells each of the `leaves` how its part goes: through the root's window, if one was
     /// opened and the policy wants it for this part, or else through shared memory.
     ///
     /// # Safety
@@ -167,14 +173,15 @@ impl Team {
         division: Division<'_>,
         base: *mut u8,
         opened: Option<(TransportKind, Window)>,
-        arrived: &[(usize, Header)],
+        leaves: &[(Call, usize, Option<Header>)],
     ) -> Result<Plan> {
         let (mut jobs, mut streams) = (Vec::new(), Vec::new());
-        for (leaf, arrival) in arrived {
+        for (call, leaf, arrival) in leaves {
             let (offset, len) = division.part(*leaf);
             // SAFETY: the part is inside the buffer.
-            let job = Job::new(*leaf, arrival, unsafe { base.add(offset) }, len);
-            match self.path(arrival.call.op, len) {
+            let base = unsafe { base.add(offset) };
+            let job = Job::new(*leaf, *call, arrival.as_ref(), base, len);
+            match self.path(call.op, len) {
                 Path::Via(kind) if kind != TransportKind::Shm => jobs.push(job),
                 _ => streams.push(job),
             }
@@ -209,7 +216,19 @@ impl Team {
         })
     }
 
-    /// Tells the root that we are here and how it can reach our memory, if it is to help.
+    /// Whether a leaf says that it is here before anything moves: where the root shares its copy,
+    /// and where the bytes go through shared memory, whose end the root keeps back until all have
+    /// turned out to mean the same operation. Otherwise the root opens its window, tells so, and
+    /// leaves copy whenever they come, which saves a crowd a round of context switches.
+    pub(super) fn announces(&self, op: Op, len: usize) -> bool {
+        match self.path(op, len) {
+            Path::Eager => false,
+            Path::Via(TransportKind::Shm) => true,
+            Path::Via(_) => self.shares(len),
+        }
+    }
+
+    /// Tells the root, if it waits for that, that we are here and how it can reach our memory.
     ///
     /// # Safety
     ///
@@ -218,6 +237,9 @@ impl Team {
     pub(super) unsafe fn arrive(&mut self, call: Call, base: *mut u8, way: Way) -> Result<()> {
         let mut words = [base as u64, call.len, 0, 0, 0, 0];
         let len = call.len as usize;
+        if !self.announces(call.op, len) {
+            return Ok(());
+        }
         if self.path(call.op, len) == Path::Via(TransportKind::Kmod) && self.shares(len) {
             // SAFETY: the caller's promise.
             let opened = unsafe { self.open_region(base, len, way == Way::ToLeaf) };
@@ -225,6 +247,16 @@ impl Team {
         }
         self.mailbox
             .tell(Target::One(call.root), Step::Arrive, call, words)
+    }
+
+    /// Waits until a leaf says that it is here, if it does.
+    pub(super) fn arrival(&mut self, call: Call, leaf: usize) -> Result<Option<Header>> {
+        if !self.announces(call.op, call.len as usize) {
+            return Ok(None);
+        }
+        self.mailbox
+            .expect(Source::One(leaf), call, &[Step::Arrive])
+            .map(Some)
     }
 
     /// The root's side of copies that leaves make from or to its window, sharing them if so

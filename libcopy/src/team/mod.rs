@@ -263,11 +263,17 @@ impl Team {
         Ok(())
     }
 
-    /// Ends an operation: an error breaks the team, so that nobody waits for us.
-    pub(crate) fn settle<T>(&self, result: Result<T>) -> Result<T> {
-        result.map_err(|error| match error {
-            Error::Mismatch { .. } | Error::Broken { .. } => error,
-            error => self.mailbox.waiter.break_team(error),
+    /// Ends an operation: an error breaks the team, so that nobody waits for us, and takes back
+    /// what we had opened, so that nobody who is late copies to memory that the caller uses again.
+    pub(crate) fn settle<T>(&mut self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            if let Some(kmod) = &mut self.kmod {
+                kmod.close();
+            }
+            match error {
+                Error::Mismatch { .. } | Error::Broken { .. } => error,
+                error => self.mailbox.waiter.break_team(error),
+            }
         })
     }
 

@@ -48,6 +48,14 @@ impl Kmod {
         }
     }
 
+    /// Closes all windows.
+    pub(crate) fn close(&mut self) {
+        for (_, id) in self.kept.drain(..) {
+            // Gone already at worst.
+            let _ = self.domain.destroy_region(id, 0);
+        }
+    }
+
     /// The region to replace by one over `wanted`: one over the same memory, or the oldest if
     /// there are enough. Others that are too many are closed.
     fn make_room(&mut self, wanted: Opened) -> Option<RegionId> {
