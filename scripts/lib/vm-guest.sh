@@ -87,7 +87,7 @@ kernel_reports='WARNING: |BUG: |BUG at |Oops|Kernel panic|general protection fau
 
 # run_guest: boots $kernel with the options in the variables named below and gives back, in
 # $guest_status, what the command returned, or a status of our own.
-#   accel cpus mem numa timeout interactive use_module params shares extra_env qemu_args append cmd
+#   accel cpus mem numa ioat timeout interactive use_module params shares extra_env qemu_args append cmd
 run_guest() {
     local run=$1 status=0 args=() same=0 index
     mkdir -p "$run"
@@ -106,7 +106,7 @@ run_guest() {
         printf ')\nenvironment=('
         printf '%q ' "LIBCOPY_VM=$accel" "${extra_env[@]}"
         printf ')\n'
-        printf 'interactive=%q\nuse_module=%q\nversion=%q\n' "$interactive" "$use_module" "$kernel"
+        printf 'interactive=%q\nuse_module=%q\nversion=%q\nioat=%q\n' "$interactive" "$use_module" "$kernel" "$ioat"
         printf 'terminal=%q\n' "${TERM:-dumb}"
         printf 'size=%q\n' "$({ stty size <&0; } 2>/dev/null || true)"
     } >"$run/config"
@@ -180,6 +180,10 @@ run_guest() {
             args+=(-chardev "file,id=err,path=$(inside "$run/err")" -device "virtserialport,chardev=err,nr=4")
         fi
     fi
+    if [[ -n $ioat ]]; then
+        start_ioat "$run"
+        args+=("${ioat_args[@]}")
+    fi
     args+=("${qemu_args[@]}")
 
     local limit=(timeout --foreground --kill-after=5 "$timeout") input=/dev/null
@@ -195,6 +199,7 @@ run_guest() {
         : <>"$run/err"
         wait "$out_pid" $err_pid || true
     fi
+    [[ -z $ioat ]] || stop_ioat
     if ((status == 124 || status == 137)) && ((!interactive)); then
         guest_status=124
     elif ((status)); then
