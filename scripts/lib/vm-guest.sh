@@ -82,6 +82,23 @@ ensure_initramfs() {
     initramfs=$cache/$name
 }
 
+build_tsc_khz() { # build_tsc_khz PATH
+    cp "$here/lib/tsc-khz.c" "$1.c"
+    in_chroot gcc -O2 -static -o "$(inside "$1")" "$(inside "$1.c")"
+    rm "$1.c"
+}
+
+# What an emulated guest is told of its clock, since it may be wrong about it (see tsc-khz.c).
+# Without an answer it measures as always.
+clock_hint() {
+    local name khz
+    name=tsc-khz-$(key "$(cat "$here/lib/tsc-khz.c")" "$chroot_name")
+    artefact "$name" 2 "making the program that measures the time stamp counter" build_tsc_khz
+    khz=$("$cache/$name") || return 0
+    [[ $khz =~ ^[1-9][0-9]{5,7}$ ]] || return 0
+    append="tsc_early_khz=$khz $append"
+}
+
 # What the kernel says when something is wrong. A report is a failure whatever the command says.
 kernel_reports='WARNING: |BUG: |BUG at |Oops|Kernel panic|general protection fault|KASAN|UBSAN|KFENCE|kernel BUG|INFO: (task|rcu|possible|suspicious|trying|lockdep)|rcu: INFO|possible (circular|recursive|irq|deadlock)|inconsistent lock state|suspicious RCU|DMA-API: .*(device driver|exceeded|debugging out)|kmemleak: [0-9]+ new suspected|unreferenced object|refcount_t: |list_(add|del) corruption|stack segment|double fault|soft lockup|cut here|Unable to handle|bad page state|Bad page'
 
