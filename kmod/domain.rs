@@ -37,14 +37,25 @@ kernel::sync::global_lock! {
     unsafe(uninit) static DOMAINS: Mutex<KVVec<Entry>> = KVVec::new();
 }
 
+/// Gives the list's memory back when the module is unloaded: statics are never dropped.
+pub(crate) struct Guard(());
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let domains = core::mem::take(&mut *DOMAINS.lock());
+        drop(domains);
+    }
+}
+
 /// Prepares the list of domains.
 ///
 /// # Safety
 ///
 /// Called exactly once, before anything else in this file.
-pub(crate) unsafe fn init() {
+pub(crate) unsafe fn init() -> Guard {
     // SAFETY: The caller's promise.
     unsafe { DOMAINS.init() };
+    Guard(())
 }
 
 struct Table {

@@ -53,13 +53,14 @@ struct Libcopy {
     #[pin]
     _debugfs: stats::Debugfs,
     _queue: queue::Guard,
+    _domains: domain::Guard,
 }
 
 impl kernel::InPlaceModule for Libcopy {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
-        // SAFETY: Called once, when the module is loaded.
-        unsafe { domain::init() };
         try_pin_init!(Self {
+            // SAFETY: Called once, when the module is loaded.
+            _domains: unsafe { domain::init() },
             _queue: queue::create()?,
             _debugfs <- stats::Debugfs::new(),
             _device <- chardev::Device::register(module)?,
