@@ -36,17 +36,17 @@ const SPLICE: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Offsets {
     /// All offsets fit into 32 bits.
-    Narrow(Arc<[i32]>),
+    Narrow(Arc<Vec<i32>>),
     /// They do not.
-    Wide(Arc<[i64]>),
+    Wide(Arc<Vec<i64>>),
 }
 
 impl Offsets {
     fn collect(len: usize, at: impl Fn(usize) -> i64) -> Offsets {
         if (0..len).all(|i| i32::try_from(at(i)).is_ok()) {
-            Offsets::Narrow((0..len).map(|i| at(i) as i32).collect())
+            Offsets::Narrow(Arc::new((0..len).map(|i| at(i) as i32).collect()))
         } else {
-            Offsets::Wide((0..len).map(at).collect())
+            Offsets::Wide(Arc::new((0..len).map(at).collect()))
         }
     }
 
@@ -266,6 +266,9 @@ impl Form {
             + lists
     }
 }
+
+/// Dense bytes somewhere: offset and length.
+type Dense = (i64, i64);
 
 /// A node somewhere: the offset of its origin, and which.
 type Placed = (i64, NodeId);
@@ -579,23 +582,41 @@ impl Arena {
         let (_, child) = list[0];
         if list.iter().all(|&(_, id)| id == child) {
             let offsets = Offsets::collect(list.len(), |i| list[i].0);
-            let node = Node::Blocks { offsets, child };
-            return self.intern(node, |arena| arena.span(list));
+            return self.equal_blocks(offsets, child);
         }
-        if list.iter().all(|&(_, id)| self.dense_len(id).is_some()) {
-            let mut starts = Vec::with_capacity(list.len() + 1);
+        // Neighbours that are dense become one node, or few.
+        let mut grouped: Vec<Placed> = Vec::new();
+        let mut rest = list;
+        while let Some(&(origin, id)) = rest.first() {
+            let is_dense = |&(_, id): &Placed| self.dense_len(id).is_some();
+            let stretch = rest.iter().take_while(|placed| is_dense(placed)).count();
+            if stretch < 2 {
+                grouped.push((origin, id));
+                rest = &rest[1..];
+                continue;
+            }
             let mut start = 0;
+            let mut starts = Vec::with_capacity(stretch + 1);
             starts.push(0);
-            for &(_, id) in list {
+            for &(_, id) in &rest[..stretch] {
                 start += self.bounds(id).size;
                 starts.push(start);
             }
-            let node = Node::Pieces {
-                offsets: Offsets::collect(list.len(), |i| list[i].0),
-                starts: Offsets::collect(starts.len(), |i| starts[i]),
-            };
-            return self.intern(node, |arena| arena.span(list));
+            let offsets = Offsets::collect(stretch, |i| rest[i].0 - origin);
+            let starts = Offsets::collect(starts.len(), |i| starts[i]);
+            for (offset, id) in self.dense_nodes(offsets, starts) {
+                grouped.push((origin + offset, id));
+            }
+            rest = &rest[stretch..];
         }
+        if let [(_, id)] = grouped[..] {
+            return id;
+        }
+        self.sequence(&grouped)
+    }
+
+    /// Different nodes in a row.
+    fn sequence(&mut self, list: &[Placed]) -> NodeId {
         let (mut start, mut first_segment) = (0, 0);
         let parts = list
             .iter()
@@ -612,6 +633,177 @@ impl Arena {
             })
             .collect();
         self.intern(Node::Sequence { parts }, |arena| arena.span(list))
+    }
+
+    /// Dense pieces at irregular offsets. Where nearly all have the same length, longer ones that
+    /// are multiples of it are cut again: a loop over equal blocks needs no decisions.
+    fn dense_nodes(&mut self, offsets: Offsets, starts: Offsets) -> Vec<Placed> {
+        let n = offsets.len();
+        let len = |i: usize| starts.get(i + 1) - starts.get(i);
+        let total = starts.get(n);
+        if n as i64 * len(0) == total && (0..n).all(|i| len(i) == len(0)) {
+            let child = self.dense(len(0));
+            return vec![(0, self.equal_blocks(offsets, child))];
+        }
+        // Stretches of one unit: first piece, unit, number of units.
+        let mut stretches: Vec<(usize, i64, i64)> = Vec::new();
+        for i in 0..n {
+            let len = len(i);
+            match stretches.last_mut() {
+                Some((_, unit, units)) if len == *unit => *units += 1,
+                Some((_, unit, units)) if len % *unit == 0 && len <= 4 * *unit => {
+                    *units += len / *unit;
+                }
+                _ => stretches.push((i, len, 1)),
+            }
+        }
+        let mut nodes = Vec::new();
+        let mut uneven = 0;
+        for k in 0..stretches.len() {
+            let (first, unit, units) = stretches[k];
+            let end = stretches.get(k + 1).map_or(n, |next| next.0);
+            let pieces = (end - first) as i64;
+            let even = pieces >= 32 && 4 * units <= 5 * pieces;
+            if !even && k + 1 < stretches.len() {
+                continue;
+            }
+            let uneven_end = if even { first } else { end };
+            if uneven < uneven_end {
+                let base = offsets.get(uneven);
+                nodes.push((base, self.pieces(&offsets, &starts, uneven, uneven_end)));
+            }
+            uneven = end;
+            if even {
+                let base = offsets.get(first);
+                let mut places = Vec::with_capacity(units as usize);
+                for i in first..end {
+                    let parts = (starts.get(i + 1) - starts.get(i)) / unit;
+                    places.extend((0..parts).map(|p| offsets.get(i) - base + p * unit));
+                }
+                let places = Offsets::collect(places.len(), |i| places[i]);
+                let child = self.dense(unit);
+                nodes.push((base, self.equal_blocks(places, child)));
+            }
+        }
+        nodes
+    }
+
+    /// Pieces of different lengths as a node, from one index up to another.
+    fn pieces(&mut self, offsets: &Offsets, starts: &Offsets, first: usize, end: usize) -> NodeId {
+        if end - first == 1 {
+            return self.dense(starts.get(end) - starts.get(first));
+        }
+        let (offsets, starts) = if first == 0 && end == offsets.len() {
+            (offsets.clone(), starts.clone())
+        } else {
+            let (base, start) = (offsets.get(first), starts.get(first));
+            (
+                Offsets::collect(end - first, |i| offsets.get(first + i) - base),
+                Offsets::collect(end - first + 1, |i| starts.get(first + i) - start),
+            )
+        };
+        let mut extent = Extent {
+            size: starts.get(end - first),
+            segments: (end - first) as i64,
+            low: 0,
+            high: 0,
+        };
+        for i in 0..end - first {
+            let at = offsets.get(i);
+            extent.low = extent.low.min(at);
+            extent.high = extent.high.max(at + starts.get(i + 1) - starts.get(i));
+        }
+        self.intern(Node::Pieces { offsets, starts }, |_| extent)
+    }
+
+    fn equal_blocks(&mut self, offsets: Offsets, child: NodeId) -> NodeId {
+        if offsets.len() == 1 {
+            return child;
+        }
+        let one = *self.bounds(child);
+        let (mut low, mut high) = (0, 0);
+        for i in 0..offsets.len() {
+            low = low.min(offsets.get(i));
+            high = high.max(offsets.get(i));
+        }
+        let n = offsets.len() as i64;
+        let extent = Extent {
+            size: n * one.size,
+            segments: n * one.segments,
+            low: low + one.low,
+            high: high + one.high,
+        };
+        self.intern(Node::Blocks { offsets, child }, |_| extent)
+    }
+
+    /// The dense blocks of a large indexed type, if they are as irregular as such types usually
+    /// are; otherwise `None`, and the general way is taken. It leads to the same form, but goes
+    /// through the list less often.
+    fn large(
+        &mut self,
+        n: usize,
+        span: i64,
+        blocks: impl Iterator<Item = Dense>,
+    ) -> Option<Placed> {
+        let mut blocks = blocks.filter(|block| block.1 > 0);
+        let (origin, mut len) = blocks.next()?;
+        if i32::try_from(span).is_err() {
+            return None;
+        }
+        let (mut offsets, mut starts) = (Vec::with_capacity(n), Vec::with_capacity(n + 1));
+        // The greedy runs of `extend`, counted but not kept.
+        let (mut count, mut stride, mut before) = (0usize, 0, (i64::MIN, 0));
+        let mut regular = 0;
+        let (mut at, mut start) = (0, 0i64);
+        let mut put = |offset: i64, len: i64| {
+            offsets.push(offset as i32);
+            starts.push(start);
+            start += len;
+            if len == before.1 && (count == 1 || offset - before.0 == stride) {
+                stride = offset - before.0;
+                count += 1;
+            } else {
+                if count >= 3 {
+                    regular += count;
+                }
+                count = 1;
+            }
+            before = (offset, len);
+        };
+        for (offset, more) in blocks {
+            let offset = offset - origin;
+            if offset == at + len {
+                len += more;
+                continue;
+            }
+            put(at, len);
+            (at, len) = (offset, more);
+        }
+        put(at, len);
+        if count >= 3 {
+            regular += count;
+        }
+        starts.push(start);
+        let n = offsets.len();
+        if n < 2 || 2 * regular >= n {
+            return None;
+        }
+        let letter = |i: usize| (starts[i + 1] - starts[i], offsets[i + 1] - offsets[i]);
+        let last = |i: usize| starts[i + 1] - starts[i];
+        if period_of(n, letter, |i, k| last(i) == last(k)).is_some() {
+            return None;
+        }
+        let starts = if i32::try_from(start).is_ok() {
+            Offsets::Narrow(Arc::new(starts.iter().map(|&start| start as i32).collect()))
+        } else {
+            Offsets::Wide(Arc::new(starts))
+        };
+        offsets.shrink_to_fit();
+        let nodes = self.dense_nodes(Offsets::Narrow(Arc::new(offsets)), starts);
+        match nodes[..] {
+            [(_, id)] => Some((origin, id)),
+            _ => Some((origin, self.sequence(&nodes))),
+        }
     }
 
     fn span(&self, list: &[Placed]) -> Extent {
@@ -725,39 +917,74 @@ impl Arena {
 /// The smallest proper period of a list, if it consists of whole repetitions: entries `p` apart
 /// are equal, and so are the distances to their predecessors.
 fn period(list: &[Placed]) -> Option<usize> {
-    let n = list.len();
-    // The letter between two entries: which entry, and how far it is to the next.
     let letter = |i: usize| (list[i].1, list[i + 1].0.wrapping_sub(list[i].0));
+    period_of(list.len(), letter, |i, k| list[i].1 == list[k].1)
+}
+
+/// As [`period`], for a list of `n` entries that is given by the letters between neighbours (an
+/// entry, and the distance to the next) and by whether two entries are equal.
+fn period_of<L: PartialEq>(
+    n: usize,
+    letter: impl Fn(usize) -> L,
+    equal: impl Fn(usize, usize) -> bool,
+) -> Option<usize> {
     let letters = n - 1;
-    // Knuth, Morris and Pratt's borders.
-    let mut border = vec![0u32; letters];
-    let mut k = 0usize;
+    // Only divisors of `n` count, and few of them survive the first comparisons. Lists that are
+    // almost periodic are left to the algorithm that never looks twice.
+    let mut patience = 4 * n;
+    let mut divisors: Vec<usize> = (1..)
+        .take_while(|d| d * d <= n)
+        .filter(|d| n % d == 0)
+        .flat_map(|d| [d, n / d])
+        .filter(|&d| d <= n / 2)
+        .collect();
+    divisors.sort_unstable();
+    for period in divisors {
+        let same = (period..letters)
+            .take_while(|&i| letter(i) == letter(i - period))
+            .count();
+        if same == letters - period && equal(n - 1, period - 1) {
+            return Some(period);
+        }
+        patience = patience.saturating_sub(same);
+        if patience == 0 {
+            return by_borders(n, letter, equal);
+        }
+    }
+    None
+}
+
+/// As [`period_of`], with Knuth, Morris and Pratt's borders.
+fn by_borders<L: PartialEq>(
+    n: usize,
+    letter: impl Fn(usize) -> L,
+    equal: impl Fn(usize, usize) -> bool,
+) -> Option<usize> {
+    let letters = n - 1;
+    let mut border = vec![0usize; letters];
+    let mut k = 0;
     for i in 1..letters {
         while k > 0 && letter(i) != letter(k) {
-            k = border[k - 1] as usize;
+            k = border[k - 1];
         }
         if letter(i) == letter(k) {
             k += 1;
         }
-        border[i] = k as u32;
+        border[i] = k;
     }
-    let mut k = if letters > 0 {
-        border[letters - 1] as usize
-    } else {
-        0
-    };
+    let mut k = border.last().copied().unwrap_or(0);
     loop {
         let period = letters - k;
         if period > n / 2 {
             return None;
         }
-        if n % period == 0 && list[n - 1].1 == list[period - 1].1 {
+        if n % period == 0 && equal(n - 1, period - 1) {
             return Some(period);
         }
         if k == 0 {
             return None;
         }
-        k = border[k - 1] as usize;
+        k = border[k - 1];
     }
 }
 
@@ -917,7 +1144,16 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
             }
             Task::Indexed(datatype, offset) => {
                 if let (Some(value), Some(list)) = (values.pop(), lists.last_mut()) {
-                    blocks(arena, list, datatype, offset, value);
+                    let alone =
+                        list.is_empty() && matches!(tasks.last(), None | Some(Task::Close(_)));
+                    let placed = match alone {
+                        true => large(arena, datatype, offset, value),
+                        false => None,
+                    };
+                    match placed {
+                        Some(placed) => list.push(placed),
+                        None => blocks(arena, list, datatype, offset, value),
+                    }
                 }
             }
             Task::Emit(datatype, offset) => {
@@ -1056,6 +1292,58 @@ fn emit<'a>(
             tasks.push(Task::Emit(child, offset));
         }
         Contents::Darray { .. } => tasks.push(Task::Emit(datatype.essence(), offset)),
+    }
+}
+
+/// The blocks of a large indexed type whose children are dense; see [`Arena::large`].
+fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) -> Option<Placed> {
+    const MANY: usize = 256;
+    let len = arena.dense_len(id)?;
+    let span = datatype.true_extent();
+    let place = |displacement: i64, unit: i64| {
+        let bytes = displacement.wrapping_mul(unit);
+        offset.wrapping_add(bytes).wrapping_add(at)
+    };
+    match datatype.contents() {
+        Contents::Indexed {
+            blocklengths,
+            displacements,
+            child,
+        } if displacements.len() >= MANY && child.extent() == len => {
+            let pairs = blocklengths.iter().zip(displacements.iter());
+            let blocks = pairs.map(|(&n, &d)| (place(d, len), n as i64 * len));
+            arena.large(displacements.len(), span, blocks)
+        }
+        Contents::Hindexed {
+            blocklengths,
+            displacements,
+            child,
+        } if displacements.len() >= MANY && child.extent() == len => {
+            let pairs = blocklengths.iter().zip(displacements.iter());
+            let blocks = pairs.map(|(&n, &d)| (place(d, 1), n as i64 * len));
+            arena.large(displacements.len(), span, blocks)
+        }
+        Contents::IndexedBlock {
+            blocklength,
+            displacements,
+            child,
+        } if displacements.len() >= MANY && (child.extent() == len || *blocklength == 1) => {
+            let block = *blocklength as i64 * len;
+            let blocks = displacements
+                .iter()
+                .map(|&d| (place(d, child.extent()), block));
+            arena.large(displacements.len(), span, blocks)
+        }
+        Contents::HindexedBlock {
+            blocklength,
+            displacements,
+            child,
+        } if displacements.len() >= MANY && (child.extent() == len || *blocklength == 1) => {
+            let block = *blocklength as i64 * len;
+            let blocks = displacements.iter().map(|&d| (place(d, 1), block));
+            arena.large(displacements.len(), span, blocks)
+        }
+        _ => None,
     }
 }
 

@@ -3,7 +3,7 @@
 //! From one layout straight to another one, without packing in between.
 
 use super::cursor::Strip;
-use super::execute::{self, Pack, Unpack};
+use super::execute::Mover;
 use super::kernel;
 use super::layout::Layout;
 
@@ -47,7 +47,7 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
                 let origin = write(to.form().offset());
                 let from = read(s.offset).cast_mut();
                 // SAFETY: see above.
-                unsafe { execute::range::<Unpack>(to.form(), root, origin, low, end, from) };
+                unsafe { Mover::<false>::new(to.form()).range(root, origin, low, end, from) };
             }
             a.advance(end - low);
             b.go_to(end as u64);
@@ -59,7 +59,7 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
                 let origin = read(from.form().offset()).cast_mut();
                 let to = write(t.offset);
                 // SAFETY: see above.
-                unsafe { execute::range::<Pack>(from.form(), root, origin, low, end, to) };
+                unsafe { Mover::<true>::new(from.form()).range(root, origin, low, end, to) };
             }
             b.advance(end - low);
             a.go_to(end as u64);

@@ -1,177 +1,433 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Walks a canonical form and moves the bytes of any range of the packed stream.
+//!
+//! A range cuts through at most two children of each node on the way down; all children in
+//! between are whole, and whole streams become loop nests for the kernels.
 
 use super::canonical::{Form, Node, NodeId};
-use super::kernel;
+use super::kernel::{self, Dim};
 
-/// Which way bytes go.
-pub(super) trait Direction {
-    /// Moves `count` blocks of `len` bytes between a layout, `stride` apart, and the packed
-    /// stream, where they are adjacent.
+/// Dimensions that are collected before a kernel runs them; deeper nests loop around it.
+const DIMS: usize = 6;
+
+/// Irregular lists up to this length are interchanged with the streams around them.
+const FEW: usize = 32;
+
+/// Bytes of packed data between two entries of an interchanged list, so that they stay cached.
+const BATCH: i64 = 4096;
+
+/// The streams around a node: how often, and the strides in the layout and in the packed stream.
+#[derive(Clone, Copy)]
+struct Around {
+    dims: [Dim; DIMS],
+    len: usize,
+}
+
+impl Around {
+    const NONE: Around = Around {
+        dims: [Dim {
+            count: 0,
+            to: 0,
+            from: 0,
+        }; DIMS],
+        len: 0,
+    };
+
+    /// With a stream further inside.
+    fn within<const PACK: bool>(&self, count: i64, stride: i64, size: i64) -> Around {
+        let mut inner = *self;
+        inner.dims.copy_within(0..self.len, 1);
+        inner.dims[0] = dim::<PACK>(count, stride, size);
+        inner.len += 1;
+        inner
+    }
+}
+
+fn dim<const PACK: bool>(count: i64, stride: i64, size: i64) -> Dim {
+    let (stride, size) = (stride as isize, size as isize);
+    let (to, from) = if PACK { (size, stride) } else { (stride, size) };
+    Dim {
+        count: count as usize,
+        to,
+        from,
+    }
+}
+
+/// A form, and the way the bytes go: from the layout to the packed stream, or back.
+pub(super) struct Mover<'a, const PACK: bool> {
+    form: &'a Form,
+}
+
+impl<'a, const PACK: bool> Mover<'a, PACK> {
+    pub(super) fn new(form: &'a Form) -> Self {
+        Mover { form }
+    }
+
+    /// Moves the bytes from `low` up to `high` of a node's packed stream. `user` is the node's
+    /// origin, `packed` is where byte `low` is. `PACK` writes only at `packed`, the other way only
+    /// in the layout.
     ///
     /// # Safety
     ///
-    /// As for [`kernel::blocks`].
-    unsafe fn blocks(user: *mut u8, stride: isize, packed: *mut u8, len: usize, count: usize);
-}
-
-/// From a layout to the packed stream; writes nothing through the user's pointer.
-pub(super) struct Pack;
-
-/// From the packed stream to a layout; writes nothing through the packed pointer.
-pub(super) struct Unpack;
-
-impl Direction for Pack {
-    #[inline]
-    unsafe fn blocks(user: *mut u8, stride: isize, packed: *mut u8, len: usize, count: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { kernel::blocks(packed, len as isize, user, stride, len, count) }
-    }
-}
-
-impl Direction for Unpack {
-    #[inline]
-    unsafe fn blocks(user: *mut u8, stride: isize, packed: *mut u8, len: usize, count: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { kernel::blocks(user, stride, packed, len as isize, len, count) }
-    }
-}
-
-/// Moves the bytes from `low` up to `high` of a node's packed stream. `user` is the node's
-/// origin, `packed` is where byte `low` is.
-///
-/// # Safety
-///
-/// The bytes of that range are valid for reading or writing at both ends, and the ends do not
-/// overlap; `0 <= low <= high <= size`.
-pub(super) unsafe fn range<D: Direction>(
-    form: &Form,
-    id: NodeId,
-    user: *mut u8,
-    low: i64,
-    high: i64,
-    packed: *mut u8,
-) {
-    if low >= high {
-        return;
-    }
-    let at = |offset: i64| user.wrapping_offset(offset as isize);
-    // Where a byte of the stream goes.
-    let to = |position: i64| packed.wrapping_offset((position - low) as isize);
-    // SAFETY (all blocks below): a node's packed stream is that of its children, one after the
-    // other, so each call gets a part of the caller's range and the places that belong to it.
-    match form.node(id) {
-        // SAFETY: see above.
-        Node::Dense { .. } => unsafe { D::blocks(at(low), 0, packed, (high - low) as usize, 1) },
-        Node::Stream {
-            count,
-            stride,
-            child,
-        } => {
-            if low == 0 && high == form.extent(id).size {
+    /// The bytes of that range are valid for reading or writing at both ends, and the ends do not
+    /// overlap; `0 <= low <= high <= size`.
+    pub(super) unsafe fn range(
+        &self,
+        id: NodeId,
+        user: *mut u8,
+        low: i64,
+        high: i64,
+        packed: *mut u8,
+    ) {
+        if low >= high {
+            return;
+        }
+        let form = self.form;
+        if low == 0 && high == form.extent(id).size {
+            // SAFETY: the caller's promise.
+            return unsafe { self.whole(id, user, packed, &Around::NONE) };
+        }
+        let at = |offset: i64| user.wrapping_offset(offset as isize);
+        // Where a byte of the stream goes.
+        let to = |position: i64| packed.wrapping_offset((position - low) as isize);
+        // SAFETY (all blocks below): a node's packed stream is that of its children, one after
+        // the other, so each call gets a part of the caller's range and the places of that part.
+        match form.node(id) {
+            Node::Dense { .. } => {
                 // SAFETY: see above.
-                return unsafe { whole_stream::<D>(form, *child, *count, *stride, user, packed) };
+                unsafe { self.piece(at(low), packed, (high - low) as usize) };
             }
-            let size = form.extent(*child).size;
-            let (mut i, skip) = (low / size, low % size);
-            let mut position = low;
-            if skip > 0 {
-                let end = high.min((i + 1) * size);
-                // SAFETY: see above.
-                unsafe {
-                    range::<D>(form, *child, at(i * stride), skip, end - i * size, packed);
+            Node::Stream { stride, child, .. } => {
+                let size = form.extent(*child).size;
+                let (first, skip) = (low / size, low % size);
+                let (last, rest) = (high / size, high % size);
+                if first == last {
+                    // SAFETY: see above.
+                    return unsafe {
+                        self.range(*child, at(first * stride), skip, rest, packed);
+                    };
                 }
-                position = end;
-                i += 1;
-            }
-            let whole = (high - position) / size;
-            if whole > 0 {
-                let (user, packed) = (at(i * stride), to(position));
-                // SAFETY: see above.
-                unsafe { whole_stream::<D>(form, *child, whole, *stride, user, packed) };
-                position += whole * size;
-                i += whole;
-            }
-            if position < high {
+                let start = first + i64::from(skip > 0);
                 // SAFETY: see above.
                 unsafe {
-                    let rest = high - position;
-                    range::<D>(form, *child, at(i * stride), 0, rest, to(position));
+                    if skip > 0 {
+                        self.range(*child, at(first * stride), skip, size, packed);
+                    }
+                    if start < last {
+                        let around = Around::NONE.within::<PACK>(last - start, *stride, size);
+                        self.whole(*child, at(start * stride), to(start * size), &around);
+                    }
+                    self.range(*child, at(last * stride), 0, rest, to(last * size));
                 }
             }
-        }
-        Node::Blocks { offsets, child } => {
-            let size = form.extent(*child).size;
-            let mut position = low;
-            while position < high {
-                let (i, skip) = (position / size, position % size);
-                let end = high.min((i + 1) * size);
-                let user = at(offsets.get(i as usize));
-                // SAFETY: see above.
-                unsafe { range::<D>(form, *child, user, skip, end - i * size, to(position)) };
-                position = end;
-            }
-        }
-        Node::Pieces { offsets, starts } => {
-            let mut i = starts.last_not_above(low);
-            let mut position = low;
-            while position < high {
-                let (start, end) = (starts.get(i), starts.get(i + 1).min(high));
-                let user = at(offsets.get(i) + (position - start));
-                // SAFETY: see above.
-                unsafe { D::blocks(user, 0, to(position), (end - position) as usize, 1) };
-                position = end;
-                i += 1;
-            }
-        }
-        Node::Sequence { parts } => {
-            let mut i = parts.partition_point(|part| part.start <= low) - 1;
-            let mut position = low;
-            while position < high {
-                let part = &parts[i];
-                let size = form.extent(part.child).size;
-                let end = high.min(part.start + size);
+            Node::Blocks { offsets, child } => {
+                let size = form.extent(*child).size;
+                let (first, skip) = (low / size, low % size);
+                let (last, rest) = (high / size, high % size);
+                let place = |i: i64| at(offsets.get(i as usize));
+                if first == last {
+                    // SAFETY: see above.
+                    return unsafe { self.range(*child, place(first), skip, rest, packed) };
+                }
+                let start = first + i64::from(skip > 0);
                 // SAFETY: see above.
                 unsafe {
-                    range::<D>(
-                        form,
-                        part.child,
-                        at(part.offset),
-                        position - part.start,
-                        end - part.start,
-                        to(position),
+                    if skip > 0 {
+                        self.range(*child, place(first), skip, size, packed);
+                    }
+                    if start < last {
+                        let range = (start as usize, last as usize);
+                        self.blocks(id, user, range, to(start * size));
+                    }
+                    if rest > 0 {
+                        self.range(*child, place(last), 0, rest, to(last * size));
+                    }
+                }
+            }
+            Node::Pieces { offsets, starts } => {
+                let first = starts.last_not_above(low);
+                let mut last = starts.last_not_above(high).min(offsets.len());
+                if starts.get(last) == high {
+                    last -= 1;
+                }
+                // The pieces of both ends may be cut, those between them are whole.
+                let ends = if first == last { 1 } else { 2 };
+                for i in [first, last].into_iter().take(ends) {
+                    let (start, end) = (starts.get(i).max(low), starts.get(i + 1).min(high));
+                    let user = at(offsets.get(i) + (start - starts.get(i)));
+                    // SAFETY: see above.
+                    unsafe { self.piece(user, to(start), (end - start) as usize) };
+                }
+                if first + 1 < last {
+                    let packed = to(starts.get(first + 1));
+                    // SAFETY: see above.
+                    unsafe {
+                        kernel::pieces::<PACK>(user, offsets, starts, (first + 1, last), packed);
+                    }
+                }
+            }
+            Node::Sequence { parts } => {
+                let first = parts.partition_point(|part| part.start <= low) - 1;
+                for part in &parts[first..] {
+                    if part.start >= high {
+                        break;
+                    }
+                    let start = low.max(part.start);
+                    let end = high.min(part.start + form.extent(part.child).size);
+                    let (from, till) = (start - part.start, end - part.start);
+                    // SAFETY: see above.
+                    unsafe {
+                        self.range(part.child, at(part.offset), from, till, to(start));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves whole nodes: as many as the streams around say.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mover::range`].
+    unsafe fn whole(&self, id: NodeId, user: *mut u8, packed: *mut u8, around: &Around) {
+        let form = self.form;
+        match form.node(id) {
+            Node::Dense { len } => {
+                let mut around = *around;
+                let dims = &mut around.dims[..around.len];
+                // SAFETY: the caller's promise.
+                unsafe {
+                    if PACK {
+                        kernel::nest(packed, user, *len as usize, dims);
+                    } else {
+                        kernel::nest(user, packed, *len as usize, dims);
+                    }
+                }
+            }
+            Node::Stream {
+                count,
+                stride,
+                child,
+            } => {
+                let size = form.extent(*child).size;
+                if around.len < DIMS {
+                    let inner = around.within::<PACK>(*count, *stride, size);
+                    // SAFETY: the caller's promise.
+                    return unsafe { self.whole(*child, user, packed, &inner) };
+                }
+                // SAFETY: the caller's promise; each call of the closure is one node.
+                self.each(user, packed, around, |user, packed| unsafe {
+                    let inner = Around::NONE.within::<PACK>(*count, *stride, size);
+                    self.whole(*child, user, packed, &inner);
+                });
+            }
+            Node::Blocks { offsets, child } => {
+                let each = |i: usize| (offsets.get(i), i as i64 * form.extent(*child).size, *child);
+                let n = offsets.len();
+                // SAFETY: the caller's promise.
+                unsafe {
+                    self.list(id, user, packed, around, n, each, |user, packed| {
+                        self.blocks(id, user, (0, n), packed);
+                    });
+                }
+            }
+            Node::Pieces { offsets, starts } => {
+                let n = offsets.len();
+                if around.len == 0 || n > FEW {
+                    // SAFETY: the caller's promise; each call of the closure is one node.
+                    return self.each(user, packed, around, |user, packed| unsafe {
+                        kernel::pieces::<PACK>(user, offsets, starts, (0, n), packed);
+                    });
+                }
+                let size = form.extent(id).size;
+                self.batches(user, packed, around, size, |user, packed, around| {
+                    for i in 0..n {
+                        let (start, end) = (starts.get(i) as isize, starts.get(i + 1) as isize);
+                        let user = user.wrapping_offset(offsets.get(i) as isize);
+                        let packed = packed.wrapping_offset(start);
+                        let mut around = *around;
+                        let dims = &mut around.dims[..around.len];
+                        let len = (end - start) as usize;
+                        // SAFETY: the caller's promise.
+                        unsafe {
+                            if PACK {
+                                kernel::nest(packed, user, len, dims);
+                            } else {
+                                kernel::nest(user, packed, len, dims);
+                            }
+                        }
+                    }
+                });
+            }
+            Node::Sequence { parts } => {
+                let each = |i: usize| (parts[i].offset, parts[i].start, parts[i].child);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    self.list(
+                        id,
+                        user,
+                        packed,
+                        around,
+                        parts.len(),
+                        each,
+                        |user, packed| {
+                            for part in parts.iter() {
+                                let user = user.wrapping_offset(part.offset as isize);
+                                let packed = packed.wrapping_offset(part.start as isize);
+                                self.whole(part.child, user, packed, &Around::NONE);
+                            }
+                        },
                     );
                 }
-                position = end;
-                i += 1;
+            }
+        }
+    }
+
+    /// Moves a list of `n` children within streams: child by child along the streams if the list
+    /// is short, else list by list.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mover::range`]; `each` and `one` describe the node.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn list(
+        &self,
+        id: NodeId,
+        user: *mut u8,
+        packed: *mut u8,
+        around: &Around,
+        n: usize,
+        each: impl Fn(usize) -> (i64, i64, NodeId),
+        one: impl Fn(*mut u8, *mut u8),
+    ) {
+        if around.len == 0 || n > FEW {
+            return self.each(user, packed, around, one);
+        }
+        let size = self.form.extent(id).size;
+        self.batches(user, packed, around, size, |user, packed, around| {
+            for i in 0..n {
+                let (offset, start, child) = each(i);
+                let user = user.wrapping_offset(offset as isize);
+                let packed = packed.wrapping_offset(start as isize);
+                // SAFETY: the caller's promise.
+                unsafe { self.whole(child, user, packed, around) };
+            }
+        });
+    }
+
+    /// Calls `one` for each node that the streams around repeat.
+    fn each(
+        &self,
+        user: *mut u8,
+        packed: *mut u8,
+        around: &Around,
+        one: impl Fn(*mut u8, *mut u8),
+    ) {
+        fn nested<const PACK: bool>(
+            user: *mut u8,
+            packed: *mut u8,
+            dims: &[Dim],
+            one: &dyn Fn(*mut u8, *mut u8),
+        ) {
+            let [faster @ .., slowest] = dims else {
+                return one(user, packed);
+            };
+            let (ustep, pstep) = steps::<PACK>(slowest);
+            let (mut user, mut packed) = (user, packed);
+            for _ in 0..slowest.count {
+                nested::<PACK>(user, packed, faster, one);
+                user = user.wrapping_offset(ustep);
+                packed = packed.wrapping_offset(pstep);
+            }
+        }
+        if around.len == 0 {
+            return one(user, packed);
+        }
+        nested::<PACK>(user, packed, &around.dims[..around.len], &one);
+    }
+
+    /// Calls `one` for batches along the innermost stream around.
+    fn batches(
+        &self,
+        user: *mut u8,
+        packed: *mut u8,
+        around: &Around,
+        size: i64,
+        one: impl Fn(*mut u8, *mut u8, &Around),
+    ) {
+        let inner = around.dims[0];
+        let (ustep, pstep) = steps::<PACK>(&inner);
+        let most = (BATCH / size).clamp(1, inner.count as i64) as usize;
+        let mut outer = *around;
+        outer.dims.copy_within(1..around.len, 0);
+        outer.len -= 1;
+        self.each(user, packed, &outer, |user, packed| {
+            let mut i = 0;
+            while i < inner.count {
+                let count = most.min(inner.count - i);
+                let mut batch = Around::NONE;
+                batch.dims[0] = Dim { count, ..inner };
+                batch.len = usize::from(count > 1);
+                let user = user.wrapping_offset(i as isize * ustep);
+                let packed = packed.wrapping_offset(i as isize * pstep);
+                one(user, packed, &batch);
+                i += count;
+            }
+        });
+    }
+
+    /// Moves whole children of a `Blocks` node.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mover::range`].
+    unsafe fn blocks(
+        &self,
+        id: NodeId,
+        user: *mut u8,
+        (first, end): (usize, usize),
+        packed: *mut u8,
+    ) {
+        let Node::Blocks { offsets, child } = self.form.node(id) else {
+            return;
+        };
+        if let Node::Dense { len } = self.form.node(*child) {
+            // SAFETY: the caller's promise.
+            return unsafe {
+                kernel::scattered::<PACK>(user, offsets, (first, end), packed, *len as usize)
+            };
+        }
+        let size = self.form.extent(*child).size as isize;
+        let mut packed = packed;
+        for i in first..end {
+            let user = user.wrapping_offset(offsets.get(i) as isize);
+            // SAFETY: the caller's promise.
+            unsafe { self.whole(*child, user, packed, &Around::NONE) };
+            packed = packed.wrapping_offset(size);
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`kernel::dense`].
+    unsafe fn piece(&self, user: *mut u8, packed: *mut u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if PACK {
+                kernel::dense(packed, user, len);
+            } else {
+                kernel::dense(user, packed, len);
             }
         }
     }
 }
 
-/// Moves `count` whole children.
-///
-/// # Safety
-///
-/// As for [`range`].
-unsafe fn whole_stream<D: Direction>(
-    form: &Form,
-    child: NodeId,
-    count: i64,
-    stride: i64,
-    user: *mut u8,
-    packed: *mut u8,
-) {
-    let size = form.extent(child).size;
-    if let Node::Dense { len } = form.node(child) {
-        // SAFETY: the caller's promise.
-        return unsafe { D::blocks(user, stride as isize, packed, *len as usize, count as usize) };
-    }
-    for i in 0..count {
-        let user = user.wrapping_offset((i * stride) as isize);
-        let packed = packed.wrapping_offset((i * size) as isize);
-        // SAFETY: the caller's promise.
-        unsafe { range::<D>(form, child, user, 0, size, packed) };
+/// The strides of a dimension in the layout and in the packed stream.
+fn steps<const PACK: bool>(dim: &Dim) -> (isize, isize) {
+    if PACK {
+        (dim.from, dim.to)
+    } else {
+        (dim.to, dim.from)
     }
 }

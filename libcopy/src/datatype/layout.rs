@@ -9,7 +9,7 @@ use super::canonical::{Form, Node};
 use super::construct::Datatype;
 use super::copy;
 use super::cursor::Cursor;
-use super::execute::{self, Pack, Unpack};
+use super::execute::Mover;
 use super::named::Named;
 use super::signature::Signature;
 use crate::{Error, Result};
@@ -162,8 +162,8 @@ impl Layout {
                 .wrapping_offset(self.form.offset() as isize)
                 .cast_mut();
             let (low, high) = (range.start as i64, range.end as i64);
-            // SAFETY: the caller's promise; `Pack` writes only at `packed`.
-            unsafe { execute::range::<Pack>(&self.form, root, user, low, high, packed) };
+            // SAFETY: the caller's promise; packing writes only at `packed`.
+            unsafe { Mover::<true>::new(&self.form).range(root, user, low, high, packed) };
         }
     }
 
@@ -179,8 +179,8 @@ impl Layout {
             let user = origin.wrapping_offset(self.form.offset() as isize);
             let (low, high) = (range.start as i64, range.end as i64);
             let packed = packed.cast_mut();
-            // SAFETY: the caller's promise; `Unpack` writes only in the layout.
-            unsafe { execute::range::<Unpack>(&self.form, root, user, low, high, packed) };
+            // SAFETY: the caller's promise; unpacking writes only in the layout.
+            unsafe { Mover::<false>::new(&self.form).range(root, user, low, high, packed) };
         }
     }
 

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Blocks at listed offsets.
+
+use super::super::canonical::Offsets;
+use super::dense;
+
+/// A listed number.
+trait Number: Copy {
+    fn get(self) -> isize;
+}
+
+impl Number for i32 {
+    #[inline(always)]
+    fn get(self) -> isize {
+        self as isize
+    }
+}
+
+impl Number for i64 {
+    #[inline(always)]
+    fn get(self) -> isize {
+        self as isize
+    }
+}
+
+/// Moves one block; `PACK` says which way.
+///
+/// # Safety
+///
+/// As for [`super::dense`].
+#[inline(always)]
+unsafe fn fixed<const PACK: bool, const LEN: usize>(user: *mut u8, packed: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if PACK {
+            std::ptr::copy_nonoverlapping(user, packed, LEN);
+        } else {
+            std::ptr::copy_nonoverlapping(packed, user, LEN);
+        }
+    }
+}
+
+/// Moves blocks `first` up to `end` of equal length between their offsets from `user` and the
+/// packed stream.
+///
+/// # Safety
+///
+/// All blocks are readable and writable on the sides that `PACK` says, and the sides do not
+/// overlap; the range lies in the list.
+pub(in super::super) unsafe fn scattered<const PACK: bool>(
+    user: *mut u8,
+    offsets: &Offsets,
+    (first, end): (usize, usize),
+    packed: *mut u8,
+    len: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match offsets {
+            Offsets::Narrow(list) => by_len::<PACK, i32>(user, &list[first..end], packed, len),
+            Offsets::Wide(list) => by_len::<PACK, i64>(user, &list[first..end], packed, len),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`scattered`].
+unsafe fn by_len<const PACK: bool, N: Number>(
+    user: *mut u8,
+    offsets: &[N],
+    packed: *mut u8,
+    len: usize,
+) {
+    /// # Safety
+    ///
+    /// As for [`scattered`].
+    unsafe fn packing<const LEN: usize, N: Number>(user: *mut u8, list: &[N], packed: *mut u8) {
+        let mut packed = packed;
+        for &offset in list {
+            // SAFETY: the caller's promise.
+            unsafe { fixed::<true, LEN>(user.wrapping_offset(offset.get()), packed) };
+            packed = packed.wrapping_add(LEN);
+        }
+    }
+    /// # Safety
+    ///
+    /// As for [`scattered`].
+    unsafe fn unpacking<const LEN: usize, N: Number>(user: *mut u8, list: &[N], packed: *mut u8) {
+        let mut packed = packed;
+        for &offset in list {
+            // SAFETY: the caller's promise.
+            unsafe { fixed::<false, LEN>(user.wrapping_offset(offset.get()), packed) };
+            packed = packed.wrapping_add(LEN);
+        }
+    }
+    macro_rules! with_type {
+        ($name:ident) => {{
+            macro_rules! at {
+                ($size:literal) => {
+                    $name::<$size, N>(user, offsets, packed)
+                };
+            }
+            match len {
+                1 => at!(1),
+                2 => at!(2),
+                4 => at!(4),
+                8 => at!(8),
+                12 => at!(12),
+                16 => at!(16),
+                20 => at!(20),
+                24 => at!(24),
+                32 => at!(32),
+                40 => at!(40),
+                48 => at!(48),
+                64 => at!(64),
+                _ => other::<PACK, N>(user, offsets, packed, len),
+            }
+        }};
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        if PACK {
+            with_type!(packing)
+        } else {
+            with_type!(unpacking)
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`scattered`].
+unsafe fn other<const PACK: bool, N: Number>(
+    user: *mut u8,
+    offsets: &[N],
+    mut packed: *mut u8,
+    len: usize,
+) {
+    for &offset in offsets {
+        let user = user.wrapping_offset(offset.get());
+        // SAFETY: the caller's promise.
+        unsafe { either::<PACK>(user, packed, len) };
+        packed = packed.wrapping_add(len);
+    }
+}
+
+/// # Safety
+///
+/// As for [`super::dense`].
+#[inline(always)]
+unsafe fn either<const PACK: bool>(user: *mut u8, packed: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if PACK {
+            dense(packed, user, len);
+        } else {
+            dense(user, packed, len);
+        }
+    }
+}
+
+/// Moves whole pieces `first` up to `end`, of different lengths; `packed` is where the first of
+/// them is.
+///
+/// # Safety
+///
+/// As for [`scattered`].
+pub(in super::super) unsafe fn pieces<const PACK: bool>(
+    user: *mut u8,
+    offsets: &Offsets,
+    starts: &Offsets,
+    (first, end): (usize, usize),
+    packed: *mut u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (offsets, starts) {
+            (Offsets::Narrow(o), Offsets::Narrow(s)) => {
+                piecewise::<PACK, i32, i32>(user, &o[first..end], &s[first..=end], packed)
+            }
+            (Offsets::Wide(o), Offsets::Narrow(s)) => {
+                piecewise::<PACK, i64, i32>(user, &o[first..end], &s[first..=end], packed)
+            }
+            (Offsets::Narrow(o), Offsets::Wide(s)) => {
+                piecewise::<PACK, i32, i64>(user, &o[first..end], &s[first..=end], packed)
+            }
+            (Offsets::Wide(o), Offsets::Wide(s)) => {
+                piecewise::<PACK, i64, i64>(user, &o[first..end], &s[first..=end], packed)
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`pieces`]; there is one more start than there are offsets.
+unsafe fn piecewise<const PACK: bool, O: Number, S: Number>(
+    user: *mut u8,
+    offsets: &[O],
+    starts: &[S],
+    mut packed: *mut u8,
+) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if super::x86::has_masks() {
+        for (offset, bounds) in offsets.iter().zip(starts.windows(2)) {
+            let len = (bounds[1].get() - bounds[0].get()) as usize;
+            let user = user.wrapping_offset(offset.get());
+            let (to, from) = if PACK { (packed, user) } else { (user, packed) };
+            // SAFETY: the caller's promise; no piece is empty; the processor can do it.
+            unsafe { super::x86::masked(to, from, len) };
+            packed = packed.wrapping_add(len);
+        }
+        return;
+    }
+    for (offset, bounds) in offsets.iter().zip(starts.windows(2)) {
+        let len = (bounds[1].get() - bounds[0].get()) as usize;
+        let user = user.wrapping_offset(offset.get());
+        // SAFETY: the caller's promise.
+        unsafe { either::<PACK>(user, packed, len) };
+        packed = packed.wrapping_add(len);
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Blocks one after the other, along one or two dimensions.
+
+use super::{Dim, SMALL, dense};
+
+/// Calls a function with the length as a constant if it is a common small one.
+macro_rules! by_length {
+    ($len:expr, $fixed:ident, $other:expr, ($($arg:expr),*)) => {
+        match $len {
+            1 => $fixed::<1>($($arg),*),
+            2 => $fixed::<2>($($arg),*),
+            3 => $fixed::<3>($($arg),*),
+            4 => $fixed::<4>($($arg),*),
+            5 => $fixed::<5>($($arg),*),
+            6 => $fixed::<6>($($arg),*),
+            8 => $fixed::<8>($($arg),*),
+            10 => $fixed::<10>($($arg),*),
+            12 => $fixed::<12>($($arg),*),
+            16 => $fixed::<16>($($arg),*),
+            20 => $fixed::<20>($($arg),*),
+            24 => $fixed::<24>($($arg),*),
+            28 => $fixed::<28>($($arg),*),
+            32 => $fixed::<32>($($arg),*),
+            36 => $fixed::<36>($($arg),*),
+            40 => $fixed::<40>($($arg),*),
+            48 => $fixed::<48>($($arg),*),
+            56 => $fixed::<56>($($arg),*),
+            64 => $fixed::<64>($($arg),*),
+            _ => $other,
+        }
+    };
+}
+pub(super) use by_length;
+
+/// One dimension.
+///
+/// # Safety
+///
+/// As for [`super::nest`].
+#[inline]
+pub(super) unsafe fn one(to: *mut u8, from: *const u8, len: usize, dim: Dim) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len > SMALL {
+            return long(to, from, len, dim);
+        }
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if super::x86::strip(to, from, len, dim) {
+            return;
+        }
+        if dim.to == len as isize {
+            by_length!(len, packing, any(to, from, len, dim), (to, from, dim))
+        } else {
+            by_length!(len, fixed, any(to, from, len, dim), (to, from, dim))
+        }
+    }
+}
+
+/// Two dimensions, the first one innermost.
+///
+/// # Safety
+///
+/// As for [`super::nest`].
+#[inline]
+pub(super) unsafe fn two(to: *mut u8, from: *const u8, len: usize, a: Dim, b: Dim) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len > SMALL || a.count >= 32 {
+            let (mut to, mut from) = (to, from);
+            for _ in 0..b.count {
+                one(to, from, len, a);
+                to = to.wrapping_offset(b.to);
+                from = from.wrapping_offset(b.from);
+            }
+            return;
+        }
+        by_length!(
+            len,
+            fixed_two,
+            {
+                let (mut to, mut from) = (to, from);
+                for _ in 0..b.count {
+                    any(to, from, len, a);
+                    to = to.wrapping_offset(b.to);
+                    from = from.wrapping_offset(b.from);
+                }
+            },
+            (to, from, a, b)
+        )
+    }
+}
+
+/// # Safety
+///
+/// As for [`super::nest`].
+unsafe fn fixed<const LEN: usize>(mut to: *mut u8, mut from: *const u8, dim: Dim) {
+    for _ in 0..dim.count {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, LEN) };
+        to = to.wrapping_offset(dim.to);
+        from = from.wrapping_offset(dim.from);
+    }
+}
+
+/// The target is dense: four blocks at a time, at constant distances.
+///
+/// # Safety
+///
+/// As for [`super::nest`].
+unsafe fn packing<const LEN: usize>(mut to: *mut u8, mut from: *const u8, dim: Dim) {
+    for _ in 0..dim.count / 4 {
+        for i in 0..4 {
+            let from = from.wrapping_offset(i * dim.from);
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(from, to.add(i as usize * LEN), LEN) };
+        }
+        to = to.wrapping_add(4 * LEN);
+        from = from.wrapping_offset(4 * dim.from);
+    }
+    let rest = Dim {
+        count: dim.count % 4,
+        ..dim
+    };
+    // SAFETY: the caller's promise.
+    unsafe { fixed::<LEN>(to, from, rest) }
+}
+
+/// # Safety
+///
+/// `LEN` bytes are readable.
+#[inline(always)]
+unsafe fn read<const LEN: usize>(from: *const u8) -> [u8; LEN] {
+    // SAFETY: the caller's promise.
+    unsafe { from.cast::<[u8; LEN]>().read_unaligned() }
+}
+
+/// # Safety
+///
+/// As for [`super::nest`].
+unsafe fn fixed_two<const LEN: usize>(mut to: *mut u8, mut from: *const u8, a: Dim, b: Dim) {
+    for _ in 0..b.count {
+        // SAFETY: the caller's promise.
+        unsafe { fixed::<LEN>(to, from, a) };
+        to = to.wrapping_offset(b.to);
+        from = from.wrapping_offset(b.from);
+    }
+}
+
+/// Any length up to [`SMALL`].
+///
+/// # Safety
+///
+/// As for [`super::nest`].
+unsafe fn any(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
+    for _ in 0..dim.count {
+        // SAFETY: the caller's promise.
+        unsafe { short(to, from, len) };
+        to = to.wrapping_offset(dim.to);
+        from = from.wrapping_offset(dim.from);
+    }
+}
+
+/// Lengths above [`SMALL`].
+///
+/// # Safety
+///
+/// As for [`super::nest`].
+unsafe fn long(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
+    for _ in 0..dim.count {
+        // SAFETY: the caller's promise.
+        unsafe { dense(to, from, len) };
+        to = to.wrapping_offset(dim.to);
+        from = from.wrapping_offset(dim.from);
+    }
+}
+
+/// One piece of at most 128 bytes: two overlapping moves of the largest power of two that fits.
+///
+/// # Safety
+///
+/// As for [`super::dense`].
+#[inline(always)]
+pub(super) unsafe fn short(to: *mut u8, from: *const u8, len: usize) {
+    /// # Safety
+    ///
+    /// As for [`super::dense`], with `LEN <= len <= 2 * LEN`.
+    #[inline(always)]
+    unsafe fn ends<const LEN: usize>(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's promise. Both ends are read before anything is written.
+        unsafe {
+            let first = read::<LEN>(from);
+            let last = read::<LEN>(from.add(len - LEN));
+            to.cast::<[u8; LEN]>().write_unaligned(first);
+            to.add(len - LEN).cast::<[u8; LEN]>().write_unaligned(last);
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        match len {
+            0 => {}
+            1 => *to = *from,
+            2..=3 => ends::<2>(to, from, len),
+            4..=7 => ends::<4>(to, from, len),
+            8..=15 => ends::<8>(to, from, len),
+            16..=31 => ends::<16>(to, from, len),
+            32..=63 => ends::<32>(to, from, len),
+            _ => ends::<64>(to, from, len),
+        }
+    }
+}
