@@ -248,6 +248,76 @@ impl Form {
         self.extents.last().map_or(0, |e| e.segments as u64)
     }
 
+    /// Whether no byte belongs to two pieces, as far as that can be told without listing them all;
+    /// `false` means that some may overlap.
+    pub fn is_disjoint(&self) -> bool {
+        let Some(root) = self.root() else {
+            return true;
+        };
+        self.nodes.iter().enumerate().all(|(id, node)| {
+            let is_inner = self.nodes.iter().any(
+                |parent| matches!(parent, Node::Stream { child, .. } if *child as usize == id),
+            );
+            match node {
+                Node::Dense { .. } => true,
+                // Nested streams are looked at together: a transposition interleaves them.
+                Node::Stream { .. } if is_inner && id as NodeId != root => {
+                    self.only_in_streams(id as NodeId) || self.streams_apart(id as NodeId)
+                }
+                Node::Stream { .. } => self.streams_apart(id as NodeId),
+                Node::Blocks { offsets, child } => {
+                    let one = self.extent(*child);
+                    let places = (0..offsets.len()).map(|i| offsets.get(i));
+                    apart(places.map(|at| (at + one.low, at + one.high)).collect())
+                }
+                Node::Pieces { offsets, starts } => {
+                    let len = |i: usize| starts.get(i + 1) - starts.get(i);
+                    let places =
+                        (0..offsets.len()).map(|i| (offsets.get(i), offsets.get(i) + len(i)));
+                    apart(places.collect())
+                }
+                Node::Sequence { parts } => {
+                    let place = |part: &Part| {
+                        let one = self.extent(part.child);
+                        (part.offset + one.low, part.offset + one.high)
+                    };
+                    apart(parts.iter().map(place).collect())
+                }
+            }
+        })
+    }
+
+    /// Whether a stream occurs only directly within streams, so that those vouch for it.
+    fn only_in_streams(&self, id: NodeId) -> bool {
+        !self.nodes.iter().any(|parent| match parent {
+            Node::Blocks { child, .. } => *child == id,
+            Node::Sequence { parts } => parts.iter().any(|part| part.child == id),
+            _ => false,
+        })
+    }
+
+    fn streams_apart(&self, id: NodeId) -> bool {
+        let mut dims = Vec::new();
+        let mut at = id;
+        while let Node::Stream {
+            count,
+            stride,
+            child,
+        } = self.node(at)
+        {
+            dims.push((stride.unsigned_abs(), *count as u64 - 1));
+            at = *child;
+        }
+        dims.sort_unstable();
+        let leaf = self.extent(at);
+        let mut reach = (leaf.high - leaf.low) as u64;
+        dims.iter().all(|&(stride, steps)| {
+            let clear = stride >= reach;
+            reach += stride * steps;
+            clear
+        })
+    }
+
     /// Bytes of memory that the form takes.
     pub fn memory(&self) -> usize {
         let lists: usize = self
@@ -645,25 +715,19 @@ impl Arena {
             let child = self.dense(len(0));
             return vec![(0, self.equal_blocks(offsets, child))];
         }
-        // Stretches of one unit: first piece, unit, number of units.
-        let mut stretches: Vec<(usize, i64, i64)> = Vec::new();
-        for i in 0..n {
-            let len = len(i);
-            match stretches.last_mut() {
-                Some((_, unit, units)) if len == *unit => *units += 1,
-                Some((_, unit, units)) if len % *unit == 0 && len <= 4 * *unit => {
-                    *units += len / *unit;
-                }
-                _ => stretches.push((i, len, 1)),
-            }
-        }
+        let stretches = match &starts {
+            Offsets::Narrow(starts) => stretches(starts),
+            Offsets::Wide(starts) => stretches(starts),
+        };
+        // Cutting again takes memory, which must stay in proportion to the description.
+        let most = if n < (1 << 16) { 10 } else { 5 };
         let mut nodes = Vec::new();
         let mut uneven = 0;
         for k in 0..stretches.len() {
             let (first, unit, units) = stretches[k];
             let end = stretches.get(k + 1).map_or(n, |next| next.0);
             let pieces = (end - first) as i64;
-            let even = pieces >= 32 && 4 * units <= 5 * pieces;
+            let even = pieces >= 32 && 4 * units <= most * pieces && unit <= 64;
             if !even && k + 1 < stretches.len() {
                 continue;
             }
@@ -708,10 +772,11 @@ impl Arena {
             low: 0,
             high: 0,
         };
-        for i in 0..end - first {
-            let at = offsets.get(i);
-            extent.low = extent.low.min(at);
-            extent.high = extent.high.max(at + starts.get(i + 1) - starts.get(i));
+        match (&offsets, &starts) {
+            (Offsets::Narrow(o), Offsets::Narrow(s)) => reach(&mut extent, o, s),
+            (Offsets::Narrow(o), Offsets::Wide(s)) => reach(&mut extent, o, s),
+            (Offsets::Wide(o), Offsets::Narrow(s)) => reach(&mut extent, o, s),
+            (Offsets::Wide(o), Offsets::Wide(s)) => reach(&mut extent, o, s),
         }
         self.intern(Node::Pieces { offsets, starts }, |_| extent)
     }
@@ -721,11 +786,10 @@ impl Arena {
             return child;
         }
         let one = *self.bounds(child);
-        let (mut low, mut high) = (0, 0);
-        for i in 0..offsets.len() {
-            low = low.min(offsets.get(i));
-            high = high.max(offsets.get(i));
-        }
+        let (low, high) = match &offsets {
+            Offsets::Narrow(list) => span(list),
+            Offsets::Wide(list) => span(list),
+        };
         let n = offsets.len() as i64;
         let extent = Extent {
             size: n * one.size,
@@ -741,24 +805,24 @@ impl Arena {
     /// through the list less often.
     fn large(
         &mut self,
+        datatype: &Datatype,
         n: usize,
-        span: i64,
         blocks: impl Iterator<Item = Dense>,
     ) -> Option<Placed> {
-        let mut blocks = blocks.filter(|block| block.1 > 0);
-        let (origin, mut len) = blocks.next()?;
-        if i32::try_from(span).is_err() {
+        let narrow = |value: i64| i32::try_from(value).is_ok();
+        if !narrow(datatype.true_extent()) || !narrow(datatype.size() as i64) {
             return None;
         }
-        let (mut offsets, mut starts) = (Vec::with_capacity(n), Vec::with_capacity(n + 1));
+        let mut blocks = blocks.filter(|block| block.1 > 0);
+        let (origin, mut len) = blocks.next()?;
+        let mut offsets: Vec<i32> = Vec::with_capacity(n);
+        // Stays empty as long as all pieces have the same length.
+        let mut starts: Vec<i32> = Vec::new();
         // The greedy runs of `extend`, counted but not kept.
         let (mut count, mut stride, mut before) = (0usize, 0, (i64::MIN, 0));
         let mut regular = 0;
-        let (mut at, mut start) = (0, 0i64);
+        let mut start = 0;
         let mut put = |offset: i64, len: i64| {
-            offsets.push(offset as i32);
-            starts.push(start);
-            start += len;
             if len == before.1 && (count == 1 || offset - before.0 == stride) {
                 stride = offset - before.0;
                 count += 1;
@@ -767,9 +831,20 @@ impl Arena {
                     regular += count;
                 }
                 count = 1;
+                if len != before.1 && starts.is_empty() && !offsets.is_empty() {
+                    starts.reserve_exact(n + 1);
+                    starts.extend((0..offsets.len()).map(|i| (i as i64 * before.1) as i32));
+                }
             }
+            if !starts.is_empty() {
+                starts.push(start as i32);
+            }
+            offsets.push(offset as i32);
+            start += len;
             before = (offset, len);
+            regular + if count >= 3 { count } else { 0 }
         };
+        let mut at = 0;
         for (offset, more) in blocks {
             let offset = offset - origin;
             if offset == at + len {
@@ -779,27 +854,33 @@ impl Arena {
             put(at, len);
             (at, len) = (offset, more);
         }
-        put(at, len);
-        if count >= 3 {
-            regular += count;
-        }
-        starts.push(start);
+        let regular = put(at, len);
         let n = offsets.len();
         if n < 2 || 2 * regular >= n {
             return None;
         }
-        let letter = |i: usize| (starts[i + 1] - starts[i], offsets[i + 1] - offsets[i]);
-        let last = |i: usize| starts[i + 1] - starts[i];
-        if period_of(n, letter, |i, k| last(i) == last(k)).is_some() {
+        let step = |i: usize| offsets[i + 1] - offsets[i];
+        let equal = starts.is_empty();
+        let periodic = if equal {
+            period_of(n, step, |_, _| true)
+        } else {
+            starts.push(start as i32);
+            let len = |i: usize| starts[i + 1] - starts[i];
+            period_of(n, |i| (len(i), step(i)), |i, k| len(i) == len(k))
+        };
+        if periodic.is_some() {
             return None;
         }
-        let starts = if i32::try_from(start).is_ok() {
-            Offsets::Narrow(Arc::new(starts.iter().map(|&start| start as i32).collect()))
-        } else {
-            Offsets::Wide(Arc::new(starts))
-        };
-        offsets.shrink_to_fit();
-        let nodes = self.dense_nodes(Offsets::Narrow(Arc::new(offsets)), starts);
+        if 2 * n < offsets.capacity() {
+            offsets.shrink_to_fit();
+            starts.shrink_to_fit();
+        }
+        let offsets = Offsets::Narrow(Arc::new(offsets));
+        if equal {
+            let child = self.dense(len);
+            return Some((origin, self.equal_blocks(offsets, child)));
+        }
+        let nodes = self.dense_nodes(offsets, Offsets::Narrow(Arc::new(starts)));
         match nodes[..] {
             [(_, id)] => Some((origin, id)),
             _ => Some((origin, self.sequence(&nodes))),
@@ -912,6 +993,63 @@ impl Arena {
             offset,
         }
     }
+}
+
+/// Stretches of dense pieces whose lengths are small multiples of one unit, usually the unit
+/// itself: their first piece, the unit, and the number of units.
+fn stretches<S: Copy + Into<i64>>(starts: &[S]) -> Vec<(usize, i64, i64)> {
+    let mut stretches: Vec<(usize, i64, i64)> = Vec::new();
+    // So many pieces of the same other length begin a stretch of their own.
+    const ENOUGH: usize = 16;
+    let (mut same, mut other) = (0, 0);
+    for (i, pair) in starts.windows(2).enumerate() {
+        let len = pair[1].into() - pair[0].into();
+        same = if len == other { same + 1 } else { 1 };
+        other = len;
+        match stretches.last_mut() {
+            Some((_, unit, units)) if len == *unit => *units += 1,
+            Some((_, unit, units)) if len % *unit == 0 && len <= 16 * *unit => {
+                *units += len / *unit;
+                if same == ENOUGH {
+                    *units -= ENOUGH as i64 * (len / *unit);
+                    let first = i + 1 - ENOUGH;
+                    if *units == 0 {
+                        stretches.pop();
+                    }
+                    stretches.push((first, len, ENOUGH as i64));
+                }
+            }
+            _ => stretches.push((i, len, 1)),
+        }
+    }
+    stretches
+}
+
+/// Whether ranges do not overlap.
+fn apart(mut ranges: Vec<(i64, i64)>) -> bool {
+    ranges.sort_unstable();
+    ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0)
+}
+
+/// The lowest and the highest offset.
+fn span<O: Copy + Ord + Into<i64>>(offsets: &[O]) -> (i64, i64) {
+    let low = offsets.iter().copied().min().map_or(0, Into::into);
+    (low, offsets.iter().copied().max().map_or(0, Into::into))
+}
+
+/// Finds the bounds of dense pieces.
+fn reach<O: Copy + Into<i64>, S: Copy + Into<i64>>(
+    extent: &mut Extent,
+    offsets: &[O],
+    starts: &[S],
+) {
+    let (mut low, mut high) = (0i64, 0i64);
+    for (&offset, pair) in offsets.iter().zip(starts.windows(2)) {
+        let at: i64 = offset.into();
+        low = low.min(at);
+        high = high.max(at + pair[1].into() - pair[0].into());
+    }
+    (extent.low, extent.high) = (low, high);
 }
 
 /// The smallest proper period of a list, if it consists of whole repetitions: entries `p` apart
@@ -1299,7 +1437,6 @@ fn emit<'a>(
 fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) -> Option<Placed> {
     const MANY: usize = 256;
     let len = arena.dense_len(id)?;
-    let span = datatype.true_extent();
     let place = |displacement: i64, unit: i64| {
         let bytes = displacement.wrapping_mul(unit);
         offset.wrapping_add(bytes).wrapping_add(at)
@@ -1312,7 +1449,7 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
         } if displacements.len() >= MANY && child.extent() == len => {
             let pairs = blocklengths.iter().zip(displacements.iter());
             let blocks = pairs.map(|(&n, &d)| (place(d, len), n as i64 * len));
-            arena.large(displacements.len(), span, blocks)
+            arena.large(datatype, displacements.len(), blocks)
         }
         Contents::Hindexed {
             blocklengths,
@@ -1321,7 +1458,7 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
         } if displacements.len() >= MANY && child.extent() == len => {
             let pairs = blocklengths.iter().zip(displacements.iter());
             let blocks = pairs.map(|(&n, &d)| (place(d, 1), n as i64 * len));
-            arena.large(displacements.len(), span, blocks)
+            arena.large(datatype, displacements.len(), blocks)
         }
         Contents::IndexedBlock {
             blocklength,
@@ -1332,7 +1469,7 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
             let blocks = displacements
                 .iter()
                 .map(|&d| (place(d, child.extent()), block));
-            arena.large(displacements.len(), span, blocks)
+            arena.large(datatype, displacements.len(), blocks)
         }
         Contents::HindexedBlock {
             blocklength,
@@ -1341,7 +1478,7 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
         } if displacements.len() >= MANY && (child.extent() == len || *blocklength == 1) => {
             let block = *blocklength as i64 * len;
             let blocks = displacements.iter().map(|&d| (place(d, 1), block));
-            arena.large(displacements.len(), span, blocks)
+            arena.large(datatype, displacements.len(), blocks)
         }
         _ => None,
     }

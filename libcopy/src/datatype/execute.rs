@@ -85,6 +85,19 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
         }
         let form = self.form;
         if low == 0 && high == form.extent(id).size {
+            if let Node::Stream {
+                count,
+                stride,
+                child,
+            } = form.node(id)
+            {
+                if let Node::Dense { len } = form.node(*child) {
+                    let mut dims = [dim::<PACK>(*count, *stride, *len)];
+                    let (to, from) = if PACK { (packed, user) } else { (user, packed) };
+                    // SAFETY: the caller's promise.
+                    return unsafe { kernel::nest(to, from, *len as usize, &mut dims) };
+                }
+            }
             // SAFETY: the caller's promise.
             return unsafe { self.whole(id, user, packed, &Around::NONE) };
         }

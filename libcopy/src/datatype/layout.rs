@@ -294,6 +294,12 @@ impl Layout {
         }
     }
 
+    /// What packing or unpacking everything needs.
+    pub(super) fn check_whole(&self, len: usize, origin: isize, packed: usize) -> Result<()> {
+        self.whole(packed)?;
+        self.check(len, origin, 0, packed)
+    }
+
     fn whole(&self, len: usize) -> Result<()> {
         if len as u64 == self.size() {
             return Ok(());

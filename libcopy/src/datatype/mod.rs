@@ -36,6 +36,7 @@ mod execute;
 mod kernel;
 mod layout;
 mod named;
+mod parallel;
 mod signature;
 
 pub use construct::Datatype;

@@ -55,7 +55,7 @@ impl<'a> Choices<'a> {
 
 /// No type has more basic elements than this, and none reaches further than `REACH` bytes.
 const ELEMENTS: u64 = 3000;
-pub const REACH: i64 = 1 << 18;
+const REACH: i64 = 1 << 14;
 
 /// A type description of at most this depth. Its map is returned too, because making sure that it
 /// is not too large computes it.

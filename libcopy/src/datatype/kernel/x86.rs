@@ -325,3 +325,38 @@ pub(super) unsafe fn masked(to: *mut u8, from: *const u8, len: usize) {
         );
     }
 }
+
+/// Blocks of more than 64 and at most 128 bytes, which are too short to call `memcpy` for each.
+///
+/// # Safety
+///
+/// As for [`super::nest`].
+#[inline]
+pub(super) unsafe fn long(to: *mut u8, from: *const u8, len: usize, dim: Dim) -> bool {
+    if len > 128 || !is_x86_feature_detected!("avx2") {
+        return false;
+    }
+    // SAFETY: the caller's promise; the processor has AVX2.
+    unsafe { two_lines(to, from, len, dim) };
+    true
+}
+
+/// # Safety
+///
+/// As for [`long`]; the processor has AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn two_lines(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
+    // The second two moves may overlap the first two.
+    let places = [0, 32, len - 64, len - 32];
+    for _ in 0..dim.count {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let values = places.map(|at| _mm256_loadu_si256(from.add(at).cast()));
+            for (at, value) in places.into_iter().zip(values) {
+                _mm256_storeu_si256(to.add(at).cast(), value);
+            }
+        }
+        to = to.wrapping_offset(dim.to);
+        from = from.wrapping_offset(dim.from);
+    }
+}
