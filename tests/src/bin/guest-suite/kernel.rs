@@ -119,8 +119,8 @@ impl Log {
         Ok(Self(file))
     }
 
-    /// The complaints since the last call, with the lines around them.
-    pub fn complaints(&mut self) -> Vec<String> {
+    /// The messages since the last call, the first line of each.
+    pub fn lines(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut record = [0u8; 8192];
         loop {
@@ -137,6 +137,12 @@ impl Log {
                 Err(_) => break,
             }
         }
+        lines
+    }
+
+    /// The complaints since the last call, with the lines around them.
+    pub fn complaints(&mut self) -> Vec<String> {
+        let lines = self.lines();
         let bad = |line: &String| {
             COMPLAINTS.iter().any(|word| line.contains(word))
                 && !line.contains("automatic scanning")

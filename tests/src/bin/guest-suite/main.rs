@@ -9,9 +9,11 @@ mod collective;
 mod copy;
 mod death;
 mod device;
+mod dmatest;
 mod domain;
 mod fuzz;
 mod harness;
+mod ioat;
 mod kernel;
 mod memory;
 mod protocol;
@@ -36,6 +38,8 @@ Tests the module behind /dev/libcopy. Run it as root, in a virtual machine.
 
   --list           print the names of the tests
   --filter SUBSTR  only tests whose name contains SUBSTR
+  --group NAME     only the tests NAME::...; the group ioat is there only with LIBCOPY_IOAT set, as
+                   by scripts/vm --ioat
   --seed N         seed of the random tests (default 1)
   --kills N        processes that each of the two kill stresses kills (default 30)
   --scale N        factor on every time limit, for slow kernels (default 1)
@@ -44,6 +48,10 @@ Tests the module behind /dev/libcopy. Run it as root, in a virtual machine.
 ";
 
 fn all() -> Vec<&'static Test> {
+    let engines = match std::env::var_os("LIBCOPY_IOAT") {
+        Some(_) => ioat::TESTS,
+        None => &[],
+    };
     [
         protocol::TESTS,
         domain::TESTS,
@@ -62,6 +70,7 @@ fn all() -> Vec<&'static Test> {
     ]
     .into_iter()
     .flatten()
+    .chain(engines)
     .collect()
 }
 
@@ -73,6 +82,7 @@ fn main() -> ExitCode {
         module: std::env::var("LIBCOPY_KO").ok(),
     };
     let mut filter = String::new();
+    let mut group = None;
     let mut list = false;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -82,6 +92,7 @@ fn main() -> ExitCode {
             match word.as_str() {
                 "--list" => list = true,
                 "--filter" => filter = value()?,
+                "--group" => group = Some(format!("{}::", value()?)),
                 "--seed" => context.seed = number(value()?)?.into(),
                 "--kills" => context.kills = number(value()?)?,
                 "--scale" => context.scale = number(value()?)?.max(1),
@@ -103,6 +114,11 @@ fn main() -> ExitCode {
     let tests: Vec<&Test> = all()
         .into_iter()
         .filter(|test| test.name.contains(&filter))
+        .filter(|test| {
+            group
+                .as_ref()
+                .is_none_or(|group| test.name.starts_with(group))
+        })
         .collect();
     if list {
         for test in &tests {
