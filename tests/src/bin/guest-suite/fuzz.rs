@@ -263,7 +263,7 @@ fn any_mmap(context: &Context) -> Outcome {
         } else {
             u64::from(rng.pick(&ids)) << ATTACH_SHIFT
         };
-        let offset = (base + page) & !(PAGE as u64 - 1) & i64::MAX as u64;
+        let offset = base.wrapping_add(page) & !(PAGE as u64 - 1) & i64::MAX as u64;
         let len = if rng.one_in(10) {
             nasty(&mut rng, map.addr()) as usize & 0xfff_ffff
         } else {
