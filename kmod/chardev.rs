@@ -6,12 +6,15 @@
 //! let the module be unloaded under an open file), so the table of operations is built here.
 
 use crate::attach;
+use crate::channel::Channel;
 use crate::copy;
 use crate::domain::Domain;
+use crate::engine;
 use crate::errno;
 use crate::member::{Events, Member};
 use crate::params;
 use crate::region::Region;
+use crate::request::Request;
 use crate::strided;
 use crate::uapi::{self, *};
 use core::mem::{size_of, MaybeUninit};
@@ -263,6 +266,12 @@ impl Handle {
         const STRIDED: u32 = number(REGION_COPY_STRIDED);
         const MOVE: u32 = number(TRANSFER);
         const ATTACH: u32 = number(REGION_ATTACH);
+        const ENGINE: u32 = number(ENGINE_INFO);
+        const SUBMIT: u32 = number(REQUEST_SUBMIT);
+        const AWAIT: u32 = number(REQUEST_WAIT);
+        const SWITCH: u32 = number(REQUEST_SWITCH);
+        const REQUEST: u32 = number(REQUEST_INFO);
+        const CANCEL: u32 = number(REQUEST_CANCEL);
         match cmd & 0xff {
             INFO => arg
                 .read::<Info>(INFO_SIZE_VER1)
@@ -279,6 +288,12 @@ impl Handle {
             STRIDED => self.region_copy_strided(&arg),
             MOVE => self.transfer(&arg),
             ATTACH => self.region_attach(&arg),
+            ENGINE => engine_info(&arg),
+            SUBMIT => self.request_submit(&arg),
+            AWAIT => self.request_wait(&arg),
+            SWITCH => self.request_switch(&arg),
+            REQUEST => self.request_info(&arg),
+            CANCEL => self.request_cancel(&arg),
             _ => Err(ENOTTY),
         }
     }
@@ -329,6 +344,7 @@ impl Handle {
             index.and_then(|index| members.remove(index).ok())
         };
         if let Some(member) = member {
+            member.cancel_requests();
             member.depart();
         }
         Ok(())
@@ -475,6 +491,103 @@ impl Handle {
         arg.write(&args)
     }
 
+    fn request_submit(&self, arg: &Argument) -> Result {
+        let mut args: RequestSubmit = arg.read(REQUEST_SUBMIT_SIZE_VER2)?;
+        only(
+            args.flags,
+            SUBMIT_VERIFY | SUBMIT_COUNT_USE | SUBMIT_EVENTFD,
+        )?;
+        zero(args.reserved)?;
+        if args.fragment_pages > MAX_FRAGMENT_PAGES
+            || (args.flags & SUBMIT_EVENTFD == 0 && args.eventfd != 0)
+        {
+            return Err(EINVAL);
+        }
+        let member = self.member(current_mm()?)?;
+        let source = member.domain.find(args.source)?;
+        let destination = member.domain.find(args.destination)?;
+        let (engine, channel) = engine::choose(&member, args.node)?;
+        let request = Request::new(&member, source, destination, &args, engine)?;
+        let request = member.domain.requests.publish(request)?;
+        if let Err(error) = member.adopt_request(request.id) {
+            member.domain.requests.remove(request.id);
+            Request::fail(&request, errno::ecanceled());
+            return Err(error);
+        }
+        args.id = request.id;
+        args.engine = engine;
+        args.fragment_pages = request.fragment_pages();
+        // Before the first byte moves: a request whose id nobody knows would be of no use.
+        arg.write(&args).inspect_err(|_| {
+            member.disown_request(request.id);
+            Request::fail(&request, errno::ecanceled());
+        })?;
+        if !Request::begin(&request) {
+            Channel::submit(&channel, &request);
+        }
+        Ok(())
+    }
+
+    fn request_wait(&self, arg: &Argument) -> Result {
+        let mut args: RequestWait = arg.read(REQUEST_WAIT_SIZE_VER2)?;
+        only(args.flags, REQUEST_RELEASE)?;
+        zero(args.reserved.into())?;
+        let mm = current_mm()?;
+        let request = self.find_request(args.id)?;
+        let release = args.flags & REQUEST_RELEASE != 0;
+        if release && !request.submitter.is(mm) {
+            return Err(EPERM);
+        }
+        let result = request.wait(args.until, &mut args.timeout_ns);
+        args.done = request.done();
+        args.front = request.front();
+        args.state = request.state();
+        arg.write(&args)?;
+        if release && args.state != REQUEST_RUNNING {
+            request.submitter.disown_request(args.id);
+        }
+        result
+    }
+
+    fn request_switch(&self, arg: &Argument) -> Result {
+        let mut args: RequestSwitch = arg.read(REQUEST_SWITCH_SIZE_VER2)?;
+        only(args.flags, SWITCH_HELP | SWITCH_NO_WAIT)?;
+        zero(u64::from(args.reserved) | args.reserved2)?;
+        args.copied = 0;
+        let request = self.find_request(args.id)?;
+        let result = Request::switch(&request, &mut args);
+        arg.write(&args)?;
+        result
+    }
+
+    fn request_info(&self, arg: &Argument) -> Result {
+        let args: uapi::RequestInfo = arg.read(REQUEST_INFO_SIZE_VER2)?;
+        arg.write(&self.find_request(args.id)?.info())
+    }
+
+    fn request_cancel(&self, arg: &Argument) -> Result {
+        let mut args: RequestCancel = arg.read(REQUEST_CANCEL_SIZE_VER2)?;
+        only(args.flags | args.reserved, 0)?;
+        let request = self.find_request(args.id)?;
+        if !request.submitter.is(current_mm()?) {
+            return Err(EPERM);
+        }
+        Request::fail(&request, errno::ecanceled());
+        // Whatever the outcome, it is the end; only a signal comes before it.
+        let _ = request.wait(0, &mut -1);
+        args.state = request.state();
+        if args.state == REQUEST_RUNNING {
+            return Err(EINTR);
+        }
+        args.done = request.done();
+        request.submitter.disown_request(args.id);
+        arg.write(&args)
+    }
+
+    fn find_request(&self, id: u32) -> Result<Arc<Request>> {
+        self.member(current_mm()?)?.domain.requests.find(id)
+    }
+
     /// Finds a region for the calling process, which thereby becomes a member: its death must be
     /// noticed by those who wait for its uses.
     fn find(&self, id: u32) -> Result<Arc<Region>> {
@@ -506,6 +619,11 @@ impl Handle {
             bytes += size;
             members += 1;
         }
+        seq_print!(
+            seq,
+            "libcopy-domain-requests:\t{}\n",
+            domain.requests.live()
+        );
         seq_print!(seq, "libcopy-file-members:\t{members}\n");
         seq_print!(seq, "libcopy-file-idle-mappings:\t{idle}\n");
         seq_print!(seq, "libcopy-file-idle-bytes:\t{bytes}\n");
@@ -526,17 +644,27 @@ impl Handle {
     }
 }
 
+fn engine_info(arg: &Argument) -> Result {
+    let args: EngineInfo = arg.read(ENGINE_INFO_SIZE_VER2)?;
+    zero(args.reserved.into())?;
+    arg.write(&engine::info(args.index)?)
+}
+
 fn info() -> Info {
     Info {
         abi_version: ABI_VERSION,
         max_iov: MAX_IOV,
-        features: FEATURE_STRIDED | FEATURE_ATTACH | FEATURE_TRANSFER | FEATURE_REUSE,
+        features: FEATURE_STRIDED
+            | FEATURE_ATTACH
+            | FEATURE_TRANSFER
+            | FEATURE_REUSE
+            | FEATURE_REQUEST,
         max_streams: MAX_STREAMS as u32,
         max_regions: params::max_regions(),
         max_region_bytes: MAX_REGION_BYTES,
         reuse_pages: params::reuse_pages(),
         page_size: PAGE_SIZE as u32,
-        engines: 0,
+        engines: engine::count(),
         reserved: [0; 2],
     }
 }
@@ -673,6 +801,10 @@ unsafe extern "C" fn fop_mmap(
     let (vma, page_offset) = unsafe { (VmaNew::from_raw(vma), (*vma).vm_pgoff) };
     let (id, first) = attach::decode(page_offset);
     let map = || {
+        // No region has the id zero; its share of the offsets is the status table's.
+        if page_offset == 0 {
+            return handle.domain()?.requests.table()?.map(vma);
+        }
         let room = attach::Room::new()?;
         let region = handle.domain()?.find(id)?;
         room.map(region, first, vma)

@@ -5,6 +5,7 @@
 //! No lock is held while bytes move; a copy ends early, with what it has done so far, when a signal
 //! is pending, and gives way to other tasks between chunks.
 
+use crate::dma;
 use crate::pin::PinnedPages;
 use crate::region::Region;
 use crate::shim;
@@ -201,31 +202,14 @@ pub(crate) fn transfer(
     if args.length != 0 {
         to.mark_written();
     }
-    let mut done = 0u64;
-    let (mut from_hint, mut to_hint) = (0, 0);
-    let mut since_check = 0;
-    while done < args.length {
-        let (Some((from_address, from_len)), Some((to_address, to_len))) = (
-            from.locate(args.source_offset + done, &mut from_hint),
-            to.locate(args.destination_offset + done, &mut to_hint),
-        ) else {
-            break;
-        };
-        let left = usize::try_from(args.length - done).unwrap_or(usize::MAX);
-        let len = from_len.min(to_len).min(left).min(CHUNK);
-        // SAFETY: Both are pinned memory of at least `len` bytes. The two regions may be made of
-        // the same pages (a process may publish memory twice), hence no assumption that they do
-        // not overlap; user space may change them meanwhile, so they are only ever raw bytes.
-        unsafe { core::ptr::copy(from_address, to_address, len) };
-        done += len as u64;
-        since_check += len;
-        if since_check >= CHUNK {
-            since_check = 0;
-            if shim::cond_resched_interrupted() {
-                break;
-            }
-        }
-    }
+    let done = walk(
+        from,
+        args.source_offset,
+        to,
+        args.destination_offset,
+        args.length,
+        shim::cond_resched_interrupted,
+    );
     source.owner.domain.stats.add(Counter::BytesTransfer, done);
     args.done = done;
     if done == 0 && args.length != 0 {
@@ -236,4 +220,71 @@ pub(crate) fn transfer(
         destination.count_copy();
     }
     Ok(())
+}
+
+/// Copies all of a range between pinned memory, whatever signals there are.
+pub(crate) fn between(
+    from: &PinnedPages,
+    from_offset: u64,
+    to: &PinnedPages,
+    to_offset: u64,
+    length: u64,
+) {
+    walk(from, from_offset, to, to_offset, length, || {
+        shim::cond_resched_interrupted();
+        false
+    });
+}
+
+/// Copies along the runs of both sides; `pause` is called from time to time and may stop the copy.
+/// Returns the bytes copied.
+fn walk(
+    from: &PinnedPages,
+    from_offset: u64,
+    to: &PinnedPages,
+    to_offset: u64,
+    length: u64,
+    mut pause: impl FnMut() -> bool,
+) -> u64 {
+    let mut done = 0u64;
+    let (mut from_hint, mut to_hint) = (0, 0);
+    let mut since_check = 0;
+    while done < length {
+        let (Some((from_address, from_len)), Some((to_address, to_len))) = (
+            from.locate(from_offset + done, &mut from_hint),
+            to.locate(to_offset + done, &mut to_hint),
+        ) else {
+            break;
+        };
+        let left = usize::try_from(length - done).unwrap_or(usize::MAX);
+        let len = from_len.min(to_len).min(left).min(CHUNK);
+        // SAFETY: Both are pinned memory of at least `len` bytes. The two regions may be made of
+        // the same pages (a process may publish memory twice), hence no assumption that they do
+        // not overlap; user space may change them meanwhile, so they are only ever raw bytes.
+        unsafe { core::ptr::copy(from_address, to_address, len) };
+        done += len as u64;
+        since_check += len;
+        if since_check >= CHUNK {
+            since_check = 0;
+            if pause() {
+                break;
+            }
+        }
+    }
+    done
+}
+
+/// CRC32C of a range of pinned memory.
+pub(crate) fn checksum(pages: &PinnedPages, offset: u64, length: u64) -> u32 {
+    let (mut done, mut hint, mut sum) = (0, 0, !0);
+    while done < length {
+        let Some((address, len)) = pages.locate(offset + done, &mut hint) else {
+            break;
+        };
+        let len = u64::min(len as u64, length - done).min(CHUNK as u64);
+        // SAFETY: Pinned memory of at least `len` bytes.
+        sum = unsafe { dma::crc32c(sum, address, len as usize) };
+        done += len;
+    }
+    !sum
 }

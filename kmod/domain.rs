@@ -8,6 +8,7 @@
 use crate::errno;
 use crate::params;
 use crate::region::Region;
+use crate::request::Requests;
 use crate::shim::UserNamespace;
 use crate::stats::{Counter, Stats};
 use crate::uapi::MAX_REGION_ID;
@@ -82,7 +83,11 @@ pub(crate) struct Domain {
     regions: XArray<Arc<Region>>,
     #[pin]
     table: Mutex<Table>,
-    /// Notified when the uses of a region are over, when one goes, and when a member dies.
+    /// Requests of members.
+    #[pin]
+    pub(crate) requests: Requests,
+    /// Notified when the uses of a region are over, when one goes, when a member dies, and when a
+    /// request ends (for `poll` only).
     #[pin]
     pub(crate) changed: PollCondVar,
     /// Makes waiting for `changed` free of lost wake-ups.
@@ -110,6 +115,7 @@ impl Domain {
                     dead: KVec::new(),
                     dead_next: 0,
                 }),
+                requests <- Requests::new(),
                 changed <- PollCondVar::new(c"libcopy::Domain::changed", static_lock_class!()),
                 wait_lock <- new_mutex!(()),
             }),

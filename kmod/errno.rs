@@ -26,6 +26,8 @@ errno! {
     enotconn = ENOTCONN;
     /// The file belongs to a domain already.
     eisconn = EISCONN;
+    /// The request was cancelled.
+    ecanceled = ECANCELED;
     /// Memory of this kind cannot be pinned or mapped.
     eopnotsupp = EOPNOTSUPP;
 }

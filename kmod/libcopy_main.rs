@@ -4,25 +4,34 @@
 //!
 //! A process publishes memory once ([`region`]), which pins it ([`pin`]) and watches it
 //! ([`watch`]); every member of its sharing group ([`domain`]) copies from or to it by the CPU
-//! ([`copy`], [`strided`]) or maps it ([`attach`]). The ABI is in [`uapi`].
+//! ([`copy`], [`strided`]), maps it ([`attach`]), or has an [`engine`] move it while it goes on
+//! ([`request`]). The ABI is in [`uapi`].
 
 mod attach;
+mod channel;
 mod chardev;
 mod copy;
+mod dma;
 mod domain;
+mod engine;
 mod errno;
+mod fragments;
+mod irqlock;
 mod mapping;
 mod member;
 mod params;
 mod pin;
 mod queue;
 mod region;
+mod request;
 mod shim;
 mod stats;
+mod status;
 mod strided;
 #[allow(dead_code, unreachable_pub)]
 mod uapi;
 mod watch;
+mod word;
 
 use kernel::prelude::*;
 
@@ -52,6 +61,7 @@ struct Libcopy {
     _device: chardev::Device,
     #[pin]
     _debugfs: stats::Debugfs,
+    _engines: engine::Guard,
     _queue: queue::Guard,
     _domains: domain::Guard,
 }
@@ -62,6 +72,8 @@ impl kernel::InPlaceModule for Libcopy {
             // SAFETY: Called once, when the module is loaded.
             _domains: unsafe { domain::init() },
             _queue: queue::create()?,
+            // SAFETY: Called once, when the module is loaded.
+            _engines: unsafe { engine::init() }?,
             _debugfs <- stats::Debugfs::new(),
             _device <- chardev::Device::register(module)?,
         })

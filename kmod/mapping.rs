@@ -2,6 +2,7 @@
 
 //! [`Mapping`]: pinned pages that know whether they are still what the owner's addresses show.
 
+use crate::dma::DmaDevice;
 use crate::errno;
 use crate::member::Member;
 use crate::pin::PinnedPages;
@@ -11,7 +12,8 @@ use crate::watch::Watch;
 use kernel::mm::MmWithUser;
 use kernel::page::PAGE_SHIFT;
 use kernel::prelude::*;
-use kernel::sync::{Arc, SetOnce};
+use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::{new_mutex, Arc, Mutex, SetOnce};
 
 /// Regions of up to this many bytes get a contiguous kernel view for strided copies; larger ones
 /// are walked run by run rather than filling vmalloc space.
@@ -32,8 +34,17 @@ impl Drop for View {
     }
 }
 
+/// Ids given out.
+static IDS: Atomic<u64> = Atomic::new(0);
+
 /// Pinned memory of one process, shared by its regions, the reuse cache and attachments.
+#[pin_data(PinnedDrop)]
 pub(crate) struct Mapping {
+    /// Unlike that of any other mapping, ever.
+    id: u64,
+    /// Devices that the pages are mapped for.
+    #[pin]
+    devices: Mutex<KVec<Arc<DmaDevice>>>,
     // The view goes before the pages it shows.
     view: SetOnce<View>,
     pages: PinnedPages,
@@ -52,13 +63,15 @@ impl Mapping {
     ) -> Result<Arc<Self>> {
         let watch = Watch::new(mm, member, pieces)?;
         let pages = PinnedPages::pin(mm, &member.domain, watch.pieces(), write)?;
-        let this = Arc::new(
-            Self {
+        let this = Arc::pin_init(
+            pin_init!(Self {
+                id: IDS.fetch_add(1, Relaxed),
+                devices <- new_mutex!(KVec::new()),
                 view: SetOnce::new(),
                 pages,
                 watch,
                 reusable,
-            },
+            }),
             GFP_KERNEL_ACCOUNT,
         )?;
         // Pinning itself breaks copy-on-write, which looks like a change: compare instead of
@@ -139,5 +152,29 @@ impl Mapping {
     /// Bytes of whole pages that the mapping takes up.
     pub(crate) fn page_bytes(&self) -> u64 {
         (self.pages.pages().len() as u64) << PAGE_SHIFT
+    }
+
+    /// Tells this mapping from every other.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Remembers that a device is to be told when the pages go.
+    pub(crate) fn mapped_for(&self, device: &Arc<DmaDevice>) -> Result {
+        let mut devices = self.devices.lock();
+        if !devices.iter().any(|known| Arc::ptr_eq(known, device)) {
+            devices.push(device.clone(), GFP_KERNEL_ACCOUNT)?;
+        }
+        Ok(())
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Mapping {
+    fn drop(self: Pin<&mut Self>) {
+        let devices = core::mem::take(&mut *self.devices.lock());
+        for device in &devices {
+            device.forget(self.id);
+        }
     }
 }

@@ -9,6 +9,9 @@
 //! 3. `Domain::table`, then the lock of the region array
 //! 4. `Domain::wait_lock`
 //!
+//! Those of requests and engines are described in request.rs and engine.rs; they are taken without
+//! holding any of these but the first.
+//!
 //! None of them is held while bytes are copied, pages are pinned or released, or a notifier is
 //! removed.
 
@@ -18,6 +21,7 @@ use crate::mapping::Mapping;
 use crate::params;
 use crate::queue;
 use crate::region::Region;
+use crate::request::Request;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::Piece;
@@ -43,6 +47,10 @@ struct State {
     departed: bool,
     /// Ids of the regions this process owns.
     regions: KVec<u32>,
+    /// Ids of the requests this process submitted.
+    requests: KVec<u32>,
+    /// Engines that this process was given a channel of, and which one.
+    channels: KVec<(usize, usize)>,
     /// Mappings without a region, least recently used first.
     idle: KVec<Arc<Mapping>>,
     /// Hears about the end of the process. A cycle (the watch holds the member), broken by
@@ -99,6 +107,8 @@ impl Member {
                 state <- new_mutex!(State {
                     departed: false,
                     regions: KVec::new(),
+                    requests: KVec::new(),
+                    channels: KVec::new(),
                     idle: KVec::new(),
                     process: None,
                 }),
@@ -165,7 +175,7 @@ impl Member {
     /// Called once or many times, whoever comes first does it.
     pub(crate) fn depart(&self) {
         self.left.store(true, Release);
-        let (regions, idle, process) = {
+        let (regions, requests, idle, process) = {
             let mut state = self.state.lock();
             if state.departed {
                 return;
@@ -173,10 +183,16 @@ impl Member {
             state.departed = true;
             (
                 core::mem::take(&mut state.regions),
+                core::mem::take(&mut state.requests),
                 core::mem::take(&mut state.idle),
                 state.process.take(),
             )
         };
+        for id in requests {
+            if let Some(request) = self.domain.requests.remove(id) {
+                Request::fail(&request, errno::ecanceled());
+            }
+        }
         for id in regions {
             if let Some(region) = self.domain.remove(id, self.is_dead()) {
                 region.close();
@@ -296,6 +312,56 @@ impl Member {
             Self::keep(this, region.mapping.clone());
         }
         true
+    }
+
+    /// Records a request that was just published.
+    ///
+    /// - `ESHUTDOWN`: the process has left; the request must be taken back.
+    pub(crate) fn adopt_request(&self, id: u32) -> Result {
+        let mut state = self.state.lock();
+        if state.departed {
+            return Err(errno::eshutdown());
+        }
+        state.requests.push(id, GFP_KERNEL_ACCOUNT)?;
+        Ok(())
+    }
+
+    /// Cancels this process's requests and waits for what engines have begun, so that nobody writes
+    /// to memory that the process is about to use otherwise. A signal ends only the waiting.
+    pub(crate) fn cancel_requests(&self) {
+        loop {
+            let Some(id) = self.state.lock().requests.pop() else {
+                return;
+            };
+            if let Some(request) = self.domain.requests.remove(id) {
+                Request::fail(&request, errno::ecanceled());
+                let _ = request.wait(0, &mut -1);
+            }
+        }
+    }
+
+    /// Takes a request of this process out of the domain.
+    pub(crate) fn disown_request(&self, id: u32) -> Option<Arc<Request>> {
+        {
+            let mut state = self.state.lock();
+            let index = state.requests.iter().rposition(|known| *known == id)?;
+            let last = state.requests.len() - 1;
+            state.requests.swap(index, last);
+            state.requests.pop();
+        }
+        self.domain.requests.remove(id)
+    }
+
+    /// The number of the channel that this process was given by an engine; `next` gives a new one.
+    pub(crate) fn channel_of(&self, engine: usize, next: impl FnOnce() -> usize) -> usize {
+        let mut state = self.state.lock();
+        if let Some((_, channel)) = state.channels.iter().find(|(known, _)| *known == engine) {
+            return *channel;
+        }
+        let channel = next();
+        // Without memory to remember it, the process gets another one next time.
+        let _ = state.channels.push((engine, channel), GFP_KERNEL_ACCOUNT);
+        channel
     }
 
     /// Pages and mappings waiting in the cache.

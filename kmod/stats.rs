@@ -57,6 +57,34 @@ counters! {
     Detaches => "detaches",
     /// Members that died without leaving their domain.
     MemberDeaths => "member_deaths",
+    /// Requests submitted.
+    Requests => "requests",
+    /// Requests that ended well.
+    RequestsDone => "requests_done",
+    /// Requests that ended otherwise.
+    RequestsFailed => "requests_failed",
+    /// Fragments of requests that engines moved.
+    FragmentsEngine => "fragments_engine",
+    /// Fragments of requests that CPUs copied.
+    FragmentsCpu => "fragments_cpu",
+    /// Bytes of requests that engines moved.
+    BytesEngine => "bytes_engine",
+    /// Bytes of requests that CPUs copied.
+    BytesCpu => "bytes_cpu",
+    /// Requests that a process switched from the engine to CPUs.
+    Switches => "switches",
+    /// Requests that the module gave to a CPU because no engine would do them.
+    Takeovers => "takeovers",
+    /// Fragments that differed when they were verified.
+    VerifyFailures => "verify_failures",
+    /// Fragments that an engine ended with an error.
+    EngineFailures => "engine_failures",
+    /// Times that an engine did not answer in time.
+    EngineDeadlines => "engine_deadlines",
+    /// Times that a channel was taken out of service.
+    Quarantined => "channels_quarantined",
+    /// Times that a channel came back into service.
+    Restored => "channels_restored",
 }
 
 /// One set of counters.
@@ -75,6 +103,11 @@ impl Stats {
     pub(crate) fn add(&self, counter: Counter, amount: u64) {
         self.0[counter as usize].fetch_add(amount, Relaxed);
         TOTAL.0[counter as usize].fetch_add(amount, Relaxed);
+    }
+
+    /// Counts here alone, for what belongs to no domain.
+    pub(crate) fn add_alone(&self, counter: Counter, amount: u64) {
+        self.0[counter as usize].fetch_add(amount, Relaxed);
     }
 
     /// Takes back, for counters that say how much there is now.

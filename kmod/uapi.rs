@@ -12,6 +12,9 @@
 //! - A **domain** is the set of processes that may share. Region ids mean something only inside a
 //!   domain.
 //! - A **region** is user memory that its owner published: pinned once, copied from or to by many.
+//! - An **engine** moves bytes without the caller: the channels of a DMA engine, or kernel threads.
+//! - A **request** is a transfer between two regions that an engine works on while its submitter
+//!   goes on: a queue of fragments, claimed one by one by the engine or by CPUs that help.
 //!
 //! # Rules for every ioctl
 //!
@@ -28,14 +31,24 @@
 //!   - `EFAULT`: the argument itself is not readable or writable.
 //!   - `ENOMEM`: the kernel is out of memory.
 //!   - `EINTR`: a signal arrived before anything was done; call again.
-//! - Every ioctl except [`GET_INFO`], [`DOMAIN_CREATE`] and [`DOMAIN_JOIN`] returns `ENOTCONN` on
-//!   a file that belongs to no domain.
+//! - Every ioctl except [`GET_INFO`], [`ENGINE_INFO`], [`DOMAIN_CREATE`] and [`DOMAIN_JOIN`] returns
+//!   `ENOTCONN` on a file that belongs to no domain.
+//!
+//! # Status table
+//!
+//! `mmap(NULL, STATUS_BYTES, PROT_READ, MAP_SHARED, fd, STATUS_OFFSET)` on a file of a domain shows
+//! its [`MAX_REQUESTS`] requests, one [`RequestStatus`] each, for waiting without a system call. The
+//! entry of request `id` has the index `id % MAX_REQUESTS`. It is written by the kernel alone, which
+//! reads nothing back; nobody can map it for writing (`EACCES`), nor privately (`EINVAL`).
+//!
+//! An engine writes the destination before `done` and `front` grow (release; load them with
+//! acquire). `state` is written last. An entry whose `id` is another one belongs to a later request.
 
 /// Path of the device.
 pub const DEVICE_PATH: &str = "/dev/libcopy";
 
 /// Version of this ABI; grows when something is added, never changes the meaning of what is there.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// ioctl type ("magic") of every command.
 pub const IOC_TYPE: u32 = 0xCC;
@@ -53,6 +66,8 @@ pub const FEATURE_ATTACH: u64 = 1 << 1;
 pub const FEATURE_TRANSFER: u64 = 1 << 2;
 /// Feature bit: unmapped regions stay pinned for a while and are found again.
 pub const FEATURE_REUSE: u64 = 1 << 3;
+/// Feature bit: requests that engines work on ([`REQUEST_SUBMIT`]); since ABI version 2.
+pub const FEATURE_REQUEST: u64 = 1 << 4;
 
 /// Peers may copy from the region, and attach it for reading.
 pub const RIGHT_READ: u32 = 1 << 0;
@@ -83,6 +98,43 @@ pub const COPY_TO_REGION: u32 = 1 << 1;
 /// Copy flag: count one expected use down if the copy was complete.
 pub const COPY_COUNT_USE: u32 = 1 << 2;
 
+/// [`EngineInfo::kind`]: channels of a DMA engine.
+pub const ENGINE_DMA: u32 = 1;
+/// [`EngineInfo::kind`]: a kernel thread (module parameter `engine=kthread`).
+pub const ENGINE_KTHREAD: u32 = 2;
+
+/// [`RequestSubmit::node`]: an engine near the caller, or any other.
+pub const NODE_ANY: i32 = -1;
+
+/// [`RequestSubmit::flags`]: compare CRC32C of source and destination when everything is copied.
+/// What differs is copied again by a CPU; what still differs fails with `EIO`. Until the end, `done` and
+/// `front` then say only what was copied, and [`REQUEST_WAIT`] waits for the end whatever `until` is.
+pub const SUBMIT_VERIFY: u32 = 1 << 0;
+/// [`RequestSubmit::flags`]: count one use of **both** regions (of those that expect any) when the
+/// request is done.
+pub const SUBMIT_COUNT_USE: u32 = 1 << 1;
+/// [`RequestSubmit::flags`]: signal the eventfd [`RequestSubmit::eventfd`] when the request ends.
+pub const SUBMIT_EVENTFD: u32 = 1 << 2;
+
+/// [`RequestWait::flags`]: forget the request if it has ended (whether well or not).
+pub const REQUEST_RELEASE: u32 = 1 << 0;
+
+/// [`RequestSwitch::flags`]: leave the engine working; the caller only helps.
+pub const SWITCH_HELP: u32 = 1 << 0;
+/// [`RequestSwitch::flags`]: return when nothing is left to claim, without waiting for fragments
+/// that others still work on.
+pub const SWITCH_NO_WAIT: u32 = 1 << 1;
+
+/// State of a request: being worked on.
+pub const REQUEST_RUNNING: u32 = 1;
+/// State of a request: every byte is where it belongs.
+pub const REQUEST_DONE: u32 = 2;
+/// State of a request: ended before that; nobody writes to the destination for it any more.
+pub const REQUEST_FAILED: u32 = 3;
+
+/// [`RequestStatus::mode`]: the engine takes no more fragments.
+pub const MODE_CPU: u32 = 1 << 0;
+
 /// [`RegionInfo::state`]: what is behind the owner's addresses has changed since it was pinned.
 pub const STATE_STALE: u32 = 1 << 0;
 /// [`RegionInfo::state`]: the owner is gone.
@@ -106,6 +158,21 @@ pub const ATTACH_SHIFT: u32 = 40;
 
 /// Largest length of a region in bytes (512 GiB), so that every region can be attached.
 pub const MAX_REGION_BYTES: u64 = 1 << 39;
+
+/// Requests a domain may have at a time. A power of two.
+pub const MAX_REQUESTS: u32 = 1024;
+
+/// Fragments a request may have; larger ones get larger fragments.
+pub const MAX_FRAGMENTS: u64 = 1 << 20;
+
+/// Largest [`RequestSubmit::fragment_pages`].
+pub const MAX_FRAGMENT_PAGES: u32 = 4096;
+
+/// `mmap` offset of the status table.
+pub const STATUS_OFFSET: u64 = 0;
+
+/// Length of the status table in bytes.
+pub const STATUS_BYTES: u64 = 65536;
 
 /// Size of [`Info`] in ABI version 1; shorter structures are refused.
 pub const INFO_SIZE_VER1: usize = 64;
@@ -133,6 +200,18 @@ pub const COPY_STRIDED_SIZE_VER1: usize = 56;
 pub const TRANSFER_SIZE_VER1: usize = 48;
 /// Size of [`RegionAttach`] in ABI version 1.
 pub const REGION_ATTACH_SIZE_VER1: usize = 32;
+/// Size of [`EngineInfo`] in ABI version 2, which had it first.
+pub const ENGINE_INFO_SIZE_VER2: usize = 120;
+/// Size of [`RequestSubmit`] in ABI version 2.
+pub const REQUEST_SUBMIT_SIZE_VER2: usize = 64;
+/// Size of [`RequestWait`] in ABI version 2.
+pub const REQUEST_WAIT_SIZE_VER2: usize = 48;
+/// Size of [`RequestSwitch`] in ABI version 2.
+pub const REQUEST_SWITCH_SIZE_VER2: usize = 40;
+/// Size of [`RequestInfo`] in ABI version 2.
+pub const REQUEST_INFO_SIZE_VER2: usize = 80;
+/// Size of [`RequestCancel`] in ABI version 2.
+pub const REQUEST_CANCEL_SIZE_VER2: usize = 24;
 
 /// Reports what the module is and can do.
 ///
@@ -159,8 +238,9 @@ pub const DOMAIN_CREATE: u32 = 0xC018_CC01;
 ///   its creator's.
 pub const DOMAIN_JOIN: u32 = 0xC020_CC02;
 
-/// Leaves the domain in good order: the caller's regions are destroyed, and peers that wait are
-/// not told that somebody died. Only the calling process leaves; others that share the file stay.
+/// Leaves the domain in good order: the caller's requests are cancelled (see [`REQUEST_CANCEL`]), its
+/// regions are destroyed, and peers that wait are not told that somebody died. Only the calling
+/// process leaves; others that share the file stay.
 ///
 /// Takes [`DomainLeave`].
 pub const DOMAIN_LEAVE: u32 = 0xC008_CC03;
@@ -278,6 +358,75 @@ pub const TRANSFER: u32 = 0xC030_CC0B;
 /// - `ESTALE`, `EOWNERDEAD`: as for [`REGION_COPY`].
 pub const REGION_ATTACH: u32 = 0xC020_CC0C;
 
+/// Describes one engine.
+///
+/// Takes [`EngineInfo`] with an `index` from 0 to [`Info::engines`] less 1. Works on a file without a
+/// domain. Engines are looked for by this call and by [`GET_INFO`]; their channels are acquired when
+/// the first request needs them. An engine that has gone keeps its index, with no channels.
+///
+/// - `ENOENT`: there is no engine with this index.
+pub const ENGINE_INFO: u32 = 0xC078_CC0D;
+
+/// Gives a transfer between two regions to an engine and returns at once; neither region needs to
+/// be the caller's. The engine is one near the caller, its channel the one that the caller's process
+/// was given (round-robin). Both regions stay pinned until the request has ended, whatever happens
+/// to their owners; if one of those dies, the request ends with `EOWNERDEAD`. If an engine fails, or
+/// does not answer within the parameter `engine_deadline_ms`, a CPU copies what is missing.
+///
+/// Takes [`RequestSubmit`], returns `id`, `fragment_pages` and `engine` in it. The request lives until
+/// [`REQUEST_WAIT`] releases it, until [`REQUEST_CANCEL`], or until its submitter is gone.
+///
+/// - `ENOENT`, `EACCES`, `ERANGE`, `ESTALE`, `EOWNERDEAD`: as for [`TRANSFER`].
+/// - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
+///   [`MAX_FRAGMENT_PAGES`].
+/// - `ENODEV`: there is no engine (on this node): let a CPU copy, see [`TRANSFER`].
+/// - `ENOSPC`: the domain has [`MAX_REQUESTS`] requests that were not released.
+/// - `EBADF`: `eventfd` is not an open file; `EINVAL` if it is another kind of file.
+/// - `ESHUTDOWN`: another thread has just left the domain for this process.
+pub const REQUEST_SUBMIT: u32 = 0xC040_CC0E;
+
+/// Waits until a request has ended, or until its first `until` bytes are in place.
+///
+/// Takes [`RequestWait`]; `timeout_ns` is updated to what is left, so that a call interrupted by a
+/// signal is simply repeated. All outputs are valid also with the errors from `ETIMEDOUT` on. Any
+/// member of the domain may wait; `poll` reports `POLLIN` on the file that submitted a request from
+/// its end until its release.
+///
+/// - `ENOENT`: no such request.
+/// - `EPERM`: [`REQUEST_RELEASE`] by a process that did not submit it.
+/// - `ERANGE`: `until` is beyond the end.
+/// - `ETIMEDOUT`: the time is over.
+/// - `EOWNERDEAD`: the owner of a region died before everything was copied.
+/// - `EIO`: verification found a difference that copying again did not mend.
+/// - `ECANCELED`: the request was cancelled, or its submitter is gone.
+pub const REQUEST_WAIT: u32 = 0xC030_CC0F;
+
+/// Switches a request from the engine to CPUs: the engine claims no more fragments, the caller copies
+/// what nobody has claimed, and what others have claimed is waited for. Nothing is copied twice.
+/// Any member of the domain may do this, several may share the work, and it may be called from a
+/// signal handler. When it returns without error, every byte is in place.
+///
+/// Takes [`RequestSwitch`]; `copied` is what this call has copied. Errors as for [`REQUEST_WAIT`];
+/// after `EINTR` call again.
+///
+/// - `ETIMEDOUT`: with [`SWITCH_NO_WAIT`], others still work on fragments.
+pub const REQUEST_SWITCH: u32 = 0xC028_CC10;
+
+/// Reports how far a request is and who did the work. Takes and returns [`RequestInfo`].
+///
+/// - `ENOENT`: no such request.
+pub const REQUEST_INFO: u32 = 0xC050_CC11;
+
+/// Stops a request, waits for what the engine has begun, and forgets the request. When this returns
+/// without error, nobody writes to the destination for it any more. If it had ended before, it is
+/// just forgotten.
+///
+/// Takes [`RequestCancel`].
+///
+/// - `ENOENT`: no such request.
+/// - `EPERM`: the caller's process did not submit it.
+pub const REQUEST_CANCEL: u32 = 0xC018_CC12;
+
 /// Argument of [`GET_INFO`]; all outputs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -298,7 +447,7 @@ pub struct Info {
     pub reuse_pages: u64,
     /// Page size in bytes.
     pub page_size: u32,
-    /// Number of copy engines the module drives (0: copies are done by the CPUs).
+    /// Number of copy engines the module drives or could drive (0: copies are done by the CPUs).
     pub engines: u32,
     /// Zero.
     pub reserved: [u64; 2],
@@ -554,6 +703,182 @@ pub struct RegionAttach {
     pub data_offset: u64,
 }
 
+/// Argument of [`ENGINE_INFO`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineInfo {
+    /// In: the engine.
+    pub index: u32,
+    /// Out: [`ENGINE_DMA`] or [`ENGINE_KTHREAD`].
+    pub kind: u32,
+    /// Out: its NUMA node; -1 if it is near none.
+    pub node: i32,
+    /// Out: channels that exist and that nobody else uses.
+    pub channels: u32,
+    /// Out: channels that the module has acquired.
+    pub acquired: u32,
+    /// Out: acquired channels that are out of service after a failure.
+    pub out_of_service: u32,
+    /// Out: what addresses and lengths must be multiples of for the engine to copy them, in bytes.
+    pub alignment: u32,
+    /// In: zero.
+    pub reserved: u32,
+    /// Out: bytes that one descriptor moves at most.
+    pub max_transfer: u64,
+    /// Out: fragments this engine has moved.
+    pub fragments: u64,
+    /// Out: bytes this engine has moved.
+    pub bytes: u64,
+    /// Out: name of the driver, ended by a zero.
+    pub driver: [u8; 24],
+    /// Out: name of the (first) device, ended by a zero.
+    pub device: [u8; 32],
+    /// Zero.
+    pub reserved2: u64,
+}
+
+/// Argument of [`REQUEST_SUBMIT`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestSubmit {
+    /// In: region to copy from.
+    pub source: u32,
+    /// In: region to copy to.
+    pub destination: u32,
+    /// In: first byte within the source.
+    pub source_offset: u64,
+    /// In: first byte within the destination.
+    pub destination_offset: u64,
+    /// In: bytes to copy; may be zero.
+    pub length: u64,
+    /// In: `SUBMIT_*` bits.
+    pub flags: u32,
+    /// In: pages per fragment; 0: as the parameter `fragment_pages` says. Out: as it is.
+    pub fragment_pages: u32,
+    /// In: NUMA node of the engine, or [`NODE_ANY`].
+    pub node: i32,
+    /// In: an eventfd, with [`SUBMIT_EVENTFD`]; zero otherwise.
+    pub eventfd: i32,
+    /// Out: id of the request; never zero.
+    pub id: u32,
+    /// Out: index of the engine.
+    pub engine: u32,
+    /// In: zero.
+    pub reserved: u64,
+}
+
+/// Argument of [`REQUEST_WAIT`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestWait {
+    /// In: the request.
+    pub id: u32,
+    /// In: [`REQUEST_RELEASE`] or zero.
+    pub flags: u32,
+    /// In: nanoseconds to wait, negative for ever. Out: what is left (unchanged if negative).
+    pub timeout_ns: i64,
+    /// In: bytes from the front to wait for; zero: the end of the request.
+    pub until: u64,
+    /// Out: bytes in place, anywhere.
+    pub done: u64,
+    /// Out: bytes in place from the front without a gap.
+    pub front: u64,
+    /// Out: `REQUEST_*` state.
+    pub state: u32,
+    /// In: zero.
+    pub reserved: u32,
+}
+
+/// Argument of [`REQUEST_SWITCH`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestSwitch {
+    /// In: the request.
+    pub id: u32,
+    /// In: `SWITCH_*` bits.
+    pub flags: u32,
+    /// Out: bytes that this call has copied.
+    pub copied: u64,
+    /// Out: bytes in place, anywhere.
+    pub done: u64,
+    /// Out: `REQUEST_*` state.
+    pub state: u32,
+    /// In: zero.
+    pub reserved: u32,
+    /// In: zero.
+    pub reserved2: u64,
+}
+
+/// Argument of [`REQUEST_INFO`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestInfo {
+    /// In: the request.
+    pub id: u32,
+    /// Out: `REQUEST_*` state.
+    pub state: u32,
+    /// Out: bytes to copy.
+    pub length: u64,
+    /// Out: bytes in place, anywhere.
+    pub done: u64,
+    /// Out: bytes in place from the front without a gap.
+    pub front: u64,
+    /// Out: bytes that the engine moved.
+    pub engine_bytes: u64,
+    /// Out: bytes that CPUs copied.
+    pub cpu_bytes: u64,
+    /// Out: fragments.
+    pub fragments: u64,
+    /// Out: pages per fragment.
+    pub fragment_pages: u32,
+    /// Out: index of the engine.
+    pub engine: u32,
+    /// Out: `MODE_*` bits.
+    pub mode: u32,
+    /// Out: errno of a request that failed, otherwise zero.
+    pub error: i32,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// Argument of [`REQUEST_CANCEL`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCancel {
+    /// In: the request.
+    pub id: u32,
+    /// In: zero.
+    pub flags: u32,
+    /// Out: bytes in place, anywhere.
+    pub done: u64,
+    /// Out: `REQUEST_*` state in which the request was forgotten.
+    pub state: u32,
+    /// In: zero.
+    pub reserved: u32,
+}
+
+/// One entry of the status table.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestStatus {
+    /// The request that the entry describes; zero: none yet.
+    pub id: u32,
+    /// `REQUEST_*` state.
+    pub state: u32,
+    /// Fragments claimed so far.
+    pub next: u64,
+    /// Bytes in place, anywhere.
+    pub done: u64,
+    /// Bytes in place from the front without a gap.
+    pub front: u64,
+    /// Errno of a request that failed, otherwise zero.
+    pub error: i32,
+    /// `MODE_*` bits.
+    pub mode: u32,
+    /// Zero.
+    pub reserved: [u64; 3],
+}
+
 const _: () = {
     use core::mem::size_of;
     assert!(GET_INFO == iowr(0, size_of::<Info>()));
@@ -569,6 +894,13 @@ const _: () = {
     assert!(REGION_COPY_STRIDED == iowr(10, size_of::<CopyStrided>()));
     assert!(TRANSFER == iowr(11, size_of::<Transfer>()));
     assert!(REGION_ATTACH == iowr(12, size_of::<RegionAttach>()));
+    assert!(ENGINE_INFO == iowr(13, size_of::<EngineInfo>()));
+    assert!(REQUEST_SUBMIT == iowr(14, size_of::<RequestSubmit>()));
+    assert!(REQUEST_WAIT == iowr(15, size_of::<RequestWait>()));
+    assert!(REQUEST_SWITCH == iowr(16, size_of::<RequestSwitch>()));
+    assert!(REQUEST_INFO == iowr(17, size_of::<RequestInfo>()));
+    assert!(REQUEST_CANCEL == iowr(18, size_of::<RequestCancel>()));
+    assert!(size_of::<RequestStatus>() as u64 * MAX_REQUESTS as u64 == STATUS_BYTES);
     assert!(size_of::<Piece>() == 16);
     assert!(size_of::<Layout>() == 24 + 16 * MAX_STREAMS);
 };

@@ -10,7 +10,7 @@
 #define LIBCOPY_DEVICE_PATH "/dev/libcopy"
 
 // Version of this ABI; grows when something is added, never changes the meaning of what is there.
-#define LIBCOPY_ABI_VERSION 1
+#define LIBCOPY_ABI_VERSION 2
 
 // ioctl type ("magic") of every command.
 #define LIBCOPY_IOC_TYPE 0xCCU
@@ -26,6 +26,9 @@
 
 // Feature bit: unmapped regions stay pinned for a while and are found again.
 #define LIBCOPY_FEATURE_REUSE (1ULL << 3)
+
+// Feature bit: requests that engines work on (`LIBCOPY_REQUEST_SUBMIT`); since ABI version 2.
+#define LIBCOPY_FEATURE_REQUEST (1ULL << 4)
 
 // Peers may copy from the region, and attach it for reading.
 #define LIBCOPY_RIGHT_READ (1 << 0)
@@ -60,6 +63,49 @@
 // Copy flag: count one expected use down if the copy was complete.
 #define LIBCOPY_COPY_COUNT_USE (1 << 2)
 
+// `libcopy_engine_info.kind`: channels of a DMA engine.
+#define LIBCOPY_ENGINE_DMA 1
+
+// `libcopy_engine_info.kind`: a kernel thread (module parameter `engine=kthread`).
+#define LIBCOPY_ENGINE_KTHREAD 2
+
+// `libcopy_request_submit.node`: an engine near the caller, or any other.
+#define LIBCOPY_NODE_ANY (-1)
+
+// `libcopy_request_submit.flags`: compare CRC32C of source and destination when everything is copied.
+// What differs is copied again by a CPU; what still differs fails with `EIO`. Until the end, `done` and
+// `front` then say only what was copied, and `LIBCOPY_REQUEST_WAIT` waits for the end whatever `until` is.
+#define LIBCOPY_SUBMIT_VERIFY (1 << 0)
+
+// `libcopy_request_submit.flags`: count one use of **both** regions (of those that expect any) when the
+// request is done.
+#define LIBCOPY_SUBMIT_COUNT_USE (1 << 1)
+
+// `libcopy_request_submit.flags`: signal the eventfd `libcopy_request_submit.eventfd` when the request ends.
+#define LIBCOPY_SUBMIT_EVENTFD (1 << 2)
+
+// `libcopy_request_wait.flags`: forget the request if it has ended (whether well or not).
+#define LIBCOPY_REQUEST_RELEASE (1 << 0)
+
+// `libcopy_request_switch.flags`: leave the engine working; the caller only helps.
+#define LIBCOPY_SWITCH_HELP (1 << 0)
+
+// `libcopy_request_switch.flags`: return when nothing is left to claim, without waiting for fragments
+// that others still work on.
+#define LIBCOPY_SWITCH_NO_WAIT (1 << 1)
+
+// State of a request: being worked on.
+#define LIBCOPY_REQUEST_RUNNING 1
+
+// State of a request: every byte is where it belongs.
+#define LIBCOPY_REQUEST_DONE 2
+
+// State of a request: ended before that; nobody writes to the destination for it any more.
+#define LIBCOPY_REQUEST_FAILED 3
+
+// `libcopy_request_status.mode`: the engine takes no more fragments.
+#define LIBCOPY_MODE_CPU (1 << 0)
+
 // `libcopy_region_info.state`: what is behind the owner's addresses has changed since it was pinned.
 #define LIBCOPY_STATE_STALE (1 << 0)
 
@@ -84,6 +130,21 @@
 
 // Largest length of a region in bytes (512 GiB), so that every region can be attached.
 #define LIBCOPY_MAX_REGION_BYTES (1ULL << 39)
+
+// Requests a domain may have at a time. A power of two.
+#define LIBCOPY_MAX_REQUESTS 1024
+
+// Fragments a request may have; larger ones get larger fragments.
+#define LIBCOPY_MAX_FRAGMENTS (1ULL << 20)
+
+// Largest `libcopy_request_submit.fragment_pages`.
+#define LIBCOPY_MAX_FRAGMENT_PAGES 4096
+
+// `mmap` offset of the status table.
+#define LIBCOPY_STATUS_OFFSET 0
+
+// Length of the status table in bytes.
+#define LIBCOPY_STATUS_BYTES 65536
 
 // Size of `libcopy_info` in ABI version 1; shorter structures are refused.
 #define LIBCOPY_INFO_SIZE_VER1 64
@@ -124,6 +185,24 @@
 // Size of `libcopy_region_attach` in ABI version 1.
 #define LIBCOPY_REGION_ATTACH_SIZE_VER1 32
 
+// Size of `libcopy_engine_info` in ABI version 2, which had it first.
+#define LIBCOPY_ENGINE_INFO_SIZE_VER2 120
+
+// Size of `libcopy_request_submit` in ABI version 2.
+#define LIBCOPY_REQUEST_SUBMIT_SIZE_VER2 64
+
+// Size of `libcopy_request_wait` in ABI version 2.
+#define LIBCOPY_REQUEST_WAIT_SIZE_VER2 48
+
+// Size of `libcopy_request_switch` in ABI version 2.
+#define LIBCOPY_REQUEST_SWITCH_SIZE_VER2 40
+
+// Size of `libcopy_request_info` in ABI version 2.
+#define LIBCOPY_REQUEST_INFO_SIZE_VER2 80
+
+// Size of `libcopy_request_cancel` in ABI version 2.
+#define LIBCOPY_REQUEST_CANCEL_SIZE_VER2 24
+
 // Reports what the module is and can do.
 //
 // Takes and returns `libcopy_info`; all fields are outputs. Works on a file without a domain.
@@ -149,8 +228,9 @@
 //   its creator's.
 #define LIBCOPY_DOMAIN_JOIN 0xC020CC02U
 
-// Leaves the domain in good order: the caller's regions are destroyed, and peers that wait are
-// not told that somebody died. Only the calling process leaves; others that share the file stay.
+// Leaves the domain in good order: the caller's requests are cancelled (see `LIBCOPY_REQUEST_CANCEL`), its
+// regions are destroyed, and peers that wait are not told that somebody died. Only the calling
+// process leaves; others that share the file stay.
 //
 // Takes `libcopy_domain_leave`.
 #define LIBCOPY_DOMAIN_LEAVE 0xC008CC03U
@@ -268,6 +348,75 @@
 // - `ESTALE`, `EOWNERDEAD`: as for `LIBCOPY_REGION_COPY`.
 #define LIBCOPY_REGION_ATTACH 0xC020CC0CU
 
+// Describes one engine.
+//
+// Takes `libcopy_engine_info` with an `index` from 0 to `libcopy_info.engines` less 1. Works on a file without a
+// domain. Engines are looked for by this call and by `LIBCOPY_GET_INFO`; their channels are acquired when
+// the first request needs them. An engine that has gone keeps its index, with no channels.
+//
+// - `ENOENT`: there is no engine with this index.
+#define LIBCOPY_ENGINE_INFO 0xC078CC0DU
+
+// Gives a transfer between two regions to an engine and returns at once; neither region needs to
+// be the caller's. The engine is one near the caller, its channel the one that the caller's process
+// was given (round-robin). Both regions stay pinned until the request has ended, whatever happens
+// to their owners; if one of those dies, the request ends with `EOWNERDEAD`. If an engine fails, or
+// does not answer within the parameter `engine_deadline_ms`, a CPU copies what is missing.
+//
+// Takes `libcopy_request_submit`, returns `id`, `fragment_pages` and `engine` in it. The request lives until
+// `LIBCOPY_REQUEST_WAIT` releases it, until `LIBCOPY_REQUEST_CANCEL`, or until its submitter is gone.
+//
+// - `ENOENT`, `EACCES`, `ERANGE`, `ESTALE`, `EOWNERDEAD`: as for `LIBCOPY_TRANSFER`.
+// - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
+//   `LIBCOPY_MAX_FRAGMENT_PAGES`.
+// - `ENODEV`: there is no engine (on this node): let a CPU copy, see `LIBCOPY_TRANSFER`.
+// - `ENOSPC`: the domain has `LIBCOPY_MAX_REQUESTS` requests that were not released.
+// - `EBADF`: `eventfd` is not an open file; `EINVAL` if it is another kind of file.
+// - `ESHUTDOWN`: another thread has just left the domain for this process.
+#define LIBCOPY_REQUEST_SUBMIT 0xC040CC0EU
+
+// Waits until a request has ended, or until its first `until` bytes are in place.
+//
+// Takes `libcopy_request_wait`; `timeout_ns` is updated to what is left, so that a call interrupted by a
+// signal is simply repeated. All outputs are valid also with the errors from `ETIMEDOUT` on. Any
+// member of the domain may wait; `poll` reports `POLLIN` on the file that submitted a request from
+// its end until its release.
+//
+// - `ENOENT`: no such request.
+// - `EPERM`: `LIBCOPY_REQUEST_RELEASE` by a process that did not submit it.
+// - `ERANGE`: `until` is beyond the end.
+// - `ETIMEDOUT`: the time is over.
+// - `EOWNERDEAD`: the owner of a region died before everything was copied.
+// - `EIO`: verification found a difference that copying again did not mend.
+// - `ECANCELED`: the request was cancelled, or its submitter is gone.
+#define LIBCOPY_REQUEST_WAIT 0xC030CC0FU
+
+// Switches a request from the engine to CPUs: the engine claims no more fragments, the caller copies
+// what nobody has claimed, and what others have claimed is waited for. Nothing is copied twice.
+// Any member of the domain may do this, several may share the work, and it may be called from a
+// signal handler. When it returns without error, every byte is in place.
+//
+// Takes `libcopy_request_switch`; `copied` is what this call has copied. Errors as for `LIBCOPY_REQUEST_WAIT`;
+// after `EINTR` call again.
+//
+// - `ETIMEDOUT`: with `LIBCOPY_SWITCH_NO_WAIT`, others still work on fragments.
+#define LIBCOPY_REQUEST_SWITCH 0xC028CC10U
+
+// Reports how far a request is and who did the work. Takes and returns `libcopy_request_info`.
+//
+// - `ENOENT`: no such request.
+#define LIBCOPY_REQUEST_INFO 0xC050CC11U
+
+// Stops a request, waits for what the engine has begun, and forgets the request. When this returns
+// without error, nobody writes to the destination for it any more. If it had ended before, it is
+// just forgotten.
+//
+// Takes `libcopy_request_cancel`.
+//
+// - `ENOENT`: no such request.
+// - `EPERM`: the caller's process did not submit it.
+#define LIBCOPY_REQUEST_CANCEL 0xC018CC12U
+
 // Argument of `LIBCOPY_REGION_COPY_STRIDED`.
 struct libcopy_copy_strided {
   // In: the region.
@@ -318,6 +467,38 @@ struct libcopy_domain_leave {
   uint32_t reserved;
 };
 
+// Argument of `LIBCOPY_ENGINE_INFO`.
+struct libcopy_engine_info {
+  // In: the engine.
+  uint32_t index;
+  // Out: `LIBCOPY_ENGINE_DMA` or `LIBCOPY_ENGINE_KTHREAD`.
+  uint32_t kind;
+  // Out: its NUMA node; -1 if it is near none.
+  int32_t node;
+  // Out: channels that exist and that nobody else uses.
+  uint32_t channels;
+  // Out: channels that the module has acquired.
+  uint32_t acquired;
+  // Out: acquired channels that are out of service after a failure.
+  uint32_t out_of_service;
+  // Out: what addresses and lengths must be multiples of for the engine to copy them, in bytes.
+  uint32_t alignment;
+  // In: zero.
+  uint32_t reserved;
+  // Out: bytes that one descriptor moves at most.
+  uint64_t max_transfer;
+  // Out: fragments this engine has moved.
+  uint64_t fragments;
+  // Out: bytes this engine has moved.
+  uint64_t bytes;
+  // Out: name of the driver, ended by a zero.
+  uint8_t driver[24];
+  // Out: name of the (first) device, ended by a zero.
+  uint8_t device[32];
+  // Zero.
+  uint64_t reserved2;
+};
+
 // Argument of `LIBCOPY_GET_INFO`; all outputs.
 struct libcopy_info {
   // `LIBCOPY_ABI_VERSION` of the module.
@@ -336,7 +517,7 @@ struct libcopy_info {
   uint64_t reuse_pages;
   // Page size in bytes.
   uint32_t page_size;
-  // Number of copy engines the module drives (0: copies are done by the CPUs).
+  // Number of copy engines the module drives or could drive (0: copies are done by the CPUs).
   uint32_t engines;
   // Zero.
   uint64_t reserved[2];
@@ -488,6 +669,136 @@ struct libcopy_region_wait {
   int64_t timeout_ns;
   // Out: expected uses left.
   uint32_t uses_left;
+  // In: zero.
+  uint32_t reserved;
+};
+
+// Argument of `LIBCOPY_REQUEST_CANCEL`.
+struct libcopy_request_cancel {
+  // In: the request.
+  uint32_t id;
+  // In: zero.
+  uint32_t flags;
+  // Out: bytes in place, anywhere.
+  uint64_t done;
+  // Out: `REQUEST_*` state in which the request was forgotten.
+  uint32_t state;
+  // In: zero.
+  uint32_t reserved;
+};
+
+// Argument of `LIBCOPY_REQUEST_INFO`.
+struct libcopy_request_info {
+  // In: the request.
+  uint32_t id;
+  // Out: `REQUEST_*` state.
+  uint32_t state;
+  // Out: bytes to copy.
+  uint64_t length;
+  // Out: bytes in place, anywhere.
+  uint64_t done;
+  // Out: bytes in place from the front without a gap.
+  uint64_t front;
+  // Out: bytes that the engine moved.
+  uint64_t engine_bytes;
+  // Out: bytes that CPUs copied.
+  uint64_t cpu_bytes;
+  // Out: fragments.
+  uint64_t fragments;
+  // Out: pages per fragment.
+  uint32_t fragment_pages;
+  // Out: index of the engine.
+  uint32_t engine;
+  // Out: `MODE_*` bits.
+  uint32_t mode;
+  // Out: errno of a request that failed, otherwise zero.
+  int32_t error;
+  // Zero.
+  uint64_t reserved;
+};
+
+// One entry of the status table.
+struct libcopy_request_status {
+  // The request that the entry describes; zero: none yet.
+  uint32_t id;
+  // `REQUEST_*` state.
+  uint32_t state;
+  // Fragments claimed so far.
+  uint64_t next;
+  // Bytes in place, anywhere.
+  uint64_t done;
+  // Bytes in place from the front without a gap.
+  uint64_t front;
+  // Errno of a request that failed, otherwise zero.
+  int32_t error;
+  // `MODE_*` bits.
+  uint32_t mode;
+  // Zero.
+  uint64_t reserved[3];
+};
+
+// Argument of `LIBCOPY_REQUEST_SUBMIT`.
+struct libcopy_request_submit {
+  // In: region to copy from.
+  uint32_t source;
+  // In: region to copy to.
+  uint32_t destination;
+  // In: first byte within the source.
+  uint64_t source_offset;
+  // In: first byte within the destination.
+  uint64_t destination_offset;
+  // In: bytes to copy; may be zero.
+  uint64_t length;
+  // In: `SUBMIT_*` bits.
+  uint32_t flags;
+  // In: pages per fragment; 0: as the parameter `fragment_pages` says. Out: as it is.
+  uint32_t fragment_pages;
+  // In: NUMA node of the engine, or `LIBCOPY_NODE_ANY`.
+  int32_t node;
+  // In: an eventfd, with `LIBCOPY_SUBMIT_EVENTFD`; zero otherwise.
+  int32_t eventfd;
+  // Out: id of the request; never zero.
+  uint32_t id;
+  // Out: index of the engine.
+  uint32_t engine;
+  // In: zero.
+  uint64_t reserved;
+};
+
+// Argument of `LIBCOPY_REQUEST_SWITCH`.
+struct libcopy_request_switch {
+  // In: the request.
+  uint32_t id;
+  // In: `SWITCH_*` bits.
+  uint32_t flags;
+  // Out: bytes that this call has copied.
+  uint64_t copied;
+  // Out: bytes in place, anywhere.
+  uint64_t done;
+  // Out: `REQUEST_*` state.
+  uint32_t state;
+  // In: zero.
+  uint32_t reserved;
+  // In: zero.
+  uint64_t reserved2;
+};
+
+// Argument of `LIBCOPY_REQUEST_WAIT`.
+struct libcopy_request_wait {
+  // In: the request.
+  uint32_t id;
+  // In: `LIBCOPY_REQUEST_RELEASE` or zero.
+  uint32_t flags;
+  // In: nanoseconds to wait, negative for ever. Out: what is left (unchanged if negative).
+  int64_t timeout_ns;
+  // In: bytes from the front to wait for; zero: the end of the request.
+  uint64_t until;
+  // Out: bytes in place, anywhere.
+  uint64_t done;
+  // Out: bytes in place from the front without a gap.
+  uint64_t front;
+  // Out: `REQUEST_*` state.
+  uint32_t state;
   // In: zero.
   uint32_t reserved;
 };

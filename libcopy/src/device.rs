@@ -23,6 +23,8 @@
 //! # }
 //! ```
 
+mod request;
+
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::marker::PhantomData;
@@ -33,6 +35,13 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::uapi;
+
+pub use request::{
+    Engine, EngineKind, Progress, Request, RequestId, StatusTable, Submission, switch_in_handler,
+};
+
+/// The first version of the ABI, which everything here but what has a feature bit needs.
+const OLDEST_ABI: u32 = 1;
 
 /// An open `/dev/libcopy` that belongs to no domain.
 #[derive(Debug)]
@@ -58,10 +67,11 @@ impl Device {
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         let device = Device { file };
         let module = device.info()?.abi_version;
-        if module < uapi::ABI_VERSION {
+        // Later versions only add, and what they add has feature bits.
+        if module < OLDEST_ABI {
             return Err(Error::AbiVersion {
                 module,
-                library: uapi::ABI_VERSION,
+                library: OLDEST_ABI,
             });
         }
         Ok(device)
@@ -1140,6 +1150,18 @@ fn hint(ioctl: &str, errno: i32) -> &'static str {
         ("REGION_WAIT", libc::ECONNRESET) => "a member of the domain died",
         ("REGION_WAIT", libc::EINVAL) => "the region expects no uses",
         ("REGION_ATTACH", libc::EOPNOTSUPP) => "the pieces do not meet at page boundaries: copy",
+        ("REQUEST_SUBMIT", libc::ENODEV) => "no engine (there): let a CPU copy",
+        ("REQUEST_SUBMIT", libc::ENOSPC) => "too many requests: release those that have ended",
+        ("REQUEST_SUBMIT", libc::EBADF) => "the eventfd is not open",
+        ("REQUEST_WAIT" | "REQUEST_SWITCH", libc::ETIMEDOUT) => "fragments are outstanding",
+        ("REQUEST_WAIT" | "REQUEST_SWITCH", libc::ECANCELED) => "the request was cancelled",
+        ("REQUEST_WAIT" | "REQUEST_SWITCH", libc::EIO) => {
+            "bytes arrived damaged, and again when copied once more"
+        }
+        ("REQUEST_WAIT" | "REQUEST_CANCEL", libc::EPERM) => "another process submitted the request",
+        ("REQUEST_WAIT" | "REQUEST_SWITCH" | "REQUEST_INFO" | "REQUEST_CANCEL", libc::ENOENT) => {
+            "no such request: it was released, or its submitter is gone"
+        }
         ("REGION_DESTROY", libc::EPERM) => "another process owns the region",
         (_, libc::ENOENT) => "no such region: its owner took it back",
         (_, libc::EACCES) => "the region's rights do not allow this",

@@ -52,6 +52,29 @@ fn fields_lie_where_they_always_did() {
     layout!(RegionAttach = 32 {
         id: 0, access: 4, map_offset: 8, map_length: 16, data_offset: 24,
     });
+    layout!(EngineInfo = 120 {
+        index: 0, kind: 4, node: 8, channels: 12, acquired: 16, out_of_service: 20, alignment: 24,
+        reserved: 28, max_transfer: 32, fragments: 40, bytes: 48, driver: 56, device: 80,
+        reserved2: 112,
+    });
+    layout!(RequestSubmit = 64 {
+        source: 0, destination: 4, source_offset: 8, destination_offset: 16, length: 24, flags: 32,
+        fragment_pages: 36, node: 40, eventfd: 44, id: 48, engine: 52, reserved: 56,
+    });
+    layout!(RequestWait = 48 {
+        id: 0, flags: 4, timeout_ns: 8, until: 16, done: 24, front: 32, state: 40, reserved: 44,
+    });
+    layout!(RequestSwitch = 40 {
+        id: 0, flags: 4, copied: 8, done: 16, state: 24, reserved: 28, reserved2: 32,
+    });
+    layout!(RequestInfo = 80 {
+        id: 0, state: 4, length: 8, done: 16, front: 24, engine_bytes: 32, cpu_bytes: 40,
+        fragments: 48, fragment_pages: 56, engine: 60, mode: 64, error: 68, reserved: 72,
+    });
+    layout!(RequestCancel = 24 { id: 0, flags: 4, done: 8, state: 16, reserved: 20 });
+    layout!(RequestStatus = 64 {
+        id: 0, state: 4, next: 8, done: 16, front: 24, error: 32, mode: 36, reserved: 40,
+    });
 }
 
 #[test]
@@ -71,6 +94,12 @@ fn commands_are_what_c_would_compute() {
         (REGION_COPY_STRIDED, 56),
         (TRANSFER, 48),
         (REGION_ATTACH, 32),
+        (ENGINE_INFO, 120),
+        (REQUEST_SUBMIT, 64),
+        (REQUEST_WAIT, 48),
+        (REQUEST_SWITCH, 40),
+        (REQUEST_INFO, 80),
+        (REQUEST_CANCEL, 24),
     ];
     for (number, (command, size)) in all.into_iter().enumerate() {
         assert_eq!(
@@ -85,7 +114,7 @@ fn commands_are_what_c_would_compute() {
 fn values_never_change() {
     assert_eq!(
         (ABI_VERSION, IOC_TYPE, MAX_IOV, MAX_STREAMS),
-        (1, 0xCC, 1024, 6)
+        (2, 0xCC, 1024, 6)
     );
     assert_eq!(
         (MAX_REGION_ID, ATTACH_SHIFT, MAX_REGION_BYTES),
@@ -104,4 +133,15 @@ fn values_never_change() {
         (1, 1, 1, 1)
     );
     assert_eq!((STATE_STALE, STATE_OWNER_DEAD), (1, 2));
+    assert_eq!((ENGINE_DMA, ENGINE_KTHREAD, NODE_ANY), (1, 2, -1));
+    assert_eq!((SUBMIT_VERIFY, SUBMIT_COUNT_USE, SUBMIT_EVENTFD), (1, 2, 4));
+    assert_eq!((REQUEST_RELEASE, SWITCH_HELP, SWITCH_NO_WAIT), (1, 1, 2));
+    assert_eq!(
+        (REQUEST_RUNNING, REQUEST_DONE, REQUEST_FAILED, MODE_CPU),
+        (1, 2, 3, 1)
+    );
+    assert_eq!(
+        (MAX_REQUESTS, STATUS_OFFSET, STATUS_BYTES),
+        (1024, 0, 65536)
+    );
 }

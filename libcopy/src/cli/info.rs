@@ -5,7 +5,7 @@
 use anyhow::Result;
 use clap::Args;
 use libcopy::config::SETTINGS;
-use libcopy::device::Device;
+use libcopy::device::{Device, Engine, EngineKind};
 use libcopy::policy::Policy;
 use libcopy::topology::Topology;
 use libcopy::transport::probe_machine;
@@ -23,11 +23,12 @@ pub struct InfoArgs {
 }
 
 /// Names of the feature bits.
-const FEATURES: [(u64, &str); 4] = [
+const FEATURES: [(u64, &str); 5] = [
     (uapi::FEATURE_STRIDED, "strided"),
     (uapi::FEATURE_ATTACH, "attach"),
     (uapi::FEATURE_TRANSFER, "transfer"),
     (uapi::FEATURE_REUSE, "reuse"),
+    (uapi::FEATURE_REQUEST, "request"),
 ];
 
 fn feature_names(bits: u64) -> Vec<String> {
@@ -63,9 +64,9 @@ fn print(out: &mut impl Write) -> Result<()> {
     )?;
 
     writeln!(out, "\nDevice {}", uapi::DEVICE_PATH)?;
-    match Device::open().and_then(|d| d.info()) {
-        Ok(info) => {
-            let engines = match info.engines {
+    match Device::open().and_then(|d| Ok((d.info()?, d.engines()?))) {
+        Ok((info, engines)) => {
+            let count = match engines.len() {
                 0 => "none, the CPUs copy".to_owned(),
                 n => n.to_string(),
             };
@@ -75,7 +76,10 @@ fn print(out: &mut impl Write) -> Result<()> {
                 "  features       {}",
                 feature_names(info.features).join(" ")
             )?;
-            writeln!(out, "  copy engines   {engines}")?;
+            writeln!(out, "  copy engines   {count}")?;
+            for engine in &engines {
+                writeln!(out, "    {}", describe(engine))?;
+            }
             writeln!(
                 out,
                 "  regions        up to {} per domain",
@@ -158,13 +162,51 @@ fn print(out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+/// One line about an engine.
+fn describe(engine: &Engine) -> String {
+    let info = &engine.info;
+    let node = engine
+        .node()
+        .map_or("no node".to_owned(), |node| format!("node {node}"));
+    let trouble = match info.out_of_service {
+        0 => String::new(),
+        n => format!(", {n} out of service"),
+    };
+    format!(
+        "{}: {} ({}), {node}, {} channels ({} acquired{trouble}), {} MiB moved",
+        info.index,
+        engine.driver(),
+        engine.device(),
+        info.channels,
+        info.acquired,
+        info.bytes >> 20,
+    )
+}
+
 fn as_json() -> Value {
-    let device = match Device::open().and_then(|d| d.info()) {
-        Ok(info) => json!({
+    let device = match Device::open().and_then(|d| Ok((d.info()?, d.engines()?))) {
+        Ok((info, engines)) => json!({
             "usable": true,
             "abi_version": info.abi_version,
             "features": feature_names(info.features),
-            "engines": info.engines,
+            "engines": engines.iter().map(|e| json!({
+                "index": e.info.index,
+                "kind": match e.kind() {
+                    EngineKind::Dma => "dma",
+                    EngineKind::KernelThread => "kthread",
+                    EngineKind::Other(_) => "unknown",
+                },
+                "driver": e.driver(),
+                "device": e.device(),
+                "node": e.node(),
+                "channels": e.info.channels,
+                "acquired": e.info.acquired,
+                "out_of_service": e.info.out_of_service,
+                "alignment": e.info.alignment,
+                "max_transfer": e.info.max_transfer,
+                "fragments": e.info.fragments,
+                "bytes": e.info.bytes,
+            })).collect::<Vec<_>>(),
             "max_iov": info.max_iov,
             "max_streams": info.max_streams,
             "max_regions": info.max_regions,

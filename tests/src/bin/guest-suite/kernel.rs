@@ -57,7 +57,7 @@ pub fn growth<T>(
     Ok((value, Stats::read()?.since(&before, name)?))
 }
 
-/// Waits until nothing is pinned, no region is left and no domain exists; says what is left if
+/// Waits until nothing is pinned, no region is left, no request runs and no domain exists; says what is left if
 /// that takes longer than `patience`.
 pub fn wait_balanced(patience: Duration) -> Result<(), String> {
     let deadline = Instant::now() + patience;
@@ -66,7 +66,9 @@ pub fn wait_balanced(patience: Duration) -> Result<(), String> {
         let balanced = stats.get("pins")? == stats.get("unpins")?
             && stats.get("regions")? == 0
             && stats.get("domains")? == 0
-            && stats.get("maps")? == stats.get("unmaps")?;
+            && stats.get("maps")? == stats.get("unmaps")?
+            && stats.get("requests")?
+                == stats.get("requests_done")? + stats.get("requests_failed")?;
         if balanced {
             return Ok(());
         }

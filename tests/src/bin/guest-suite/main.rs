@@ -18,6 +18,7 @@ mod kernel;
 mod memory;
 mod protocol;
 mod region;
+mod request;
 mod reuse;
 mod rng;
 mod strided;
@@ -60,6 +61,7 @@ fn all() -> Vec<&'static Test> {
         copy::TESTS,
         strided::TESTS,
         transfer::TESTS,
+        request::TESTS,
         uses::TESTS,
         reuse::TESTS,
         attach::TESTS,

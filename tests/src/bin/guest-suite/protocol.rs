@@ -31,6 +31,7 @@ fn info(_: &Context) -> Outcome {
         FEATURE_ATTACH,
         FEATURE_TRANSFER,
         FEATURE_REUSE,
+        FEATURE_REQUEST,
     ] {
         check!(
             info.features & bit != 0,
@@ -342,7 +343,7 @@ fn reserved_fields(_: &Context) -> Outcome {
     Ok(())
 }
 
-const COMMANDS: [(u32, &str); 13] = [
+const COMMANDS: [(u32, &str); 19] = [
     (GET_INFO, "GET_INFO"),
     (DOMAIN_CREATE, "DOMAIN_CREATE"),
     (DOMAIN_JOIN, "DOMAIN_JOIN"),
@@ -356,6 +357,12 @@ const COMMANDS: [(u32, &str); 13] = [
     (REGION_COPY_STRIDED, "REGION_COPY_STRIDED"),
     (TRANSFER, "TRANSFER"),
     (REGION_ATTACH, "REGION_ATTACH"),
+    (ENGINE_INFO, "ENGINE_INFO"),
+    (REQUEST_SUBMIT, "REQUEST_SUBMIT"),
+    (REQUEST_WAIT, "REQUEST_WAIT"),
+    (REQUEST_SWITCH, "REQUEST_SWITCH"),
+    (REQUEST_INFO, "REQUEST_INFO"),
+    (REQUEST_CANCEL, "REQUEST_CANCEL"),
 ];
 
 fn size_of_command(command: u32) -> u32 {

@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! [`Engine`]: what moves bytes without the caller, and the list of all that there are.
+//!
+//! The free channels of dmaengine are listed without being acquired; a channel is acquired when the
+//! first request needs it, and given back when the module or the device goes. The functions of one
+//! PCI slot are one engine. With the parameter `engine=kthread` there is one engine per NUMA node
+//! that is a kernel thread.
+//!
+//! # Lock order
+//!
+//! 1. the list of engines
+//! 2. `Engine::parts`
+//! 3. `Channel::held`, and what comes after it in channel.rs
+//!
+//! None of them is held while another bus is put under watch, because that waits for notifiers, which
+//! take them.
+
+use crate::channel::{self, Channel};
+use crate::dma::{self, Choice, DmaDevice, Hardware, Info, Thread, Watching};
+use crate::irqlock::{self, IrqLock};
+use crate::member::Member;
+use crate::uapi::{self, ENGINE_DMA, ENGINE_KTHREAD, NODE_ANY};
+use kernel::bindings;
+use kernel::ffi::{c_int, c_void};
+use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Full, Relaxed};
+use kernel::sync::{new_mutex, Arc, CondVar, Mutex};
+use kernel::{c_str, static_lock_class};
+
+/// Channels that are looked at; a machine with more does not need them.
+const MAX_CHANNELS: usize = 512;
+
+/// Milliseconds without work after which the supervisor sleeps until it is called.
+const DOZE_AFTER: i64 = 2_000;
+
+struct Parts {
+    channels: KVec<Arc<Channel>>,
+    devices: KVec<Arc<DmaDevice>>,
+}
+
+/// A group of channels that are alike and close to each other.
+#[pin_data]
+pub(crate) struct Engine {
+    kind: u32,
+    key: u64,
+    node: i32,
+    alignment: u32,
+    driver: [u8; 24],
+    device: [u8; 32],
+    max_transfer: Atomic<u64>,
+    fragments: Atomic<u64>,
+    bytes: Atomic<u64>,
+    /// Counts the processes that were given a channel.
+    next: Atomic<u32>,
+    #[pin]
+    parts: Mutex<Parts>,
+}
+
+kernel::sync::global_lock! {
+    // SAFETY: Initialised in the module's init before the device is registered.
+    unsafe(uninit) static ENGINES: Mutex<Engines> = Engines {
+        list: KVec::new(),
+        applied: None,
+    };
+}
+
+struct Engines {
+    list: KVec<Arc<Engine>>,
+    /// The choice that the list was made for.
+    applied: Option<Choice>,
+}
+
+/// Shortens a name to fit, ended by a zero.
+fn name<const N: usize>(text: &[u8]) -> [u8; N] {
+    let mut name = [0; N];
+    let len = usize::min(text.len(), N - 1);
+    name[..len].copy_from_slice(&text[..len]);
+    name
+}
+
+impl Engine {
+    fn new(kind: u32, info: &Info) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                kind,
+                key: info.engine,
+                node: info.node,
+                alignment: u32::max(info.alignment, 1),
+                driver: info.driver,
+                device: info.device,
+                max_transfer: Atomic::new(u64::max(info.max_transfer, 64)),
+                fragments: Atomic::new(0),
+                bytes: Atomic::new(0),
+                next: Atomic::new(0),
+                parts <- new_mutex!(Parts {
+                    channels: KVec::new(),
+                    devices: KVec::new(),
+                }),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Whether the work is done by a kernel thread.
+    pub(crate) fn is_thread(&self) -> bool {
+        self.kind == ENGINE_KTHREAD
+    }
+
+    /// What addresses and lengths must be multiples of.
+    pub(crate) fn alignment(&self) -> u64 {
+        self.alignment.into()
+    }
+
+    /// Bytes per descriptor.
+    pub(crate) fn max_transfer(&self) -> u64 {
+        self.max_transfer.load(Relaxed)
+    }
+
+    /// The driver did not accept a descriptor of `len` bytes: the next ones are shorter.
+    pub(crate) fn refused(&self, len: usize) {
+        let shorter = u64::max(len as u64 / 2, 4096);
+        if shorter < self.max_transfer() {
+            self.max_transfer.store(shorter, Relaxed);
+        }
+    }
+
+    /// A fragment was moved.
+    pub(crate) fn moved(&self, bytes: u64) {
+        self.fragments.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Name of the driver.
+    pub(crate) fn driver(&self) -> &str {
+        let len = self.driver.iter().position(|byte| *byte == 0);
+        core::str::from_utf8(&self.driver[..len.unwrap_or(0)]).unwrap_or("?")
+    }
+
+    /// The device of a channel of this engine, which others may share.
+    pub(crate) fn device_of(&self, hardware: &Hardware) -> Result<Arc<DmaDevice>> {
+        let mut parts = self.parts.lock();
+        if let Some(known) = parts.devices.iter().find(|known| known.is(hardware)) {
+            return Ok(known.clone());
+        }
+        let device = DmaDevice::new(hardware)?;
+        parts.devices.push(device.clone(), GFP_KERNEL)?;
+        Ok(device)
+    }
+
+    fn channels(&self) -> Result<KVec<Arc<Channel>>> {
+        let parts = self.parts.lock();
+        let mut channels = KVec::with_capacity(parts.channels.len(), GFP_KERNEL)?;
+        for channel in &parts.channels {
+            channels.push(channel.clone(), GFP_KERNEL)?;
+        }
+        Ok(channels)
+    }
+
+    fn add(self: &Arc<Self>, key: u64) -> Result {
+        let known = |parts: &Parts| parts.channels.iter().any(|channel| channel.key() == key);
+        if known(&self.parts.lock()) {
+            return Ok(());
+        }
+        let channel = Channel::new(self, key)?;
+        self.parts.lock().channels.push(channel, GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Gives everything back. Devices are left when all their channels are quiet.
+    fn stop(&self) {
+        let Ok(channels) = self.channels() else {
+            return;
+        };
+        for channel in &channels {
+            channel.stop();
+        }
+        let devices = core::mem::take(&mut self.parts.lock().devices);
+        for device in &devices {
+            device.leave();
+        }
+    }
+
+    /// Describes itself.
+    fn info(&self, index: u32) -> uapi::EngineInfo {
+        let mut info = uapi::EngineInfo {
+            index,
+            kind: self.kind,
+            node: self.node,
+            alignment: self.alignment,
+            max_transfer: self.max_transfer(),
+            fragments: self.fragments.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            driver: self.driver,
+            device: self.device,
+            ..Default::default()
+        };
+        for channel in &self.parts.lock().channels {
+            if channel.is_gone() {
+                continue;
+            }
+            let (acquired, out) = channel.condition();
+            info.channels += 1;
+            info.acquired += u32::from(acquired);
+            info.out_of_service += u32::from(out);
+        }
+        info
+    }
+}
+
+impl Engines {
+    /// Makes the list what the parameter and the machine say. With `look`, looks for devices that
+    /// came or went.
+    fn update(&mut self, look: bool) -> Result {
+        let choice = dma::choice();
+        let change = self.applied != Some(choice);
+        if !change && (!look || choice != Choice::Auto) {
+            return Ok(());
+        }
+        if change {
+            for engine in &self.list {
+                if engine.is_thread() != (choice == Choice::Kthread) || choice == Choice::Off {
+                    engine.stop();
+                }
+            }
+        }
+        match choice {
+            Choice::Auto => self.find_channels()?,
+            Choice::Kthread => self.start_threads()?,
+            Choice::Off => {}
+        }
+        self.applied = Some(choice);
+        Ok(())
+    }
+
+    fn find_channels(&mut self) -> Result {
+        let mut found = KVVec::with_capacity(MAX_CHANNELS, GFP_KERNEL)?;
+        // Nothing is accepted, so that nothing is acquired; all free channels are offered.
+        let none = Hardware::request(|info| {
+            let _ = found.push_within_capacity(*info);
+            false
+        });
+        drop(none);
+        for info in &found {
+            let engine = self
+                .list
+                .iter()
+                .find(|engine| {
+                    engine.kind == ENGINE_DMA
+                        && engine.key == info.engine
+                        && engine.node == info.node
+                        && engine.driver == info.driver
+                })
+                .cloned();
+            let engine = match engine {
+                Some(engine) => engine,
+                None => {
+                    let engine = Engine::new(ENGINE_DMA, info)?;
+                    self.list.push(engine.clone(), GFP_KERNEL)?;
+                    engine
+                }
+            };
+            engine.add(info.channel)?;
+        }
+        for engine in self.list.iter().filter(|engine| !engine.is_thread()) {
+            for channel in &engine.parts.lock().channels {
+                channel.offered(found.iter().any(|info| info.channel == channel.key()));
+            }
+        }
+        Ok(())
+    }
+
+    fn start_threads(&mut self) -> Result {
+        for node in dma::nodes() {
+            let known = self
+                .list
+                .iter()
+                .find(|engine| engine.is_thread() && engine.node == node)
+                .cloned();
+            let engine = match known {
+                Some(engine) => engine,
+                None => {
+                    let info = Info {
+                        engine: node as u64,
+                        channel: node as u64,
+                        max_transfer: u64::MAX,
+                        alignment: 1,
+                        node,
+                        driver: name(b"libcopy"),
+                        device: name(b"kthread"),
+                    };
+                    let engine = Engine::new(ENGINE_KTHREAD, &info)?;
+                    self.list.push(engine.clone(), GFP_KERNEL)?;
+                    engine.add(info.channel)?;
+                    engine
+                }
+            };
+            for channel in &engine.channels()? {
+                Channel::start_thread(channel, node)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Number of engines, after looking for them.
+pub(crate) fn count() -> u32 {
+    let mut engines = ENGINES.lock();
+    // What cannot be listed for want of memory is not there.
+    let _ = engines.update(true);
+    engines.list.len() as u32
+}
+
+/// Performs [`uapi::ENGINE_INFO`].
+pub(crate) fn info(index: u32) -> Result<uapi::EngineInfo> {
+    let mut engines = ENGINES.lock();
+    engines.update(true)?;
+    let engine = engines.list.get(index as usize).ok_or(ENOENT)?;
+    Ok(engine.info(index))
+}
+
+/// Chooses an engine for a request, and the channel of it that the process was given.
+///
+/// - `ENODEV`: there is none, or none on this node.
+pub(crate) fn choose(member: &Member, node: i32) -> Result<(u32, Arc<Channel>)> {
+    let mut engines = ENGINES.lock();
+    let look = engines.list.is_empty();
+    engines.update(look)?;
+    let wanted = match node {
+        NODE_ANY => dma::current_node(),
+        node => node,
+    };
+    // The near ones first; a channel out of service is better than none, because it comes back.
+    let mut best: Option<(u32, usize)> = None;
+    for (index, engine) in engines.list.iter().enumerate() {
+        let near = engine.node == wanted;
+        if !near && node != NODE_ANY {
+            continue;
+        }
+        let parts = engine.parts.lock();
+        let live = parts.channels.iter().any(|channel| !channel.is_gone());
+        let works = parts.channels.iter().any(|channel| channel.usable());
+        if !live {
+            continue;
+        }
+        let rank = u32::from(works) * 2 + u32::from(near) + 1;
+        if best.is_none_or(|(other, _)| rank > other) {
+            best = Some((rank, index));
+        }
+    }
+    let (_, index) = best.ok_or(ENODEV)?;
+    let engine = engines.list[index].clone();
+    drop(engines);
+    let start = member.channel_of(index, || engine.next.fetch_add(1, Relaxed) as usize);
+    let parts = engine.parts.lock();
+    // Channels that are gone or out of service take no part in the round-robin, or two processes
+    // would share one while another has nothing to do.
+    let pick = |test: fn(&Channel) -> bool| {
+        let fit = || parts.channels.iter().filter(|channel| test(channel));
+        let turn = start.checked_rem(fit().count())?;
+        fit().nth(turn)
+    };
+    let chosen = pick(|channel| channel.usable()).or_else(|| pick(|channel| !channel.is_gone()));
+    let chosen = chosen.cloned().ok_or(ENODEV)?;
+    Ok((index as u32, chosen))
+}
+
+/// A device is about to lose its driver.
+unsafe extern "C" fn device_leaves(dev: *mut bindings::device) {
+    let engines = ENGINES.lock();
+    for engine in engines.list.iter().filter(|engine| !engine.is_thread()) {
+        let Ok(channels) = engine.channels() else {
+            continue;
+        };
+        let mut concerned = false;
+        for channel in &channels {
+            concerned |= channel.leave(dev);
+        }
+        if concerned {
+            // The devices whose channels have all gone; others are still in use.
+            let mut left = KVec::new();
+            engine.parts.lock().devices.retain(|device| {
+                let used = channels.iter().any(|channel| channel.uses(device));
+                if !used {
+                    let _ = left.push(device.clone(), GFP_KERNEL);
+                }
+                used
+            });
+            for device in &left {
+                device.leave();
+            }
+        }
+    }
+}
+
+struct Calls {
+    called: bool,
+    stop: bool,
+}
+
+/// Watches over the channels.
+#[pin_data]
+struct Supervisor {
+    #[pin]
+    calls: IrqLock<Calls>,
+    #[pin]
+    changed: CondVar,
+    /// Whether it sleeps until it is called.
+    dozing: Atomic<u32>,
+    #[pin]
+    thread: Mutex<Option<Thread>>,
+}
+
+static SUPERVISOR: Atomic<*const Supervisor> = Atomic::new(core::ptr::null());
+
+impl Supervisor {
+    fn call(&self) {
+        self.calls.lock().called = true;
+        self.changed.notify_all();
+    }
+
+    unsafe extern "C" fn body(data: *mut c_void) -> c_int {
+        // SAFETY: `start_supervisor` passed the supervisor, which outlives its thread.
+        let this = unsafe { &*data.cast::<Self>() };
+        let mut idle = 0i64;
+        loop {
+            let tick = i64::clamp(channel::deadline() / 4_000_000, 5, 250);
+            {
+                let mut calls = this.calls.lock();
+                while !calls.called && !calls.stop {
+                    if idle > DOZE_AFTER {
+                        this.dozing.xchg(1, Full);
+                        // What was submitted before that did not call; so look once more.
+                        if this.dozing.load(Relaxed) == 1 && idle != i64::MAX {
+                            idle = i64::MAX;
+                            break;
+                        }
+                        let _ = this.changed.wait_interruptible(&mut calls);
+                    } else {
+                        let jiffies = kernel::time::msecs_to_jiffies(tick as u32);
+                        let _ = this.changed.wait_interruptible_timeout(&mut calls, jiffies);
+                        break;
+                    }
+                }
+                if calls.stop {
+                    return 0;
+                }
+                if calls.called {
+                    idle = 0;
+                }
+                calls.called = false;
+            }
+            let mut busy = false;
+            let engines = {
+                let engines = ENGINES.lock();
+                let mut all = KVec::new();
+                for engine in engines.list.iter().filter(|engine| !engine.is_thread()) {
+                    if let Ok(channels) = engine.channels() {
+                        let _ = all.push(channels, GFP_KERNEL);
+                    }
+                }
+                all
+            };
+            for channel in engines.iter().flatten() {
+                busy |= channel.attend();
+            }
+            if busy {
+                this.dozing.store(0, Relaxed);
+                idle = 0;
+            } else if idle != i64::MAX {
+                idle += tick;
+            }
+        }
+    }
+}
+
+/// Calls the supervisor. Does not sleep.
+pub(crate) fn wake_supervisor() {
+    // SAFETY: Set while the module is loaded; channels are stopped before it is taken back.
+    if let Some(supervisor) = unsafe { SUPERVISOR.load(Relaxed).as_ref() } {
+        supervisor.call();
+    }
+}
+
+/// Calls the supervisor if it sleeps for longer than a deadline. Does not sleep.
+pub(crate) fn wake_supervisor_if_dozing() {
+    // SAFETY: As above.
+    if let Some(supervisor) = unsafe { SUPERVISOR.load(Relaxed).as_ref() } {
+        if supervisor.dozing.load(Relaxed) != 0 && supervisor.dozing.xchg(0, Full) != 0 {
+            supervisor.call();
+        }
+    }
+}
+
+/// Starts the supervisor's thread if it does not run yet.
+pub(crate) fn start_supervisor() -> Result {
+    // SAFETY: As above; the caller runs on behalf of an open file.
+    let supervisor = unsafe { SUPERVISOR.load(Relaxed).as_ref() }.ok_or(ENODEV)?;
+    let mut thread = supervisor.thread.lock();
+    if thread.is_none() {
+        let data: *mut c_void = core::ptr::from_ref(supervisor).cast_mut().cast();
+        // SAFETY: The thread is stopped when the guard is dropped, before the supervisor goes.
+        *thread =
+            Some(unsafe { Thread::run(Supervisor::body, data, -1, c_str!("libcopy/supervisor")) }?);
+    }
+    Ok(())
+}
+
+/// Keeps the engines; dropping it gives everything back.
+pub(crate) struct Guard {
+    supervisor: Pin<KBox<Supervisor>>,
+    watching: Option<Watching>,
+}
+
+/// Prepares the list of engines; nothing is looked for yet.
+///
+/// # Safety
+///
+/// Called once, before the device is registered.
+pub(crate) unsafe fn init() -> Result<Guard> {
+    // SAFETY: The caller's promise.
+    unsafe { ENGINES.init() };
+    let supervisor = KBox::pin_init(
+        pin_init!(Supervisor {
+            calls <- irqlock::new(
+                Calls {
+                    called: false,
+                    stop: false,
+                },
+                c_str!("libcopy::Supervisor::calls"),
+                static_lock_class!(),
+            ),
+            changed <- CondVar::new(c_str!("libcopy::Supervisor::changed"), static_lock_class!()),
+            dozing: Atomic::new(0),
+            thread <- new_mutex!(None),
+        }),
+        GFP_KERNEL,
+    )?;
+    SUPERVISOR.store(core::ptr::from_ref(&*supervisor), Relaxed);
+    Ok(Guard {
+        supervisor,
+        watching: Some(Watching::start(device_leaves)?),
+    })
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Waits for notifiers under way, so that nobody but us uses the list afterwards.
+        self.watching = None;
+        self.supervisor.calls.lock().stop = true;
+        self.supervisor.changed.notify_all();
+        let thread = self.supervisor.thread.lock().take();
+        drop(thread);
+        let list = core::mem::take(&mut ENGINES.lock().list);
+        for engine in &list {
+            engine.stop();
+        }
+        SUPERVISOR.store(core::ptr::null(), Relaxed);
+        // The engine and its channels refer to each other.
+        for engine in &list {
+            let channels = core::mem::take(&mut engine.parts.lock().channels);
+            drop(channels);
+        }
+    }
+}

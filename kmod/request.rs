@@ -1,0 +1,721 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! [`Request`]: the virtual request queue of one transfer between two regions.
+//!
+//! A request is a number of fragments ([`crate::fragments`]) that are claimed one by one: by the
+//! completion callback of an engine's channel ([`crate::channel`]), and by CPUs that help. "Switch to
+//! CPU" is that the engine may claim no more. Claims are kept in kernel memory; what user space sees
+//! ([`crate::status`]) is a copy.
+//!
+//! # Lock order
+//!
+//! 1. `Member::state`
+//! 2. `Requests::slots`
+//! 3. `Request::wait_lock`, which is the only one taken in callbacks; nothing is locked under it
+//!
+//! No lock is held while bytes are copied. A request is dropped, which may unpin pages, only where
+//! sleeping is allowed: callbacks always leave a reference to somebody else.
+
+use crate::copy;
+use crate::dma;
+use crate::errno;
+use crate::fragments::{self, Fragments, Worker};
+use crate::irqlock::{self, IrqLock};
+use crate::member::Member;
+use crate::queue;
+use crate::region::Region;
+use crate::shim;
+use crate::stats::Counter;
+use crate::status::{Status, StatusTable};
+use crate::uapi::{
+    self, RequestSubmit, MAX_FRAGMENTS, MAX_FRAGMENT_PAGES, MAX_REQUESTS, MODE_CPU, REQUEST_DONE,
+    REQUEST_FAILED, REQUEST_RUNNING, RIGHT_READ, RIGHT_WRITE, SUBMIT_COUNT_USE, SUBMIT_EVENTFD,
+    SUBMIT_VERIFY,
+};
+use crate::word::Word;
+use core::ptr::NonNull;
+use kernel::bindings;
+use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
+use kernel::prelude::*;
+use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed};
+use kernel::sync::{new_mutex, Arc, CondVar, CondVarTimeoutResult, Mutex, SetOnce, UniqueArc};
+use kernel::time::{Instant, Monotonic};
+use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
+use kernel::{c_str, static_lock_class};
+
+/// Bytes that a CPU claims at a time, if fragments are smaller: enough that claiming costs nothing
+/// beside copying, little enough that others find something to do.
+const CPU_SHARE: u64 = 64 * 1024;
+
+/// States of [`Request::announced`].
+const SILENT: u32 = 0;
+const ANNOUNCED: u32 = 1;
+const RELEASED: u32 = 2;
+
+/// An eventfd that hears of the end.
+///
+/// # Invariants
+///
+/// The pointer owns one reference.
+struct EventFd(NonNull<bindings::eventfd_ctx>);
+
+// SAFETY: Event counters are reference counted and may be used from any thread.
+unsafe impl Send for EventFd {}
+// SAFETY: As above.
+unsafe impl Sync for EventFd {}
+
+impl EventFd {
+    fn get(fd: i32) -> Result<Self> {
+        // SAFETY: Any number is allowed.
+        let context = kernel::error::from_err_ptr(unsafe { bindings::eventfd_ctx_fdget(fd) })?;
+        // INVARIANT: The call took a reference for us.
+        NonNull::new(context).map(Self).ok_or(EBADF)
+    }
+
+    /// Does not sleep.
+    fn signal(&self) {
+        // SAFETY: Valid by the invariant.
+        unsafe { bindings::eventfd_signal_mask(self.0.as_ptr(), 0) };
+    }
+}
+
+impl Drop for EventFd {
+    fn drop(&mut self) {
+        // SAFETY: Releases our reference.
+        unsafe { bindings::eventfd_ctx_put(self.0.as_ptr()) };
+    }
+}
+
+/// A transfer that an engine works on.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Request {
+    pub(crate) id: u32,
+    pub(crate) submitter: Arc<Member>,
+    pub(crate) source: Arc<Region>,
+    pub(crate) destination: Arc<Region>,
+    source_offset: u64,
+    destination_offset: u64,
+    flags: u32,
+    fragment_pages: u32,
+    /// Index of the engine.
+    engine: u32,
+    fragments: Fragments<KVVec<Word>>,
+    state: Atomic<u32>,
+    error: Atomic<i32>,
+    /// Whether the submitter's file counts it as ended.
+    announced: Atomic<u32>,
+    /// Whether the workqueue is to copy what nobody has claimed.
+    taken_over: Atomic<u32>,
+    engine_bytes: Atomic<u64>,
+    cpu_bytes: Atomic<u64>,
+    eventfd: Option<EventFd>,
+    status: Option<Status>,
+    /// Threads that wait for less than everything.
+    impatient: Word,
+    #[pin]
+    wait_lock: IrqLock<()>,
+    #[pin]
+    changed: CondVar,
+    #[pin]
+    work: Work<Request>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Request { self.work }
+}
+
+impl WorkItem for Request {
+    type Pointer = Arc<Request>;
+
+    fn run(this: Arc<Request>) {
+        if this.taken_over.load(Acquire) != 0 {
+            while Request::help(&this).is_some() {
+                shim::cond_resched_interrupted();
+            }
+        }
+        if this.fragments.settled() {
+            this.conclude();
+        }
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Request {
+    fn drop(self: Pin<&mut Self>) {
+        // Reached running only if it was never handed to anybody.
+        if self.state.load(Relaxed) == REQUEST_RUNNING {
+            self.count(Counter::RequestsFailed, 1);
+        }
+    }
+}
+
+impl Request {
+    /// Checks a submission and makes a request of it that nobody works on yet; `engine` is the index
+    /// of the engine that will.
+    pub(crate) fn new(
+        submitter: &Arc<Member>,
+        source: Arc<Region>,
+        destination: Arc<Region>,
+        args: &RequestSubmit,
+        engine: u32,
+    ) -> Result<UniqueArc<Self>> {
+        source.permit(RIGHT_READ)?;
+        destination.permit(RIGHT_WRITE)?;
+        source.contains(args.source_offset, args.length)?;
+        destination.contains(args.destination_offset, args.length)?;
+        if source.id == destination.id
+            && args.source_offset.abs_diff(args.destination_offset) < args.length
+        {
+            return Err(EINVAL);
+        }
+        let eventfd = match args.flags & SUBMIT_EVENTFD {
+            0 => None,
+            _ => Some(EventFd::get(args.eventfd)?),
+        };
+        let mut pages = match args.fragment_pages {
+            0 => dma::param_fragment_pages().clamp(1, MAX_FRAGMENT_PAGES),
+            given => given,
+        };
+        let least = args
+            .length
+            .div_ceil(MAX_FRAGMENTS - 1)
+            .div_ceil(PAGE_SIZE as u64);
+        // Far below the type's limit, because regions are limited.
+        pages = u32::max(pages, least as u32);
+        let size = (pages as u64) << PAGE_SHIFT;
+        let into = destination.mapping.pages();
+        let phase = into
+            .locate(args.destination_offset, &mut 0)
+            .map_or(0, |(address, _)| address as u64 % PAGE_SIZE as u64);
+        let count = fragments::count(args.length, size, phase);
+        let words = fragments::bitmap_words(count);
+        let mut bitmap = KVVec::with_capacity(words, GFP_KERNEL_ACCOUNT)?;
+        for _ in 0..words {
+            bitmap.push(Word::new(0), GFP_KERNEL_ACCOUNT)?;
+        }
+        if args.length != 0 {
+            into.mark_written();
+        }
+        let length = args.length;
+        let request = UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?;
+        let request = request.pin_init_with(pin_init!(Self {
+            id: 0,
+            submitter: submitter.clone(),
+            source,
+            destination,
+            source_offset: args.source_offset,
+            destination_offset: args.destination_offset,
+            flags: args.flags,
+            fragment_pages: pages,
+            engine,
+            fragments: Fragments::new(length, size, phase, bitmap),
+            state: Atomic::new(REQUEST_RUNNING),
+            error: Atomic::new(0),
+            announced: Atomic::new(SILENT),
+            taken_over: Atomic::new(0),
+            engine_bytes: Atomic::new(0),
+            cpu_bytes: Atomic::new(0),
+            eventfd,
+            status: None,
+            impatient: Word::new(0),
+            wait_lock <- irqlock::new((), c_str!("libcopy::Request::wait_lock"), static_lock_class!()),
+            changed <- CondVar::new(c_str!("libcopy::Request::changed"), static_lock_class!()),
+            work <- new_work!("libcopy::Request::work"),
+        }))?;
+        submitter.domain.stats.add(Counter::Requests, 1);
+        // SAFETY: Nothing is moved out of the allocation: the pinned fields stay where they are, and
+        // the `UniqueArc` only lets `Requests::publish` fill in two plain fields.
+        Ok(unsafe { Pin::into_inner_unchecked(request) })
+    }
+
+    fn count(&self, counter: Counter, amount: u64) {
+        self.submitter.domain.stats.add(counter, amount);
+    }
+
+    /// Bytes to copy.
+    pub(crate) fn length(&self) -> u64 {
+        self.fragments.length()
+    }
+
+    /// Pages per fragment.
+    pub(crate) fn fragment_pages(&self) -> u32 {
+        self.fragment_pages
+    }
+
+    /// Offsets in the source and in the destination, and length, of fragments.
+    pub(crate) fn span(&self, first: u64, many: u64) -> (u64, u64, u64) {
+        let (at, length) = self.fragments.range(first, many);
+        (
+            self.source_offset + at,
+            self.destination_offset + at,
+            length,
+        )
+    }
+
+    /// Bytes that must be multiples of an engine's alignment for it to copy every fragment.
+    pub(crate) fn alignment(&self) -> u64 {
+        self.source_offset | self.destination_offset | self.length()
+    }
+
+    /// Claims fragments. Does not sleep.
+    pub(crate) fn claim(this: &Arc<Self>, worker: Worker, most: u64) -> Option<(u64, u64)> {
+        if this.source.owner.is_dead() || this.destination.owner.is_dead() {
+            Self::fail(this, errno::eownerdead());
+            return None;
+        }
+        let claimed = this.fragments.claim(worker, most)?;
+        if let Some(status) = &this.status {
+            status.claimed(claimed.1);
+        }
+        Some(claimed)
+    }
+
+    /// Whether an engine might still get something.
+    pub(crate) fn wants_engine(&self) -> bool {
+        self.fragments.open(Worker::Engine)
+    }
+
+    /// A claimed fragment is in place. Does not sleep.
+    pub(crate) fn finish(this: &Arc<Self>, fragment: u64, worker: Worker) {
+        let (_, length) = this.fragments.range(fragment, 1);
+        let (mine, bytes, number) = match worker {
+            Worker::Engine => (
+                &this.engine_bytes,
+                Counter::BytesEngine,
+                Counter::FragmentsEngine,
+            ),
+            Worker::Cpu => (&this.cpu_bytes, Counter::BytesCpu, Counter::FragmentsCpu),
+        };
+        mine.fetch_add(length, Relaxed);
+        this.count(bytes, length);
+        this.count(number, 1);
+        let finished = this.fragments.finish(fragment);
+        if let Some(status) = &this.status {
+            status.moved(length, finished.advanced);
+        }
+        if finished.settled {
+            Self::settle(this);
+        } else if finished.advanced != 0 && this.impatient.latest() != 0 {
+            this.wake();
+        }
+    }
+
+    /// Copies claimed fragments by a CPU, on behalf of `worker`, and finishes them. May sleep.
+    pub(crate) fn copy(this: &Arc<Self>, first: u64, many: u64, worker: Worker) {
+        let (from, to, length) = this.span(first, many);
+        copy::between(
+            this.source.mapping.pages(),
+            from,
+            this.destination.mapping.pages(),
+            to,
+            length,
+        );
+        for fragment in first..first + many {
+            Self::finish(this, fragment, worker);
+        }
+    }
+
+    /// Claims something, if there is anything, and copies it; returns its bytes. May sleep.
+    pub(crate) fn help(this: &Arc<Self>) -> Option<u64> {
+        let most = u64::max(CPU_SHARE / u64::max(this.fragments.size(), 1), 1);
+        let (first, many) = Self::claim(this, Worker::Cpu, most)?;
+        Self::copy(this, first, many, Worker::Cpu);
+        Some(this.span(first, many).2)
+    }
+
+    /// Lets no engine claim any more.
+    pub(crate) fn close_to_engines(&self) -> bool {
+        let new = self.fragments.close_to_engines();
+        if let (true, Some(status)) = (new, &self.status) {
+            status.mode(MODE_CPU);
+        }
+        new
+    }
+
+    /// Has a CPU do what is left, because no engine will. Does not sleep.
+    pub(crate) fn take_over(this: &Arc<Self>) {
+        this.close_to_engines();
+        if this.taken_over.xchg(1, Full) == 0 {
+            this.count(Counter::Takeovers, 1);
+        }
+        let _ = queue::get().enqueue(this.clone());
+    }
+
+    /// Ends the request with an error once nothing is being worked on. Does not sleep.
+    pub(crate) fn fail(this: &Arc<Self>, error: Error) {
+        let _ = this.error.cmpxchg(0, error.to_errno(), Full);
+        if this.fragments.close() {
+            Self::settle(this);
+        }
+    }
+
+    /// Nothing is being worked on any more. Does not sleep.
+    fn settle(this: &Arc<Self>) {
+        // Checksums take long, and counting uses takes a mutex.
+        if this.fragments.complete() && this.flags & (SUBMIT_VERIFY | SUBMIT_COUNT_USE) != 0 {
+            let _ = queue::get().enqueue(this.clone());
+        } else {
+            this.end();
+        }
+    }
+
+    /// The last steps of a settled request, which may sleep.
+    fn conclude(&self) {
+        if self.state.load(Acquire) != REQUEST_RUNNING {
+            return;
+        }
+        if self.fragments.complete() {
+            if self.flags & SUBMIT_VERIFY != 0 {
+                self.verify();
+            }
+            if self.flags & SUBMIT_COUNT_USE != 0 && self.error.load(Relaxed) == 0 {
+                self.source.count_copy();
+                self.destination.count_copy();
+            }
+        }
+        self.end();
+    }
+
+    /// Compares source and destination; copies what differs once more.
+    fn verify(&self) {
+        let (from, to) = (
+            self.source.mapping.pages(),
+            self.destination.mapping.pages(),
+        );
+        for fragment in 0..self.fragments.count() {
+            let (source, destination, length) = self.span(fragment, 1);
+            let same =
+                || copy::checksum(from, source, length) == copy::checksum(to, destination, length);
+            if !same() {
+                self.count(Counter::VerifyFailures, 1);
+                copy::between(from, source, to, destination, length);
+                if !same() {
+                    let _ = self.error.cmpxchg(0, EIO.to_errno(), Full);
+                    return;
+                }
+            }
+            shim::cond_resched_interrupted();
+        }
+    }
+
+    /// Publishes the outcome, once.
+    fn end(&self) {
+        let broken = self.error.load(Acquire) == EIO.to_errno();
+        let state = if self.fragments.complete() && !broken {
+            REQUEST_DONE
+        } else {
+            REQUEST_FAILED
+        };
+        let error = if state == REQUEST_DONE {
+            0
+        } else {
+            -self.error.load(Relaxed)
+        };
+        if self.state.cmpxchg(REQUEST_RUNNING, state, Full).is_err() {
+            return;
+        }
+        self.count(
+            if state == REQUEST_DONE {
+                Counter::RequestsDone
+            } else {
+                Counter::RequestsFailed
+            },
+            1,
+        );
+        if let Some(status) = &self.status {
+            status.end(state, error);
+        }
+        if self.announced.cmpxchg(SILENT, ANNOUNCED, Full).is_ok() {
+            self.submitter.events.completed.fetch_add(1, Full);
+            // For `poll`, which looks again after it has registered; nobody else waits for this.
+            self.submitter.domain.changed.notify_all();
+        }
+        if let Some(eventfd) = &self.eventfd {
+            eventfd.signal();
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // Whoever checked its condition before we changed it holds the lock until it sleeps.
+        drop(self.wait_lock.lock());
+        self.changed.notify_all();
+    }
+
+    /// The outcome, if the request has ended.
+    pub(crate) fn outcome(&self) -> Option<Result> {
+        match self.state.load(Acquire) {
+            REQUEST_RUNNING => None,
+            REQUEST_DONE => Some(Ok(())),
+            _ => Some(Err(match self.error.load(Relaxed) {
+                0 => EIO,
+                error => Error::from_errno(error),
+            })),
+        }
+    }
+
+    /// Waits for the end, or until so many bytes from the front are in place (0: for the end);
+    /// `timeout` is in nanoseconds and updated, negative: for ever.
+    pub(crate) fn wait(&self, until: u64, timeout: &mut i64) -> Result {
+        if until > self.length() {
+            return Err(ERANGE);
+        }
+        // With verification, only the end says that bytes are right.
+        let patient = until == 0 || self.flags & SUBMIT_VERIFY != 0;
+        if !patient {
+            self.impatient.add(1);
+        }
+        let result = self.wait_for(timeout, || match self.outcome() {
+            None if !patient && self.fragments.front() >= until => Some(Ok(())),
+            Some(Err(_)) if !patient && self.fragments.front() >= until => Some(Ok(())),
+            other => other,
+        });
+        if !patient {
+            self.impatient.add(u64::MAX);
+        }
+        result
+    }
+
+    fn wait_for(&self, timeout: &mut i64, condition: impl Fn() -> Option<Result>) -> Result {
+        let start = Instant::<Monotonic>::now();
+        let budget = *timeout;
+        let mut guard = self.wait_lock.lock();
+        loop {
+            if budget >= 0 {
+                *timeout = i64::max(budget.saturating_sub(start.elapsed().as_nanos()), 0);
+            }
+            if let Some(result) = condition() {
+                return result;
+            }
+            let jiffies = if budget < 0 {
+                kernel::task::MAX_SCHEDULE_TIMEOUT as kernel::time::Jiffies
+            } else {
+                if *timeout == 0 {
+                    return Err(ETIMEDOUT);
+                }
+                // Rounded up, and bounded: what is longer is slept in several naps.
+                let millis = i64::min(*timeout / 1_000_000 + 1, 3_600_000);
+                kernel::time::msecs_to_jiffies(millis as u32)
+            };
+            if let CondVarTimeoutResult::Signal { .. } =
+                self.changed.wait_interruptible_timeout(&mut guard, jiffies)
+            {
+                if let Some(result) = condition() {
+                    return result;
+                }
+                if budget >= 0 {
+                    let left = budget.saturating_sub(start.elapsed().as_nanos());
+                    *timeout = i64::max(left, 0);
+                }
+                return Err(EINTR);
+            }
+        }
+    }
+
+    /// Performs [`uapi::REQUEST_SWITCH`]; fills in the outputs.
+    pub(crate) fn switch(this: &Arc<Self>, args: &mut uapi::RequestSwitch) -> Result {
+        if args.flags & uapi::SWITCH_HELP == 0 && this.close_to_engines() {
+            this.count(Counter::Switches, 1);
+        }
+        let mut result = Ok(());
+        while let Some(bytes) = Self::help(this) {
+            args.copied += bytes;
+            if shim::cond_resched_interrupted() {
+                result = Err(EINTR);
+                break;
+            }
+        }
+        if result.is_ok() {
+            result = match this.outcome() {
+                Some(outcome) => outcome,
+                None if args.flags & uapi::SWITCH_NO_WAIT != 0 => Err(ETIMEDOUT),
+                None => this.wait(0, &mut -1),
+            };
+        }
+        args.done = this.done();
+        args.state = this.state();
+        result
+    }
+
+    /// Bytes in place.
+    pub(crate) fn done(&self) -> u64 {
+        self.engine_bytes.load(Relaxed) + self.cpu_bytes.load(Relaxed)
+    }
+
+    /// Bytes in place from the front without a gap.
+    pub(crate) fn front(&self) -> u64 {
+        self.fragments.front()
+    }
+
+    /// `REQUEST_*` state.
+    pub(crate) fn state(&self) -> u32 {
+        self.state.load(Acquire)
+    }
+
+    /// Performs [`uapi::REQUEST_INFO`].
+    pub(crate) fn info(&self) -> uapi::RequestInfo {
+        let state = self.state();
+        uapi::RequestInfo {
+            id: self.id,
+            state,
+            length: self.length(),
+            done: self.done(),
+            front: self.front(),
+            engine_bytes: self.engine_bytes.load(Relaxed),
+            cpu_bytes: self.cpu_bytes.load(Relaxed),
+            fragments: self.fragments.count(),
+            fragment_pages: self.fragment_pages,
+            engine: self.engine,
+            mode: if self.fragments.closed_to_engines() {
+                MODE_CPU
+            } else {
+                0
+            },
+            error: match self.outcome() {
+                Some(Err(error)) => -error.to_errno(),
+                _ => 0,
+            },
+            reserved: 0,
+        }
+    }
+
+    /// Ends a request that needs no worker, because it has no bytes; returns whether it does.
+    pub(crate) fn begin(this: &Arc<Self>) -> bool {
+        let nothing = this.fragments.count() == 0;
+        if nothing {
+            Self::settle(this);
+        }
+        nothing
+    }
+
+    /// The request was taken out of the table: the file counts it no more.
+    fn release(&self) {
+        if self.announced.xchg(RELEASED, Full) == ANNOUNCED {
+            self.submitter.events.completed.fetch_sub(1, Full);
+        }
+    }
+}
+
+struct Slot {
+    request: Option<Arc<Request>>,
+    /// Times that the slot was used.
+    generation: u32,
+}
+
+struct Slots {
+    slots: KVVec<Slot>,
+    /// Where the search for a free slot starts.
+    next: usize,
+}
+
+/// The requests of a domain that were not released.
+#[pin_data]
+pub(crate) struct Requests {
+    table: SetOnce<Arc<StatusTable>>,
+    #[pin]
+    slots: Mutex<Slots>,
+}
+
+impl Requests {
+    /// None.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            table: SetOnce::new(),
+            slots <- new_mutex!(Slots {
+                slots: KVVec::new(),
+                next: 0,
+            }),
+        })
+    }
+
+    /// The table that user space sees; made when it is first needed.
+    pub(crate) fn table(&self) -> Result<Arc<StatusTable>> {
+        if self.table.as_ref().is_none() {
+            // If somebody is faster, ours is dropped and theirs is used.
+            self.table.populate(StatusTable::new()?);
+            while self.table.as_ref().is_none() {
+                shim::cond_resched_interrupted();
+            }
+        }
+        self.table.as_ref().cloned().ok_or(ENOMEM)
+    }
+
+    /// Gives a new request an id and makes it visible.
+    ///
+    /// - `ENOSPC`: there are as many as allowed.
+    pub(crate) fn publish(&self, mut request: UniqueArc<Request>) -> Result<Arc<Request>> {
+        let table = self.table()?;
+        let mut slots = self.slots.lock();
+        let count = slots.slots.len();
+        let free = (0..count)
+            .map(|step| (slots.next + step) % count)
+            .find(|slot| slots.slots[*slot].request.is_none());
+        // An empty slot that was used is left alone for as long as there are fresh ones, so that
+        // what it says about its last request can be read for a while.
+        let slot = if count < MAX_REQUESTS as usize {
+            let fresh = Slot {
+                request: None,
+                generation: 0,
+            };
+            match slots.slots.push(fresh, GFP_KERNEL_ACCOUNT) {
+                Ok(()) => Some(count),
+                Err(_) => free,
+            }
+        } else {
+            free
+        };
+        let Some(slot) = slot else {
+            drop(slots);
+            // Dropped here, after the lock is released, because that may unpin pages.
+            drop(request);
+            return Err(ENOSPC);
+        };
+        slots.next = slot + 1;
+        let entry = &mut slots.slots[slot];
+        entry.generation = entry.generation % (u32::MAX / MAX_REQUESTS) + 1;
+        let id = entry.generation * MAX_REQUESTS + slot as u32;
+        let status = Status::new(table, slot as u32);
+        status.begin(id);
+        request.id = id;
+        request.status = Some(status);
+        let request = Arc::from(request);
+        entry.request = Some(request.clone());
+        Ok(request)
+    }
+
+    /// Finds a request.
+    pub(crate) fn find(&self, id: u32) -> Result<Arc<Request>> {
+        let slots = self.slots.lock();
+        slots
+            .slots
+            .get((id % MAX_REQUESTS) as usize)
+            .and_then(|slot| slot.request.as_ref())
+            .filter(|request| request.id == id)
+            .cloned()
+            .ok_or(ENOENT)
+    }
+
+    /// Forgets a request.
+    pub(crate) fn remove(&self, id: u32) -> Option<Arc<Request>> {
+        let request = {
+            let mut slots = self.slots.lock();
+            let slot = slots.slots.get_mut((id % MAX_REQUESTS) as usize)?;
+            if slot.request.as_ref()?.id != id {
+                return None;
+            }
+            slot.request.take()?
+        };
+        request.release();
+        Some(request)
+    }
+
+    /// Requests that were not released.
+    pub(crate) fn live(&self) -> usize {
+        let slots = self.slots.lock();
+        slots
+            .slots
+            .iter()
+            .filter(|slot| slot.request.is_some())
+            .count()
+    }
+}
