@@ -68,7 +68,7 @@ fn fdinfo(_: &Context) -> Outcome {
 fn unknown_commands(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let mut words = [0u64; 32];
-    for number in [13, 14, 64, 128, 255] {
+    for number in [19, 20, 64, 128, 255] {
         check_err!(
             device.call(iowr(number, 16), &mut words),
             ENOTTY,

@@ -949,7 +949,7 @@ fn owner_dies(context: &Context) -> Outcome {
 fn submitter_dies(context: &Context) -> Outcome {
     with_each(|| {
         let (device, key) = Device::domain()?;
-        let pair = Pair::new(&device, LONG)?;
+        let pair = Pair::new(&device, LONG / 4)?;
         for round in 0..8 {
             let board = Board::new()?;
             let child = Child::spawn(|| {
@@ -1014,10 +1014,10 @@ fn left_behind(_: &Context) -> Outcome {
 fn interrupted(_: &Context) -> Outcome {
     with_each(|| {
         let (device, _) = Device::domain()?;
-        let pair = Pair::new(&device, LONG)?;
+        let pair = Pair::new(&device, LONG / 4)?;
         sys::alarm(Duration::from_millis(1), Duration::from_millis(2))?;
         let mut seen = 0;
-        for round in 0..40 {
+        for round in 0..16 {
             let id = loop {
                 match pair.submit(&device) {
                     Ok(id) => break id,
