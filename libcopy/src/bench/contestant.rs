@@ -115,6 +115,15 @@ impl Contestant {
         Ok((rank, size, words.next().unwrap_or_default().to_owned()))
     }
 
+    /// Sends a command to a contestant of one rank; the inner error is what it cannot do.
+    pub fn tell(&mut self, command: &str) -> Result<Result<String, String>> {
+        let answer = self.ask(command)?.swap_remove(0);
+        Ok(match answer.strip_prefix("bad ") {
+            Some(what) => Err(what.to_owned()),
+            None => Ok(answer),
+        })
+    }
+
     /// Sends a command to all ranks and returns their answers.
     fn ask(&mut self, command: &str) -> Result<Vec<String>> {
         for stream in &mut self.ranks {

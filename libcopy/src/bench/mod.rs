@@ -6,6 +6,7 @@ mod buffer;
 mod coll;
 mod contestant;
 mod device;
+mod layouts;
 mod machine;
 mod pattern;
 mod plot;
@@ -13,6 +14,7 @@ mod rank;
 mod report;
 mod sample;
 mod sizes;
+mod types;
 
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
@@ -27,6 +29,9 @@ pub enum Bench {
     Device(device::DeviceArgs),
     /// Collectives beside MPI libraries (see `scripts/bench peers`)
     Peers(coll::PeersArgs),
+    /// Derived datatypes: pack, unpack and copy beside MPI libraries and loops (see
+    /// `scripts/bench types`)
+    Types(types::TypesArgs),
     /// One rank of a comparison
     #[command(hide = true)]
     Rank(rank::RankArgs),
@@ -86,6 +91,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Coll(args) => coll::coll(args),
         Bench::Device(args) => device::run(args),
         Bench::Peers(args) => coll::peers(args),
+        Bench::Types(args) => types::run(args),
         Bench::Rank(args) => rank::run(args),
     }
 }

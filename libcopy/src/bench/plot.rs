@@ -120,14 +120,18 @@ pub fn paths(path: &Path) -> (PathBuf, PathBuf) {
 
 /// Writes the figure of a report. Returns the paths of the PNG and the SVG file.
 pub fn write(report: &Report, axis: Axis, path: &Path) -> Result<(PathBuf, PathBuf)> {
+    write_drawing(&draw(report, axis)?, path)
+}
+
+/// Writes an SVG drawing, and a PNG of it. Returns the paths of the PNG and the SVG file.
+pub fn write_drawing(drawing: &str, path: &Path) -> Result<(PathBuf, PathBuf)> {
     let (png, svg) = paths(path);
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)
             .with_context(|| format!("cannot create {}", parent.display()))?;
     }
-    let drawing = draw(report, axis)?;
-    fs::write(&svg, &drawing).with_context(|| format!("cannot write {}", svg.display()))?;
-    let pixels = render(&drawing)?;
+    fs::write(&svg, drawing).with_context(|| format!("cannot write {}", svg.display()))?;
+    let pixels = render(drawing)?;
     fs::write(&png, pixels).with_context(|| format!("cannot write {}", png.display()))?;
     Ok((png, svg))
 }

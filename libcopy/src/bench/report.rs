@@ -247,14 +247,15 @@ fn spread(time: &Spread) -> String {
     )
 }
 
-fn plain_table() -> Table {
+/// A table without any lines.
+pub fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table
 }
 
 /// Aligns all columns but the first `names`.
-fn right_aligned(table: &mut Table, names: usize) {
+pub fn right_aligned(table: &mut Table, names: usize) {
     for (i, column) in table.column_iter_mut().enumerate() {
         if i >= names {
             column.set_cell_alignment(CellAlignment::Right);

@@ -33,6 +33,7 @@ mod contents;
 mod copy;
 mod cursor;
 mod execute;
+pub mod expr;
 mod kernel;
 mod layout;
 mod named;
