@@ -107,6 +107,7 @@ pub fn run(args: &TypesArgs) -> Result<()> {
         .tempdir()
         .context("cannot create a directory for sockets (see TMPDIR)")?;
     let cores = machine::cores();
+    let machine = Machine::here();
     machine::pin(&cores, 0);
     let mut peers = Vec::new();
     for peer in &args.peers {
@@ -118,7 +119,7 @@ pub fn run(args: &TypesArgs) -> Result<()> {
             start(name, command, directory.path(), cores[0])?,
         ));
     }
-    let found = compare(args, &mut peers)?;
+    let found = compare(args, machine, &mut peers)?;
     drop(peers);
     write(&found, &args.output)
 }
@@ -313,8 +314,11 @@ struct Entry {
     timings: Vec<f64>,
 }
 
-fn compare(args: &TypesArgs, peers: &mut [(String, Contestant)]) -> Result<Found> {
-    let machine = Machine::here();
+fn compare(
+    args: &TypesArgs,
+    machine: Machine,
+    peers: &mut [(String, Contestant)],
+) -> Result<Found> {
     let mut notes = vec![format!("libcopy {}", env!("CARGO_PKG_VERSION"))];
     notes.extend(peers.iter().map(|(_, peer)| peer.description.clone()));
     let mut cells = Vec::new();
@@ -505,7 +509,8 @@ fn entries(op: Op, peers: &[(String, Contestant)], refused: &[String], case: &Ca
     }
     for (i, (name, _)) in peers.iter().enumerate() {
         let refusal = refusal(name, case);
-        if !refused.iter().any(|r| r.starts_with(&refusal)) && !(op == Op::Copy && name == "loop") {
+        let cannot = refused.iter().any(|r| r.starts_with(&refusal));
+        if !(cannot || op == Op::Copy && name == "loop") {
             entries.push(entry(name, Some(i)));
         }
     }
@@ -716,8 +721,9 @@ fn draw(found: &Found) -> String {
     let (low, high) = ratios.fold((0.8f64, 1.25f64), |(low, high), r| {
         (low.min(r), high.max(r))
     });
-    let (low, high) = (low.log2().floor(), high.log2().ceil());
-    let place = |ratio: f64| (ratio.log2() - low) / (high - low) * panel;
+    // What is far slower than memcpy of as many bytes stands at the edge.
+    let (low, high) = (low.log2().floor().max(-4.0), high.log2().ceil());
+    let place = |ratio: f64| ((ratio.log2() - low) / (high - low)).clamp(0.0, 1.0) * panel;
     let rows = panels.first().map_or(0, |(_, lines)| lines.len());
     let width = left + (panel + 24.0) * panels.len() as f64;
     let height = top + row * rows as f64 + 56.0;

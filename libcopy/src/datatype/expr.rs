@@ -152,7 +152,7 @@ impl<'a> Parser<'a> {
                 return Err(self.unexpected("a range whose step leads to its end"));
             }
             let step = i128::from(step);
-            ((span + step - step.signum()) / step, i128::from(step))
+            ((span + step - step.signum()) / step, step)
         } else {
             (1, 0)
         };
