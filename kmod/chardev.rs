@@ -116,15 +116,37 @@ impl Handle {
         Ok(new)
     }
 
-    /// Puts the file into the domain that `find` returns, already counted as a file of it.
+    /// Puts the file into the domain that `find` returns, already counted as a file of it, with the
+    /// calling process as its first member.
     fn enter(&self, find: impl FnOnce() -> Result<Arc<Domain>>) -> Result<&Arc<Domain>> {
-        let members = self.members.lock();
         if self.domain.as_ref().is_some() {
             return Err(errno::eisconn());
         }
+        let mm = current_mm()?;
         let domain = find()?;
-        self.domain.populate(domain);
-        drop(members);
+        // What can be interrupted comes first: an error leaves the file as it was.
+        let entered = Member::new(mm, &domain, &self.events).and_then(|member| {
+            let mut members = self.members.lock();
+            let room = if self.domain.as_ref().is_some() {
+                Err(errno::eisconn())
+            } else {
+                members.reserve(1, GFP_KERNEL_ACCOUNT).map_err(Error::from)
+            };
+            if let Err(error) = room {
+                drop(members);
+                member.depart();
+                return Err(error);
+            }
+            self.domain.populate(domain.clone());
+            let _ = members.push_within_capacity(member.clone());
+            drop(members);
+            self.first.populate(member);
+            Ok(())
+        });
+        if let Err(error) = entered {
+            domain.file_released();
+            return Err(error);
+        }
         self.domain()
     }
 }
@@ -304,7 +326,6 @@ impl Handle {
         // A domain cannot be taken back from its file, so first see whether its key can be told.
         arg.write(&args)?;
         args.key = self.enter(Domain::create)?.key();
-        self.member(current_mm()?)?;
         arg.write(&args)
     }
 
@@ -327,7 +348,6 @@ impl Handle {
             }
             _ => return Err(EINVAL),
         }
-        self.member(current_mm()?)?;
         Ok(())
     }
 
