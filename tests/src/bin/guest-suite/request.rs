@@ -33,7 +33,10 @@ const PARAMETER: &str = "/sys/module/libcopy/parameters/engine";
 struct Chosen(String);
 
 impl Drop for Chosen {
+    // Gives channels back, so that other clients of dmaengine find them.
     fn drop(&mut self) {
+        let _ = fs::write(PARAMETER, "off");
+        let _ = Device::open().and_then(|device| device.info());
         let _ = fs::write(PARAMETER, &self.0);
     }
 }
