@@ -1291,6 +1291,8 @@ fn device_taken_away(context: &Context) -> Outcome {
         for name in &devices {
             fs::write(format!("{driver}/unbind"), name)?;
         }
+        // Channels that were never used are found gone by whoever looks.
+        device.info()?;
         check_err!(
             device.submit((pair.source, 0), (pair.destination, 0), 8),
             ENODEV
