@@ -35,6 +35,8 @@ pub(super) struct Inner {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     size: i64,
+    /// Bytes in the external32 representation; no basic element has more there than in memory.
+    external: i64,
     lb: i64,
     ub: i64,
     /// Whether a resized type within pins the bound (MPI's `lb_marker`, `ub_marker`).
@@ -65,6 +67,7 @@ fn narrow(what: &'static str, value: i128, how: impl FnOnce() -> String) -> Resu
 /// Collects the blocks of a new type.
 struct Gathered {
     size: i128,
+    external: i128,
     lb: Option<i128>,
     ub: Option<i128>,
     marked_lb: Option<i128>,
@@ -86,6 +89,7 @@ impl Gathered {
     fn new() -> Self {
         Gathered {
             size: 0,
+            external: 0,
             lb: None,
             ub: None,
             marked_lb: None,
@@ -102,6 +106,7 @@ impl Gathered {
             return;
         }
         self.size += copies * i128::from(child.size);
+        self.external += copies * i128::from(child.external);
         let (lb, ub) = (low + i128::from(child.lb), high + i128::from(child.ub));
         if child.lb_marked {
             lower(&mut self.marked_lb, lb);
@@ -134,6 +139,7 @@ impl Gathered {
         narrow("the true extent of the new type", true_ub - true_lb, &how)?;
         Ok(Facts {
             size: narrow("the size of the new type", self.size, &how)?,
+            external: narrow("the size of the new type", self.external, &how)?,
             lb: narrow("the lower bound of the new type", lb, &how)?,
             ub: narrow("the upper bound of the new type", ub, &how)?,
             lb_marked: self.marked_lb.is_some(),
@@ -194,6 +200,7 @@ impl Datatype {
                 .map(|&named| {
                     let facts = Facts {
                         size: i64::from(named.size()),
+                        external: i64::from(named.external_size()),
                         lb: 0,
                         ub: i64::from(named.extent()),
                         lb_marked: false,
@@ -690,6 +697,10 @@ impl Datatype {
     /// Bytes of data.
     pub fn size(&self) -> u64 {
         self.0.facts.size as u64
+    }
+
+    pub(super) fn external_bytes(&self) -> u64 {
+        self.0.facts.external as u64
     }
 
     /// Distance in bytes from one of these to the next in an array; may be negative.

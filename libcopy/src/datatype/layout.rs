@@ -61,6 +61,18 @@ impl Layout {
         &self.form
     }
 
+    pub(super) fn shared_form(&self) -> Arc<Form> {
+        self.form.clone()
+    }
+
+    /// The same layout with an equal form.
+    pub(super) fn with_form(&self, form: Arc<Form>) -> Layout {
+        Layout {
+            form,
+            signature: self.signature,
+        }
+    }
+
     /// Bytes of data: the length of the packed stream.
     pub fn size(&self) -> u64 {
         self.form.size()

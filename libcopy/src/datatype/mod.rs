@@ -27,22 +27,27 @@
 //! Packed bytes are in type-map order, always: those of the first basic element first, and so on,
 //! however the layout is traversed inside.
 
+mod cache;
 pub mod canonical;
 mod construct;
 mod contents;
 mod copy;
 mod cursor;
+mod elements;
 mod execute;
 pub mod expr;
+mod external32;
 mod kernel;
 mod layout;
 mod named;
 mod parallel;
 mod signature;
 
+pub use cache::{CacheStats, LayoutCache};
 pub use construct::Datatype;
 pub use contents::{Combiner, Contents, Distribution, Envelope, Order};
 pub use cursor::{Checkpoints, Cursor};
+pub use elements::Elements;
 pub use layout::{Layout, Segment, Segments};
 pub use named::{Class, Element, Named};
 pub use signature::Signature;

@@ -5,11 +5,12 @@
 //! `PROPTEST_CASES=10000000 cargo test --release -p libcopy --test datatype -- random` is the long
 //! run; the default is short.
 
+mod equal;
 mod generate;
 mod oracle;
 
 use generate::{Choices, build, tree};
-use libcopy::datatype::{Checkpoints, Datatype, Layout, Named, Segment};
+use libcopy::datatype::{Checkpoints, Datatype, Elements, Layout, Named, Segment};
 use oracle::Map;
 use proptest::prelude::*;
 
@@ -94,6 +95,11 @@ fn facts(case: &Case) -> Result<(), TestCaseError> {
     prop_assert_eq!(datatype.true_upper_bound(), high);
     prop_assert_eq!(datatype.signature().elements() as usize, one.entries.len());
     prop_assert_eq!(case.layout.size() as usize, case.bytes.len());
+    let elements: Vec<(i64, i64)> = Elements::new(datatype, 1)
+        .unwrap()
+        .map(|(e, at)| (at, e.size.into()))
+        .collect();
+    prop_assert_eq!(&elements, &one.entries);
     let (low, high) = match (case.bytes.iter().min(), case.bytes.iter().max()) {
         (Some(low), Some(high)) => (*low, high + 1),
         _ => (0, 0),

@@ -78,7 +78,16 @@ unsafe fn by_len<const PACK: bool, N: Number>(
     /// As for [`scattered`].
     unsafe fn packing<const LEN: usize, N: Number>(user: *mut u8, list: &[N], packed: *mut u8) {
         let mut packed = packed;
-        for &offset in list {
+        let (fours, rest) = list.split_at(list.len() / 4 * 4);
+        for four in fours.chunks_exact(4) {
+            for (i, &offset) in four.iter().enumerate() {
+                let packed = packed.wrapping_add(i * LEN);
+                // SAFETY: the caller's promise.
+                unsafe { fixed::<true, LEN>(user.wrapping_offset(offset.get()), packed) };
+            }
+            packed = packed.wrapping_add(4 * LEN);
+        }
+        for &offset in rest {
             // SAFETY: the caller's promise.
             unsafe { fixed::<true, LEN>(user.wrapping_offset(offset.get()), packed) };
             packed = packed.wrapping_add(LEN);
@@ -89,7 +98,16 @@ unsafe fn by_len<const PACK: bool, N: Number>(
     /// As for [`scattered`].
     unsafe fn unpacking<const LEN: usize, N: Number>(user: *mut u8, list: &[N], packed: *mut u8) {
         let mut packed = packed;
-        for &offset in list {
+        let (fours, rest) = list.split_at(list.len() / 4 * 4);
+        for four in fours.chunks_exact(4) {
+            for (i, &offset) in four.iter().enumerate() {
+                let packed = packed.wrapping_add(i * LEN);
+                // SAFETY: the caller's promise.
+                unsafe { fixed::<false, LEN>(user.wrapping_offset(offset.get()), packed) };
+            }
+            packed = packed.wrapping_add(4 * LEN);
+        }
+        for &offset in rest {
             // SAFETY: the caller's promise.
             unsafe { fixed::<false, LEN>(user.wrapping_offset(offset.get()), packed) };
             packed = packed.wrapping_add(LEN);

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The type map, one basic element after the other.
+
+use super::construct::{Datatype, fastest_first};
+use super::contents::Contents;
+use super::named::Element;
+use crate::Result;
+
+/// Iterator over the basic elements of a type and their offsets, in type-map order: what a
+/// conversion needs, which must know what the bytes mean. To move bytes, use [`super::Layout`].
+#[derive(Debug)]
+pub struct Elements {
+    stack: Vec<Frame>,
+}
+
+/// A type within the walk.
+#[derive(Debug)]
+struct Frame {
+    datatype: Datatype,
+    base: i64,
+    /// The child, or basic element, that is next: of a block, and which block.
+    within: u64,
+    block: u64,
+}
+
+impl Elements {
+    /// The elements of `count` of a type.
+    ///
+    /// # Errors
+    ///
+    /// A size or bounds that do not fit into 64 bits.
+    pub fn new(datatype: &Datatype, count: u64) -> Result<Elements> {
+        let mut elements = Elements { stack: Vec::new() };
+        elements.enter(&datatype.contiguous(count)?, 0);
+        Ok(elements)
+    }
+
+    fn enter(&mut self, datatype: &Datatype, base: i64) {
+        if datatype.size() > 0 {
+            self.stack.push(Frame {
+                datatype: datatype.essence().clone(),
+                base,
+                within: 0,
+                block: 0,
+            });
+        }
+    }
+}
+
+impl Frame {
+    /// The next child and its offset, for everything but named types.
+    fn next(&mut self) -> Option<(Datatype, i64)> {
+        let datatype = self.datatype.clone();
+        loop {
+            let (length, start, child) = block(datatype.contents(), self.block)?;
+            // Children without data may be many.
+            if self.within < length && child.size() > 0 {
+                let step = (self.within as i64).wrapping_mul(child.extent());
+                self.within += 1;
+                let at = self.base.wrapping_add(start).wrapping_add(step);
+                return Some((child.clone(), at));
+            }
+            self.within = 0;
+            self.block += 1;
+        }
+    }
+}
+
+/// Block `i` of a type: how many children, where, which. `None` behind the last.
+fn block(contents: &Contents, i: u64) -> Option<(u64, i64, &Datatype)> {
+    let times = |n: i64, unit: i64| n.wrapping_mul(unit);
+    let index = i as usize;
+    match contents {
+        Contents::Contiguous { count, child } => (i == 0).then_some((*count, 0, child)),
+        Contents::Vector {
+            count,
+            blocklength,
+            stride,
+            child,
+        } => {
+            let at = times(times(i as i64, *stride), child.extent());
+            (i < *count).then_some((*blocklength, at, child))
+        }
+        Contents::Hvector {
+            count,
+            blocklength,
+            stride,
+            child,
+        } => (i < *count).then_some((*blocklength, times(i as i64, *stride), child)),
+        Contents::Indexed {
+            blocklengths,
+            displacements,
+            child,
+        } => {
+            let at = times(*displacements.get(index)?, child.extent());
+            Some((blocklengths[index], at, child))
+        }
+        Contents::Hindexed {
+            blocklengths,
+            displacements,
+            child,
+        } => Some((*blocklengths.get(index)?, displacements[index], child)),
+        Contents::IndexedBlock {
+            blocklength,
+            displacements,
+            child,
+        } => {
+            let at = times(*displacements.get(index)?, child.extent());
+            Some((*blocklength, at, child))
+        }
+        Contents::HindexedBlock {
+            blocklength,
+            displacements,
+            child,
+        } => Some((*blocklength, *displacements.get(index)?, child)),
+        Contents::Struct {
+            blocklengths,
+            displacements,
+            children,
+        } => Some((
+            *blocklengths.get(index)?,
+            displacements[index],
+            &children[index],
+        )),
+        Contents::Subarray {
+            sizes,
+            subsizes,
+            starts,
+            order,
+            child,
+        } => {
+            // Rows along the fastest dimension are the blocks.
+            let mut stride = child.extent();
+            let (mut at, mut rest, mut row) = (0i64, i, None);
+            for d in fastest_first(sizes.len(), *order) {
+                let index = match row {
+                    None => {
+                        row = Some(subsizes[d]);
+                        0
+                    }
+                    Some(_) => {
+                        let index = rest % subsizes[d];
+                        rest /= subsizes[d];
+                        index
+                    }
+                };
+                at = at.wrapping_add(times((starts[d] + index) as i64, stride));
+                stride = times(stride, sizes[d] as i64);
+            }
+            (rest == 0).then_some((row?, at, child))
+        }
+        // `essence` took these away; a named type has no children.
+        Contents::Named(_)
+        | Contents::Dup { .. }
+        | Contents::Resized { .. }
+        | Contents::Darray { .. } => None,
+    }
+}
+
+impl Iterator for Elements {
+    type Item = (Element, i64);
+
+    fn next(&mut self) -> Option<(Element, i64)> {
+        loop {
+            let frame = self.stack.last_mut()?;
+            if let Contents::Named(named) = frame.datatype.contents() {
+                if let Some(element) = named.elements().get(frame.within as usize) {
+                    frame.within += 1;
+                    return Some((*element, frame.base + i64::from(element.offset)));
+                }
+                self.stack.pop();
+                continue;
+            }
+            match frame.next() {
+                Some((child, base)) => self.enter(&child, base),
+                None => {
+                    self.stack.pop();
+                }
+            }
+        }
+    }
+}

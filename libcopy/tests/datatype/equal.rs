@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Equal layouts, described in different ways, have the same canonical form; and what a form may
+//! cost.
+
+use libcopy::datatype::{Datatype, Layout, Named, Order};
+use proptest::prelude::*;
+
+/// A box in an array of `int`s: per dimension, the slowest first, size, subsize and start.
+fn descriptions(dims: [(u64, u64, u64); 3]) -> Vec<Datatype> {
+    let int = Datatype::named(Named::Int);
+    let sizes = dims.map(|d| d.0);
+    let subsizes = dims.map(|d| d.1);
+    let starts = dims.map(|d| d.2);
+    let row = 4 * sizes[2] as i64;
+    let plane = row * sizes[1] as i64;
+    let origin = starts[0] as i64 * plane + starts[1] as i64 * row + 4 * starts[2] as i64;
+    let at = |datatype: &Datatype| datatype.hindexed(&[1], &[origin]).unwrap();
+    let reversed = |mut list: [u64; 3]| {
+        list.reverse();
+        list
+    };
+    let line = int.contiguous(subsizes[2]).unwrap();
+    let mut elements = Vec::new();
+    let mut rows = Vec::new();
+    for i in 0..subsizes[0] as i64 {
+        for j in 0..subsizes[1] as i64 {
+            rows.push(origin + i * plane + j * row);
+            elements.extend((0..subsizes[2] as i64).map(|k| (rows[rows.len() - 1] + 4 * k) / 4));
+        }
+    }
+    let planes: Vec<i64> = (0..subsizes[0] as i64)
+        .map(|i| origin + i * plane)
+        .collect();
+    let face = line.hvector(subsizes[1], 1, row).unwrap();
+    let lengths = vec![subsizes[2]; rows.len()];
+    vec![
+        int.subarray(&sizes, &subsizes, &starts, Order::C).unwrap(),
+        int.subarray(
+            &reversed(sizes),
+            &reversed(subsizes),
+            &reversed(starts),
+            Order::Fortran,
+        )
+        .unwrap(),
+        at(&face.hvector(subsizes[0], 1, plane).unwrap()),
+        at(&face
+            .resized(-5, plane)
+            .unwrap()
+            .contiguous(subsizes[0])
+            .unwrap()
+            .dup()),
+        int.hindexed(&lengths, &rows).unwrap(),
+        line.hindexed_block(1, &rows).unwrap(),
+        int.indexed_block(1, &elements).unwrap(),
+        Datatype::structure(
+            &vec![1; planes.len()],
+            &planes,
+            &vec![face.clone(); planes.len()],
+        )
+        .unwrap(),
+        Datatype::structure(&lengths, &rows, &vec![int.clone(); rows.len()]).unwrap(),
+        // Each plane described on its own, so that no two are the same handle.
+        Datatype::structure(
+            &vec![1; planes.len()],
+            &planes,
+            &planes
+                .iter()
+                .map(|_| {
+                    int.vector(subsizes[1], subsizes[2], sizes[2] as i64)
+                        .unwrap()
+                })
+                .collect::<Vec<_>>(),
+        )
+        .unwrap(),
+    ]
+}
+
+fn dimension() -> impl Strategy<Value = (u64, u64, u64)> {
+    (1u64..9, 0u64..4, 0u64..4)
+        .prop_map(|(subsize, start, rest)| (subsize + start + rest, subsize, start))
+}
+
+proptest! {
+    #[test]
+    fn a_box_has_one_form(dims in [dimension(), dimension(), dimension()]) {
+        let all = descriptions(dims);
+        for other in &all[1..] {
+            prop_assert_eq!(other.commit(), all[0].commit(), "{:?}", other);
+        }
+    }
+
+    /// Large lists take a short cut; a struct with a member per block does not.
+    #[test]
+    fn the_short_cut_for_large_lists_leads_to_the_same_form(
+        steps in prop::collection::vec((0u64..4, 0i64..3), 256..600),
+        shuffle in any::<bool>(),
+        period in 1usize..5,
+    ) {
+        let double = Datatype::named(Named::Double);
+        let mut blocks = Vec::new();
+        let mut at = 0;
+        for _ in 0..period.saturating_sub(2).max(1) {
+            for &(length, gap) in &steps {
+                blocks.push((length, at));
+                at += length as i64 + gap;
+            }
+        }
+        if shuffle {
+            let n = blocks.len();
+            for i in 0..n {
+                blocks.swap(i, (i * 7919 + 13) % n);
+            }
+        }
+        let (lengths, places): (Vec<u64>, Vec<i64>) = blocks.into_iter().unzip();
+        let short = double.indexed(&lengths, &places).unwrap();
+        let bytes: Vec<i64> = places.iter().map(|p| 8 * p).collect();
+        let children = vec![double.clone(); places.len()];
+        let long = Datatype::structure(&lengths, &bytes, &children).unwrap();
+        prop_assert_eq!(short.commit(), long.commit());
+        let memory: Vec<u8> = (0..8 * at as usize).map(|i| (i * 31 / 8 + i) as u8).collect();
+        let layout = Layout::new(&short, 1).unwrap();
+        let mut packed = vec![0; layout.size() as usize];
+        layout.pack(&memory, 0, &mut packed).unwrap();
+        let mut expected = Vec::new();
+        for (&length, &place) in lengths.iter().zip(&bytes) {
+            expected.extend(&memory[place as usize..place as usize + 8 * length as usize]);
+        }
+        prop_assert_eq!(&packed, &expected);
+        let mut back = vec![0; memory.len()];
+        layout.unpack(&packed, &mut back, 0).unwrap();
+        let mut again = vec![0; packed.len()];
+        layout.pack(&back, 0, &mut again).unwrap();
+        prop_assert_eq!(&again, &packed);
+    }
+}
+
+#[test]
+fn depth_costs_no_stack() {
+    let byte = Datatype::named(Named::Byte);
+    let mut nested = byte.clone();
+    for _ in 0..100_000 {
+        nested = Datatype::structure(&[1, 1], &[0, 2], &[byte.clone(), nested]).unwrap();
+    }
+    assert_eq!(nested.size(), 100_001);
+    // Every other byte: one stream, however deep the description.
+    assert_eq!(nested.commit().nodes().len(), 2);
+    let mut wrapped = byte;
+    for _ in 0..100_000 {
+        wrapped = wrapped.contiguous(1).unwrap().dup();
+    }
+    assert_eq!(wrapped.commit().nodes().len(), 1);
+}
+
+#[test]
+fn millions_of_segments_take_a_few_words() {
+    let byte = Datatype::named(Named::Byte);
+    let sizes = [1024, 4096, 2048];
+    let part = byte
+        .subarray(&sizes, &[1000, 3000, 1000], &[0, 0, 0], Order::C)
+        .unwrap();
+    assert_eq!(part.commit().segments(), 3_000_000);
+    assert!(part.commit().memory() < 1024, "{}", part.commit().memory());
+}
+
+#[test]
+fn sharing_a_type_does_not_multiply_it() {
+    // 2^40 bytes of data, 40 descriptions.
+    let mut datatype = Datatype::named(Named::Byte);
+    for i in 0..40 {
+        let far = 3i64 << i;
+        datatype = Datatype::structure(&[1, 1], &[0, far], &[datatype.clone(), datatype]).unwrap();
+    }
+    assert_eq!(datatype.size(), 1 << 40);
+    assert!(datatype.commit().memory() < 1 << 16);
+}
+
+#[test]
+fn overflow_is_an_error_that_names_the_values() {
+    let double = Datatype::named(Named::Double);
+    let large = double.contiguous(1 << 59).unwrap();
+    for error in [
+        large.contiguous(4).unwrap_err(),
+        double.vector(2, 1, i64::MAX).unwrap_err(),
+        double.hindexed(&[1, 1], &[i64::MIN, i64::MAX]).unwrap_err(),
+        double.resized(i64::MAX, 1).unwrap_err(),
+        double
+            .subarray(&[1 << 40, 1 << 40], &[1, 1], &[0, 0], Order::C)
+            .unwrap_err(),
+    ] {
+        assert!(
+            error.to_string().chars().any(|c| c.is_ascii_digit()),
+            "{error}"
+        );
+    }
+    assert!(double.indexed(&[1, 2], &[0]).is_err());
+    assert!(double.subarray(&[4], &[3], &[2], Order::C).is_err());
+    assert!(double.darray(4, 4, &[9], &[], &[4], Order::C).is_err());
+}
