@@ -96,11 +96,7 @@ impl<B: core::ops::Deref<Target = [Word]>> Fragments<B> {
 
     fn start(&self, fragment: u64) -> u64 {
         let end = (fragment * self.size).saturating_sub(self.phase);
-        if end < self.length {
-            end
-        } else {
-            self.length
-        }
+        u64::min(end, self.length)
     }
 
     /// Offset and length of `many` fragments from `first` on, in bytes.

@@ -112,8 +112,10 @@ fn dead(context: &Context, device: &Device, id: u32) -> Outcome {
     for (name, errno) in every_use(device, id)? {
         check_eq!(errno, Errno::EOWNERDEAD, "{name}");
     }
-    check_err!(device.region_info(id), EOWNERDEAD);
-    Ok(())
+    // It is dead at once, and taken away soon.
+    soon(context, || {
+        matches!(device.region_info(id), Err(Errno::EOWNERDEAD))
+    })
 }
 
 fn owner_killed(context: &Context) -> Outcome {

@@ -366,7 +366,8 @@ fn racing_unmaps(context: &Context) -> Outcome {
                         let _ = space.protect(start * PAGE, len, RW);
                     }
                     3 => {
-                        let _ = space.unmap(start * PAGE, len);
+                        // Not a hole: the other thread's next mapping might settle there.
+                        let _ = space.protect(start * PAGE, len, libc::PROT_NONE);
                         let _ = space.replace(start * PAGE, len);
                     }
                     _ => std::thread::yield_now(),
