@@ -106,6 +106,8 @@ impl Waiter {
         if same || record.sequence.load(Ordering::Relaxed) != sequence {
             return Ok(());
         }
+        // A rank that was told of a death may have gone on to another call; that is not the reason.
+        self.verdict()?;
         Err(self.mismatch(rank, theirs, mine))
     }
 
@@ -246,6 +248,42 @@ impl Waiter {
         }
         for rank in 0..self.size {
             self.segment.block(rank).bell.ring();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Team, TeamKey};
+
+    fn pair() -> [Team; 2] {
+        let key = TeamKey::random().unwrap();
+        let other = std::thread::spawn(move || Team::join(&key, 1, 2).unwrap());
+        [Team::join(&key, 0, 2).unwrap(), other.join().unwrap()]
+    }
+
+    #[test]
+    fn a_call_after_a_death_is_not_taken_for_a_disagreement() {
+        for died in [false, true] {
+            let teams = pair();
+            let [a, b] = [&teams[0].mailbox.waiter, &teams[1].mailbox.waiter];
+            let next = teams[0].mailbox.sequence + 1;
+            let call = |op| Call {
+                op,
+                root: 0,
+                len: 0,
+            };
+            b.enter(next, call(Op::Scatter));
+            if died {
+                a.break_team(Error::PeerDied { rank: 7 });
+            }
+            a.enter(next, call(Op::Barrier));
+            let error = b.compare(0).unwrap_err();
+            match died {
+                true => assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}"),
+                false => assert!(matches!(error, Error::Mismatch { rank: 0, .. }), "{error}"),
+            }
         }
     }
 }
