@@ -5,6 +5,10 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// One list of commands at a time: each may build, and so replace what another one is running.
+static BUILDS: Mutex<()> = Mutex::new(());
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -39,6 +43,7 @@ fn run(commands: &str) -> String {
     if !built.ends_with("release") {
         commands = commands.replace(" --release", "");
     }
+    let _alone = BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
     let output = Command::new("sh")
         .args(["-euc", &commands])
         .current_dir(ROOT)

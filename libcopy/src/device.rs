@@ -960,13 +960,7 @@ impl Attachment {
 
     /// Copies bytes out of the region.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
-        if self.rights == Rights::Write {
-            return Err(Error::argument(
-                "access to an attachment",
-                "read",
-                "write, as attached",
-            ));
-        }
+        self.permit(Rights::Write, "read", "write, as attached")?;
         self.check(offset, bytes.len())?;
         // SAFETY: the range was checked, and `bytes` cannot overlap a mapping that only raw
         // pointers lead to.
@@ -979,18 +973,20 @@ impl Attachment {
 
     /// Copies bytes into the region.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-        if self.rights == Rights::Read {
-            return Err(Error::argument(
-                "access to an attachment",
-                "write",
-                "read, as attached",
-            ));
-        }
+        self.permit(Rights::Read, "write", "read, as attached")?;
         self.check(offset, bytes.len())?;
         // SAFETY: as in `read`, and the mapping is writable.
         unsafe {
             let to = self.as_ptr().add(offset);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+        Ok(())
+    }
+
+    /// Refuses `access` if the attachment is for `other` alone.
+    fn permit(&self, other: Rights, access: &str, allowed: &str) -> Result<()> {
+        if self.rights == other {
+            return Err(Error::argument("access to an attachment", access, allowed));
         }
         Ok(())
     }

@@ -185,13 +185,7 @@ fn pieces_with_gaps(_: &Context) -> Outcome {
         let id = device.publish(pieces, RIGHT_READ)?.id;
         check_err!(device.attach(id, RIGHT_READ), EOPNOTSUPP, "{pieces:?}");
         let offset = u64::from(id) << ATTACH_SHIFT;
-        let got = Map::new(
-            PAGE,
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            Some(device.as_fd()),
-            offset,
-        );
+        let got = device.view(PAGE, offset);
         check!(got.is_err(), "mmap of {pieces:?} works");
     }
     Ok(())
@@ -203,13 +197,7 @@ fn beyond_the_end(_: &Context) -> Outcome {
     let id = device.publish(&[map.part(10, 2 * PAGE)], RIGHT_READ)?.id;
     let mmap = |len, at: usize| {
         let offset = (u64::from(id) << ATTACH_SHIFT) + at as u64;
-        Map::new(
-            len,
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            Some(device.as_fd()),
-            offset,
-        )
+        device.view(len, offset)
     };
     // Three pages are touched, a fourth is not there.
     check!(mmap(3 * PAGE, 0)?.read(10, 2 * PAGE) == map.read(10, 2 * PAGE));
@@ -227,13 +215,7 @@ fn beyond_the_end(_: &Context) -> Outcome {
     // Ids that no region has.
     for id in [id + 1, MAX_REGION_ID] {
         let offset = u64::from(id) << ATTACH_SHIFT;
-        let got = Map::new(
-            PAGE,
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            Some(device.as_fd()),
-            offset,
-        );
+        let got = device.view(PAGE, offset);
         check_err!(got.map(drop), ENOENT);
     }
     check_err!(device.attach(id + 1, RIGHT_READ), ENOENT);
@@ -504,16 +486,7 @@ fn in_domain_only(_: &Context) -> Outcome {
     let (other, _) = Device::domain()?;
     let lone = Device::open()?;
     let offset = u64::from(id) << ATTACH_SHIFT;
-    let mmap = |device: &Device, offset| {
-        Map::new(
-            PAGE,
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            Some(device.as_fd()),
-            offset,
-        )
-        .map(drop)
-    };
+    let mmap = |device: &Device, offset| device.view(PAGE, offset).map(drop);
     check_err!(mmap(&other, offset), ENOENT);
     check_err!(mmap(&lone, offset), ENOTCONN);
     check_err!(mmap(&lone, 0), ENOTCONN);
@@ -641,13 +614,7 @@ fn zero_length(_: &Context) -> Outcome {
     let id = device.publish(&[Piece { base: 0, len: 0 }], RIGHT_READ)?.id;
     if let Ok(where_) = device.attach(id, RIGHT_READ) {
         check_eq!(where_.map_length, 0);
-        let got = Map::new(
-            PAGE,
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            Some(device.as_fd()),
-            where_.map_offset,
-        );
+        let got = device.view(PAGE, where_.map_offset);
         check_err!(got.map(drop), EINVAL);
     }
     Ok(())

@@ -3,6 +3,7 @@
 //! Copies between a region and the caller's memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -451,6 +452,21 @@ impl Long {
         rest
     }
 
+    /// Starts a copy of everything in a thread of its own; returns once that thread runs.
+    fn begin<'scope>(
+        &'scope self,
+        device: &'scope Device,
+        scope: &'scope std::thread::Scope<'scope, '_>,
+    ) -> std::thread::ScopedJoinHandle<'scope, Result<u64, Errno>> {
+        let (running, runs) = mpsc::channel();
+        let copying = scope.spawn(move || {
+            let _ = running.send(());
+            self.copy(device, 0)
+        });
+        let _ = runs.recv();
+        copying
+    }
+
     /// One copy from byte `done` on.
     pub fn copy(&self, device: &Device, done: u64) -> Result<u64, Errno> {
         device.copy(
@@ -503,13 +519,7 @@ fn killed_half_way(context: &Context) -> Outcome {
         })?;
         board.await_at_least(0, 1)?;
         std::thread::sleep(Duration::from_millis(delay));
-        let start = Instant::now();
-        child.kill()?;
-        check!(
-            start.elapsed() < context.second(),
-            "SIGKILL took {:?}",
-            start.elapsed()
-        );
+        child.kill_at_once(context)?;
     }
     check_eq!(device.fetch(long.id, 100)?, long.source.read(0, 100));
     Ok(())
@@ -592,15 +602,8 @@ fn small_copy_beside_large_one(_: &Context) -> Outcome {
 fn destroyed_half_way(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let long = Long::lasting(&device, Duration::from_millis(400))?;
-    let started = AtomicBool::new(false);
     std::thread::scope(|scope| -> Outcome {
-        let copying = scope.spawn(|| {
-            started.store(true, Ordering::Release);
-            long.copy(&device, 0)
-        });
-        while !started.load(Ordering::Acquire) {
-            std::hint::spin_loop();
-        }
+        let copying = long.begin(&device, scope);
         std::thread::sleep(Duration::from_millis(20));
         device.unpin(long.id)?;
         check_err!(long.copy(&device, 0), ENOENT);
@@ -620,15 +623,8 @@ fn destroyed_half_way(_: &Context) -> Outcome {
 fn caller_unmaps_half_way(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let long = Long::lasting(&device, Duration::from_millis(200))?;
-    let started = AtomicBool::new(false);
     std::thread::scope(|scope| -> Outcome {
-        let copying = scope.spawn(|| {
-            started.store(true, Ordering::Release);
-            long.copy(&device, 0)
-        });
-        while !started.load(Ordering::Acquire) {
-            std::hint::spin_loop();
-        }
+        let copying = long.begin(&device, scope);
         std::thread::sleep(Duration::from_millis(10));
         long.target.unmap(8 * PAGE, PAGE)?;
         match copying

@@ -308,6 +308,12 @@ impl Device {
         )
     }
 
+    /// `mmap` of the device, for reading, shared.
+    pub fn view(&self, len: usize, offset: u64) -> Answer<Map> {
+        let shared = libc::MAP_SHARED;
+        Map::new(len, libc::PROT_READ, shared, Some(self.as_fd()), offset)
+    }
+
     /// Attaches and maps; returns where the first byte of the region is in the mapping.
     pub fn map(&self, id: u32, access: u32) -> Answer<(Map, usize)> {
         let where_ = self.attach(id, access)?;

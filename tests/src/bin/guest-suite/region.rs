@@ -245,6 +245,71 @@ pub fn random_cut(rng: &mut Rng, map: &Map, count: usize, longest: usize) -> Vec
         .collect()
 }
 
+/// Pieces in ascending order that do not overlap, so that the order of writing does not matter.
+fn ascending_pieces(rng: &mut Rng, map: &Map, longest: usize) -> Vec<Piece> {
+    let (mut pieces, mut at) = (Vec::new(), rng.index(100));
+    while at < map.len() && pieces.len() < 60 {
+        let len = rng.index(longest).min(map.len() - at);
+        pieces.push(map.part(at, len));
+        at += len + rng.index(300);
+    }
+    pieces
+}
+
+/// Two regions in random pieces, and a random range of each, equally long.
+pub struct Scattered {
+    source: Map,
+    target: Map,
+    from: Vec<Piece>,
+    to: Vec<Piece>,
+    /// The region to read, and where in it.
+    pub source_at: (u32, u64),
+    /// The region to write, and where in it.
+    pub target_at: (u32, u64),
+    /// Bytes to move.
+    pub length: usize,
+    before: Vec<u8>,
+}
+
+impl Scattered {
+    /// Publishes two maps of `pages` pages in pieces of less than `longest` bytes.
+    pub fn new(device: &Device, rng: &mut Rng, pages: usize, longest: usize) -> Outcome<Self> {
+        let source = Map::filled(pages * PAGE, rng.word())?;
+        let target = Map::filled(pages * PAGE, rng.word())?;
+        let from = ascending_pieces(rng, &source, longest);
+        let to = ascending_pieces(rng, &target, longest);
+        let readable = gathered(&source, &from).len();
+        let before = gathered(&target, &to);
+        let (s, d) = (rng.index(readable + 1), rng.index(before.len() + 1));
+        Ok(Self {
+            length: rng.index((readable - s).min(before.len() - d) + 1),
+            source_at: (device.publish(&from, RIGHT_READ)?.id, s as u64),
+            target_at: (device.publish(&to, RIGHT_WRITE)?.id, d as u64),
+            source,
+            target,
+            from,
+            to,
+            before,
+        })
+    }
+
+    /// Checks every byte of the target, those around the range too, and unpins both.
+    pub fn check(self, device: &Device, seed: u64) -> Outcome {
+        let bytes = gathered(&self.source, &self.from);
+        let mut expected = self.before;
+        let (s, d) = (self.source_at.1 as usize, self.target_at.1 as usize);
+        expected[d..d + self.length].copy_from_slice(&bytes[s..s + self.length]);
+        check!(
+            gathered(&self.target, &self.to) == expected,
+            "seed {seed}, {} bytes from {s} to {d}",
+            self.length
+        );
+        device.unpin(self.source_at.0)?;
+        device.unpin(self.target_at.0)?;
+        Ok(())
+    }
+}
+
 /// What a peer must see: the pieces' bytes end to end.
 pub fn gathered(map: &Map, pieces: &[Piece]) -> Vec<u8> {
     pieces

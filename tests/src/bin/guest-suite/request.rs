@@ -14,7 +14,7 @@ use crate::death::soon;
 use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel::Stats;
-use crate::region::gathered;
+use crate::region::Scattered;
 use crate::rng::{Rng, pattern};
 use crate::sys::{self, Board, Child, Map, PAGE, in_child};
 use crate::{check, check_eq, check_err, tests};
@@ -319,44 +319,20 @@ fn random(context: &Context) -> Outcome {
     with_each(|| {
         let mut rng = context.rng();
         let (device, _) = Device::domain()?;
-        for round in 0..120 {
-            let source = Map::filled(24 * PAGE, rng.word())?;
-            let target = Map::filled(24 * PAGE, rng.word())?;
-            let mut cut = |map: &Map| {
-                let (mut pieces, mut at) = (Vec::new(), rng.index(100));
-                while at < map.len() && pieces.len() < 60 {
-                    let len = rng.index(4 * PAGE).min(map.len() - at);
-                    pieces.push(map.part(at, len));
-                    at += len + rng.index(300);
-                }
-                pieces
-            };
-            let (from, to) = (cut(&source), cut(&target));
-            let bytes = gathered(&source, &from);
-            let mut expected = gathered(&target, &to);
-            let (s, d) = (rng.index(bytes.len() + 1), rng.index(expected.len() + 1));
-            let length = rng.index((bytes.len() - s).min(expected.len() - d) + 1);
-            let a = device.publish(&from, RIGHT_READ)?.id;
-            let b = device.publish(&to, RIGHT_WRITE)?.id;
+        for _ in 0..120 {
+            let pair = Scattered::new(&device, &mut rng, 24, 4 * PAGE)?;
             let id = device
                 .submit_with(RequestSubmit {
                     fragment_pages: rng.index(5) as u32,
                     flags: if rng.one_in(4) { SUBMIT_VERIFY } else { 0 },
-                    ..request((a, s as u64), (b, d as u64), length as u64)
+                    ..request(pair.source_at, pair.target_at, pair.length as u64)
                 })?
                 .id;
             if rng.one_in(3) {
                 device.switch(id, 0).0?;
             }
             device.complete(id)?;
-            expected[d..d + length].copy_from_slice(&bytes[s..s + length]);
-            check!(
-                gathered(&target, &to) == expected,
-                "seed {}, round {round}",
-                context.seed
-            );
-            device.unpin(a)?;
-            device.unpin(b)?;
+            pair.check(&device, context.seed)?;
         }
         Ok(())
     })

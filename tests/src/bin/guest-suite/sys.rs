@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::abi::Piece;
-use crate::harness::{Outcome, Stop, guarded, parse_report, report};
+use crate::harness::{Context, Outcome, Stop, guarded, parse_report, report};
 
 /// Bytes in a page.
 pub const PAGE: usize = 4096;
@@ -439,6 +439,18 @@ impl Child {
         match wait_exit(self.pid, Duration::from_secs(60)) {
             Some(_) => Ok(()),
             None => Err(Stop::Fail(format!("process {} survives SIGKILL", self.pid))),
+        }
+    }
+
+    /// Kills it; it must be gone within a second, whatever it is doing.
+    pub fn kill_at_once(self, context: &Context) -> Outcome {
+        let start = Instant::now();
+        self.kill()?;
+        let took = start.elapsed();
+        if took < context.second() {
+            Ok(())
+        } else {
+            Err(Stop::Fail(format!("SIGKILL takes {took:?}")))
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::copy::Long;
 use crate::device::Device;
 use crate::harness::{Context, Outcome};
 use crate::kernel::Stats;
-use crate::region::gathered;
+use crate::region::Scattered;
 use crate::rng::pattern;
 use crate::sys::{self, Board, Child, Map, PAGE, in_child};
 use crate::{check, check_eq, check_err, tests};
@@ -67,37 +67,14 @@ fn between_two_others(_: &Context) -> Outcome {
 fn random(context: &Context) -> Outcome {
     let mut rng = context.rng();
     let (device, _) = Device::domain()?;
-    for round in 0..150 {
-        let source = Map::filled(16 * PAGE, rng.word())?;
-        let target = Map::filled(16 * PAGE, rng.word())?;
-        let mut cut = |map: &Map| {
-            let (mut pieces, mut at) = (Vec::new(), rng.index(100));
-            while at < map.len() && pieces.len() < 60 {
-                let len = rng.index(2 * PAGE).min(map.len() - at);
-                pieces.push(map.part(at, len));
-                at += len + rng.index(300);
-            }
-            pieces
-        };
-        let (from, to) = (cut(&source), cut(&target));
-        let bytes = gathered(&source, &from);
-        let mut expected = gathered(&target, &to);
-        let (s, d) = (rng.index(bytes.len() + 1), rng.index(expected.len() + 1));
-        let length = rng.index((bytes.len() - s).min(expected.len() - d) + 1);
-        let a = device.publish(&from, RIGHT_READ)?.id;
-        let b = device.publish(&to, RIGHT_WRITE)?.id;
+    for _ in 0..150 {
+        let pair = Scattered::new(&device, &mut rng, 16, 2 * PAGE)?;
+        let length = pair.length as u64;
         check_eq!(
-            device.transfer((a, s as u64), (b, d as u64), length as u64, 0)?,
-            length as u64
+            device.transfer(pair.source_at, pair.target_at, length, 0)?,
+            length
         );
-        expected[d..d + length].copy_from_slice(&bytes[s..s + length]);
-        check!(
-            gathered(&target, &to) == expected,
-            "seed {}, round {round}",
-            context.seed
-        );
-        device.unpin(a)?;
-        device.unpin(b)?;
+        pair.check(&device, context.seed)?;
     }
     Ok(())
 }

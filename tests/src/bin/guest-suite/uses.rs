@@ -3,6 +3,7 @@
 //! Expected uses: counted down by copies and by hand, waited for, polled for.
 
 use std::os::fd::AsFd;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -393,13 +394,7 @@ fn killed_while_waiting(context: &Context) -> Outcome {
     board.await_at_least(0, 1)?;
     std::thread::sleep(Duration::from_millis(50));
     check_eq!(board.get(1), 0, "it did not wait");
-    let start = Instant::now();
-    child.kill()?;
-    check!(
-        start.elapsed() < context.second(),
-        "SIGKILL takes {:?}",
-        start.elapsed()
-    );
+    child.kill_at_once(context)?;
     Ok(())
 }
 
@@ -421,6 +416,20 @@ fn destroyed_while_waiting(context: &Context) -> Outcome {
         );
         Ok(())
     })
+}
+
+/// Kills a member; whoever waits must be told within a second.
+fn kill_and_hear<T>(
+    context: &Context,
+    member: Child,
+    waiting: ScopedJoinHandle<'_, T>,
+) -> Outcome<T> {
+    let start = Instant::now();
+    member.kill()?;
+    let heard = waiting.join().map_err(|_| "panic".to_owned())?;
+    let took = start.elapsed();
+    check!(took < context.second(), "told after {took:?}");
+    Ok(heard)
 }
 
 /// A member in a process of its own, until it is killed or told to leave.
@@ -447,15 +456,8 @@ fn member_dies(context: &Context) -> Outcome {
         let waiting = scope.spawn(|| device.wait(id, 0, 20_000_000_000));
         std::thread::sleep(Duration::from_millis(100));
         check!(!waiting.is_finished(), "it did not wait");
-        let start = Instant::now();
-        child.kill()?;
-        let (answer, left) = waiting.join().map_err(|_| "panic".to_owned())?;
+        let (answer, left) = kill_and_hear(context, child, waiting)?;
         check_err!(answer, ECONNRESET);
-        check!(
-            start.elapsed() < context.second(),
-            "told after {:?}",
-            start.elapsed()
-        );
         check_eq!(left.uses_left, 1);
         Ok(())
     })?;
@@ -478,17 +480,10 @@ fn inheriting_member_dies(context: &Context) -> Outcome {
     })?;
     board.await_at_least(0, 1)?;
     std::thread::scope(|scope| -> Outcome {
-        let waiting = scope.spawn(|| device.wait(id, 0, 20_000_000_000).0);
+        let waiting = scope.spawn(|| device.wait(id, 0, 20_000_000_000));
         std::thread::sleep(Duration::from_millis(100));
-        let start = Instant::now();
-        child.kill()?;
-        let answer = waiting.join().map_err(|_| "panic".to_owned())?;
+        let (answer, _) = kill_and_hear(context, child, waiting)?;
         check_err!(answer, ECONNRESET);
-        check!(
-            start.elapsed() < context.second(),
-            "told after {:?}",
-            start.elapsed()
-        );
         Ok(())
     })
 }
