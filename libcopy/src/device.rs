@@ -28,10 +28,13 @@ mod request;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::marker::PhantomData;
+use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::str::FromStr;
 use std::time::Duration;
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::error::{Error, Result};
 use crate::uapi;
@@ -772,34 +775,17 @@ impl Domain {
         {
             return Err(too_large(size));
         }
-        let mut protection = 0;
-        if rights != Rights::Write {
-            protection |= libc::PROT_READ;
-        }
-        if rights != Rights::Read {
-            // No processor we know maps memory for writing only.
-            protection |= libc::PROT_WRITE;
-        }
+        let protection = match rights {
+            Rights::Read => ProtFlags::PROT_READ,
+            Rights::Write => ProtFlags::PROT_WRITE,
+            Rights::ReadWrite => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+        };
+        let length = NonZero::new(map_length).ok_or_else(|| too_large(0))?;
+        let shared = MapFlags::MAP_SHARED;
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                map_length,
-                protection,
-                libc::MAP_SHARED,
-                self.file.as_raw_fd(),
-                offset,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(Error::last_os("mmap of a region"));
-        }
-        let Some(base) = NonNull::new(base.cast::<u8>()) else {
-            return Err(Error::Corrupt {
-                what: "address of an attachment",
-                value: 0,
-            });
-        };
+        let base = unsafe { mmap(None, length, protection, shared, &self.file, offset) }
+            .map_err(|errno| Error::system("mmap of a region", errno))?
+            .cast::<u8>();
         Ok(Attachment {
             base,
             map_length,
@@ -1006,7 +992,7 @@ impl Attachment {
 impl Drop for Attachment {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and no reference into it can exist.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.map_length) };
+        let _ = unsafe { munmap(self.base.cast(), self.map_length) };
     }
 }
 
@@ -1109,7 +1095,8 @@ unsafe fn ioctl<T>(
 ) -> Result<()> {
     loop {
         // SAFETY: the caller vouches for the argument; the descriptor is open.
-        let rc = unsafe { libc::ioctl(fd.as_raw_fd(), command as _, std::ptr::from_mut(arg)) };
+        let rc =
+            unsafe { ioctl_sys::ioctl(fd.as_raw_fd(), command.into(), std::ptr::from_mut(arg)) };
         if rc >= 0 {
             return Ok(());
         }
@@ -1174,6 +1161,12 @@ fn hint(ioctl: &str, errno: i32) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_are_what_c_makes_of_them() {
+        let c = ioctl_sys::iorw!(uapi::IOC_TYPE, 7, 24);
+        assert_eq!(u64::from(uapi::iowr(7, 24)), c as u64);
+    }
 
     #[test]
     fn keys_survive_text() {

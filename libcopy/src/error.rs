@@ -5,6 +5,8 @@
 use std::io;
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use crate::transport::TransportKind;
 
 /// What went wrong, with the value that was wrong and the way out.
@@ -168,6 +170,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// Wraps the thread's current `errno`.
+    pub(crate) fn system(what: impl Into<String>, errno: Errno) -> Self {
+        Error::System {
+            what: what.into(),
+            source: errno.into(),
+        }
+    }
+
     pub(crate) fn last_os(what: impl Into<String>) -> Self {
         Error::System {
             what: what.into(),

@@ -7,6 +7,9 @@
 use std::fs;
 use std::path::Path;
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::{Pid, SysconfVar, sysconf};
+
 /// One NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -95,9 +98,8 @@ impl Topology {
             })
             .unwrap_or_else(|| format!("{} processor", std::env::consts::ARCH));
         let kernel = text("proc/sys/kernel/osrelease");
-        // SAFETY: sysconf reads a number and has no preconditions.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        let page = usize::try_from(page).unwrap_or(4096);
+        let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+        let page = page.and_then(|n| usize::try_from(n).ok()).unwrap_or(4096);
         Topology {
             model,
             kernel,
@@ -121,36 +123,21 @@ impl Topology {
     }
 }
 
-/// The processors the calling thread may run on, as a bit set of 1024.
-pub(crate) fn affinity() -> [u64; 16] {
-    // SAFETY: an all-zero cpu_set_t is a valid, empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is writable for the size that is passed.
-    let rc = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
-    let mut bits = [0u64; 16];
-    for cpu in 0..1024.min(8 * size_of::<libc::cpu_set_t>()) {
-        // SAFETY: `cpu` is below the number of bits of the set.
-        if rc != 0 || unsafe { libc::CPU_ISSET(cpu, &set) } {
-            bits[cpu / 64] |= 1 << (cpu % 64);
-        }
-    }
-    bits
+/// The processors the calling thread may run on; all that can be named if the kernel does not say.
+pub fn affinity() -> Vec<usize> {
+    let set = sched_getaffinity(Pid::from_raw(0));
+    (0..CpuSet::count())
+        .filter(|cpu| set.is_err() || set.is_ok_and(|set| set.is_set(*cpu).unwrap_or(false)))
+        .collect()
 }
 
-/// Keeps the calling thread on the `index`-th processor of a set, counted round and round.
-pub(crate) fn pin(set: &[u64; 16], index: usize) {
-    let cpus: Vec<usize> = (0..1024)
-        .filter(|cpu| set[cpu / 64] >> (cpu % 64) & 1 == 1)
-        .collect();
-    let Some(cpu) = cpus.get(index % cpus.len().max(1)) else {
-        return;
-    };
-    // SAFETY: an all-zero set is valid; `cpu` is below its number of bits. If the call fails, the
-    // thread stays where it may be, which is slower, not wrong.
-    unsafe {
-        let mut one: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(*cpu, &mut one);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &one);
+/// Keeps the calling thread on the `index`-th processor of a set, counted round and round. Where
+/// that is forbidden, the thread stays where it may be, which is slower, not wrong.
+pub fn pin(cpus: &[usize], index: usize) {
+    let mut one = CpuSet::new();
+    if let Some(cpu) = cpus.get(index % cpus.len().max(1)) {
+        let _ = one.set(*cpu);
+        let _ = sched_setaffinity(Pid::from_raw(0), &one);
     }
 }
 
@@ -196,6 +183,6 @@ mod tests {
 
     #[test]
     fn we_may_run_somewhere() {
-        assert!(affinity().iter().any(|w| *w != 0));
+        assert!(!affinity().is_empty());
     }
 }

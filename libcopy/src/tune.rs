@@ -9,6 +9,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
 use serde::{Deserialize, Serialize};
 
 use crate::collective::Op;
@@ -119,10 +123,7 @@ const MARGIN: f64 = 1.05;
 /// processors. Forks, so call it while the process has one thread.
 pub fn measure(progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
     let topology = Topology::read();
-    let cpus = crate::topology::affinity()
-        .iter()
-        .map(|word| word.count_ones() as usize)
-        .sum();
+    let cpus = crate::topology::affinity().len();
     let mut policy = Policy::built_in(&topology).checked()?;
     let teams = [(false, 4.min(cpus)), (true, (2 * cpus).clamp(4, 16))];
     let points = (2 * Op::ALL.len() * SIZES.len() + CHUNKS.len() + 2) as f64;
@@ -233,11 +234,10 @@ fn in_a_team(ranks: usize, policy: Policy, step: &mut dyn FnMut(&str)) -> Result
     for rank in 0..ranks {
         // SAFETY: the caller was told to have one thread; the child only runs our own code and
         // leaves with _exit.
-        match unsafe { libc::fork() } {
-            -1 => return Err(Error::last_os("forking a rank to measure with")),
-            0 => {
-                // SAFETY: the call only concerns this process.
-                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+        match unsafe { fork() } {
+            Err(errno) => return Err(Error::system("forking a rank to measure with", errno)),
+            Ok(ForkResult::Child) => {
+                let _ = prctl::set_pdeathsig(Signal::SIGKILL);
                 let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     rank_measures(&key, rank, ranks, policy, writer)
                 }));
@@ -245,7 +245,7 @@ fn in_a_team(ranks: usize, policy: Policy, step: &mut dyn FnMut(&str)) -> Result
                 // SAFETY: leaves without running what belongs to the parent.
                 unsafe { libc::_exit(i32::from(failed)) };
             }
-            pid => children.0.push(pid),
+            Ok(ForkResult::Parent { child }) => children.0.push(child),
         }
     }
     drop(writer);
@@ -283,20 +283,16 @@ fn in_a_team(ranks: usize, policy: Policy, step: &mut dyn FnMut(&str)) -> Result
 }
 
 /// Forked ranks; none outlives this.
-struct Children(Vec<libc::pid_t>);
+struct Children(Vec<Pid>);
 
 impl Drop for Children {
     fn drop(&mut self) {
         for pid in &self.0 {
-            // SAFETY: they are our children and not waited for, so the pids are still theirs.
-            unsafe {
-                let mut status = 0;
-                if libc::waitpid(*pid, &mut status, libc::WNOHANG) == 0 {
-                    // Rank 0 wrote its last line or failed: the others are done or never will be.
-                    std::thread::sleep(Duration::from_millis(5));
-                    libc::kill(*pid, libc::SIGKILL);
-                    libc::waitpid(*pid, &mut status, 0);
-                }
+            if waitpid(*pid, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive) {
+                // Rank 0 wrote its last line or failed: the others are done or never will be.
+                std::thread::sleep(Duration::from_millis(5));
+                let _ = kill(*pid, Signal::SIGKILL);
+                let _ = waitpid(*pid, None);
             }
         }
     }
@@ -310,7 +306,7 @@ fn rank_measures(
     mut out: impl Write,
 ) -> Result<()> {
     let cpus = crate::topology::affinity();
-    if ranks <= cpus.iter().map(|word| word.count_ones() as usize).sum() {
+    if ranks <= cpus.len() {
         crate::topology::pin(&cpus, rank);
     }
     let mut team = Team::join_with(key, rank, ranks, policy)?;

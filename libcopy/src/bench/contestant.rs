@@ -16,6 +16,8 @@
 //! Any command may be answered with `error WHAT`.
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -229,8 +231,7 @@ impl Drop for Contestant {
             return;
         }
         // mpirun passes SIGTERM on to its ranks, which SIGKILL would leave behind.
-        let id = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
         if !wait(&mut self.child, 5.0) {
             let _ = self.child.kill();
             let _ = self.child.wait();

@@ -7,7 +7,7 @@
 //! way when both are the same.
 
 use super::buffer::{Pages, Skewed};
-use super::machine::{self, Machine};
+use super::machine::Machine;
 use super::report::{Ratio, Report, Row};
 use super::sample::Spread;
 use super::{Output, pattern, sizes};
@@ -16,7 +16,9 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use indicatif::ProgressBar;
 use libcopy::device::{Attachment, Device, Domain, RegionId, Rights};
+use libcopy::topology;
 use libcopy::uapi;
+use nix::unistd::getppid;
 use std::io::IoSlice;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -78,8 +80,8 @@ pub fn run(args: &DeviceArgs) -> Result<()> {
     };
     let sizes: Vec<usize> = sizes.into_iter().filter(|s| *s > 0).collect();
     let machine = Machine::here();
-    let cores = machine::cores();
-    machine::pin(&cores, 0);
+    let cores = topology::affinity();
+    topology::pin(&cores, 0);
     let kinds = [Pages::Small, Pages::Huge, Pages::Reserved];
     // ioctls, then per size: three kinds of pages, the copies, transfer, pieces, strided, attach.
     let steps = 1 + sizes.len() * (kinds.len() + 2 * cores.len() + 4);
@@ -314,7 +316,7 @@ impl Run {
         let mut steps: Vec<(&str, Step<'_>)> = vec![
             (
                 "syscall",
-                Box::new(|| discard(std::hint::black_box(rustix::process::getppid()))),
+                Box::new(|| discard(std::hint::black_box(getppid()))),
             ),
             ("open-close", Box::new(|| discard(Device::open()?))),
             ("get-info", Box::new(|| discard(device.info()?))),
@@ -529,7 +531,7 @@ impl Run {
                 .map(|thread| {
                     let (meet, fill) = (&meet, &fill);
                     scope.spawn(move || -> Result<Found> {
-                        machine::pin(cores, thread);
+                        topology::pin(cores, thread);
                         let mut target = Skewed::with_pages(bytes, 3 + thread, kind)?;
                         let mut found = Vec::new();
                         let mut calls = Vec::new();

@@ -2,7 +2,7 @@
 
 //! What machine the figures are from.
 
-use libcopy::topology::Topology;
+use libcopy::topology::{self, Topology};
 use serde::Serialize;
 use std::fs;
 
@@ -29,7 +29,7 @@ impl Machine {
         let topology = Topology::read();
         Self {
             processor: topology.model,
-            cores: cores().len(),
+            cores: topology::affinity().len(),
             nodes: topology.nodes.len(),
             memory: memory("MemTotal:").unwrap_or(0),
             kernel: topology.kernel,
@@ -63,27 +63,6 @@ impl Machine {
         }
         line
     }
-}
-
-/// The cores that this process may run on.
-pub fn cores() -> Vec<usize> {
-    let set = rustix::thread::sched_getaffinity(None).ok();
-    let cores: Vec<usize> = set
-        .map(|s| {
-            (0..rustix::thread::CpuSet::MAX_CPU)
-                .filter(|c| s.is_set(*c))
-                .collect()
-        })
-        .unwrap_or_default();
-    if cores.is_empty() { vec![0] } else { cores }
-}
-
-/// Ties the calling thread to the `index`-th of `cores`, round robin.
-pub fn pin(cores: &[usize], index: usize) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cores[index % cores.len()]);
-    // A container may forbid it; the figures are then a little noisier, not wrong.
-    let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
 /// Bytes of memory that programs can still have.

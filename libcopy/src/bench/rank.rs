@@ -4,15 +4,16 @@
 
 use super::buffer::Skewed;
 use super::coll::describe;
-use super::machine;
 use super::pattern;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use libcopy::topology;
 use libcopy::{Team, TransportKind};
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_gettime};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The variant that does with process_vm_readv and process_vm_writev what an MPI library does.
 pub const PLAIN_CMA: &str = "cma-plain";
@@ -36,9 +37,9 @@ struct Rank {
 
 /// Runs `libcopy bench rank`.
 pub fn run(args: &RankArgs) -> Result<()> {
-    let cores = machine::cores();
+    let cores = topology::affinity();
     let number = libcopy::config::RANK.or_default().parse().unwrap_or(0);
-    machine::pin(&cores, number);
+    topology::pin(&cores, number);
     let team = Team::from_env()?;
     let mut stream = UnixStream::connect(&args.control)
         .with_context(|| format!("cannot connect to {}", args.control.display()))?;
@@ -208,9 +209,9 @@ impl Rank {
         let idle = memcpy && op == "bcast" && self.team.rank() == 0 && self.team.size() > 1;
         // A copy that shares its core must not count the time in which the other one ran.
         let clock = if memcpy && self.crowded {
-            ClockId::ThreadCPUTime
+            ClockId::CLOCK_THREAD_CPUTIME_ID
         } else {
-            ClockId::Monotonic
+            ClockId::CLOCK_MONOTONIC
         };
         let mut times = Vec::with_capacity(count);
         for _ in 0..warmup {
@@ -222,17 +223,16 @@ impl Rank {
         }
         self.team.barrier()?;
         for _ in 0..count {
-            let start = clock_gettime(clock);
+            let start = clock_gettime(clock)?;
             if !memcpy {
                 self.run(op, bytes, variant, 0)?;
             } else if !idle {
                 self.memcpy(op, bytes);
             }
-            let end = clock_gettime(clock);
+            let end = clock_gettime(clock)?;
             self.team.barrier()?;
             if !idle {
-                let seconds = (end.tv_sec - start.tv_sec) as u64;
-                times.push((seconds * 1_000_000_000 + end.tv_nsec as u64) - start.tv_nsec as u64);
+                times.push(Duration::from(end - start).as_nanos() as u64);
             }
         }
         Ok(times)

@@ -10,7 +10,7 @@ use super::Output;
 use super::buffer::Skewed;
 use super::contestant::Contestant;
 use super::layouts::{self, Case, Tier};
-use super::machine::{self, Machine};
+use super::machine::Machine;
 use super::plot;
 use super::report::{Row, digits, first_seen, plain_table, right_aligned};
 use super::sample::Spread;
@@ -19,6 +19,7 @@ use crate::cli::progress;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use libcopy::datatype::{Datatype, Layout};
+use libcopy::topology;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -106,9 +107,9 @@ pub fn run(args: &TypesArgs) -> Result<()> {
         .prefix("libcopy-bench.")
         .tempdir()
         .context("cannot create a directory for sockets (see TMPDIR)")?;
-    let cores = machine::cores();
+    let cores = topology::affinity();
     let machine = Machine::here();
-    machine::pin(&cores, 0);
+    topology::pin(&cores, 0);
     let mut peers = Vec::new();
     for peer in &args.peers {
         let Some((name, command)) = peer.split_once('=') else {

@@ -11,6 +11,7 @@ use libcopy::topology::Topology;
 use libcopy::transport::probe_machine;
 use libcopy::tune::Profile;
 use libcopy::uapi;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -249,7 +250,8 @@ fn as_json() -> Value {
 
 /// Bytes that this process may pin, as the kernel counts them; none if there is no limit.
 fn memlock_limit() -> Option<u64> {
-    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+    let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    (soft != RLIM_INFINITY).then_some(soft)
 }
 
 /// `0-3,8`

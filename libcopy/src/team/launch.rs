@@ -7,6 +7,11 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{getpid, getppid};
+
 use super::TeamKey;
 use super::segment::{MAX_RANKS, remove_leftover};
 use crate::config;
@@ -33,7 +38,7 @@ pub fn launch(size: usize, mut command: impl FnMut(usize) -> Command) -> Result<
         children: Vec::with_capacity(size),
         key,
     };
-    let launcher = std::process::id() as libc::pid_t;
+    let launcher = getpid();
     for rank in 0..size {
         let mut command = command(rank);
         command
@@ -41,14 +46,11 @@ pub fn launch(size: usize, mut command: impl FnMut(usize) -> Command) -> Result<
             .env(config::RANK.name, rank.to_string())
             .env(config::SIZE.name, size.to_string());
         let die_with_us = move || {
-            // SAFETY: both calls only concern the calling process and are allowed after fork.
-            unsafe {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-                if libc::getppid() != launcher {
-                    libc::_exit(127);
-                }
+            prctl::set_pdeathsig(Signal::SIGKILL)?;
+            match getppid() == launcher {
+                true => Ok(()),
+                false => Err(Errno::ECHILD.into()),
             }
-            Ok(())
         };
         // SAFETY: the closure does nothing but async-signal-safe system calls.
         unsafe { command.pre_exec(die_with_us) };

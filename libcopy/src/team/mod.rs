@@ -108,14 +108,11 @@ impl Team {
         let deadline = started + patience.unwrap_or(Duration::from_secs(30));
         let directory = PathBuf::from(config::SHM_DIR.or_default());
         let policy = policy.checked()?;
-        let cpus: u32 = crate::topology::affinity()
-            .iter()
-            .map(|word| word.count_ones())
-            .sum();
-        let cpus = cpus.max(Topology::read().cpus.len() as u32);
+        let cpus = crate::topology::affinity().len();
+        let cpus = cpus.max(Topology::read().cpus.len());
         let blueprint = Blueprint {
             pair_ring: policy.pair_ring(size),
-            cast_ring: policy.cast_ring(size, cpus as usize),
+            cast_ring: policy.cast_ring(size, cpus),
             policy: policy.to_words(),
         };
         let segment = Segment::open(&directory, key, rank, size, &blueprint, deadline)?;

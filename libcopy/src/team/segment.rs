@@ -15,12 +15,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::num::NonZero;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl, posix_fallocate};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::unistd::geteuid;
 
 use super::TeamKey;
 use super::barrier::Barrier;
@@ -235,11 +240,10 @@ impl Segment {
         loop {
             // Reserve now: a tmpfs that is full would otherwise kill us in the middle of a copy.
             let length = plan.total as libc::off_t;
-            // SAFETY: posix_fallocate only needs an open descriptor.
-            match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
-                0 => break,
-                libc::EINTR => {}
-                libc::ENOSPC if plan.pair_ring > 4096 || plan.cast_ring > 16384 => {
+            match posix_fallocate(&file, 0, length) {
+                Ok(()) => break,
+                Err(Errno::EINTR) => {}
+                Err(Errno::ENOSPC) if plan.pair_ring > 4096 || plan.cast_ring > 16384 => {
                     plan = Plan::new(
                         size,
                         (plan.pair_ring / 2).max(4096),
@@ -247,7 +251,7 @@ impl Segment {
                     );
                     let _ = file.set_len(0);
                 }
-                error => {
+                Err(errno) => {
                     return Err(Error::System {
                         what: format!(
                             "reserving {} KiB in {} for a team of {size} (give it more room, or \
@@ -255,7 +259,7 @@ impl Segment {
                             plan.total >> 10,
                             path.display()
                         ),
-                        source: io::Error::from_raw_os_error(error),
+                        source: errno.into(),
                     });
                 }
             }
@@ -318,24 +322,15 @@ impl Segment {
     }
 
     fn map(path: &Path, file: Arc<File>, rank: usize, plan: Plan) -> Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                plan.total,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(Error::last_os(format!("mapping {}", path.display())));
-        }
-        let base = NonNull::new(base.cast::<u8>()).ok_or(Error::Corrupt {
-            what: "the address of a mapping",
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let length = NonZero::new(plan.total).ok_or(Error::Corrupt {
+            what: "the length of the segment",
             value: 0,
         })?;
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        let base = unsafe { mmap(None, length, both, MapFlags::MAP_SHARED, &file, 0) }
+            .map_err(|errno| Error::system(format!("mapping {}", path.display()), errno))?
+            .cast::<u8>();
         Ok(Segment {
             base,
             plan,
@@ -359,15 +354,14 @@ impl Segment {
             return Err(in_use());
         }
         let lock = self.record(libc::F_WRLCK, self.rank);
-        // SAFETY: the descriptor is open and `lock` is a valid flock.
-        if unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLK, &raw const lock) } != 0 {
-            return Err(match io::Error::last_os_error().raw_os_error() {
-                Some(libc::EACCES | libc::EAGAIN) => in_use(),
-                _ => Error::last_os(format!("locking a byte of {}", self.path.display())),
-            });
-        }
-        for (word, bits) in block.cpus.iter().zip(crate::topology::affinity()) {
-            word.store(bits, Ordering::Relaxed);
+        fcntl(&self.file, FcntlArg::F_SETLK(&lock)).map_err(|errno| match errno {
+            Errno::EACCES | Errno::EAGAIN => in_use(),
+            _ => Error::system(format!("locking a byte of {}", self.path.display()), errno),
+        })?;
+        for cpu in crate::topology::affinity() {
+            if let Some(word) = block.cpus.get(cpu / 64) {
+                word.fetch_or(1 << (cpu % 64), Ordering::Relaxed);
+            }
         }
         block.joined.store(1, Ordering::Release);
         Ok(())
@@ -391,10 +385,8 @@ impl Segment {
             return Ok(Some(std::process::id() as i32));
         }
         let mut lock = self.record(libc::F_WRLCK, rank);
-        // SAFETY: the descriptor is open and `lock` is a valid flock.
-        if unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_GETLK, &raw mut lock) } != 0 {
-            return Err(Error::last_os("asking for a record lock"));
-        }
+        fcntl(&self.file, FcntlArg::F_GETLK(&mut lock))
+            .map_err(|errno| Error::system("asking for a record lock", errno))?;
         Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
     }
 
@@ -484,11 +476,9 @@ impl Drop for Segment {
     fn drop(&mut self) {
         // Our lock goes now rather than with the file, which other ranks of this process may use.
         let lock = self.record(libc::F_UNLCK, self.rank);
-        // SAFETY: the descriptor is open; the mapping is ours and nothing refers to it any more.
-        unsafe {
-            libc::fcntl(self.file.as_raw_fd(), libc::F_SETLK, &raw const lock);
-            libc::munmap(self.base.as_ptr().cast(), self.plan.total);
-        }
+        let _ = fcntl(&self.file, FcntlArg::F_SETLK(&lock));
+        // SAFETY: the mapping is ours and nothing refers to it any more.
+        let _ = unsafe { munmap(self.base.cast(), self.plan.total) };
     }
 }
 
@@ -536,8 +526,7 @@ fn open(path: &Path) -> Result<File> {
         source,
     })?;
     // Anybody may create files in a tmpfs; ours belongs to us and is closed to others.
-    // SAFETY: geteuid always succeeds.
-    let me = unsafe { libc::geteuid() };
+    let me = geteuid().as_raw();
     if status.uid() != me || status.mode() & 0o077 != 0 || !status.is_file() {
         return Err(Error::InUse {
             what: format!(
