@@ -104,6 +104,7 @@ settings! {
     SHM_CHUNK = "LIBCOPY_SHM_CHUNK", "", "Bytes that shared memory hands over at a time.";
     SHM_RING = "LIBCOPY_SHM_RING", "", "Bytes of each rank's broadcast ring in shared memory (a power of two).";
     NONTEMPORAL_MIN = "LIBCOPY_NONTEMPORAL_MIN", "", "From this size on, received bytes bypass the cache (`inf`: never).";
+    SHARE_MIN = "LIBCOPY_SHARE_MIN", "", "From this size on, root and leaf share a copy where each has a core (`inf`: never).";
     SPIN = "LIBCOPY_SPIN", "", "Microseconds to spin before sleeping (default: adaptive; none if ranks outnumber cores).";
     SHM_DIR = "LIBCOPY_SHM_DIR", "/dev/shm", "Directory of the shared segments; must be a tmpfs.";
 }

@@ -60,9 +60,13 @@ pub struct Policy {
     pub cast_ring: u64,
     /// The same where ranks outnumber processors: the more fits, the fewer context switches.
     pub cast_ring_crowded: u64,
-    /// From this size on, root and leaf share a copy; below, and where ranks outnumber processors
-    /// and the root would only keep leaves from running, the leaf copies alone.
+    /// From this size on, root and leaf share the copy of a broadcast; below, and where ranks
+    /// outnumber processors and the root would only keep leaves from running, the leaf copies alone.
     pub share_min: u64,
+    /// The same for gathers, where the root has its own part to copy first.
+    pub share_gather_min: u64,
+    /// The same for scatters, where a leaf that shares must tell first where its memory is.
+    pub share_scatter_min: u64,
     /// Microseconds to spin before sleeping; decided by the number of ranks if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spin_us: Option<u64>,
@@ -94,7 +98,7 @@ pub(crate) const MAX_BANDS: usize = 4;
 /// The word behind the bands.
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
-const _: () = assert!(SHARE_WORD + 2 < POLICY_WORDS);
+const _: () = assert!(SHARE_WORD + 4 < POLICY_WORDS);
 
 impl Policy {
     /// Values for a machine that was not measured.
@@ -112,6 +116,7 @@ impl Policy {
             spacious: both.clone(),
             crowded: both,
         };
+        let shared = vec![small.clone(), band(32 << 10, &[Kmod, Cma, Shm])];
         Policy {
             eager_max: 8 << 10,
             eager_max_crowded: 128 << 10,
@@ -123,12 +128,14 @@ impl Policy {
                 .next_power_of_two()
                 .clamp(128 << 10, 1 << 20),
             cast_ring_crowded: 4 << 20,
-            share_min: 64 << 10,
+            share_min: 32 << 10,
+            share_gather_min: 128 << 10,
+            share_scatter_min: 1 << 20,
             spin_us: None,
             transport: None,
             bcast: Bands {
+                spacious: shared,
                 crowded: vec![small],
-                ..bands.clone()
             },
             gather: bands.clone(),
             scatter: bands.clone(),
@@ -159,6 +166,11 @@ impl Policy {
             policy.chunk_crowded = policy.chunk;
         }
         set(&config::NONTEMPORAL_MIN, &mut policy.nontemporal_min)?;
+        if config::SHARE_MIN.value().is_some() {
+            set(&config::SHARE_MIN, &mut policy.share_min)?;
+            policy.share_gather_min = policy.share_min;
+            policy.share_scatter_min = policy.share_min;
+        }
         if config::SHM_RING.value().is_some() {
             set(&config::SHM_RING, &mut policy.cast_ring)?;
             policy.cast_ring_crowded = policy.cast_ring;
@@ -301,8 +313,14 @@ impl Policy {
     }
 
     /// Whether root and leaf share a copy of this size.
-    pub(crate) fn shares(&self, bytes: u64, crowded: bool) -> bool {
-        !crowded && bytes >= self.share_min
+    pub(crate) fn shares(&self, op: Op, bytes: u64, crowded: bool) -> bool {
+        let least = match op {
+            Op::Bcast => self.share_min,
+            Op::Gather => self.share_gather_min,
+            Op::Scatter => self.share_scatter_min,
+            Op::Allgather | Op::Control | Op::Barrier => return false,
+        };
+        !crowded && bytes >= least
     }
 
     /// Whether received bytes should bypass the cache; `bytes` is what all ranks receive.
@@ -350,8 +368,10 @@ impl Policy {
         );
         let _ = writeln!(
             table,
-            "root and leaf share copies from {}, unless crowded",
-            bytes(self.share_min)
+            "root and leaf share copies from {} (gathers {}, scatters {}), unless crowded",
+            bytes(self.share_min),
+            bytes(self.share_gather_min),
+            bytes(self.share_scatter_min)
         );
         if let Some(kind) = self.transport {
             let _ = writeln!(table, "everything that is not eager: {kind}");
@@ -401,6 +421,8 @@ impl Policy {
         words[SHARE_WORD] = self.share_min;
         words[SHARE_WORD + 1] = self.eager_max_crowded;
         words[SHARE_WORD + 2] = self.eager_bcast_crowded;
+        words[SHARE_WORD + 3] = self.share_gather_min;
+        words[SHARE_WORD + 4] = self.share_scatter_min;
         let mut slots = words[8..SHARE_WORD].chunks_exact_mut(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
@@ -430,6 +452,8 @@ impl Policy {
         policy.share_min = words[SHARE_WORD];
         policy.eager_max_crowded = words[SHARE_WORD + 1];
         policy.eager_bcast_crowded = words[SHARE_WORD + 2];
+        policy.share_gather_min = words[SHARE_WORD + 3];
+        policy.share_scatter_min = words[SHARE_WORD + 4];
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {

@@ -143,7 +143,7 @@ pub(super) struct Plan {
 impl Team {
     /// Whether the root should take part in a copy through `kind`, and can.
     pub(super) fn shareable(&self, job: &Job, kind: TransportKind) -> bool {
-        self.shares(job.len)
+        self.shares(job.call.op, job.len)
             && match kind {
                 TransportKind::Kmod => job.region.is_some(),
                 TransportKind::Cma => true,
@@ -224,7 +224,7 @@ impl Team {
         match self.path(op, len) {
             Path::Eager => false,
             Path::Via(TransportKind::Shm) => true,
-            Path::Via(_) => self.shares(len),
+            Path::Via(_) => self.shares(op, len),
         }
     }
 
@@ -240,7 +240,7 @@ impl Team {
         if !self.announces(call.op, len) {
             return Ok(());
         }
-        if self.path(call.op, len) == Path::Via(TransportKind::Kmod) && self.shares(len) {
+        if self.path(call.op, len) == Path::Via(TransportKind::Kmod) && self.shares(call.op, len) {
             // SAFETY: the caller's promise.
             let opened = unsafe { self.open_region(base, len, way == Way::ToLeaf) };
             words[2] = opened.map_or(0, |window| window[0]);
@@ -261,7 +261,8 @@ impl Team {
 
     /// The root's side of copies that leaves make from or to its window, sharing them if so
     /// agreed; returns the jobs whose copy failed, when nobody uses the window any more. What the
-    /// root does `meanwhile` comes after its help, so that leaves need not wait for it.
+    /// root does `meanwhile` comes before its help: then only what the leaves have not begun until
+    /// then costs the root a system call, and changes hands between two caches.
     ///
     /// # Safety
     ///
@@ -275,6 +276,7 @@ impl Team {
         meanwhile: impl FnOnce(),
     ) -> Result<Vec<Job>> {
         let mut failed = vec![false; jobs.len()];
+        meanwhile();
         if shared {
             // SAFETY: the caller's promise.
             unsafe { self.help(kind, &jobs, way, &mut failed) }?;
@@ -284,7 +286,6 @@ impl Team {
                     .tell(Target::One(job.leaf), Step::Done, job.call, words)?;
             }
         }
-        meanwhile();
         let mut again: Vec<Job> = Vec::new();
         for (job, failed) in jobs.into_iter().zip(failed) {
             let header = self

@@ -380,8 +380,8 @@ impl Team {
     }
 
     /// Whether root and leaf share a copy of `len` bytes.
-    pub(crate) fn shares(&self, len: usize) -> bool {
-        self.policy.shares(len as u64, self.crowded)
+    pub(crate) fn shares(&self, op: Op, len: usize) -> bool {
+        self.policy.shares(op, len as u64, self.crowded)
     }
 
     fn probe_transports(&mut self) -> Result<()> {
