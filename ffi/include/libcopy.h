@@ -46,8 +46,73 @@
 // Bytes of the key of a team.
 #define LIBCOPY_KEY_LENGTH 16
 
+// The last index of an array varies fastest.
+#define LIBCOPY_ORDER_C 0
+
+// The first index of an array varies fastest.
+#define LIBCOPY_ORDER_FORTRAN 1
+
+// A dimension in one block for each process.
+#define LIBCOPY_DISTRIBUTE_BLOCK 0
+
+// A dimension in blocks that are dealt in turn.
+#define LIBCOPY_DISTRIBUTE_CYCLIC 1
+
+// A dimension that every process has as a whole.
+#define LIBCOPY_DISTRIBUTE_NONE 2
+
+// A predefined type.
+#define LIBCOPY_COMBINER_NAMED 0
+
+// Made by `libcopy_type_dup`.
+#define LIBCOPY_COMBINER_DUP 1
+
+// Made by `libcopy_type_contiguous`.
+#define LIBCOPY_COMBINER_CONTIGUOUS 2
+
+// Made by `libcopy_type_vector`.
+#define LIBCOPY_COMBINER_VECTOR 3
+
+// Made by `libcopy_type_hvector`.
+#define LIBCOPY_COMBINER_HVECTOR 4
+
+// Made by `libcopy_type_indexed`.
+#define LIBCOPY_COMBINER_INDEXED 5
+
+// Made by `libcopy_type_hindexed`.
+#define LIBCOPY_COMBINER_HINDEXED 6
+
+// Made by `libcopy_type_indexed_block`.
+#define LIBCOPY_COMBINER_INDEXED_BLOCK 7
+
+// Made by `libcopy_type_hindexed_block`.
+#define LIBCOPY_COMBINER_HINDEXED_BLOCK 8
+
+// Made by `libcopy_type_struct`.
+#define LIBCOPY_COMBINER_STRUCT 9
+
+// Made by `libcopy_type_subarray`.
+#define LIBCOPY_COMBINER_SUBARRAY 10
+
+// Made by `libcopy_type_darray`.
+#define LIBCOPY_COMBINER_DARRAY 11
+
+// Made by `libcopy_type_resized`.
+#define LIBCOPY_COMBINER_RESIZED 12
+
 // Membership of this process in a team.
 typedef struct libcopy_team_t libcopy_team_t;
+
+// A datatype: which bytes lie where, relative to an address.
+typedef struct libcopy_type_t libcopy_type_t;
+
+// A dense piece of a layout.
+typedef struct {
+  // Bytes from the address that displacements count from.
+  int64_t offset;
+  // Bytes.
+  uint64_t length;
+} libcopy_segment_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -222,6 +287,240 @@ int libcopy_team_allgatherv_in_place(libcopy_team_t *team,
                                      void *data,
                                      const size_t *counts,
                                      const size_t *offsets);
+
+// A predefined type by MPI's name: "MPI_DOUBLE", or "double". `*type_out` is null after an error,
+// here and in all constructors.
+//
+// `name` is a string, `type_out` points to a pointer.
+int libcopy_type_named(const char *name, libcopy_type_t **type_out);
+
+// The type that an expression describes: "vector(3, 1, 4, double)". `libcopy type --help` shows
+// the language.
+//
+// `expression` is a string, `type_out` points to a pointer.
+int libcopy_type_parse(const char *expression, libcopy_type_t **type_out);
+
+// The same type with an identity of its own.
+//
+// `child` is a type, `type_out` points to a pointer.
+int libcopy_type_dup(const libcopy_type_t *child, libcopy_type_t **type_out);
+
+// `count` elements, one extent after the other.
+//
+// `child` is a type, `type_out` points to a pointer.
+int libcopy_type_contiguous(uint64_t count, const libcopy_type_t *child, libcopy_type_t **type_out);
+
+// `count` blocks of `blocklength` elements, their starts `stride` extents apart.
+//
+// `child` is a type, `type_out` points to a pointer.
+int libcopy_type_vector(uint64_t count,
+                        uint64_t blocklength,
+                        int64_t stride,
+                        const libcopy_type_t *child,
+                        libcopy_type_t **type_out);
+
+// `count` blocks of `blocklength` elements, their starts `stride` bytes apart.
+//
+// `child` is a type, `type_out` points to a pointer.
+int libcopy_type_hvector(uint64_t count,
+                         uint64_t blocklength,
+                         int64_t stride,
+                         const libcopy_type_t *child,
+                         libcopy_type_t **type_out);
+
+// `count` blocks of `blocklengths[i]` elements at `displacements[i]` extents.
+//
+// The arrays have `count` entries, `child` is a type, `type_out` points to a pointer.
+int libcopy_type_indexed(size_t count,
+                         const uint64_t *blocklengths,
+                         const int64_t *displacements,
+                         const libcopy_type_t *child,
+                         libcopy_type_t **type_out);
+
+// `count` blocks of `blocklengths[i]` elements at `displacements[i]` bytes.
+//
+// The arrays have `count` entries, `child` is a type, `type_out` points to a pointer.
+int libcopy_type_hindexed(size_t count,
+                          const uint64_t *blocklengths,
+                          const int64_t *displacements,
+                          const libcopy_type_t *child,
+                          libcopy_type_t **type_out);
+
+// `count` blocks of `blocklength` elements at `displacements[i]` extents.
+//
+// The array has `count` entries, `child` is a type, `type_out` points to a pointer.
+int libcopy_type_indexed_block(size_t count,
+                               uint64_t blocklength,
+                               const int64_t *displacements,
+                               const libcopy_type_t *child,
+                               libcopy_type_t **type_out);
+
+// `count` blocks of `blocklength` elements at `displacements[i]` bytes.
+//
+// The array has `count` entries, `child` is a type, `type_out` points to a pointer.
+int libcopy_type_hindexed_block(size_t count,
+                                uint64_t blocklength,
+                                const int64_t *displacements,
+                                const libcopy_type_t *child,
+                                libcopy_type_t **type_out);
+
+// `count` blocks of `blocklengths[i]` elements of `children[i]` at `displacements[i]` bytes.
+//
+// The arrays have `count` entries, the children are types, `type_out` points to a pointer.
+int libcopy_type_struct(size_t count,
+                        const uint64_t *blocklengths,
+                        const int64_t *displacements,
+                        const libcopy_type_t *const *children,
+                        libcopy_type_t **type_out);
+
+// A box of `subsizes` at `starts` in an array of `sizes`; `order` is a `LIBCOPY_ORDER_*`.
+//
+// The arrays have `dimensions` entries, `child` is a type, `type_out` points to a pointer.
+int libcopy_type_subarray(size_t dimensions,
+                          const uint64_t *sizes,
+                          const uint64_t *subsizes,
+                          const uint64_t *starts,
+                          int order,
+                          const libcopy_type_t *child,
+                          libcopy_type_t **type_out);
+
+// The part of process `rank` of `size` of an array of `sizes`: each dimension is dealt out to
+// `processes[i]` as a `LIBCOPY_DISTRIBUTE_*` says, in blocks of `blocks[i]` elements; 0 is MPI's
+// default.
+//
+// The arrays have `dimensions` entries, `child` is a type, `type_out` points to a pointer.
+int libcopy_type_darray(uint64_t size,
+                        uint64_t rank,
+                        size_t dimensions,
+                        const uint64_t *sizes,
+                        const int *distributions,
+                        const uint64_t *blocks,
+                        const uint64_t *processes,
+                        int order,
+                        const libcopy_type_t *child,
+                        libcopy_type_t **type_out);
+
+// The same data with another lower bound and extent, in bytes.
+//
+// `child` is a type, `type_out` points to a pointer.
+int libcopy_type_resized(int64_t lower_bound,
+                         int64_t extent,
+                         const libcopy_type_t *child,
+                         libcopy_type_t **type_out);
+
+// Takes another reference to the handle: it has to be freed once more.
+//
+// `datatype` is a type.
+int libcopy_type_retain(libcopy_type_t *datatype);
+
+// Gives a reference up. Types built on this one stay as they are. Null is allowed.
+//
+// `datatype` is null or a type with a reference that is the caller's.
+int libcopy_type_free(libcopy_type_t *datatype);
+
+// Translates the type into the form that moves bytes; without it, the first use does it.
+//
+// `datatype` is a type.
+int libcopy_type_commit(const libcopy_type_t *datatype);
+
+// Bytes of data.
+//
+// `datatype` is a type, `size` points to a number.
+int libcopy_type_size(const libcopy_type_t *datatype, uint64_t *size);
+
+// Lower bound, and distance from one element to the next, in bytes.
+//
+// `datatype` is a type, the others point to numbers.
+int libcopy_type_extent(const libcopy_type_t *datatype, int64_t *lower_bound, int64_t *extent);
+
+// Offset of the lowest byte of data, and bytes from it to the end of the highest.
+//
+// `datatype` is a type, the others point to numbers.
+int libcopy_type_true_extent(const libcopy_type_t *datatype,
+                             int64_t *true_lower_bound,
+                             int64_t *true_extent);
+
+// The type as an expression, at most `max` bytes with the zero at the end; `*length` is the
+// length of the whole text without it. A null `text` only asks for the length.
+//
+// `datatype` is a type, `text` null or writable for `max` bytes, `length` points to a number.
+int libcopy_type_expression(const libcopy_type_t *datatype, char *text, size_t max, size_t *length);
+
+// Which constructor made the type (a `LIBCOPY_COMBINER_*`), and how many integers, counts and
+// types `libcopy_type_contents` delivers: as many as `MPI_Type_get_envelope_c` says.
+//
+// `datatype` is a type, the others point to numbers.
+int libcopy_type_envelope(const libcopy_type_t *datatype,
+                          int *combiner,
+                          size_t *integers,
+                          size_t *counts,
+                          size_t *types);
+
+// The arguments of the constructor that made the type, in the order of
+// `MPI_Type_get_contents_c`; the arrays have the lengths that `libcopy_type_envelope` says. Each
+// of `types` is a new handle, to be freed.
+//
+// `datatype` is a type, the arrays have as many entries as is said beside them.
+int libcopy_type_contents(const libcopy_type_t *datatype,
+                          size_t max_integers,
+                          int64_t *integers,
+                          size_t max_counts,
+                          int64_t *counts,
+                          size_t max_types,
+                          libcopy_type_t **types);
+
+// Packs bytes of `count` elements at `buffer`: those from byte `offset` of the packed stream on,
+// at most `max`. `*actual` is how many.
+//
+// The data of the layout is readable, `packed` writable for `max` bytes, `actual` points to a
+// number; `packed` does not overlap the data.
+int libcopy_type_pack(const void *buffer,
+                      uint64_t count,
+                      const libcopy_type_t *datatype,
+                      uint64_t offset,
+                      void *packed,
+                      size_t max,
+                      size_t *actual);
+
+// Unpacks `length` bytes that belong at byte `offset` of the packed stream into `count` elements
+// at `buffer`; what lies behind the stream's end is left alone. `*actual` is how many.
+//
+// `packed` is readable for `length` bytes, the data of the layout writable, `actual` points to a
+// number; `packed` does not overlap the data.
+int libcopy_type_unpack(const void *packed,
+                        size_t length,
+                        void *buffer,
+                        uint64_t count,
+                        const libcopy_type_t *datatype,
+                        uint64_t offset,
+                        size_t *actual);
+
+// Copies `from_count` elements at `from` to `to_count` elements at `to`, from layout to layout.
+// Both have the same basic elements in the same order, or one of them consists of bytes.
+//
+// The data of the one layout is readable, that of the other writable, and no byte is both.
+int libcopy_type_copy(const void *from,
+                      uint64_t from_count,
+                      const libcopy_type_t *from_type,
+                      void *to,
+                      uint64_t to_count,
+                      const libcopy_type_t *to_type);
+
+// The number of dense pieces of `count` elements.
+//
+// `datatype` is a type, `segments` points to a number.
+int libcopy_type_segment_count(uint64_t count, const libcopy_type_t *datatype, uint64_t *segments);
+
+// Writes up to `max` dense pieces of `count` elements, from number `first` on, in the order of
+// the packed stream. `*actual` is how many; fewer than `max` means that they are the last ones.
+//
+// `datatype` is a type, `segments` is writable for `max` entries, `actual` points to a number.
+int libcopy_type_segments(uint64_t count,
+                          const libcopy_type_t *datatype,
+                          uint64_t first,
+                          libcopy_segment_t *segments,
+                          size_t max,
+                          size_t *actual);
 
 #ifdef __cplusplus
 }  // extern "C"

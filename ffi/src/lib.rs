@@ -4,11 +4,13 @@
 //!
 //! Every function returns 0 or a negative `LIBCOPY_E*`; outputs come last. No panic crosses the
 //! border: it becomes [`LIBCOPY_EINTERNAL`]. A team handle may be used by several threads, one at
-//! a time.
+//! a time; a type by several at the same time.
 
+mod datatype;
 mod error;
 mod memory;
 mod team;
 
+pub use datatype::*;
 pub use error::*;
 pub use team::*;

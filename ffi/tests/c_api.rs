@@ -97,6 +97,23 @@ fn every_collective_among_ranks() {
 }
 
 #[test]
+fn datatypes_in_c() {
+    let program = compile(&here("tests/types.c"), &scratch("types"));
+    run(&mut Command::new(&program));
+    let valgrind = Command::new("valgrind").arg("--version").output();
+    if valgrind.is_err() {
+        eprintln!("valgrind is not installed: the same again without it is all there is");
+        return;
+    }
+    // The library may keep what lives as long as the process: it is reachable, not lost. AVX-512
+    // is beyond valgrind; the library asks the processor that valgrind shows it.
+    run(Command::new("valgrind")
+        .args(["--quiet", "--error-exitcode=9", "--leak-check=full"])
+        .args(["--errors-for-leak-kinds=definite,indirect,possible"])
+        .arg(program));
+}
+
+#[test]
 fn headers_are_valid_cpp() {
     for header in ["libcopy.h", "libcopy_uapi.h"] {
         run(Command::new("gcc")
