@@ -1,0 +1,24 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# What scripts/bench and scripts/test need from the distribution besides a compiler.
+
+# Commands of both MPI libraries, each with the package that has it.
+# shellcheck disable=SC2034 # used by the scripts that source this
+mpi_commands=(mpicc.openmpi:libopenmpi-dev mpirun.openmpi:openmpi-bin
+    mpicc.mpich:libmpich-dev mpirun.mpich:mpich)
+
+# missing_packages COMMAND:PACKAGE...: the packages whose command is not there, one a line.
+missing_packages() {
+    local entry
+    for entry; do
+        command -v "${entry%:*}" >/dev/null || echo "${entry#*:}"
+    done
+}
+
+# install_packages PACKAGE...: installs them, as root only. Fails when it cannot.
+install_packages() {
+    ((EUID == 0)) && command -v apt-get >/dev/null || return 1
+    apt-get -qq update &&
+        DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "$@" >/dev/null
+}
