@@ -2,99 +2,203 @@
 
 //! From one layout straight to another one, without packing in between.
 
+use std::mem::MaybeUninit;
+
 use super::canonical::{Form, Node};
-use super::cursor::Strip;
-use super::execute::Mover;
 use super::kernel::{self, Dim};
 use super::layout::Layout;
 
-/// A dense piece of one side that is at least so many times longer than the other side's blocks
-/// is the packed form of a part of the other side: then the kernels for packing do it.
-const PACK_RATIO: i64 = 4;
+/// Bytes that are packed and unpacked at a time where the pieces of both sides are short: they
+/// never leave the second-level cache, and starting anew in the middle costs next to nothing.
+const CHUNK: u64 = 64 << 10;
+
+/// Copies of at most so many bytes go through the stack.
+const FEW: usize = 4096;
+
+/// Pieces that are worth finding one by one: below, finding takes longer than moving.
+const LONG: u64 = 4096;
+
+/// Regular layouts whose blocks have at least so many bytes are walked side by side.
+const SHORT: i64 = 32;
+
+/// Blocks so many times longer than the other side's are the packed form of a part of that side.
+const RATIO: i64 = 16;
 
 /// Copies the packed stream of `from` at `source` to that of `to` at `target`.
+///
+/// ```text
+/// both regular, counts fit         one loop nest over both (Joint)
+/// both regular, blocks not short   fragment by fragment, as blocks end on one side or the other
+/// long pieces on one side          each is the packed form of a part of the other side
+/// short pieces on both             through a buffer that stays in the cache
+/// ```
 ///
 /// # Safety
 ///
 /// Both layouts have the same size; the source's bytes are readable, the target's writable, and
 /// no byte is both.
 pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target: *mut u8) {
-    if let Some(mut joint) = Joint::of(from.form(), to.form()) {
+    if let (Some(a), Some(b)) = (Regular::of(from.form()), Regular::of(to.form())) {
         let read = source.wrapping_offset(from.form().offset() as isize);
         let write = target.wrapping_offset(to.form().offset() as isize);
-        let dims = &mut joint.dims[..joint.n];
-        // SAFETY: the nest visits the blocks of both streams, in pairs.
-        return unsafe { kernel::nest(write, read, joint.len, dims) };
+        if let Some(mut joint) = Joint::of(a, b) {
+            let dims = &mut joint.dims[..joint.n];
+            if !kernel::waits(joint.len, dims) {
+                // SAFETY: the nest visits the blocks of both streams, in pairs.
+                return unsafe { kernel::nest(write, read, joint.len, dims) };
+            }
+        }
+        let (short, long) = (a.len.min(b.len), a.len.max(b.len));
+        if short >= SHORT && long < short.saturating_mul(RATIO) {
+            // SAFETY: the caller's promise.
+            return unsafe { zip(&a, read, &b, write) };
+        }
     }
-    let (mut a, mut b) = (from.cursor(), to.cursor());
-    let read = |offset: i64| source.wrapping_offset(offset as isize);
-    let write = |offset: i64| target.wrapping_offset(offset as isize);
-    while let (Some(s), Some(t)) = (a.strip(), b.strip()) {
-        let single = |strip: &Strip| strip.count == 1;
-        let done = if s.len == t.len {
-            let n = s.count.min(t.count);
-            let (to, from) = (write(t.offset), read(s.offset));
-            let (len, n_blocks) = (s.len as usize, n as usize);
-            // SAFETY: here and below, both cursors say where the next bytes of the same part of
-            // the stream are, and no more than both strips have are moved.
-            unsafe {
-                kernel::blocks(
-                    to,
-                    t.stride as isize,
-                    from,
-                    s.stride as isize,
-                    len,
-                    n_blocks,
-                );
-            }
-            n * s.len
-        } else if single(&s) && s.len >= PACK_RATIO * t.len {
-            let end = (b.position() as i64 + s.len).min(to.size() as i64);
-            let low = b.position() as i64;
-            if let Some(root) = to.form().root() {
-                let origin = write(to.form().offset());
-                let from = read(s.offset).cast_mut();
-                // SAFETY: see above.
-                unsafe { Mover::<false>::new(to.form()).range(root, origin, low, end, from) };
-            }
-            a.advance(end - low);
-            b.go_to(end as u64);
-            continue;
-        } else if single(&t) && t.len >= PACK_RATIO * s.len {
-            let low = a.position() as i64;
-            let end = (low + t.len).min(from.size() as i64);
-            if let Some(root) = from.form().root() {
-                let origin = read(from.form().offset()).cast_mut();
-                let to = write(t.offset);
-                // SAFETY: see above.
-                unsafe { Mover::<true>::new(from.form()).range(root, origin, low, end, to) };
-            }
-            b.advance(end - low);
-            a.go_to(end as u64);
-            continue;
-        } else if s.len > t.len {
-            // One block of the source feeds several of the target.
-            let n = (s.len / t.len).min(t.count);
-            // SAFETY: see above.
-            unsafe {
-                let (to, from) = (write(t.offset), read(s.offset));
-                let len = t.len as usize;
-                kernel::blocks(to, t.stride as isize, from, t.len as isize, len, n as usize);
-            }
-            n * t.len
-        } else {
-            let n = (t.len / s.len).min(s.count);
-            // SAFETY: see above.
-            unsafe {
-                let (to, from) = (write(t.offset), read(s.offset));
-                let len = s.len as usize;
-                kernel::blocks(to, s.len as isize, from, s.stride as isize, len, n as usize);
-            }
-            n * s.len
-        };
-        a.advance(done);
-        b.advance(done);
+    let mean = |layout: &Layout| layout.size() / layout.segment_count().max(1);
+    let (read, write) = (mean(from), mean(to));
+    // SAFETY (all calls): the caller's promise; the ranges are those of the pieces, which make up
+    // the whole stream.
+    if read.max(write) < LONG {
+        // SAFETY: see above.
+        return unsafe { bounce(from, source, to, target) };
     }
+    let (mut at, by_target) = (0, write >= read);
+    let mut pieces = if by_target {
+        to.cursor()
+    } else {
+        from.cursor()
+    };
+    while let Some(piece) = pieces.next_segment(u64::MAX) {
+        let range = at..at + piece.len;
+        at = range.end;
+        let place = piece.offset as isize;
+        // SAFETY: see above.
+        unsafe {
+            if by_target {
+                from.pack_raw(source, range, target.wrapping_offset(place));
+            } else {
+                to.unpack_raw(source.wrapping_offset(place), range, target);
+            }
+        }
+    }
+}
+
+/// One side of two regular layouts that are walked together.
+struct Side<'a> {
+    regular: &'a Regular,
+    /// Where the current block is, from the layout's first byte.
+    block: i64,
+    /// Blocks left along each dimension, this one included.
+    left: [i64; DIMS],
+    /// Bytes of the block that are done.
+    done: i64,
+}
+
+impl<'a> Side<'a> {
+    fn new(regular: &'a Regular) -> Side<'a> {
+        Side {
+            regular,
+            block: 0,
+            left: regular.dims.map(|dim| dim.0),
+            done: 0,
+        }
+    }
+
+    /// Goes on within the block, or to the next one; whether there is more.
+    #[inline(always)]
+    fn advance(&mut self, bytes: i64) -> bool {
+        self.done += bytes;
+        if self.done < self.regular.len {
+            return true;
+        }
+        self.done = 0;
+        for (left, &(count, stride)) in self
+            .left
+            .iter_mut()
+            .zip(&self.regular.dims[..self.regular.n])
+        {
+            *left -= 1;
+            if *left > 0 {
+                self.block += stride;
+                return true;
+            }
+            *left = count;
+            self.block -= (count - 1) * stride;
+        }
+        false
+    }
+}
+
+/// Copies between two regular layouts whose blocks do not fit each other.
+///
+/// # Safety
+///
+/// As for [`copy`]; the pointers are where the first bytes of the streams are.
+unsafe fn zip(from: &Regular, source: *const u8, to: &Regular, target: *mut u8) {
+    let (mut a, mut b) = (Side::new(from), Side::new(to));
+    loop {
+        let len = (from.len - a.done).min(to.len - b.done);
+        let read = source.wrapping_offset((a.block + a.done) as isize);
+        let write = target.wrapping_offset((b.block + b.done) as isize);
+        // SAFETY: both sides are at the same position of the stream, with `len` bytes left.
+        unsafe { kernel::fragment(write, read, len as usize) };
+        // Streams of the same size end together.
+        if !(a.advance(len) & b.advance(len)) {
+            return;
+        }
+    }
+}
+
+/// Packs and unpacks, a little at a time.
+///
+/// # Safety
+///
+/// As for [`copy`].
+unsafe fn bounce(from: &Layout, source: *const u8, to: &Layout, target: *mut u8) {
+    let size = from.size();
+    if size <= FEW as u64 {
+        let mut few = [MaybeUninit::<u8>::uninit(); FEW];
+        let few = few.as_mut_ptr().cast::<u8>();
+        // SAFETY: the caller's promise; there is room for everything, and what is read was
+        // written before.
+        unsafe {
+            from.pack_raw(source, 0..size, few);
+            to.unpack_raw(few, 0..size, target);
+        }
+        return;
+    }
+    // On the heap: the caller's stack may be a small one.
+    let mut chunk = Vec::<u8>::with_capacity(size.min(CHUNK) as usize);
+    let chunk = chunk.as_mut_ptr();
+    // Whole blocks of both sides, if they are all alike.
+    let first = |layout: &Layout| layout.segment(0).map_or(1, |segment| segment.len);
+    let (a, b) = (first(from), first(to));
+    let unit = (a / gcd(a, b)).saturating_mul(b);
+    let step = CHUNK
+        - CHUNK
+            .checked_rem(unit)
+            .filter(|_| unit <= CHUNK)
+            .unwrap_or(0);
+    let mut at = 0;
+    while at < size {
+        let end = size.min(at + step);
+        // SAFETY: the caller's promise; the chunk has room for the range, and the same range is
+        // written before it is read.
+        unsafe {
+            from.pack_raw(source, at..end, chunk);
+            to.unpack_raw(chunk, at..end, target);
+        }
+        at = end;
+    }
+}
+
+/// The greatest common divisor, at least 1.
+fn gcd(a: u64, b: u64) -> u64 {
+    let (mut a, mut b) = (a, b);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a.max(1)
 }
 
 /// Most dimensions that two regular layouts may have together; more go strip by strip.
@@ -114,6 +218,7 @@ struct Joint {
 }
 
 /// A regular layout: the length of its blocks, and counts and strides, the innermost first.
+#[derive(Clone, Copy)]
 struct Regular {
     len: i64,
     dims: [(i64, i64); DIMS],
@@ -165,8 +270,8 @@ impl Regular {
 }
 
 impl Joint {
-    fn of(from: &Form, to: &Form) -> Option<Joint> {
-        let (mut a, mut b) = (Regular::of(from)?, Regular::of(to)?);
+    fn of(from: Regular, to: Regular) -> Option<Joint> {
+        let (mut a, mut b) = (from, to);
         let len = a.len.min(b.len);
         a.cut(len)?;
         b.cut(len)?;

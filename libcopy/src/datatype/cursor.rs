@@ -88,11 +88,6 @@ impl Cursor {
         Ok(())
     }
 
-    /// As [`Cursor::seek`], to a position that is known to be within the stream.
-    pub(super) fn go_to(&mut self, position: u64) {
-        self.descend_to(position);
-    }
-
     fn descend_to(&mut self, position: u64) {
         self.position = position;
         self.frames.clear();

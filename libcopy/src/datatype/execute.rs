@@ -85,19 +85,6 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
         }
         let form = self.form;
         if low == 0 && high == form.extent(id).size {
-            if let Node::Stream {
-                count,
-                stride,
-                child,
-            } = form.node(id)
-            {
-                if let Node::Dense { len } = form.node(*child) {
-                    let mut dims = [dim::<PACK>(*count, *stride, *len)];
-                    let (to, from) = if PACK { (packed, user) } else { (user, packed) };
-                    // SAFETY: the caller's promise.
-                    return unsafe { kernel::nest(to, from, *len as usize, &mut dims) };
-                }
-            }
             // SAFETY: the caller's promise.
             return unsafe { self.whole(id, user, packed, &Around::NONE) };
         }
@@ -205,6 +192,12 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
     /// As for [`Mover::range`].
     unsafe fn whole(&self, id: NodeId, user: *mut u8, packed: *mut u8, around: &Around) {
         let form = self.form;
+        if around.len == 0 {
+            // SAFETY: the caller's promise.
+            if unsafe { self.simple(id, user, packed) } {
+                return;
+            }
+        }
         match form.node(id) {
             Node::Dense { len } => {
                 let mut around = *around;
@@ -294,6 +287,38 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
                     );
                 }
             }
+        }
+    }
+
+    /// Moves a dense node, or a stream of dense ones, which most small types are, without the
+    /// bookkeeping of nests. Returns whether the node is one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mover::range`].
+    #[inline]
+    unsafe fn simple(&self, id: NodeId, user: *mut u8, packed: *mut u8) -> bool {
+        match self.form.node(id) {
+            Node::Dense { len } => {
+                // SAFETY: the caller's promise.
+                unsafe { self.piece(user, packed, *len as usize) };
+                true
+            }
+            Node::Stream {
+                count,
+                stride,
+                child,
+            } => {
+                let Node::Dense { len } = self.form.node(*child) else {
+                    return false;
+                };
+                let mut dims = [dim::<PACK>(*count, *stride, *len)];
+                let (to, from) = if PACK { (packed, user) } else { (user, packed) };
+                // SAFETY: the caller's promise.
+                unsafe { kernel::nest(to, from, *len as usize, &mut dims) };
+                true
+            }
+            _ => false,
         }
     }
 

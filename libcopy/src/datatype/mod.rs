@@ -41,6 +41,7 @@ mod kernel;
 mod layout;
 mod named;
 mod parallel;
+mod plan;
 mod signature;
 
 pub use cache::{CacheStats, LayoutCache};

@@ -58,7 +58,13 @@ pub(in super::super) unsafe fn scattered<const PACK: bool>(
     // SAFETY: the caller's promise.
     unsafe {
         match offsets {
-            Offsets::Narrow(list) => by_len::<PACK, i32>(user, &list[first..end], packed, len),
+            Offsets::Narrow(list) => {
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                if !PACK && super::x86::scatter(user, &list[first..end], packed, len) {
+                    return;
+                }
+                by_len::<PACK, i32>(user, &list[first..end], packed, len)
+            }
             Offsets::Wide(list) => by_len::<PACK, i64>(user, &list[first..end], packed, len),
         }
     }

@@ -13,7 +13,7 @@
 //! one side, outer small     line is used up while it is there
 //! ```
 //!
-//! Vector loads may read bytes between two blocks that are less than a vector apart; bytes
+//! Vector loads may read bytes between two blocks that are at most two cache lines apart; bytes
 //! between blocks are never written.
 
 mod list;
@@ -61,6 +61,10 @@ pub(super) unsafe fn dense(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         if len > 2 * SMALL {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            if x86::piece(to, from, len) {
+                return;
+            }
             std::ptr::copy_nonoverlapping(from, to, len);
         } else {
             strip::short(to, from, len);
@@ -68,28 +72,20 @@ pub(super) unsafe fn dense(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// Copies `count` blocks of `len` bytes from `from`, `from_stride` apart, to `to`, `to_stride`
-/// apart.
+/// Copies one of many pieces whose lengths vary.
 ///
 /// # Safety
 ///
-/// All blocks are readable and writable, and no source block overlaps a target block.
-#[inline]
-pub(super) unsafe fn blocks(
-    to: *mut u8,
-    to_stride: isize,
-    from: *const u8,
-    from_stride: isize,
-    len: usize,
-    count: usize,
-) {
-    let dim = Dim {
-        count,
-        to: to_stride,
-        from: from_stride,
-    };
+/// As for [`dense`]; `len` is at least 1.
+#[inline(always)]
+pub(super) unsafe fn fragment(to: *mut u8, from: *const u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if x86::has_masks() {
+        // SAFETY: the caller's promise; the processor can do it.
+        return unsafe { x86::masked(to, from, len) };
+    }
     // SAFETY: the caller's promise.
-    unsafe { nest(to, from, len, &mut [dim]) }
+    unsafe { dense(to, from, len) }
 }
 
 /// Copies blocks of `len` bytes along all dimensions, the first one innermost. The order in which
@@ -116,6 +112,55 @@ pub(super) unsafe fn nest(to: *mut u8, from: *const u8, len: usize, dims: &mut [
             unsafe { outer(to, from, dims, None, len) }
         }
     }
+}
+
+/// Whether a nest waits for one cache line after the other: packing and unpacking ask for those
+/// ahead along the whole layout, which a nest with rows of its own on both sides cannot.
+pub(super) fn waits(len: usize, dims: &[Dim]) -> bool {
+    let [inner, ..] = dims else {
+        return false;
+    };
+    let blocks = dims
+        .iter()
+        .fold(1usize, |n, dim| n.saturating_mul(dim.count));
+    len <= SMALL
+        && strip::is_far(*inner)
+        && blocks >= strip::MANY
+        && tile::partner(len, dims).is_none()
+}
+
+/// Which loop [`nest`] runs, for a person.
+pub(super) fn name(len: usize, dims: &[Dim]) -> String {
+    let [inner, rest @ ..] = dims else {
+        return "memcpy".to_owned();
+    };
+    if !rest.is_empty() && len <= SMALL && tile::partner(len, dims).is_some() {
+        return "transposed in tiles".to_owned();
+    }
+    let blocks = dims
+        .iter()
+        .fold(1usize, |n, dim| n.saturating_mul(dim.count));
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    let vectors = x86::name(len);
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let vectors: Option<&str> = None;
+    match vectors {
+        Some(name) => name.to_owned(),
+        None if len > 2 * SMALL => "memcpy each".to_owned(),
+        None if strip::is_far(*inner) && blocks >= strip::MANY => {
+            format!("a loop for {len} bytes with prefetch")
+        }
+        None => format!("a loop for {len} bytes"),
+    }
+}
+
+/// Which loop [`pieces`] runs, for a person.
+pub(super) fn name_of_pieces() -> &'static str {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if x86::has_masks() {
+        return "with masked vectors";
+    }
+    "each by its length"
 }
 
 /// Runs the innermost dimension and one other in one kernel, and loops over the rest.

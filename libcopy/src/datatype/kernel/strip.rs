@@ -45,13 +45,33 @@ pub(super) unsafe fn one(to: *mut u8, from: *const u8, len: usize, dim: Dim) {
         if len > SMALL {
             return long(to, from, len, dim);
         }
-        let stride = dim.from.unsigned_abs().max(dim.to.unsigned_abs());
-        if stride >= FAR && dim.count >= MANY {
+        if is_far(dim) && dim.count >= MANY {
             return far(to, from, len, dim);
         }
+        near(to, from, len, dim)
+    }
+}
+
+/// One dimension of short blocks, without asking for lines ahead.
+///
+/// # Safety
+///
+/// As for [`super::nest`].
+#[inline(always)]
+unsafe fn near(to: *mut u8, from: *const u8, len: usize, dim: Dim) {
+    // SAFETY: the caller's promise.
+    unsafe {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if super::x86::strip(to, from, len, dim) {
-            return;
+        {
+            if super::x86::strip(to, from, len, dim) || super::x86::rows(to, from, len, dim, ONCE) {
+                return;
+            }
+            if dim.to == len as isize && super::x86::packing(to, from, len, dim) {
+                return;
+            }
+            if dim.from == len as isize && super::x86::unpacking(to, from, len, dim) {
+                return;
+            }
         }
         if dim.to == len as isize {
             by_length!(len, packing, any(to, from, len, dim), (to, from, dim))
@@ -63,11 +83,23 @@ pub(super) unsafe fn one(to: *mut u8, from: *const u8, len: usize, dim: Dim) {
     }
 }
 
+/// A dimension that repeats nothing.
+const ONCE: Dim = Dim {
+    count: 1,
+    to: 0,
+    from: 0,
+};
+
+/// Whether a step leaves the lines that the hardware is already fetching.
+pub(super) fn is_far(dim: Dim) -> bool {
+    dim.from.unsigned_abs().max(dim.to.unsigned_abs()) >= FAR
+}
+
 /// From this stride on, the hardware does not guess the next lines well.
 const FAR: usize = 512;
 
-/// So many blocks are more than the second-level cache is likely to hold already.
-const MANY: usize = 4096;
+/// So many blocks are more than the first-level cache is likely to hold already.
+pub(super) const MANY: usize = 1024;
 
 /// How many blocks ahead lines are asked for.
 const AHEAD: usize = 12;
@@ -126,10 +158,20 @@ unsafe fn far(to: *mut u8, from: *const u8, len: usize, dim: Dim) {
 pub(super) unsafe fn two(to: *mut u8, from: *const u8, len: usize, a: Dim, b: Dim) {
     // SAFETY: the caller's promise.
     unsafe {
-        if len > SMALL || a.count >= 32 {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if super::x86::rows(to, from, len, a, b) {
+            return;
+        }
+        // A short row is not worth asking ahead for, nor are few blocks.
+        let ahead = len <= SMALL && is_far(a) && a.count >= 2 * AHEAD && a.count * b.count >= MANY;
+        if len > SMALL || a.count >= 32 || ahead {
             let (mut to, mut from) = (to, from);
             for _ in 0..b.count {
-                one(to, from, len, a);
+                if ahead {
+                    far(to, from, len, a);
+                } else {
+                    one(to, from, len, a);
+                }
                 to = to.wrapping_offset(b.to);
                 from = from.wrapping_offset(b.from);
             }
@@ -252,7 +294,7 @@ unsafe fn any(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
 unsafe fn long(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: the caller's promise.
-    if unsafe { super::x86::long(to, from, len, dim) } {
+    if unsafe { super::x86::rows(to, from, len, dim, ONCE) } {
         return;
     }
     for _ in 0..dim.count {

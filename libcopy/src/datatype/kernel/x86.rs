@@ -326,37 +326,292 @@ pub(super) unsafe fn masked(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// Blocks of more than 64 and at most 128 bytes, which are too short to call `memcpy` for each.
+/// Blocks of more bytes than this are left to `memcpy`.
+const LONGEST: usize = 512;
+
+/// Blocks of 33 to 512 bytes along two dimensions, which are too short to call `memcpy` for each:
+/// whole vectors, and a narrower one for the rest that overlaps the last of them.
 ///
 /// # Safety
 ///
 /// As for [`super::nest`].
 #[inline]
-pub(super) unsafe fn long(to: *mut u8, from: *const u8, len: usize, dim: Dim) -> bool {
-    if len > 128 || !is_x86_feature_detected!("avx2") {
+pub(super) unsafe fn rows(to: *mut u8, from: *const u8, len: usize, a: Dim, b: Dim) -> bool {
+    if len <= 32 || len > LONGEST || !is_x86_feature_detected!("avx2") {
+        return false;
+    }
+    let (full, rest) = (len / 32, len % 32);
+    macro_rules! pick {
+        ($tail:literal: $($n:literal)*) => {
+            match full {
+                // SAFETY: the caller's promise; the processor has AVX2.
+                $($n => unsafe { vectors::<$n, $tail>(to, from, len, a, b) },)*
+                _ => return false,
+            }
+        };
+    }
+    // A narrow store crosses fewer cache lines than a wide one.
+    match rest {
+        0 => pick!(0: 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16),
+        1..=8 => pick!(8: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15),
+        9..=16 => pick!(16: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15),
+        _ => pick!(32: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15),
+    }
+    true
+}
+
+/// What [`rows`] would do, for a person.
+pub(super) fn name(len: usize) -> Option<&'static str> {
+    let here = (33..=LONGEST).contains(&len) && is_x86_feature_detected!("avx2");
+    here.then_some("AVX2 vectors")
+}
+
+/// # Safety
+///
+/// As for [`rows`]: a block is `N` vectors and at most `TAIL` bytes more; the processor has AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn vectors<const N: usize, const TAIL: usize>(
+    to: *mut u8,
+    from: *const u8,
+    len: usize,
+    a: Dim,
+    b: Dim,
+) {
+    let last = len - TAIL;
+    let (mut row_to, mut row_from) = (to, from);
+    for _ in 0..b.count {
+        let (mut to, mut from) = (row_to, row_from);
+        for _ in 0..a.count {
+            // Straight from memory to memory: of an array in between, the compiler makes a call
+            // of `memcpy`.
+            // SAFETY: the caller's promise; the tail overlaps the last vector.
+            unsafe {
+                for i in 0..N {
+                    let value = _mm256_loadu_si256(from.add(32 * i).cast());
+                    _mm256_storeu_si256(to.add(32 * i).cast(), value);
+                }
+                let (tail_from, tail_to) = (from.add(last), to.add(last));
+                match TAIL {
+                    8 => _mm_storel_epi64(tail_to.cast(), _mm_loadl_epi64(tail_from.cast())),
+                    16 => _mm_storeu_si128(tail_to.cast(), _mm_loadu_si128(tail_from.cast())),
+                    32 => _mm256_storeu_si256(tail_to.cast(), _mm256_loadu_si256(tail_from.cast())),
+                    _ => {}
+                }
+            }
+            to = to.wrapping_offset(a.to);
+            from = from.wrapping_offset(a.from);
+        }
+        row_to = row_to.wrapping_offset(b.to);
+        row_from = row_from.wrapping_offset(b.from);
+    }
+}
+
+/// Packs blocks of 5 to 31 bytes with one vector each, that reaches beyond the block on both
+/// sides; the next block overwrites what it left there. The last block is copied as it is.
+///
+/// # Safety
+///
+/// As for [`super::nest`]; the target is dense.
+#[inline]
+pub(super) unsafe fn packing(to: *mut u8, from: *const u8, len: usize, dim: Dim) -> bool {
+    // What is read behind a block lies before the next one, in the page of one of the two.
+    let room = if len <= 8 {
+        8
+    } else if len <= 16 {
+        16
+    } else {
+        32
+    };
+    if !(5..32).contains(&len)
+        || len == room
+        || !(room as isize..=128).contains(&dim.from)
+        || dim.count * len < room + len
+        || !is_x86_feature_detected!("avx2")
+    {
+        return false;
+    }
+    // So many blocks at the end are copied exactly: the target has no room behind them.
+    let tail = (room - len).div_ceil(len).max(1);
+    let fast = dim.count - tail;
+    // SAFETY: the caller's promise; the processor has AVX2.
+    unsafe {
+        match room {
+            8 => overrun_8(to, from, len, fast, dim.from),
+            16 => overrun_16(to, from, len, fast, dim.from),
+            _ => overrun_32(to, from, len, fast, dim.from),
+        }
+        for i in fast..dim.count {
+            let from = from.wrapping_offset(i as isize * dim.from);
+            std::ptr::copy_nonoverlapping(from, to.add(i * len), len);
+        }
+    }
+    true
+}
+
+macro_rules! overrun {
+    ($name:ident, $kind:ty, $load:expr, $store:expr) => {
+        /// # Safety
+        ///
+        /// As for [`packing`], for `count` blocks that have room behind them on both sides; the
+        /// processor has AVX2.
+        #[target_feature(enable = "avx2")]
+        unsafe fn $name(to: *mut u8, from: *const u8, len: usize, count: usize, stride: isize) {
+            let (mut to, mut from) = (to, from);
+            for _ in 0..count {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let value: $kind = $load(from);
+                    $store(to, value);
+                    to = to.add(len);
+                }
+                from = from.wrapping_offset(stride);
+            }
+        }
+    };
+}
+overrun!(
+    overrun_8,
+    u64,
+    |at: *const u8| at.cast::<u64>().read_unaligned(),
+    |at: *mut u8, value| at.cast::<u64>().write_unaligned(value)
+);
+overrun!(
+    overrun_16,
+    __m128i,
+    |at: *const u8| _mm_loadu_si128(at.cast()),
+    |at: *mut u8, value| _mm_storeu_si128(at.cast(), value)
+);
+overrun!(
+    overrun_32,
+    __m256i,
+    |at: *const u8| _mm256_loadu_si256(at.cast()),
+    |at: *mut u8, value| _mm256_storeu_si256(at.cast(), value)
+);
+
+/// Whether blocks of this length are unpacked with one masked store each.
+#[inline]
+fn is_masked(len: usize) -> bool {
+    (5..32).contains(&len)
+        && !len.is_power_of_two()
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+/// Unpacks blocks of 5 to 31 bytes, none of a length that is a power of two, with one masked store
+/// each: two narrower ones take twice as long.
+///
+/// # Safety
+///
+/// As for [`super::nest`]; the source is dense.
+#[inline]
+pub(super) unsafe fn unpacking(to: *mut u8, from: *const u8, len: usize, dim: Dim) -> bool {
+    if dim.count < 8 || !is_masked(len) {
+        return false;
+    }
+    // SAFETY: bytes outside the mask are neither read nor written, and cause no fault. Registers
+    // above 15 do not slow down code that does not know AVX.
+    unsafe {
+        std::arch::asm!(
+            "kmovq k1, {mask}",
+            "2:",
+            "vmovdqu8 ymm16 {{k1}} {{z}}, ymmword ptr [{from}]",
+            "vmovdqu8 ymmword ptr [{to}] {{k1}}, ymm16",
+            "add {from}, {len}",
+            "add {to}, {stride}",
+            "dec {count}",
+            "jnz 2b",
+            mask = in(reg) (1u64 << len) - 1,
+            len = in(reg) len,
+            stride = in(reg) dim.to,
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            count = inout(reg) dim.count => _,
+            out("k1") _,
+            out("xmm16") _,
+            options(nostack),
+        );
+    }
+    true
+}
+
+/// As [`unpacking`], to listed offsets.
+///
+/// # Safety
+///
+/// As for [`super::scattered`].
+#[inline]
+pub(super) unsafe fn scatter(user: *mut u8, offsets: &[i32], from: *const u8, len: usize) -> bool {
+    if offsets.len() < 8 || !is_masked(len) {
+        return false;
+    }
+    // SAFETY: as above; the list is read within its bounds.
+    unsafe {
+        std::arch::asm!(
+            "kmovq k1, {mask}",
+            "2:",
+            "movsxd {at}, dword ptr [{list}]",
+            "vmovdqu8 ymm16 {{k1}} {{z}}, ymmword ptr [{from}]",
+            "vmovdqu8 ymmword ptr [{user} + {at}] {{k1}}, ymm16",
+            "add {from}, {len}",
+            "add {list}, 4",
+            "dec {count}",
+            "jnz 2b",
+            mask = in(reg) (1u64 << len) - 1,
+            len = in(reg) len,
+            user = in(reg) user,
+            at = out(reg) _,
+            from = inout(reg) from => _,
+            list = inout(reg) offsets.as_ptr() => _,
+            count = inout(reg) offsets.len() => _,
+            out("k1") _,
+            out("xmm16") _,
+            options(nostack),
+        );
+    }
+    true
+}
+
+/// One piece of a length for which the C library's `memcpy` uses string instructions that take
+/// half as long again in the first and second level caches.
+///
+/// # Safety
+///
+/// As for [`super::dense`].
+#[inline]
+pub(super) unsafe fn piece(to: *mut u8, from: *const u8, len: usize) -> bool {
+    if !(6 << 10..=256 << 10).contains(&len) || !is_x86_feature_detected!("avx2") {
         return false;
     }
     // SAFETY: the caller's promise; the processor has AVX2.
-    unsafe { two_lines(to, from, len, dim) };
+    unsafe { lines(to, from, len) };
     true
 }
 
 /// # Safety
 ///
-/// As for [`long`]; the processor has AVX2.
+/// As for [`piece`]; the processor has AVX2.
 #[target_feature(enable = "avx2")]
-unsafe fn two_lines(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
-    // The second two moves may overlap the first two.
-    let places = [0, 32, len - 64, len - 32];
-    for _ in 0..dim.count {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let values = places.map(|at| _mm256_loadu_si256(from.add(at).cast()));
-            for (at, value) in places.into_iter().zip(values) {
-                _mm256_storeu_si256(to.add(at).cast(), value);
-            }
+unsafe fn lines(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's promise: the first and the last vector may overlap those between them.
+    unsafe {
+        let first = _mm256_loadu_si256(from.cast());
+        let last = _mm256_loadu_si256(from.add(len - 32).cast());
+        let mut at = 32 - to.addr() % 32;
+        while at + 128 <= len {
+            let (f, t) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
+            let (a, b) = (_mm256_loadu_si256(f), _mm256_loadu_si256(f.add(1)));
+            let (c, d) = (_mm256_loadu_si256(f.add(2)), _mm256_loadu_si256(f.add(3)));
+            _mm256_store_si256(t, a);
+            _mm256_store_si256(t.add(1), b);
+            _mm256_store_si256(t.add(2), c);
+            _mm256_store_si256(t.add(3), d);
+            at += 128;
         }
-        to = to.wrapping_offset(dim.to);
-        from = from.wrapping_offset(dim.from);
+        while at + 32 <= len {
+            _mm256_store_si256(to.add(at).cast(), _mm256_loadu_si256(from.add(at).cast()));
+            at += 32;
+        }
+        _mm256_storeu_si256(to.cast(), first);
+        _mm256_storeu_si256(to.add(len - 32).cast(), last);
     }
 }
