@@ -2,6 +2,7 @@
 
 //! The command line: what the words mean and which code they lead to.
 
+mod datatype;
 mod info;
 pub mod progress;
 mod run;
@@ -27,6 +28,11 @@ enum Command {
     Run(run::RunArgs),
     /// Measure this machine and store a profile that the policy uses
     Tune(tune::TuneArgs),
+    /// Look at a datatype
+    Type {
+        #[command(subcommand)]
+        command: datatype::Type,
+    },
     /// Measure
     Bench {
         #[command(subcommand)]
@@ -40,6 +46,7 @@ pub fn main() -> ExitCode {
         Command::Info(args) => info::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(&args),
         Command::Tune(args) => tune::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Type { command } => datatype::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Bench { bench } => bench::run(&bench).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What `libcopy type` tells people and scripts.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn ask(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_libcopy"))
+        .arg("type")
+        .args(arguments)
+        .output()
+        .expect("the tool starts")
+}
+
+fn good(arguments: &[&str]) -> String {
+    let output = ask(arguments);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&good(arguments)).expect("JSON and nothing else")
+}
+
+#[test]
+fn describe_says_what_a_type_is() {
+    let text = good(&[
+        "describe",
+        "resized(0,8,vector(3,2,4,double))",
+        "--count",
+        "2",
+    ]);
+    for part in [
+        "size       48 bytes in 6 basic elements, alignment 8",
+        "bounds     0 to 8: extent 8",
+        "data       0 to 80: true extent 80",
+        "  resized lower bound 0, extent 8\n    vector 3 blocks of 2, stride 4 extents\n      MPI_DOUBLE",
+        "stream 3 times, stride 32",
+        "segments   6, 16.0 bytes on average",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn json_has_the_segments_that_the_library_has() {
+    let expression = "struct([2,1,3],[0,40,100],[int,indexed([1,2],[0,5],short),byte])";
+    let all = json(&["describe", expression, "--json", "--segments", "100"]);
+    let datatype: libcopy::datatype::Datatype = expression.parse().expect("an expression");
+    let layout = libcopy::datatype::Layout::new(&datatype, 1).expect("fits");
+    assert_eq!(all["size"], datatype.size());
+    assert_eq!(all["extent"], datatype.extent());
+    assert_eq!(all["segment_count"], layout.segment_count());
+    let shown = all["segments"].as_array().expect("a list");
+    assert_eq!(shown.len() as u64, layout.segment_count());
+    for (told, segment) in shown.iter().zip(layout.segments()) {
+        assert_eq!(told["offset"], segment.offset);
+        assert_eq!(told["length"], segment.len);
+    }
+    assert!(
+        all["form"]["nodes"]
+            .as_array()
+            .is_some_and(|n| !n.is_empty())
+    );
+    assert!(all["form"]["plan"].as_str().is_some_and(|p| !p.is_empty()));
+}
+
+#[test]
+fn the_drawing_has_a_rectangle_for_every_piece() {
+    let path = std::env::temp_dir().join(format!("libcopy-type-{}.svg", std::process::id()));
+    let file = path.to_str().expect("UTF-8");
+    // The second of these pieces goes on in the next row of 64 bytes.
+    good(&["describe", "hindexed([4,8],[8,60],byte)", "--svg", file]);
+    let svg = std::fs::read_to_string(&path).expect("a drawing");
+    let _ = std::fs::remove_file(&path);
+    assert!(
+        svg.starts_with("<svg ") && svg.ends_with("</svg>\n"),
+        "{svg}"
+    );
+    assert_eq!(svg.matches("stroke=\"white\"").count(), 3, "{svg}");
+    // Rows 0 and 64, each with its address and its background.
+    assert_eq!(svg.matches("text-anchor=\"end\"").count(), 2, "{svg}");
+}
+
+#[test]
+fn negative_and_huge_layouts_are_drawn_too() {
+    for expression in [
+        "vector(3,1,-7,int)",
+        "hvector(2000000000,1,2000000000,byte)",
+        "contiguous(0,int)",
+        "resized(-9000000000000000000,9000000000000000000,int)",
+    ] {
+        let path = std::env::temp_dir().join(format!("libcopy-wide-{}.svg", std::process::id()));
+        let file = path.to_str().expect("UTF-8");
+        let text = good(&["describe", expression, "--svg", file]);
+        assert!(text.contains("segments "), "{text}");
+        let svg = std::fs::read_to_string(&path).expect("a drawing");
+        let _ = std::fs::remove_file(&path);
+        assert!(svg.len() < 1 << 20, "{expression}: {} bytes", svg.len());
+    }
+}
+
+#[test]
+fn bench_measures_all_three_ways() {
+    let all = json(&[
+        "bench",
+        "vector(100,1,2,double)",
+        "--time",
+        "0.01",
+        "--json",
+    ]);
+    let ops: Vec<&str> = all
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|entry| {
+            assert_eq!(entry["bytes"], 800);
+            assert!(
+                entry["median_us"].as_f64().is_some_and(|us| us > 0.0),
+                "{entry}"
+            );
+            entry["op"].as_str().expect("a name")
+        })
+        .collect();
+    assert_eq!(ops, ["memcpy", "pack", "copy", "unpack"]);
+}
+
+#[test]
+fn mistakes_name_the_place() {
+    for (arguments, word) in [
+        (vec!["describe", "vector(3,1,int)"], "vector"),
+        (vec!["describe", "doubble"], "doubble"),
+        (vec!["bench", "int", "--time", "0"], "--time"),
+        (vec!["bench", "contiguous(0,int)"], "0 bytes"),
+        (vec!["bench", "contiguous(1000000000000,int)"], "2 GiB"),
+    ] {
+        let output = ask(&arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
+        assert!(text.contains(word), "{text}");
+    }
+}
