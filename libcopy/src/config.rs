@@ -106,6 +106,8 @@ settings! {
     NONTEMPORAL_MIN = "LIBCOPY_NONTEMPORAL_MIN", "", "From this size on, received bytes bypass the cache (`inf`: never).";
     SHARE_MIN = "LIBCOPY_SHARE_MIN", "", "From this size on, root and leaf share a copy where each has a core (`inf`: never).";
     SPIN = "LIBCOPY_SPIN", "", "Microseconds to spin before sleeping (default: adaptive; none if ranks outnumber cores).";
+    DISABLE = "LIBCOPY_DISABLE", "", "libcopy_mpi.so passes every call on to the MPI library if this is set to something else than 0.";
+    STATS = "LIBCOPY_STATS", "", "libcopy_mpi.so tells at MPI_Finalize what it took and what it passed on if this is set to something else than 0.";
     SHM_DIR = "LIBCOPY_SHM_DIR", "/dev/shm", "Directory of the shared segments; must be a tmpfs.";
 }
 

@@ -295,6 +295,22 @@ impl Policy {
         Path::Via(kind.unwrap_or(TransportKind::Shm))
     }
 
+    /// Whether this library moves messages of `bytes` bytes per rank faster inside a machine than
+    /// MPI libraries do, as far as `scripts/bench peers` found. The same on every rank of every
+    /// machine, because all ranks of a communicator must decide alike.
+    pub fn beats_mpi(op: Op, bytes: u64, crowded: bool) -> bool {
+        let (least, most) = match (op, crowded) {
+            (Op::Bcast | Op::Gather, _) | (Op::Scatter | Op::Allgather, false) => {
+                (64 << 10, u64::MAX)
+            }
+            // Where leaves wait for one root, context switches count until the bytes do.
+            (Op::Scatter, true) => (512 << 10, u64::MAX),
+            (Op::Allgather, true) => (64 << 10, 2 << 20),
+            (Op::Control | Op::Barrier, _) => return false,
+        };
+        (least..=most).contains(&bytes)
+    }
+
     fn eager_max(&self, op: Op, crowded: bool) -> u64 {
         match (crowded, op) {
             (false, _) => self.eager_max,

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which MPI library this process uses, and what its constants are.
+//!
+//! Handles are pointers in Open MPI and `int`s in MPICH and its relatives. Both travel in one
+//! register or one eight-byte stack slot on x86-64 (System V ABI, section 3.2.3) and AArch64
+//! (AAPCS64, section 6.8.2), so one library serves both: handles pass through it as words, and it
+//! only looks at the half that an `int` defines.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fs;
+use std::sync::OnceLock;
+
+/// A handle as it comes in a register; only the low half is defined if handles are `int`s.
+pub type Word = usize;
+
+/// What differs between libraries.
+#[derive(Debug)]
+pub struct Abi {
+    /// Its name.
+    pub name: &'static str,
+    /// `MPI_IN_PLACE`
+    pub in_place: usize,
+    /// `MPI_BYTE`
+    pub byte: Word,
+    /// `MPI_INFO_NULL`
+    pub info_null: Word,
+    /// `MPI_COMM_TYPE_SHARED`
+    pub shared: c_int,
+    /// `MPI_COMBINER_NAMED`
+    pub named: c_int,
+    /// `MPI_ERR_OTHER`
+    pub error: c_int,
+    /// Whether handles are `int`s.
+    narrow: bool,
+}
+
+impl Abi {
+    /// A handle without what a register may hold above it.
+    pub fn handle(&self, word: Word) -> Word {
+        if self.narrow {
+            word & 0xFFFF_FFFF
+        } else {
+            word
+        }
+    }
+}
+
+/// The library of this process, or why there is none that we know.
+pub fn get() -> Result<&'static Abi, &'static str> {
+    static ABI: OnceLock<Result<Abi, String>> = OnceLock::new();
+    let abi = ABI.get_or_init(detect);
+    abi.as_ref().map_err(String::as_str)
+}
+
+fn detect() -> Result<Abi, String> {
+    // Open MPI's handles are the addresses of these (its mpi.h).
+    if let (Some(byte), Some(info)) = (symbol(c"ompi_mpi_byte"), symbol(c"ompi_mpi_info_null")) {
+        return Ok(Abi {
+            name: "Open MPI",
+            in_place: 1,
+            byte: byte as usize,
+            info_null: info as usize,
+            shared: 0,
+            named: 0,
+            error: 16,
+            narrow: false,
+        });
+    }
+    // The constants of the MPICH ABI initiative, which MPICH, Intel MPI and MVAPICH share.
+    if symbol(c"MPIR_Dup_fn").is_some() {
+        return Ok(Abi {
+            name: "MPICH",
+            in_place: usize::MAX,
+            byte: 0x4c00_010d,
+            info_null: 0x1c00_0000,
+            shared: 1,
+            named: 1,
+            error: 15,
+            narrow: true,
+        });
+    }
+    Err("this is neither Open MPI nor a library with MPICH's ABI".to_owned())
+}
+
+/// Finds a symbol of the MPI library.
+///
+/// A program that loads its MPI library privately (Python does) has it outside the reach of
+/// `RTLD_NEXT`; then the library is found among the files that the process has mapped.
+pub fn symbol(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a valid name; the handle is a constant.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if !found.is_null() {
+        return Some(found);
+    }
+    for path in libraries() {
+        // SAFETY: the file is loaded already: nothing is run, only counted.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if library.is_null() {
+            continue;
+        }
+        // SAFETY: an open library and a valid name. The library is never closed.
+        let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+        if !found.is_null() {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// The files that look like MPI libraries.
+fn libraries() -> Vec<CString> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut paths: Vec<&str> = maps
+        .lines()
+        .filter_map(|line| line.find('/').map(|at| &line[at..]))
+        .filter(|path| {
+            let file = path.rsplit('/').next().unwrap_or_default();
+            file.starts_with("libmpi") && file.contains(".so")
+        })
+        .collect();
+    paths.dedup();
+    paths
+        .into_iter()
+        .filter_map(|p| CString::new(p).ok())
+        .collect()
+}
+
+/// Says something once, as the first rank that gets there; MPI programs have many processes.
+pub fn complain(text: &str) {
+    static SAID: OnceLock<()> = OnceLock::new();
+    SAID.get_or_init(|| eprintln!("libcopy_mpi: {text}"));
+}
+
+/// A function of the MPI library, found when it is first called.
+pub struct Function {
+    name: &'static CStr,
+    address: OnceLock<usize>,
+}
+
+impl Function {
+    /// A function with this name.
+    pub const fn new(name: &'static CStr) -> Self {
+        Function {
+            name,
+            address: OnceLock::new(),
+        }
+    }
+
+    /// Its address; zero if the library does not have it.
+    pub fn address(&self) -> usize {
+        *self.address.get_or_init(|| {
+            let found = symbol(self.name).map_or(0, |address| address as usize);
+            if found == 0 {
+                let name = self.name.to_string_lossy();
+                complain(&format!("no MPI library in this process has {name}"));
+            }
+            found
+        })
+    }
+}
+
+/// A C string of the process's environment is set to something else than 0.
+pub fn is_set(name: &CStr) -> bool {
+    // SAFETY: a valid name; the value is only looked at here.
+    let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return false;
+    }
+    // SAFETY: the environment's values end with a zero.
+    let value = unsafe { CStr::from_ptr(value) };
+    !value.is_empty() && value != c"0"
+}
