@@ -108,15 +108,15 @@ impl Policy {
             from,
             prefer: prefer.to_vec(),
         };
-        // With CMA, root and leaf share one copy, which beats two from some size on. In a crowd a
-        // broadcast through the ring wins: it needs a system call for no leaf.
+        // With CMA, leaves copy at the same time, and the root of a broadcast shares their work,
+        // which beats two copies from some size on. In a crowd a broadcast through the ring wins: it
+        // needs a system call for no leaf.
         let small = band(0, &[Kmod, Shm, Cma]);
-        let both = vec![small.clone(), band(128 << 10, &[Kmod, Cma, Shm])];
+        let once = |from| vec![small.clone(), band(from, &[Kmod, Cma, Shm])];
         let bands = Bands {
-            spacious: both.clone(),
-            crowded: both,
+            spacious: once(32 << 10),
+            crowded: once(128 << 10),
         };
-        let shared = vec![small.clone(), band(32 << 10, &[Kmod, Cma, Shm])];
         Policy {
             eager_max: 8 << 10,
             eager_max_crowded: 128 << 10,
@@ -134,10 +134,13 @@ impl Policy {
             spin_us: None,
             transport: None,
             bcast: Bands {
-                spacious: shared,
-                crowded: vec![small],
+                crowded: vec![small.clone()],
+                ..bands.clone()
             },
-            gather: bands.clone(),
+            gather: Bands {
+                spacious: once(128 << 10),
+                ..bands.clone()
+            },
             scatter: bands.clone(),
             allgather: bands,
         }
@@ -305,7 +308,7 @@ impl Policy {
             }
             // Where leaves wait for one root, context switches count until the bytes do.
             (Op::Scatter, true) => (512 << 10, u64::MAX),
-            (Op::Allgather, true) => (64 << 10, 2 << 20),
+            (Op::Allgather, true) => (64 << 10, 1 << 20),
             (Op::Control | Op::Barrier, _) => return false,
         };
         (least..=most).contains(&bytes)

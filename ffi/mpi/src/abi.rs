@@ -4,8 +4,8 @@
 //!
 //! Handles are pointers in Open MPI and `int`s in MPICH and its relatives. Both travel in one
 //! register or one eight-byte stack slot on x86-64 (System V ABI, section 3.2.3) and AArch64
-//! (AAPCS64, section 6.8.2), so one library serves both: handles pass through it as words, and it
-//! only looks at the half that an `int` defines.
+//! (AAPCS64, section 6.8.2), so one library serves both: handles pass through it as words that it
+//! never looks at, because only half of one is defined where handles are `int`s.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
@@ -31,19 +31,6 @@ pub struct Abi {
     pub named: c_int,
     /// `MPI_ERR_OTHER`
     pub error: c_int,
-    /// Whether handles are `int`s.
-    narrow: bool,
-}
-
-impl Abi {
-    /// A handle without what a register may hold above it.
-    pub fn handle(&self, word: Word) -> Word {
-        if self.narrow {
-            word & 0xFFFF_FFFF
-        } else {
-            word
-        }
-    }
 }
 
 /// The library of this process, or why there is none that we know.
@@ -64,7 +51,6 @@ fn detect() -> Result<Abi, String> {
             shared: 0,
             named: 0,
             error: 16,
-            narrow: false,
         });
     }
     // The constants of the MPICH ABI initiative, which MPICH, Intel MPI and MVAPICH share.
@@ -77,7 +63,6 @@ fn detect() -> Result<Abi, String> {
             shared: 1,
             named: 1,
             error: 15,
-            narrow: true,
         });
     }
     Err("this is neither Open MPI nor a library with MPICH's ABI".to_owned())

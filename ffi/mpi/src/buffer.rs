@@ -11,6 +11,18 @@ use crate::pmpi;
 /// Bytes that are packed with one call: positions are `int`s.
 const MOST: usize = 1 << 30;
 
+/// Bytes of data in `count` elements; `None` if the library does not accept the datatype, or if
+/// that is not a number of bytes.
+pub fn bytes(count: c_int, datatype: Word) -> Option<usize> {
+    let mut size = 0i64;
+    // SAFETY: a writable output; the library checks the datatype.
+    if unsafe { pmpi::type_size(datatype, &mut size) } != 0 {
+        return None;
+    }
+    let count = usize::try_from(count).ok()?;
+    usize::try_from(size).ok()?.checked_mul(count)
+}
+
 /// A datatype, as far as moving its bytes needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {

@@ -53,15 +53,23 @@ struct Call {
     bytes: usize,
 }
 
-/// Decides whether a call is taken. `kind` and `count` describe what each rank sends or receives.
-fn take(op: Op, comm: Word, kind: impl FnOnce(&Abi) -> Option<usize>) -> Option<Call> {
+/// Decides whether a call is taken: `count` elements of `datatype` are what each rank sends or
+/// receives, and `kinds` looks at the datatypes more closely, which small messages need not wait
+/// for.
+fn take(
+    op: Op,
+    comm: Word,
+    (count, datatype): (c_int, Word),
+    kinds: impl FnOnce(&'static Abi) -> Option<()>,
+) -> Option<Call> {
     let decide = || {
         let abi = active().ok_or(Fate::Disabled)?;
-        let bytes = kind(abi).ok_or(Fate::Arguments)?;
+        let bytes = buffer::bytes(count, datatype).ok_or(Fate::Arguments)?;
         // Below this, no communicator is worth the team that would tell whether it is crowded.
         if !Policy::beats_mpi(op, bytes as u64, false) {
             return Err(Fate::Small);
         }
+        kinds(abi).ok_or(Fate::Arguments)?;
         let group = group::of(abi, comm)?;
         if group.crowded && !Policy::beats_mpi(op, bytes as u64, true) {
             return Err(Fate::Small);
@@ -127,10 +135,11 @@ impl Call {
     fn is_root(&self, root: c_int) -> bool {
         usize::try_from(root) == Ok(self.group.rank)
     }
+}
 
-    fn in_place(&self, buffer: *const c_void) -> bool {
-        buffer as usize == self.abi.in_place
-    }
+/// Whether a buffer is `MPI_IN_PLACE`.
+fn is_in_place(buffer: *const c_void) -> bool {
+    active().is_some_and(|abi| buffer as usize == abi.in_place)
 }
 
 /// Whether a rank with this number could be the root; if not, MPI says so.
@@ -197,10 +206,10 @@ pub unsafe extern "C" fn MPI_Bcast(
     comm: Word,
 ) -> c_int {
     let mut kind = None;
-    let call = take(Op::Bcast, comm, |abi| {
+    let call = take(Op::Bcast, comm, (count, datatype), |abi| {
         plausible(root)?;
-        kind = Kind::of(abi, abi.handle(datatype), comm);
-        kind?.bytes(count)
+        kind = Some(Kind::of(abi, datatype, comm)?);
+        Some(())
     });
     let (Some(call), Some(kind)) = (call, kind) else {
         // SAFETY: the caller's promise.
@@ -239,17 +248,20 @@ pub unsafe extern "C" fn MPI_Gather(
     comm: Word,
 ) -> c_int {
     let (mut own, mut all) = (None, None);
-    let call = take(Op::Gather, comm, |abi| {
+    // A root that does not send from elsewhere says the number of bytes where it receives.
+    let in_place = is_in_place(send);
+    let one = match in_place {
+        true => (recv_count, recv_type),
+        false => (send_count, send_type),
+    };
+    let call = take(Op::Gather, comm, one, |abi| {
         if rank_of(comm)? == plausible(root)? {
-            all = Kind::of(abi, abi.handle(recv_type), comm);
-            if send as usize != abi.in_place {
-                own = Kind::of(abi, abi.handle(send_type), comm);
-                own?;
-            }
-            return all?.bytes(recv_count);
+            all = Some(Kind::of(abi, recv_type, comm)?);
         }
-        own = Kind::of(abi, abi.handle(send_type), comm);
-        own?.bytes(send_count)
+        if !in_place {
+            own = Some(Kind::of(abi, send_type, comm)?);
+        }
+        Some(())
     });
     let Some(call) = call else {
         // SAFETY: the caller's promise.
@@ -310,17 +322,19 @@ pub unsafe extern "C" fn MPI_Scatter(
     comm: Word,
 ) -> c_int {
     let (mut all, mut own) = (None, None);
-    let call = take(Op::Scatter, comm, |abi| {
+    let in_place = is_in_place(recv);
+    let one = match in_place {
+        true => (send_count, send_type),
+        false => (recv_count, recv_type),
+    };
+    let call = take(Op::Scatter, comm, one, |abi| {
         if rank_of(comm)? == plausible(root)? {
-            all = Kind::of(abi, abi.handle(send_type), comm);
-            if recv as usize != abi.in_place {
-                own = Kind::of(abi, abi.handle(recv_type), comm);
-                own?;
-            }
-            return all?.bytes(send_count);
+            all = Some(Kind::of(abi, send_type, comm)?);
         }
-        own = Kind::of(abi, abi.handle(recv_type), comm);
-        own?.bytes(recv_count)
+        if !in_place {
+            own = Some(Kind::of(abi, recv_type, comm)?);
+        }
+        Some(())
     });
     let Some(call) = call else {
         // SAFETY: the caller's promise.
@@ -383,13 +397,12 @@ pub unsafe extern "C" fn MPI_Allgather(
     comm: Word,
 ) -> c_int {
     let (mut own, mut all) = (None, None);
-    let call = take(Op::Allgather, comm, |abi| {
-        all = Kind::of(abi, abi.handle(recv_type), comm);
-        if send as usize != abi.in_place {
-            own = Kind::of(abi, abi.handle(send_type), comm);
-            own?;
+    let call = take(Op::Allgather, comm, (recv_count, recv_type), |abi| {
+        all = Some(Kind::of(abi, recv_type, comm)?);
+        if !is_in_place(send) {
+            own = Some(Kind::of(abi, send_type, comm)?);
         }
-        all?.bytes(recv_count)
+        Some(())
     });
     let (Some(call), Some(all)) = (call, all) else {
         // SAFETY: the caller's promise.
@@ -403,7 +416,7 @@ pub unsafe extern "C" fn MPI_Allgather(
         let (each, size, mut packed) = (recv_count as usize, call.group.size, Vec::new());
         // SAFETY: the caller's promise: the receive buffer has the elements of all ranks.
         unsafe {
-            if call.in_place(send) && all.is_dense() {
+            if is_in_place(send) && all.is_dense() {
                 return incoming(&all, recv, each * size, call.bytes * size, |bytes| {
                     Ok(call.group.team().allgather_in_place(bytes)?)
                 });

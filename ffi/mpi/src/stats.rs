@@ -41,7 +41,9 @@ static BYTES: AtomicU64 = AtomicU64::new(0);
 pub fn count(op: Op, fate: Fate, bytes: u64) {
     if let Some(row) = Op::ALL.iter().position(|known| *known == op) {
         COUNTS[row][fate as usize].fetch_add(1, Ordering::Relaxed);
-        BYTES.fetch_add(bytes, Ordering::Relaxed);
+        if bytes != 0 {
+            BYTES.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 }
 
