@@ -6,6 +6,7 @@
 //! run; the default is short.
 
 mod equal;
+mod fuzz;
 mod generate;
 mod oracle;
 
