@@ -232,12 +232,22 @@ pub fn peers(args: &PeersArgs) -> Result<()> {
         contestant: 0,
         word: "memcpy".into(),
     });
-    let ratios = names
+    // "openmpi+libcopy" is "openmpi" with libcopy_mpi.so, and compared with that.
+    let (with, plain): (Vec<_>, Vec<_>) = names
+        .iter()
+        .partition(|n: &&String| n.ends_with("+libcopy"));
+    let plain: Vec<String> = plain.into_iter().cloned().collect();
+    let base = |name: &String| name.trim_end_matches("+libcopy").to_owned();
+    let ratios = plain
         .iter()
         .map(|n| Ratio::Faster("libcopy".into(), vec![n.clone()]))
-        .chain((names.len() > 1).then(|| Ratio::Faster("libcopy".into(), names.clone())))
+        .chain((plain.len() > 1).then(|| Ratio::Faster("libcopy".into(), plain.clone())))
+        .chain(
+            with.iter()
+                .map(|n| Ratio::Faster((*n).clone(), vec![base(n)])),
+        )
         .chain(std::iter::once(Ratio::OfMemcpy("libcopy".into())))
-        .chain(names.iter().map(|n| Ratio::OfMemcpy(n.clone())))
+        .chain(plain.iter().map(|n| Ratio::OfMemcpy(n.clone())))
         .collect();
     let report = compare(
         &args.common,
