@@ -32,6 +32,9 @@ pub type NodeId = u32;
 /// Lists up to this length are spliced into the list that uses them, also if used repeatedly.
 const SPLICE: usize = 64;
 
+/// Layouts with at most so many segments are made anew from the list of these.
+const SETTLED: i64 = 128;
+
 /// Offsets of many blocks, in four bytes each where they fit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Offsets {
@@ -183,6 +186,7 @@ impl Form {
     pub(super) fn of(datatype: &Datatype) -> Form {
         let mut arena = Arena::default();
         let root = translate(&mut arena, datatype);
+        let root = root.and_then(|root| arena.settle(root));
         arena.finish(root)
     }
 
@@ -200,7 +204,8 @@ impl Form {
         }
         let root = (self.nodes.len() - 1) as NodeId;
         let root = arena.stream(count as i64, extent, root);
-        arena.finish(Some((self.offset, root)))
+        let root = arena.settle((self.offset, root));
+        arena.finish(root)
     }
 
     /// The nodes, children before their parents, the root last; none if there is no data.
@@ -902,6 +907,65 @@ impl Arena {
             all.high = all.high.max(offset + one.high);
         }
         all
+    }
+
+    /// The last step: a short layout gets the form that the plain list of its segments has. Pieces
+    /// that become adjacent only where two elements meet (the end of one, the start of the next)
+    /// have then no trace of the elements left.
+    fn settle(&mut self, root: Placed) -> Option<Placed> {
+        let (offset, id) = root;
+        let simple = match self.nodes[id as usize] {
+            Node::Dense { .. } => true,
+            Node::Stream { child, .. } => self.dense_len(child).is_some(),
+            _ => false,
+        };
+        if simple || self.bounds(id).segments > SETTLED {
+            return Some(root);
+        }
+        let mut pieces: Vec<Dense> = Vec::new();
+        // What is left of the walk, the next node last. A segment has few nodes above it: each of
+        // them has at least two children.
+        let mut todo = vec![(offset, id)];
+        while let Some((at, id)) = todo.pop() {
+            let children: Vec<Placed> = match &self.nodes[id as usize] {
+                Node::Dense { len } => {
+                    match pieces.last_mut() {
+                        Some((last, before)) if last.checked_add(*before) == Some(at) => {
+                            *before += len;
+                        }
+                        _ => pieces.push((at, *len)),
+                    }
+                    continue;
+                }
+                Node::Stream {
+                    count,
+                    stride,
+                    child,
+                } => (0..*count).map(|i| (at + i * stride, *child)).collect(),
+                Node::Blocks { offsets, child } => (0..offsets.len())
+                    .map(|i| (at + offsets.get(i), *child))
+                    .collect(),
+                Node::Pieces { offsets, starts } => {
+                    let (offsets, starts) = (offsets.clone(), starts.clone());
+                    (0..offsets.len())
+                        .map(|i| {
+                            let len = starts.get(i + 1) - starts.get(i);
+                            (at + offsets.get(i), self.dense(len))
+                        })
+                        .collect()
+                }
+                Node::Sequence { parts } => parts
+                    .iter()
+                    .map(|part| (at + part.offset, part.child))
+                    .collect(),
+            };
+            todo.extend(children.into_iter().rev());
+        }
+        let list = pieces
+            .into_iter()
+            .map(|(at, len)| (at, self.dense(len)))
+            .collect();
+        self.list(list)
     }
 
     /// Adds a node to a list, or its entries if it is a short list itself.

@@ -9,6 +9,7 @@ mod equal;
 mod fuzz;
 mod generate;
 mod oracle;
+mod variants;
 
 use generate::{Choices, build, tree};
 use libcopy::datatype::{Checkpoints, Datatype, Elements, Layout, Named, Segment};
