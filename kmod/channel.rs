@@ -11,7 +11,11 @@
 //! A fragment that ends badly, or not in time, stops the channel: nothing more is submitted, and the
 //! supervisor ([`crate::engine`]) calls [`Channel::recover`]. That stops the hardware first, so that
 //! no lost descriptor can write any more; only then are the fragments that are missing copied by a
-//! CPU and the pages let go. The channel comes back when it has copied a page right.
+//! CPU and the pages let go. What was not begun goes to another channel of the engine or of its node,
+//! to a CPU if there is none. The channel comes back when it has copied a page right.
+//!
+//! Before the deadline there is a shorter time ([`STALL`]) after which nothing more is put behind a
+//! fragment that does not end: a driver may be resetting the channel just then.
 //!
 //! # Lock order
 //!
@@ -41,6 +45,10 @@ pub(crate) const MAX_DEPTH: usize = 16;
 /// First and last pause between two attempts of a channel to prove itself, in milliseconds.
 const FIRST_PAUSE: u32 = 500;
 const LAST_PAUSE: u32 = 60_000;
+
+/// Nanoseconds after which nothing is submitted behind a fragment in work. Less than the 100 ms after
+/// which `ioatdma` looks after its channels (`COMPLETION_TIMEOUT` in drivers/dma/ioat/dma.h).
+const STALL: i64 = 50_000_000;
 
 /// Requests that a channel has room for without allocating.
 const ROOM: usize = 32;
@@ -181,6 +189,8 @@ pub(crate) struct Channel {
     /// The hardware while it is up, for callbacks: it is released only when nobody submits.
     raw: Atomic<*mut DmaChan>,
     unordered: Atomic<u32>,
+    /// Whether the workqueue is to submit, because a callback must not.
+    deferred: Atomic<u32>,
     slots: [Slot; MAX_DEPTH],
     #[pin]
     held: Mutex<Held>,
@@ -206,6 +216,9 @@ impl WorkItem for Channel {
     // What is retired is dropped here, because that may unpin pages and unmap them.
     fn run(this: Arc<Channel>) {
         this.drop_retired();
+        if this.deferred.xchg(0, Full) != 0 {
+            this.pump();
+        }
     }
 }
 
@@ -231,6 +244,7 @@ impl Channel {
                 key,
                 raw: Atomic::new(core::ptr::null_mut()),
                 unordered: Atomic::new(0),
+                deferred: Atomic::new(0),
                 slots: core::array::from_fn(|index| Slot {
                     channel: Atomic::new(core::ptr::null_mut()),
                     index: Atomic::new(index as u32),
@@ -286,14 +300,19 @@ impl Channel {
         self.queue.lock().service == Service::Gone
     }
 
-    /// Gives the channel a request. If it cannot take it, a CPU will do the work.
+    /// Gives the channel a request. If it cannot take it, another channel or a CPU will do the work.
     pub(crate) fn submit(this: &Arc<Self>, request: &Arc<Request>) {
-        if Self::try_submit(this, request).is_err() {
-            Request::take_over(request);
+        match Self::try_submit(this, request) {
+            Ok(()) => {}
+            Err(error) if error == ENODEV => Request::pass_on(request),
+            Err(_) => Request::take_over(request),
         }
     }
 
-    fn try_submit(this: &Arc<Self>, request: &Arc<Request>) -> Result {
+    /// Gives the channel a request.
+    ///
+    /// - `ENODEV`: it does not work any more.
+    pub(crate) fn try_submit(this: &Arc<Self>, request: &Arc<Request>) -> Result {
         let maps = if this.engine.is_thread() {
             None
         } else {
@@ -418,7 +437,10 @@ impl Channel {
         loop {
             let (index, task) = {
                 let mut queue = self.queue.lock();
-                if queue.service != Service::Up || queue.busy.count_ones() >= depth {
+                if queue.service != Service::Up
+                    || queue.busy.count_ones() >= depth
+                    || self.stalled(queue.busy)
+                {
                     break;
                 }
                 let index = queue.busy.trailing_ones();
@@ -450,8 +472,17 @@ impl Channel {
         let retired = !queue.retired.is_empty();
         drop(queue);
         if retired {
-            self.drop_retired_later();
+            self.work_later();
         }
+    }
+
+    /// Whether one of these slots has been in work for so long that nothing should be put behind it.
+    fn stalled(&self, busy: u32) -> bool {
+        let late = now() - STALL;
+        self.slots.iter().enumerate().any(|(index, slot)| {
+            let since = slot.since.load(Relaxed);
+            busy & (1 << index) != 0 && since != 0 && since < late
+        })
     }
 
     /// Submits the descriptors of one fragment; returns whether there are any.
@@ -496,10 +527,16 @@ impl Channel {
                     param,
                 )
             };
-            if submitted.is_err() {
-                slot.pending.fetch_sub(1, Relaxed);
+            if let Err(error) = submitted {
                 slot.failed.store(1, Relaxed);
-                self.engine.refused(len);
+                if error == EAGAIN {
+                    slot.pending.fetch_sub(1, Relaxed);
+                    self.engine.refused(len);
+                } else {
+                    // The count may stay above zero for ever: the supervisor stops the hardware, and
+                    // has the task then.
+                    self.fail();
+                }
                 break;
             }
             done += len as u64;
@@ -512,6 +549,7 @@ impl Channel {
 
     /// A descriptor has ended. Called in softirq or thread context.
     unsafe extern "C" fn descriptor_done(param: *mut c_void, result: *const DmaResult) {
+        let start = now();
         // SAFETY: `feed` passed a slot of a channel that lives until its hardware is stopped.
         let slot = unsafe { &*param.cast::<Slot>() };
         // SAFETY: Passed on.
@@ -521,8 +559,17 @@ impl Channel {
         // SAFETY: As above.
         let channel = unsafe { &*slot.channel.load(Relaxed) };
         if channel.count_down(slot) {
-            channel.pump();
+            if dma::callback_sleeps() {
+                // The thread that calls back frees descriptors when we return (idxd), or holds a
+                // lock that submitting takes (ae4dma).
+                channel.deferred.store(1, Release);
+                channel.work_later();
+            } else {
+                channel.pump();
+            }
         }
+        TOTAL.add_alone(Counter::Callbacks, 1);
+        TOTAL.add_alone(Counter::CallbackTime, (now() - start).unsigned_abs());
     }
 
     /// One descriptor less; whether this ended a fragment well.
@@ -553,7 +600,7 @@ impl Channel {
         let retired = !queue.retired.is_empty();
         drop(queue);
         if retired {
-            self.drop_retired_later();
+            self.work_later();
         }
         true
     }
@@ -660,7 +707,7 @@ impl Channel {
         }
     }
 
-    /// Gives every request of the queue to the CPUs.
+    /// Gives every request of the queue to other channels, or to CPUs.
     fn hand_over(&self) {
         loop {
             let request = {
@@ -676,7 +723,7 @@ impl Channel {
                 }
             };
             if request.wants_engine() {
-                Request::take_over(&request);
+                Request::pass_on(&request);
             }
         }
         self.drop_retired();
@@ -780,7 +827,8 @@ impl Channel {
         }
     }
 
-    fn drop_retired_later(&self) {
+    /// Has the workqueue drop what is retired, and submit if that was asked for. Does not sleep.
+    fn work_later(&self) {
         // SAFETY: Channels are only ever made inside an `Arc`, and the engine holds one reference for
         // as long as anything can be in its queue; this adds one for the work.
         let this = unsafe {

@@ -15,6 +15,7 @@
 #include <linux/nodemask.h>
 #include <linux/notifier.h>
 #include <linux/pci.h>
+#include <linux/preempt.h>
 #include <linux/sched.h>
 #include <linux/spinlock.h>
 #include <linux/string.h>
@@ -159,7 +160,12 @@ bool libcopy_dma_part_of(struct device *dev, struct device *whole)
 	return false;
 }
 
-/* Some drivers hold a lock from prep to submit, so that nothing may come in between. */
+/*
+ * Some drivers hold a lock from prep to submit, so that nothing may come in between.
+ *
+ * -EAGAIN: the driver took no descriptor, so that no callback comes. Anything else: it had one and
+ * did not accept it; idxd then calls back or not, depending on how far it came.
+ */
 int libcopy_dma_submit(struct dma_chan *chan, dma_addr_t to, dma_addr_t from, size_t len,
 		       bool interrupt,
 		       void (*done)(void *param, const struct dmaengine_result *result),
@@ -171,12 +177,12 @@ int libcopy_dma_submit(struct dma_chan *chan, dma_addr_t to, dma_addr_t from, si
 	tx = dmaengine_prep_dma_memcpy(chan, to, from, len,
 				       DMA_CTRL_ACK | (interrupt ? DMA_PREP_INTERRUPT : 0));
 	if (!tx)
-		return -ENOMEM;
+		return -EAGAIN;
 	tx->callback = NULL;
 	tx->callback_result = done;
 	tx->callback_param = param;
 	cookie = dmaengine_submit(tx);
-	return dma_submit_error(cookie) ? cookie : 0;
+	return dma_submit_error(cookie) ? -EIO : 0;
 }
 
 void libcopy_dma_issue(struct dma_chan *chan)
@@ -187,6 +193,12 @@ void libcopy_dma_issue(struct dma_chan *chan)
 bool libcopy_dma_succeeded(const struct dmaengine_result *result)
 {
 	return !result || result->result == DMA_TRANS_NOERROR;
+}
+
+/* Whether a callback, which calls this, is one in a thread of the driver's. */
+bool libcopy_dma_callback_sleeps(void)
+{
+	return in_task();
 }
 
 static enum dma_data_direction direction(bool write)

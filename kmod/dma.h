@@ -46,6 +46,7 @@ int libcopy_dma_submit(struct dma_chan *chan, dma_addr_t to, dma_addr_t from, si
 		       void *param);
 void libcopy_dma_issue(struct dma_chan *chan);
 bool libcopy_dma_succeeded(const struct dmaengine_result *result);
+bool libcopy_dma_callback_sleeps(void);
 
 size_t libcopy_dma_max_mapping(struct device *dev);
 bool libcopy_dma_map(struct device *dev, void *addr, size_t len, bool write, dma_addr_t *out);

@@ -76,6 +76,7 @@ mod raw {
         ) -> c_int;
         pub(super) fn libcopy_dma_issue(chan: *mut DmaChan);
         pub(super) fn libcopy_dma_succeeded(result: *const DmaResult) -> bool;
+        pub(super) fn libcopy_dma_callback_sleeps() -> bool;
         pub(super) fn libcopy_dma_max_mapping(dev: *mut bindings::device) -> usize;
         pub(super) fn libcopy_dma_map(
             dev: *mut bindings::device,
@@ -229,6 +230,9 @@ impl Drop for Hardware {
 /// Submits one descriptor; `done` is called exactly once if this succeeds, unless the channel is
 /// stopped before.
 ///
+/// - `EAGAIN`: the driver has no descriptor for this; `done` is not called.
+/// - `EIO`: the driver did not accept it; `done` may be called or not until the channel is stopped.
+///
 /// # Safety
 ///
 /// `chan` is acquired and stays so for the call; the addresses are mapped for its device until `done`
@@ -266,6 +270,13 @@ pub(crate) unsafe fn issue(chan: *mut DmaChan) {
 pub(crate) unsafe fn succeeded(result: *const DmaResult) -> bool {
     // SAFETY: The caller's promise.
     unsafe { raw::libcopy_dma_succeeded(result) }
+}
+
+/// Whether a callback, which calls this, runs in a thread: then the driver's submission may sleep,
+/// and may wait for what that thread does next.
+pub(crate) fn callback_sleeps() -> bool {
+    // SAFETY: No preconditions.
+    unsafe { raw::libcopy_dma_callback_sleeps() }
 }
 
 /// Whether some device is losing its driver just now.

@@ -20,6 +20,7 @@ use crate::channel::{self, Channel};
 use crate::dma::{self, Choice, DmaDevice, Hardware, Info, Thread, Watching};
 use crate::irqlock::{self, IrqLock};
 use crate::member::Member;
+use crate::request::Request;
 use crate::uapi::{self, ENGINE_DMA, ENGINE_KTHREAD, NODE_ANY};
 use kernel::bindings;
 use kernel::ffi::{c_int, c_void};
@@ -363,6 +364,34 @@ pub(crate) fn choose(member: &Member, node: i32) -> Result<(u32, Arc<Channel>)> 
     let chosen = pick(|channel| channel.usable()).or_else(|| pick(|channel| !channel.is_gone()));
     let chosen = chosen.cloned().ok_or(ENODEV)?;
     Ok((index as u32, chosen))
+}
+
+/// Gives a request whose channel does not work any more to another one of the same engine, or of its
+/// node. May sleep, and is called without locks.
+///
+/// - `ENODEV`: there is none.
+pub(crate) fn pass_on(request: &Arc<Request>) -> Result {
+    let found = {
+        let engines = ENGINES.lock();
+        let first = request.engine() as usize;
+        let node = engines.list.get(first).ok_or(ENODEV)?.node;
+        let (own, others) = (first..first + 1, 0..engines.list.len());
+        // The engine itself first; that it comes again among the others does no harm.
+        Iterator::chain(own, others).find_map(|index| {
+            let engine: &Arc<Engine> = &engines.list[index];
+            if engine.node != node {
+                return None;
+            }
+            let parts = engine.parts.lock();
+            let fit = || parts.channels.iter().filter(|channel| channel.usable());
+            let turn = engine.next.fetch_add(1, Relaxed) as usize;
+            let channel = fit().nth(turn.checked_rem(fit().count())?)?;
+            Some((index, channel.clone()))
+        })
+    };
+    let (index, channel) = found.ok_or(ENODEV)?;
+    request.set_engine(index as u32);
+    Channel::try_submit(&channel, request)
 }
 
 /// A device is about to lose its driver.

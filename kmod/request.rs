@@ -18,6 +18,7 @@
 
 use crate::copy;
 use crate::dma;
+use crate::engine;
 use crate::errno;
 use crate::fragments::{self, Fragments, Worker};
 use crate::irqlock::{self, IrqLock};
@@ -37,7 +38,7 @@ use core::ptr::NonNull;
 use kernel::bindings;
 use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
 use kernel::prelude::*;
-use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed};
+use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
 use kernel::sync::{new_mutex, Arc, CondVar, CondVarTimeoutResult, Mutex, SetOnce, UniqueArc};
 use kernel::time::{Instant, Monotonic};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
@@ -46,6 +47,10 @@ use kernel::{c_str, static_lock_class};
 /// Bytes that a CPU claims at a time, if fragments are smaller: enough that claiming costs nothing
 /// beside copying, little enough that others find something to do.
 const CPU_SHARE: u64 = 64 * 1024;
+
+/// Channels that a request may lose before CPUs do the rest: if it is the request that channels fail
+/// at, it shall not take all of them out of service.
+const MAX_CHANNELS_LOST: u32 = 2;
 
 /// States of [`Request::announced`].
 const SILENT: u32 = 0;
@@ -98,7 +103,7 @@ pub(crate) struct Request {
     flags: u32,
     fragment_pages: u32,
     /// Index of the engine.
-    engine: u32,
+    engine: Atomic<u32>,
     fragments: Fragments<KVVec<Word>>,
     state: Atomic<u32>,
     error: Atomic<i32>,
@@ -106,6 +111,9 @@ pub(crate) struct Request {
     announced: Atomic<u32>,
     /// Whether the workqueue is to copy what nobody has claimed.
     taken_over: Atomic<u32>,
+    /// Whether the workqueue is to find another channel.
+    orphaned: Atomic<u32>,
+    channels_lost: Atomic<u32>,
     engine_bytes: Atomic<u64>,
     cpu_bytes: Atomic<u64>,
     eventfd: Option<EventFd>,
@@ -128,6 +136,14 @@ impl WorkItem for Request {
     type Pointer = Arc<Request>;
 
     fn run(this: Arc<Request>) {
+        if this.orphaned.xchg(0, Full) != 0 && this.wants_engine() {
+            let lost = this.channels_lost.fetch_add(1, Relaxed);
+            if lost < MAX_CHANNELS_LOST && engine::pass_on(&this).is_ok() {
+                this.count(Counter::Handovers, 1);
+            } else {
+                Request::take_over(&this);
+            }
+        }
         if this.taken_over.load(Acquire) != 0 {
             while Request::help(&this).is_some() {
                 shim::cond_resched_interrupted();
@@ -207,12 +223,14 @@ impl Request {
             destination_offset: args.destination_offset,
             flags: args.flags,
             fragment_pages: pages,
-            engine,
+            engine: Atomic::new(engine),
             fragments: Fragments::new(length, size, phase, bitmap),
             state: Atomic::new(REQUEST_RUNNING),
             error: Atomic::new(0),
             announced: Atomic::new(SILENT),
             taken_over: Atomic::new(0),
+            orphaned: Atomic::new(0),
+            channels_lost: Atomic::new(0),
             engine_bytes: Atomic::new(0),
             cpu_bytes: Atomic::new(0),
             eventfd,
@@ -339,6 +357,23 @@ impl Request {
             this.count(Counter::Takeovers, 1);
         }
         let _ = queue::get().enqueue(this.clone());
+    }
+
+    /// Has another channel go on, because the one that was chosen does not work any more; a CPU if
+    /// there is none. Does not sleep.
+    pub(crate) fn pass_on(this: &Arc<Self>) {
+        this.orphaned.store(1, Release);
+        let _ = queue::get().enqueue(this.clone());
+    }
+
+    /// Index of the engine that works on it.
+    pub(crate) fn engine(&self) -> u32 {
+        self.engine.load(Relaxed)
+    }
+
+    /// Another engine works on it now.
+    pub(crate) fn set_engine(&self, index: u32) {
+        self.engine.store(index, Relaxed);
     }
 
     /// Ends the request with an error once nothing is being worked on. Does not sleep.
@@ -565,7 +600,7 @@ impl Request {
             cpu_bytes: self.cpu_bytes.load(Relaxed),
             fragments: self.fragments.count(),
             fragment_pages: self.fragment_pages,
-            engine: self.engine,
+            engine: self.engine(),
             mode: if self.fragments.closed_to_engines() {
                 MODE_CPU
             } else {

@@ -73,10 +73,16 @@ counters! {
     BytesCpu => "bytes_cpu",
     /// Requests that a process switched from the engine to CPUs.
     Switches => "switches",
+    /// Times that a request went from a channel that does not work any more to another.
+    Handovers => "handovers",
     /// Requests that the module gave to a CPU because no engine would do them.
     Takeovers => "takeovers",
     /// Fragments that differed when they were verified.
     VerifyFailures => "verify_failures",
+    /// Times that engines called back.
+    Callbacks => "engine_callbacks",
+    /// Nanoseconds spent in those calls, in which the next fragment is submitted.
+    CallbackTime => "engine_callback_ns",
     /// Fragments that an engine ended with an error.
     EngineFailures => "engine_failures",
     /// Times that an engine did not answer in time.
