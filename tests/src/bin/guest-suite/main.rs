@@ -15,6 +15,7 @@ mod fuzz;
 mod harness;
 mod ioat;
 mod kernel;
+mod matrix;
 mod memory;
 mod protocol;
 mod region;
@@ -39,8 +40,8 @@ Tests the module behind /dev/libcopy. Run it as root, in a virtual machine.
 
   --list           print the names of the tests
   --filter SUBSTR  only tests whose name contains SUBSTR
-  --group NAME     only the tests NAME::...; the group ioat is there only with LIBCOPY_IOAT set, as
-                   by scripts/vm --ioat
+  --group NAME     only the tests NAME::...; may be repeated. The group ioat is there only with
+                   LIBCOPY_IOAT set, as by scripts/vm --ioat
   --seed N         seed of the random tests (default 1)
   --kills N        processes that each of the two kill stresses kills (default 30)
   --scale N        factor on every time limit, for slow kernels (default 1)
@@ -62,6 +63,7 @@ fn all() -> Vec<&'static Test> {
         strided::TESTS,
         transfer::TESTS,
         request::TESTS,
+        matrix::TESTS,
         uses::TESTS,
         reuse::TESTS,
         attach::TESTS,
@@ -84,7 +86,7 @@ fn main() -> ExitCode {
         module: std::env::var("LIBCOPY_KO").ok(),
     };
     let mut filter = String::new();
-    let mut group = None;
+    let mut groups = Vec::new();
     let mut list = false;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -94,7 +96,7 @@ fn main() -> ExitCode {
             match word.as_str() {
                 "--list" => list = true,
                 "--filter" => filter = value()?,
-                "--group" => group = Some(format!("{}::", value()?)),
+                "--group" => groups.push(format!("{}::", value()?)),
                 "--seed" => context.seed = number(value()?)?.into(),
                 "--kills" => context.kills = number(value()?)?,
                 "--scale" => context.scale = number(value()?)?.max(1),
@@ -117,9 +119,8 @@ fn main() -> ExitCode {
         .into_iter()
         .filter(|test| test.name.contains(&filter))
         .filter(|test| {
-            group
-                .as_ref()
-                .is_none_or(|group| test.name.starts_with(group))
+            let inside = |group: &String| test.name.starts_with(group);
+            groups.is_empty() || groups.iter().any(inside)
         })
         .collect();
     if list {

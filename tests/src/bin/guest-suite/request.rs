@@ -24,13 +24,13 @@ tests!(request:
     status_table_is_read_only, front(60), switches(60), members_share_the_work(60),
     switched_in_a_signal_handler(60), helpers(60), announced, cancelled(60), not_the_submitter,
     regions_go(60), owner_dies(60), submitter_dies(120), left_behind(60), interrupted(60), many(60),
-    counts_uses, engine_changes(120), faults(300), corruption(120), device_taken_away(180), storm(600),
+    counts_uses, engine_changes(120), corruption(120), device_taken_away(180), storm(600),
 );
 
 const PARAMETER: &str = "/sys/module/libcopy/parameters/engine";
 
 /// Restores the parameter.
-struct Chosen(String);
+pub struct Chosen(String);
 
 impl Drop for Chosen {
     // Gives channels back, so that other clients of dmaengine find them.
@@ -41,7 +41,7 @@ impl Drop for Chosen {
     }
 }
 
-fn choose(engine: &str) -> Outcome<Chosen> {
+pub fn choose(engine: &str) -> Outcome<Chosen> {
     let before = fs::read_to_string(PARAMETER)?.trim().to_owned();
     fs::write(PARAMETER, engine)?;
     Ok(Chosen(before))
@@ -149,7 +149,7 @@ impl Device {
     }
 }
 
-fn request(from: (u32, u64), to: (u32, u64), length: u64) -> RequestSubmit {
+pub fn request(from: (u32, u64), to: (u32, u64), length: u64) -> RequestSubmit {
     RequestSubmit {
         source: from.0,
         source_offset: from.1,
@@ -184,15 +184,15 @@ impl Table {
 }
 
 /// Two buffers, published; the destination's old bytes differ everywhere.
-struct Pair {
-    from: Map,
-    to: Map,
-    source: u32,
-    destination: u32,
+pub struct Pair {
+    pub from: Map,
+    pub to: Map,
+    pub source: u32,
+    pub destination: u32,
 }
 
 impl Pair {
-    fn new(device: &Device, length: usize) -> Outcome<Self> {
+    pub fn new(device: &Device, length: usize) -> Outcome<Self> {
         let from = Map::filled(length, 5)?;
         let to = Map::anon(length)?;
         to.write(
@@ -209,7 +209,7 @@ impl Pair {
         })
     }
 
-    fn submit(&self, device: &Device) -> Answer<u32> {
+    pub fn submit(&self, device: &Device) -> Answer<u32> {
         device.submit(
             (self.source, 0),
             (self.destination, 0),
@@ -217,7 +217,7 @@ impl Pair {
         )
     }
 
-    fn check(&self) -> Outcome {
+    pub fn check(&self) -> Outcome {
         check!(self.to.bytes() == self.from.bytes(), "bytes differ");
         Ok(())
     }
@@ -1111,7 +1111,7 @@ fn engine_changes(_: &Context) -> Outcome {
 }
 
 /// Asks the model of the copy engines.
-fn ask(words: &[&str]) -> Outcome<String> {
+pub fn ask(words: &[&str]) -> Outcome<String> {
     let answer = std::process::Command::new("ioat-model")
         .arg("ask")
         .args(words)
@@ -1121,15 +1121,15 @@ fn ask(words: &[&str]) -> Outcome<String> {
     Ok(text)
 }
 
-fn modelled() -> bool {
+pub fn modelled() -> bool {
     std::env::var_os("LIBCOPY_IOAT").is_some_and(|value| !value.is_empty())
 }
 
 /// A parameter of the module, restored in the end.
-struct Parameter(&'static str, String);
+pub struct Parameter(&'static str, String);
 
 impl Parameter {
-    fn set(name: &'static str, value: u32) -> Outcome<Self> {
+    pub fn set(name: &'static str, value: u32) -> Outcome<Self> {
         let path = format!("/sys/module/libcopy/parameters/{name}");
         let before = fs::read_to_string(&path)?.trim().to_owned();
         fs::write(&path, value.to_string())?;
@@ -1147,7 +1147,7 @@ impl Drop for Parameter {
 }
 
 /// Waits until every channel that was acquired works.
-fn all_in_service(context: &Context, device: &Device) -> Outcome {
+pub fn all_in_service(context: &Context, device: &Device) -> Outcome {
     let start = Instant::now();
     loop {
         let mut out = 0;
@@ -1163,65 +1163,6 @@ fn all_in_service(context: &Context, device: &Device) -> Outcome {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// Every fault that the model can have and the driver survives: the bytes are right all the same, and
-/// the channel comes back.
-fn faults(context: &Context) -> Outcome {
-    if !modelled() {
-        return skip("no model of copy engines (scripts/vm --ioat)");
-    }
-    let _chosen = choose("auto")?;
-    let _deadline = Parameter::set("engine_deadline_ms", 300 * context.scale)?;
-    let (device, _) = Device::domain()?;
-    let before = Stats::read()?;
-    for fault in [
-        "read-error",
-        "write-error",
-        "halt",
-        "hang",
-        "lost-interrupt",
-        "delay=700",
-    ] {
-        for (pages, after) in [(1, "after=0"), (1, "after=40"), (16, "after=3")] {
-            let what = format!("{fault}, {after}, {pages} pages");
-            let pair = Pair::new(&device, 2 << 20)?;
-            ask(&["fault", "*", fault, after, "count=1"])?;
-            let ids = [(); 2].map(|()| {
-                device.submit_with(RequestSubmit {
-                    fragment_pages: pages,
-                    ..request((pair.source, 0), (pair.destination, 0), 2 << 20)
-                })
-            });
-            for id in ids {
-                let (answer, left) =
-                    device.await_request(id?.id, REQUEST_RELEASE, 60_000_000_000, 0);
-                check!(answer.is_ok(), "{what}: {answer:?} {left:?}");
-            }
-            ask(&["clear-faults", "*"])?;
-            check!(pair.to.bytes() == pair.from.bytes(), "{what}: bytes differ");
-            device.unpin(pair.source)?;
-            device.unpin(pair.destination)?;
-            all_in_service(context, &device)?;
-        }
-    }
-    let after = Stats::read()?;
-    for counter in [
-        "engine_failures",
-        "channels_quarantined",
-        "channels_restored",
-        "takeovers",
-    ] {
-        check!(after.since(&before, counter)? > 0, "{counter} did not grow");
-    }
-    check_eq!(after.since(&before, "requests_failed")?, 0);
-    // And it is the engine that works afterwards.
-    let pair = Pair::new(&device, 1 << 20)?;
-    let id = pair.submit(&device)?;
-    device.complete_keeping(id)?;
-    check_eq!(device.request_info(id)?.engine_bytes, 1 << 20);
-    device.complete(id)?;
-    Ok(())
 }
 
 /// A wrong byte that nobody reports is found by verification, and mended.
@@ -1243,7 +1184,8 @@ fn corruption(_: &Context) -> Outcome {
     let answer = device.complete(id);
     ask(&["clear-faults", "*"])?;
     answer?;
-    check_eq!(Stats::read()?.since(&before, "verify_failures")?, 3);
+    // More if a slow machine had the request passed on to a second channel.
+    check!(Stats::read()?.since(&before, "verify_failures")? >= 3);
     pair.check()
 }
 
