@@ -8,6 +8,7 @@ mod contestant;
 mod device;
 mod layouts;
 mod machine;
+mod paper003;
 mod pattern;
 mod plot;
 mod rank;
@@ -32,6 +33,9 @@ pub enum Bench {
     /// Derived datatypes: pack, unpack and copy beside MPI libraries and loops (see
     /// `scripts/bench types`)
     Types(types::TypesArgs),
+    /// The experiments of the paper on copy engines: shared engines, fragments, switching (see
+    /// `scripts/vm --ioat`)
+    Paper003(paper003::PaperArgs),
     /// One rank of a comparison
     #[command(hide = true)]
     Rank(rank::RankArgs),
@@ -92,6 +96,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Device(args) => device::run(args),
         Bench::Peers(args) => coll::peers(args),
         Bench::Types(args) => types::run(args),
+        Bench::Paper003(args) => paper003::run(args),
         Bench::Rank(args) => rank::run(args),
     }
 }
