@@ -47,9 +47,12 @@ pub fn choose(engine: &str) -> Outcome<Chosen> {
     Ok(Chosen(before))
 }
 
-/// Runs `body` with kernel threads, then with the machine's engines if it has any.
+/// Runs `body` with kernel threads, then with the machine's engines if it has any; with modelled
+/// engines, which have a run of their own beside one without, only with those.
 fn with_each(body: impl Fn() -> Outcome) -> Outcome {
-    for engine in ["kthread", "auto"] {
+    let all = ["kthread", "auto"];
+    let engines = if modelled() { &all[1..] } else { &all };
+    for engine in engines {
         let _chosen = choose(engine)?;
         if Device::open()?.info()?.engines_now()? == 0 {
             continue;
