@@ -132,6 +132,19 @@ impl Call {
         code
     }
 
+    /// Refuses a second pair of count and datatype that is not as many bytes as the first: buffers
+    /// are as long as the call says, and we must not reach beyond them.
+    fn agree(&self, kind: &Kind, count: c_int) -> Result<(), Failure> {
+        if kind.bytes(count) == Some(self.bytes) {
+            return Ok(());
+        }
+        complain(&format!(
+            "{}: {count} elements of one datatype are not the {} bytes of the other side",
+            self.op, self.bytes
+        ));
+        Err(Failure::Code(self.abi.error))
+    }
+
     fn is_root(&self, root: c_int) -> bool {
         usize::try_from(root) == Ok(self.group.rank)
     }
@@ -279,6 +292,7 @@ pub unsafe extern "C" fn MPI_Gather(
             let bytes = unsafe { outgoing(&kind, send, send_count, &mut packed)? };
             return Ok(call.group.team().gather(bytes, None, root)?);
         };
+        call.agree(&all, recv_count)?;
         let (each, size) = (recv_count as usize, call.group.size);
         // SAFETY: the caller's promise: the receive buffer has the elements of all ranks.
         unsafe {
@@ -350,6 +364,7 @@ pub unsafe extern "C" fn MPI_Scatter(
         let whole = match all {
             None => None,
             Some(kind) => {
+                call.agree(&kind, send_count)?;
                 let elements = send_count as usize * call.group.size;
                 // SAFETY: the caller's promise: the send buffer has the elements of all ranks.
                 let bytes = unsafe {
@@ -413,6 +428,9 @@ pub unsafe extern "C" fn MPI_Allgather(
         };
     };
     call.run(|call| {
+        if let Some(kind) = &own {
+            call.agree(kind, send_count)?;
+        }
         let (each, size, mut packed) = (recv_count as usize, call.group.size, Vec::new());
         // SAFETY: the caller's promise: the receive buffer has the elements of all ranks.
         unsafe {
