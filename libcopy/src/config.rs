@@ -108,6 +108,10 @@ settings! {
     SPIN = "LIBCOPY_SPIN", "", "Microseconds to spin before sleeping (default: adaptive; none if ranks outnumber cores).";
     DISABLE = "LIBCOPY_DISABLE", "", "libcopy_mpi.so passes every call on to the MPI library if this is set to something else than 0.";
     STATS = "LIBCOPY_STATS", "", "libcopy_mpi.so tells at MPI_Finalize what it took and what it passed on if this is set to something else than 0.";
+    ASYNC = "LIBCOPY_ASYNC", "", "Let collectives return while copy engines still move their bytes: off, auto, engine, cpu or both (default: off; auto learns which is best).";
+    OFFLOAD_MIN = "LIBCOPY_OFFLOAD_MIN", "", "Parts of this size or more may be moved by copy engines (with LIBCOPY_ASYNC).";
+    OFFLOAD_RANKS = "LIBCOPY_OFFLOAD_RANKS", "", "Teams of this many ranks or more may use copy engines (with LIBCOPY_ASYNC).";
+    LOG = "LIBCOPY_LOG", "", "What to tell on standard error; policy: each choice between engine and CPU as a line of JSON.";
     SHM_DIR = "LIBCOPY_SHM_DIR", "/dev/shm", "Directory of the shared segments; must be a tmpfs.";
 }
 

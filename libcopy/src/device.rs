@@ -23,7 +23,7 @@
 //! # }
 //! ```
 
-mod request;
+pub(crate) mod request;
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};

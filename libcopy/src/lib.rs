@@ -55,6 +55,7 @@ mod copy;
 pub mod datatype;
 pub mod device;
 pub mod error;
+pub mod offload;
 pub mod policy;
 pub mod team;
 pub mod topology;

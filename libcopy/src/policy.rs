@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::collective::Op;
 use crate::config;
 use crate::error::{Error, Result};
+use crate::offload::Async;
 use crate::team::POLICY_WORDS;
 use crate::topology::Topology;
 use crate::transport::TransportKind;
@@ -70,6 +71,16 @@ pub struct Policy {
     /// Microseconds to spin before sleeping; decided by the number of ranks if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spin_us: Option<u64>,
+    /// Whether collectives return while copy engines still move their bytes, and who decides.
+    #[serde(skip)]
+    pub asynchronous: Async,
+    /// Smallest part that copy engines move, in bytes: below, protecting the buffer and waiting for
+    /// the first fragment cost more than a copy.
+    #[serde(default = "offload_min")]
+    pub offload_min: u64,
+    /// Smallest team that uses copy engines, in ranks.
+    #[serde(default = "offload_ranks")]
+    pub offload_ranks: u64,
     /// The transport to use for everything that is not eager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<TransportKind>,
@@ -81,6 +92,14 @@ pub struct Policy {
     pub scatter: Bands,
     /// Allgathers.
     pub allgather: Bands,
+}
+
+fn offload_min() -> u64 {
+    512 << 10
+}
+
+fn offload_ranks() -> u64 {
+    2
 }
 
 /// What an operation does with a message.
@@ -98,7 +117,7 @@ pub(crate) const MAX_BANDS: usize = 4;
 /// The word behind the bands.
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
-const _: () = assert!(SHARE_WORD + 4 < POLICY_WORDS);
+const _: () = assert!(SHARE_WORD + 7 < POLICY_WORDS);
 
 impl Policy {
     /// Values for a machine that was not measured.
@@ -132,6 +151,9 @@ impl Policy {
             share_gather_min: 128 << 10,
             share_scatter_min: 1 << 20,
             spin_us: None,
+            asynchronous: Async::Off,
+            offload_min: offload_min(),
+            offload_ranks: offload_ranks(),
             transport: None,
             bcast: Bands {
                 crowded: vec![small.clone()],
@@ -180,6 +202,13 @@ impl Policy {
         }
         if let Some(spin) = config::SPIN.parse("a number of microseconds")? {
             policy.spin_us = Some(spin);
+        }
+        if let Some(choice) = config::ASYNC.parse("off, auto, engine, cpu or both")? {
+            policy.asynchronous = choice;
+        }
+        set(&config::OFFLOAD_MIN, &mut policy.offload_min)?;
+        if let Some(ranks) = config::OFFLOAD_RANKS.parse("a number of ranks")? {
+            policy.offload_ranks = ranks;
         }
         if let Some(kind) = config::TRANSPORT.parse("kmod, cma or shm")? {
             policy.transport = Some(kind);
@@ -342,6 +371,13 @@ impl Policy {
         !crowded && bytes >= least
     }
 
+    /// Whether a copy engine may move a part of this size, in a team of this many ranks.
+    pub(crate) fn offloads(&self, bytes: u64, ranks: usize) -> bool {
+        self.asynchronous != Async::Off
+            && bytes >= self.offload_min.max(64 << 10)
+            && ranks as u64 >= self.offload_ranks
+    }
+
     /// Whether received bytes should bypass the cache; `bytes` is what all ranks receive.
     pub(crate) fn streaming(&self, bytes: usize) -> bool {
         bytes as u64 >= self.nontemporal_min
@@ -442,6 +478,9 @@ impl Policy {
         words[SHARE_WORD + 2] = self.eager_bcast_crowded;
         words[SHARE_WORD + 3] = self.share_gather_min;
         words[SHARE_WORD + 4] = self.share_scatter_min;
+        words[SHARE_WORD + 5] = self.asynchronous.number();
+        words[SHARE_WORD + 6] = self.offload_min;
+        words[SHARE_WORD + 7] = self.offload_ranks;
         let mut slots = words[8..SHARE_WORD].chunks_exact_mut(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
@@ -473,6 +512,9 @@ impl Policy {
         policy.eager_bcast_crowded = words[SHARE_WORD + 2];
         policy.share_gather_min = words[SHARE_WORD + 3];
         policy.share_scatter_min = words[SHARE_WORD + 4];
+        policy.asynchronous = Async::from_number(words[SHARE_WORD + 5]);
+        policy.offload_min = words[SHARE_WORD + 6];
+        policy.offload_ranks = words[SHARE_WORD + 7];
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {

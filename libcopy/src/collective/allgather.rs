@@ -2,10 +2,12 @@
 
 //! Allgather: everybody opens its part, everybody copies from everybody else.
 
-use super::share::Go;
+use super::early::{Carried, Order, Piece};
+use super::share::{Go, Way};
 use super::{Call, Division, Op, own_part};
 use crate::copy;
 use crate::error::Result;
+use crate::offload::guard::Kind;
 use crate::policy::Path;
 use crate::team::Team;
 use crate::team::mailbox::{Source, Step, Target};
@@ -50,6 +52,15 @@ pub(super) fn run(
             }
         }
     };
+    if team.size() > 1 && team.offloads(Op::Allgather, largest) {
+        let places = Places {
+            recv: (base, recv.len()),
+            mine: (mine.cast_mut(), own_len),
+            in_place: own.is_none(),
+        };
+        // SAFETY: both buffers are ours until all have reported, and guarded afterwards.
+        return unsafe { early(team, division, places, || keep_own(flow)) };
+    }
     match team.path(Op::Allgather, largest) {
         Path::Eager => {
             // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
@@ -134,6 +145,114 @@ pub(super) fn run(
             }
             Ok(())
         }
+    }
+}
+
+/// The buffers of an allgather.
+struct Places {
+    recv: (*mut u8, usize),
+    /// Our part, where it comes from.
+    mine: (*mut u8, usize),
+    in_place: bool,
+}
+
+/// Every rank's side where copy engines move the parts: each is the root of its own part and a leaf
+/// of all others.
+///
+/// # Safety
+///
+/// The buffers hold the parts; their owners can be made to wait for them.
+unsafe fn early(
+    team: &mut Team,
+    division: Division<'_>,
+    places: Places,
+    keep_own: impl FnOnce(),
+) -> Result<()> {
+    let me = team.rank();
+    let call = |rank| Call::new(Op::Allgather, 0, division.part(rank).1);
+    let Places {
+        recv,
+        mine,
+        in_place,
+    } = places;
+    let (own_at, own_len) = division.part(me);
+    let mover = team.mover(Op::Allgather, me, recv.0, recv.1);
+    // SAFETY: the caller's promise.
+    let region = unsafe { team.open_region(mine.0, own_len, false) };
+    let own = match in_place {
+        true => Piece {
+            base: recv.0,
+            len: recv.1,
+            at: own_at,
+            part: own_len,
+        },
+        false => Piece {
+            base: mine.0,
+            len: own_len,
+            at: 0,
+            part: own_len,
+        },
+    };
+    let (low, high) = own.guarded();
+    let order = Order {
+        region: region.map(|[region, _]| region),
+        offset: 0,
+        low: low as u64,
+        high: high as u64,
+        mover,
+    };
+    team.mailbox
+        .tell(Target::All, Step::Go, call(me), order.to_words())?;
+    let mut orders = Vec::with_capacity(team.size());
+    for rank in team.others() {
+        let header = team
+            .mailbox
+            .expect(Source::Cast(rank), call(rank), &[Step::Go])?;
+        orders.push((rank, Order::from_words(header.words)?));
+    }
+    // Each starts with its successor, so that they do not all ask the same one.
+    let first = orders.iter().position(|(rank, _)| *rank > me).unwrap_or(0);
+    orders.rotate_left(first);
+    let (mut coming, mut going, mut receiving, mut sending) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (rank, order) in orders {
+        let (at, part) = division.part(rank);
+        let piece = Piece {
+            base: recv.0,
+            len: recv.1,
+            at,
+            part,
+        };
+        // SAFETY: the caller's promise.
+        let carried = unsafe { team.carry(rank, order, piece, Way::ToLeaf) };
+        team.report(rank, call(rank), carried)?;
+        coming.extend(carried.pending(at, true, false));
+        if carried == Carried::Stream {
+            // SAFETY: the part is inside the buffer.
+            receiving.push(unsafe { Receiving::new(Source::One(rank), recv.0.add(at), part) });
+        }
+    }
+    keep_own();
+    for rank in team.others() {
+        let carried = team.reported(rank, call(me))?;
+        going.extend(carried.pending(if in_place { own_at } else { 0 }, false, true));
+        if carried == Carried::Stream {
+            // SAFETY: the part is inside its buffer.
+            sending.push(unsafe { Sending::new(Target::One(rank), mine.0, own_len) });
+        }
+    }
+    if !sending.is_empty() || !receiving.is_empty() {
+        let flow = team.flow(recv.1);
+        exchange(&mut team.mailbox, flow, &mut sending, &mut receiving)?;
+    }
+    // SAFETY: the caller's promise, and everything else is done.
+    unsafe {
+        if in_place {
+            coming.append(&mut going);
+        } else {
+            team.hold(mine.0, own_len, Kind::Source, going)?;
+        }
+        team.hold(recv.0, recv.1, Kind::Destination, coming)
     }
 }
 

@@ -3,7 +3,7 @@
 //! Broadcast: the root's buffer is opened once, all leaves copy from it at the same time.
 
 use super::share::{Go, Job, Way};
-use super::{Call, Op};
+use super::{Call, Division, Op};
 use crate::error::Result;
 use crate::policy::Path;
 use crate::team::Team;
@@ -17,6 +17,16 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
         return Ok(());
     }
     let call = Call::new(Op::Bcast, team.rank(), bytes.len());
+    if team.offloads(Op::Bcast, bytes.len()) {
+        let leaves = team.others().collect();
+        let whole = Division::Equal(bytes.len());
+        let buffer = (bytes.as_mut_ptr(), bytes.len());
+        // SAFETY: the slice is ours until all leaves have reported, and guarded afterwards.
+        return unsafe {
+            let served = team.serve(Op::Bcast, buffer, whole, leaves, Way::ToLeaf)?;
+            team.served(served)
+        };
+    }
     match team.path(Op::Bcast, bytes.len()) {
         Path::Eager => team.mailbox.send(Target::All, call, bytes),
         Path::Via(TransportKind::Shm) => stream(team, call, bytes),
@@ -84,6 +94,10 @@ fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
 pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
     let source = Source::Cast(root);
+    if team.offloads(Op::Bcast, bytes.len()) {
+        // SAFETY: the slice is ours until the request is made, and guarded afterwards.
+        return unsafe { team.be_served(call, bytes.as_mut_ptr(), Way::ToLeaf, source) };
+    }
     if team.path(Op::Bcast, bytes.len()) == Path::Eager {
         let header = team.mailbox.expect(source, call, &[Step::Message])?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.

@@ -28,7 +28,23 @@ pub(super) fn root(
     let call = |rank| Call::new(Op::Gather, me, division.part(rank).1);
     let path = |team: &Team, rank| team.path(Op::Gather, division.part(rank).1);
 
-    let wanted = team.window_kind(Op::Gather, division);
+    let early: Vec<_> = team
+        .others()
+        .filter(|rank| team.offloads(Op::Gather, division.part(*rank).1))
+        .collect();
+    let others: Vec<_> = team.others().filter(|rank| !early.contains(rank)).collect();
+    let served = if early.is_empty() {
+        None
+    } else {
+        let buffer = (base, recv.len());
+        // SAFETY: the buffer is mutably borrowed until these leaves have reported, and guarded
+        // afterwards.
+        Some(unsafe { team.serve(Op::Gather, buffer, division, early, Way::ToRoot) }?)
+    };
+    let wanted = match others.is_empty() {
+        true => None,
+        false => team.window_kind(Op::Gather, division),
+    };
     let opened = wanted.map(|kind| {
         // SAFETY: the buffer is mutably borrowed until all leaves have reported, below. Only our
         // own part is touched meanwhile, and through `base`; an error breaks the team.
@@ -36,7 +52,7 @@ pub(super) fn root(
     });
 
     let (mut eager, mut leaves) = (Vec::new(), Vec::new());
-    for rank in team.others() {
+    for rank in others {
         let (call, source) = (call(rank), Source::One(rank));
         if path(team, rank) == Path::Eager {
             let header = team.mailbox.expect(source, call, &[Step::Message])?;
@@ -79,7 +95,12 @@ pub(super) fn root(
     // SAFETY: each job is a part of the buffer, which is borrowed for as long as this takes.
     let again = unsafe { team.copy_as_root(kind, jobs, Way::ToRoot, shared, keep_own) }?;
     let mut again: Vec<_> = again.iter().map(stream).collect();
-    exchange(&mut team.mailbox, flow, &mut [], &mut again)
+    exchange(&mut team.mailbox, flow, &mut [], &mut again)?;
+    match served {
+        // SAFETY: everything that we do with the buffer is done.
+        Some(served) => unsafe { team.served(served) },
+        None => Ok(()),
+    }
 }
 
 /// A leaf's side.
@@ -88,6 +109,11 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
     let Path::Via(planned) = team.path(Op::Gather, send.len()) else {
         return team.mailbox.send(Target::One(root), call, send);
     };
+    if team.offloads(Op::Gather, send.len()) {
+        let base = send.as_ptr().cast_mut();
+        // SAFETY: the slice is only read, until the request is made, and guarded afterwards.
+        return unsafe { team.be_served(call, base, Way::ToRoot, Source::One(root)) };
+    }
     let flow = team.flow(send.len().saturating_mul(team.size()));
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::One(root), send.as_ptr(), send.len()) };

@@ -12,6 +12,7 @@
 
 mod allgather;
 mod bcast;
+mod early;
 mod gather;
 mod scatter;
 mod share;
@@ -19,6 +20,7 @@ mod share;
 use std::fmt;
 
 use crate::error::{Error, Result};
+use crate::offload;
 use crate::team::Team;
 use crate::transport::TransportKind;
 
@@ -206,6 +208,12 @@ impl Team {
         self.settle(result)
     }
 
+    /// Waits for what earlier operations still do with these buffers.
+    fn ready(&mut self, buffers: [&[u8]; 2]) -> Result<()> {
+        let settled = buffers.into_iter().try_for_each(offload::settle_bytes);
+        self.settle(settled)
+    }
+
     /// Runs an operation between checks of the root before it and of the team after it.
     fn collective(
         &mut self,
@@ -229,6 +237,7 @@ impl Team {
 
     /// Copies the root's `bytes` into everybody's.
     pub fn bcast(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
+        self.ready([bytes, &[]])?;
         self.collective(Op::Bcast, root, |team| match team.rank() == root {
             true => bcast::root(team, bytes),
             false => bcast::leaf(team, bytes, root),
@@ -238,6 +247,7 @@ impl Team {
     /// Collects everybody's `send`, all of one length, in the root's `recv`, ordered by rank.
     /// Only the root gives a `recv`.
     pub fn gather(&mut self, send: &[u8], recv: Option<&mut [u8]>, root: usize) -> Result<()> {
+        self.ready([send, recv.as_deref().unwrap_or_default()])?;
         self.collective(Op::Gather, root, |team| {
             if !at_root(team, root, recv.is_some(), "receive buffer")? {
                 return gather::leaf(team, send, root);
@@ -251,6 +261,7 @@ impl Team {
     /// [`Team::gather`] where the root's own part is in its place already: at the root, `bytes`
     /// is the whole receive buffer; elsewhere it is what is sent.
     pub fn gather_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
+        self.ready([bytes, &[]])?;
         self.collective(Op::Gather, root, |team| {
             if team.rank() != root {
                 return gather::leaf(team, bytes, root);
@@ -267,6 +278,8 @@ impl Team {
         recv: Option<(&mut [u8], Parts<'_>)>,
         root: usize,
     ) -> Result<()> {
+        let into = recv.as_ref().map_or(&[][..], |(recv, _)| recv);
+        self.ready([send, into])?;
         self.collective(Op::Gather, root, |team| {
             at_root(team, root, recv.is_some(), "receive buffer")?;
             let Some((recv, parts)) = recv else {
@@ -285,6 +298,7 @@ impl Team {
         parts: Option<Parts<'_>>,
         root: usize,
     ) -> Result<()> {
+        self.ready([bytes, &[]])?;
         self.collective(Op::Gather, root, |team| {
             at_root(team, root, parts.is_some(), "list of parts")?;
             let Some(parts) = parts else {
@@ -297,6 +311,7 @@ impl Team {
 
     /// Hands the root's `send` out in equal parts, ordered by rank. Only the root gives a `send`.
     pub fn scatter(&mut self, send: Option<&[u8]>, recv: &mut [u8], root: usize) -> Result<()> {
+        self.ready([send.unwrap_or_default(), recv])?;
         self.collective(Op::Scatter, root, |team| {
             at_root(team, root, send.is_some(), "send buffer")?;
             let Some(send) = send else {
@@ -310,6 +325,7 @@ impl Team {
     /// [`Team::scatter`] where the root keeps its part in place: at the root, `bytes` is the whole
     /// send buffer; elsewhere it is where the part goes.
     pub fn scatter_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
+        self.ready([bytes, &[]])?;
         self.collective(Op::Scatter, root, |team| {
             if team.rank() != root {
                 return scatter::leaf(team, bytes, root);
@@ -326,6 +342,7 @@ impl Team {
         recv: &mut [u8],
         root: usize,
     ) -> Result<()> {
+        self.ready([send.map_or(&[][..], |(send, _)| send), recv])?;
         self.collective(Op::Scatter, root, |team| {
             at_root(team, root, send.is_some(), "send buffer")?;
             let Some((send, parts)) = send else {
@@ -343,6 +360,7 @@ impl Team {
         parts: Option<Parts<'_>>,
         root: usize,
     ) -> Result<()> {
+        self.ready([bytes, &[]])?;
         self.collective(Op::Scatter, root, |team| {
             at_root(team, root, parts.is_some(), "list of parts")?;
             let Some(parts) = parts else {
@@ -355,6 +373,7 @@ impl Team {
 
     /// Collects everybody's `send`, all of one length, in everybody's `recv`.
     pub fn allgather(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
+        self.ready([send, recv])?;
         self.collective(Op::Allgather, 0, |team| {
             let division = Division::equal(recv.len(), team.size(), "buffer of an allgather")?;
             allgather::run(team, Some(send), recv, division)
@@ -363,6 +382,7 @@ impl Team {
 
     /// [`Team::allgather`] where everybody's own part is in its place in `recv` already.
     pub fn allgather_in_place(&mut self, recv: &mut [u8]) -> Result<()> {
+        self.ready([recv, &[]])?;
         self.collective(Op::Allgather, 0, |team| {
             let division = Division::equal(recv.len(), team.size(), "buffer of an allgather")?;
             allgather::run(team, None, recv, division)
@@ -371,6 +391,7 @@ impl Team {
 
     /// [`Team::allgather`] with parts of different lengths, which all ranks know.
     pub fn allgatherv(&mut self, send: &[u8], recv: &mut [u8], parts: Parts<'_>) -> Result<()> {
+        self.ready([send, recv])?;
         self.collective(Op::Allgather, 0, |team| {
             let division = Division::parts(parts, recv.len(), team.size(), true)?;
             allgather::run(team, Some(send), recv, division)
@@ -379,6 +400,7 @@ impl Team {
 
     /// [`Team::allgatherv`] where everybody's own part is in its place already.
     pub fn allgatherv_in_place(&mut self, recv: &mut [u8], parts: Parts<'_>) -> Result<()> {
+        self.ready([recv, &[]])?;
         self.collective(Op::Allgather, 0, |team| {
             let division = Division::parts(parts, recv.len(), team.size(), true)?;
             allgather::run(team, None, recv, division)

@@ -27,21 +27,36 @@ pub(super) fn root(
     }
     let call = |rank| Call::new(Op::Scatter, me, division.part(rank).1);
     let path = |team: &Team, rank| team.path(Op::Scatter, division.part(rank).1);
-    for rank in team.others() {
+    let early: Vec<_> = team
+        .others()
+        .filter(|rank| team.offloads(Op::Scatter, division.part(*rank).1))
+        .collect();
+    let others: Vec<_> = team.others().filter(|rank| !early.contains(rank)).collect();
+    let served = if early.is_empty() {
+        None
+    } else {
+        let buffer = (base.cast_mut(), send.len());
+        // SAFETY: the slice is only read, until these leaves have reported, and guarded afterwards.
+        Some(unsafe { team.serve(Op::Scatter, buffer, division, early, Way::ToLeaf) }?)
+    };
+    for &rank in &others {
         if path(team, rank) == Path::Eager {
             let (offset, len) = division.part(rank);
             team.mailbox
                 .send(Target::One(rank), call(rank), &send[offset..offset + len])?;
         }
     }
-    let wanted = team.window_kind(Op::Scatter, division);
+    let wanted = match others.is_empty() {
+        true => None,
+        false => team.window_kind(Op::Scatter, division),
+    };
     let opened = wanted.map(|kind| {
         // SAFETY: the slice is borrowed until all leaves have reported, below, and the window is
         // for reading only.
         unsafe { team.open_window(kind, base.cast_mut(), send.len(), false) }
     });
     let mut leaves = Vec::new();
-    for rank in team.others() {
+    for rank in others {
         if path(team, rank) != Path::Eager {
             leaves.push((call(rank), rank, team.arrival(call(rank), rank)?));
         }
@@ -73,7 +88,12 @@ pub(super) fn root(
     // SAFETY: each job is a part of the buffer, which is borrowed for as long as this takes.
     let again = unsafe { team.copy_as_root(kind, jobs, Way::ToLeaf, shared, keep_own) }?;
     let mut again: Vec<_> = again.iter().map(stream).collect();
-    exchange(&mut team.mailbox, flow, &mut again, &mut [])
+    exchange(&mut team.mailbox, flow, &mut again, &mut [])?;
+    match served {
+        // SAFETY: everything that we do with the slice is done.
+        Some(served) => unsafe { team.served(served) },
+        None => Ok(()),
+    }
 }
 
 /// A leaf's side.
@@ -84,6 +104,10 @@ pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> 
         let header = team.mailbox.expect(source, call, &[Step::Message])?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, recv.as_mut_ptr()) };
+    }
+    if team.offloads(Op::Scatter, recv.len()) {
+        // SAFETY: the slice is ours until the request is made, and guarded afterwards.
+        return unsafe { team.be_served(call, recv.as_mut_ptr(), Way::ToLeaf, source) };
     }
     // SAFETY: the slice is borrowed until the end of this function, by which the root is done with
     // it; an error breaks the team.

@@ -343,6 +343,17 @@ pub fn switch_in_handler(file: BorrowedFd<'_>, id: RequestId) -> std::result::Re
     }
 }
 
+/// Forgets a request that this process submitted, and cancels it if it has not ended.
+pub(crate) fn release(file: BorrowedFd<'_>, id: RequestId) {
+    let mut arg = uapi::RequestCancel {
+        id: id.0,
+        ..Default::default()
+    };
+    // Fails if it is gone already, or if this is a fork's child, to which it does not belong.
+    // SAFETY: REQUEST_CANCEL only touches the structure.
+    let _ = unsafe { ioctl(file, "REQUEST_CANCEL", uapi::REQUEST_CANCEL, &mut arg) };
+}
+
 /// A transfer under way. Dropping it cancels it, and waits until nobody writes to the destination
 /// for it any more.
 #[derive(Debug)]
@@ -379,6 +390,12 @@ impl Request<'_> {
     /// Index of the engine that works on it.
     pub fn engine(&self) -> u32 {
         self.engine
+    }
+
+    /// Lets it run on its own; whoever holds the id looks after it.
+    pub(crate) fn detach(mut self) -> RequestId {
+        self.live = false;
+        self.id
     }
 
     /// What the kernel knows of it.
@@ -516,6 +533,21 @@ impl StatusTable {
         // An entry that begins anew loses its name first.
         let last = name.load(Ordering::Relaxed);
         (first == id.0 && last == id.0).then_some(progress)
+    }
+}
+
+impl StatusTable {
+    /// The requests of the domain that have not ended.
+    pub(crate) fn running(&self) -> impl Iterator<Item = RequestId> + '_ {
+        (0..uapi::MAX_REQUESTS as usize).filter_map(|index| {
+            let entry = self.base.as_ptr().wrapping_add(index);
+            // SAFETY: Inside the mapping, aligned, and only ever accessed atomically.
+            let id = unsafe { AtomicU32::from_ptr(&raw mut (*entry).id) }.load(Ordering::Acquire);
+            let id = RequestId::new(id).ok()?;
+            self.progress(id)
+                .is_some_and(|progress| !progress.ended)
+                .then_some(id)
+        })
     }
 }
 

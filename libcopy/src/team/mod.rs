@@ -23,7 +23,9 @@ use std::time::{Duration, Instant};
 
 use crate::collective::{Call, Op};
 use crate::config;
+use crate::device::Domain;
 use crate::error::{Error, Result};
+use crate::offload::{Async, Offload};
 use crate::policy::{Path, Policy};
 use crate::topology::Topology;
 use crate::transport::cma::Cma;
@@ -69,6 +71,7 @@ use sync::Ordering;
 #[derive(Debug)]
 pub struct Team {
     // Fields drop in this order: the transports first, the segment (in the mailbox) last.
+    pub(crate) offload: Option<Offload>,
     kmod: Option<Kmod>,
     cma: Option<Cma>,
     pub(crate) mailbox: Mailbox,
@@ -131,6 +134,7 @@ impl Team {
         let policy = Policy::from_words(words)?;
         let crowded = mailbox.waiter.adapt(policy.spin());
         let mut team = Team {
+            offload: None,
             kmod: None,
             cma: None,
             mailbox,
@@ -145,6 +149,12 @@ impl Team {
         team.settle(probed)?;
         if let Some(kind) = team.policy.transport {
             team.force(kind)?;
+        }
+        if let (Some(kmod), true) = (&team.kmod, team.policy.asynchronous != Async::Off) {
+            let log = config::LOG
+                .value()
+                .is_some_and(|what| what.contains("policy"));
+            team.offload = Offload::new(kmod.domain(), team.policy.asynchronous, log);
         }
         Ok(team)
     }
@@ -248,6 +258,9 @@ impl Team {
 
     /// Starts an operation; all ranks count along.
     pub(crate) fn begin(&mut self, call: Call) -> Result<()> {
+        if let Some(offload) = &self.offload {
+            offload.reap();
+        }
         self.mailbox.sequence += 1;
         self.mailbox.waiter.enter(self.mailbox.sequence, call);
         self.mailbox.waiter.verdict()?;
@@ -266,6 +279,9 @@ impl Team {
         result.map_err(|error| {
             if let Some(kmod) = &mut self.kmod {
                 kmod.close();
+            }
+            if let Some(offload) = &self.offload {
+                offload.abandon();
             }
             match error {
                 Error::Mismatch { .. } | Error::Broken { .. } => error,
@@ -289,6 +305,18 @@ impl Team {
             Path::Eager if !fits => Path::Via(forced.unwrap_or(TransportKind::Shm)),
             path => path,
         }
+    }
+
+    /// Whether the part of `len` bytes goes the way on which copy engines may move it. All ranks
+    /// decide alike; a rank that cannot use an engine copies with its CPU.
+    pub(crate) fn offloads(&self, op: Op, len: usize) -> bool {
+        self.policy.offloads(len as u64, self.size())
+            && self.path(op, len) == Path::Via(TransportKind::Kmod)
+    }
+
+    /// The domain of the team, if it uses the module.
+    pub(crate) fn domain(&self) -> Option<&Domain> {
+        self.kmod.as_ref().map(Kmod::domain)
     }
 
     pub(crate) fn is_usable(&self, kind: TransportKind) -> bool {
@@ -432,6 +460,10 @@ fn gathered(
 
 impl Drop for Team {
     fn drop(&mut self) {
+        // Before the others hear that we left: our memory is still read or written.
+        if let Some(offload) = &self.offload {
+            offload.retire();
+        }
         let me = self.segment.block(self.mailbox.rank());
         me.left.store(1, Ordering::Release);
         for rank in 0..self.mailbox.size() {

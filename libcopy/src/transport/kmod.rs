@@ -48,6 +48,11 @@ impl Kmod {
         }
     }
 
+    /// The domain that all ranks share.
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
     /// Closes all windows.
     pub(crate) fn close(&mut self) {
         for (_, id) in self.kept.drain(..) {

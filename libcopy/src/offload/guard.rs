@@ -1,0 +1,945 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The guard: memory whose content is still on its way cannot be touched.
+//!
+//! After paper 003, section 3.2: a blocking operation returns before its bytes have arrived, and
+//! `mprotect` holds whoever comes too early. The handler of SIGSEGV finds the buffer in a table,
+//! has its [`Completion`] hurry, takes the protection from what has arrived, and lets the
+//! instruction run again. Everything else goes to the handler that was there before us.
+//!
+//! # What runs in the handler
+//!
+//! The table is static and read without locks; the handler makes system calls (`mprotect`, what
+//! the completion needs, `clock_gettime`), allocates nothing and keeps `errno`. Guards are armed and
+//! cleared in ordinary code, under a spin lock that no handler takes.
+//!
+//! # A slot of the table
+//!
+//! `FREE` → `ARMING` → `ARMED` → `OPEN` → `FREE`. Its range stays readable after `OPEN`: a thread
+//! may have faulted just before another one lifted the guard, and comes to a handler that finds
+//! nothing armed. It is let go as long as that can be explained by the number of threads.
+
+use std::cell::{Cell, UnsafeCell};
+use std::mem::{MaybeUninit, size_of};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+
+use super::vma;
+use crate::error::{Error, Result};
+
+/// Buffers that can be guarded at the same time.
+const SLOTS: usize = 256;
+
+/// Faults that may come late at a guard that is gone: one per thread of a large process.
+const LATE: u32 = 4096;
+
+/// Foreign handlers that were installed over ours, at most.
+const CHAIN: usize = 16;
+
+const FREE: u32 = 0;
+const ARMING: u32 = 1;
+const ARMED: u32 = 2;
+const OPEN: u32 = 3;
+
+/// What brings the bytes of a guarded buffer; offsets count from the buffer's start.
+///
+/// All functions are called in signal handlers: they must be async-signal-safe.
+pub(crate) trait Completion: Send + Sync {
+    /// The end of the bytes that are in place from `from` on without a gap.
+    fn arrived(&self, from: usize) -> usize;
+
+    /// Returns when all of `from..to` is in place.
+    ///
+    /// # Errors
+    ///
+    /// An errno: they will never be.
+    fn hurry(&self, from: usize, to: usize) -> std::result::Result<(), i32>;
+
+    /// A touch begins to wait, at this time of [`clock`].
+    fn touched(&self, _at: u64) {}
+}
+
+/// What a guard keeps from the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The bytes are being read: writes wait.
+    Source,
+    /// The bytes are being written: reads and writes wait.
+    Destination,
+}
+
+struct Slot {
+    state: AtomicU32,
+    /// Threads that look at `completion`.
+    users: AtomicU32,
+    /// Faults that may still come late.
+    late: AtomicU32,
+    /// Errno of a loss that the application was not told of when its team went.
+    lost: AtomicI32,
+    told: AtomicBool,
+    /// Whole pages.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    /// Everything below is lifted.
+    lifted: AtomicUsize,
+    /// Address of offset 0.
+    base: AtomicUsize,
+    /// Protection to give back.
+    restore: AtomicI32,
+    owner: AtomicU64,
+    completion: UnsafeCell<Option<Box<dyn Completion>>>,
+}
+
+// SAFETY: `completion` is written only while the slot is not `ARMED` and has no users, by the
+// holder of the lock, and read only between.
+unsafe impl Sync for Slot {}
+
+static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
+
+/// Slots that are not `FREE`; what has no guards looks at this alone.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Where the search for a free slot starts: old ranges are kept for as long as possible.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Held to change the table or the handler, never by a signal handler.
+static LOCK: AtomicBool = AtomicBool::new(false);
+
+fn page() -> usize {
+    static PAGE: AtomicUsize = AtomicUsize::new(0);
+    match PAGE.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: no memory is passed.
+            let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+            let size = usize::try_from(size).unwrap_or(4096);
+            PAGE.store(size, Ordering::Relaxed);
+            size
+        }
+        size => size,
+    }
+}
+
+/// The whole pages inside a buffer: what can be guarded without a neighbour noticing. Empty if
+/// there is none.
+pub(crate) fn interior(base: usize, len: usize) -> (usize, usize) {
+    let page = page();
+    let start = base.saturating_add(page - 1) / page * page;
+    let end = base.saturating_add(len) / page * page;
+    (start, end.max(start))
+}
+
+fn protect(start: usize, end: usize, protection: i32) -> std::result::Result<(), i32> {
+    if start >= end {
+        return Ok(());
+    }
+    // SAFETY: the memory is a guarded buffer's: its owner gave it to us, with its protection.
+    match unsafe { libc::mprotect(start as *mut libc::c_void, end - start, protection) } {
+        0 => Ok(()),
+        _ => Err(errno()),
+    }
+}
+
+fn errno() -> i32 {
+    // SAFETY: the address of errno is valid on every thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Nanoseconds of the monotonic clock; async-signal-safe.
+pub(crate) fn clock() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn pause() {
+    // SAFETY: no arguments.
+    unsafe { libc::sched_yield() };
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Slot {
+            state: AtomicU32::new(FREE),
+            users: AtomicU32::new(0),
+            late: AtomicU32::new(0),
+            lost: AtomicI32::new(0),
+            told: AtomicBool::new(false),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            lifted: AtomicUsize::new(0),
+            base: AtomicUsize::new(0),
+            restore: AtomicI32::new(0),
+            owner: AtomicU64::new(0),
+            completion: UnsafeCell::new(None),
+        }
+    }
+
+    fn state(&self) -> u32 {
+        self.state.load(Ordering::SeqCst)
+    }
+
+    fn overlaps(&self, start: usize, end: usize) -> bool {
+        start < self.end.load(Ordering::SeqCst) && self.start.load(Ordering::SeqCst) < end
+    }
+
+    /// Runs `body` if the slot is armed and stays so for `start..end`; waits out arming.
+    fn with<T>(&self, start: usize, end: usize, body: impl FnOnce(&Self) -> T) -> Option<T> {
+        while self.state() == ARMING && self.overlaps(start, end) {
+            pause();
+        }
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let result = (self.state() == ARMED && self.overlaps(start, end)).then(|| body(self));
+        self.users.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    /// Only between the two sides of `users`.
+    fn completion(&self) -> Option<&dyn Completion> {
+        // SAFETY: nobody writes while there are users of an armed slot.
+        unsafe { (*self.completion.get()).as_deref() }
+    }
+
+    fn lost(&self) -> std::result::Result<&dyn Completion, i32> {
+        match (self.lost.load(Ordering::SeqCst), self.completion()) {
+            (0, Some(completion)) => Ok(completion),
+            (0, None) => Err(libc::EIO),
+            (errno, _) => Err(errno),
+        }
+    }
+
+    fn lift(&self, start: usize, end: usize) -> std::result::Result<(), i32> {
+        protect(start, end, self.restore.load(Ordering::SeqCst))
+    }
+
+    /// Lifts what has arrived at the front.
+    fn advance(&self, completion: &dyn Completion) -> std::result::Result<(), i32> {
+        let (base, end) = (
+            self.base.load(Ordering::SeqCst),
+            self.end.load(Ordering::SeqCst),
+        );
+        let at = self.lifted.load(Ordering::SeqCst);
+        if at >= end {
+            return Ok(());
+        }
+        let until = base.saturating_add(completion.arrived(at - base));
+        let until = (until / page() * page()).min(end);
+        if until > at {
+            self.lift(at, until)?;
+            self.lifted.fetch_max(until, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Makes `start..end` accessible, which are pages of this guard.
+    fn admit(&self, start: usize, end: usize) -> std::result::Result<(), i32> {
+        let completion = self.lost()?;
+        let base = self.base.load(Ordering::SeqCst);
+        self.advance(completion)?;
+        if self.lifted.load(Ordering::SeqCst) >= end {
+            return Ok(());
+        }
+        completion.touched(clock());
+        completion.hurry(start - base, end - base)?;
+        self.advance(completion)?;
+        if self.lifted.load(Ordering::SeqCst) < end {
+            // What is in front is still on its way.
+            self.lift(start, end)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for everything and lifts the guard, also if something is lost.
+    fn finish(&self) -> std::result::Result<(), i32> {
+        let (base, end) = (
+            self.base.load(Ordering::SeqCst),
+            self.end.load(Ordering::SeqCst),
+        );
+        let at = self.start.load(Ordering::SeqCst);
+        let result = self
+            .lost()
+            .and_then(|completion| completion.hurry(at - base, end - base));
+        let lifted = self.lift(self.lifted.load(Ordering::SeqCst), end);
+        self.lifted.store(end, Ordering::SeqCst);
+        // Unmapped memory cannot be lifted, and need not be.
+        debug_assert!(lifted.is_ok() || lifted == Err(libc::ENOMEM));
+        // Somebody else may have been faster.
+        let _ = self
+            .state
+            .compare_exchange(ARMED, OPEN, Ordering::SeqCst, Ordering::SeqCst);
+        result
+    }
+}
+
+/// Holds [`LOCK`], with all signals blocked: a handler on this thread that touches a buffer which
+/// is being armed would wait for itself.
+struct Locked {
+    mask: libc::sigset_t,
+}
+
+impl Locked {
+    fn new() -> Self {
+        let mut all = MaybeUninit::uninit();
+        let mut mask = MaybeUninit::uninit();
+        // SAFETY: both sets outlive the calls, which fill them in.
+        let mask = unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), mask.as_mut_ptr());
+            mask.assume_init()
+        };
+        take_lock();
+        Locked { mask }
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        LOCK.store(false, Ordering::SeqCst);
+        // SAFETY: the set is the one that was in force.
+        unsafe {
+            libc::pthread_sigmask(
+                libc::SIG_SETMASK,
+                &raw const self.mask,
+                std::ptr::null_mut(),
+            )
+        };
+    }
+}
+
+fn take_lock() {
+    while LOCK
+        .compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst)
+        .is_err()
+    {
+        pause();
+    }
+}
+
+/// Guards the whole pages inside `len` bytes at `base` until `completion` says that they are in
+/// place. What was pending on them is settled first.
+///
+/// # Errors
+///
+/// The memory cannot be guarded (no whole page, huge pages of hugetlbfs, on this thread's stack,
+/// several kinds of mapping, too many guards); nothing was changed. Wait for `completion` then.
+///
+/// # Safety
+///
+/// The memory is the caller's, and whoever uses it later may be made to wait.
+pub(crate) unsafe fn arm(
+    base: *const u8,
+    len: usize,
+    kind: Kind,
+    owner: u64,
+    completion: Box<dyn Completion>,
+) -> std::result::Result<(), Box<dyn Completion>> {
+    let base = base as usize;
+    let (start, end) = interior(base, len);
+    if start == end {
+        return Err(completion);
+    }
+    let _ = settle_range(start, end);
+    if on_this_stack(start, end) {
+        return Err(completion);
+    }
+    let restore = match vma::protection(start, end) {
+        Some(protection) => protection,
+        None => return Err(completion),
+    };
+    let plain = libc::PROT_READ | libc::PROT_WRITE;
+    let protection = match kind {
+        Kind::Source => libc::PROT_READ,
+        Kind::Destination => libc::PROT_NONE,
+    };
+    // A source that nobody can write to is only named, so that unmapping it waits.
+    let guarded = restore == plain;
+    if !guarded && (kind == Kind::Destination || restore & libc::PROT_WRITE != 0) {
+        return Err(completion);
+    }
+    alternate_stack();
+    let _lock = Locked::new();
+    if install().is_err() {
+        return Err(completion);
+    }
+    let first = NEXT.load(Ordering::Relaxed);
+    let slot = (0..SLOTS)
+        .map(|step| (first + step) % SLOTS)
+        .find(|index| TABLE[*index].state() == FREE);
+    let Some(index) = slot else {
+        return Err(completion);
+    };
+    NEXT.store(index + 1, Ordering::Relaxed);
+    let slot = &TABLE[index];
+    // Nobody finds this range by its old name from here on.
+    slot.end.store(0, Ordering::SeqCst);
+    slot.start.store(start, Ordering::SeqCst);
+    slot.lifted.store(start, Ordering::SeqCst);
+    slot.base.store(base, Ordering::SeqCst);
+    slot.restore.store(restore, Ordering::SeqCst);
+    slot.owner.store(owner, Ordering::SeqCst);
+    slot.late.store(LATE, Ordering::SeqCst);
+    slot.lost.store(0, Ordering::SeqCst);
+    slot.told.store(false, Ordering::SeqCst);
+    while slot.users.load(Ordering::SeqCst) != 0 {
+        pause();
+    }
+    // SAFETY: the slot is free and has no users, and we hold the lock.
+    unsafe { *slot.completion.get() = Some(completion) };
+    slot.state.store(ARMING, Ordering::SeqCst);
+    TAKEN.fetch_add(1, Ordering::SeqCst);
+    slot.end.store(end, Ordering::SeqCst);
+    if guarded && protect(start, end, protection).is_err() {
+        let _ = protect(start, end, restore);
+        slot.end.store(0, Ordering::SeqCst);
+        slot.state.store(FREE, Ordering::SeqCst);
+        TAKEN.fetch_sub(1, Ordering::SeqCst);
+        while slot.users.load(Ordering::SeqCst) != 0 {
+            pause();
+        }
+        // SAFETY: as above.
+        return match unsafe { (*slot.completion.get()).take() } {
+            Some(completion) => Err(completion),
+            None => Ok(()),
+        };
+    }
+    slot.state.store(ARMED, Ordering::SeqCst);
+    Ok(())
+}
+
+/// Settles what overlaps `start..end`; async-signal-safe. The first error counts, all guards are
+/// lifted.
+pub(crate) fn settle_range(start: usize, end: usize) -> std::result::Result<(), i32> {
+    if TAKEN.load(Ordering::SeqCst) == 0 || start >= end {
+        return Ok(());
+    }
+    let mut result = Ok(());
+    for slot in &TABLE {
+        if slot.state() != FREE && slot.overlaps(start, end) {
+            let finished = slot.with(start, end, Slot::finish).unwrap_or(Ok(()));
+            result = result.and(finished);
+        }
+    }
+    result
+}
+
+/// Lifts the guards of `owner` whose bytes are all in place, and forgets those that are lifted.
+/// Must not be called in a signal handler.
+pub(crate) fn reap(owner: u64) {
+    if TAKEN.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    for slot in &TABLE {
+        // Without an owner is what was lost, and was settled since.
+        let of = slot.owner.load(Ordering::SeqCst);
+        if of != owner && of != 0 {
+            continue;
+        }
+        if of != 0 && slot.state() == ARMED {
+            slot.with(0, usize::MAX, |slot| {
+                let (base, end) = (
+                    slot.base.load(Ordering::SeqCst),
+                    slot.end.load(Ordering::SeqCst),
+                );
+                let at = slot.start.load(Ordering::SeqCst);
+                if slot
+                    .lost()
+                    .is_ok_and(|completion| base + completion.arrived(at - base) >= end)
+                {
+                    // Everything is there, so this does not wait.
+                    let _ = slot.finish();
+                }
+            });
+        }
+        if slot.state() == OPEN {
+            forget(slot);
+        }
+    }
+}
+
+fn forget(slot: &Slot) {
+    let completion = {
+        let _lock = Locked::new();
+        if slot
+            .state
+            .compare_exchange(OPEN, FREE, Ordering::SeqCst, Ordering::SeqCst)
+            .is_err()
+        {
+            return;
+        }
+        while slot.users.load(Ordering::SeqCst) != 0 {
+            pause();
+        }
+        TAKEN.fetch_sub(1, Ordering::SeqCst);
+        // SAFETY: the slot is free and has no users, and we hold the lock.
+        unsafe { (*slot.completion.get()).take() }
+    };
+    drop(completion);
+}
+
+/// Waits for everything of `owner`. What is lost stays guarded for good, so that a touch is an
+/// error and never wrong data, unless the application was `told` of the loss.
+pub(crate) fn retire(owner: u64, told: bool) -> std::result::Result<(), i32> {
+    let mut result = Ok(());
+    for slot in &TABLE {
+        if slot.owner.load(Ordering::SeqCst) != owner || slot.state() == FREE {
+            continue;
+        }
+        let ended = slot.with(0, usize::MAX, |slot| {
+            let (base, start, end) = (
+                slot.base.load(Ordering::SeqCst),
+                slot.start.load(Ordering::SeqCst),
+                slot.end.load(Ordering::SeqCst),
+            );
+            let here = slot
+                .lost()
+                .and_then(|completion| completion.hurry(start - base, end - base));
+            match here {
+                Err(errno) if !told => {
+                    slot.lost.store(errno, Ordering::SeqCst);
+                    Err(errno)
+                }
+                _ => slot.finish(),
+            }
+        });
+        result = result.and(ended.unwrap_or(Ok(())));
+        if slot.state() == OPEN {
+            forget(slot);
+        } else if slot.lost.load(Ordering::SeqCst) != 0 {
+            // The slot stays; what it would ask goes.
+            slot.owner.store(0, Ordering::SeqCst);
+            drop(silence(slot));
+        }
+    }
+    result
+}
+
+/// Takes the completion from a guard that stays.
+fn silence(slot: &Slot) -> Option<Box<dyn Completion>> {
+    let _lock = Locked::new();
+    slot.state
+        .compare_exchange(ARMED, ARMING, Ordering::SeqCst, Ordering::SeqCst)
+        .ok()?;
+    while slot.users.load(Ordering::SeqCst) != 0 {
+        pause();
+    }
+    // SAFETY: the slot has no users, and nobody becomes one while it is `ARMING`.
+    let completion = unsafe { (*slot.completion.get()).take() };
+    slot.state.store(ARMED, Ordering::SeqCst);
+    completion
+}
+
+/// Guards in force, of all owners.
+pub(crate) fn pending() -> usize {
+    TABLE.iter().filter(|slot| slot.state() == ARMED).count()
+}
+
+/// The errno of a loss in words.
+pub(crate) fn loss(errno: i32) -> Error {
+    Error::System {
+        what: "a collective had returned before its bytes arrived, and they never will (a peer \
+               died)"
+            .to_owned(),
+        source: std::io::Error::from_raw_os_error(errno),
+    }
+}
+
+// ------------------------------------------------------------------------------------------------
+// The handler.
+
+struct Chain(UnsafeCell<MaybeUninit<libc::sigaction>>);
+
+// SAFETY: an entry is written before `CHAINED` counts it, under the lock, and not after.
+unsafe impl Sync for Chain {}
+
+/// What was installed before us, oldest first.
+static PREVIOUS: [Chain; CHAIN] = [const { Chain(UnsafeCell::new(MaybeUninit::uninit())) }; CHAIN];
+static CHAINED: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread that is inside a foreign handler, where, and how far down the chain.
+struct Inside {
+    thread: AtomicI32,
+    frame: AtomicPtr<u8>,
+    depth: AtomicUsize,
+}
+
+static INSIDE: [Inside; 64] = [const {
+    Inside {
+        thread: AtomicI32::new(0),
+        frame: AtomicPtr::new(std::ptr::null_mut()),
+        depth: AtomicUsize::new(0),
+    }
+}; 64];
+
+type Handler = unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// Installs the handler unless it is there; whatever is there instead comes after us. Under the
+/// lock.
+fn install() -> Result<()> {
+    let mut now = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: `now` outlives the call, which fills it in.
+    let now = unsafe {
+        if libc::sigaction(libc::SIGSEGV, std::ptr::null(), now.as_mut_ptr()) != 0 {
+            return Err(Error::last_os("sigaction(SIGSEGV)"));
+        }
+        now.assume_init()
+    };
+    let ours = on_fault as Handler as usize;
+    if now.sa_sigaction == ours {
+        return Ok(());
+    }
+    let known = CHAINED.load(Ordering::SeqCst);
+    // SAFETY: the entries below `known` are written.
+    let last = known
+        .checked_sub(1)
+        .map(|index| unsafe { (*PREVIOUS[index].0.get()).assume_init() });
+    if last.is_none_or(|last| last.sa_sigaction != now.sa_sigaction) {
+        if known == CHAIN {
+            return Err(Error::argument(
+                "number of SIGSEGV handlers installed over each other",
+                known,
+                format!("below {CHAIN}"),
+            ));
+        }
+        // SAFETY: not counted yet, so nobody reads it; we hold the lock.
+        unsafe { (*PREVIOUS[known].0.get()).write(now) };
+        CHAINED.store(known + 1, Ordering::SeqCst);
+    }
+    if known == 0 {
+        // SAFETY: the functions do what these hooks may.
+        unsafe {
+            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork));
+            libc::atexit(at_exit);
+        }
+    }
+    // SAFETY: all zero is a valid sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = ours;
+    // Other handlers may run while we wait, and touch guarded memory too.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+    // SAFETY: `action` outlives the call; the handler has the right signature.
+    match unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(Error::last_os("sigaction(SIGSEGV)")),
+    }
+}
+
+extern "C" fn before_fork() {
+    let _ = settle_range(0, usize::MAX);
+    take_lock();
+    // What another thread armed in between; nobody can any more.
+    let _ = settle_range(0, usize::MAX);
+}
+
+extern "C" fn after_fork() {
+    LOCK.store(false, Ordering::SeqCst);
+}
+
+extern "C" fn at_exit() {
+    // Peers still read or write our memory.
+    for slot in &TABLE {
+        slot.with(0, usize::MAX, |slot| {
+            if let Ok(completion) = slot.lost() {
+                let base = slot.base.load(Ordering::SeqCst);
+                let (start, end) = (
+                    slot.start.load(Ordering::SeqCst),
+                    slot.end.load(Ordering::SeqCst),
+                );
+                let _ = completion.hurry(start - base, end - base);
+            }
+        });
+    }
+}
+
+/// The handler of SIGSEGV.
+unsafe extern "C" fn on_fault(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    let kept = errno();
+    // SAFETY: the kernel, or whoever chains to us, passes a valid structure.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    let ours = code == SEGV_ACCERR && resolve(address);
+    if !ours {
+        // SAFETY: the arguments are the handler's own.
+        unsafe { pass_on(signal, info, context) };
+    }
+    // SAFETY: the address of errno is valid on every thread.
+    unsafe { *libc::__errno_location() = kept };
+}
+
+/// `asm-generic/siginfo.h`: mapped, but not for this access.
+const SEGV_ACCERR: i32 = 2;
+
+/// Whether the fault is explained, so that the instruction may run again.
+fn resolve(address: usize) -> bool {
+    let start = address / page() * page();
+    let end = start + page();
+    let mut late = None;
+    for slot in &TABLE {
+        if !slot.overlaps(address, address + 1) {
+            continue;
+        }
+        match slot.with(address, address + 1, |slot| {
+            slot.admit(start, end)
+                .inspect_err(|errno| report_loss(slot, address, *errno))
+        }) {
+            // An error was delivered as a signal.
+            Some(_) => return true,
+            None => late = Some(slot),
+        }
+    }
+    late.is_some_and(|slot| {
+        let one_less = |left: u32| left.checked_sub(1);
+        slot.late
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
+            .is_ok()
+    })
+}
+
+/// `siginfo_t` of a fault, as `asm-generic/siginfo.h` lays it out for 64-bit machines.
+#[repr(C)]
+struct FaultInfo {
+    signo: i32,
+    errno: i32,
+    code: i32,
+    pad: i32,
+    address: usize,
+    rest: [u64; 13],
+}
+
+const _: () = assert!(size_of::<FaultInfo>() == size_of::<libc::siginfo_t>());
+
+/// `asm-generic/siginfo.h`: the address means nothing.
+const BUS_ADRERR: i32 = 2;
+
+/// The bytes that a thread wants will never come: that is a SIGBUS, as for a page that cannot be
+/// read from its file.
+fn report_loss(slot: &Slot, address: usize, errno: i32) {
+    if !slot.told.swap(true, Ordering::SeqCst) {
+        let text = b"libcopy: the bytes of a collective that had returned never arrived, because \
+                     a peer died: touching them raises SIGBUS (offload::settle reports it as an \
+                     error)\n";
+        // SAFETY: the text is readable.
+        unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+    }
+    let info = FaultInfo {
+        signo: libc::SIGBUS,
+        errno,
+        code: BUS_ADRERR,
+        pad: 0,
+        address,
+        rest: [0; 13],
+    };
+    // SAFETY: the structures outlive the calls. Like a fault, this can be neither blocked nor
+    // ignored.
+    unsafe {
+        let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+        libc::sigaction(libc::SIGBUS, std::ptr::null(), now.as_mut_ptr());
+        let mut now = now.assume_init();
+        if now.sa_sigaction == libc::SIG_IGN {
+            now.sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(libc::SIGBUS, &raw const now, std::ptr::null_mut());
+        }
+        let mut set = MaybeUninit::uninit();
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGBUS);
+        libc::syscall(
+            libc::SYS_rt_tgsigqueueinfo,
+            libc::getpid(),
+            libc::syscall(libc::SYS_gettid) as i32,
+            libc::SIGBUS,
+            &raw const info,
+        );
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Gives a signal to whoever handled it before us.
+///
+/// # Safety
+///
+/// The arguments are those of a signal handler.
+unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let known = CHAINED.load(Ordering::SeqCst);
+    let marker = 0_u8;
+    let frame = (&raw const marker).cast_mut();
+    // SAFETY: no arguments.
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
+    // A handler that was installed over ours calls us when it does not know the fault either: then
+    // it is the turn of the one before. One that left with siglongjmp is not inside any more,
+    // which its frame shows: real nesting grows downwards.
+    let entry = (known > 1).then(|| enter(thread)).flatten();
+    let depth = entry.map_or(0, |entry| {
+        let old = entry.frame.swap(frame, Ordering::SeqCst);
+        if !old.is_null() && frame < old {
+            entry.depth.fetch_add(1, Ordering::SeqCst) + 1
+        } else {
+            entry.depth.store(0, Ordering::SeqCst);
+            0
+        }
+    });
+    let index = known.wrapping_sub(1 + depth);
+    // SAFETY: entries below `known` are written.
+    let action = match index < known {
+        true => unsafe { (*PREVIOUS[index].0.get()).assume_init() },
+        // SAFETY: all zero is the default action.
+        false => unsafe { std::mem::zeroed() },
+    };
+    // SAFETY: the structure is valid.
+    let sent = unsafe { (*info).si_code } <= 0;
+    match action.sa_sigaction {
+        libc::SIG_IGN if sent => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The instruction faults again and is the application's own crash, with its own core.
+            // SAFETY: all zero is the default action.
+            unsafe {
+                let default: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, &raw const default, std::ptr::null_mut());
+                if sent {
+                    libc::raise(signal);
+                }
+            }
+        }
+        handler => {
+            // SAFETY: the handler was installed for this signal with these flags.
+            unsafe {
+                let mut before = MaybeUninit::uninit();
+                let mut mask = action.sa_mask;
+                if action.sa_flags & libc::SA_NODEFER == 0 {
+                    libc::sigaddset(&raw mut mask, signal);
+                }
+                if action.sa_flags & libc::SA_RESETHAND != 0 {
+                    let entry = (*PREVIOUS[index].0.get()).as_mut_ptr();
+                    (*entry).sa_sigaction = libc::SIG_DFL;
+                }
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const mask, before.as_mut_ptr());
+                if action.sa_flags & libc::SA_SIGINFO != 0 {
+                    let handler: Handler = std::mem::transmute(handler);
+                    handler(signal, info, context);
+                } else {
+                    let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
+                    handler(signal);
+                }
+                libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+            }
+        }
+    }
+    if let Some(entry) = entry {
+        entry.frame.store(std::ptr::null_mut(), Ordering::SeqCst);
+        if depth == 0 {
+            entry.thread.store(0, Ordering::SeqCst);
+        } else {
+            entry.depth.store(depth - 1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// This thread's entry of [`INSIDE`].
+fn enter(thread: i32) -> Option<&'static Inside> {
+    let mine = |entry: &&Inside| entry.thread.load(Ordering::SeqCst) == thread;
+    INSIDE.iter().find(mine).or_else(|| {
+        INSIDE.iter().find(|entry| {
+            entry
+                .thread
+                .compare_exchange(0, thread, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok()
+        })
+    })
+}
+
+// ------------------------------------------------------------------------------------------------
+// Stacks.
+
+/// Bytes of the alternate stacks that we make: frames with large vector registers take 11 KiB.
+const STACK: usize = 64 << 10;
+
+/// An alternate stack that we gave to a thread.
+struct AlternateStack(*mut libc::c_void);
+
+impl Drop for AlternateStack {
+    fn drop(&mut self) {
+        // SAFETY: the thread ends; if it still uses this stack, it is taken back before it goes.
+        unsafe {
+            let mut now = MaybeUninit::<libc::stack_t>::zeroed().assume_init();
+            libc::sigaltstack(std::ptr::null(), &raw mut now);
+            if now.ss_sp == self.0 {
+                now.ss_flags = libc::SS_DISABLE;
+                libc::sigaltstack(&raw const now, std::ptr::null_mut());
+            }
+            libc::munmap(self.0, STACK);
+        }
+    }
+}
+
+thread_local! {
+    static ALTERNATE: UnsafeCell<Option<AlternateStack>> = const { UnsafeCell::new(None) };
+    /// The end of this thread's stack; 0: not asked yet.
+    static STACK_END: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Gives this thread an alternate stack if it has none. Threads that only touch buffers need none:
+/// the handler then runs on their own stack, which is not guarded.
+fn alternate_stack() {
+    // SAFETY: the structures outlive the calls; the memory is new and kept until the thread ends.
+    unsafe {
+        let mut now = MaybeUninit::<libc::stack_t>::zeroed().assume_init();
+        if libc::sigaltstack(std::ptr::null(), &raw mut now) != 0
+            || now.ss_flags & libc::SS_DISABLE == 0
+        {
+            return;
+        }
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        let memory = libc::mmap(std::ptr::null_mut(), STACK, protection, flags, -1, 0);
+        if memory == libc::MAP_FAILED {
+            return;
+        }
+        let new = libc::stack_t {
+            ss_sp: memory,
+            ss_flags: 0,
+            ss_size: STACK,
+        };
+        let kept = ALTERNATE
+            .try_with(|slot| *slot.get() = Some(AlternateStack(memory)))
+            .is_ok();
+        if !kept || libc::sigaltstack(&raw const new, std::ptr::null_mut()) != 0 {
+            libc::munmap(memory, STACK);
+            if kept {
+                let _ = ALTERNATE.try_with(|slot| std::mem::forget((*slot.get()).take()));
+            }
+        }
+    }
+}
+
+/// Whether a buffer is on the stack of this thread, where later calls would run into its guard.
+fn on_this_stack(start: usize, end: usize) -> bool {
+    let here = 0_u8;
+    let here = (&raw const here) as usize;
+    let top = STACK_END.get();
+    let top = if top != 0 {
+        top
+    } else {
+        // SAFETY: the attributes are filled in, read, and destroyed.
+        let top = unsafe {
+            let mut attributes = MaybeUninit::<libc::pthread_attr_t>::zeroed();
+            if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+                return false;
+            }
+            let mut attributes = attributes.assume_init();
+            let (mut low, mut size) = (std::ptr::null_mut(), 0);
+            libc::pthread_attr_getstack(&raw const attributes, &raw mut low, &raw mut size);
+            libc::pthread_attr_destroy(&raw mut attributes);
+            low as usize + size
+        };
+        STACK_END.set(top);
+        top
+    };
+    end > here.saturating_sub(1 << 20) && start < top
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Asynchronous blocking: a collective returns while a copy engine still moves its bytes, and a
+//! process that touches its buffer too early is held until they are there.
+//!
+//! After paper 003, sections 3.2 (the guard), 3.4 (engines, then CPUs) and 4.4 (the monitor). What
+//! is covered, and what is not, is in `docs/offload.md`.
+
+mod choice;
+pub(crate) mod guard;
+pub mod monitor;
+mod transfers;
+mod vma;
+
+pub use choice::Async;
+pub use monitor::Way;
+pub(crate) use transfers::{Offload, Part};
+
+use crate::error::Result;
+
+/// Waits until nothing is pending on the `len` bytes at `address`.
+///
+/// Memory that a collective still moves may be read and written like any other: whoever touches it
+/// is held for as long as it takes. A system call cannot be held, and fails with `EFAULT` instead;
+/// call this before you pass such memory to one. Costs a few nanoseconds if nothing is pending.
+/// Async-signal-safe, except for the error that it makes.
+///
+/// # Errors
+///
+/// [`crate::Error::System`]: a peer died, and the bytes will never arrive. The memory can be used
+/// again; its content is a mix of old and new.
+pub fn settle<T>(address: *const T, len: usize) -> Result<()> {
+    let address = address as usize;
+    guard::settle_range(address, address.saturating_add(len)).map_err(guard::loss)
+}
+
+/// [`settle`] for everything that is pending in this process.
+pub fn settle_all() -> Result<()> {
+    guard::settle_range(0, usize::MAX).map_err(guard::loss)
+}
+
+/// [`settle`] for a slice, by its address: nothing is read.
+pub(crate) fn settle_bytes(bytes: &[u8]) -> Result<()> {
+    settle(bytes.as_ptr(), bytes.len())
+}
+
+/// Buffers of this process that are guarded now.
+pub fn pending() -> usize {
+    guard::pending()
+}

@@ -1,0 +1,545 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Learns from the iterations of a loop which way its collectives should go.
+//!
+//! Paper 003 has static thresholds (section 3.4) and names what they miss (section 4.4): whether an
+//! engine helps depends on how long the application computes until the next call and on how soon it
+//! touches the buffer. Both show in one figure that a process can measure alone: the time from one
+//! call at a place in the program to the next call there. The computation is part of it whichever
+//! way the bytes go, so the way with the shortest interval is the best one, overlap, faults and all.
+//!
+//! ```text
+//! iterations 1 to 9      each way three times in turn
+//! later                  the way with the shortest median interval
+//! now and then           another way once more, as long as all that these looks have cost stays
+//!                        below 2 % of the time that has passed
+//! the interval changes   what was known is forgotten: the application does something else now
+//! ```
+//!
+//! A buffer that is touched as soon as the call returns leaves nothing to overlap: then an engine
+//! alone is no longer looked at again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::collective::Op;
+
+/// How the bytes of a collective go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// CPUs copy, and the call returns when they are done.
+    Cpu,
+    /// An engine copies while the application goes on.
+    Engine,
+    /// An engine copies, and CPUs help it before the call returns.
+    Both,
+}
+
+impl Way {
+    /// Every way.
+    pub const ALL: [Way; 3] = [Way::Cpu, Way::Engine, Way::Both];
+}
+
+/// A place in a program that calls a collective again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Site {
+    /// What it calls.
+    pub op: Op,
+    /// The root.
+    pub root: usize,
+    /// Bytes that one rank receives or sends.
+    pub bytes: u64,
+    /// Address of the call, or another number that tells calls apart.
+    pub place: usize,
+}
+
+/// Times that every way is tried before one is chosen.
+const TRIALS: usize = 3;
+
+/// Intervals of a way that are remembered.
+const RECENT: usize = 5;
+
+/// Share of the time that may be spent on looking at ways again that were slower.
+const BUDGET: f64 = 0.02;
+
+/// Iterations between two such looks, at least.
+const PATIENCE: u64 = 25;
+
+/// A change of the chosen way's interval by this factor, three times in a row, is another workload.
+const CHANGE: f64 = 1.3;
+
+/// A buffer that is touched within this share of a copy is touched at once.
+const AT_ONCE: f64 = 0.1;
+
+/// Places that are remembered; the one unused for longest is forgotten first.
+const SITES: usize = 256;
+
+/// Why a way was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// There is no other.
+    Only,
+    /// Each is tried a few times first.
+    Trial,
+    /// It has the shortest interval.
+    Shortest,
+    /// Whether it still is slower.
+    Again,
+}
+
+/// What to do in the next iteration, and what is known so far.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Decision {
+    /// The way.
+    pub way: Way,
+    /// Why.
+    pub reason: Reason,
+    /// Calls at this place before this one.
+    pub iteration: u64,
+    /// Microseconds from call to call, by way; those never measured are missing.
+    pub intervals_us: HashMap<Way, f64>,
+    /// Microseconds from the end of a call to the first touch, if any was seen.
+    pub touched_after_us: Option<f64>,
+}
+
+/// The last intervals of one way, in seconds.
+#[derive(Clone, Debug, Default)]
+struct Record {
+    recent: Vec<f64>,
+    count: usize,
+}
+
+impl Record {
+    fn add(&mut self, seconds: f64) {
+        if self.recent.len() == RECENT {
+            self.recent.remove(0);
+        }
+        self.recent.push(seconds);
+        self.count += 1;
+    }
+
+    fn median(&self) -> Option<f64> {
+        let mut sorted = self.recent.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct History {
+    records: [Record; Way::ALL.len()],
+    /// The way of the iteration that goes on, when it began, and why it was taken.
+    current: Option<(Way, Duration, Reason)>,
+    iteration: u64,
+    /// Seconds that have passed since the trials, and those of them that looking again has cost.
+    passed: f64,
+    spent: f64,
+    last_look: u64,
+    /// Intervals of the chosen way in a row that do not fit.
+    misfits: usize,
+    /// Seconds until the first touch, and of a copy.
+    touched: Record,
+    copies: Record,
+    used: u64,
+}
+
+impl History {
+    fn new() -> Self {
+        History {
+            records: Default::default(),
+            current: None,
+            iteration: 0,
+            passed: 0.0,
+            spent: 0.0,
+            last_look: 0,
+            misfits: 0,
+            touched: Record::default(),
+            copies: Record::default(),
+            used: 0,
+        }
+    }
+
+    fn record(&self, way: Way) -> &Record {
+        &self.records[way as usize]
+    }
+
+    /// The way with the shortest median, of those that were tried.
+    fn best(&self, ways: &[Way]) -> Option<(Way, f64)> {
+        ways.iter()
+            .filter_map(|way| Some((*way, self.record(*way).median()?)))
+            .min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// The iteration that went on is over.
+    fn close(&mut self, now: Duration, ways: &[Way]) {
+        let Some((way, began, reason)) = self.current.take() else {
+            return;
+        };
+        let seconds = now.saturating_sub(began).as_secs_f64();
+        if reason == Reason::Trial || reason == Reason::Only {
+            self.records[way as usize].add(seconds);
+            return;
+        }
+        self.passed += seconds;
+        let known = self.record(way).median().unwrap_or(seconds);
+        if reason == Reason::Again {
+            let best = self.best(ways).map_or(seconds, |(_, best)| best);
+            self.spent += (seconds - best).max(0.0);
+            self.records[way as usize].add(seconds);
+            return;
+        }
+        let fits = (known / CHANGE..=known * CHANGE).contains(&seconds);
+        self.misfits = if fits { 0 } else { self.misfits + 1 };
+        if self.misfits < TRIALS {
+            // A single outlier says nothing about the way.
+            if fits {
+                self.records[way as usize].add(seconds);
+            }
+            return;
+        }
+        let used = self.used;
+        let iteration = self.iteration;
+        *self = History::new();
+        self.used = used;
+        self.iteration = iteration;
+        self.last_look = iteration;
+    }
+
+    /// Whether the application uses a buffer as soon as it has it.
+    fn touched_at_once(&self) -> bool {
+        match (self.touched.median(), self.copies.median()) {
+            (Some(touched), Some(copy)) => self.touched.count >= TRIALS && touched < AT_ONCE * copy,
+            _ => false,
+        }
+    }
+
+    fn choose(&self, ways: &[Way]) -> (Way, Reason) {
+        let [first, others @ ..] = ways else {
+            return (Way::Cpu, Reason::Only);
+        };
+        if others.is_empty() {
+            return (*first, Reason::Only);
+        }
+        let fewest = ways.iter().min_by_key(|way| self.record(**way).count);
+        if let Some(way) = fewest.filter(|way| self.record(**way).count < TRIALS) {
+            return (*way, Reason::Trial);
+        }
+        let Some((best, interval)) = self.best(ways) else {
+            return (*first, Reason::Trial);
+        };
+        if self.iteration >= self.last_look + PATIENCE {
+            let hopeless = |way: Way| way == Way::Engine && self.touched_at_once();
+            let candidate = ways
+                .iter()
+                .filter(|way| **way != best && !hopeless(**way))
+                .filter_map(|way| Some((*way, self.record(*way).median()?)))
+                .min_by(|a, b| a.1.total_cmp(&b.1));
+            if let Some((way, its)) = candidate {
+                let expected = self.spent + (its - interval).max(0.0);
+                if expected <= BUDGET * (self.passed + interval) {
+                    return (way, Reason::Again);
+                }
+            }
+        }
+        (best, Reason::Shortest)
+    }
+}
+
+/// What was learned about the places of a program. One rank decides for all of a team.
+#[derive(Clone, Debug, Default)]
+pub struct Monitor {
+    sites: HashMap<Site, History>,
+    clock: u64,
+}
+
+impl Monitor {
+    /// Nothing is known.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A call at `site` begins at `now`; `ways` are those that are possible, in the order in which
+    /// they are tried. `now` counts from any fixed moment.
+    pub fn choose(&mut self, site: Site, ways: &[Way], now: Duration) -> Decision {
+        self.clock += 1;
+        if self.sites.len() >= SITES && !self.sites.contains_key(&site) {
+            let oldest = self.sites.iter().min_by_key(|(_, h)| h.used);
+            if let Some(oldest) = oldest.map(|(site, _)| *site) {
+                self.sites.remove(&oldest);
+            }
+        }
+        let history = self.sites.entry(site).or_insert_with(History::new);
+        history.used = self.clock;
+        history.close(now, ways);
+        let (way, reason) = history.choose(ways);
+        if reason == Reason::Again {
+            history.last_look = history.iteration;
+        }
+        let iteration = history.iteration;
+        history.iteration += 1;
+        history.current = Some((way, now, reason));
+        Decision {
+            way,
+            reason,
+            iteration,
+            intervals_us: ways
+                .iter()
+                .filter_map(|way| Some((*way, 1e6 * history.record(*way).median()?)))
+                .collect(),
+            touched_after_us: history.touched.median().map(|s| 1e6 * s),
+        }
+    }
+
+    /// The buffer of the last call at `site` was touched so long after the call returned, before it
+    /// was complete.
+    pub fn touched(&mut self, site: &Site, after: Duration) {
+        if let Some(history) = self.sites.get_mut(site) {
+            history.touched.add(after.as_secs_f64());
+        }
+    }
+
+    /// A copy for a call at `site` took so long, from its submission to its last byte.
+    pub fn copied(&mut self, site: &Site, took: Duration) {
+        if let Some(history) = self.sites.get_mut(site) {
+            history.copies.add(took.as_secs_f64());
+        }
+    }
+
+    /// The application did something between two calls that has nothing to do with the first one:
+    /// the interval since then must not be taken for the cost of its way.
+    pub fn interrupted(&mut self, site: &Site) {
+        if let Some(history) = self.sites.get_mut(site) {
+            history.current = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SITE: Site = Site {
+        op: Op::Bcast,
+        root: 0,
+        bytes: 8 << 20,
+        place: 1,
+    };
+
+    /// A loop: what a copy takes by CPU and by engine, the computation between two calls, and the
+    /// share of it that passes before the buffer is touched.
+    #[derive(Clone, Copy, Debug)]
+    struct Workload {
+        cpu: f64,
+        engine: f64,
+        compute: f64,
+        touch: f64,
+        noise: f64,
+    }
+
+    impl Workload {
+        /// Seconds of one iteration; `dice` is from -1 to 1.
+        fn interval(&self, way: Way, dice: f64) -> f64 {
+            let before = self.touch * self.compute;
+            let left = |engine: f64| {
+                // What the engine has not done when the buffer is touched is left to CPUs.
+                let undone = (1.0 - before / engine).clamp(0.0, 1.0);
+                undone * self.cpu
+            };
+            let exact = match way {
+                Way::Cpu => self.cpu + self.compute,
+                Way::Engine => 20e-6 + self.compute + left(self.engine),
+                Way::Both => {
+                    let together = 1.0 / (1.0 / self.cpu + 1.0 / self.engine);
+                    20e-6 + self.compute + together
+                }
+            };
+            exact * (1.0 + self.noise * dice)
+        }
+
+        fn best(&self) -> f64 {
+            Way::ALL
+                .iter()
+                .map(|way| self.interval(*way, 0.0))
+                .fold(f64::MAX, f64::min)
+        }
+    }
+
+    /// Runs `rounds` iterations; returns the ways and how long each iteration would take without
+    /// noise.
+    fn run(
+        monitor: &mut Monitor,
+        clock: &mut f64,
+        work: &Workload,
+        rounds: usize,
+        dice: &mut impl FnMut() -> f64,
+    ) -> Vec<(Way, f64)> {
+        (0..rounds)
+            .map(|_| {
+                let now = Duration::from_secs_f64(*clock);
+                let way = monitor.choose(SITE, &Way::ALL, now).way;
+                *clock += work.interval(way, dice());
+                (way, work.interval(way, 0.0))
+            })
+            .collect()
+    }
+
+    /// A fixed sequence between -1 and 1.
+    fn dice(seed: u64) -> impl FnMut() -> f64 {
+        let mut state = seed | 1;
+        move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn regret_is_below_five_percent_after_ten_iterations(
+            cpu in 1e-4..2e-2f64, engine in 1e-4..2e-2f64, compute in 0.0..4e-2f64,
+            touch in 0.0..=1.0f64, noise in 0.0..0.04f64, seed in any::<u64>(),
+            rounds in 50usize..600,
+        ) {
+            let work = Workload { cpu, engine, compute, touch, noise };
+            let (mut monitor, mut clock) = (Monitor::new(), 0.0);
+            let mut dice = dice(seed);
+            let taken = run(&mut monitor, &mut clock, &work, rounds + 10, &mut dice);
+            let time: f64 = taken[10..].iter().map(|(_, seconds)| seconds).sum();
+            let best = work.best() * rounds as f64;
+            prop_assert!(time <= 1.05 * best, "{} % more", 100.0 * (time / best - 1.0));
+        }
+    }
+
+    #[test]
+    fn each_way_has_its_workload() {
+        let chosen = |work: Workload| {
+            let taken = run(&mut Monitor::new(), &mut 0.0, &work, 20, &mut dice(7));
+            taken[19].0
+        };
+        let lots = Workload {
+            cpu: 5e-3,
+            engine: 8e-3,
+            compute: 2e-2,
+            touch: 1.0,
+            noise: 0.02,
+        };
+        assert_eq!(chosen(lots), Way::Engine);
+        let small = Workload {
+            cpu: 1e-5,
+            engine: 2e-4,
+            compute: 0.0,
+            touch: 0.0,
+            ..lots
+        };
+        assert_eq!(chosen(small), Way::Cpu);
+        let none = Workload {
+            compute: 0.0,
+            touch: 0.0,
+            ..lots
+        };
+        assert_eq!(chosen(none), Way::Both);
+    }
+
+    #[test]
+    fn another_workload_is_noticed() {
+        let (mut monitor, mut clock, mut dice) = (Monitor::new(), 0.0, dice(3));
+        let mut work = Workload {
+            cpu: 5e-3,
+            engine: 8e-3,
+            compute: 2e-2,
+            touch: 1.0,
+            noise: 0.02,
+        };
+        let taken = run(&mut monitor, &mut clock, &work, 40, &mut dice);
+        assert_eq!(taken[39].0, Way::Engine);
+        work.compute = 0.0;
+        work.touch = 0.0;
+        let taken = run(&mut monitor, &mut clock, &work, 40, &mut dice);
+        assert!(
+            taken[20..]
+                .iter()
+                .filter(|(way, _)| *way == Way::Both)
+                .count()
+                >= 18
+        );
+    }
+
+    #[test]
+    fn one_outlier_changes_nothing() {
+        let mut monitor = Monitor::new();
+        let mut clock = 0.0;
+        let work = Workload {
+            cpu: 5e-3,
+            engine: 8e-3,
+            compute: 2e-2,
+            touch: 1.0,
+            noise: 0.0,
+        };
+        run(&mut monitor, &mut clock, &work, 15, &mut || 0.0);
+        clock += 1.0;
+        let taken = run(&mut monitor, &mut clock, &work, 5, &mut || 0.0);
+        assert!(
+            taken.iter().all(|(way, _)| *way == Way::Engine),
+            "{taken:?}"
+        );
+    }
+
+    #[test]
+    fn a_single_way_is_not_tried_against_anything() {
+        let mut monitor = Monitor::new();
+        for i in 0..20 {
+            let decision = monitor.choose(SITE, &[Way::Cpu], Duration::from_millis(i));
+            assert_eq!((decision.way, decision.reason), (Way::Cpu, Reason::Only));
+        }
+    }
+
+    #[test]
+    fn places_are_forgotten_when_there_are_too_many() {
+        let mut monitor = Monitor::new();
+        for place in 0..10 * SITES {
+            monitor.choose(Site { place, ..SITE }, &Way::ALL, Duration::ZERO);
+        }
+        assert!(monitor.sites.len() <= SITES);
+    }
+
+    #[test]
+    fn engines_are_not_tried_again_where_buffers_are_touched_at_once() {
+        let (mut monitor, mut clock) = (Monitor::new(), 0.0);
+        let work = Workload {
+            cpu: 5e-3,
+            engine: 6e-3,
+            compute: 1e-3,
+            touch: 0.0,
+            noise: 0.0,
+        };
+        let mut engine = 0;
+        for round in 0..2000 {
+            let now = Duration::from_secs_f64(clock);
+            let way = monitor.choose(SITE, &Way::ALL, now).way;
+            if way == Way::Engine {
+                monitor.touched(&SITE, Duration::from_micros(1));
+                monitor.copied(&SITE, Duration::from_millis(6));
+                engine += usize::from(round > 100);
+            }
+            clock += work.interval(way, 0.0);
+        }
+        assert_eq!(engine, 0);
+    }
+
+    #[test]
+    fn decisions_are_json() {
+        let decision = Monitor::new().choose(SITE, &Way::ALL, Duration::ZERO);
+        let json = serde_json::to_string(&decision).unwrap();
+        assert!(
+            json.starts_with(r#"{"way":"cpu","reason":"trial","iteration":0"#),
+            "{json}"
+        );
+    }
+}

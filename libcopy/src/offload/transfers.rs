@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The requests behind a guarded buffer, and what a team needs to make them.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::choice::Async;
+use super::guard::{self, Completion, Kind};
+use super::monitor::{Monitor, Reason, Site, Way};
+use crate::device::Domain;
+use crate::device::request::{self, RequestId, StatusTable};
+use crate::error::Result;
+
+/// What the guards of a team share; outlives the team if something is lost.
+#[derive(Debug)]
+struct Requests {
+    file: OwnedFd,
+    table: StatusTable,
+    /// Nanoseconds from the return of a call to the earliest touch since it was last asked for;
+    /// `u64::MAX`: none.
+    touched: AtomicU64,
+}
+
+/// A team's part in this module.
+#[derive(Debug)]
+pub(crate) struct Offload {
+    requests: Arc<Requests>,
+    owner: u64,
+    told: AtomicBool,
+    choice: Async,
+    log: bool,
+    monitor: Monitor,
+    /// The call before this one, as its root.
+    last: Option<Site>,
+}
+
+/// A request that moves bytes of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Where in the buffer.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) id: RequestId,
+    /// Whether we submitted it, and have to release it.
+    pub(crate) ours: bool,
+    /// Whether the bytes are only read, so that it does not matter to us if it fails.
+    pub(crate) source: bool,
+}
+
+impl Offload {
+    /// `None` if the module cannot do it.
+    pub(crate) fn new(domain: &Domain, choice: Async, log: bool) -> Option<Self> {
+        static OWNERS: AtomicU64 = AtomicU64::new(1);
+        let file = domain.as_fd().try_clone_to_owned().ok()?;
+        let table = domain.status_table().ok()?;
+        Some(Offload {
+            requests: Arc::new(Requests {
+                file,
+                table,
+                touched: AtomicU64::new(u64::MAX),
+            }),
+            owner: OWNERS.fetch_add(1, Ordering::Relaxed),
+            told: AtomicBool::new(false),
+            choice,
+            log,
+            monitor: Monitor::new(),
+            last: None,
+        })
+    }
+
+    /// Lifts the guards whose bytes are in place, and releases their requests.
+    pub(crate) fn reap(&self) {
+        guard::reap(self.owner);
+    }
+
+    /// Nanoseconds to the earliest touch since the last question; 0: none.
+    pub(crate) fn touched(&self) -> u64 {
+        match self.requests.touched.swap(u64::MAX, Ordering::Relaxed) {
+            u64::MAX => 0,
+            after => after.max(1),
+        }
+    }
+
+    /// Which way the bytes of this call go.
+    pub(crate) fn choose(&mut self, site: Site) -> Way {
+        let touched = self.touched();
+        self.heard(touched);
+        let now = Duration::from_nanos(guard::clock());
+        let decision = self.monitor.choose(site, self.choice.ways(), now);
+        self.last = Some(site);
+        if self.log {
+            let why = match decision.reason {
+                Reason::Only => "only",
+                Reason::Trial => "trial",
+                Reason::Shortest => "shortest",
+                Reason::Again => "again",
+            };
+            let number =
+                |value: Option<f64>| value.map_or("null".to_owned(), |us| format!("{us:.1}"));
+            let interval = |way| number(decision.intervals_us.get(&way).copied());
+            eprintln!(
+                "{{\"libcopy\":\"policy\",\"op\":\"{}\",\"root\":{},\"bytes\":{},\"iteration\":{},\
+                 \"way\":\"{}\",\"reason\":\"{why}\",\"intervals_us\":{{\"engine\":{},\"cpu\":{},\
+                 \"both\":{}}},\"touched_after_us\":{}}}",
+                site.op,
+                site.root,
+                site.bytes,
+                decision.iteration,
+                decision.way.name(),
+                interval(Way::Engine),
+                interval(Way::Cpu),
+                interval(Way::Both),
+                number(decision.touched_after_us),
+            );
+        }
+        decision.way
+    }
+
+    /// A rank touched its buffer of the last call so many nanoseconds after it returned; 0: no
+    /// rank did.
+    pub(crate) fn heard(&mut self, touched: u64) {
+        if let (Some(site), 1..) = (&self.last, touched) {
+            self.monitor.touched(site, Duration::from_nanos(touched));
+        }
+    }
+
+    /// Guards a buffer until its parts are in place; waits for them if it cannot be guarded.
+    ///
+    /// # Safety
+    ///
+    /// As for [`guard::arm`].
+    pub(crate) unsafe fn guard(
+        &self,
+        base: *const u8,
+        len: usize,
+        kind: Kind,
+        parts: Vec<Part>,
+    ) -> Result<()> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let transfers = Box::new(Transfers {
+            requests: self.requests.clone(),
+            parts,
+            since: guard::clock(),
+        });
+        // SAFETY: the caller's promise.
+        match unsafe { guard::arm(base, len, kind, self.owner, transfers) } {
+            Ok(()) => Ok(()),
+            Err(transfers) => transfers.hurry(0, len).map_err(guard::loss),
+        }
+    }
+
+    /// After an error: nothing may move bytes to or from memory that the caller uses again. Regions
+    /// are closed before, so nobody begins anything new.
+    pub(crate) fn abandon(&self) {
+        self.told.store(true, Ordering::Relaxed);
+        for id in self.requests.table.running() {
+            // Requests of a dead member fail, which ends them as well.
+            let _ = request::switch_in_handler(self.requests.file.as_fd(), id);
+        }
+    }
+
+    /// Waits for everything that is pending, before the team goes.
+    pub(crate) fn retire(&self) {
+        let told = self.told.load(Ordering::Relaxed);
+        if let Err(errno) = guard::retire(self.owner, told) {
+            if !told {
+                eprintln!(
+                    "libcopy: {}; its buffer stays guarded, and touching it raises SIGBUS",
+                    guard::loss(errno)
+                );
+            }
+        }
+    }
+}
+
+/// The completion of a guarded buffer.
+struct Transfers {
+    requests: Arc<Requests>,
+    parts: Vec<Part>,
+    /// When the call was about to return.
+    since: u64,
+}
+
+impl Transfers {
+    /// How far a part is: bytes in place from its start, or an errno.
+    fn progress(&self, part: &Part) -> std::result::Result<usize, i32> {
+        match self.requests.table.progress(part.id) {
+            Some(progress) if progress.complete => Ok(part.len),
+            Some(progress) if !progress.ended => Ok((progress.front as usize).min(part.len)),
+            // A source that nobody reads any more is free.
+            _ if part.source => Ok(part.len),
+            // It failed; or, which cannot happen as long as every rank looks after its requests
+            // in each operation, another one has its place in the table.
+            _ => Err(libc::EOWNERDEAD),
+        }
+    }
+}
+
+impl Completion for Transfers {
+    fn arrived(&self, from: usize) -> usize {
+        let until = |part: &Part| match self.progress(part) {
+            Ok(front) if front == part.len => usize::MAX,
+            Ok(front) => part.at + front,
+            Err(_) => part.at,
+        };
+        self.parts
+            .iter()
+            .filter(|part| part.at + part.len > from)
+            .map(until)
+            .min()
+            .unwrap_or(usize::MAX)
+            .max(from)
+    }
+
+    fn hurry(&self, from: usize, to: usize) -> std::result::Result<(), i32> {
+        let mut result = Ok(());
+        for part in &self.parts {
+            if part.at >= to || part.at + part.len <= from || self.progress(part) == Ok(part.len) {
+                continue;
+            }
+            // Who waits needs the bytes, not the overlap: the engine begins nothing more, and we
+            // copy the rest (paper 003, section 3.4).
+            let switched = request::switch_in_handler(self.requests.file.as_fd(), part.id);
+            match (self.progress(part), switched) {
+                (Ok(front), _) if front == part.len => {}
+                (Err(errno), _) | (_, Err(errno)) => result = Err(errno),
+                (Ok(_), Ok(())) => result = Err(libc::EIO),
+            }
+        }
+        result
+    }
+
+    fn touched(&self, at: u64) {
+        let after = at.saturating_sub(self.since);
+        self.requests.touched.fetch_min(after, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Transfers {
+    fn drop(&mut self) {
+        for part in self.parts.iter().filter(|part| part.ours) {
+            request::release(self.requests.file.as_fd(), part.id);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What protection memory has now: a guard must give back what was there.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+/// `struct procmap_query` of `include/uapi/linux/fs.h` (Linux 6.11).
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    vma_flags: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    major: u32,
+    minor: u32,
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+/// `PROCMAP_QUERY`, `_IOWR('f', 17, struct procmap_query)`.
+const PROCMAP_QUERY: u32 = 0xC068_6611;
+
+const _: () = assert!(std::mem::size_of::<Query>() == 0x68);
+
+/// The protection that all of `start..end` has, if it is all mapped alike, with ordinary pages.
+pub(super) fn protection(start: usize, end: usize) -> Option<i32> {
+    let file = File::open("/proc/self/maps").ok()?;
+    match by_query(&file, start, end) {
+        Some(answer) => answer,
+        // An older kernel, whose text does not tell huge pages; mprotect refuses those.
+        None => by_text(
+            &std::fs::read_to_string("/proc/self/maps").ok()?,
+            start,
+            end,
+        ),
+    }
+}
+
+fn merge(all: &mut Option<i32>, one: i32) -> bool {
+    *all.get_or_insert(one) == one
+}
+
+/// `None`: the kernel does not know the question.
+fn by_query(file: &File, start: usize, end: usize) -> Option<Option<i32>> {
+    let mut at = start as u64;
+    let mut all = None;
+    while at < end as u64 {
+        let mut query = Query {
+            size: std::mem::size_of::<Query>() as u64,
+            address: at,
+            ..Default::default()
+        };
+        // SAFETY: the structure is what the command takes, and outlives the call.
+        let answer =
+            unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY as libc::Ioctl, &mut query) };
+        if answer < 0 {
+            return match std::io::Error::last_os_error().raw_os_error() {
+                Some(libc::ENOENT) => Some(None),
+                _ => None,
+            };
+        }
+        // SAFETY: no memory is passed.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        let one = (query.vma_flags & 7) as i32;
+        if query.page_size != page || !merge(&mut all, one) || query.end <= at {
+            return Some(None);
+        }
+        at = query.end;
+    }
+    Some(all)
+}
+
+fn by_text(maps: &str, start: usize, end: usize) -> Option<i32> {
+    let mut at = start;
+    let mut all = None;
+    for line in maps.lines() {
+        let (range, rest) = line.split_once(' ')?;
+        let (low, high) = range.split_once('-')?;
+        let low = usize::from_str_radix(low, 16).ok()?;
+        let high = usize::from_str_radix(high, 16).ok()?;
+        if high <= at {
+            continue;
+        }
+        if low > at || at >= end {
+            break;
+        }
+        let flags = [
+            ('r', libc::PROT_READ),
+            ('w', libc::PROT_WRITE),
+            ('x', libc::PROT_EXEC),
+        ];
+        let one = rest
+            .chars()
+            .take(3)
+            .filter_map(|c| flags.iter().find(|(letter, _)| *letter == c))
+            .fold(0, |all, (_, bit)| all | bit);
+        if !merge(&mut all, one) {
+            return None;
+        }
+        at = high;
+    }
+    if at >= end { all } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_query_agree() {
+        let text = "1000-3000 rw-p 0 0:0 0\n3000-4000 rw-s 0 0:0 0\n4000-5000 r--p 0 0:0 0\n\
+                    6000-7000 rwxp 0 0:0 0\n";
+        assert_eq!(by_text(text, 0x1000, 0x4000), Some(3));
+        assert_eq!(by_text(text, 0x2000, 0x5000), None, "two protections");
+        assert_eq!(by_text(text, 0x4000, 0x5000), Some(1));
+        assert_eq!(by_text(text, 0x4000, 0x6000), None, "a hole");
+        assert_eq!(by_text(text, 0x6000, 0x7000), Some(7));
+        let bytes = vec![1_u8; 1 << 20];
+        let start = (bytes.as_ptr() as usize).next_multiple_of(1 << 16);
+        let end = start + (1 << 16);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert_eq!(by_text(&maps, start, end), Some(3));
+        assert_eq!(protection(start, end), Some(3));
+        assert_eq!(protection(4096, 8192), None);
+    }
+}
