@@ -232,6 +232,11 @@ impl Slot {
             self.lift(at, until)?;
             self.lifted.fetch_max(until, Ordering::SeqCst);
         }
+        if until == end {
+            let _ = self
+                .state
+                .compare_exchange(ARMED, OPEN, Ordering::SeqCst, Ordering::SeqCst);
+        }
         Ok(())
     }
 
@@ -260,9 +265,12 @@ impl Slot {
             self.end.load(Ordering::SeqCst),
         );
         let at = self.start.load(Ordering::SeqCst);
-        let result = self
-            .lost()
-            .and_then(|completion| completion.hurry(at - base, end - base));
+        let result = self.lost().and_then(|completion| {
+            if base.saturating_add(completion.arrived(at - base)) >= end {
+                return Ok(());
+            }
+            completion.hurry(at - base, end - base)
+        });
         let lifted = self.lift(self.lifted.load(Ordering::SeqCst), end);
         self.lifted.store(end, Ordering::SeqCst);
         // Unmapped memory cannot be lifted, and need not be.
@@ -618,8 +626,10 @@ fn install() -> Result<()> {
     // SAFETY: all zero is a valid sigaction.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = ours;
-    // Other handlers may run while we wait, and touch guarded memory too.
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // Other handlers wait until we are done: alternate stacks are too small for frames upon frames.
+    // SAFETY: the set is the structure's own.
+    unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     // SAFETY: `action` outlives the call; the handler has the right signature.
     match unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) } {
         0 => Ok(()),
@@ -684,14 +694,18 @@ fn resolve(address: usize) -> bool {
         if !slot.overlaps(address, address + 1) {
             continue;
         }
-        match slot.with(address, address + 1, |slot| {
-            slot.admit(start, end)
-                .inspect_err(|errno| report_loss(slot, address, *errno))
-        }) {
-            // An error was delivered as a signal.
-            Some(_) => return true,
-            None => late = Some(slot),
+        let admitted = slot.with(address, address + 1, |slot| {
+            // Who faults at what is lifted comes late as well.
+            (slot.lifted.load(Ordering::SeqCst) < end).then(|| {
+                // An error is delivered as a signal.
+                let admitted = slot.admit(start, end);
+                admitted.inspect_err(|errno| report_loss(slot, address, *errno))
+            })
+        });
+        if admitted.flatten().is_some() {
+            return true;
         }
+        late = Some(slot);
     }
     late.is_some_and(|slot| {
         let one_less = |left: u32| left.checked_sub(1);
@@ -784,8 +798,8 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
         }
     });
     let index = known.wrapping_sub(1 + depth);
-    // SAFETY: entries below `known` are written.
     let action = match index < known {
+        // SAFETY: entries below `known` are written.
         true => unsafe { (*PREVIOUS[index].0.get()).assume_init() },
         // SAFETY: all zero is the default action.
         false => unsafe { std::mem::zeroed() },
@@ -808,16 +822,18 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
         handler => {
             // SAFETY: the handler was installed for this signal with these flags.
             unsafe {
-                let mut before = MaybeUninit::uninit();
+                // The mask that it would have had without us: the interrupted code's, and its own.
+                let outside = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const outside, std::ptr::null_mut());
                 let mut mask = action.sa_mask;
                 if action.sa_flags & libc::SA_NODEFER == 0 {
                     libc::sigaddset(&raw mut mask, signal);
                 }
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const mask, std::ptr::null_mut());
                 if action.sa_flags & libc::SA_RESETHAND != 0 {
                     let entry = (*PREVIOUS[index].0.get()).as_mut_ptr();
                     (*entry).sa_sigaction = libc::SIG_DFL;
                 }
-                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const mask, before.as_mut_ptr());
                 if action.sa_flags & libc::SA_SIGINFO != 0 {
                     let handler: Handler = std::mem::transmute(handler);
                     handler(signal, info, context);
@@ -825,7 +841,6 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
                     let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
                     handler(signal);
                 }
-                libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
             }
         }
     }
@@ -943,3 +958,6 @@ fn on_this_stack(start: usize, end: usize) -> bool {
     };
     end > here.saturating_sub(1 << 20) && start < top
 }
+
+#[cfg(test)]
+mod tests;

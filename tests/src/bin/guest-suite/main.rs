@@ -17,6 +17,7 @@ mod ioat;
 mod kernel;
 mod matrix;
 mod memory;
+mod offload;
 mod protocol;
 mod region;
 mod request;
@@ -69,6 +70,7 @@ fn all() -> Vec<&'static Test> {
         attach::TESTS,
         death::TESTS,
         collective::TESTS,
+        offload::TESTS,
         fuzz::TESTS,
         unload::TESTS,
     ]

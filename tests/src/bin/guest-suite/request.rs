@@ -49,7 +49,7 @@ pub fn choose(engine: &str) -> Outcome<Chosen> {
 
 /// Runs `body` with kernel threads, then with the machine's engines if it has any; with modelled
 /// engines, which have a run of their own beside one without, only with those.
-fn with_each(body: impl Fn() -> Outcome) -> Outcome {
+pub fn with_each(body: impl Fn() -> Outcome) -> Outcome {
     let all = ["kthread", "auto"];
     let engines = if modelled() { &all[1..] } else { &all };
     for engine in engines {
