@@ -560,7 +560,7 @@ fn overlap_with_computation(_: &Context) -> Outcome {
             await_done(&before, 1)?;
             copies.push(start.elapsed());
             team.barrier()?;
-            let copy = *copies.iter().min().ok_or("no copy")?;
+            let copy = *copies.iter().min().ok_or_else(|| "no copy".to_owned())?;
             team.barrier()?;
             let start = Instant::now();
             team.bcast(&mut bytes, 0)?;
@@ -574,8 +574,16 @@ fn overlap_with_computation(_: &Context) -> Outcome {
             board.bump(round);
         }
         if root {
-            let copy = copies.iter().min().ok_or("none")?.as_secs_f64();
-            let call = calls.iter().min().ok_or("none")?.as_secs_f64();
+            let copy = copies
+                .iter()
+                .min()
+                .ok_or_else(|| "none".to_owned())?
+                .as_secs_f64();
+            let call = calls
+                .iter()
+                .min()
+                .ok_or_else(|| "none".to_owned())?
+                .as_secs_f64();
             let ratio = boths
                 .iter()
                 .map(|(both, longer)| both / longer)
