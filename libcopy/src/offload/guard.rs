@@ -673,7 +673,7 @@ unsafe extern "C" fn on_fault(
     let kept = errno();
     // SAFETY: the kernel, or whoever chains to us, passes a valid structure.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    let ours = code == SEGV_ACCERR && resolve(address);
+    let ours = code == SEGV_ACCERR && resolve(address, context);
     if !ours {
         // SAFETY: the arguments are the handler's own.
         unsafe { pass_on(signal, info, context) };
@@ -686,7 +686,7 @@ unsafe extern "C" fn on_fault(
 const SEGV_ACCERR: i32 = 2;
 
 /// Whether the fault is explained, so that the instruction may run again.
-fn resolve(address: usize) -> bool {
+fn resolve(address: usize, context: *mut libc::c_void) -> bool {
     let start = address / page() * page();
     let end = start + page();
     let mut late = None;
@@ -699,7 +699,7 @@ fn resolve(address: usize) -> bool {
             (slot.lifted.load(Ordering::SeqCst) < end).then(|| {
                 // An error is delivered as a signal.
                 let admitted = slot.admit(start, end);
-                admitted.inspect_err(|errno| report_loss(slot, address, *errno))
+                admitted.inspect_err(|errno| report_loss(slot, address, *errno, context))
             })
         });
         if admitted.flatten().is_some() {
@@ -732,8 +732,9 @@ const _: () = assert!(size_of::<FaultInfo>() == size_of::<libc::siginfo_t>());
 const BUS_ADRERR: i32 = 2;
 
 /// The bytes that a thread wants will never come: that is a SIGBUS, as for a page that cannot be
-/// read from its file.
-fn report_loss(slot: &Slot, address: usize, errno: i32) {
+/// read from its file. It is sent here and delivered when our handler returns, because alternate
+/// stacks have no room for a second frame.
+fn report_loss(slot: &Slot, address: usize, errno: i32, context: *mut libc::c_void) {
     if !slot.told.swap(true, Ordering::SeqCst) {
         let text = b"libcopy: the bytes of a collective that had returned never arrived, because \
                      a peer died: touching them raises SIGBUS (offload::settle reports it as an \
@@ -749,8 +750,8 @@ fn report_loss(slot: &Slot, address: usize, errno: i32) {
         address,
         rest: [0; 13],
     };
-    // SAFETY: the structures outlive the calls. Like a fault, this can be neither blocked nor
-    // ignored.
+    // SAFETY: the structures outlive the calls, and the context is the handler's own. Like a fault,
+    // this can be neither blocked nor ignored.
     unsafe {
         let mut now = MaybeUninit::<libc::sigaction>::zeroed();
         libc::sigaction(libc::SIGBUS, std::ptr::null(), now.as_mut_ptr());
@@ -759,9 +760,6 @@ fn report_loss(slot: &Slot, address: usize, errno: i32) {
             now.sa_sigaction = libc::SIG_DFL;
             libc::sigaction(libc::SIGBUS, &raw const now, std::ptr::null_mut());
         }
-        let mut set = MaybeUninit::uninit();
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGBUS);
         libc::syscall(
             libc::SYS_rt_tgsigqueueinfo,
             libc::getpid(),
@@ -769,7 +767,9 @@ fn report_loss(slot: &Slot, address: usize, errno: i32) {
             libc::SIGBUS,
             &raw const info,
         );
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+        // The mask that the return from the handler puts in force.
+        let context = context.cast::<libc::ucontext_t>();
+        libc::sigdelset(&raw mut (*context).uc_sigmask, libc::SIGBUS);
     }
 }
 
