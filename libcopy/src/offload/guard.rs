@@ -161,6 +161,22 @@ fn pause() {
     unsafe { libc::sched_yield() };
 }
 
+/// One of a slot's `users`; a panic does not leave it behind.
+struct User<'a>(&'a Slot);
+
+impl<'a> User<'a> {
+    fn new(slot: &'a Slot) -> Self {
+        slot.users.fetch_add(1, Ordering::SeqCst);
+        User(slot)
+    }
+}
+
+impl Drop for User<'_> {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Slot {
     const fn new() -> Self {
         Slot {
@@ -192,13 +208,11 @@ impl Slot {
         while self.state() == ARMING && self.overlaps(start, end) {
             pause();
         }
-        self.users.fetch_add(1, Ordering::SeqCst);
-        let result = (self.state() == ARMED && self.overlaps(start, end)).then(|| body(self));
-        self.users.fetch_sub(1, Ordering::SeqCst);
-        result
+        let _user = User::new(self);
+        (self.state() == ARMED && self.overlaps(start, end)).then(|| body(self))
     }
 
-    /// Only between the two sides of `users`.
+    /// Only while there is a [`User`].
     fn completion(&self) -> Option<&dyn Completion> {
         // SAFETY: nobody writes while there are users of an armed slot.
         unsafe { (*self.completion.get()).as_deref() }
@@ -453,10 +467,9 @@ pub(crate) fn reap(owner: u64) {
                     slot.end.load(Ordering::SeqCst),
                 );
                 let at = slot.start.load(Ordering::SeqCst);
-                if slot
-                    .lost()
-                    .is_ok_and(|completion| base + completion.arrived(at - base) >= end)
-                {
+                if slot.lost().is_ok_and(|completion| {
+                    base.saturating_add(completion.arrived(at - base)) >= end
+                }) {
                     // Everything is there, so this does not wait.
                     let _ = slot.finish();
                 }

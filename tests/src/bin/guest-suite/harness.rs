@@ -123,6 +123,8 @@ pub struct Context {
     pub scale: u32,
     /// Processes that the kill stress kills.
     pub kills: u32,
+    /// Collectives that the touching stress waits for in one way or another.
+    pub touches: u32,
     /// The module's file, if known, for tests that unload it.
     pub module: Option<String>,
 }

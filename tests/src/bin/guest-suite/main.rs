@@ -45,6 +45,7 @@ Tests the module behind /dev/libcopy. Run it as root, in a virtual machine.
                    LIBCOPY_IOAT set, as by scripts/vm --ioat
   --seed N         seed of the random tests (default 1)
   --kills N        processes that each of the two kill stresses kills (default 30)
+  --touches N      collectives whose buffers offload::random_touches touches (default 60)
   --scale N        factor on every time limit, for slow kernels (default 1)
   --module FILE    libcopy.ko, for the tests that unload and load it (default: $LIBCOPY_KO)
   -h, --help       this text
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         seed: 1,
         scale: 1,
         kills: 30,
+        touches: 60,
         module: std::env::var("LIBCOPY_KO").ok(),
     };
     let mut filter = String::new();
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
                 "--group" => groups.push(format!("{}::", value()?)),
                 "--seed" => context.seed = number(value()?)?.into(),
                 "--kills" => context.kills = number(value()?)?,
+                "--touches" => context.touches = number(value()?)?,
                 "--scale" => context.scale = number(value()?)?.max(1),
                 "--module" => context.module = Some(value()?),
                 "-h" | "--help" => {
