@@ -288,6 +288,26 @@ int libcopy_team_allgatherv_in_place(libcopy_team_t *team,
                                      const size_t *counts,
                                      const size_t *offsets);
 
+// Waits until nothing is pending on the `length` bytes at `data`. Memory that a collective still
+// moves may be read and written like any other; a system call cannot be held, and fails with
+// `EFAULT`: call this before you pass such memory to one. Costs a few nanoseconds if nothing is
+// pending. Fails with `LIBCOPY_ESYSTEM` if a peer has died and the bytes will never arrive; the memory
+// can be used again, and its content is a mix of old and new.
+int libcopy_settle(const void *data,
+                   size_t length);
+
+// `libcopy_settle` for everything that is pending in this process.
+int libcopy_settle_all(void);
+
+// 1 if the `length` bytes at `data` can be used without waiting, 0 if not; never waits itself.
+int libcopy_is_settled(const void *data, size_t length);
+
+// Whether collectives return while copy engines still move their bytes: `off`, `auto`, `engine`,
+// `cpu` or `both`, as `LIBCOPY_ASYNC` says it at the start. All ranks call it with the same choice.
+//
+// `team` is a team, `choice` is a string.
+int libcopy_team_set_async(libcopy_team_t *team, const char *choice);
+
 // A predefined type by MPI's name: "MPI_DOUBLE", or "double". `*type_out` is null after an error,
 // here and in all constructors.
 //

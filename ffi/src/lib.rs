@@ -9,8 +9,10 @@
 mod datatype;
 mod error;
 mod memory;
+mod offload;
 mod team;
 
 pub use datatype::*;
 pub use error::*;
+pub use offload::*;
 pub use team::*;

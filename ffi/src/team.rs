@@ -22,13 +22,15 @@ pub struct libcopy_team_t {
 /// # Safety
 ///
 /// `team` is null or a handle that was not freed.
-unsafe fn handle<'a>(team: *const libcopy_team_t) -> Result<&'a libcopy_team_t, Failure> {
+pub(crate) unsafe fn handle<'a>(
+    team: *const libcopy_team_t,
+) -> Result<&'a libcopy_team_t, Failure> {
     // SAFETY: the caller vouches for a pointer that is not null.
     unsafe { team.as_ref() }.ok_or_else(|| invalid("team is null"))
 }
 
 impl libcopy_team_t {
-    fn lock(&self) -> Result<MutexGuard<'_, Team>, Failure> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Team>, Failure> {
         match self.team.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(guard)) => Ok(guard.into_inner()),

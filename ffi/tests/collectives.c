@@ -203,6 +203,15 @@ int main(void)
 			}
 		}
 	}
+	/* With a copy engine these return early; whether there is one makes no difference here. */
+	EXPECT(libcopy_team_set_async(team, "sometimes") == LIBCOPY_EINVAL);
+	EXPECT(libcopy_team_set_async(team, NULL) == LIBCOPY_EINVAL);
+	EXPECT(!libcopy_team_set_async(team, "engine"));
+	gathers(lengths[sizeof(lengths) / sizeof(*lengths) - 1], 0, 1);
+	EXPECT(!libcopy_settle(buffer, 1));
+	EXPECT(!libcopy_settle_all());
+	EXPECT(libcopy_is_settled(buffer, 1));
+	EXPECT(!libcopy_team_set_async(team, "off"));
 	/* Last, since it breaks the team, also for a rank that is late: parts that would be written
 	 * twice.
 	 */

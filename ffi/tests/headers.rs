@@ -107,7 +107,12 @@ fn libcopy_h_is_fresh() {
     let mut config = config("LIBCOPY_H", "MIT OR Apache-2.0");
     config.style = Style::Type;
     let mut builder = Builder::new().with_config(config);
-    for source in ["src/error.rs", "src/team.rs", "src/datatype.rs"] {
+    for source in [
+        "src/error.rs",
+        "src/team.rs",
+        "src/offload.rs",
+        "src/datatype.rs",
+    ] {
         builder = builder.with_src(here(source));
     }
     verify(

@@ -105,13 +105,14 @@ settings! {
     SHM_RING = "LIBCOPY_SHM_RING", "", "Bytes of each rank's broadcast ring in shared memory (a power of two).";
     NONTEMPORAL_MIN = "LIBCOPY_NONTEMPORAL_MIN", "", "From this size on, received bytes bypass the cache (`inf`: never).";
     SHARE_MIN = "LIBCOPY_SHARE_MIN", "", "From this size on, root and leaf share a copy where each has a core (`inf`: never).";
-    ATTACH_MAX = "LIBCOPY_ATTACH_MAX", "", "Up to this size, leaves map a buffer that is used again and again through the module (0: none, `inf`: all).";
     SPIN = "LIBCOPY_SPIN", "", "Microseconds to spin before sleeping (default: adaptive; none if ranks outnumber cores).";
     DISABLE = "LIBCOPY_DISABLE", "", "libcopy_mpi.so passes every call on to the MPI library if this is set to something else than 0.";
     STATS = "LIBCOPY_STATS", "", "libcopy_mpi.so tells at MPI_Finalize what it took and what it passed on if this is set to something else than 0.";
     ASYNC = "LIBCOPY_ASYNC", "", "Let collectives return while copy engines still move their bytes: off, auto, engine, cpu or both (default: off; auto learns which is best).";
     OFFLOAD_MIN = "LIBCOPY_OFFLOAD_MIN", "", "Parts of this size or more may be moved by copy engines (with LIBCOPY_ASYNC).";
     OFFLOAD_RANKS = "LIBCOPY_OFFLOAD_RANKS", "", "Teams of this many ranks or more may use copy engines (with LIBCOPY_ASYNC).";
+    OFFLOAD_PAGES = "LIBCOPY_OFFLOAD_PAGES", "", "Pages that a copy engine moves between two looks whether CPUs have taken over (default: the module's parameter fragment_pages).";
+    OFFLOAD_VERIFY = "LIBCOPY_OFFLOAD_VERIFY", "", "1: compare what a copy engine has moved with its source, and copy again where it differs (default: 0).";
     LOG = "LIBCOPY_LOG", "", "What to tell on standard error; policy: each choice between engine and CPU as a line of JSON.";
     SHM_DIR = "LIBCOPY_SHM_DIR", "/dev/shm", "Directory of the shared segments; must be a tmpfs.";
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::collective::Op;
 use crate::config;
 use crate::error::{Error, Result};
-use crate::offload::Async;
+use crate::offload::{Async, Way};
 use crate::team::POLICY_WORDS;
 use crate::topology::Topology;
 use crate::transport::TransportKind;
@@ -59,8 +59,7 @@ pub struct Policy {
     pub nontemporal_min: u64,
     /// Bytes of the ring through which a rank broadcasts; a power of two.
     pub cast_ring: u64,
-    /// The same where ranks outnumber processors: of a message that fits, each leaf has all as
-    /// soon as it gets a processor. Less in large teams: 64 MiB for all, but 4 MiB for each.
+    /// The same where ranks outnumber processors: the more fits, the fewer context switches.
     pub cast_ring_crowded: u64,
     /// From this size on, root and leaf share the copy of a broadcast; below, and where ranks
     /// outnumber processors and the root would only keep leaves from running, the leaf copies alone.
@@ -69,10 +68,6 @@ pub struct Policy {
     pub share_gather_min: u64,
     /// The same for scatters, where a leaf that shares must tell first where its memory is.
     pub share_scatter_min: u64,
-    /// A buffer of the root of up to this size that is used again and again is mapped by the leaves
-    /// through the module, and copied by load and store.
-    #[serde(default = "built_in_attach_max")]
-    pub attach_max: u64,
     /// Microseconds to spin before sleeping; decided by the number of ranks if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spin_us: Option<u64>,
@@ -86,6 +81,13 @@ pub struct Policy {
     /// Smallest team that uses copy engines, in ranks.
     #[serde(default = "offload_ranks")]
     pub offload_ranks: u64,
+    /// Pages that an engine moves between two looks whether CPUs have taken over: n of paper 003,
+    /// section 3.4; 0: what the module's parameter says.
+    #[serde(default)]
+    pub offload_pages: u64,
+    /// Whether what an engine has moved is compared with its source: 1, or 0 to trust it.
+    #[serde(default)]
+    pub offload_verify: u64,
     /// The transport to use for everything that is not eager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<TransportKind>,
@@ -119,23 +121,10 @@ pub enum Path {
 /// Bands that fit into the words for one operation and one kind of machine.
 pub(crate) const MAX_BANDS: usize = 4;
 
-/// Bytes that the broadcast rings of a crowded team take together, which are reserved as long as
-/// it lives. No ring is made smaller than [`LEAST_CROWD_RING`] for that, or than in a team that is
-/// not crowded.
-const CROWD_RINGS: u64 = 64 << 20;
-
-/// Bytes of a crowd's ring, however many ranks there are.
-const LEAST_CROWD_RING: u64 = 4 << 20;
-
-/// Mapped memory stays pinned until the leaves hear that its owner has closed it, hence a limit.
-fn built_in_attach_max() -> u64 {
-    8 << 20
-}
-
 /// The word behind the bands.
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
-const _: () = assert!(SHARE_WORD + 8 < POLICY_WORDS);
+const _: () = assert!(SHARE_WORD + 9 < POLICY_WORDS);
 
 impl Policy {
     /// Values for a machine that was not measured.
@@ -157,22 +146,23 @@ impl Policy {
         Policy {
             eager_max: 8 << 10,
             eager_max_crowded: 128 << 10,
-            eager_bcast_crowded: 256 << 10,
+            eager_bcast_crowded: 2 << 20,
             chunk: 8 << 10,
             chunk_crowded: 128 << 10,
             nontemporal_min: topology.llc as u64 / 2,
             cast_ring: (topology.l2 as u64 / 2)
                 .next_power_of_two()
                 .clamp(128 << 10, 1 << 20),
-            cast_ring_crowded: 8 << 20,
+            cast_ring_crowded: 4 << 20,
             share_min: 32 << 10,
             share_gather_min: 128 << 10,
             share_scatter_min: 1 << 20,
-            attach_max: built_in_attach_max(),
             spin_us: None,
             asynchronous: Async::Off,
             offload_min: offload_min(),
             offload_ranks: offload_ranks(),
+            offload_pages: 0,
+            offload_verify: 0,
             transport: None,
             bcast: Bands {
                 crowded: vec![small.clone()],
@@ -215,7 +205,6 @@ impl Policy {
             policy.share_gather_min = policy.share_min;
             policy.share_scatter_min = policy.share_min;
         }
-        set(&config::ATTACH_MAX, &mut policy.attach_max)?;
         if config::SHM_RING.value().is_some() {
             set(&config::SHM_RING, &mut policy.cast_ring)?;
             policy.cast_ring_crowded = policy.cast_ring;
@@ -229,6 +218,12 @@ impl Policy {
         set(&config::OFFLOAD_MIN, &mut policy.offload_min)?;
         if let Some(ranks) = config::OFFLOAD_RANKS.parse("a number of ranks")? {
             policy.offload_ranks = ranks;
+        }
+        if let Some(pages) = config::OFFLOAD_PAGES.parse("a number of pages")? {
+            policy.offload_pages = pages;
+        }
+        if let Some(verify) = config::OFFLOAD_VERIFY.parse("0 or 1")? {
+            policy.offload_verify = verify;
         }
         if let Some(kind) = config::TRANSPORT.parse("kmod, cma or shm")? {
             policy.transport = Some(kind);
@@ -393,7 +388,7 @@ impl Policy {
 
     /// Whether a copy engine may move a part of this size, in a team of this many ranks.
     pub(crate) fn offloads(&self, bytes: u64, ranks: usize) -> bool {
-        self.asynchronous != Async::Off
+        ![Async::Off, Async::Fixed(Way::Cpu)].contains(&self.asynchronous)
             && bytes >= self.offload_min.max(64 << 10)
             && ranks as u64 >= self.offload_ranks
     }
@@ -409,14 +404,11 @@ impl Policy {
 
     /// Bytes of the ring from one rank to all; rank 0 decides before it knows the others.
     pub(crate) fn cast_ring(&self, size: usize, cpus: usize) -> usize {
-        let ring = if size > cpus {
-            let share = (CROWD_RINGS / size as u64 + 1).next_power_of_two() / 2;
-            let least = self.cast_ring.max(LEAST_CROWD_RING);
-            self.cast_ring_crowded.min(share.max(least))
+        (if size > cpus {
+            self.cast_ring_crowded
         } else {
             self.cast_ring
-        };
-        ring as usize
+        }) as usize
     }
 
     /// Bytes of the ring between two ranks: there are as many as pairs of ranks.
@@ -450,14 +442,6 @@ impl Policy {
             bytes(self.share_min),
             bytes(self.share_gather_min),
             bytes(self.share_scatter_min)
-        );
-        let _ = writeln!(
-            table,
-            "kmod: leaves map buffers of up to {} that are used again and again",
-            match self.attach_max {
-                u64::MAX => "any size".to_owned(),
-                most => bytes(most),
-            }
         );
         if let Some(kind) = self.transport {
             let _ = writeln!(table, "everything that is not eager: {kind}");
@@ -512,7 +496,8 @@ impl Policy {
         words[SHARE_WORD + 5] = self.asynchronous.number();
         words[SHARE_WORD + 6] = self.offload_min;
         words[SHARE_WORD + 7] = self.offload_ranks;
-        words[SHARE_WORD + 8] = self.attach_max;
+        words[SHARE_WORD + 8] = self.offload_pages;
+        words[SHARE_WORD + 9] = self.offload_verify;
         let mut slots = words[8..SHARE_WORD].chunks_exact_mut(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
@@ -547,7 +532,8 @@ impl Policy {
         policy.asynchronous = Async::from_number(words[SHARE_WORD + 5]);
         policy.offload_min = words[SHARE_WORD + 6];
         policy.offload_ranks = words[SHARE_WORD + 7];
-        policy.attach_max = words[SHARE_WORD + 8];
+        policy.offload_pages = words[SHARE_WORD + 8];
+        policy.offload_verify = words[SHARE_WORD + 9];
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
@@ -592,7 +578,6 @@ mod tests {
         let mut policy = policy();
         policy.transport = Some(TransportKind::Cma);
         policy.spin_us = Some(7);
-        policy.attach_max = 12345;
         policy.set_bands(
             Op::Gather,
             true,
@@ -639,23 +624,6 @@ mod tests {
         assert_eq!(path(u64::MAX, &[cma, shm]), Path::Via(cma));
         assert_eq!(path(1000, &[shm]), Path::Via(shm));
         assert_eq!(path(1000, &[]), Path::Via(shm));
-    }
-
-    #[test]
-    fn rings_of_large_crowds_are_smaller() {
-        let mut policy = policy();
-        policy.cast_ring = 1 << 20;
-        policy.cast_ring_crowded = 8 << 20;
-        assert_eq!(policy.cast_ring(2, 2), 1 << 20);
-        assert_eq!(policy.cast_ring(8, 2), 8 << 20);
-        assert_eq!(policy.cast_ring(9, 2), 4 << 20);
-        assert_eq!(policy.cast_ring(1000, 2), 4 << 20);
-        // What somebody asked for is not cut.
-        (policy.cast_ring, policy.cast_ring_crowded) = (16 << 20, 16 << 20);
-        assert_eq!(policy.cast_ring(1000, 2), 16 << 20);
-        policy.cast_ring = 64 << 10;
-        policy.cast_ring_crowded = 64 << 10;
-        assert_eq!(policy.cast_ring(1000, 2), 64 << 10);
     }
 
     #[test]

@@ -22,10 +22,11 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
         let whole = Division::Equal(bytes.len());
         let buffer = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: the slice is ours until all leaves have reported, and guarded afterwards.
-        return unsafe {
-            let served = team.serve(Op::Bcast, buffer, whole, leaves, Way::ToLeaf)?;
-            team.served(served)
-        };
+        unsafe {
+            if let Some(served) = team.serve(Op::Bcast, buffer, whole, leaves, Way::ToLeaf)? {
+                return team.served(served);
+            }
+        }
     }
     match team.path(Op::Bcast, bytes.len()) {
         Path::Eager => team.mailbox.send(Target::All, call, bytes),
@@ -77,18 +78,16 @@ fn arrivals(team: &mut Team, call: Call) -> Result<Vec<(usize, Option<Header>)>>
         .collect()
 }
 
-/// Through shared memory. Where leaves say that they are here, the last chunk is kept back until
-/// all turned out to mean this very operation: then none returns while another cannot.
+/// Through shared memory. The last chunk is kept back until all leaves turned out to mean this
+/// very operation: a leaf that has everything may return, and must not if another cannot.
 fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
     let flow = team.flow(bytes.len().saturating_mul(team.size()));
     let words = Go::STREAM.to_words();
     team.mailbox.announce(Target::All, Step::Go, call, words)?;
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::All, bytes.as_ptr(), bytes.len()) };
-    if team.announces(Op::Bcast, bytes.len()) {
-        stream.run(&mut team.mailbox, flow, flow.chunk)?;
-        arrivals(team, call)?;
-    }
+    stream.run(&mut team.mailbox, flow, flow.chunk)?;
+    arrivals(team, call)?;
     stream.run(&mut team.mailbox, flow, 0)
 }
 
@@ -98,7 +97,9 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
     let source = Source::Cast(root);
     if team.offloads(Op::Bcast, bytes.len()) {
         // SAFETY: the slice is ours until the request is made, and guarded afterwards.
-        return unsafe { team.be_served(call, bytes.as_mut_ptr(), Way::ToLeaf, source) };
+        if unsafe { team.be_served(call, bytes.as_mut_ptr(), Way::ToLeaf, source) }? {
+            return Ok(());
+        }
     }
     if team.path(Op::Bcast, bytes.len()) == Path::Eager {
         let header = team.mailbox.expect(source, call, &[Step::Message])?;

@@ -18,6 +18,7 @@ use crate::offload::monitor::{Site, Way as Mover};
 use crate::team::mailbox::{Source, Step, Target};
 use crate::transport::shm::{Receiving, Sending, exchange};
 use crate::transport::{TransportKind, Window};
+use crate::uapi;
 
 use super::share::Way;
 
@@ -35,6 +36,15 @@ pub(super) struct Order {
 }
 
 impl Order {
+    /// Nobody but CPUs.
+    const BY_CPU: Order = Order {
+        region: None,
+        offset: 0,
+        low: 0,
+        high: 0,
+        mover: Mover::Cpu,
+    };
+
     pub(super) fn to_words(self) -> [u64; 6] {
         [
             self.mover.number(),
@@ -167,7 +177,8 @@ impl Team {
         }
     }
 
-    /// The root's first half: opens the buffer and tells the leaves.
+    /// The root's first half: opens the buffer and tells the leaves. `None`: CPUs are to copy; the
+    /// leaves know it, and everybody goes the ordinary way.
     ///
     /// # Safety
     ///
@@ -180,9 +191,23 @@ impl Team {
         division: Division<'_>,
         leaves: Vec<usize>,
         way: Way,
-    ) -> Result<Served> {
+    ) -> Result<Option<Served>> {
         let me = self.rank();
         let mover = self.mover(op, me, base, len);
+        if mover == Mover::Cpu {
+            let words = Order::BY_CPU.to_words();
+            if op == Op::Bcast {
+                let call = Call::new(op, me, len);
+                self.mailbox.tell(Target::All, Step::Go, call, words)?;
+                return Ok(None);
+            }
+            for leaf in leaves {
+                let call = Call::new(op, me, division.part(leaf).1);
+                self.mailbox
+                    .tell(Target::One(leaf), Step::Go, call, words)?;
+            }
+            return Ok(None);
+        }
         // SAFETY: the caller's promise.
         let opened = unsafe { self.open_region(base, len, way == Way::ToRoot) };
         let order = |at, part| {
@@ -222,7 +247,7 @@ impl Team {
                 served.leaves.push((leaf, call, at));
             }
         }
-        Ok(served)
+        Ok(Some(served))
     }
 
     /// The root's second half: hears what became of the parts, and guards the buffer.
@@ -277,7 +302,7 @@ impl Team {
         unsafe { self.hold(base, len, kind, parts) }
     }
 
-    /// A leaf's side; `from` is where the root tells it.
+    /// A leaf's side; `from` is where the root tells it. `false`: CPUs are to copy, the ordinary way.
     ///
     /// # Safety
     ///
@@ -289,10 +314,13 @@ impl Team {
         base: *mut u8,
         way: Way,
         from: Source,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (root, len) = (call.root, call.len as usize);
         let header = self.mailbox.expect(from, call, &[Step::Go])?;
         let order = Order::from_words(header.words)?;
+        if order.mover == Mover::Cpu {
+            return Ok(false);
+        }
         let piece = Piece {
             base,
             len,
@@ -305,7 +333,7 @@ impl Team {
         if carried == Carried::Stream {
             let flow = self.flow(len.saturating_mul(self.size()));
             // SAFETY: the memory outlives the streams.
-            return unsafe {
+            unsafe {
                 match way {
                     Way::ToLeaf => {
                         let stream = Receiving::new(Source::One(root), base, len);
@@ -316,7 +344,8 @@ impl Team {
                         stream.run(&mut self.mailbox, flow, 0)
                     }
                 }
-            };
+            }?;
+            return Ok(true);
         }
         let source = way == Way::ToRoot;
         let kind = if source {
@@ -326,7 +355,8 @@ impl Team {
         };
         let parts = carried.pending(0, true, source).into_iter().collect();
         // SAFETY: the caller's promise.
-        unsafe { self.hold(base, len, kind, parts) }
+        unsafe { self.hold(base, len, kind, parts) }?;
+        Ok(true)
     }
 
     /// Tells the owner of a part what became of it.
@@ -454,6 +484,12 @@ impl Team {
         let what = match way {
             Way::ToLeaf => Submission::new(theirs, ours, len).offsets(there, here),
             Way::ToRoot => Submission::new(ours, theirs, len).offsets(here, there),
+        };
+        let pages = self.policy().offload_pages;
+        let what = what.fragment_pages(pages.min(uapi::MAX_FRAGMENT_PAGES.into()) as u32);
+        let what = match self.policy().offload_verify {
+            0 => what,
+            _ => what.verify(),
         };
         let domain = self.domain()?;
         match domain.submit(&what).map(Request::detach) {

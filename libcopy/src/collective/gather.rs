@@ -32,15 +32,18 @@ pub(super) fn root(
         .others()
         .filter(|rank| team.offloads(Op::Gather, division.part(*rank).1))
         .collect();
-    let others: Vec<_> = team.others().filter(|rank| !early.contains(rank)).collect();
     let served = if early.is_empty() {
         None
     } else {
         let buffer = (base, recv.len());
         // SAFETY: the buffer is mutably borrowed until these leaves have reported, and guarded
         // afterwards.
-        Some(unsafe { team.serve(Op::Gather, buffer, division, early, Way::ToRoot) }?)
+        unsafe { team.serve(Op::Gather, buffer, division, early.clone(), Way::ToRoot) }?
     };
+    let others: Vec<_> = team
+        .others()
+        .filter(|rank| served.is_none() || !early.contains(rank))
+        .collect();
     let wanted = match others.is_empty() {
         true => None,
         false => team.window_kind(Op::Gather, division),
@@ -112,7 +115,9 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
     if team.offloads(Op::Gather, send.len()) {
         let base = send.as_ptr().cast_mut();
         // SAFETY: the slice is only read, until the request is made, and guarded afterwards.
-        return unsafe { team.be_served(call, base, Way::ToRoot, Source::One(root)) };
+        if unsafe { team.be_served(call, base, Way::ToRoot, Source::One(root)) }? {
+            return Ok(());
+        }
     }
     let flow = team.flow(send.len().saturating_mul(team.size()));
     // SAFETY: the slice outlives the stream.

@@ -31,14 +31,17 @@ pub(super) fn root(
         .others()
         .filter(|rank| team.offloads(Op::Scatter, division.part(*rank).1))
         .collect();
-    let others: Vec<_> = team.others().filter(|rank| !early.contains(rank)).collect();
     let served = if early.is_empty() {
         None
     } else {
         let buffer = (base.cast_mut(), send.len());
         // SAFETY: the slice is only read, until these leaves have reported, and guarded afterwards.
-        Some(unsafe { team.serve(Op::Scatter, buffer, division, early, Way::ToLeaf) }?)
+        unsafe { team.serve(Op::Scatter, buffer, division, early.clone(), Way::ToLeaf) }?
     };
+    let others: Vec<_> = team
+        .others()
+        .filter(|rank| served.is_none() || !early.contains(rank))
+        .collect();
     for &rank in &others {
         if path(team, rank) == Path::Eager {
             let (offset, len) = division.part(rank);
@@ -107,7 +110,9 @@ pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> 
     }
     if team.offloads(Op::Scatter, recv.len()) {
         // SAFETY: the slice is ours until the request is made, and guarded afterwards.
-        return unsafe { team.be_served(call, recv.as_mut_ptr(), Way::ToLeaf, source) };
+        if unsafe { team.be_served(call, recv.as_mut_ptr(), Way::ToLeaf, source) }? {
+            return Ok(());
+        }
     }
     // SAFETY: the slice is borrowed until the end of this function, by which the root is done with
     // it; an error breaks the team.

@@ -219,13 +219,11 @@ impl Team {
     /// Whether a leaf says that it is here before anything moves: where the root shares its copy,
     /// and where the bytes go through shared memory, whose end the root keeps back until all have
     /// turned out to mean the same operation. Otherwise the root opens its window, tells so, and
-    /// leaves copy whenever they come, which saves a crowd a round of context switches. A crowd's
-    /// broadcast through shared memory does not keep its end back either: leaves that have had a
-    /// processor would wait for those that have not, and all would end as late as the last.
+    /// leaves copy whenever they come, which saves a crowd a round of context switches.
     pub(super) fn announces(&self, op: Op, len: usize) -> bool {
         match self.path(op, len) {
             Path::Eager => false,
-            Path::Via(TransportKind::Shm) => !(op == Op::Bcast && self.is_crowded()),
+            Path::Via(TransportKind::Shm) => true,
             Path::Via(_) => self.shares(op, len),
         }
     }
@@ -365,8 +363,6 @@ impl Team {
                 false => alone.take(),
             };
             let Some((start, len)) = piece else { break };
-            // A root that failed has its memory back; nothing else keeps us from writing to it.
-            self.mailbox.waiter.verdict()?;
             let transport = self.one_sided(go.kind)?;
             let at = go.offset + start as u64;
             // SAFETY: the piece is inside what the caller vouches for.

@@ -272,6 +272,23 @@ impl Slot {
         Ok(())
     }
 
+    /// Lifts the guard if everything is there; says whether it is.
+    fn finish_if_arrived(&self) -> bool {
+        let (base, end) = (
+            self.base.load(Ordering::SeqCst),
+            self.end.load(Ordering::SeqCst),
+        );
+        let at = self.start.load(Ordering::SeqCst);
+        let here = self
+            .lost()
+            .is_ok_and(|completion| base.saturating_add(completion.arrived(at - base)) >= end);
+        if here {
+            // This does not wait any more.
+            let _ = self.finish();
+        }
+        here
+    }
+
     /// Waits for everything and lifts the guard, also if something is lost.
     fn finish(&self) -> std::result::Result<(), i32> {
         let (base, end) = (
@@ -448,6 +465,21 @@ pub(crate) fn settle_range(start: usize, end: usize) -> std::result::Result<(), 
     result
 }
 
+/// Lifts the guards over `start..end` whose bytes are all in place; says whether none is left.
+pub(crate) fn lift_arrived(start: usize, end: usize) -> bool {
+    if TAKEN.load(Ordering::SeqCst) == 0 || start >= end {
+        return true;
+    }
+    TABLE
+        .iter()
+        .filter(|slot| slot.state() != FREE && slot.overlaps(start, end))
+        // Every one of them is looked at.
+        .fold(true, |all, slot| {
+            let here = slot.with(start, end, Slot::finish_if_arrived);
+            here.unwrap_or(true) && all
+        })
+}
+
 /// Lifts the guards of `owner` whose bytes are all in place, and forgets those that are lifted.
 /// Must not be called in a signal handler.
 pub(crate) fn reap(owner: u64) {
@@ -461,19 +493,7 @@ pub(crate) fn reap(owner: u64) {
             continue;
         }
         if of != 0 && slot.state() == ARMED {
-            slot.with(0, usize::MAX, |slot| {
-                let (base, end) = (
-                    slot.base.load(Ordering::SeqCst),
-                    slot.end.load(Ordering::SeqCst),
-                );
-                let at = slot.start.load(Ordering::SeqCst);
-                if slot.lost().is_ok_and(|completion| {
-                    base.saturating_add(completion.arrived(at - base)) >= end
-                }) {
-                    // Everything is there, so this does not wait.
-                    let _ = slot.finish();
-                }
-            });
+            slot.with(0, usize::MAX, Slot::finish_if_arrived);
         }
         if slot.state() == OPEN {
             forget(slot);

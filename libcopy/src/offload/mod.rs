@@ -34,6 +34,15 @@ pub fn settle<T>(address: *const T, len: usize) -> Result<()> {
     guard::settle_range(address, address.saturating_add(len)).map_err(guard::loss)
 }
 
+/// Whether the `len` bytes at `address` can be used without anybody being held; never waits.
+///
+/// For those who have something else to do as long as it is not so. What a peer's death has taken
+/// is not settled: [`settle`] tells.
+pub fn is_settled<T>(address: *const T, len: usize) -> bool {
+    let address = address as usize;
+    guard::lift_arrived(address, address.saturating_add(len))
+}
+
 /// [`settle`] for everything that is pending in this process.
 pub fn settle_all() -> Result<()> {
     guard::settle_range(0, usize::MAX).map_err(guard::loss)

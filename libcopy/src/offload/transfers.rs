@@ -31,6 +31,8 @@ pub(crate) struct Offload {
     owner: u64,
     told: AtomicBool,
     choice: Async,
+    /// Whether bytes are right only when a request has ended.
+    verify: bool,
     log: bool,
     monitor: Monitor,
     /// The call before this one, as its root.
@@ -52,7 +54,7 @@ pub(crate) struct Part {
 
 impl Offload {
     /// `None` if the module cannot do it.
-    pub(crate) fn new(domain: &Domain, choice: Async, log: bool) -> Option<Self> {
+    pub(crate) fn new(domain: &Domain, choice: Async, verify: bool, log: bool) -> Option<Self> {
         static OWNERS: AtomicU64 = AtomicU64::new(1);
         let file = domain.as_fd().try_clone_to_owned().ok()?;
         let table = domain.status_table().ok()?;
@@ -65,10 +67,19 @@ impl Offload {
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
             told: AtomicBool::new(false),
             choice,
+            verify,
             log,
             monitor: Monitor::new(),
             last: None,
         })
+    }
+
+    /// Another choice from the next call on.
+    pub(crate) fn set_choice(&mut self, choice: Async) {
+        self.choice = choice;
+        // What passes until then says nothing about the last way.
+        self.monitor.interrupted();
+        self.last = None;
     }
 
     /// Lifts the guards whose bytes are in place, and releases their requests.
@@ -145,6 +156,7 @@ impl Offload {
         let transfers = Box::new(Transfers {
             requests: self.requests.clone(),
             parts,
+            verify: self.verify,
             since: guard::clock(),
         });
         // SAFETY: the caller's promise.
@@ -182,6 +194,7 @@ impl Offload {
 struct Transfers {
     requests: Arc<Requests>,
     parts: Vec<Part>,
+    verify: bool,
     /// When the call was about to return.
     since: u64,
 }
@@ -191,6 +204,7 @@ impl Transfers {
     fn progress(&self, part: &Part) -> std::result::Result<usize, i32> {
         match self.requests.table.progress(part.id) {
             Some(progress) if progress.complete => Ok(part.len),
+            Some(progress) if !progress.ended && self.verify => Ok(0),
             Some(progress) if !progress.ended => Ok((progress.front as usize).min(part.len)),
             // A source that nobody reads any more is free.
             _ if part.source => Ok(part.len),

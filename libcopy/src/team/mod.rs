@@ -150,12 +150,7 @@ impl Team {
         if let Some(kind) = team.policy.transport {
             team.force(kind)?;
         }
-        if let (Some(kmod), true) = (&team.kmod, team.policy.asynchronous != Async::Off) {
-            let log = config::LOG
-                .value()
-                .is_some_and(|what| what.contains("policy"));
-            team.offload = Offload::new(kmod.domain(), team.policy.asynchronous, log);
-        }
+        team.prepare_offload();
         Ok(team)
     }
 
@@ -205,6 +200,37 @@ impl Team {
         &self.policy
     }
 
+    /// Whether collectives return while copy engines still move their bytes, from now on, as
+    /// `LIBCOPY_ASYNC` says it at the start. Collective: all ranks call it with the same argument.
+    /// Without the module or an engine it makes no difference.
+    pub fn set_async(&mut self, choice: Async) -> Result<()> {
+        let call = Call {
+            op: Op::Control,
+            root: 1,
+            len: choice.number(),
+        };
+        let agreed = self.begin(call).and_then(|()| self.agree(call));
+        self.settle(agreed)?;
+        self.policy.asynchronous = choice;
+        self.prepare_offload();
+        Ok(())
+    }
+
+    fn prepare_offload(&mut self) {
+        let choice = self.policy.asynchronous;
+        match (&mut self.offload, &self.kmod) {
+            (Some(offload), _) => offload.set_choice(choice),
+            (None, Some(kmod)) if choice != Async::Off => {
+                let log = config::LOG
+                    .value()
+                    .is_some_and(|what| what.contains("policy"));
+                let verify = self.policy.offload_verify != 0;
+                self.offload = Offload::new(kmod.domain(), choice, verify, log);
+            }
+            _ => {}
+        }
+    }
+
     /// Makes all ranks use one transport for everything that is not eager; `None` leaves it to
     /// the policy. Collective: all ranks call it with the same argument. A transport that cannot
     /// be used is refused on every rank, and the team stays whole.
@@ -231,9 +257,6 @@ impl Team {
         let mut policy = self.policy.clone();
         change(&mut policy);
         self.policy = policy.checked()?;
-        if let Some(kmod) = &mut self.kmod {
-            kmod.set_attach_max(self.policy.attach_max);
-        }
         Ok(())
     }
 
@@ -400,7 +423,7 @@ impl Team {
     ) -> Option<Window> {
         let kmod = self.kmod.as_mut()?;
         // SAFETY: the caller's promise.
-        unsafe { kmod.open_unmapped(base, len, writable) }.ok()
+        unsafe { kmod.open_window(base, len, writable) }.ok()
     }
 
     /// A copy failed on some rank; see [`Transport::doubt`].
@@ -418,9 +441,6 @@ impl Team {
     fn probe_transports(&mut self) -> Result<()> {
         let found = probe::probe(&self.segment, &mut self.mailbox)?;
         self.kmod = found.kmod;
-        if let Some(kmod) = &mut self.kmod {
-            kmod.set_attach_max(self.policy.attach_max);
-        }
         self.cma = found.cma;
         self.reports = found.reports;
         Ok(())

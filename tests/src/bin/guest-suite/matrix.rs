@@ -19,7 +19,7 @@ use crate::sys::PAGE;
 use crate::{check, check_eq, tests};
 
 tests!(matrix:
-    engines_count_the_same_bytes(60), faults(300), nothing_is_queued_behind_a_lost_copy(60),
+    engines_count_the_same_bytes(60), faults(600), nothing_is_queued_behind_a_lost_copy(60),
 );
 
 /// A fault, as the model is asked for it.
@@ -105,7 +105,33 @@ const WAYS: &[Way] = &[
         after: 20,
         run: |device, fault, _| switched(device, fault),
     },
+    Way {
+        name: "bcast",
+        after: 10,
+        run: |_, fault, _| collective(0, fault),
+    },
+    Way {
+        name: "gather",
+        after: 20,
+        run: |_, fault, _| collective(1, fault),
+    },
+    Way {
+        name: "scatter",
+        after: 30,
+        run: |_, fault, _| collective(2, fault),
+    },
+    Way {
+        name: "allgather",
+        after: 40,
+        run: |_, fault, _| collective(3, fault),
+    },
 ];
+
+/// Three ranks whose collectives return early; looking at their buffers is all they do.
+fn collective(op: u64, fault: &Fault) -> Outcome<Cell> {
+    crate::offload::under_a_fault(op, fault.silent)?;
+    Ok(Cell::Right)
+}
 
 /// Waits for the end and forgets; a request that hangs fails the test.
 fn end(device: &Device, id: u32) -> Outcome<Answer<()>> {

@@ -50,7 +50,18 @@ fn verify(bytes: &[u8], seed: u64, what: &str) -> Outcome {
 }
 
 fn join(key: &TeamKey, rank: usize, size: usize, choice: Async) -> Outcome<Team> {
+    join_with(key, rank, size, choice, false)
+}
+
+fn join_with(
+    key: &TeamKey,
+    rank: usize,
+    size: usize,
+    choice: Async,
+    verify: bool,
+) -> Outcome<Team> {
     let mut policy = Policy::load()?;
+    policy.offload_verify = verify.into();
     policy.asynchronous = choice;
     policy.offload_min = 64 << 10;
     policy.transport = Some(TransportKind::Kmod);
@@ -61,9 +72,18 @@ const ENGINE: Async = Async::Fixed(Way::Engine);
 
 /// Runs `body` as the ranks of a team.
 fn team(size: usize, choice: Async, body: impl Fn(&mut Team) -> Outcome) -> Outcome {
+    team_with(size, choice, false, body)
+}
+
+fn team_with(
+    size: usize,
+    choice: Async,
+    verify: bool,
+    body: impl Fn(&mut Team) -> Outcome,
+) -> Outcome {
     let key = TeamKey::random()?;
     let ranks = (0..size)
-        .map(|rank| Child::spawn(|| body(&mut join(&key, rank, size, choice)?)))
+        .map(|rank| Child::spawn(|| body(&mut join_with(&key, rank, size, choice, verify)?)))
         .collect::<Outcome<Vec<_>>>()?;
     let mut outcome = Ok(());
     for rank in ranks {
@@ -145,6 +165,25 @@ fn once(
         }
     }
     Ok(())
+}
+
+/// A collective of three ranks while an engine fails: all bytes are right, or the outcome says what
+/// is not.
+pub fn under_a_fault(op: u64, verified: bool) -> Outcome {
+    team_with(3, ENGINE, verified, |team| {
+        for root in 0..2 {
+            once(team, op, root, (400 << 10, 300), op, &mut |bytes, check| {
+                // Half of the time the engine has all the time it needs.
+                if root == 1 {
+                    while !offload::is_settled(bytes.as_ptr(), bytes.len()) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+                check(bytes)
+            })?;
+        }
+        Ok(())
+    })
 }
 
 /// Every collective, root, length and offset; bytes go through the engine, and none is wrong.
