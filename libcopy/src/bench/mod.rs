@@ -39,6 +39,9 @@ pub enum Bench {
     /// One rank of a comparison
     #[command(hide = true)]
     Rank(rank::RankArgs),
+    /// One rank of a parallel program of the paper on copy engines
+    #[command(hide = true)]
+    Player(paper003::player::PlayerArgs),
 }
 
 /// Where results go.
@@ -98,5 +101,6 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Types(args) => types::run(args),
         Bench::Paper003(args) => paper003::run(args),
         Bench::Rank(args) => rank::run(args),
+        Bench::Player(args) => paper003::player::run(args),
     }
 }

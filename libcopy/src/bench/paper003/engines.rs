@@ -67,9 +67,6 @@ fn measure(run: &mut Run, variant: &str, nodes: &[Option<u32>], bytes: usize) ->
                 request.wait(None)?;
             }
             let time = micros(start.elapsed());
-            for request in &requests {
-                run.account(request)?;
-            }
             if round > 0 {
                 timings.push(time);
             }

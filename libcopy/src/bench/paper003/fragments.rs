@@ -5,29 +5,18 @@
 //!
 //! In these rows `bytes` is the size of a fragment.
 
-use super::{Process, Run, micros};
+use super::{Process, Run, STATS, counter, micros};
 use anyhow::Result;
 use libcopy::device::Submission;
-use std::fs;
 use std::time::Instant;
 
 const PAGE: usize = 4096;
 /// n.
 const PAGES: [u32; 6] = [1, 2, 4, 8, 16, 64];
-/// What the module counts.
-const STATS: &str = "/sys/kernel/debug/libcopy/stats";
 
 /// Callbacks so far, and nanoseconds in them.
 fn callbacks() -> Option<(u64, u64)> {
-    let text = fs::read_to_string(STATS).ok()?;
-    let counter = |name: &str| -> Option<u64> {
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        line.split_once(' ')?.1.trim().parse().ok()
-    };
-    Some((
-        counter("engine_callbacks ")?,
-        counter("engine_callback_ns ")?,
-    ))
+    Some((counter("engine_callbacks")?, counter("engine_callback_ns")?))
 }
 
 /// Fills in the rows.
@@ -62,8 +51,6 @@ pub fn run(run: &mut Run) -> Result<()> {
                 let start = Instant::now();
                 let progress = request.cancel()?;
                 let time = micros(start.elapsed());
-                // All of it was the engine's: nobody else could claim.
-                run.engine_bytes += progress.done;
                 if round > 0 && !progress.complete {
                     stop.push(time);
                 }
@@ -73,7 +60,6 @@ pub fn run(run: &mut Run) -> Result<()> {
                 let start = Instant::now();
                 request.switch_to_cpu()?;
                 let time = micros(start.elapsed());
-                run.account(&request)?;
                 drop(request);
                 if round > 0 {
                     switch.push(time);
@@ -84,7 +70,6 @@ pub fn run(run: &mut Run) -> Result<()> {
                 let request = domain.submit(&submission)?;
                 request.wait(None)?;
                 let time = micros(start.elapsed());
-                run.account(&request)?;
                 drop(request);
                 if let (Some(before), Some(after)) = (before, callbacks()) {
                     if after.0 > before.0 {

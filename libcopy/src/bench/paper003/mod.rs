@@ -11,6 +11,8 @@
 mod engines;
 mod fragments;
 mod model;
+pub mod player;
+mod programs;
 
 use super::buffer::Skewed;
 use super::machine::Machine;
@@ -21,7 +23,8 @@ use crate::cli::progress;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use indicatif::ProgressBar;
-use libcopy::device::{Device, Domain, EngineKind, Region, Request, Rights};
+use libcopy::device::{Device, Domain, EngineKind, Region, Rights};
+use std::fs;
 use std::time::Duration;
 
 /// `libcopy bench paper003`
@@ -67,6 +70,39 @@ const EXPERIMENTS: &[Experiment] = &[
         claim: "a callback takes 1 us for n = 1 and 4 us for n = 8; small n switches sooner (3.4)",
         run: fragments::run,
     },
+    Experiment {
+        name: "latency",
+        claim: "enhanced CPU takes up to 67 % less for bcast and 85 % for gather, hybrid more than it \
+                (Figs. 6 and 7)",
+        run: programs::latency,
+    },
+    Experiment {
+        name: "overlap",
+        claim: "bcast with computation takes up to 45 % less (enhanced CPU) and 58 % less (hybrid), \
+                gather 76 % and 72 % (Figs. 8 and 9)",
+        run: programs::overlap,
+    },
+    Experiment {
+        name: "application",
+        claim: "the synthetic application takes up to 51 % less (enhanced CPU) and 57 % less (hybrid) \
+                (Fig. 10)",
+        run: programs::application,
+    },
+    Experiment {
+        name: "hiding",
+        claim: "computation as long as a copy hides it (3.2)",
+        run: programs::hiding,
+    },
+    Experiment {
+        name: "touch",
+        claim: "CPUs finish what is touched too early (3.4)",
+        run: programs::touch,
+    },
+    Experiment {
+        name: "regret",
+        claim: "the interval between calls tells which way is best (4.4)",
+        run: programs::regret,
+    },
 ];
 
 /// What the experiments share.
@@ -78,8 +114,6 @@ struct Run {
     rows: Vec<Row>,
     notes: Vec<String>,
     round_number: u64,
-    /// Bytes that engines moved for us, by the module's account.
-    engine_bytes: u64,
 }
 
 /// Runs `libcopy bench paper003`.
@@ -142,24 +176,26 @@ pub fn run(args: &PaperArgs) -> Result<()> {
         rows: Vec::new(),
         notes,
         round_number: 1,
-        engine_bytes: 0,
     };
     let before = model.as_ref().map(model::Model::bytes).transpose()?;
+    let engine_before = counter("bytes_engine");
+    let quarantined_before = counter("channels_quarantined");
     for experiment in &chosen {
         (experiment.run)(&mut run).with_context(|| experiment.name.to_owned())?;
     }
     run.bar.finish_and_clear();
+    let mut accounts_differ = None;
     if let (Some(model), Some(before)) = (&model, before) {
         let counted = model.bytes()? - before;
-        let ours = run.engine_bytes;
+        let grown = |name, before: Option<u64>| Some(counter(name)? - before?);
+        let ours = grown("bytes_engine", engine_before);
+        let quarantined = grown("channels_quarantined", quarantined_before).unwrap_or(0);
         run.notes.push(format!(
-            "bytes moved by engines: {ours} by the module's account, {counted} by the model's"
+            "bytes moved by engines: {counted} by the model's account, {} by the module's; {quarantined} \
+             times a channel was out of service, and proved itself with a copy that only the model counts",
+            ours.map_or("unknown".to_owned(), |ours| ours.to_string())
         ));
-        ensure!(
-            counted == ours,
-            "the engines have counted {counted} bytes, the module {ours}: somebody else uses them, \
-             or a channel was out of service (see `dmesg`)"
-        );
+        accounts_differ = ours.filter(|ours| *ours != counted && quarantined == 0);
     }
     let report = Report {
         title: "libcopy paper003".into(),
@@ -171,7 +207,12 @@ pub fn run(args: &PaperArgs) -> Result<()> {
             vec!["shared-engine".into()],
         )],
     };
-    args.output.write(&report)
+    args.output.write(&report)?;
+    ensure!(
+        accounts_differ.is_none(),
+        "the engines and the module have counted different numbers of bytes: somebody else uses them"
+    );
+    Ok(())
 }
 
 /// A process of an experiment: a member of the domain with a channel of its own, and two buffers.
@@ -223,17 +264,27 @@ impl Process {
     }
 }
 
+/// What the module counts.
+const STATS: &str = "/sys/kernel/debug/libcopy/stats";
+
+/// One of the module's counters, if debugfs can be read.
+fn counter(name: &str) -> Option<u64> {
+    let text = fs::read_to_string(STATS).ok()?;
+    let number = |line: &str| {
+        line.strip_prefix(name)?
+            .strip_prefix(' ')?
+            .trim()
+            .parse()
+            .ok()
+    };
+    text.lines().find_map(number)
+}
+
 fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
 impl Run {
-    /// Adds up what the engines did for a request that has ended.
-    fn account(&mut self, request: &Request<'_>) -> Result<()> {
-        self.engine_bytes += request.info()?.engine_bytes;
-        Ok(())
-    }
-
     fn step(&mut self, what: &str) {
         self.bar.inc(1);
         self.bar.set_message(what.to_owned());
