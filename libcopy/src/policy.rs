@@ -99,6 +99,28 @@ pub struct Policy {
     pub scatter: Bands,
     /// Allgathers.
     pub allgather: Bands,
+    /// Alltoalls; profiles written before there were any do not have them.
+    #[serde(default = "Bands::one_copy")]
+    pub alltoall: Bands,
+}
+
+impl Bands {
+    /// Small parts through shared memory, large ones with one copy.
+    fn one_copy() -> Self {
+        use TransportKind::{Cma, Kmod, Shm};
+        let bands = |from| {
+            [(0, [Kmod, Shm, Cma]), (from, [Kmod, Cma, Shm])]
+                .map(|(from, prefer)| Band {
+                    from,
+                    prefer: prefer.to_vec(),
+                })
+                .to_vec()
+        };
+        Bands {
+            spacious: bands(32 << 10),
+            crowded: bands(128 << 10),
+        }
+    }
 }
 
 fn offload_min() -> u64 {
@@ -174,6 +196,7 @@ impl Policy {
             },
             scatter: bands.clone(),
             allgather: bands,
+            alltoall: Bands::one_copy(),
         }
     }
 
@@ -285,7 +308,9 @@ impl Policy {
             Op::Bcast => &self.bcast,
             Op::Gather => &self.gather,
             Op::Scatter => &self.scatter,
-            Op::Allgather | Op::Control | Op::Barrier => &self.allgather,
+            Op::Alltoall => &self.alltoall,
+            // Reductions gather their slices.
+            _ => &self.allgather,
         };
         if crowded {
             &bands.crowded
@@ -299,7 +324,8 @@ impl Policy {
             Op::Bcast => &mut self.bcast,
             Op::Gather => &mut self.gather,
             Op::Scatter => &mut self.scatter,
-            Op::Allgather | Op::Control | Op::Barrier => &mut self.allgather,
+            Op::Alltoall => &mut self.alltoall,
+            _ => &mut self.allgather,
         };
         if crowded {
             &mut bands.crowded
@@ -353,6 +379,9 @@ impl Policy {
             // Where leaves wait for one root, context switches count until the bytes do.
             (Op::Scatter, true) => (512 << 10, u64::MAX),
             (Op::Allgather, true) => (64 << 10, 1 << 20),
+            (Op::Alltoall | Op::Reduce | Op::Allreduce | Op::ReduceScatter, _) => {
+                (64 << 10, u64::MAX)
+            }
             (Op::Control | Op::Barrier, _) => return false,
         };
         (least..=most).contains(&bytes)
@@ -381,7 +410,7 @@ impl Policy {
             Op::Bcast => self.share_min,
             Op::Gather => self.share_gather_min,
             Op::Scatter => self.share_scatter_min,
-            Op::Allgather | Op::Control | Op::Barrier => return false,
+            _ => return false,
         };
         !crowded && bytes >= least
     }

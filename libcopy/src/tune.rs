@@ -388,6 +388,10 @@ fn point(
     let (root, ranks) = (team.rank() == 0, team.size());
     let part = &mut part[..size];
     let whole = &mut whole[..size * ranks];
+    let other = match op {
+        Op::Alltoall => vec![1; size * ranks],
+        _ => Vec::new(),
+    };
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); kinds.len()];
     let started = Instant::now();
     for round in 0..200 {
@@ -399,6 +403,7 @@ fn point(
                 Op::Bcast => team.bcast(part, 0)?,
                 Op::Gather => team.gather(part, root.then_some(&mut *whole), 0)?,
                 Op::Scatter => team.scatter(root.then_some(&*whole), part, 0)?,
+                Op::Alltoall => team.alltoall(&other, whole)?,
                 _ => team.allgather(part, whole)?,
             }
             // The first rounds touch memory for the first time.

@@ -67,6 +67,9 @@ fn a_rank() {
     }
 }
 
+/// What `Case::op` goes up to.
+const OPERATIONS: usize = 13;
+
 /// One operation with everything that can vary.
 #[derive(Clone, Debug)]
 struct Case {
@@ -163,7 +166,127 @@ fn cases<'a>(team: &mut Team, words: impl Iterator<Item = &'a str>) {
     }
 }
 
+/// Counts, and places with gaps between them, of a rank's parts in an alltoall, and how long the
+/// buffer is. `length` says how long the part with each rank is.
+fn spread(
+    size: usize,
+    gap: usize,
+    length: impl Fn(usize) -> usize,
+) -> (Vec<usize>, Vec<usize>, usize) {
+    let counts: Vec<usize> = (0..size).map(length).collect();
+    let mut offsets = vec![0; size];
+    let mut whole = 0;
+    for rank in (0..size).rev() {
+        // Without gaps the parts are in the order of ranks.
+        let rank = if gap == 0 { size - 1 - rank } else { rank };
+        offsets[rank] = whole;
+        whole += counts[rank] + gap;
+    }
+    (counts, offsets, whole)
+}
+
+fn alltoall(team: &mut Team, case: &Case, what: &str) {
+    let (me, size, salt) = (team.rank(), team.size(), case.salt);
+    let varied = case.op == 9;
+    let length = |from: usize, to: usize| match varied {
+        true => mix(salt + (from * size + to) as u64) as usize % (case.len + 1),
+        false => case.len,
+    };
+    let gap = if varied { 1 + salt as usize % 40 } else { 0 };
+    let (out_counts, out_offsets, out_whole) = spread(size, gap, |to| length(me, to));
+    let (in_counts, in_offsets, in_whole) = spread(size, gap, |from| length(from, me));
+    let bytes = |from: usize, to: usize| pattern(salt + to as u64, from, length(from, to));
+    let (mut source, mut expected) = (vec![0x11; out_whole], vec![0x22; in_whole]);
+    let start = expected.clone();
+    for rank in 0..size {
+        source[out_offsets[rank]..][..out_counts[rank]].copy_from_slice(&bytes(me, rank));
+        expected[in_offsets[rank]..][..in_counts[rank]].copy_from_slice(&bytes(rank, me));
+    }
+    let mut send = Skewed::new(salt + me as u64, &source);
+    let mut recv = Skewed::new(salt + 99, &start);
+    match varied {
+        false => team.alltoall(send.get(), recv.get()),
+        true => {
+            let outgoing = Parts {
+                counts: &out_counts,
+                offsets: &out_offsets,
+            };
+            let incoming = Parts {
+                counts: &in_counts,
+                offsets: &in_offsets,
+            };
+            team.alltoallv((send.get(), outgoing), (recv.get(), incoming))
+        }
+    }
+    .unwrap();
+    send.check(&source, what);
+    recv.check(&expected, what);
+}
+
+/// Adds elements of four bytes.
+fn add(from: &[u8], to: &mut [u8]) {
+    assert_eq!(from.len(), to.len());
+    let number = |bytes: &[u8]| u32::from_ne_bytes(bytes.try_into().unwrap());
+    for (a, b) in from.chunks_exact(4).zip(to.chunks_exact_mut(4)) {
+        let sum = number(a).wrapping_add(number(b));
+        b.copy_from_slice(&sum.to_ne_bytes());
+    }
+}
+
+fn reduction(team: &mut Team, case: &Case, what: &str) {
+    let (me, size, root, salt) = (team.rank(), team.size(), case.root, case.salt);
+    let len = case.len / 4 * 4;
+    let mine = pattern(salt, me, len);
+    let mut sum = vec![0u8; len];
+    for rank in 0..size {
+        add(&pattern(salt, rank, len), &mut sum);
+    }
+    let mut send = Skewed::new(salt + me as u64, &mine);
+    let start = match case.in_place {
+        true => mine.clone(),
+        false => vec![0x33; len],
+    };
+    let mut recv = Skewed::new(salt + 99, &start);
+    match case.op {
+        10 => {
+            let is_root = me == root;
+            let own = (!(is_root && case.in_place)).then(|| &*send.get());
+            team.reduce(own, is_root.then(|| recv.get()), root, 4, add)
+                .unwrap();
+            recv.check(if is_root { &sum } else { &start }, what);
+        }
+        11 => {
+            let own = (!case.in_place).then(|| &*send.get());
+            team.allreduce(own, recv.get(), 4, add).unwrap();
+            recv.check(&sum, what);
+        }
+        _ => {
+            // Everything that is left goes to the last rank; some have nothing.
+            let mut counts = vec![0; size];
+            let mut left = len;
+            for (rank, count) in counts.iter_mut().enumerate() {
+                *count = match rank + 1 == size {
+                    true => left,
+                    false => mix(salt ^ rank as u64) as usize % (left / 4 + 1) * 4 / 2 / 4 * 4,
+                };
+                left -= *count;
+            }
+            let offset: usize = counts[..me].iter().sum();
+            let mut recv = Skewed::new(salt + 98, &vec![0; counts[me]]);
+            team.reduce_scatter(send.get(), recv.get(), &counts, 4, add)
+                .unwrap();
+            recv.check(&sum[offset..offset + counts[me]], what);
+        }
+    }
+    send.check(&mine, what);
+}
+
 fn one(team: &mut Team, case: &Case, what: &str) {
+    match case.op {
+        8 | 9 => return alltoall(team, case, what),
+        10.. => return reduction(team, case, what),
+        _ => {}
+    }
     let (me, size, root, salt) = (team.rank(), team.size(), case.root, case.salt);
     // For equal parts, or with parts of different lengths and gaps between them.
     let varied = case.op % 2 == 1;
@@ -277,7 +400,7 @@ fn case() -> impl Strategy<Value = Case> {
         3 => 0..300_000usize,
         1 => 0..1_500_000usize,
     ];
-    (0..8usize, len, 0..9usize, any::<bool>(), 0..1u64 << 40).prop_map(
+    (0..OPERATIONS, len, 0..9usize, any::<bool>(), 0..1u64 << 40).prop_map(
         |(op, len, root, in_place, salt)| Case {
             op,
             len,
@@ -321,7 +444,7 @@ proptest! {
 fn edge_sizes_of_every_operation() {
     let script = |sizes: &[usize]| {
         let mut script = "cases".to_owned();
-        for op in 0..8 {
+        for op in 0..OPERATIONS {
             for (i, len) in sizes.iter().enumerate() {
                 script += &format!(" {op},{len},{},{},{}", i, i % 2, op * 100 + i);
             }
@@ -557,8 +680,13 @@ fn die(millis: u64, what: &str) {
                 Ok(())
             }
             "sleep" => team.barrier(),
-            _ => match round % 4 {
+            _ => match round % 6 {
                 0 => team.bcast(&mut bytes, root),
+                3 => {
+                    let mut other = vec![0; all.len()];
+                    team.alltoall(&all, &mut other)
+                }
+                4 => team.allreduce(None, &mut bytes, 4, add),
                 1 => team.scatter((me == root).then_some(&all), &mut bytes, root),
                 2 => team.allgather(&bytes, &mut all),
                 _ => team.bcast(&mut bytes[..100], root),

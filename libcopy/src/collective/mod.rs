@@ -11,9 +11,11 @@
 //! that already have what they need get it from their next call.
 
 mod allgather;
+mod alltoall;
 mod bcast;
 mod early;
 mod gather;
+mod reduce;
 mod scatter;
 mod share;
 
@@ -24,7 +26,7 @@ use crate::offload;
 use crate::team::Team;
 use crate::transport::TransportKind;
 
-/// The operations that move data, and the one that does not.
+/// What ranks do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Op {
@@ -40,15 +42,33 @@ pub enum Op {
     Control = 5,
     /// [`Team::barrier`].
     Barrier = 6,
+    /// [`Team::alltoall`] and its relatives.
+    Alltoall = 7,
+    /// [`Team::reduce`].
+    Reduce = 8,
+    /// [`Team::allreduce`].
+    Allreduce = 9,
+    /// [`Team::reduce_scatter`].
+    ReduceScatter = 10,
 }
 
 impl Op {
-    /// Those that move data.
-    pub const ALL: [Op; 4] = [Op::Bcast, Op::Gather, Op::Scatter, Op::Allgather];
+    /// Those that move data as it is; they have transports of their own in a policy.
+    pub const ALL: [Op; 5] = [
+        Op::Bcast,
+        Op::Gather,
+        Op::Scatter,
+        Op::Allgather,
+        Op::Alltoall,
+    ];
+
+    /// Those that combine data.
+    pub const REDUCTIONS: [Op; 3] = [Op::Reduce, Op::Allreduce, Op::ReduceScatter];
 
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         Op::ALL
             .into_iter()
+            .chain(Op::REDUCTIONS)
             .chain([Op::Control, Op::Barrier])
             .find(|op| *op as u8 == number)
     }
@@ -61,6 +81,10 @@ impl fmt::Display for Op {
             Op::Gather => "gather",
             Op::Scatter => "scatter",
             Op::Allgather => "allgather",
+            Op::Alltoall => "alltoall",
+            Op::Reduce => "reduce",
+            Op::Allreduce => "allreduce",
+            Op::ReduceScatter => "reduce_scatter",
             Op::Control => "set_transport",
             Op::Barrier => "barrier",
         })
@@ -110,8 +134,12 @@ impl fmt::Display for Call {
                 None => write!(f, "set_transport(none)"),
             },
             Op::Barrier => f.write_str("barrier"),
-            Op::Allgather if self.len == UNSAID as u64 => f.write_str("allgather"),
-            Op::Allgather => write!(f, "allgather with {} bytes", self.len),
+            op @ (Op::Allgather | Op::Alltoall | Op::Allreduce | Op::ReduceScatter) => {
+                match self.len == UNSAID as u64 {
+                    true => write!(f, "{op}"),
+                    false => write!(f, "{op} with {} bytes", self.len),
+                }
+            }
             op if self.len == UNSAID as u64 => write!(f, "{op} with root {}", self.root),
             op => write!(f, "{op} with {} bytes and root {}", self.len, self.root),
         }
@@ -405,6 +433,161 @@ impl Team {
             let division = Division::parts(parts, recv.len(), team.size(), true)?;
             allgather::run(team, None, recv, division)
         })
+    }
+
+    /// Hands everybody's `send` out in equal parts, ordered by rank: part `i` of rank `j` becomes
+    /// part `j` of rank `i`'s `recv`, which is as long.
+    pub fn alltoall(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
+        self.collective(Op::Alltoall, 0, |team| {
+            let outgoing = Division::equal(send.len(), team.size(), "buffer of an alltoall")?;
+            let incoming = Division::equal(recv.len(), team.size(), "buffer of an alltoall")?;
+            alltoall::run(team, send, outgoing, recv, incoming)
+        })
+    }
+
+    /// [`Team::alltoall`] with parts of different lengths: what rank `i` has for rank `j` is as long
+    /// as what `j` expects from `i`.
+    pub fn alltoallv(
+        &mut self,
+        (send, outgoing): (&[u8], Parts<'_>),
+        (recv, incoming): (&mut [u8], Parts<'_>),
+    ) -> Result<()> {
+        self.collective(Op::Alltoall, 0, |team| {
+            let outgoing = Division::parts(outgoing, send.len(), team.size(), false)?;
+            let incoming = Division::parts(incoming, recv.len(), team.size(), true)?;
+            alltoall::run(team, send, outgoing, recv, incoming)
+        })
+    }
+
+    /// Combines everybody's elements of `element` bytes each in the root's `recv`. `combine(a, b)`
+    /// combines the elements of `a` into those of `b`, of which there are as many; it must be
+    /// commutative and associative. Only the root gives a `recv`; without a `send`, the root's own
+    /// elements are there already.
+    pub fn reduce(
+        &mut self,
+        send: Option<&[u8]>,
+        recv: Option<&mut [u8]>,
+        root: usize,
+        element: usize,
+        mut combine: impl FnMut(&[u8], &mut [u8]),
+    ) -> Result<()> {
+        self.collective(Op::Reduce, root, |team| {
+            let (rank, size) = (team.rank(), team.size());
+            at_root(team, root, recv.is_some(), "receive buffer")?;
+            let Some(recv) = recv else {
+                let send = send.ok_or_else(|| missing("send buffer"))?;
+                reduce::whole_elements(send.len(), element)?;
+                let (counts, offsets) = reduce::slices(send.len(), element, size);
+                let mut slice = vec![0u8; counts[rank]];
+                let division = Division::Parts(Parts {
+                    counts: &counts,
+                    offsets: &offsets,
+                });
+                let from = (send.as_ptr(), send.len());
+                // SAFETY: both are borrowed, and the division is of this length.
+                unsafe {
+                    let to = slice.as_mut_ptr();
+                    let combine = &mut combine;
+                    reduce::scatter(team, Op::Reduce, from, to, division, element, combine)?;
+                }
+                return gather::leaf(team, &slice, root);
+            };
+            let from = same_length(send, recv)?;
+            reduce::whole_elements(recv.len(), element)?;
+            let (counts, offsets) = reduce::slices(recv.len(), element, size);
+            let division = Division::Parts(Parts {
+                counts: &counts,
+                offsets: &offsets,
+            });
+            // SAFETY: both are borrowed, and the division is of this length.
+            unsafe {
+                let to = recv.as_mut_ptr().add(offsets[rank]);
+                let (from, combine) = ((from, recv.len()), &mut combine);
+                reduce::scatter(team, Op::Reduce, from, to, division, element, combine)?;
+            }
+            gather::root(team, None, recv, division)
+        })
+    }
+
+    /// [`Team::reduce`] to everybody: all get the same result. Without a `send`, our own elements
+    /// are in `recv` already.
+    pub fn allreduce(
+        &mut self,
+        send: Option<&[u8]>,
+        recv: &mut [u8],
+        element: usize,
+        mut combine: impl FnMut(&[u8], &mut [u8]),
+    ) -> Result<()> {
+        self.collective(Op::Allreduce, 0, |team| {
+            let from = same_length(send, recv)?;
+            reduce::whole_elements(recv.len(), element)?;
+            let (counts, offsets) = reduce::slices(recv.len(), element, team.size());
+            let division = Division::Parts(Parts {
+                counts: &counts,
+                offsets: &offsets,
+            });
+            // SAFETY: both are borrowed, and the division is of this length.
+            unsafe {
+                let to = recv.as_mut_ptr().add(offsets[team.rank()]);
+                let (from, combine) = ((from, recv.len()), &mut combine);
+                reduce::scatter(team, Op::Allreduce, from, to, division, element, combine)?;
+            }
+            allgather::run(team, None, recv, division)
+        })
+    }
+
+    /// [`Team::reduce`] where rank `i` gets, in its `recv`, the `counts[i]` bytes of the result
+    /// that follow those of the ranks before it.
+    pub fn reduce_scatter(
+        &mut self,
+        send: &[u8],
+        recv: &mut [u8],
+        counts: &[usize],
+        element: usize,
+        mut combine: impl FnMut(&[u8], &mut [u8]),
+    ) -> Result<()> {
+        self.collective(Op::ReduceScatter, 0, |team| {
+            reduce::whole_elements(send.len(), element)?;
+            for &count in counts {
+                reduce::whole_elements(count, element)?;
+            }
+            let mut end = 0usize;
+            let offsets: Vec<usize> = counts
+                .iter()
+                .map(|count| {
+                    let start = end;
+                    end = end.saturating_add(*count);
+                    start
+                })
+                .collect();
+            let parts = Parts {
+                counts,
+                offsets: &offsets,
+            };
+            let division = Division::parts(parts, send.len(), team.size(), false)?;
+            own_part(recv.len(), counts[team.rank()])?;
+            let (from, to) = ((send.as_ptr(), send.len()), recv.as_mut_ptr());
+            let (op, combine) = (Op::ReduceScatter, &mut combine);
+            // SAFETY: both are borrowed; the division was checked against their lengths.
+            unsafe { reduce::scatter(team, op, from, to, division, element, combine) }
+        })
+    }
+}
+
+fn missing(what: &'static str) -> Error {
+    Error::argument(what, "missing", "given")
+}
+
+/// Where our own elements of a reduction are: in `send`, or else in `recv`.
+fn same_length(send: Option<&[u8]>, recv: &[u8]) -> Result<*const u8> {
+    match send {
+        Some(send) if send.len() != recv.len() => Err(Error::argument(
+            "length of a reduction's send buffer",
+            send.len(),
+            format!("{}, that of the receive buffer", recv.len()),
+        )),
+        Some(send) => Ok(send.as_ptr()),
+        None => Ok(recv.as_ptr()),
     }
 }
 

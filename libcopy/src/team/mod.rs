@@ -81,6 +81,8 @@ pub struct Team {
     crowded: bool,
     reports: Vec<TransportReport>,
     last_look: Instant,
+    /// Memory for bytes on their way, kept because pages that were touched before cost less.
+    scratch: Vec<u128>,
 }
 
 impl Team {
@@ -144,6 +146,7 @@ impl Team {
             crowded,
             reports: Vec::new(),
             last_look: started,
+            scratch: Vec::new(),
         };
         let probed = team.probe_transports();
         team.settle(probed)?;
@@ -321,7 +324,7 @@ impl Team {
         // Eager ranks send before they receive, so a whole message must fit into a ring.
         let ring = match op {
             Op::Bcast => self.segment.cast_ring(),
-            Op::Gather | Op::Scatter => self.segment.pair_ring(),
+            Op::Gather | Op::Scatter | Op::Alltoall => self.segment.pair_ring(),
             _ => self.segment.pair_ring().min(self.segment.cast_ring()),
         };
         let fits = len <= ring / 2;
@@ -424,6 +427,22 @@ impl Team {
         let kmod = self.kmod.as_mut()?;
         // SAFETY: the caller's promise.
         unsafe { kmod.open_window(base, len, writable) }.ok()
+    }
+
+    /// Memory of at least `len` bytes, aligned for any type.
+    pub(crate) fn take_scratch(&mut self, len: usize) -> Vec<u128> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        if scratch.len() < len.div_ceil(16) {
+            scratch = vec![0; len.div_ceil(16)];
+        }
+        scratch
+    }
+
+    /// Gives it back, unless it is too large to be kept.
+    pub(crate) fn keep_scratch(&mut self, scratch: Vec<u128>) {
+        if scratch.len() <= (1 << 20) / 16 {
+            self.scratch = scratch;
+        }
     }
 
     /// A copy failed on some rank; see [`Transport::doubt`].

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Alltoall: everybody opens its send buffer, everybody copies its parts from everybody else's.
+//!
+//! The two ranks of a part both know its length, so they choose its way without asking; where a
+//! window is wanted, its owner tells whether it could be opened.
+
+use super::share::Go;
+use super::{Call, Division, Op, own_part};
+use crate::copy;
+use crate::error::Result;
+use crate::policy::Path;
+use crate::team::Team;
+use crate::team::mailbox::{Source, Step, Target};
+use crate::transport::TransportKind;
+use crate::transport::shm::{Receiving, Sending, exchange};
+
+/// Every rank's side.
+pub(super) fn run(
+    team: &mut Team,
+    send: &[u8],
+    outgoing: Division<'_>,
+    recv: &mut [u8],
+    incoming: Division<'_>,
+) -> Result<()> {
+    let me = team.rank();
+    let (own_from, own_len) = outgoing.part(me);
+    let (own_to, own_room) = incoming.part(me);
+    own_part(own_len, own_room)?;
+    let (from, to) = (send.as_ptr(), recv.as_mut_ptr());
+    // Each starts with its successor, so that they do not all ask the same one.
+    let peers: Vec<usize> = (me + 1..team.size()).chain(0..me).collect();
+    let call = |len| Call::new(Op::Alltoall, 0, len);
+
+    let one_sided = |rank: &usize| match team.path(Op::Alltoall, outgoing.part(*rank).1) {
+        Path::Via(kind) if kind != TransportKind::Shm => Some(kind),
+        _ => None,
+    };
+    let opened = match peers.iter().filter_map(one_sided).min() {
+        // SAFETY: the slice is borrowed until all peers are done with it, below; an error breaks
+        // the team, after which they fail, and the window is for reading only.
+        Some(kind) => unsafe { team.open_window(kind, from.cast_mut(), send.len(), false) },
+        None => (TransportKind::Shm, [0, 0]),
+    };
+    let (mut lent, mut sending) = (Vec::new(), Vec::new());
+    for &rank in &peers {
+        let (offset, len) = outgoing.part(rank);
+        let (call, target) = (call(len), Target::One(rank));
+        let go = match team.path(Op::Alltoall, len) {
+            Path::Eager => {
+                let bytes = &send[offset..offset + len];
+                team.mailbox.send(target, call, bytes)?;
+                continue;
+            }
+            Path::Via(kind) if kind != TransportKind::Shm && opened.0 != TransportKind::Shm => Go {
+                kind: opened.0,
+                window: opened.1,
+                offset: offset as u64,
+                shared: false,
+            },
+            Path::Via(_) => Go::STREAM,
+        };
+        team.mailbox.tell(target, Step::Go, call, go.to_words())?;
+        match go.kind {
+            TransportKind::Shm => sending.push((rank, offset, len)),
+            _ => lent.push((rank, offset, len)),
+        }
+    }
+
+    let (mut windows, mut receiving) = (Vec::new(), Vec::new());
+    for &rank in &peers {
+        let (offset, len) = incoming.part(rank);
+        let (call, source) = (call(len), Source::One(rank));
+        let eager = team.path(Op::Alltoall, len) == Path::Eager;
+        let step = if eager { Step::Message } else { Step::Go };
+        let header = team.mailbox.expect(source, call, &[step])?;
+        if eager {
+            // SAFETY: the part is inside the buffer, and as long as the call says.
+            unsafe { team.mailbox.receive(source, &header, to.add(offset)) }?;
+            continue;
+        }
+        let go = Go::from_words(header.words)?;
+        match go.kind {
+            TransportKind::Shm => receiving.push((rank, offset, len)),
+            _ => windows.push((rank, offset, len, go)),
+        }
+    }
+    for (rank, offset, len, go) in windows {
+        // SAFETY: the part is inside the buffer.
+        let copied = unsafe {
+            let to = to.add(offset);
+            team.one_sided(go.kind)?
+                .pull(rank, go.window, go.offset, to, len)
+        };
+        let words = [u64::from(copied.is_err()), 0, 0, 0, 0, 0];
+        team.mailbox
+            .tell(Target::One(rank), Step::Done, call(len), words)?;
+        if copied.is_err() {
+            team.doubt(go.kind);
+            receiving.push((rank, offset, len));
+        }
+    }
+    let flow = team.flow(recv.len().saturating_mul(team.size()));
+    // SAFETY: both parts are inside their buffers, which cannot overlap: one is borrowed mutably.
+    unsafe {
+        let (from, to) = (from.add(own_from), to.add(own_to));
+        match flow.streaming {
+            true => copy::streaming(to, from, own_len),
+            false => copy::cached(to, from, own_len),
+        }
+    }
+    for (rank, offset, len) in lent {
+        let header = team
+            .mailbox
+            .expect(Source::One(rank), call(len), &[Step::Done])?;
+        if header.words[0] != 0 {
+            team.doubt(opened.0);
+            sending.push((rank, offset, len));
+        }
+    }
+    let mut sending: Vec<_> = sending
+        .into_iter()
+        // SAFETY: the part is inside the buffer, which outlives the stream.
+        .map(|(rank, offset, len)| unsafe {
+            Sending::new(Target::One(rank), from.add(offset), len)
+        })
+        .collect();
+    let mut receiving: Vec<_> = receiving
+        .into_iter()
+        // SAFETY: likewise.
+        .map(|(rank, offset, len)| unsafe {
+            Receiving::new(Source::One(rank), to.add(offset), len)
+        })
+        .collect();
+    exchange(&mut team.mailbox, flow, &mut sending, &mut receiving)
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Reductions: the elements are divided among the ranks, and each rank combines its slice of
+//! everybody's elements, chunk by chunk, straight out of the others' memory. Then the slices are
+//! where they belong (reduce-scatter), or are gathered (reduce, allreduce).
+//!
+//! Every element is combined by one rank only, so that all get the same result even where rounding
+//! depends on the order. The order is the ranks' from the combining one on, around the circle: the
+//! operation must be commutative.
+
+use super::share::Go;
+use super::{Call, Division, Op};
+use crate::copy;
+use crate::error::{Error, Result};
+use crate::policy::Path;
+use crate::team::Team;
+use crate::team::mailbox::{Source, Step, Target};
+use crate::transport::TransportKind;
+use crate::transport::shm::{Receiving, Sending, exchange};
+
+/// Combines the elements of its first argument into those of its second, which are as many.
+pub(super) type Combine<'a> = &'a mut dyn FnMut(&[u8], &mut [u8]);
+
+/// Bytes that are fetched from a peer at a time: they are combined while they are in the cache.
+const CHUNK: usize = 128 << 10;
+
+/// Counts and offsets, in bytes, of slices of about the same number of elements.
+pub(super) fn slices(len: usize, element: usize, size: usize) -> (Vec<usize>, Vec<usize>) {
+    let elements = len / element;
+    // Whole shares first, so that nothing overflows.
+    let start = |rank: usize| {
+        let (share, rest) = (elements / size, elements % size);
+        (share * rank + rest.min(rank)) * element
+    };
+    let offsets: Vec<usize> = (0..size).map(start).collect();
+    let counts = (0..size).map(|rank| start(rank + 1) - start(rank));
+    (counts.collect(), offsets)
+}
+
+/// Checks what all reductions ask of their arguments.
+pub(super) fn whole_elements(len: usize, element: usize) -> Result<()> {
+    if element == 0 || len % element != 0 {
+        return Err(Error::argument(
+            "length of a reduction",
+            format!("{len} bytes"),
+            format!("a multiple of the {element} bytes of an element"),
+        ));
+    }
+    Ok(())
+}
+
+/// Combines our slice of everybody's elements at `to`. When it returns, nobody looks at our
+/// elements any more.
+///
+/// # Safety
+///
+/// `from` is readable for all slices of `division`, and `to` writable for ours; `to` is either
+/// elsewhere, or our slice in `from`. Nobody else uses either meanwhile.
+pub(super) unsafe fn scatter(
+    team: &mut Team,
+    op: Op,
+    (from, len): (*const u8, usize),
+    to: *mut u8,
+    division: Division<'_>,
+    element: usize,
+    combine: Combine<'_>,
+) -> Result<()> {
+    let me = team.rank();
+    let (own_offset, own_len) = division.part(me);
+    let keep_own = |start: usize, n: usize| {
+        // SAFETY: the chunk is inside our slice; the two do not overlap unless they are the same.
+        unsafe {
+            let from = from.add(own_offset + start);
+            if !std::ptr::eq(from, to.add(start)) {
+                copy::cached(to.add(start), from, n);
+            }
+        }
+    };
+    if team.size() == 1 {
+        keep_own(0, own_len);
+        return Ok(());
+    }
+    let peers: Vec<usize> = (me + 1..team.size()).chain(0..me).collect();
+    let call = Call::new(op, 0, len);
+    let opened = match team.path(op, len / team.size()) {
+        Path::Via(kind) if kind != TransportKind::Shm => {
+            // SAFETY: the caller's promise; peers are done when they have told so, below. An error
+            // breaks the team, and the window is for reading only.
+            unsafe { team.open_window(kind, from.cast_mut(), len, false) }
+        }
+        _ => (TransportKind::Shm, [0, 0]),
+    };
+    let go = Go {
+        kind: opened.0,
+        window: opened.1,
+        offset: 0,
+        shared: false,
+    };
+    team.mailbox
+        .tell(Target::All, Step::Go, call, go.to_words())?;
+    let mut windows = Vec::with_capacity(peers.len());
+    for &rank in &peers {
+        let source = Source::Cast(rank);
+        let header = team.mailbox.expect(source, call, &[Step::Go])?;
+        windows.push(Go::from_words(header.words)?);
+    }
+
+    // How much of our slice each peer's window gave us; what is missing is streamed.
+    let mut got = vec![0; peers.len()];
+    let largest = (CHUNK / element).max(1) * element;
+    let mut scratch = team.take_scratch(largest.min(own_len));
+    let mut start = 0;
+    while start < own_len {
+        let n = largest.min(own_len - start);
+        keep_own(start, n);
+        for (index, &rank) in peers.iter().enumerate() {
+            let Go { kind, window, .. } = windows[index];
+            if kind == TransportKind::Shm || got[index] != start {
+                continue;
+            }
+            let at = (own_offset + start) as u64;
+            let place = scratch.as_mut_ptr().cast::<u8>();
+            // SAFETY: the scratch has room for a chunk; the chunk is inside our slice.
+            unsafe {
+                if team
+                    .one_sided(kind)?
+                    .pull(rank, window, at, place, n)
+                    .is_err()
+                {
+                    team.doubt(kind);
+                    continue;
+                }
+                let theirs = std::slice::from_raw_parts(place, n);
+                combine(theirs, std::slice::from_raw_parts_mut(to.add(start), n));
+            }
+            got[index] = start + n;
+        }
+        start += n;
+    }
+    team.keep_scratch(scratch);
+
+    for (&rank, &got) in peers.iter().zip(&got) {
+        let words = [got as u64, 0, 0, 0, 0, 0];
+        team.mailbox
+            .tell(Target::One(rank), Step::Done, call, words)?;
+    }
+    let mut sending = Vec::new();
+    for &rank in &peers {
+        let source = Source::One(rank);
+        let header = team.mailbox.expect(source, call, &[Step::Done])?;
+        let (offset, whole) = division.part(rank);
+        let theirs = usize::try_from(header.words[0]).unwrap_or(usize::MAX);
+        if theirs > whole {
+            return Err(Error::Corrupt {
+                what: "the length of a slice",
+                value: header.words[0],
+            });
+        }
+        if theirs < whole {
+            // SAFETY: the rest of the slice is inside the caller's elements.
+            sending.push(unsafe {
+                let rest = from.add(offset + theirs);
+                Sending::new(Target::One(rank), rest, whole - theirs)
+            });
+        }
+    }
+    let missing: usize = got.iter().map(|got| own_len - got).sum();
+    if missing == 0 && sending.is_empty() {
+        return Ok(());
+    }
+    let flow = team.flow(len);
+    let mut rests = team.take_scratch(missing);
+    let place = rests.as_mut_ptr().cast::<u8>();
+    let (mut receiving, mut filled) = (Vec::new(), 0);
+    for (&rank, &got) in peers.iter().zip(&got).filter(|(_, got)| **got < own_len) {
+        // SAFETY: the scratch has room for all that is missing.
+        receiving.push(unsafe {
+            let to = place.add(filled);
+            Receiving::new(Source::One(rank), to, own_len - got)
+        });
+        filled += own_len - got;
+    }
+    exchange(&mut team.mailbox, flow, &mut sending, &mut receiving)?;
+    let mut filled = 0;
+    for &got in got.iter().filter(|got| **got < own_len) {
+        // SAFETY: as above; the rest of our slice is writable.
+        unsafe {
+            let theirs = std::slice::from_raw_parts(place.add(filled), own_len - got);
+            combine(
+                theirs,
+                std::slice::from_raw_parts_mut(to.add(got), own_len - got),
+            );
+        }
+        filled += own_len - got;
+    }
+    team.keep_scratch(rests);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_cover_all_elements_once() {
+        for (elements, size) in [(0, 3), (2, 3), (7, 3), (9, 3), (1000, 7)] {
+            let (counts, offsets) = slices(8 * elements, 8, size);
+            let mut end = 0;
+            for (count, offset) in counts.iter().zip(offsets) {
+                assert_eq!(offset, end);
+                assert_eq!(count % 8, 0);
+                end += count;
+            }
+            assert_eq!(end, 8 * elements);
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(most - least <= 8);
+        }
+        assert!(whole_elements(10, 0).is_err());
+        assert!(whole_elements(10, 4).is_err());
+    }
+}
