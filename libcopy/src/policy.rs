@@ -131,6 +131,15 @@ fn offload_ranks() -> u64 {
     2
 }
 
+/// An MPI library, and those made from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rival {
+    /// Open MPI.
+    OpenMpi,
+    /// MPICH, Intel MPI, MVAPICH.
+    Mpich,
+}
+
 /// What an operation does with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
@@ -368,20 +377,28 @@ impl Policy {
         Path::Via(kind.unwrap_or(TransportKind::Shm))
     }
 
-    /// Whether this library moves messages of `bytes` bytes per rank faster inside a machine than
-    /// MPI libraries do, as far as `scripts/bench peers` found. The same on every rank of every
-    /// machine, because all ranks of a communicator must decide alike.
-    pub fn beats_mpi(op: Op, bytes: u64, crowded: bool) -> bool {
+    /// Whether this library is faster than an MPI library with messages of `bytes` bytes per rank
+    /// (for reductions, the bytes that each rank contributes) inside a machine, as far as
+    /// `scripts/bench mpi` found. The same on every rank of every machine, because all ranks of a
+    /// communicator must decide alike.
+    pub fn beats_mpi(rival: Rival, op: Op, bytes: u64, crowded: bool) -> bool {
         let (least, most) = match (op, crowded) {
-            (Op::Bcast | Op::Gather, _) | (Op::Scatter | Op::Allgather, false) => {
-                (64 << 10, u64::MAX)
-            }
+            (Op::Bcast | Op::Gather | Op::Alltoall | Op::ReduceScatter, _)
+            | (Op::Scatter | Op::Allgather | Op::Allreduce, false) => (64 << 10, u64::MAX),
             // Where leaves wait for one root, context switches count until the bytes do.
             (Op::Scatter, true) => (512 << 10, u64::MAX),
             (Op::Allgather, true) => (64 << 10, 1 << 20),
-            (Op::Alltoall | Op::Reduce | Op::Allreduce | Op::ReduceScatter, _) => {
-                (64 << 10, u64::MAX)
-            }
+            (Op::Allreduce, true) => match rival {
+                Rival::OpenMpi => (256 << 10, u64::MAX),
+                Rival::Mpich => (64 << 10, u64::MAX),
+            },
+            // Open MPI's root fetches and combines while the leaves go on, which averages well as
+            // long as few ranks wait for it.
+            (Op::Reduce, crowded) => match (rival, crowded) {
+                (Rival::OpenMpi, false) => return false,
+                (Rival::OpenMpi, true) => (1 << 20, u64::MAX),
+                (Rival::Mpich, _) => (64 << 10, u64::MAX),
+            },
             (Op::Control | Op::Barrier, _) => return false,
         };
         (least..=most).contains(&bytes)

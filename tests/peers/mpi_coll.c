@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * Times MPI_Bcast, MPI_Gather, MPI_Scatter, MPI_Allgather and MPI_Barrier as the OSU
+ * Times MPI_Bcast, MPI_Gather, MPI_Scatter, MPI_Allgather, MPI_Alltoall, MPI_Reduce,
+ * MPI_Allreduce, MPI_Reduce_scatter_block (sums of doubles) and MPI_Barrier as the OSU
  * micro-benchmarks do: some calls to warm up, a barrier, then every call is timed on its own with
  * a barrier after it, and the times of the ranks are averaged.
  *
@@ -29,7 +30,7 @@ struct buffer {
 	size_t map_length, length;
 };
 
-static struct buffer send_buffer, receive_buffer;
+static struct buffer send_buffer, receive_buffer, all_buffer;
 
 static void die(const char *what)
 {
@@ -71,6 +72,26 @@ static unsigned char pattern(uint64_t round, int from, size_t at)
 	return (unsigned char)(x >> 56);
 }
 
+/* What a reduction adds, and what comes of it: small numbers, whose sums do not round. */
+static double number(uint64_t round, int from, size_t at)
+{
+	return pattern(round, from, at);
+}
+
+static int differs_from_sum(const unsigned char *got, size_t start, size_t count, uint64_t round)
+{
+	for (size_t i = 0; i < count; i++) {
+		double sum = 0, found;
+
+		for (int from = 0; from < size; from++)
+			sum += number(round, from, start + i);
+		memcpy(&found, got + 8 * i, 8);
+		if (found != sum)
+			return 1;
+	}
+	return 0;
+}
+
 static void fill(unsigned char *to, size_t bytes, uint64_t round, int from)
 {
 	for (size_t i = 0; i < bytes; i++)
@@ -98,11 +119,19 @@ static void call(const char *op, size_t bytes, int root)
 		MPI_Scatter(r, n, MPI_BYTE, s, n, MPI_BYTE, root, MPI_COMM_WORLD);
 	else if (!strcmp(op, "allgather"))
 		MPI_Allgather(s, n, MPI_BYTE, r, n, MPI_BYTE, MPI_COMM_WORLD);
+	else if (!strcmp(op, "alltoall"))
+		MPI_Alltoall(all_buffer.data, n, MPI_BYTE, r, n, MPI_BYTE, MPI_COMM_WORLD);
+	else if (!strcmp(op, "reduce"))
+		MPI_Reduce(s, r, n / 8, MPI_DOUBLE, MPI_SUM, root, MPI_COMM_WORLD);
+	else if (!strcmp(op, "allreduce"))
+		MPI_Allreduce(s, r, n / 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+	else if (!strcmp(op, "reduce_scatter"))
+		MPI_Reduce_scatter_block(s, r, n / 8 / size, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 	else if (!strcmp(op, "barrier"))
 		MPI_Barrier(MPI_COMM_WORLD);
 	else {
 		errno = EINVAL;
-		die("operation (one of bcast, gather, scatter, allgather, barrier)");
+		die("operation (one of bcast, gather, scatter, allgather, alltoall, reduce, allreduce, reduce_scatter, barrier)");
 	}
 }
 
@@ -111,12 +140,17 @@ static void prepare(const char *op, size_t bytes)
 	reserve(&send_buffer, bytes ? bytes : 1, 0);
 	if (strcmp(op, "bcast") && strcmp(op, "barrier"))
 		reserve(&receive_buffer, bytes ? bytes * (size_t)size : 1, 1);
+	if (!strcmp(op, "alltoall"))
+		reserve(&all_buffer, bytes ? bytes * (size_t)size : 1, 2);
 }
 
 /* Does the operation once and looks at every byte. Returns 1 if all of them are right. */
 static int check(const char *op, size_t bytes, int root, uint64_t round)
 {
 	int bad = 0, poison = (int)(round & 0xff) ^ 0x5a;
+	int scatters = !strcmp(op, "reduce_scatter");
+	int reduces = scatters || !strcmp(op, "reduce") || !strcmp(op, "allreduce");
+	size_t share = bytes / 8 / (size_t)size;
 	int many_receive = !strcmp(op, "allgather") || (!strcmp(op, "gather") && rank == root);
 
 	prepare(op, bytes);
@@ -131,8 +165,24 @@ static int check(const char *op, size_t bytes, int root, uint64_t round)
 		for (int i = 0; i < size; i++)
 			fill(receive_buffer.data + bytes * (size_t)i, bytes, round, i);
 
+	else if (!strcmp(op, "alltoall"))
+		for (int i = 0; i < size; i++)
+			fill(all_buffer.data + bytes * (size_t)i, bytes, round + 3 * i, rank);
+	for (size_t i = 0; reduces && i < bytes / 8; i++) {
+		double value = number(round, rank, i);
+
+		memcpy(send_buffer.data + 8 * i, &value, 8);
+	}
+
 	call(op, bytes, root);
 
+	if (scatters)
+		bad = differs_from_sum(receive_buffer.data, share * (size_t)rank, share, round);
+	else if (reduces && (rank == root || !strcmp(op, "allreduce")))
+		bad = differs_from_sum(receive_buffer.data, 0, bytes / 8, round);
+	for (int i = 0; !strcmp(op, "alltoall") && i < size; i++)
+		bad |= differs(receive_buffer.data + bytes * (size_t)i, bytes, round + 3 * rank,
+			       i);
 	if (!strcmp(op, "bcast"))
 		bad = differs(send_buffer.data, bytes, round, root);
 	else if (!strcmp(op, "scatter"))
@@ -250,8 +300,9 @@ static const char help[] =
 	"       mpirun -n N mpi_coll --control SOCKET\n"
 	"\n"
 	"Prints op,bytes,ranks,variant,median_us,p10_us,p90_us,verified for sizes from --min\n"
-	"(65536) to --max (16777216) in steps of four. LIST is comma-separated; all of bcast,\n"
-	"gather, scatter and allgather by default. NAME is what stands in the column variant.\n"
+	"(65536) to --max (16777216) in steps of four. LIST is comma-separated; bcast, gather,\n"
+	"scatter and allgather by default, and alltoall, reduce, allreduce,\n"
+	"reduce_scatter. NAME is what stands in the column variant.\n"
 	"--control is for `libcopy bench peers`, which tells the ranks what to do.\n";
 
 int main(int argc, char **argv)

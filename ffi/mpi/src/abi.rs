@@ -11,6 +11,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
 use std::sync::OnceLock;
 
+use libcopy::policy::Rival;
+
 /// A handle as it comes in a register; only the low half is defined if handles are `int`s.
 pub type Word = usize;
 
@@ -19,8 +21,16 @@ pub type Word = usize;
 pub struct Abi {
     /// Its name.
     pub name: &'static str,
+    /// The bits of a word that are a handle.
+    handle: usize,
     /// `MPI_IN_PLACE`
     pub in_place: usize,
+    /// `MPI_COMM_NULL`
+    comm_null: Word,
+    /// `MPI_DATATYPE_NULL`
+    type_null: Word,
+    /// The predefined operations that reductions accept.
+    operations: Vec<Word>,
     /// `MPI_BYTE`
     pub byte: Word,
     /// `MPI_INFO_NULL`
@@ -33,6 +43,65 @@ pub struct Abi {
     pub error: c_int,
 }
 
+impl Abi {
+    /// Whom we have to be faster than.
+    #[inline]
+    pub fn rival(&self) -> Rival {
+        match self.is_open_mpi() {
+            true => Rival::OpenMpi,
+            false => Rival::Mpich,
+        }
+    }
+
+    /// Whether this is Open MPI.
+    pub fn is_open_mpi(&self) -> bool {
+        self.handle == usize::MAX
+    }
+
+    /// Whether both words are the same handle.
+    pub fn same(&self, a: Word, b: Word) -> bool {
+        (a ^ b) & self.handle == 0
+    }
+
+    /// Whether this is a communicator, as far as can be told without asking.
+    pub fn is_comm(&self, comm: Word) -> bool {
+        !self.same(comm, self.comm_null)
+    }
+
+    /// Whether this is a datatype, as far as can be told without asking.
+    pub fn is_type(&self, datatype: Word) -> bool {
+        !self.same(datatype, self.type_null)
+    }
+
+    /// Whether an operation is a predefined one of a reduction.
+    pub fn is_predefined(&self, op: Word) -> bool {
+        self.operations.iter().any(|known| self.same(op, *known))
+    }
+
+    /// A handle of an array of them, in which handles that are `int`s lie closer.
+    ///
+    /// # Safety
+    ///
+    /// The array has this element.
+    pub unsafe fn handle_at(&self, array: *const c_void, index: usize) -> Word {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.handle {
+                usize::MAX => array.cast::<Word>().add(index).read(),
+                _ => array.cast::<u32>().add(index).read() as Word,
+            }
+        }
+    }
+
+    /// The size of a datatype whose handle contains it.
+    #[inline]
+    pub fn size_in_handle(&self, datatype: Word) -> Option<usize> {
+        // Predefined types of MPICH: 0x4c, an index, and between them the size.
+        let is_int = self.handle != usize::MAX;
+        (is_int && datatype & 0xff00_0000 == 0x4c00_0000).then_some(datatype >> 8 & 0xff)
+    }
+}
+
 /// The library of this process, or why there is none that we know.
 pub fn get() -> Result<&'static Abi, &'static str> {
     static ABI: OnceLock<Result<Abi, String>> = OnceLock::new();
@@ -42,12 +111,34 @@ pub fn get() -> Result<&'static Abi, &'static str> {
 
 fn detect() -> Result<Abi, String> {
     // Open MPI's handles are the addresses of these (its mpi.h).
-    if let (Some(byte), Some(info)) = (symbol(c"ompi_mpi_byte"), symbol(c"ompi_mpi_info_null")) {
+    if let (byte @ 1.., info @ 1..) = (word(c"ompi_mpi_byte"), word(c"ompi_mpi_info_null")) {
+        let operations = [
+            c"ompi_mpi_op_max",
+            c"ompi_mpi_op_min",
+            c"ompi_mpi_op_sum",
+            c"ompi_mpi_op_prod",
+            c"ompi_mpi_op_land",
+            c"ompi_mpi_op_band",
+            c"ompi_mpi_op_lor",
+            c"ompi_mpi_op_bor",
+            c"ompi_mpi_op_lxor",
+            c"ompi_mpi_op_bxor",
+            c"ompi_mpi_op_minloc",
+            c"ompi_mpi_op_maxloc",
+        ];
         return Ok(Abi {
             name: "Open MPI",
+            handle: usize::MAX,
             in_place: 1,
-            byte: byte as usize,
-            info_null: info as usize,
+            comm_null: word(c"ompi_mpi_comm_null"),
+            type_null: word(c"ompi_mpi_datatype_null"),
+            operations: operations
+                .into_iter()
+                .map(word)
+                .filter(|w| *w != 0)
+                .collect(),
+            byte,
+            info_null: info,
             shared: 0,
             named: 0,
             error: 16,
@@ -57,7 +148,12 @@ fn detect() -> Result<Abi, String> {
     if symbol(c"MPIR_Dup_fn").is_some() {
         return Ok(Abi {
             name: "MPICH",
+            handle: 0xffff_ffff,
             in_place: usize::MAX,
+            comm_null: 0x0400_0000,
+            type_null: 0x0c00_0000,
+            // MPI_MAX to MPI_MAXLOC.
+            operations: (0x5800_0001..=0x5800_000c).collect(),
             byte: 0x4c00_010d,
             info_null: 0x1c00_0000,
             shared: 1,
@@ -66,6 +162,21 @@ fn detect() -> Result<Abi, String> {
         });
     }
     Err("this is neither Open MPI nor a library with MPICH's ABI".to_owned())
+}
+
+/// The address of an object of the MPI library's; zero if there is none. A program that was linked
+/// with copies of such objects has everybody use its own.
+fn word(name: &CStr) -> Word {
+    match object(name) {
+        0 => symbol(name).map_or(0, |address| address as usize),
+        found => found,
+    }
+}
+
+/// Finds an object as the program sees it, which itself comes first.
+pub fn object(name: &CStr) -> usize {
+    // SAFETY: a valid name; the handle is a constant.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
 }
 
 /// Finds a symbol of the MPI library.

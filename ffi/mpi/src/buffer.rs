@@ -4,23 +4,54 @@
 //! where it is not.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::{Abi, Word};
+use crate::call::Failure;
 use crate::pmpi;
 
 /// Bytes that are packed with one call: positions are `int`s.
 const MOST: usize = 1 << 30;
 
+/// The predefined datatype that was asked for last: its address in the low 48 bits, its size above.
+/// Predefined ones never go, so this stays true.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
 /// Bytes of data in `count` elements; `None` if the library does not accept the datatype, or if
 /// that is not a number of bytes.
-pub fn bytes(count: c_int, datatype: Word) -> Option<usize> {
-    let mut size = 0i64;
-    // SAFETY: a writable output; the library checks the datatype.
-    if unsafe { pmpi::type_size(datatype, &mut size) } != 0 {
+#[inline]
+pub fn bytes(abi: &Abi, count: c_int, datatype: Word) -> Option<usize> {
+    let count = usize::try_from(count).ok()?;
+    if let Some(size) = abi.size_in_handle(datatype) {
+        return size.checked_mul(count);
+    }
+    let last = LAST.load(Ordering::Relaxed);
+    if last & ((1 << 48) - 1) == datatype as u64 && last != 0 {
+        return ((last >> 48) as usize).checked_mul(count);
+    }
+    size_of(abi, datatype)?.checked_mul(count)
+}
+
+#[cold]
+fn size_of(abi: &Abi, datatype: Word) -> Option<usize> {
+    if !abi.is_type(datatype) {
         return None;
     }
-    let count = usize::try_from(count).ok()?;
-    usize::try_from(size).ok()?.checked_mul(count)
+    let mut size = 0i64;
+    let (mut a, mut b, mut c, mut combiner) = (0, 0, 0, 0);
+    // SAFETY: writable outputs; the library checks the datatype.
+    let answers = unsafe {
+        [
+            pmpi::type_size(datatype, &mut size),
+            pmpi::type_get_envelope(datatype, &mut a, &mut b, &mut c, &mut combiner),
+        ]
+    };
+    let size = usize::try_from(size).ok().filter(|_| answers == [0; 2])?;
+    let word = datatype as u64;
+    if combiner == abi.named && word < 1 << 48 && size < 1 << 16 {
+        LAST.store(word | (size as u64) << 48, Ordering::Relaxed);
+    }
+    Some(size)
 }
 
 /// A datatype, as far as moving its bytes needs it.
@@ -39,6 +70,9 @@ pub struct Kind {
 impl Kind {
     /// Asks the library; `None` if it does not accept the datatype.
     pub fn of(abi: &Abi, datatype: Word, comm: Word) -> Option<Kind> {
+        if !abi.is_type(datatype) {
+            return None;
+        }
         let (mut size, mut lower, mut extent) = (0i64, 0, 0);
         let (mut a, mut b, mut c, mut combiner) = (0, 0, 0, 0);
         // SAFETY: writable outputs; the library checks the datatype.
@@ -66,6 +100,16 @@ impl Kind {
     /// Bytes of data in `count` elements; `None` if that is not a number of bytes.
     pub fn bytes(&self, count: c_int) -> Option<usize> {
         usize::try_from(count).ok()?.checked_mul(self.size)
+    }
+
+    /// Bytes of one element.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Bytes from one element to the next.
+    pub fn extent(&self) -> isize {
+        self.extent
     }
 
     /// Whether `count` elements are their bytes.
@@ -121,6 +165,25 @@ impl Kind {
         Ok(packed)
     }
 
+    /// A copy of the bytes of `count` elements.
+    ///
+    /// # Errors
+    ///
+    /// The library's error code.
+    ///
+    /// # Safety
+    ///
+    /// The elements are readable.
+    pub unsafe fn copy_out(&self, base: *const c_void, count: usize) -> Result<Vec<u8>, c_int> {
+        let mut packed = Vec::new();
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { outgoing(self, base, count, &mut packed)? };
+        match self.dense {
+            true => Ok(bytes.to_vec()),
+            false => Ok(packed),
+        }
+    }
+
     /// Unpacks `count` elements.
     ///
     /// # Errors
@@ -162,4 +225,78 @@ impl Kind {
         }
         Ok(())
     }
+}
+
+impl Kind {
+    /// Writes the bytes of `count` elements, dense or not.
+    ///
+    /// # Errors
+    ///
+    /// The library's error code.
+    ///
+    /// # Safety
+    ///
+    /// The elements are writable, and `bytes` has theirs.
+    pub unsafe fn unpack_any(
+        &self,
+        bytes: &[u8],
+        base: *mut c_void,
+        count: usize,
+    ) -> Result<(), c_int> {
+        if self.dense {
+            // SAFETY: dense elements are their bytes; the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base.cast(), bytes.len()) };
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.unpack(bytes, base, count) }
+    }
+}
+
+/// What one rank sends, as bytes, packed if need be.
+///
+/// # Safety
+///
+/// The elements are readable, and stay as they are for `'a`.
+pub unsafe fn outgoing<'a>(
+    kind: &Kind,
+    base: *const c_void,
+    count: usize,
+    packed: &'a mut Vec<u8>,
+) -> Result<&'a [u8], c_int> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if kind.is_dense() {
+        // SAFETY: dense elements are their bytes; the caller's promise.
+        return Ok(unsafe { std::slice::from_raw_parts(base.cast(), count * kind.size) });
+    }
+    // SAFETY: the caller's promise.
+    *packed = unsafe { kind.pack(base, count)? };
+    Ok(packed)
+}
+
+/// Has `work` fill the bytes of `count` elements, directly if they are dense.
+///
+/// # Safety
+///
+/// The elements are writable, and used by nobody else.
+pub unsafe fn incoming(
+    kind: &Kind,
+    base: *mut c_void,
+    count: usize,
+    work: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    if count == 0 {
+        return work(&mut []);
+    }
+    if kind.is_dense() {
+        // SAFETY: dense elements are their bytes; the caller's promise.
+        return work(unsafe { std::slice::from_raw_parts_mut(base.cast(), count * kind.size) });
+    }
+    let mut packed = vec![0u8; count * kind.size];
+    work(&mut packed)?;
+    // SAFETY: the caller's promise.
+    unsafe { kind.unpack(&packed, base, count) }?;
+    Ok(())
 }

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The team behind a communicator, made with its first large message and kept as an attribute.
+//! What we know of a communicator, kept as an attribute of it: its size, how large its irregular
+//! messages are, and the team behind it, which is made with its first large message.
 //!
 //! Everything here that decides is decided alike by all ranks of the communicator: they call a
-//! collective with the same number of bytes, so they all come here together.
+//! collective with the same number of bytes, or agree on one, so they all come here together.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use libcopy::{Team, TeamKey};
+use libcopy::offload::Async;
+use libcopy::policy::Policy;
+use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::abi::{Abi, Word, complain};
 use crate::pmpi;
-use crate::stats::Fate;
+use crate::stats::{FUNCTIONS, Fate, Function};
 
 /// The ranks of a communicator that are all on this machine.
 #[derive(Debug)]
@@ -26,6 +31,8 @@ pub struct Group {
     pub size: usize,
     /// Whether ranks outnumber processors.
     pub crowded: bool,
+    /// Whether bytes can go with one copy.
+    pub direct: bool,
 }
 
 impl Group {
@@ -35,22 +42,90 @@ impl Group {
     }
 }
 
-/// Values of the attribute: why there is no team, or the number of one from `FIRST` on.
-const ELSEWHERE: usize = 1;
-const FAILED: usize = 2;
+/// How a communicator's messages of one irregular function have been.
+#[derive(Debug, Default)]
+struct Irregular {
+    calls: AtomicU64,
+    /// Bytes of the largest part, when last agreed on.
+    largest: AtomicU64,
+}
+
+/// A communicator.
+#[derive(Debug)]
+pub struct Comm {
+    /// Our rank.
+    pub rank: usize,
+    /// Ranks.
+    pub size: usize,
+    inter: bool,
+    group: OnceLock<Result<Arc<Group>, Fate>>,
+    irregular: [Irregular; FUNCTIONS],
+}
+
+impl Comm {
+    /// Its team; collective the first time.
+    pub fn group(&self, abi: &Abi, comm: Word) -> Result<&Arc<Group>, Fate> {
+        let group = self.group.get_or_init(|| {
+            if self.inter || self.size < 2 {
+                return Err(Fate::Communicator);
+            }
+            match create(abi, comm, self.rank, self.size) {
+                Ok(Some(group)) => Ok(Arc::new(group)),
+                Ok(None) => Err(Fate::Communicator),
+                Err(why) => {
+                    complain(&why);
+                    Err(Fate::NoTeam)
+                }
+            }
+        });
+        group.as_ref().map_err(|fate| *fate)
+    }
+
+    /// Whether it has several ranks that all call the same.
+    pub fn is_plain(&self) -> bool {
+        !self.inter && self.size > 1
+    }
+
+    /// Counts a call of an irregular function, whose ranks know only their own parts. Returns
+    /// whether they are to agree, and the largest part when they last did. They agree at every
+    /// power of two at first and then now and then, which costs next to nothing on average; all
+    /// count alike.
+    pub fn irregular(&self, function: Function) -> (bool, u64) {
+        let history = &self.irregular[function as usize];
+        let call = history.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        let agree = call.is_power_of_two() || call % 64 == 0;
+        (agree, history.largest.load(Ordering::Relaxed))
+    }
+
+    /// Notes what was agreed on.
+    pub fn agreed(&self, function: Function, largest: u64) {
+        let history = &self.irregular[function as usize];
+        history.largest.store(largest, Ordering::Relaxed);
+    }
+}
+
+/// Values of the attribute: numbers from here on.
 const FIRST: usize = 16;
 
 struct Registry {
-    groups: HashMap<usize, Arc<Group>>,
+    comms: HashMap<usize, Arc<Comm>>,
     next: usize,
 }
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(|| {
     Mutex::new(Registry {
-        groups: HashMap::new(),
+        comms: HashMap::new(),
         next: FIRST,
     })
 });
+
+/// Changes when a communicator goes, whose handle may come back as another's.
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The communicator that this thread used last.
+    static LAST: RefCell<Option<(Word, u64, Weak<Comm>)>> = const { RefCell::new(None) };
+}
 
 fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
@@ -58,8 +133,9 @@ fn registry() -> MutexGuard<'static, Registry> {
 
 /// Lets go of all teams: the program ends.
 pub fn clear() {
-    let groups = std::mem::take(&mut registry().groups);
-    drop(groups);
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    let comms = std::mem::take(&mut registry().comms);
+    drop(comms);
 }
 
 /// A duplicate of a communicator has no team until it needs one.
@@ -82,8 +158,9 @@ unsafe extern "C" fn delete_attribute(
     value: *mut c_void,
     _extra: *mut c_void,
 ) -> c_int {
-    let group = registry().groups.remove(&(value as usize));
-    drop(group);
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    let comm = registry().comms.remove(&(value as usize));
+    drop(comm);
     0
 }
 
@@ -104,8 +181,30 @@ fn keyval() -> Option<c_int> {
     })
 }
 
-/// The group of a communicator; collective the first time.
-pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Group>, Fate> {
+/// What we know of a communicator.
+pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
+    if !abi.is_comm(comm) {
+        return Err(Fate::Arguments);
+    }
+    let generation = GENERATION.load(Ordering::Relaxed);
+    // A thread that ends has no last communicator any more.
+    let last = LAST.try_with(|last| match &*last.borrow() {
+        Some((word, then, known)) if abi.same(*word, comm) && *then == generation => {
+            known.upgrade()
+        }
+        _ => None,
+    });
+    if let Ok(Some(known)) = last {
+        return Ok(known);
+    }
+    let known = look_up(comm)?;
+    let _ = LAST.try_with(|last| {
+        *last.borrow_mut() = Some((comm, generation, Arc::downgrade(&known)));
+    });
+    Ok(known)
+}
+
+fn look_up(comm: Word) -> Result<Arc<Comm>, Fate> {
     let keyval = keyval().ok_or(Fate::NoTeam)?;
     let (mut value, mut found) = (ptr::null_mut(), 0);
     // SAFETY: both outputs are writable. An invalid communicator is an error that we pass on.
@@ -113,37 +212,12 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Group>, Fate> {
     if answer != 0 {
         return Err(Fate::Arguments);
     }
-    let mut known = value as usize;
-    if found == 0 {
-        known = match create(abi, comm) {
-            Ok(Some(group)) => {
-                let mut registry = registry();
-                let number = registry.next;
-                registry.next += 1;
-                registry.groups.insert(number, Arc::new(group));
-                number
-            }
-            Ok(None) => ELSEWHERE,
-            Err(why) => {
-                complain(&why);
-                FAILED
-            }
-        };
-        // SAFETY: the value is a number to MPI.
-        unsafe { pmpi::comm_set_attr(comm, keyval, known as *mut c_void) };
+    if found != 0 {
+        let known = registry().comms.get(&(value as usize)).cloned();
+        return known.ok_or(Fate::NoTeam);
     }
-    match known {
-        ELSEWHERE => Err(Fate::Communicator),
-        FAILED => Err(Fate::NoTeam),
-        number => registry().groups.get(&number).cloned().ok_or(Fate::NoTeam),
-    }
-}
-
-/// Makes the team; `None`: the communicator is none for us. All ranks give the same answer.
-fn create(abi: &Abi, comm: Word) -> Result<Option<Group>, String> {
-    let failed = |what: &str| Err(format!("{what} failed; its collectives are passed on"));
     let (mut inter, mut rank, mut size) = (0, 0, 0);
-    // SAFETY: a communicator that `of` has used already, and writable outputs.
+    // SAFETY: a communicator, and writable outputs.
     let answers = unsafe {
         [
             pmpi::comm_test_inter(comm, &mut inter),
@@ -151,18 +225,45 @@ fn create(abi: &Abi, comm: Word) -> Result<Option<Group>, String> {
             pmpi::comm_size(comm, &mut size),
         ]
     };
-    if answers != [0; 3] {
-        return failed("asking for the size of a communicator");
-    }
-    if inter != 0 || size < 2 {
-        return Ok(None);
-    }
+    let (Ok(rank), Ok(size), [0, 0, 0]) = (usize::try_from(rank), usize::try_from(size), answers)
+    else {
+        return Err(Fate::Arguments);
+    };
+    let known = Arc::new(Comm {
+        rank,
+        size,
+        inter: inter != 0,
+        group: OnceLock::new(),
+        irregular: Default::default(),
+    });
+    let mut registry = registry();
+    let number = registry.next;
+    registry.next += 1;
+    registry.comms.insert(number, known.clone());
+    drop(registry);
+    // SAFETY: the value is a number to MPI.
+    let answer = unsafe { pmpi::comm_set_attr(comm, keyval, number as *mut c_void) };
+    // Without the attribute nobody would tell us when the communicator goes.
+    (answer == 0).then_some(known).ok_or(Fate::NoTeam)
+}
+
+/// Joins a team whose collectives never return early: an MPI library may pass a buffer to a system
+/// call, which no guard can hold.
+fn join(key: &TeamKey, rank: usize, size: usize) -> libcopy::Result<Team> {
+    let mut policy = Policy::load()?;
+    policy.asynchronous = Async::Off;
+    Team::join_with(key, rank, size, policy)
+}
+
+/// Makes the team; `None`: the communicator is none for us. All ranks give the same answer.
+fn create(abi: &Abi, comm: Word, rank: usize, size: usize) -> Result<Option<Group>, String> {
+    let failed = |what: &str| Err(format!("{what} failed; its collectives are passed on"));
     let (mut node, mut here): (Word, c_int) = (0, 0);
     // SAFETY: all ranks of the communicator are here; the outputs are writable, and a word has room
     // for either kind of handle.
     let answers = unsafe {
         [
-            pmpi::comm_split_type(comm, abi.shared, rank, abi.info_null, &mut node),
+            pmpi::comm_split_type(comm, abi.shared, rank as c_int, abi.info_null, &mut node),
             pmpi::comm_size(node, &mut here),
             pmpi::comm_free(&mut node),
         ]
@@ -170,7 +271,7 @@ fn create(abi: &Abi, comm: Word) -> Result<Option<Group>, String> {
     if answers != [0; 3] {
         return failed("MPI_Comm_split_type");
     }
-    if here != size {
+    if usize::try_from(here) != Ok(size) {
         return Ok(None);
     }
     let key = TeamKey::random().map_err(|error| error.to_string());
@@ -179,11 +280,10 @@ fn create(abi: &Abi, comm: Word) -> Result<Option<Group>, String> {
     if unsafe { pmpi::bcast(bytes.as_mut_ptr().cast(), 16, abi.byte, 0, comm) } != 0 {
         return failed("broadcasting a key");
     }
-    let (rank, size) = (rank as usize, size as usize);
     // Rank 0 has none to give if it got no random numbers.
     let team = match bytes == [0; 16] {
         true => Err("no random numbers for a key".to_owned()),
-        false => Team::join(&TeamKey::from_bytes(bytes), rank, size).map_err(|e| e.to_string()),
+        false => join(&TeamKey::from_bytes(bytes), rank, size).map_err(|e| e.to_string()),
     };
     let fine = [u8::from(team.is_ok())];
     let mut all = vec![0u8; size];
@@ -201,6 +301,10 @@ fn create(abi: &Abi, comm: Word) -> Result<Option<Group>, String> {
     }
     Ok(Some(Group {
         crowded: team.is_crowded(),
+        direct: team
+            .transports()
+            .iter()
+            .any(|report| report.usable && report.kind != TransportKind::Shm),
         team: Mutex::new(team),
         rank,
         size,

@@ -35,6 +35,40 @@ macro_rules! functions {
     };
 }
 
+/// Handles of Open MPI's Fortran as C's. No handle that is not one becomes one.
+macro_rules! conversions {
+    ($($(#[$doc:meta])* $rust:ident = $name:literal;)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        ///
+        /// As the MPI standard says.
+        pub unsafe fn $rust(handle: c_int) -> Word {
+            static FUNCTION: Function = Function::new($name);
+            match FUNCTION.address() {
+                0 => 0,
+                address => {
+                    // SAFETY: the MPI library's function of this name has this type.
+                    unsafe {
+                        let call: unsafe extern "C" fn(c_int) -> Word =
+                            std::mem::transmute(address);
+                        call(handle)
+                    }
+                }
+            }
+        }
+    )* };
+}
+
+conversions! {
+    /// `MPI_Comm_f2c`
+    comm_f2c = c"PMPI_Comm_f2c";
+    /// `MPI_Type_f2c`
+    type_f2c = c"PMPI_Type_f2c";
+    /// `MPI_Op_f2c`
+    op_f2c = c"PMPI_Op_f2c";
+}
+
 /// What a function that is not there answers: `MPI_ERR_OTHER` of Open MPI.
 const MISSING: c_int = 16;
 
@@ -65,6 +99,66 @@ functions! {
     allgather = c"PMPI_Allgather"(
         send: *const c_void, send_count: c_int, send_type: Word,
         recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word
+    );
+    /// `MPI_Gatherv`
+    gatherv = c"PMPI_Gatherv"(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, counts: *const c_int, places: *const c_int, recv_type: Word,
+        root: c_int, comm: Word
+    );
+    /// `MPI_Scatterv`
+    scatterv = c"PMPI_Scatterv"(
+        send: *const c_void, counts: *const c_int, places: *const c_int, send_type: Word,
+        recv: *mut c_void, recv_count: c_int, recv_type: Word, root: c_int, comm: Word
+    );
+    /// `MPI_Allgatherv`
+    allgatherv = c"PMPI_Allgatherv"(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, counts: *const c_int, places: *const c_int, recv_type: Word,
+        comm: Word
+    );
+    /// `MPI_Alltoall`
+    alltoall = c"PMPI_Alltoall"(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word
+    );
+    /// `MPI_Alltoallv`
+    alltoallv = c"PMPI_Alltoallv"(
+        send: *const c_void, send_counts: *const c_int, send_places: *const c_int,
+        send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int,
+        recv_type: Word, comm: Word
+    );
+    /// `MPI_Alltoallw`; arrays of datatypes are arrays of handles, whatever these are.
+    alltoallw = c"PMPI_Alltoallw"(
+        send: *const c_void, send_counts: *const c_int, send_places: *const c_int,
+        send_types: *const c_void,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int,
+        recv_types: *const c_void, comm: Word
+    );
+    /// `MPI_Reduce`
+    reduce = c"PMPI_Reduce"(
+        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word,
+        root: c_int, comm: Word
+    );
+    /// `MPI_Allreduce`
+    allreduce = c"PMPI_Allreduce"(
+        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word,
+        comm: Word
+    );
+    /// `MPI_Reduce_scatter`
+    reduce_scatter = c"PMPI_Reduce_scatter"(
+        send: *const c_void, recv: *mut c_void, counts: *const c_int, datatype: Word, op: Word,
+        comm: Word
+    );
+    /// `MPI_Reduce_scatter_block`
+    reduce_scatter_block = c"PMPI_Reduce_scatter_block"(
+        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word,
+        comm: Word
+    );
+    /// `MPI_Reduce_local`
+    reduce_local = c"PMPI_Reduce_local"(
+        from: *const c_void, to: *mut c_void, count: c_int, datatype: Word, op: Word
     );
     /// `MPI_Comm_rank`
     comm_rank = c"PMPI_Comm_rank"(comm: Word, rank: *mut c_int);

@@ -2,12 +2,23 @@
 
 //! A program that knows nothing of libcopy, run by Open MPI and by MPICH, with and without it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential.c");
+
+const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failures.c");
+const FORTRAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fortran.f90");
+
+/// The compiler for C, without the library's name.
+const C: (&str, &[&str]) = ("mpicc", &["-Wall", "-Werror"]);
+
+/// Both libraries, and what starts their programs.
+const BOTH: [(&str, &str); 2] = [("openmpi", "mpirun.openmpi"), ("mpich", "mpirun.mpich")];
 
 /// The library under test. Cargo does not build it for a test; it is built together with the
 /// crate whose features it would otherwise change.
@@ -37,11 +48,16 @@ struct Mpi {
 }
 
 /// Compiles the program; without the MPI library there is nothing to test against.
-fn mpi(name: &'static str, launcher: &'static str) -> Option<Mpi> {
-    let compiler = format!("mpicc.{name}");
-    let found = Command::new(&compiler).arg("-v").output().is_ok();
-    if !found {
-        let missing = format!("{compiler} is not installed");
+fn mpi(
+    name: &'static str,
+    launcher: &'static str,
+    source: &str,
+    (compiler, flags): (&str, &[&str]),
+) -> Option<Mpi> {
+    let compiler = format!("{compiler}.{name}");
+    let answer = Command::new(&compiler).arg("-v").output();
+    if !answer.is_ok_and(|answer| answer.status.success()) {
+        let missing = format!("{compiler}, or the compiler behind it, is not installed");
         assert!(
             std::env::var_os("LIBCOPY_TEST_MPI").is_none(),
             "{missing}, but LIBCOPY_TEST_MPI asks for it"
@@ -52,12 +68,13 @@ fn mpi(name: &'static str, launcher: &'static str) -> Option<Mpi> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     static PROGRAMS: AtomicU32 = AtomicU32::new(0);
     let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
-    let file = format!("differential.{name}.{}.{number}", std::process::id());
+    let file = format!("program.{name}.{}.{number}", std::process::id());
     let program = directory.join(file);
     let output = Command::new(&compiler)
-        .args(["-O2", "-Wall", "-Werror", "-o"])
+        .args(flags)
+        .args(["-O2", "-o"])
         .arg(&program)
-        .arg(SOURCE)
+        .arg(source)
         .output()
         .expect("the compiler starts");
     assert!(
@@ -79,9 +96,15 @@ impl Drop for Mpi {
 }
 
 impl Mpi {
-    fn run(&self, ranks: usize, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    /// What came of it, within two minutes.
+    fn output(
+        &self,
+        ranks: usize,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> (Command, Output) {
         let mut command = Command::new("timeout");
-        command.args(["120", self.launcher]);
+        command.args(["--kill-after", "5", "120", self.launcher]);
         if self.name == "openmpi" {
             command.args(["--oversubscribe", "--allow-run-as-root"]);
             command.args(["--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
@@ -94,6 +117,11 @@ impl Mpi {
         }
         command.arg(&self.program).args(arguments);
         let output = command.output().expect("the launcher starts");
+        (command, output)
+    }
+
+    fn run(&self, ranks: usize, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+        let (command, output) = self.output(ranks, arguments, environment);
         assert!(
             output.status.success(),
             "{command:?}\n{}: {}{}",
@@ -105,20 +133,47 @@ impl Mpi {
     }
 }
 
+/// One program at a time: each has more ranks than there may be processors, and some poll.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Calls that the report of rank 0 says were taken.
-fn taken(report: &str) -> u64 {
+/// What rank 0's report says was taken: the function, and how often.
+fn taken(report: &str) -> Vec<(&str, u64)> {
     let lines = report.lines().filter(|line| line.contains(" MPI_"));
     lines
-        .filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok())
-        .sum()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            Some((words.next()?, words.next()?.parse().ok()?))
+        })
+        .collect()
 }
 
+/// What must be taken sooner or later: a pass by passing on does not count.
+const FUNCTIONS: [&str; 14] = [
+    "MPI_Bcast",
+    "MPI_Gather",
+    "MPI_Gatherv",
+    "MPI_Scatter",
+    "MPI_Scatterv",
+    "MPI_Allgather",
+    "MPI_Allgatherv",
+    "MPI_Alltoall",
+    "MPI_Alltoallv",
+    "MPI_Alltoallw",
+    "MPI_Reduce",
+    "MPI_Allreduce",
+    "MPI_Reduce_scatter",
+    "MPI_Reduce_scatter_block",
+];
+
 fn differential(name: &'static str, launcher: &'static str) {
-    let Some(mpi) = mpi(name, launcher) else {
+    let Some(mpi) = mpi(name, launcher, SOURCE, C) else {
         return;
     };
     let library = library();
@@ -126,21 +181,34 @@ fn differential(name: &'static str, launcher: &'static str) {
         ("LD_PRELOAD", library.to_str().expect("a plain path")),
         ("LIBCOPY_STATS", "1"),
     ];
-    for (ranks, seed) in [(2, "1"), (4, "2"), (3, "3")] {
-        let arguments = ["60", seed, "400000"];
+    let mut all = BTreeMap::new();
+    let _turn = turn();
+    let runs: [(usize, usize, &[&str]); 5] = [
+        (2, 80, &["1", "400000"]),
+        (4, 40, &["2", "400000"]),
+        (3, 40, &["3", "400000"]),
+        (8, 15, &["4", "200000"]),
+        // Taken from 1 MiB on only.
+        (3, 5, &["5", "4000000", "reduce"]),
+    ];
+    for (ranks, rounds, rest) in runs {
+        let count = rounds.to_string();
+        let arguments = [&[count.as_str()], rest].concat();
         let plain = mpi.run(ranks, &arguments, &[]);
         let ours = mpi.run(ranks, &arguments, &preload);
         let (plain, report) = (text(&plain.stdout), text(&ours.stderr));
         let ours = text(&ours.stdout);
-        assert_eq!(plain.lines().count(), 60, "{plain}");
+        assert_eq!(plain.lines().count(), rounds, "{plain}");
         for (expected, got) in plain.lines().zip(ours.lines()) {
-            assert_eq!(expected, got, "{name}, {ranks} ranks, seed {seed}");
+            assert_eq!(expected, got, "{name}, {ranks} ranks, {rest:?}");
         }
         assert_eq!(plain.lines().count(), ours.lines().count(), "{ours}");
-        assert!(
-            taken(&report) > 10 * ranks as u64,
-            "{name}: a pass by passing on does not count\n{report}"
-        );
+        for (function, count) in taken(&report) {
+            *all.entry(function.to_owned()).or_insert(0) += count;
+        }
+    }
+    for function in FUNCTIONS {
+        assert!(all.get(function) > Some(&0), "{name}: {function}: {all:?}");
     }
 }
 
@@ -156,8 +224,9 @@ fn mpich_programs_print_the_same() {
 
 #[test]
 fn disabled_it_passes_everything_on() {
-    for (name, launcher) in [("openmpi", "mpirun.openmpi"), ("mpich", "mpirun.mpich")] {
-        let Some(mpi) = mpi(name, launcher) else {
+    let _turn = turn();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, SOURCE, C) else {
             continue;
         };
         let library = library();
@@ -168,7 +237,100 @@ fn disabled_it_passes_everything_on() {
         ];
         let output = mpi.run(2, &["10", "1", "200000"], &environment);
         let report = text(&output.stderr);
-        assert_eq!(taken(&report), 0, "{report}");
+        assert!(taken(&report).iter().all(|(_, n)| *n == 0), "{report}");
         assert!(report.contains(" disabled"), "{report}");
+    }
+}
+
+#[test]
+fn fortran_programs_print_the_same() {
+    let _turn = turn();
+    let library = library();
+    let preload = [
+        ("LD_PRELOAD", library.to_str().expect("a plain path")),
+        ("LIBCOPY_STATS", "1"),
+    ];
+    for (name, launcher) in BOTH {
+        // mpif.h, the module mpi, the module mpi_f08.
+        for binding in ["-DBINDING=1", "-DBINDING=2", "-DBINDING=3"] {
+            let flags = ["-cpp", "-w", "-fallow-argument-mismatch", binding];
+            let Some(mpi) = mpi(name, launcher, FORTRAN, ("mpifort", &flags[..])) else {
+                continue;
+            };
+            let plain = text(&mpi.run(2, &[], &[]).stdout);
+            let ours = mpi.run(2, &[], &preload);
+            assert_eq!(plain.lines().count(), 16, "{plain}");
+            assert_eq!(plain, text(&ours.stdout), "{name} {binding}");
+            // MPICH's mpi_f08 hands descriptors of arrays to functions within the library.
+            if (name, binding) == ("mpich", "-DBINDING=3") {
+                continue;
+            }
+            let report = text(&ours.stderr);
+            let taken = taken(&report);
+            for function in FUNCTIONS {
+                // Neither has a caller, or pays with two ranks, here.
+                if function == "MPI_Alltoallw" || (name, function) == ("openmpi", "MPI_Reduce") {
+                    continue;
+                }
+                let found = taken.iter().find(|(called, _)| *called == function);
+                assert!(
+                    found.is_some_and(|(_, count)| *count > 0),
+                    "{name} {binding} {function}: {report}"
+                );
+            }
+        }
+    }
+}
+
+/// Names of segments that a team may have left.
+fn segments() -> Vec<std::ffi::OsString> {
+    let entries = std::fs::read_dir("/dev/shm").expect("a tmpfs");
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names
+        .filter(|name| name.to_string_lossy().starts_with("libcopy-"))
+        .collect()
+}
+
+#[test]
+fn ranks_that_die_or_disagree_end_the_program() {
+    let _turn = turn();
+    let library = library();
+    let preload = [("LD_PRELOAD", library.to_str().expect("a plain path"))];
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, FAILURES, C) else {
+            continue;
+        };
+        let cases = [
+            "kill", "counts 0", "counts 1", "counts 2", "counts 3", "counts 4",
+        ];
+        for case in cases {
+            let before = segments();
+            let started = Instant::now();
+            let arguments: Vec<&str> = case.split(' ').collect();
+            let (_, output) = mpi.output(3, &arguments, &preload);
+            assert!(!output.status.success(), "{name}: {case}");
+            let said = text(&output.stdout) + &text(&output.stderr);
+            assert!(
+                started.elapsed() < Duration::from_secs(60),
+                "{name}: {case} hung: {said}"
+            );
+            if case != "kill" {
+                assert!(
+                    said.contains("an error, not a hang"),
+                    "{name} {case}: {said}"
+                );
+            }
+            // Tests that run beside this one have segments, too, but only for a moment.
+            let deadline = Instant::now() + Duration::from_secs(30);
+            let left = |name: &std::ffi::OsString| !before.contains(name);
+            let mine: Vec<_> = segments().into_iter().filter(left).collect();
+            while segments().iter().any(|name| mine.contains(name)) {
+                assert!(
+                    Instant::now() < deadline,
+                    "{name} {case}: left over: {mine:?}"
+                );
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
     }
 }

@@ -438,6 +438,7 @@ impl Team {
     /// Hands everybody's `send` out in equal parts, ordered by rank: part `i` of rank `j` becomes
     /// part `j` of rank `i`'s `recv`, which is as long.
     pub fn alltoall(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
+        self.ready([send, recv])?;
         self.collective(Op::Alltoall, 0, |team| {
             let outgoing = Division::equal(send.len(), team.size(), "buffer of an alltoall")?;
             let incoming = Division::equal(recv.len(), team.size(), "buffer of an alltoall")?;
@@ -452,6 +453,7 @@ impl Team {
         (send, outgoing): (&[u8], Parts<'_>),
         (recv, incoming): (&mut [u8], Parts<'_>),
     ) -> Result<()> {
+        self.ready([send, recv])?;
         self.collective(Op::Alltoall, 0, |team| {
             let outgoing = Division::parts(outgoing, send.len(), team.size(), false)?;
             let incoming = Division::parts(incoming, recv.len(), team.size(), true)?;
@@ -471,6 +473,10 @@ impl Team {
         element: usize,
         mut combine: impl FnMut(&[u8], &mut [u8]),
     ) -> Result<()> {
+        self.ready([
+            send.unwrap_or_default(),
+            recv.as_deref().unwrap_or_default(),
+        ])?;
         self.collective(Op::Reduce, root, |team| {
             let (rank, size) = (team.rank(), team.size());
             at_root(team, root, recv.is_some(), "receive buffer")?;
@@ -490,7 +496,9 @@ impl Team {
                     let combine = &mut combine;
                     reduce::scatter(team, Op::Reduce, from, to, division, element, combine)?;
                 }
-                return gather::leaf(team, &slice, root);
+                gather::leaf(team, &slice, root)?;
+                // The slice goes now.
+                return offload::settle_bytes(&slice);
             };
             let from = same_length(send, recv)?;
             reduce::whole_elements(recv.len(), element)?;
@@ -518,6 +526,7 @@ impl Team {
         element: usize,
         mut combine: impl FnMut(&[u8], &mut [u8]),
     ) -> Result<()> {
+        self.ready([send.unwrap_or_default(), recv])?;
         self.collective(Op::Allreduce, 0, |team| {
             let from = same_length(send, recv)?;
             reduce::whole_elements(recv.len(), element)?;
@@ -546,6 +555,7 @@ impl Team {
         element: usize,
         mut combine: impl FnMut(&[u8], &mut [u8]),
     ) -> Result<()> {
+        self.ready([send, recv])?;
         self.collective(Op::ReduceScatter, 0, |team| {
             reduce::whole_elements(send.len(), element)?;
             for &count in counts {

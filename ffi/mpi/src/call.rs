@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Whether a call is taken, and what becomes of one that is.
+
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+
+use libcopy::collective::Op;
+use libcopy::policy::Policy;
+
+use crate::abi::{self, Abi, Word, complain};
+use crate::buffer::{self, Kind};
+use crate::group::{self, Comm, Group};
+use crate::pmpi;
+use crate::stats::{self, Fate, Function};
+
+/// The library that we stand in front of; none if we are to do nothing.
+#[inline]
+pub fn active() -> Option<&'static Abi> {
+    static ACTIVE: OnceLock<Option<&'static Abi>> = OnceLock::new();
+    *ACTIVE.get_or_init(|| {
+        if abi::is_set(c"LIBCOPY_DISABLE") {
+            return None;
+        }
+        abi::get()
+            .map_err(|why| complain(&format!("{why}; everything is passed on")))
+            .ok()
+    })
+}
+
+/// A call that is ours: the library, the group, and the bytes of this rank.
+pub struct Call {
+    pub abi: &'static Abi,
+    comm: Word,
+    pub group: Arc<Group>,
+    function: Function,
+    pub bytes: usize,
+}
+
+/// Why a call that was taken failed.
+pub enum Failure {
+    /// The team is broken, usually because a rank died.
+    Team(libcopy::Error),
+    /// An error code of the MPI library's, which could not pack, unpack or combine.
+    Code(c_int),
+}
+
+impl From<libcopy::Error> for Failure {
+    fn from(error: libcopy::Error) -> Self {
+        Failure::Team(error)
+    }
+}
+
+impl From<c_int> for Failure {
+    fn from(code: c_int) -> Self {
+        Failure::Code(code)
+    }
+}
+
+/// Decides whether a call is taken: `count` elements of `datatype` are what each rank sends or
+/// receives, and `kinds` looks at the datatypes more closely, which small messages need not wait
+/// for.
+#[inline]
+pub fn take(
+    function: Function,
+    comm: Word,
+    (count, datatype): (c_int, Word),
+    kinds: impl FnOnce(&'static Abi) -> Option<()>,
+) -> Option<Call> {
+    let Some(abi) = active() else {
+        stats::count(function, Fate::Disabled, 0);
+        return None;
+    };
+    let Some(bytes) = buffer::bytes(abi, count, datatype) else {
+        stats::count(function, Fate::Arguments, 0);
+        return None;
+    };
+    // Below this, no communicator is worth the team that would tell whether it is crowded.
+    if !beats_mpi(abi, function, bytes as u64, None) {
+        stats::count(function, Fate::Small, 0);
+        return None;
+    }
+    decide(function, || {
+        kinds(abi).ok_or(Fate::Arguments)?;
+        let known = group::of(abi, comm)?;
+        admit(function, abi, comm, &known, bytes as u64).map(|group| Call {
+            abi,
+            comm,
+            group,
+            function,
+            bytes,
+        })
+    })
+}
+
+/// Who knows how large an irregular message is.
+#[derive(Clone, Copy)]
+pub enum Knows {
+    /// The root knows all parts.
+    Root(c_int),
+    /// Every rank knows its own.
+    Each,
+    /// Every rank knows all: this is the largest part.
+    All(u64),
+}
+
+/// Decides whether an irregular call is taken. Where its ranks do not all know how large it is, they
+/// agree on it now and then, and in between take it for what it was. `sides` looks at the arguments
+/// and returns the bytes of the largest part, as far as this rank knows.
+pub fn take_irregular(
+    function: Function,
+    comm: Word,
+    knows: Knows,
+    sides: impl FnOnce(&'static Abi, &Comm) -> Option<u64>,
+) -> Option<Call> {
+    decide(function, || {
+        let abi = active().ok_or(Fate::Disabled)?;
+        let known = group::of(abi, comm)?;
+        if !known.is_plain() {
+            return Err(Fate::Communicator);
+        }
+        if let Knows::Root(root) = knows {
+            if usize::try_from(root).map_or(true, |root| root >= known.size) {
+                return Err(Fate::Arguments);
+            }
+        }
+        let (agree, mut largest) = match knows {
+            Knows::All(largest) => (false, largest),
+            _ => known.irregular(function),
+        };
+        if !agree && !beats_mpi(abi, function, largest, None) {
+            return Err(Fate::Small);
+        }
+        let mine = sides(abi, &known).ok_or(Fate::Arguments)?;
+        if agree {
+            largest = agreed(abi, comm, &known, knows, mine).ok_or(Fate::NoTeam)?;
+            known.agreed(function, largest);
+        }
+        let group = admit(function, abi, comm, &known, largest)?;
+        Ok(Call {
+            abi,
+            comm,
+            group,
+            function,
+            bytes: 0,
+        })
+    })
+}
+
+/// The largest of the parts that each rank knows.
+fn agreed(abi: &Abi, comm: Word, known: &Comm, knows: Knows, mine: u64) -> Option<u64> {
+    match knows {
+        Knows::Root(root) => {
+            let mut bytes = mine;
+            let buffer = (&raw mut bytes).cast();
+            // SAFETY: all ranks are here; eight bytes.
+            let answer = unsafe { pmpi::bcast(buffer, 8, abi.byte, root, comm) };
+            (answer == 0).then_some(bytes)
+        }
+        Knows::Each | Knows::All(_) => {
+            let mut all = vec![0u64; known.size];
+            let (own, to) = ((&raw const mine).cast::<c_void>(), all.as_mut_ptr().cast());
+            // SAFETY: all ranks are here; eight bytes from each.
+            let answer = unsafe { pmpi::allgather(own, 8, abi.byte, to, 8, abi.byte, comm) };
+            (answer == 0).then(|| all.into_iter().max().unwrap_or(0))
+        }
+    }
+}
+
+/// Whether messages of this size are faster with us. Ranks that outnumber processors are another
+/// matter, but only the team knows; so the first question is whether either case could be ours.
+fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowded: Option<bool>) -> bool {
+    let beats = |crowded| Policy::beats_mpi(abi.rival(), function.op(), bytes, crowded);
+    match crowded {
+        Some(crowded) => beats(crowded),
+        None => beats(false) || beats(true),
+    }
+}
+
+/// The group, if messages of this size are to go through it.
+fn admit(
+    function: Function,
+    abi: &Abi,
+    comm: Word,
+    known: &Comm,
+    bytes: u64,
+) -> Result<Arc<Group>, Fate> {
+    if !beats_mpi(abi, function, bytes, None) {
+        return Err(Fate::Small);
+    }
+    let group = known.group(abi, comm)?;
+    // Reductions pay only where nobody copies twice.
+    if !group.direct && Op::REDUCTIONS.contains(&function.op()) {
+        return Err(Fate::NoTeam);
+    }
+    if !beats_mpi(abi, function, bytes, Some(group.crowded)) {
+        return Err(Fate::Small);
+    }
+    Ok(group.clone())
+}
+
+/// Counts what was decided not to be taken.
+fn decide(function: Function, decision: impl FnOnce() -> Result<Call, Fate>) -> Option<Call> {
+    match catch_unwind(AssertUnwindSafe(decision)) {
+        Ok(Ok(call)) => Some(call),
+        Ok(Err(fate)) => {
+            stats::count(function, fate, 0);
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+impl Call {
+    /// Does it; errors go to the communicator's error handler.
+    pub fn run(self, work: impl FnOnce(&Call) -> Result<(), Failure>) -> c_int {
+        let code = match catch_unwind(AssertUnwindSafe(|| work(&self))) {
+            Ok(Ok(())) => {
+                stats::count(self.function, Fate::Taken, self.bytes as u64);
+                return 0;
+            }
+            Ok(Err(Failure::Team(error))) => {
+                complain(&format!("{}: {error}", self.function.name()));
+                self.abi.error
+            }
+            Ok(Err(Failure::Code(code))) => code,
+            Err(_) => self.abi.error,
+        };
+        // SAFETY: the communicator was in use a moment ago.
+        unsafe { pmpi::comm_call_errhandler(self.comm, code) };
+        code
+    }
+
+    /// Says how many bytes this rank has to do with, where that was not known when it was taken.
+    pub fn with_bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// Refuses a second pair of count and datatype that is not as many bytes as the first: buffers
+    /// are as long as the call says, and we must not reach beyond them.
+    pub fn agree(&self, kind: &Kind, count: c_int) -> Result<(), Failure> {
+        if kind.bytes(count) == Some(self.bytes) {
+            return Ok(());
+        }
+        complain(&format!(
+            "{}: {count} elements of one datatype are not the {} bytes of the other side",
+            self.function.name(),
+            self.bytes
+        ));
+        Err(Failure::Code(self.abi.error))
+    }
+
+    /// Whether we are this root.
+    pub fn is_root(&self, root: c_int) -> bool {
+        usize::try_from(root) == Ok(self.group.rank)
+    }
+}
+
+/// Whether a buffer is `MPI_IN_PLACE`.
+pub fn is_in_place(buffer: *const c_void) -> bool {
+    active().is_some_and(|abi| buffer as usize == abi.in_place)
+}
+
+/// Our rank in a communicator; `None` if it is no communicator.
+pub fn rank_of(abi: &Abi, comm: Word) -> Option<usize> {
+    group::of(abi, comm).ok().map(|known| known.rank)
+}
+
+/// The rank with this number, if there is one; if not, MPI says so.
+pub fn plausible(abi: &Abi, comm: Word, root: c_int) -> Option<usize> {
+    let size = group::of(abi, comm).ok()?.size;
+    usize::try_from(root).ok().filter(|root| *root < size)
+}

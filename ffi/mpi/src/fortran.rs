@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Fortran callers (`mpif.h`, `use mpi`, `use mpi_f08`).
+//!
+//! MPICH's Fortran functions call `MPI_Bcast` and so on, which are ours. Open MPI's call
+//! `PMPI_Bcast`, past us, so there we are the Fortran functions: `mpi_bcast_`, and `ompi_bcast_f`,
+//! which `use mpi_f08` comes to. They turn Fortran's handles and special addresses into C's.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::panic::catch_unwind;
+use std::sync::OnceLock;
+
+use crate::abi::{self, Function};
+use crate::call::active;
+use crate::{irregular, pmpi, reductions, regular};
+
+/// Whether Fortran's calls need us to reach C's.
+fn past_us() -> bool {
+    catch_unwind(|| active().is_some_and(|abi| abi.is_open_mpi())).unwrap_or(false)
+}
+
+/// Fortran's special addresses: the names that compilers may give to a common block.
+struct Special {
+    names: [&'static CStr; 4],
+    found: OnceLock<Vec<usize>>,
+}
+
+impl Special {
+    fn is(&self, address: *const c_void) -> bool {
+        let found = self.found.get_or_init(|| {
+            let all = self.names.into_iter().map(abi::object);
+            all.filter(|address| *address != 0).collect()
+        });
+        found.contains(&(address as usize))
+    }
+}
+
+static IN_PLACE: Special = Special {
+    names: [
+        c"mpi_fortran_in_place_",
+        c"mpi_fortran_in_place",
+        c"mpi_fortran_in_place__",
+        c"MPI_FORTRAN_IN_PLACE",
+    ],
+    found: OnceLock::new(),
+};
+
+static BOTTOM: Special = Special {
+    names: [
+        c"mpi_fortran_bottom_",
+        c"mpi_fortran_bottom",
+        c"mpi_fortran_bottom__",
+        c"MPI_FORTRAN_BOTTOM",
+    ],
+    found: OnceLock::new(),
+};
+
+/// A buffer as C calls it.
+fn buffer(address: *mut c_void) -> *mut c_void {
+    if IN_PLACE.is(address) {
+        return active().map_or(address, |abi| abi.in_place as *mut c_void);
+    }
+    match BOTTOM.is(address) {
+        true => std::ptr::null_mut(),
+        false => address,
+    }
+}
+
+/// What an argument is in Fortran.
+macro_rules! type_in_fortran {
+    (buffer) => { *mut c_void };
+    ($other:ident) => { *const c_int };
+}
+
+/// The same argument for C.
+macro_rules! value_in_c {
+    (buffer, $argument:ident) => {
+        buffer($argument)
+    };
+    (integer, $argument:ident) => {
+        *$argument
+    };
+    (integers, $argument:ident) => {
+        $argument
+    };
+    (datatype, $argument:ident) => {
+        pmpi::type_f2c(*$argument)
+    };
+    (operation, $argument:ident) => {
+        pmpi::op_f2c(*$argument)
+    };
+    (comm, $argument:ident) => {
+        pmpi::comm_f2c(*$argument)
+    };
+}
+
+/// Declares Fortran functions under both names; where we are not needed, the next ones of these
+/// names are called.
+macro_rules! functions {
+    ($($name:ident, $inner:ident => $c:path, ($($argument:ident: $kind:ident),*);)*) => { $(
+        functions! { @one $name => $c, ($($argument: $kind),*) }
+        functions! { @one $inner => $c, ($($argument: $kind),*) }
+    )* };
+    (@one $name:ident => $c:path, ($($argument:ident: $kind:ident),*)) => {
+        /// The Fortran function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As the MPI standard says.
+        #[allow(clippy::too_many_arguments)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            $($argument: type_in_fortran!($kind),)*
+            error: *mut c_int,
+        ) {
+            const NAME: &CStr =
+                match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name has no zeros"),
+                };
+            static NEXT: Function = Function::new(NAME);
+            if !past_us() {
+                match NEXT.address() {
+                    0 => return,
+                    address => {
+                        // SAFETY: the MPI library's function of this name has this type.
+                        return unsafe {
+                            let call: unsafe extern "C" fn(
+                                $(type_in_fortran!($kind),)* *mut c_int
+                            ) = std::mem::transmute(address);
+                            call($($argument,)* error)
+                        };
+                    }
+                }
+            }
+            // SAFETY: the caller's promise: Fortran gives the addresses of its arguments.
+            unsafe {
+                let code = $c($(value_in_c!($kind, $argument)),*);
+                if !error.is_null() {
+                    *error = code;
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    mpi_bcast_, ompi_bcast_f => regular::MPI_Bcast,
+        (data: buffer, count: integer, kind: datatype, root: integer, comm: comm);
+    mpi_gather_, ompi_gather_f => regular::MPI_Gather,
+        (send: buffer, send_count: integer, send_type: datatype,
+         recv: buffer, recv_count: integer, recv_type: datatype, root: integer, comm: comm);
+    mpi_gatherv_, ompi_gatherv_f => irregular::MPI_Gatherv,
+        (send: buffer, send_count: integer, send_type: datatype,
+         recv: buffer, counts: integers, places: integers, recv_type: datatype,
+         root: integer, comm: comm);
+    mpi_scatter_, ompi_scatter_f => regular::MPI_Scatter,
+        (send: buffer, send_count: integer, send_type: datatype,
+         recv: buffer, recv_count: integer, recv_type: datatype, root: integer, comm: comm);
+    mpi_scatterv_, ompi_scatterv_f => irregular::MPI_Scatterv,
+        (send: buffer, counts: integers, places: integers, send_type: datatype,
+         recv: buffer, recv_count: integer, recv_type: datatype, root: integer, comm: comm);
+    mpi_allgather_, ompi_allgather_f => regular::MPI_Allgather,
+        (send: buffer, send_count: integer, send_type: datatype,
+         recv: buffer, recv_count: integer, recv_type: datatype, comm: comm);
+    mpi_allgatherv_, ompi_allgatherv_f => irregular::MPI_Allgatherv,
+        (send: buffer, send_count: integer, send_type: datatype,
+         recv: buffer, counts: integers, places: integers, recv_type: datatype, comm: comm);
+    mpi_alltoall_, ompi_alltoall_f => regular::MPI_Alltoall,
+        (send: buffer, send_count: integer, send_type: datatype,
+         recv: buffer, recv_count: integer, recv_type: datatype, comm: comm);
+    mpi_alltoallv_, ompi_alltoallv_f => irregular::MPI_Alltoallv,
+        (send: buffer, send_counts: integers, send_places: integers, send_type: datatype,
+         recv: buffer, recv_counts: integers, recv_places: integers, recv_type: datatype,
+         comm: comm);
+    mpi_reduce_, ompi_reduce_f => reductions::MPI_Reduce,
+        (send: buffer, recv: buffer, count: integer, kind: datatype, op: operation,
+         root: integer, comm: comm);
+    mpi_allreduce_, ompi_allreduce_f => reductions::MPI_Allreduce,
+        (send: buffer, recv: buffer, count: integer, kind: datatype, op: operation, comm: comm);
+    mpi_reduce_scatter_, ompi_reduce_scatter_f => reductions::MPI_Reduce_scatter,
+        (send: buffer, recv: buffer, counts: integers, kind: datatype, op: operation,
+         comm: comm);
+    mpi_reduce_scatter_block_, ompi_reduce_scatter_block_f =>
+        reductions::MPI_Reduce_scatter_block,
+        (send: buffer, recv: buffer, count: integer, kind: datatype, op: operation, comm: comm);
+    mpi_finalize_, ompi_finalize_f => crate::MPI_Finalize, ();
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Collectives whose parts differ in length.
+
+use std::ffi::{c_int, c_void};
+
+use libcopy::Parts;
+
+use crate::abi::Word;
+use crate::buffer::{self, Kind, incoming, outgoing};
+use crate::call::{Call, Failure, Knows, active, is_in_place, take_irregular};
+use crate::group;
+use crate::pmpi;
+use crate::sides::Side;
+use crate::stats::Function;
+
+/// `MPI_Gatherv`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Gatherv(
+    send: *const c_void,
+    send_count: c_int,
+    send_type: Word,
+    recv: *mut c_void,
+    counts: *const c_int,
+    places: *const c_int,
+    recv_type: Word,
+    root: c_int,
+    comm: Word,
+) -> c_int {
+    let (mut own, mut all) = (None, None);
+    let knows = Knows::Root(root);
+    let call = take_irregular(Function::Gatherv, comm, knows, |abi, known| {
+        let is_root = usize::try_from(root) == Ok(known.rank);
+        if !(is_root && is_in_place(send)) {
+            let kind = Kind::of(abi, send_type, comm)?;
+            kind.bytes(send_count)?;
+            own = Some(kind);
+        }
+        if !is_root {
+            return Some(0);
+        }
+        // SAFETY: the caller's promise: at the root, there is one of each per rank.
+        let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
+        Some(all.insert(side).largest())
+    });
+    let Some(call) = call else {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            pmpi::gatherv(
+                send, send_count, send_type, recv, counts, places, recv_type, root, comm,
+            )
+        };
+    };
+    let sent = own.and_then(|kind| kind.bytes(send_count)).unwrap_or(0);
+    let bytes = all.as_ref().map_or(sent, Side::total);
+    call.with_bytes(bytes).run(|call| {
+        let (root, mut packed) = (root as usize, Vec::new());
+        let bytes = match &own {
+            // SAFETY: the caller's promise.
+            Some(kind) => unsafe { outgoing(kind, send, send_count as usize, &mut packed)? },
+            None => &[],
+        };
+        let Some(all) = all else {
+            return Ok(call.group.team().gatherv(bytes, None, root)?);
+        };
+        let keep = own.is_none().then_some(root);
+        // SAFETY: the caller's promise.
+        unsafe {
+            all.incoming(recv, keep, |all, parts| {
+                let mut team = call.group.team();
+                match keep {
+                    Some(_) => team.gatherv_in_place(all, Some(parts), root)?,
+                    None => team.gatherv(bytes, Some((all, parts)), root)?,
+                }
+                Ok(())
+            })
+        }
+    })
+}
+
+/// `MPI_Scatterv`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Scatterv(
+    send: *const c_void,
+    counts: *const c_int,
+    places: *const c_int,
+    send_type: Word,
+    recv: *mut c_void,
+    recv_count: c_int,
+    recv_type: Word,
+    root: c_int,
+    comm: Word,
+) -> c_int {
+    let (mut own, mut all) = (None, None);
+    let knows = Knows::Root(root);
+    let call = take_irregular(Function::Scatterv, comm, knows, |abi, known| {
+        let is_root = usize::try_from(root) == Ok(known.rank);
+        if !(is_root && is_in_place(recv)) {
+            let kind = Kind::of(abi, recv_type, comm)?;
+            kind.bytes(recv_count)?;
+            own = Some(kind);
+        }
+        if !is_root {
+            return Some(0);
+        }
+        // SAFETY: the caller's promise: at the root, there is one of each per rank.
+        let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), send_type) }?;
+        Some(all.insert(side).largest())
+    });
+    let Some(call) = call else {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            pmpi::scatterv(
+                send, counts, places, send_type, recv, recv_count, recv_type, root, comm,
+            )
+        };
+    };
+    let received = own.and_then(|kind| kind.bytes(recv_count)).unwrap_or(0);
+    let bytes = all.as_ref().map_or(received, Side::total);
+    call.with_bytes(bytes).run(|call| {
+        let root = root as usize;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (&all, &own) {
+                (None, None) => Err(Failure::Code(call.abi.error)),
+                (None, Some(kind)) => incoming(kind, recv, recv_count as usize, |own| {
+                    Ok(call.group.team().scatterv(None, own, root)?)
+                }),
+                (Some(all), own) => all.outgoing(send, |bytes, parts| {
+                    let whole = Some((bytes, parts));
+                    match own {
+                        Some(kind) => incoming(kind, recv, recv_count as usize, |own| {
+                            Ok(call.group.team().scatterv(whole, own, root)?)
+                        }),
+                        None => {
+                            // The root keeps its part, so nobody looks at what is received here.
+                            let mut unused = vec![0u8; parts.counts[root]];
+                            Ok(call.group.team().scatterv(whole, &mut unused, root)?)
+                        }
+                    }
+                }),
+            }
+        }
+    })
+}
+
+/// `MPI_Allgatherv`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Allgatherv(
+    send: *const c_void,
+    send_count: c_int,
+    send_type: Word,
+    recv: *mut c_void,
+    counts: *const c_int,
+    places: *const c_int,
+    recv_type: Word,
+    comm: Word,
+) -> c_int {
+    let (mut own, mut all) = (None, None);
+    // SAFETY: the caller's promise.
+    let knows = Knows::All(unsafe { largest(counts, recv_type, comm) }.unwrap_or(0));
+    let call = take_irregular(Function::Allgatherv, comm, knows, |abi, known| {
+        if !is_in_place(send) {
+            let kind = Kind::of(abi, send_type, comm)?;
+            kind.bytes(send_count)?;
+            own = Some(kind);
+        }
+        // SAFETY: the caller's promise: there is one of each per rank.
+        let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
+        Some(all.insert(side).largest())
+    });
+    let (Some(call), Some(all)) = (call, all) else {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            pmpi::allgatherv(
+                send, send_count, send_type, recv, counts, places, recv_type, comm,
+            )
+        };
+    };
+    call.with_bytes(all.total()).run(|call| {
+        let mut packed = Vec::new();
+        let bytes = match &own {
+            // SAFETY: the caller's promise.
+            Some(kind) => unsafe { outgoing(kind, send, send_count as usize, &mut packed)? },
+            None => &[],
+        };
+        let keep = own.is_none().then_some(call.group.rank);
+        // SAFETY: the caller's promise.
+        unsafe {
+            all.incoming(recv, keep, |all, parts| {
+                let mut team = call.group.team();
+                match keep {
+                    Some(_) => team.allgatherv_in_place(all, parts)?,
+                    None => team.allgatherv(bytes, all, parts)?,
+                }
+                Ok(())
+            })
+        }
+    })
+}
+
+/// Bytes of the largest part; `None` if this is nothing for us.
+///
+/// # Safety
+///
+/// There is a count for each rank of the communicator.
+unsafe fn largest(counts: *const c_int, datatype: Word, comm: Word) -> Option<u64> {
+    let abi = active()?;
+    let known = group::of(abi, comm).ok().filter(|known| known.is_plain())?;
+    if counts.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let counts = unsafe { std::slice::from_raw_parts(counts, known.size) };
+    let most = counts.iter().copied().max()?;
+    buffer::bytes(abi, most, datatype).map(|bytes| bytes as u64)
+}
+
+/// An alltoall with both sides' parts.
+///
+/// # Safety
+///
+/// The buffers are what the MPI standard says.
+unsafe fn exchange(
+    call: Call,
+    (send, outgoing): (*const c_void, Option<Side>),
+    (recv, incoming): (*mut c_void, Side),
+) -> c_int {
+    call.with_bytes(incoming.total()).run(|call| {
+        let receive = |bytes: &[u8], outgoing: Parts<'_>| {
+            // SAFETY: the caller's promise.
+            unsafe {
+                incoming.incoming(recv, None, |all, parts| {
+                    let mut team = call.group.team();
+                    Ok(team.alltoallv((bytes, outgoing), (all, parts))?)
+                })
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &outgoing {
+                Some(side) => side.outgoing(send, receive),
+                None => {
+                    // What is sent is overwritten by what is received.
+                    let packed = incoming.pack(recv)?;
+                    let (counts, offsets) = incoming.packed_parts();
+                    receive(
+                        &packed,
+                        Parts {
+                            counts: &counts,
+                            offsets: &offsets,
+                        },
+                    )
+                }
+            }
+        }
+    })
+}
+
+/// `MPI_Alltoallv`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Alltoallv(
+    send: *const c_void,
+    send_counts: *const c_int,
+    send_places: *const c_int,
+    send_type: Word,
+    recv: *mut c_void,
+    recv_counts: *const c_int,
+    recv_places: *const c_int,
+    recv_type: Word,
+    comm: Word,
+) -> c_int {
+    let (mut from, mut to) = (None, None);
+    let (sent, received) = ((send_counts, send_places), (recv_counts, recv_places));
+    let call = take_irregular(Function::Alltoallv, comm, Knows::Each, |abi, known| {
+        let size = known.size;
+        // SAFETY: the caller's promise: there is one of each per rank.
+        unsafe {
+            if !is_in_place(send) {
+                from = Some(Side::uniform(abi, comm, size, sent, send_type)?);
+            }
+            let side = Side::uniform(abi, comm, size, received, recv_type)?;
+            Some(to.insert(side).largest())
+        }
+    });
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (call, to) {
+            (Some(call), Some(to)) => exchange(call, (send, from), (recv, to)),
+            _ => pmpi::alltoallv(
+                send,
+                send_counts,
+                send_places,
+                send_type,
+                recv,
+                recv_counts,
+                recv_places,
+                recv_type,
+                comm,
+            ),
+        }
+    }
+}
+
+/// `MPI_Alltoallw`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Alltoallw(
+    send: *const c_void,
+    send_counts: *const c_int,
+    send_places: *const c_int,
+    send_types: *const c_void,
+    recv: *mut c_void,
+    recv_counts: *const c_int,
+    recv_places: *const c_int,
+    recv_types: *const c_void,
+    comm: Word,
+) -> c_int {
+    let (mut from, mut to) = (None, None);
+    let (sent, received) = ((send_counts, send_places), (recv_counts, recv_places));
+    let call = take_irregular(Function::Alltoallw, comm, Knows::Each, |abi, known| {
+        let size = known.size;
+        // SAFETY: the caller's promise: there is one of each per rank.
+        unsafe {
+            if !is_in_place(send) {
+                from = Some(Side::varied(abi, comm, size, sent, send_types)?);
+            }
+            let side = Side::varied(abi, comm, size, received, recv_types)?;
+            Some(to.insert(side).largest())
+        }
+    });
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (call, to) {
+            (Some(call), Some(to)) => exchange(call, (send, from), (recv, to)),
+            _ => pmpi::alltoallw(
+                send,
+                send_counts,
+                send_places,
+                send_types,
+                recv,
+                recv_counts,
+                recv_places,
+                recv_types,
+                comm,
+            ),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Reductions with predefined operations, which are commutative. The MPI library does the
+//! arithmetic (`MPI_Reduce_local`), so every operation on every type is its own; we bring the
+//! operands together. Operations of the user's own and datatypes with gaps are passed on.
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::{Abi, Word};
+use crate::buffer::{Kind, incoming, outgoing};
+use crate::call::{Call, Failure, active, is_in_place, plausible, rank_of, take};
+use crate::group;
+use crate::pmpi;
+use crate::stats::Function;
+
+/// The elements of a reduction.
+#[derive(Clone, Copy)]
+struct Elements {
+    kind: Kind,
+    datatype: Word,
+    op: Word,
+}
+
+impl Elements {
+    /// `None` if they are not ours to combine.
+    fn of(abi: &Abi, datatype: Word, op: Word, comm: Word) -> Option<Elements> {
+        if !abi.is_predefined(op) {
+            return None;
+        }
+        let kind = Kind::of(abi, datatype, comm).filter(Kind::is_dense)?;
+        let mut nothing = [0u128; 2];
+        let to = nothing.as_mut_ptr().cast();
+        let from = nothing.as_ptr().wrapping_add(1).cast();
+        // An operation that is not for this datatype is an error, found here without any elements.
+        // SAFETY: no elements are touched.
+        let answer = unsafe { pmpi::reduce_local(from, to, 0, datatype, op) };
+        (answer == 0).then_some(Elements { kind, datatype, op })
+    }
+
+    /// Has `work` combine elements with what it is given.
+    fn combine(
+        &self,
+        work: impl FnOnce(usize, &mut dyn FnMut(&[u8], &mut [u8])) -> libcopy::Result<()>,
+    ) -> Result<(), Failure> {
+        let (size, mut code) = (self.kind.size(), 0);
+        work(size, &mut |from, to| {
+            let count = (from.len() / size) as c_int;
+            let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
+            // SAFETY: both have this many elements, which are dense.
+            let answer = unsafe { pmpi::reduce_local(from, to, count, self.datatype, self.op) };
+            if answer != 0 {
+                code = answer;
+            }
+        })?;
+        match code {
+            0 => Ok(()),
+            code => Err(Failure::Code(code)),
+        }
+    }
+}
+
+/// `MPI_Reduce`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Reduce(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: c_int,
+    datatype: Word,
+    op: Word,
+    root: c_int,
+    comm: Word,
+) -> c_int {
+    let (mut elements, mut is_root) = (None, false);
+    let call = take(Function::Reduce, comm, (count, datatype), |abi| {
+        is_root = rank_of(abi, comm)? == plausible(abi, comm, root)?;
+        elements = Some(Elements::of(abi, datatype, op, comm)?);
+        Some(())
+    });
+    let (Some(call), Some(elements)) = (call, elements) else {
+        // SAFETY: the caller's promise.
+        return unsafe { pmpi::reduce(send, recv, count, datatype, op, root, comm) };
+    };
+    call.run(|call| {
+        let (count, root, kind) = (count as usize, root as usize, elements.kind);
+        let mut packed = Vec::new();
+        let own = match is_root && is_in_place(send) {
+            true => None,
+            // SAFETY: the caller's promise.
+            false => Some(unsafe { outgoing(&kind, send, count, &mut packed)? }),
+        };
+        let reduce = |recv: Option<&mut [u8]>| {
+            elements
+                .combine(|size, combine| call.group.team().reduce(own, recv, root, size, combine))
+        };
+        match is_root {
+            // SAFETY: the caller's promise.
+            true => unsafe { incoming(&kind, recv, count, |recv| reduce(Some(recv))) },
+            false => reduce(None),
+        }
+    })
+}
+
+/// `MPI_Allreduce`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Allreduce(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: c_int,
+    datatype: Word,
+    op: Word,
+    comm: Word,
+) -> c_int {
+    let mut elements = None;
+    let call = take(Function::Allreduce, comm, (count, datatype), |abi| {
+        elements = Some(Elements::of(abi, datatype, op, comm)?);
+        Some(())
+    });
+    let (Some(call), Some(elements)) = (call, elements) else {
+        // SAFETY: the caller's promise.
+        return unsafe { pmpi::allreduce(send, recv, count, datatype, op, comm) };
+    };
+    call.run(|call| {
+        let (count, kind, mut packed) = (count as usize, elements.kind, Vec::new());
+        let own = match is_in_place(send) {
+            true => None,
+            // SAFETY: the caller's promise.
+            false => Some(unsafe { outgoing(&kind, send, count, &mut packed)? }),
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            incoming(&kind, recv, count, |recv| {
+                elements
+                    .combine(|size, combine| call.group.team().allreduce(own, recv, size, combine))
+            })
+        }
+    })
+}
+
+/// Combines and hands out slices of these lengths, in elements.
+///
+/// # Safety
+///
+/// The buffers are what the MPI standard says.
+unsafe fn scatter(
+    call: Call,
+    elements: &Elements,
+    send: *const c_void,
+    recv: *mut c_void,
+    counts: &[usize],
+) -> c_int {
+    call.run(|call| {
+        let (kind, total) = (elements.kind, counts.iter().sum());
+        let own = counts[call.group.rank];
+        let lengths: Vec<usize> = counts.iter().map(|count| count * kind.size()).collect();
+        let (mut packed, in_place) = (Vec::new(), is_in_place(send));
+        let from = if in_place { recv.cast_const() } else { send };
+        // SAFETY: the caller's promise.
+        let all = unsafe { outgoing(&kind, from, total, &mut packed)? };
+        let reduce = |recv: &mut [u8]| {
+            elements.combine(|size, combine| {
+                let mut team = call.group.team();
+                team.reduce_scatter(all, recv, &lengths, size, combine)
+            })
+        };
+        if in_place {
+            // The result goes to where others read our elements until the end.
+            let mut result = vec![0u8; own * kind.size()];
+            reduce(&mut result)?;
+            // SAFETY: the caller's promise.
+            unsafe { kind.unpack_any(&result, recv, own)? };
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { incoming(&kind, recv, own, reduce) }
+    })
+}
+
+/// `MPI_Reduce_scatter`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Reduce_scatter(
+    send: *const c_void,
+    recv: *mut c_void,
+    counts: *const c_int,
+    datatype: Word,
+    op: Word,
+    comm: Word,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let numbers = unsafe { numbers(counts, comm) };
+    let total = numbers.and_then(|all| all.iter().try_fold(0, |sum: c_int, n| sum.checked_add(*n)));
+    let mut elements = None;
+    let one = (total.unwrap_or(-1), datatype);
+    let call = take(Function::ReduceScatter, comm, one, |abi| {
+        elements = Some(Elements::of(abi, datatype, op, comm)?);
+        Some(())
+    });
+    let (Some(call), Some(elements), Some(numbers)) = (call, elements, numbers) else {
+        // SAFETY: the caller's promise.
+        return unsafe { pmpi::reduce_scatter(send, recv, counts, datatype, op, comm) };
+    };
+    let numbers: Vec<usize> = numbers.iter().map(|n| *n as usize).collect();
+    // SAFETY: the caller's promise.
+    unsafe { scatter(call, &elements, send, recv, &numbers) }
+}
+
+/// The counts of all ranks; `None` if this is nothing for us.
+///
+/// # Safety
+///
+/// There is one for each rank of the communicator, and they stay for `'a`.
+unsafe fn numbers<'a>(counts: *const c_int, comm: Word) -> Option<&'a [c_int]> {
+    let known = group::of(active()?, comm).ok()?;
+    if counts.is_null() || !known.is_plain() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let counts = unsafe { std::slice::from_raw_parts(counts, known.size) };
+    counts.iter().all(|n| *n >= 0).then_some(counts)
+}
+
+/// `MPI_Reduce_scatter_block`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Reduce_scatter_block(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: c_int,
+    datatype: Word,
+    op: Word,
+    comm: Word,
+) -> c_int {
+    let mut elements = None;
+    let one = (count, datatype);
+    let call = take(Function::ReduceScatterBlock, comm, one, |abi| {
+        elements = Some(Elements::of(abi, datatype, op, comm)?);
+        Some(())
+    });
+    let (Some(call), Some(elements)) = (call, elements) else {
+        // SAFETY: the caller's promise.
+        return unsafe { pmpi::reduce_scatter_block(send, recv, count, datatype, op, comm) };
+    };
+    let counts = vec![count as usize; call.group.size];
+    // SAFETY: the caller's promise.
+    unsafe { scatter(call, &elements, send, recv, &counts) }
+}

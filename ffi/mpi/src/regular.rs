@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Collectives whose ranks all know how large they are.
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::Word;
+use crate::buffer::{Kind, incoming, outgoing};
+use crate::call::{is_in_place, plausible, rank_of, take};
+use crate::pmpi;
+use crate::stats::Function;
+
+/// `MPI_Bcast`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Bcast(
+    buffer: *mut c_void,
+    count: c_int,
+    datatype: Word,
+    root: c_int,
+    comm: Word,
+) -> c_int {
+    let mut kind = None;
+    let call = take(Function::Bcast, comm, (count, datatype), |abi| {
+        plausible(abi, comm, root)?;
+        kind = Some(Kind::of(abi, datatype, comm)?);
+        Some(())
+    });
+    let (Some(call), Some(kind)) = (call, kind) else {
+        // SAFETY: the caller's promise.
+        return unsafe { pmpi::bcast(buffer, count, datatype, root, comm) };
+    };
+    call.run(|call| {
+        let root_rank = root as usize;
+        if call.is_root(root) && !kind.is_dense() {
+            // SAFETY: the caller's promise.
+            let mut packed = unsafe { kind.pack(buffer, count as usize)? };
+            return Ok(call.group.team().bcast(&mut packed, root_rank)?);
+        }
+        // SAFETY: the caller's promise; the root's bytes are only read.
+        unsafe {
+            incoming(&kind, buffer, count as usize, |bytes| {
+                Ok(call.group.team().bcast(bytes, root_rank)?)
+            })
+        }
+    })
+}
+
+/// `MPI_Gather`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Gather(
+    send: *const c_void,
+    send_count: c_int,
+    send_type: Word,
+    recv: *mut c_void,
+    recv_count: c_int,
+    recv_type: Word,
+    root: c_int,
+    comm: Word,
+) -> c_int {
+    let (mut own, mut all) = (None, None);
+    // A root that does not send from elsewhere says the number of bytes where it receives.
+    let in_place = is_in_place(send);
+    let one = match in_place {
+        true => (recv_count, recv_type),
+        false => (send_count, send_type),
+    };
+    let call = take(Function::Gather, comm, one, |abi| {
+        if rank_of(abi, comm)? == plausible(abi, comm, root)? {
+            all = Some(Kind::of(abi, recv_type, comm)?);
+        }
+        if !in_place {
+            own = Some(Kind::of(abi, send_type, comm)?);
+        }
+        Some(())
+    });
+    let Some(call) = call else {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            pmpi::gather(
+                send, send_count, send_type, recv, recv_count, recv_type, root, comm,
+            )
+        };
+    };
+    call.run(|call| {
+        let (root, mut packed) = (root as usize, Vec::new());
+        let Some(all) = all else {
+            let kind = own.ok_or(call.abi.error)?;
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { outgoing(&kind, send, send_count as usize, &mut packed)? };
+            return Ok(call.group.team().gather(bytes, None, root)?);
+        };
+        call.agree(&all, recv_count)?;
+        let (each, size) = (recv_count as usize, call.group.size);
+        // SAFETY: the caller's promise: the receive buffer has the elements of all ranks.
+        unsafe {
+            match own {
+                None if all.is_dense() => incoming(&all, recv, each * size, |bytes| {
+                    Ok(call.group.team().gather_in_place(bytes, root)?)
+                }),
+                own => {
+                    let bytes = match own {
+                        Some(kind) => outgoing(&kind, send, send_count as usize, &mut packed)?,
+                        None => {
+                            let mine = all.element(recv, each * call.group.rank);
+                            outgoing(&all, mine, each, &mut packed)?
+                        }
+                    };
+                    incoming(&all, recv, each * size, |all| {
+                        Ok(call.group.team().gather(bytes, Some(all), root)?)
+                    })
+                }
+            }
+        }
+    })
+}
+
+/// `MPI_Scatter`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Scatter(
+    send: *const c_void,
+    send_count: c_int,
+    send_type: Word,
+    recv: *mut c_void,
+    recv_count: c_int,
+    recv_type: Word,
+    root: c_int,
+    comm: Word,
+) -> c_int {
+    let (mut all, mut own) = (None, None);
+    let in_place = is_in_place(recv);
+    let one = match in_place {
+        true => (send_count, send_type),
+        false => (recv_count, recv_type),
+    };
+    let call = take(Function::Scatter, comm, one, |abi| {
+        if rank_of(abi, comm)? == plausible(abi, comm, root)? {
+            all = Some(Kind::of(abi, send_type, comm)?);
+        }
+        if !in_place {
+            own = Some(Kind::of(abi, recv_type, comm)?);
+        }
+        Some(())
+    });
+    let Some(call) = call else {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            pmpi::scatter(
+                send, send_count, send_type, recv, recv_count, recv_type, root, comm,
+            )
+        };
+    };
+    call.run(|call| {
+        let root = root as usize;
+        let packed;
+        let whole = match all {
+            None => None,
+            Some(kind) => {
+                call.agree(&kind, send_count)?;
+                let elements = send_count as usize * call.group.size;
+                // SAFETY: the caller's promise: the send buffer has the elements of all ranks.
+                let bytes = unsafe {
+                    match kind.is_dense() {
+                        true => std::slice::from_raw_parts(
+                            send.cast::<u8>(),
+                            call.bytes * call.group.size,
+                        ),
+                        false => {
+                            packed = kind.pack(send, elements)?;
+                            packed.as_slice()
+                        }
+                    }
+                };
+                Some(bytes)
+            }
+        };
+        let Some(kind) = own else {
+            // The root keeps its part where it is, so nobody looks at what is received here.
+            let mut unused = vec![0u8; call.bytes];
+            return Ok(call.group.team().scatter(whole, &mut unused, root)?);
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            incoming(&kind, recv, recv_count as usize, |bytes| {
+                Ok(call.group.team().scatter(whole, bytes, root)?)
+            })
+        }
+    })
+}
+
+/// `MPI_Allgather`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Allgather(
+    send: *const c_void,
+    send_count: c_int,
+    send_type: Word,
+    recv: *mut c_void,
+    recv_count: c_int,
+    recv_type: Word,
+    comm: Word,
+) -> c_int {
+    let (mut own, mut all) = (None, None);
+    let call = take(Function::Allgather, comm, (recv_count, recv_type), |abi| {
+        all = Some(Kind::of(abi, recv_type, comm)?);
+        if !is_in_place(send) {
+            own = Some(Kind::of(abi, send_type, comm)?);
+        }
+        Some(())
+    });
+    let (Some(call), Some(all)) = (call, all) else {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            pmpi::allgather(
+                send, send_count, send_type, recv, recv_count, recv_type, comm,
+            )
+        };
+    };
+    call.run(|call| {
+        if let Some(kind) = &own {
+            call.agree(kind, send_count)?;
+        }
+        let (each, size, mut packed) = (recv_count as usize, call.group.size, Vec::new());
+        // SAFETY: the caller's promise: the receive buffer has the elements of all ranks.
+        unsafe {
+            if is_in_place(send) && all.is_dense() {
+                return incoming(&all, recv, each * size, |bytes| {
+                    Ok(call.group.team().allgather_in_place(bytes)?)
+                });
+            }
+            let bytes = match own {
+                Some(kind) => outgoing(&kind, send, send_count as usize, &mut packed)?,
+                None => {
+                    let mine = all.element(recv, each * call.group.rank);
+                    outgoing(&all, mine, each, &mut packed)?
+                }
+            };
+            incoming(&all, recv, each * size, |all| {
+                Ok(call.group.team().allgather(bytes, all)?)
+            })
+        }
+    })
+}
+
+/// `MPI_Alltoall`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Alltoall(
+    send: *const c_void,
+    send_count: c_int,
+    send_type: Word,
+    recv: *mut c_void,
+    recv_count: c_int,
+    recv_type: Word,
+    comm: Word,
+) -> c_int {
+    let (mut own, mut all) = (None, None);
+    let one = (recv_count, recv_type);
+    let call = take(Function::Alltoall, comm, one, |abi| {
+        all = Some(Kind::of(abi, recv_type, comm)?);
+        if !is_in_place(send) {
+            own = Some(Kind::of(abi, send_type, comm)?);
+        }
+        Some(())
+    });
+    let (Some(call), Some(all)) = (call, all) else {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            pmpi::alltoall(
+                send, send_count, send_type, recv, recv_count, recv_type, comm,
+            )
+        };
+    };
+    call.run(|call| {
+        if let Some(kind) = &own {
+            call.agree(kind, send_count)?;
+        }
+        let (size, mut packed) = (call.group.size, Vec::new());
+        let elements = recv_count as usize * size;
+        // SAFETY: the caller's promise: both buffers have the elements of all ranks.
+        unsafe {
+            let bytes = match own {
+                Some(kind) => outgoing(&kind, send, send_count as usize * size, &mut packed)?,
+                None => {
+                    // What is sent is overwritten by what is received.
+                    packed = all.copy_out(recv, elements)?;
+                    &packed
+                }
+            };
+            incoming(&all, recv, elements, |all| {
+                Ok(call.group.team().alltoall(bytes, all)?)
+            })
+        }
+    })
+}

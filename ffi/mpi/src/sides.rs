@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A buffer that is divided among the ranks as a caller of an irregular collective likes.
+
+use std::ffi::{c_int, c_void};
+
+use libcopy::Parts;
+
+use crate::abi::Abi;
+use crate::abi::Word;
+use crate::buffer::Kind;
+use crate::call::Failure;
+
+/// The parts of a buffer, one for each rank.
+#[derive(Debug)]
+pub struct Side {
+    /// One for all parts, or one for each; `None` for a part that has no elements.
+    kinds: Vec<Option<Kind>>,
+    counts: Vec<usize>,
+    /// Where each part starts, in bytes.
+    places: Vec<isize>,
+}
+
+/// Counts that are all possible.
+///
+/// # Safety
+///
+/// `counts` has `size` elements.
+unsafe fn numbers(counts: *const c_int, size: usize) -> Option<Vec<usize>> {
+    if counts.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let counts = unsafe { std::slice::from_raw_parts(counts, size) };
+    let numbers = counts.iter().map(|count| usize::try_from(*count).ok());
+    numbers.collect()
+}
+
+impl Side {
+    /// Parts of one datatype; places are in extents of it.
+    ///
+    /// # Safety
+    ///
+    /// `counts` and `places` have `size` elements.
+    pub unsafe fn uniform(
+        abi: &Abi,
+        comm: Word,
+        size: usize,
+        (counts, places): (*const c_int, *const c_int),
+        datatype: Word,
+    ) -> Option<Side> {
+        let kind = Kind::of(abi, datatype, comm)?;
+        if places.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let (counts, places) = unsafe {
+            let places = std::slice::from_raw_parts(places, size);
+            (numbers(counts, size)?, places)
+        };
+        let places = places
+            .iter()
+            .map(|place| isize::try_from(*place).ok()?.checked_mul(kind.extent()));
+        Side {
+            kinds: vec![Some(kind)],
+            counts,
+            places: places.collect::<Option<_>>()?,
+        }
+        .checked()
+    }
+
+    /// Parts with a datatype each; places are in bytes.
+    ///
+    /// # Safety
+    ///
+    /// All arrays have `size` elements; `types` are handles of the library.
+    pub unsafe fn varied(
+        abi: &Abi,
+        comm: Word,
+        size: usize,
+        (counts, places): (*const c_int, *const c_int),
+        types: *const c_void,
+    ) -> Option<Side> {
+        if places.is_null() || types.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let (counts, places) = unsafe {
+            let places = std::slice::from_raw_parts(places, size);
+            (numbers(counts, size)?, places)
+        };
+        let kind = |rank: usize| match counts[rank] {
+            0 => Some(None),
+            // SAFETY: the caller's promise.
+            _ => Kind::of(abi, unsafe { abi.handle_at(types, rank) }, comm).map(Some),
+        };
+        Side {
+            kinds: (0..size).map(kind).collect::<Option<_>>()?,
+            places: places.iter().map(|place| *place as isize).collect(),
+            counts,
+        }
+        .checked()
+    }
+
+    /// Refuses what is more bytes than there can be.
+    fn checked(self) -> Option<Side> {
+        let mut total = 0usize;
+        for (rank, count) in self.counts.iter().enumerate() {
+            let bytes = match self.kind(rank) {
+                Some(kind) => kind.size().checked_mul(*count)?,
+                None => 0,
+            };
+            total = total.checked_add(bytes)?;
+        }
+        isize::try_from(total).ok().map(|_| self)
+    }
+
+    fn kind(&self, rank: usize) -> Option<&Kind> {
+        let kind = match self.kinds.len() {
+            1 => &self.kinds[0],
+            _ => &self.kinds[rank],
+        };
+        kind.as_ref()
+    }
+
+    fn bytes(&self, rank: usize) -> usize {
+        self.kind(rank)
+            .map_or(0, |kind| kind.size() * self.counts[rank])
+    }
+
+    /// Bytes of the largest part.
+    pub fn largest(&self) -> u64 {
+        let parts = (0..self.counts.len()).map(|rank| self.bytes(rank) as u64);
+        parts.max().unwrap_or(0)
+    }
+
+    /// Bytes of all parts.
+    pub fn total(&self) -> usize {
+        (0..self.counts.len()).map(|rank| self.bytes(rank)).sum()
+    }
+
+    /// Where the parts begin and how far they reach, if they are their bytes. Parts that are far
+    /// from each other are not: a window of all that is between them would have to be opened.
+    fn span(&self) -> Option<(isize, usize)> {
+        let (mut first, mut end) = (isize::MAX, isize::MIN);
+        for rank in 0..self.counts.len() {
+            let bytes = self.bytes(rank);
+            if bytes == 0 {
+                continue;
+            }
+            if !self.kind(rank)?.is_dense() {
+                return None;
+            }
+            first = first.min(self.places[rank]);
+            end = end.max(self.places[rank].checked_add(isize::try_from(bytes).ok()?)?);
+        }
+        if first > end {
+            return Some((0, 0));
+        }
+        let span = usize::try_from(end.checked_sub(first)?).ok()?;
+        let near = self.total().saturating_mul(2).saturating_add(1 << 20);
+        (span <= near).then_some((first, span))
+    }
+
+    /// Lengths in bytes, and offsets: behind `first`, or one behind the other.
+    fn parts(&self, first: Option<isize>) -> (Vec<usize>, Vec<usize>) {
+        let mut end = 0;
+        let (mut lengths, mut offsets) = (Vec::new(), Vec::new());
+        for rank in 0..self.counts.len() {
+            let bytes = self.bytes(rank);
+            lengths.push(bytes);
+            offsets.push(match (first, bytes) {
+                (_, 0) => 0,
+                (Some(first), _) => self.places[rank].wrapping_sub(first) as usize,
+                (None, _) => end,
+            });
+            end += bytes;
+        }
+        (lengths, offsets)
+    }
+
+    /// Lengths and offsets of the parts in what [`Side::pack`] makes.
+    pub fn packed_parts(&self) -> (Vec<usize>, Vec<usize>) {
+        self.parts(None)
+    }
+
+    /// Part of a packed buffer, and the elements that it is packed from, if there are any.
+    fn elements(&self, rank: usize, base: *mut c_void) -> Option<(&Kind, *mut c_void, usize)> {
+        let kind = self.kind(rank).filter(|_| self.bytes(rank) != 0)?;
+        let place = base.wrapping_byte_offset(self.places[rank]);
+        Some((kind, place, self.counts[rank]))
+    }
+
+    /// The bytes of all parts, one behind the other.
+    ///
+    /// # Safety
+    ///
+    /// The elements of all parts are readable.
+    pub unsafe fn pack(&self, base: *const c_void) -> Result<Vec<u8>, Failure> {
+        let mut packed = Vec::with_capacity(self.total());
+        for rank in 0..self.counts.len() {
+            if let Some((kind, place, count)) = self.elements(rank, base.cast_mut()) {
+                // SAFETY: the caller's promise.
+                packed.extend_from_slice(&unsafe { kind.copy_out(place, count)? });
+            }
+        }
+        Ok(packed)
+    }
+
+    /// Does `work` with the bytes that are sent.
+    ///
+    /// # Safety
+    ///
+    /// The elements of all parts are readable, and stay as they are.
+    pub unsafe fn outgoing(
+        &self,
+        base: *const c_void,
+        work: impl FnOnce(&[u8], Parts<'_>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let span = self.span();
+        let (counts, offsets) = self.parts(span.map(|(first, _)| first));
+        let parts = Parts {
+            counts: &counts,
+            offsets: &offsets,
+        };
+        match span {
+            Some((_, 0)) => work(&[], parts),
+            Some((first, length)) => {
+                let first = base.wrapping_byte_offset(first).cast::<u8>();
+                // SAFETY: dense elements are their bytes; only those of the parts are touched.
+                work(unsafe { std::slice::from_raw_parts(first, length) }, parts)
+            }
+            // SAFETY: the caller's promise.
+            None => work(&unsafe { self.pack(base)? }, parts),
+        }
+    }
+
+    /// Has `work` fill the bytes of all parts but that of the rank `keep`, which are there already.
+    ///
+    /// # Safety
+    ///
+    /// The elements of all parts are writable, and used by nobody else.
+    pub unsafe fn incoming(
+        &self,
+        base: *mut c_void,
+        keep: Option<usize>,
+        work: impl FnOnce(&mut [u8], Parts<'_>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let span = self.span();
+        let (counts, offsets) = self.parts(span.map(|(first, _)| first));
+        let parts = Parts {
+            counts: &counts,
+            offsets: &offsets,
+        };
+        match span {
+            Some((_, 0)) => return work(&mut [], parts),
+            Some((first, length)) => {
+                let first = base.wrapping_byte_offset(first).cast::<u8>();
+                // SAFETY: dense elements are their bytes; only those of the parts are touched.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(first, length) };
+                return work(bytes, parts);
+            }
+            None => {}
+        }
+        let mut packed = vec![0u8; self.total()];
+        let range = |rank: usize| offsets[rank]..offsets[rank] + counts[rank];
+        if let Some(rank) = keep {
+            if let Some((kind, place, count)) = self.elements(rank, base) {
+                // SAFETY: the caller's promise.
+                let own = unsafe { kind.copy_out(place, count)? };
+                packed[range(rank)].copy_from_slice(&own);
+            }
+        }
+        work(&mut packed, parts)?;
+        for rank in (0..counts.len()).filter(|rank| keep != Some(*rank)) {
+            if let Some((kind, place, count)) = self.elements(rank, base) {
+                // SAFETY: the caller's promise.
+                unsafe { kind.unpack_any(&packed[range(rank)], place, count)? };
+            }
+        }
+        Ok(())
+    }
+}

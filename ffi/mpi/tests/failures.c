@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+/* What must not hang.
+ *
+ * usage: failures kill             rank 1 is killed in the middle of large collectives
+ *        failures counts WHICH     rank 1 has another length than the others; MPI says so
+ */
+#include <mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST = 1 << 22 };
+
+static char *send, *recv;
+
+/* Large collectives, one after another; returns the first error code. */
+static int call(int which, int bytes, int size)
+{
+	int counts[64], places[64], rank;
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	for (int i = 0; i < size; i++) {
+		counts[i] = bytes;
+		places[i] = i * bytes;
+	}
+	switch (which) {
+	case 0:
+		return MPI_Bcast(recv, bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
+	case 1:
+		return MPI_Gatherv(send, bytes, MPI_BYTE, recv, counts, places, MPI_BYTE, 0,
+				   MPI_COMM_WORLD);
+	case 2:
+		return MPI_Alltoall(send, bytes, MPI_BYTE, recv, bytes, MPI_BYTE, MPI_COMM_WORLD);
+	case 3:
+		return MPI_Alltoallv(send, counts, places, MPI_BYTE, recv, counts, places, MPI_BYTE,
+				     MPI_COMM_WORLD);
+	default:
+		return MPI_Allreduce(send, recv, bytes, MPI_BYTE, MPI_BXOR, MPI_COMM_WORLD);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	int rank, size;
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &size);
+	if (argc < 2 || size > 4)
+		MPI_Abort(MPI_COMM_WORLD, 2);
+	send = calloc(size, MOST);
+	recv = calloc(size, MOST);
+	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+	if (strcmp(argv[1], "kill") == 0) {
+		for (int round = 0;; round++) {
+			if (rank == 1 && round == 13)
+				kill(getpid(), SIGKILL);
+			int code = call(round % 5, MOST, size);
+			if (code != MPI_SUCCESS) {
+				printf("rank %d: an error, not a hang\n", rank);
+				fflush(stdout);
+				MPI_Abort(MPI_COMM_WORLD, 3);
+			}
+		}
+	}
+	int which = atoi(argv[2]), code = MPI_SUCCESS;
+	/* A rank that has all it needs may hear of it with its next call. */
+	for (int round = 0; round < 2 && code == MPI_SUCCESS; round++)
+		code = call(which, rank == 1 ? MOST / 2 : MOST, size);
+	printf("rank %d: %s\n", rank, code == MPI_SUCCESS ? "nothing" : "an error, not a hang");
+	fflush(stdout);
+	MPI_Abort(MPI_COMM_WORLD, code == MPI_SUCCESS ? 0 : 3);
+	return 0;
+}

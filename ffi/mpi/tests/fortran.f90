@@ -1,0 +1,105 @@
+! SPDX-License-Identifier: MIT OR Apache-2.0
+!
+! Every collective as Fortran calls it, with large messages; prints checksums. Compiled with
+! -DBINDING=1 it uses mpif.h, with 2 the module mpi, with 3 the module mpi_f08.
+program callers
+#if BINDING == 2
+  use mpi
+#elif BINDING == 3
+  use mpi_f08
+#endif
+  implicit none
+#if BINDING == 1
+  include 'mpif.h'
+#endif
+  integer, parameter :: n = 30000
+  integer :: rank, ranks, ierr, i, root
+  integer, allocatable :: send(:), recv(:), counts(:), places(:)
+#if BINDING == 3
+  type(MPI_Datatype) :: pairs
+#else
+  integer :: pairs
+#endif
+  call MPI_Init(ierr)
+  call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierr)
+  call MPI_Comm_size(MPI_COMM_WORLD, ranks, ierr)
+  allocate(send(2 * n * ranks), recv(2 * n * ranks), counts(ranks), places(ranks))
+  counts = n
+  do i = 1, ranks
+    counts(i) = n - i
+    places(i) = 2 * n * (ranks - i)
+  end do
+  root = ranks - 1
+  call MPI_Type_vector(n, 1, 2, MPI_INTEGER, pairs, ierr)
+  call MPI_Type_commit(pairs, ierr)
+
+  call fill()
+  call MPI_Bcast(recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
+  call show('bcast')
+  call MPI_Bcast(recv, 1, pairs, root, MPI_COMM_WORLD, ierr)
+  call show('bcast of a vector')
+  call MPI_Gather(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
+  call show('gather')
+  if (rank == root) then
+    call MPI_Gather(MPI_IN_PLACE, n, MPI_INTEGER, recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
+  else
+    call MPI_Gather(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
+  end if
+  call show('gather in place')
+  call MPI_Gatherv(send, n - rank - 1, MPI_INTEGER, recv, counts, places, MPI_INTEGER, root, &
+                   MPI_COMM_WORLD, ierr)
+  call show('gatherv')
+  call MPI_Scatter(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
+  call show('scatter')
+  call MPI_Scatterv(send, counts, places, MPI_INTEGER, recv, n - rank - 1, MPI_INTEGER, root, &
+                    MPI_COMM_WORLD, ierr)
+  call show('scatterv')
+  call MPI_Allgather(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, MPI_COMM_WORLD, ierr)
+  call show('allgather')
+  call MPI_Allgatherv(send, n - rank - 1, MPI_INTEGER, recv, counts, places, MPI_INTEGER, &
+                      MPI_COMM_WORLD, ierr)
+  call show('allgatherv')
+  call MPI_Alltoall(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, MPI_COMM_WORLD, ierr)
+  call show('alltoall')
+  counts = n - 7
+  call MPI_Alltoallv(send, counts, places, MPI_INTEGER, recv, counts, places, MPI_INTEGER, &
+                     MPI_COMM_WORLD, ierr)
+  call show('alltoallv')
+  call MPI_Allreduce(send, recv, n, MPI_INTEGER, MPI_MAX, MPI_COMM_WORLD, ierr)
+  call show('allreduce')
+  call MPI_Allreduce(MPI_IN_PLACE, recv, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, ierr)
+  call show('allreduce in place')
+  call MPI_Reduce(send, recv, n * ranks, MPI_INTEGER, MPI_BXOR, root, MPI_COMM_WORLD, ierr)
+  call show('reduce')
+  call MPI_Reduce_scatter(send, recv, counts, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, ierr)
+  call show('reduce_scatter')
+  call MPI_Reduce_scatter_block(send, recv, n, MPI_INTEGER, MPI_MIN, MPI_COMM_WORLD, ierr)
+  call show('reduce_scatter_block')
+  call MPI_Type_free(pairs, ierr)
+  call MPI_Finalize(ierr)
+
+contains
+
+  subroutine fill()
+    integer :: i
+    do i = 1, 2 * n * ranks
+      send(i) = mod(i * 17 + rank * 1009, 99991)
+      recv(i) = -mod(i * 13 + rank, 99991)
+    end do
+  end subroutine fill
+
+  ! All ranks' sums, weighted by place.
+  subroutine show(what)
+    character(*), intent(in) :: what
+    integer(8) :: mine
+    integer(8) :: all(64)
+    integer :: i
+    mine = ierr
+    do i = 1, 2 * n * ranks
+      mine = mod(mine * 31 + recv(i), 1000000007_8)
+    end do
+    call MPI_Gather(mine, 1, MPI_INTEGER8, all, 1, MPI_INTEGER8, 0, MPI_COMM_WORLD, ierr)
+    if (rank == 0) write (*, '(a, 64(1x, i0))') what, all(1:ranks)
+    call fill()
+  end subroutine show
+end program callers
