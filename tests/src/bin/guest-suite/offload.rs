@@ -19,10 +19,10 @@ use crate::sys::{self, Board, Child};
 use crate::{check, check_eq, tests};
 
 tests!(offload:
-    every_collective_and_every_byte(120), several_may_be_pending(60), random_touches(600),
-    freeing_unmapping_and_forking(60), a_team_that_is_dropped_settles(60),
-    the_root_is_killed(120), a_leaf_is_killed(120), every_way_and_the_monitor(120),
-    the_engine_moves_the_interiors(60), a_touch_has_cpus_finish(60),
+    every_collective_and_every_byte(300), several_may_be_pending(180), random_touches(600),
+    freeing_unmapping_and_forking(180), a_team_that_is_dropped_settles(180),
+    the_root_is_killed(300), a_leaf_is_killed(300), every_way_and_the_monitor(300),
+    the_engine_moves_the_interiors(180), a_touch_has_cpus_finish(180),
 );
 
 /// What byte `at` of a buffer is.
