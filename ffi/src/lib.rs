@@ -10,6 +10,7 @@ mod datatype;
 mod error;
 mod memory;
 mod offload;
+mod syscalls;
 mod team;
 
 pub use datatype::*;

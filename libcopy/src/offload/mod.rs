@@ -43,6 +43,11 @@ pub fn is_settled<T>(address: *const T, len: usize) -> bool {
     guard::lift_arrived(address, address.saturating_add(len))
 }
 
+/// [`settle`] for wrappers and signal handlers: async-signal-safe, and the error is an errno.
+pub fn settle_raw(address: usize, len: usize) -> std::result::Result<(), i32> {
+    guard::settle_range(address, address.saturating_add(len))
+}
+
 /// [`settle`] for everything that is pending in this process.
 pub fn settle_all() -> Result<()> {
     guard::settle_range(0, usize::MAX).map_err(guard::loss)

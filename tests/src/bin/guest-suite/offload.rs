@@ -20,7 +20,7 @@ use crate::{check, check_eq, tests};
 
 tests!(offload:
     every_collective_and_every_byte(300), several_may_be_pending(180), random_touches(600),
-    freeing_unmapping_and_forking(180), a_team_that_is_dropped_settles(180),
+    freeing_unmapping_and_forking(180), system_calls_wait(180), a_team_that_is_dropped_settles(180),
     the_root_is_killed(300), a_leaf_is_killed(300), every_way_and_the_monitor(300),
     the_engine_moves_the_interiors(180), a_touch_has_cpus_finish(180),
 );
@@ -325,6 +325,29 @@ fn freeing_unmapping_and_forking(_: &Context) -> Outcome {
             }
             Ok(())
         })
+    })
+}
+
+/// libcopy.so wraps the functions of the C library that hand memory to the kernel.
+fn system_calls_wait(_: &Context) -> Outcome {
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let place = own.parent().ok_or_else(|| "no directory".to_owned())?;
+    let (tool, program) = (place.join("libcopy"), place.join("system_calls"));
+    if !program.exists() {
+        return skip("no program system_calls beside the guest suite (scripts/test builds it)");
+    }
+    with_each(|| {
+        let output = std::process::Command::new(&tool)
+            .args(["run", "-n", "2", "--"])
+            .arg(&program)
+            .env("LIBCOPY_TRANSPORT", "kmod")
+            .output()
+            .map_err(|e| format!("{}: {e}", tool.display()))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        check!(output.status.success(), "{}: {text}", output.status);
+        print!("[{}] ", text.trim().replace('\n', "; "));
+        Ok(())
     })
 }
 

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The C library's functions that hand memory to the kernel, wrapped: a guard holds whoever touches
+//! its memory, but a system call fails with `EFAULT` instead. So what is pending on the memory is
+//! settled first, which costs one look at a counter where nothing is pending.
+//!
+//! A program that is linked with libcopy.so, or has it preloaded, calls these instead of the C
+//! library's. If bytes were lost because a peer died, they fail with `EOWNERDEAD`.
+//!
+//! What the C library does on its own behalf does not come here; therefore `fread` and `fwrite` are
+//! wrapped too.
+
+use libc::{FILE, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, ssize_t};
+use libcopy::offload;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The next function of this name: the C library's, or another wrapper's.
+fn next(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
+    let found = kept.load(Ordering::Relaxed);
+    if !found.is_null() {
+        return found;
+    }
+    // SAFETY: the name is a string.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if found.is_null() {
+        // Whoever calls a function that is not there cannot go on.
+        std::process::abort();
+    }
+    kept.store(found, Ordering::Relaxed);
+    found
+}
+
+/// Settles memory; -1 with errno if its bytes are lost.
+fn settled(address: *const c_void, length: usize) -> Result<(), ()> {
+    offload::settle_raw(address as usize, length).map_err(|errno| {
+        // SAFETY: the address of errno is valid on every thread.
+        unsafe { *libc::__errno_location() = errno };
+    })
+}
+
+/// Settles what a vector names.
+///
+/// # Safety
+///
+/// The kernel reads the vector next: what it could not read it refuses, and so must we. The vector
+/// itself is read here, which waits if it is guarded.
+unsafe fn vector_settled(vector: *const iovec, count: usize) -> Result<(), ()> {
+    if offload::pending() == 0 || vector.is_null() || count > libc::UIO_MAXIOV as usize {
+        return Ok(());
+    }
+    for index in 0..count {
+        // SAFETY: the caller of readv and its like vouches for the vector.
+        let piece = unsafe { *vector.add(index) };
+        settled(piece.iov_base, piece.iov_len)?;
+    }
+    Ok(())
+}
+
+/// Settles what a message names.
+///
+/// # Safety
+///
+/// As for [`vector_settled`].
+unsafe fn message_settled(message: *const msghdr) -> Result<(), ()> {
+    if offload::pending() == 0 || message.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller of sendmsg and its like vouches for the message.
+    let message = unsafe { *message };
+    settled(message.msg_control, message.msg_controllen)?;
+    // SAFETY: as above.
+    unsafe { vector_settled(message.msg_iov, message.msg_iovlen) }
+}
+
+macro_rules! wrap {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty, $failed:expr, $settle:expr;)*) => {
+        $(
+            /// The C library's function, after what is pending on its memory.
+            ///
+            /// # Safety
+            ///
+            /// That of the C library's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+                static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+                const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                };
+                type Function = unsafe extern "C" fn($($type),*) -> $result;
+                // SAFETY: the caller's promise; the next function has this signature.
+                unsafe {
+                    if ($settle).is_err() {
+                        return $failed;
+                    }
+                    let function = transmute::<*mut c_void, Function>(next(NAME, &NEXT));
+                    function($($argument),*)
+                }
+            }
+        )*
+    };
+}
+
+wrap! {
+    read(file: c_int, to: *mut c_void, length: usize) -> ssize_t, -1, settled(to, length);
+    write(file: c_int, from: *const c_void, length: usize) -> ssize_t, -1, settled(from, length);
+    pread(file: c_int, to: *mut c_void, length: usize, at: off_t) -> ssize_t, -1,
+        settled(to, length);
+    pread64(file: c_int, to: *mut c_void, length: usize, at: i64) -> ssize_t, -1,
+        settled(to, length);
+    pwrite(file: c_int, from: *const c_void, length: usize, at: off_t) -> ssize_t, -1,
+        settled(from, length);
+    pwrite64(file: c_int, from: *const c_void, length: usize, at: i64) -> ssize_t, -1,
+        settled(from, length);
+    readv(file: c_int, to: *const iovec, count: c_int) -> ssize_t, -1,
+        vector_settled(to, count as usize);
+    writev(file: c_int, from: *const iovec, count: c_int) -> ssize_t, -1,
+        vector_settled(from, count as usize);
+    preadv(file: c_int, to: *const iovec, count: c_int, at: off_t) -> ssize_t, -1,
+        vector_settled(to, count as usize);
+    preadv64(file: c_int, to: *const iovec, count: c_int, at: i64) -> ssize_t, -1,
+        vector_settled(to, count as usize);
+    pwritev(file: c_int, from: *const iovec, count: c_int, at: off_t) -> ssize_t, -1,
+        vector_settled(from, count as usize);
+    pwritev64(file: c_int, from: *const iovec, count: c_int, at: i64) -> ssize_t, -1,
+        vector_settled(from, count as usize);
+    process_vm_readv(
+        process: libc::pid_t, local: *const iovec, locals: libc::c_ulong,
+        remote: *const iovec, remotes: libc::c_ulong, flags: libc::c_ulong
+    ) -> ssize_t, -1, vector_settled(local, locals as usize);
+    process_vm_writev(
+        process: libc::pid_t, local: *const iovec, locals: libc::c_ulong,
+        remote: *const iovec, remotes: libc::c_ulong, flags: libc::c_ulong
+    ) -> ssize_t, -1, vector_settled(local, locals as usize);
+    send(socket: c_int, from: *const c_void, length: usize, flags: c_int) -> ssize_t, -1,
+        settled(from, length);
+    recv(socket: c_int, to: *mut c_void, length: usize, flags: c_int) -> ssize_t, -1,
+        settled(to, length);
+    sendto(
+        socket: c_int, from: *const c_void, length: usize, flags: c_int,
+        address: *const sockaddr, size: socklen_t
+    ) -> ssize_t, -1, settled(from, length);
+    recvfrom(
+        socket: c_int, to: *mut c_void, length: usize, flags: c_int,
+        address: *mut sockaddr, size: *mut socklen_t
+    ) -> ssize_t, -1, settled(to, length);
+    sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t, -1,
+        message_settled(message);
+    recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t, -1,
+        message_settled(message);
+    sendmmsg(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int, -1,
+        (0..count as usize).try_for_each(|index| message_settled(&raw const (*messages.add(index)).msg_hdr));
+    recvmmsg(
+        socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int,
+        timeout: *mut libc::timespec
+    ) -> c_int, -1,
+        (0..count as usize).try_for_each(|index| message_settled(&raw const (*messages.add(index)).msg_hdr));
+    fread(to: *mut c_void, size: usize, count: usize, file: *mut FILE) -> usize, 0,
+        settled(to, size.saturating_mul(count));
+    fwrite(from: *const c_void, size: usize, count: usize, file: *mut FILE) -> usize, 0,
+        settled(from, size.saturating_mul(count));
+    fgets(to: *mut c_char, length: c_int, file: *mut FILE) -> *mut c_char, null_mut(),
+        settled(to.cast(), length as usize);
+    munmap(address: *mut c_void, length: usize) -> c_int, -1, settled(address, length);
+    mprotect(address: *mut c_void, length: usize, protection: c_int) -> c_int, -1,
+        settled(address, length);
+    madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int, -1,
+        settled(address, length);
+    // Those that _FORTIFY_SOURCE calls instead.
+    __read_chk(file: c_int, to: *mut c_void, length: usize, room: usize) -> ssize_t, -1,
+        settled(to, length);
+    __pread_chk(
+        file: c_int, to: *mut c_void, length: usize, at: off_t, room: usize
+    ) -> ssize_t, -1, settled(to, length);
+    __pread64_chk(
+        file: c_int, to: *mut c_void, length: usize, at: i64, room: usize
+    ) -> ssize_t, -1, settled(to, length);
+    __recv_chk(
+        socket: c_int, to: *mut c_void, length: usize, room: usize, flags: c_int
+    ) -> ssize_t, -1, settled(to, length);
+    __recvfrom_chk(
+        socket: c_int, to: *mut c_void, length: usize, room: usize, flags: c_int,
+        address: *mut sockaddr, size: *mut socklen_t
+    ) -> ssize_t, -1, settled(to, length);
+    __fread_chk(
+        to: *mut c_void, room: usize, size: usize, count: usize, file: *mut FILE
+    ) -> usize, 0, settled(to, size.saturating_mul(count));
+}
