@@ -59,7 +59,8 @@ pub struct Policy {
     pub nontemporal_min: u64,
     /// Bytes of the ring through which a rank broadcasts; a power of two.
     pub cast_ring: u64,
-    /// The same where ranks outnumber processors: the more fits, the fewer context switches.
+    /// The same where ranks outnumber processors: of a message that fits, each leaf has all as
+    /// soon as it gets a processor. Less in large teams, so that together they stay within 64 MiB or 4 MiB each.
     pub cast_ring_crowded: u64,
     /// From this size on, root and leaf share the copy of a broadcast; below, and where ranks
     /// outnumber processors and the root would only keep leaves from running, the leaf copies alone.
@@ -152,6 +153,13 @@ pub enum Path {
 /// Bands that fit into the words for one operation and one kind of machine.
 pub(crate) const MAX_BANDS: usize = 4;
 
+/// Bytes that the broadcast rings of a crowded team take together, which are reserved as long as
+/// it lives; a ring has at least [`LEAST_CROWD_RING`] bytes, or as many as one that is not crowded.
+const CROWD_RINGS: u64 = 64 << 20;
+
+/// Twice what a crowd broadcasts without asking, see [`Policy::eager_bcast_crowded`].
+const LEAST_CROWD_RING: u64 = 4 << 20;
+
 /// The word behind the bands.
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
@@ -184,7 +192,7 @@ impl Policy {
             cast_ring: (topology.l2 as u64 / 2)
                 .next_power_of_two()
                 .clamp(128 << 10, 1 << 20),
-            cast_ring_crowded: 4 << 20,
+            cast_ring_crowded: 8 << 20,
             share_min: 32 << 10,
             share_gather_min: 128 << 10,
             share_scatter_min: 1 << 20,
@@ -450,11 +458,14 @@ impl Policy {
 
     /// Bytes of the ring from one rank to all; rank 0 decides before it knows the others.
     pub(crate) fn cast_ring(&self, size: usize, cpus: usize) -> usize {
-        (if size > cpus {
-            self.cast_ring_crowded
+        let ring = if size > cpus {
+            let share = (CROWD_RINGS / size as u64 + 1).next_power_of_two() / 2;
+            let least = self.cast_ring.max(LEAST_CROWD_RING);
+            self.cast_ring_crowded.min(share.max(least))
         } else {
             self.cast_ring
-        }) as usize
+        };
+        ring as usize
     }
 
     /// Bytes of the ring between two ranks: there are as many as pairs of ranks.
@@ -670,6 +681,23 @@ mod tests {
         assert_eq!(path(u64::MAX, &[cma, shm]), Path::Via(cma));
         assert_eq!(path(1000, &[shm]), Path::Via(shm));
         assert_eq!(path(1000, &[]), Path::Via(shm));
+    }
+
+    #[test]
+    fn rings_of_large_crowds_are_smaller() {
+        let mut policy = policy();
+        policy.cast_ring = 1 << 20;
+        policy.cast_ring_crowded = 8 << 20;
+        assert_eq!(policy.cast_ring(2, 2), 1 << 20);
+        assert_eq!(policy.cast_ring(8, 2), 8 << 20);
+        assert_eq!(policy.cast_ring(9, 2), 4 << 20);
+        assert_eq!(policy.cast_ring(1000, 2), 4 << 20);
+        // What somebody asked for is not cut.
+        (policy.cast_ring, policy.cast_ring_crowded) = (16 << 20, 16 << 20);
+        assert_eq!(policy.cast_ring(1000, 2), 16 << 20);
+        policy.cast_ring = 64 << 10;
+        policy.cast_ring_crowded = 64 << 10;
+        assert_eq!(policy.cast_ring(1000, 2), 64 << 10);
     }
 
     #[test]

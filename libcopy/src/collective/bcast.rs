@@ -78,16 +78,18 @@ fn arrivals(team: &mut Team, call: Call) -> Result<Vec<(usize, Option<Header>)>>
         .collect()
 }
 
-/// Through shared memory. The last chunk is kept back until all leaves turned out to mean this
-/// very operation: a leaf that has everything may return, and must not if another cannot.
+/// Through shared memory. Where leaves say that they are here, the last chunk is kept back until
+/// all turned out to mean this very operation: then none returns while another cannot.
 fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
     let flow = team.flow(bytes.len().saturating_mul(team.size()));
     let words = Go::STREAM.to_words();
     team.mailbox.announce(Target::All, Step::Go, call, words)?;
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::All, bytes.as_ptr(), bytes.len()) };
-    stream.run(&mut team.mailbox, flow, flow.chunk)?;
-    arrivals(team, call)?;
+    if team.announces(Op::Bcast, bytes.len()) {
+        stream.run(&mut team.mailbox, flow, flow.chunk)?;
+        arrivals(team, call)?;
+    }
     stream.run(&mut team.mailbox, flow, 0)
 }
 

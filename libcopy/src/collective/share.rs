@@ -219,11 +219,13 @@ impl Team {
     /// Whether a leaf says that it is here before anything moves: where the root shares its copy,
     /// and where the bytes go through shared memory, whose end the root keeps back until all have
     /// turned out to mean the same operation. Otherwise the root opens its window, tells so, and
-    /// leaves copy whenever they come, which saves a crowd a round of context switches.
+    /// leaves copy whenever they come, which saves a crowd a round of context switches. A crowd's
+    /// broadcast through shared memory does not keep its end back either: leaves that have had a
+    /// processor would wait for those that have not, and all would end as late as the last.
     pub(super) fn announces(&self, op: Op, len: usize) -> bool {
         match self.path(op, len) {
             Path::Eager => false,
-            Path::Via(TransportKind::Shm) => true,
+            Path::Via(TransportKind::Shm) => !(op == Op::Bcast && self.is_crowded()),
             Path::Via(_) => self.shares(op, len),
         }
     }
