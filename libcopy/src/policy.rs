@@ -60,7 +60,7 @@ pub struct Policy {
     /// Bytes of the ring through which a rank broadcasts; a power of two.
     pub cast_ring: u64,
     /// The same where ranks outnumber processors: of a message that fits, each leaf has all as
-    /// soon as it gets a processor. Less in large teams, so that together they stay within 64 MiB or 4 MiB each.
+    /// soon as it gets a processor. Less in large teams: 64 MiB for all, but 4 MiB for each.
     pub cast_ring_crowded: u64,
     /// From this size on, root and leaf share the copy of a broadcast; below, and where ranks
     /// outnumber processors and the root would only keep leaves from running, the leaf copies alone.
@@ -69,6 +69,10 @@ pub struct Policy {
     pub share_gather_min: u64,
     /// The same for scatters, where a leaf that shares must tell first where its memory is.
     pub share_scatter_min: u64,
+    /// A buffer of the root of up to this size that is used again and again is mapped by the leaves
+    /// through the module, and copied by load and store.
+    #[serde(default = "built_in_attach_max")]
+    pub attach_max: u64,
     /// Microseconds to spin before sleeping; decided by the number of ranks if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spin_us: Option<u64>,
@@ -154,16 +158,22 @@ pub enum Path {
 pub(crate) const MAX_BANDS: usize = 4;
 
 /// Bytes that the broadcast rings of a crowded team take together, which are reserved as long as
-/// it lives; a ring has at least [`LEAST_CROWD_RING`] bytes, or as many as one that is not crowded.
+/// it lives. No ring is made smaller than [`LEAST_CROWD_RING`] for that, or than in a team that is
+/// not crowded.
 const CROWD_RINGS: u64 = 64 << 20;
 
-/// Twice what a crowd broadcasts without asking, see [`Policy::eager_bcast_crowded`].
+/// Bytes of a crowd's ring, however many ranks there are.
 const LEAST_CROWD_RING: u64 = 4 << 20;
+
+/// Mapped memory stays pinned until the leaves hear that its owner has closed it, hence a limit.
+fn built_in_attach_max() -> u64 {
+    8 << 20
+}
 
 /// The word behind the bands.
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
-const _: () = assert!(SHARE_WORD + 9 < POLICY_WORDS);
+const _: () = assert!(SHARE_WORD + 10 < POLICY_WORDS);
 
 impl Policy {
     /// Values for a machine that was not measured.
@@ -185,7 +195,7 @@ impl Policy {
         Policy {
             eager_max: 8 << 10,
             eager_max_crowded: 128 << 10,
-            eager_bcast_crowded: 2 << 20,
+            eager_bcast_crowded: 256 << 10,
             chunk: 8 << 10,
             chunk_crowded: 128 << 10,
             nontemporal_min: topology.llc as u64 / 2,
@@ -196,6 +206,7 @@ impl Policy {
             share_min: 32 << 10,
             share_gather_min: 128 << 10,
             share_scatter_min: 1 << 20,
+            attach_max: built_in_attach_max(),
             spin_us: None,
             asynchronous: Async::Off,
             offload_min: offload_min(),
@@ -245,6 +256,7 @@ impl Policy {
             policy.share_gather_min = policy.share_min;
             policy.share_scatter_min = policy.share_min;
         }
+        set(&config::ATTACH_MAX, &mut policy.attach_max)?;
         if config::SHM_RING.value().is_some() {
             set(&config::SHM_RING, &mut policy.cast_ring)?;
             policy.cast_ring_crowded = policy.cast_ring;
@@ -500,6 +512,14 @@ impl Policy {
             bytes(self.share_gather_min),
             bytes(self.share_scatter_min)
         );
+        let _ = writeln!(
+            table,
+            "kmod: leaves map buffers of up to {} that are used again and again",
+            match self.attach_max {
+                u64::MAX => "any size".to_owned(),
+                most => bytes(most),
+            }
+        );
         if let Some(kind) = self.transport {
             let _ = writeln!(table, "everything that is not eager: {kind}");
         }
@@ -555,6 +575,7 @@ impl Policy {
         words[SHARE_WORD + 7] = self.offload_ranks;
         words[SHARE_WORD + 8] = self.offload_pages;
         words[SHARE_WORD + 9] = self.offload_verify;
+        words[SHARE_WORD + 10] = self.attach_max;
         let mut slots = words[8..SHARE_WORD].chunks_exact_mut(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
@@ -591,6 +612,7 @@ impl Policy {
         policy.offload_ranks = words[SHARE_WORD + 7];
         policy.offload_pages = words[SHARE_WORD + 8];
         policy.offload_verify = words[SHARE_WORD + 9];
+        policy.attach_max = words[SHARE_WORD + 10];
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
             for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
@@ -635,6 +657,7 @@ mod tests {
         let mut policy = policy();
         policy.transport = Some(TransportKind::Cma);
         policy.spin_us = Some(7);
+        policy.attach_max = 12345;
         policy.set_bands(
             Op::Gather,
             true,

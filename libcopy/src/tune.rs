@@ -126,7 +126,7 @@ pub fn measure(progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
     let cpus = crate::topology::affinity().len();
     let mut policy = Policy::built_in(&topology).checked()?;
     let teams = [(false, 4.min(cpus)), (true, (2 * cpus).clamp(4, 16))];
-    let points = (2 * Op::ALL.len() * SIZES.len() + CHUNKS.len() + 2) as f64;
+    let points = (2 * Op::ALL.len() * SIZES.len() + CHUNKS.len() + 3) as f64;
     let mut done = 0.0;
     for (crowded, ranks) in teams {
         // With one processor there is no team that is not crowded.
@@ -150,7 +150,7 @@ pub fn measure(progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
 /// A size, and how long each transport took for it.
 type Measured = (u64, Vec<(TransportKind, f64)>);
 
-/// What a team found out, one line each: "chunk N", "nontemporal N" or
+/// What a team found out, one line each: "chunk N", "nontemporal N", "attach N" or
 /// "op size (transport microseconds)...".
 fn apply(policy: &mut Policy, crowded: bool, lines: &[String]) {
     let mut best: BTreeMap<Op, Vec<Measured>> = BTreeMap::new();
@@ -164,6 +164,7 @@ fn apply(policy: &mut Policy, crowded: bool, lines: &[String]) {
             "chunk" if crowded => policy.chunk_crowded = number,
             "chunk" => policy.chunk = number,
             "nontemporal" => policy.nontemporal_min = number,
+            "attach" => policy.attach_max = number,
             _ => {
                 let Some(op) = Op::ALL.into_iter().find(|op| op.to_string() == what) else {
                     continue;
@@ -355,6 +356,23 @@ fn rank_measures(
         team.try_policy(|policy| policy.nontemporal_min = from)?;
         say(format!("nontemporal {from}"))?;
     }
+    if !team.is_crowded() && team.is_usable(TransportKind::Kmod) {
+        let kmod = [Some(TransportKind::Kmod)];
+        // Up to the largest size at which copying mapped memory pays, and all below do.
+        let mut most = 0;
+        for size in [64 << 10, 1 << 20, 4 << 20] {
+            team.try_policy(|policy| policy.attach_max = 0)?;
+            let asked = point(&mut team, Op::Gather, size, &kmod, &mut part, &mut whole)?[0];
+            team.try_policy(|policy| policy.attach_max = u64::MAX)?;
+            let mapped = point(&mut team, Op::Gather, size, &kmod, &mut part, &mut whole)?[0];
+            if mapped * MARGIN > asked {
+                break;
+            }
+            most = (size * ranks) as u64;
+        }
+        team.try_policy(|policy| policy.attach_max = most)?;
+        say(format!("attach {most}"))?;
+    }
     let usable: Vec<Option<TransportKind>> = team
         .transports()
         .iter()
@@ -470,12 +488,14 @@ mod tests {
         let lines = [
             "chunk 65536",
             "nontemporal 4194304",
+            "attach 1048576",
             "gather 16384 cma 3.5 shm 9",
             "noise",
         ];
         apply(&mut policy, true, &lines.map(str::to_owned));
         assert_eq!(policy.chunk_crowded, 65536);
         assert_eq!(policy.nontemporal_min, 4 << 20);
+        assert_eq!(policy.attach_max, 1 << 20);
         let expected = vec![Band {
             from: 0,
             prefer: vec![Cma, Shm],

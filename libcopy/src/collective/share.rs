@@ -365,6 +365,8 @@ impl Team {
                 false => alone.take(),
             };
             let Some((start, len)) = piece else { break };
+            // A root that failed has its memory back; nothing else keeps us from writing to it.
+            self.mailbox.waiter.verdict()?;
             let transport = self.one_sided(go.kind)?;
             let at = go.offset + start as u64;
             // SAFETY: the piece is inside what the caller vouches for.

@@ -260,6 +260,9 @@ impl Team {
         let mut policy = self.policy.clone();
         change(&mut policy);
         self.policy = policy.checked()?;
+        if let Some(kmod) = &mut self.kmod {
+            kmod.set_attach_max(self.policy.attach_max);
+        }
         Ok(())
     }
 
@@ -426,7 +429,7 @@ impl Team {
     ) -> Option<Window> {
         let kmod = self.kmod.as_mut()?;
         // SAFETY: the caller's promise.
-        unsafe { kmod.open_window(base, len, writable) }.ok()
+        unsafe { kmod.open_unmapped(base, len, writable) }.ok()
     }
 
     /// Memory of at least `len` bytes, aligned for any type.
@@ -460,6 +463,9 @@ impl Team {
     fn probe_transports(&mut self) -> Result<()> {
         let found = probe::probe(&self.segment, &mut self.mailbox)?;
         self.kmod = found.kmod;
+        if let Some(kmod) = &mut self.kmod {
+            kmod.set_attach_max(self.policy.attach_max);
+        }
         self.cma = found.cma;
         self.reports = found.reports;
         Ok(())

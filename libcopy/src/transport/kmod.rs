@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The kernel module: one ioctl publishes a buffer, one per peer copies it.
+//! The kernel module: one ioctl publishes a buffer, one per peer copies it. A buffer that is used
+//! again and again is mapped by its peers, who then copy by load and store.
+
+use std::cell::RefCell;
 
 use super::{Transport, TransportKind, TransportReport, Window};
-use crate::device::{Device, Domain, RegionId};
+use crate::copy;
+use crate::device::{Attachment, Device, Domain, RegionId, Rights};
 use crate::error::{Error, Result};
 use crate::uapi;
 
 /// Regions that stay open for the next operation on the same memory.
 const KEPT: usize = 4;
+
+/// Operations on a region before its peers are told to map it, which pays only if more follow.
+const ATTACH_AFTER: u32 = 2;
 
 /// Bytes that may stay pinned in kept regions, beside the newest one.
 const KEPT_BYTES: usize = 64 << 20;
@@ -21,16 +28,46 @@ struct Opened {
     writable: bool,
 }
 
+/// A region of ours that is open.
+#[derive(Debug)]
+struct Kept {
+    opened: Opened,
+    id: RegionId,
+    /// Number of the region among all that this rank ever opened, from 1 on; 0: too many.
+    serial: u32,
+    /// Operations so far, the first included.
+    uses: u32,
+}
+
+/// A peer's region that we have mapped, or could not map.
+#[derive(Debug)]
+struct Attached {
+    owner: usize,
+    serial: u32,
+    attachment: Option<Attachment>,
+}
+
 /// A member of the team's domain.
 ///
 /// A region stays open after its operation: the next one on the same memory needs no system call
 /// at all, because the kernel looks at every copy whether the pages are still the owner's. If they
 /// are not, the copy fails, the operation takes another way, and [`Transport::doubt`] is called.
+///
+/// Peers that have mapped a region ask nobody when they copy. So its owner asks, before each
+/// operation that it lets them do so, whether the pages are still its own, and opens the memory
+/// anew if not; within the operation they cannot change, because the memory is borrowed. Pages stay
+/// valid as long as anybody has them mapped, whatever becomes of their owner.
 #[derive(Debug)]
 pub(crate) struct Kmod {
+    /// What we have mapped of peers, least recently used first; before the domain, as it goes first.
+    attached: RefCell<Vec<Attached>>,
     domain: Domain,
     /// Open regions, least recently used first.
-    kept: Vec<(Opened, RegionId)>,
+    kept: Vec<Kept>,
+    /// Regions opened so far.
+    serials: u32,
+    /// Bytes of the largest region that peers should map.
+    attach_max: u64,
     /// Windows to open anew, whatever is kept.
     doubtful: u32,
     /// What `doubtful` will be after the next failure: programs that unmap a buffer after each
@@ -41,8 +78,11 @@ pub(crate) struct Kmod {
 impl Kmod {
     pub(crate) fn new(domain: Domain) -> Self {
         Kmod {
+            attached: RefCell::new(Vec::new()),
             domain,
             kept: Vec::with_capacity(KEPT),
+            serials: 0,
+            attach_max: 0,
             doubtful: 0,
             penalty: 8,
         }
@@ -55,30 +95,161 @@ impl Kmod {
 
     /// Closes all windows.
     pub(crate) fn close(&mut self) {
-        for (_, id) in self.kept.drain(..) {
+        for kept in self.kept.drain(..) {
             // Gone already at worst.
-            let _ = self.domain.destroy_region(id, 0);
+            let _ = self.domain.destroy_region(kept.id, 0);
         }
+    }
+
+    /// Sets the bytes of the largest region that peers should map.
+    pub(crate) fn set_attach_max(&mut self, bytes: u64) {
+        self.attach_max = bytes;
     }
 
     /// The region to replace by one over `wanted`: one over the same memory, or the oldest if
     /// there are enough. Others that are too many are closed.
     fn make_room(&mut self, wanted: Opened) -> Option<RegionId> {
-        if let Some(index) = self.kept.iter().position(|(opened, _)| *opened == wanted) {
-            return Some(self.kept.remove(index).1);
+        if let Some(index) = self.kept.iter().position(|kept| kept.opened == wanted) {
+            return Some(self.kept.remove(index).id);
         }
         let mut replaced = None;
-        let bytes = |kept: &[(Opened, RegionId)]| kept.iter().map(|(o, _)| o.len).sum::<usize>();
+        let bytes = |kept: &[Kept]| kept.iter().map(|kept| kept.opened.len).sum::<usize>();
         while self.kept.len() == KEPT
             || !self.kept.is_empty() && bytes(&self.kept).saturating_add(wanted.len) > KEPT_BYTES
         {
-            let oldest = self.kept.remove(0).1;
+            let oldest = self.kept.remove(0).id;
             if let Some(other) = replaced.replace(oldest) {
                 // Gone already at worst.
                 let _ = self.domain.destroy_region(other, 0);
             }
         }
         replaced
+    }
+
+    /// Opens memory, for peers that copy once ([`Transport::open_window`] says for which): never to
+    /// be mapped.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Transport::open_window`].
+    pub(crate) unsafe fn open_unmapped(
+        &mut self,
+        base: *mut u8,
+        len: usize,
+        writable: bool,
+    ) -> Result<Window> {
+        let wanted = Opened {
+            base: base as usize,
+            len,
+            writable,
+        };
+        match self.reopen(wanted) {
+            Some(kept) => Ok([u64::from(kept.id.get()), 0]),
+            // SAFETY: the caller's promise.
+            None => unsafe { self.open_anew(base, wanted) },
+        }
+    }
+
+    /// The open region over `wanted`, if there is one that nobody doubts.
+    fn reopen(&mut self, wanted: Opened) -> Option<&mut Kept> {
+        if self.doubtful > 0 {
+            self.doubtful -= 1;
+            return None;
+        }
+        let index = self.kept.iter().position(|kept| kept.opened == wanted)?;
+        self.kept[index..].rotate_left(1);
+        self.kept.last_mut()
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Transport::open_window`].
+    unsafe fn open_anew(&mut self, base: *mut u8, wanted: Opened) -> Result<Window> {
+        let piece = uapi::Piece {
+            base: base as u64,
+            len: wanted.len as u64,
+        };
+        // What is to be mapped for writing must be readable, too.
+        let rights = if wanted.writable {
+            uapi::RIGHT_READ | uapi::RIGHT_WRITE
+        } else {
+            uapi::RIGHT_READ
+        };
+        let replaced = self.make_room(wanted);
+        // SAFETY: one piece is passed; what happens to the memory is the caller's promise.
+        let created = unsafe {
+            self.domain
+                .create_region(&raw const piece, 1, rights, 0, 0, replaced)
+        }?;
+        let id = RegionId::new(created.id)?;
+        // Numbers are never used twice, unlike ids: who has run out of them has nothing mapped.
+        self.serials = self.serials.saturating_add(1);
+        let serial = if self.serials == u32::MAX {
+            0
+        } else {
+            self.serials
+        };
+        self.kept.push(Kept {
+            opened: wanted,
+            id,
+            serial,
+            uses: 1,
+        });
+        Ok([u64::from(id.get()), 0])
+    }
+
+    /// The window of a region that peers should map, which tells them its number, and below which
+    /// number none of ours is open any more.
+    fn mappable(&self, kept: &Kept) -> Window {
+        let numbers = self.kept.iter().map(|kept| kept.serial);
+        let oldest = numbers.min().unwrap_or(kept.serial);
+        [
+            u64::from(kept.id.get()),
+            u64::from(kept.serial) << 32 | u64::from(oldest),
+        ]
+    }
+
+    /// Our address of byte `offset` of a peer's region that is to be mapped, `len` bytes of it;
+    /// maps it if it is not yet. Nothing if that cannot be done.
+    fn reach(
+        &self,
+        owner: usize,
+        window: Window,
+        offset: u64,
+        len: usize,
+        rights: Rights,
+    ) -> Option<*mut u8> {
+        let (serial, oldest) = ((window[1] >> 32) as u32, window[1] as u32);
+        if serial == 0 {
+            return None;
+        }
+        let mut attached = self.attached.borrow_mut();
+        let known = attached
+            .iter()
+            .position(|known| (known.owner, known.serial) == (owner, serial));
+        match known {
+            Some(index) => attached[index..].rotate_left(1),
+            None => {
+                // What the owner has closed stays pinned for as long as we have it mapped.
+                attached.retain(|known| known.owner != owner || known.serial >= oldest);
+                let of_owner = |known: &Attached| known.owner == owner;
+                if attached.iter().filter(|known| of_owner(known)).count() >= KEPT {
+                    let first = attached.iter().position(of_owner);
+                    first.map(|first| attached.remove(first));
+                }
+                let attachment = region(window).and_then(|id| self.domain.attach(id, rights));
+                attached.push(Attached {
+                    owner,
+                    serial,
+                    attachment: attachment.ok(),
+                });
+            }
+        }
+        let attachment = attached.last()?.attachment.as_ref()?;
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(len)?;
+        // What does not fit is for the kernel to refuse.
+        (end <= attachment.len()).then(|| attachment.as_ptr().wrapping_add(start))
     }
 }
 
@@ -98,31 +269,29 @@ impl Transport for Kmod {
             len,
             writable,
         };
-        if self.doubtful > 0 {
-            self.doubtful -= 1;
-        } else if let Some(index) = self.kept.iter().position(|(opened, _)| *opened == wanted) {
-            self.kept[index..].rotate_left(1);
-            let (_, id) = self.kept[self.kept.len() - 1];
+        let attach_max = self.attach_max;
+        let Some(kept) = self.reopen(wanted) else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.open_anew(base, wanted) };
+        };
+        kept.uses = kept.uses.saturating_add(1);
+        let (id, serial) = (kept.id, kept.serial);
+        if kept.uses <= ATTACH_AFTER || serial == 0 || len as u64 > attach_max {
             return Ok([u64::from(id.get()), 0]);
         }
-        let piece = uapi::Piece {
-            base: base as u64,
-            len: len as u64,
-        };
-        let rights = if writable {
-            uapi::RIGHT_WRITE
-        } else {
-            uapi::RIGHT_READ
-        };
-        let replaced = self.make_room(wanted);
-        // SAFETY: one piece is passed; what happens to the memory is the caller's promise.
-        let created = unsafe {
-            self.domain
-                .create_region(&raw const piece, 1, rights, 0, 0, replaced)
-        }?;
-        let id = RegionId::new(created.id)?;
-        self.kept.push((wanted, id));
-        Ok([u64::from(id.get()), 0])
+        let fresh = self
+            .domain
+            .region_info(id)
+            .is_ok_and(|info| info.state == 0);
+        match self.kept.last() {
+            Some(kept) if fresh => Ok(self.mappable(kept)),
+            _ => {
+                // A program that does this to a buffer after each operation is not asked again soon.
+                self.doubt();
+                // SAFETY: the caller's promise.
+                unsafe { self.open_anew(base, wanted) }
+            }
+        }
     }
 
     fn doubt(&mut self) {
@@ -132,12 +301,18 @@ impl Transport for Kmod {
 
     unsafe fn pull(
         &self,
-        _owner: usize,
+        owner: usize,
         window: Window,
         offset: u64,
         to: *mut u8,
         len: usize,
     ) -> Result<()> {
+        if let Some(from) = self.reach(owner, window, offset, len, Rights::Read) {
+            // SAFETY: `reach` returned `len` mapped bytes; the caller vouches for `to`, which is
+            // elsewhere: nobody passes memory of an attachment.
+            unsafe { copy::cached(to, from, len) };
+            return Ok(());
+        }
         let (id, direction) = (region(window)?, uapi::COPY_FROM_REGION);
         // SAFETY: the caller's promise.
         unsafe {
@@ -148,12 +323,17 @@ impl Transport for Kmod {
 
     unsafe fn push(
         &self,
-        _owner: usize,
+        owner: usize,
         window: Window,
         offset: u64,
         from: *const u8,
         len: usize,
     ) -> Result<()> {
+        if let Some(to) = self.reach(owner, window, offset, len, Rights::ReadWrite) {
+            // SAFETY: as in `pull`, the other way round; the mapping is for writing.
+            unsafe { copy::cached(to, from, len) };
+            return Ok(());
+        }
         let (id, direction) = (region(window)?, uapi::COPY_TO_REGION);
         // SAFETY: the caller's promise; the kernel only reads in this direction.
         unsafe {

@@ -7,16 +7,18 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
+use libcopy::policy::Policy;
 use libcopy::{Error, Team, TeamKey, TransportKind};
 
 use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel::{self, Stats};
 use crate::rng::Rng;
-use crate::sys::{self, Board, Child};
+use crate::sys::{self, Board, Child, Map, PAGE};
 use crate::{check, check_eq, tests};
 
 tests!(collective:
-    storm_collectives(1200), memlock_falls_back, pid_namespace, ptrace_scope,
+    storm_collectives(1200), used_again_is_mapped, mapped_buffers_may_change(120), memlock_falls_back,
+    pid_namespace, ptrace_scope,
 );
 
 impl From<Error> for Stop {
@@ -63,11 +65,12 @@ fn intact(bytes: &[u8], round: u64, from: usize) -> bool {
     bytes.iter().all(|byte| *byte == expected)
 }
 
-/// One random operation, checked; all ranks draw the same one.
+/// One random operation, checked; all ranks draw the same one. Of `bytes` bytes, or of any size.
 fn operate(
     team: &mut Team,
     rng: &mut Rng,
     round: u64,
+    bytes: Option<u64>,
     small: &mut [u8],
     large: &mut [u8],
     inside: impl Fn(u64),
@@ -77,7 +80,8 @@ fn operate(
     let root = rng.index(size);
     // As many small as large ones: a random number of bits.
     let bits = rng.below(23);
-    let total = ((1 << bits) + rng.below(1 << bits)).min(MOST) as usize;
+    let any = (1 << bits) + rng.below(1 << bits);
+    let total = bytes.unwrap_or(any).min(MOST) as usize;
     let part = total.div_ceil(size).min(small.len());
     let (all, mine) = (part * size, &mut small[..part]);
     let part_of = |rank: usize| rank * part..(rank + 1) * part;
@@ -133,8 +137,13 @@ fn member(key: TeamKey, rank: usize, size: usize, seed: u64, board: &Board) -> O
     let mut large = vec![1; MOST as usize + size];
     let inside = |yes| board.set(INSIDE + rank, yes);
     board.bump(READY);
+    // With one size all the time, the same memory is used again and again, and therefore mapped.
+    let one_size = 1 << (14 + rng.below(8));
+    let bytes = (rng.below(2) == 0).then_some(one_size);
     for round in 0.. {
-        match operate(&mut team, &mut rng, round, &mut small, &mut large, inside) {
+        match operate(
+            &mut team, &mut rng, round, bytes, &mut small, &mut large, inside,
+        ) {
             Ok((bytes, good)) => {
                 check!(good, "rank {rank} of {size}: wrong bytes in round {round}");
                 if rank == 0 {
@@ -226,9 +235,12 @@ fn storm_collectives(context: &Context) -> Outcome {
     let pins = after.since(&before, "pins")?;
     check!(pins > 0, "nothing went through the module");
     check_eq!(after.since(&before, "unpins")?, pins);
+    let attaches = after.since(&before, "attaches")?;
+    check!(attaches > 0 || context.kills < 10, "nothing was mapped");
+    check_eq!(after.since(&before, "detaches")?, attaches);
     print!(
         "[{} kills in {:.0} s, {hits} of them inside a collective; {survivors} survivors had their error after at most {} ms, {} of \
-         them from the module or a peer; {} operations, {} MiB; {pins} pages pinned and unpinned] ",
+         them from the module or a peer; {} operations, {} MiB; {pins} pages pinned and unpinned, {attaches} regions mapped] ",
         context.kills,
         start.elapsed().as_secs_f64(),
         board.get(SLOWEST) / 1_000_000,
@@ -302,6 +314,145 @@ fn every_collective(team: &mut Team, len: usize) -> Outcome {
     check!(intact(&mine, 0, me), "scatter");
     team.bcast(&mut mine, 1)?;
     check!(intact(&mine, 0, 1), "bcast");
+    Ok(())
+}
+
+/// Runs `rounds` of all collectives with the same buffers in each, which `all` and `mine` are.
+fn again_and_again(team: &mut Team, rounds: u64, all: &mut [u8], mine: &mut [u8]) -> Outcome {
+    let (me, size) = (team.rank(), team.size());
+    let len = mine.len();
+    let part = |rank: usize| rank * len..(rank + 1) * len;
+    let last = size - 1;
+    for round in 0..rounds {
+        mine.fill(mark(round, me));
+        team.gather(mine, (me == 0).then_some(&mut *all), 0)?;
+        let good = (0..size).all(|rank| intact(&all[part(rank)], round, rank));
+        check!(me != 0 || good, "gather, round {round}");
+        for rank in 0..size {
+            all[part(rank)].fill(mark(round, rank + 7));
+        }
+        team.scatter((me == 1).then_some(&*all), mine, 1)?;
+        check!(intact(mine, round, me + 7), "scatter, round {round}");
+        if me == last {
+            mine.fill(mark(round, 99));
+        }
+        team.bcast(mine, last)?;
+        check!(intact(mine, round, 99), "bcast, round {round}");
+        mine.fill(mark(round, me + 3));
+        team.allgather(mine, all)?;
+        let good = (0..size).all(|rank| intact(&all[part(rank)], round, rank + 3));
+        check!(good, "allgather, round {round}");
+    }
+    Ok(())
+}
+
+/// Buffers that are used again and again are mapped by each leaf once, and no others.
+fn used_again_is_mapped(context: &Context) -> Outcome {
+    const RANKS: usize = 3;
+    // The largest window is the whole buffer at the root of a gather.
+    let (len, start) = (70_001, 123);
+    let run = |attach_max: u64, rounds: u64| -> Outcome<i64> {
+        let before = Stats::read()?;
+        let key = TeamKey::random()?;
+        let body = |rank| -> Outcome {
+            let mut policy = Policy::load()?;
+            policy.attach_max = attach_max;
+            let mut team = Team::join_with(&key, rank, RANKS, policy)?;
+            team.set_transport(Some(TransportKind::Kmod))?;
+            let mut all = vec![0; start + RANKS * len];
+            let mut mine = vec![0; start + len];
+            again_and_again(&mut team, rounds, &mut all[start..], &mut mine[start..])
+        };
+        let ranks = (0..RANKS)
+            .map(|rank| Child::spawn(|| body(rank)))
+            .collect::<Outcome<Vec<_>>>()?;
+        for rank in ranks {
+            rank.join()?;
+        }
+        kernel::wait_balanced(context.second())?;
+        let after = Stats::read()?;
+        let attaches = after.since(&before, "attaches")?;
+        check_eq!(after.since(&before, "detaches")?, attaches);
+        Ok(attaches)
+    };
+    // Two leaves of each root, and everybody's part of an allgather, which is the buffer of the
+    // broadcast at one of them.
+    check_eq!(run(u64::MAX, 6)?, 10);
+    check_eq!(run((RANKS * len) as u64, 6)?, 10);
+    check_eq!(run((RANKS * len) as u64 - 1, 6)?, 6);
+    check_eq!(run(0, 6)?, 0);
+    check_eq!(run(u64::MAX, 1)?, 0, "used once");
+    Ok(())
+}
+
+/// What leaves have mapped is not what they copy from or to once its owner has other pages there.
+fn mapped_buffers_may_change(context: &Context) -> Outcome {
+    const LEN: usize = 40 * PAGE;
+    type Change = fn(Map) -> Outcome<Map>;
+    let changes: [(&str, Change); 6] = [
+        ("unmapped and mapped again", |map| {
+            map.unmap(0, LEN)?;
+            map.replace(0, LEN)?;
+            Ok(map)
+        }),
+        ("one page replaced", |map| {
+            map.replace(17 * PAGE, PAGE)?;
+            Ok(map)
+        }),
+        ("other memory moved onto it", |map| {
+            Ok(Map::filled(LEN, 5)?.move_onto(map)?)
+        }),
+        ("dropped by advice", |map| {
+            map.advise(3 * PAGE, 9 * PAGE, libc::MADV_DONTNEED)?;
+            Ok(map)
+        }),
+        ("protected meanwhile", |map| {
+            map.protect(0, LEN, libc::PROT_NONE)?;
+            map.protect(0, LEN, sys::RW)?;
+            Ok(map)
+        }),
+        ("written by a child", |map| {
+            let child = Child::spawn(|| {
+                map.fill(0xEE);
+                Ok(())
+            })?;
+            child.join()?;
+            Ok(map)
+        }),
+    ];
+    for (what, change) in changes {
+        let ((), attaches) = kernel::growth("attaches", || {
+            pair(
+                |_| Ok(()),
+                |team| {
+                    team.set_transport(Some(TransportKind::Kmod))?;
+                    let mut map = Map::anon(LEN)?;
+                    let mut other = vec![0; LEN / 2];
+                    for phase in 0..3 {
+                        if phase > 0 {
+                            map = change(map)?;
+                        }
+                        // SAFETY: all of the mapping, which nobody else looks at meanwhile.
+                        let all =
+                            unsafe { std::slice::from_raw_parts_mut(map.addr() as *mut u8, LEN) };
+                        again_and_again(team, 5, all, &mut other).map_err(|stop| match stop {
+                            Stop::Fail(why) => Stop::Fail(format!("{what}, phase {phase}: {why}")),
+                            other => other,
+                        })?;
+                        // The other way round: what everybody receives into.
+                        let (mine, all) = (&mut all[..LEN / 4], &mut other[..]);
+                        again_and_again(team, 5, all, mine).map_err(|stop| match stop {
+                            Stop::Fail(why) => Stop::Fail(format!("{what}, phase {phase}: {why}")),
+                            other => other,
+                        })?;
+                    }
+                    Ok(())
+                },
+            )
+        })?;
+        check!(attaches > 0, "{what}: nothing was mapped");
+        kernel::wait_balanced(context.second())?;
+    }
     Ok(())
 }
 
