@@ -105,7 +105,7 @@ settings! {
     SHM_RING = "LIBCOPY_SHM_RING", "", "Bytes of each rank's broadcast ring in shared memory (a power of two).";
     NONTEMPORAL_MIN = "LIBCOPY_NONTEMPORAL_MIN", "", "From this size on, received bytes bypass the cache (`inf`: never).";
     SHARE_MIN = "LIBCOPY_SHARE_MIN", "", "From this size on, root and leaf share a copy where each has a core (`inf`: never).";
-    ATTACH_MAX = "LIBCOPY_ATTACH_MAX", "", "Up to this size, leaves map a buffer that is used again and again through the module (0: none, `inf`: all).";
+    ATTACH_MAX = "LIBCOPY_ATTACH_MAX", "", "Up to this size, peers map a buffer that is used again and again through the module (0: none, `inf`: all).";
     SPIN = "LIBCOPY_SPIN", "", "Microseconds to spin before sleeping (default: adaptive; none if ranks outnumber cores).";
     DISABLE = "LIBCOPY_DISABLE", "", "libcopy_mpi.so passes every call on to the MPI library if this is set to something else than 0.";
     STATS = "LIBCOPY_STATS", "", "libcopy_mpi.so tells at MPI_Finalize what it took and what it passed on if this is set to something else than 0.";

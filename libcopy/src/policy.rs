@@ -69,8 +69,8 @@ pub struct Policy {
     pub share_gather_min: u64,
     /// The same for scatters, where a leaf that shares must tell first where its memory is.
     pub share_scatter_min: u64,
-    /// A buffer of the root of up to this size that is used again and again is mapped by the leaves
-    /// through the module, and copied by load and store.
+    /// A buffer of up to this size that is used again and again is mapped by the peers through the
+    /// module, and copied by load and store.
     #[serde(default = "built_in_attach_max")]
     pub attach_max: u64,
     /// Microseconds to spin before sleeping; decided by the number of ranks if absent.
@@ -514,7 +514,7 @@ impl Policy {
         );
         let _ = writeln!(
             table,
-            "kmod: leaves map buffers of up to {} that are used again and again",
+            "kmod: peers map buffers of up to {} that are used again and again",
             match self.attach_max {
                 u64::MAX => "any size".to_owned(),
                 most => bytes(most),

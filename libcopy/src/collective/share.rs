@@ -92,8 +92,8 @@ impl Job {
         base: *mut u8,
         len: usize,
     ) -> Self {
-        let [address, size, region, ..] = arrival.map_or([0; 6], |header| header.words);
-        let region = (region != 0).then_some([region, 0]);
+        let [address, size, region, numbers, ..] = arrival.map_or([0; 6], |header| header.words);
+        let region = (region != 0).then_some([region, numbers]);
         Job {
             leaf,
             call,
@@ -244,8 +244,8 @@ impl Team {
         }
         if self.path(call.op, len) == Path::Via(TransportKind::Kmod) && self.shares(call.op, len) {
             // SAFETY: the caller's promise.
-            let opened = unsafe { self.open_region(base, len, way == Way::ToLeaf) };
-            words[2] = opened.map_or(0, |window| window[0]);
+            let opened = unsafe { self.open_leaf(base, len, way == Way::ToLeaf) };
+            [words[2], words[3]] = opened.unwrap_or_default();
         }
         self.mailbox
             .tell(Target::One(call.root), Step::Arrive, call, words)
@@ -326,6 +326,8 @@ impl Team {
                     open[index] = false;
                     continue;
                 };
+                // As in `copy_as_leaf`.
+                self.mailbox.waiter.verdict()?;
                 let (transport, window) = (self.one_sided(kind)?, job.window(kind));
                 // SAFETY: the piece is inside what the caller vouches for.
                 let copied = unsafe {
@@ -365,7 +367,7 @@ impl Team {
                 false => alone.take(),
             };
             let Some((start, len)) = piece else { break };
-            // A root that failed has its memory back; nothing else keeps us from writing to it.
+            // Who failed has its memory back, and what we have mapped of it is still there.
             self.mailbox.waiter.verdict()?;
             let transport = self.one_sided(go.kind)?;
             let at = go.offset + start as u64;

@@ -416,7 +416,23 @@ impl Team {
         (TransportKind::Shm, [0, 0])
     }
 
-    /// Opens memory to the peers through the module, or not at all.
+    /// Opens memory of a leaf to the root through the module, or not at all.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Transport::open_window`].
+    pub(crate) unsafe fn open_leaf(
+        &mut self,
+        base: *mut u8,
+        len: usize,
+        writable: bool,
+    ) -> Option<Window> {
+        let kmod = self.kmod.as_mut()?;
+        // SAFETY: the caller's promise.
+        unsafe { kmod.open_window(base, len, writable) }.ok()
+    }
+
+    /// Opens memory to the peers through the module, or not at all, never to be mapped.
     ///
     /// # Safety
     ///
