@@ -171,11 +171,29 @@ fn agreed(abi: &Abi, comm: Word, known: &Comm, knows: Knows, mine: u64) -> Optio
 /// Whether messages of this size are faster with us. Ranks that outnumber processors are another
 /// matter, but only the team knows; so the first question is whether either case could be ours.
 fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowded: Option<bool>) -> bool {
+    if let Some(least) = least() {
+        return bytes >= least;
+    }
     let beats = |crowded| Policy::beats_mpi(abi.rival(), function.op(), bytes, crowded);
     match crowded {
         Some(crowded) => beats(crowded),
         None => beats(false) || beats(true),
     }
+}
+
+/// From how many bytes on everything is taken, whether it is faster or not: for tests.
+fn least() -> Option<u64> {
+    static LEAST: OnceLock<Option<u64>> = OnceLock::new();
+    *LEAST.get_or_init(|| {
+        let value = std::env::var("LIBCOPY_MPI_MIN").ok()?;
+        let least = value.trim().parse().ok();
+        if least.is_none() {
+            complain(&format!(
+                "LIBCOPY_MPI_MIN is {value:?}, not a number of bytes"
+            ));
+        }
+        least
+    })
 }
 
 /// The group, if messages of this size are to go through it.

@@ -12,7 +12,8 @@
 //! dense are packed and unpacked by the MPI library.
 //!
 //! `LIBCOPY_DISABLE=1` passes everything on; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
-//! taken, and what was passed on why.
+//! taken, and what was passed on why. `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, takes everything
+//! from this size on, faster or not.
 
 mod abi;
 mod buffer;
