@@ -420,7 +420,10 @@ fn mapped_buffers_may_change(context: &Context) -> Outcome {
             Ok(map)
         }),
     ];
-    for (what, change) in changes {
+    for (what, change, whole) in changes
+        .into_iter()
+        .flat_map(|(what, change)| [true, false].map(|whole| (what, change, whole)))
+    {
         let ((), attaches) = kernel::growth("attaches", || {
             pair(
                 |_| Ok(()),
@@ -435,14 +438,15 @@ fn mapped_buffers_may_change(context: &Context) -> Outcome {
                         // SAFETY: all of the mapping, which nobody else looks at meanwhile.
                         let all =
                             unsafe { std::slice::from_raw_parts_mut(map.addr() as *mut u8, LEN) };
-                        again_and_again(team, 5, all, &mut other).map_err(|stop| match stop {
-                            Stop::Fail(why) => Stop::Fail(format!("{what}, phase {phase}: {why}")),
-                            other => other,
-                        })?;
-                        // The other way round: what everybody receives into.
-                        let (mine, all) = (&mut all[..LEN / 4], &mut other[..]);
+                        // A second set of windows would close the first before the change.
+                        let (all, mine) = match whole {
+                            true => (&mut *all, &mut other[..]),
+                            false => (&mut other[..], &mut all[..LEN / 4]),
+                        };
                         again_and_again(team, 5, all, mine).map_err(|stop| match stop {
-                            Stop::Fail(why) => Stop::Fail(format!("{what}, phase {phase}: {why}")),
+                            Stop::Fail(why) => {
+                                Stop::Fail(format!("{what}, whole {whole}, phase {phase}: {why}"))
+                            }
                             other => other,
                         })?;
                     }
