@@ -13,7 +13,7 @@ use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel::{self, Stats};
-use crate::request::with_each;
+use crate::request::{choose, with_each};
 use crate::rng::Rng;
 use crate::sys::{self, Board, Child};
 use crate::{check, check_eq, tests};
@@ -552,6 +552,8 @@ fn await_done(before: &Stats, requests: i64) -> Outcome {
 fn the_engine_moves_the_interiors(_: &Context) -> Outcome {
     const LEN: usize = 8 << 20;
     let _bandwidth = Bandwidth::new("max")?;
+    // Given back at the end: other tests want the channels.
+    let _chosen = choose("auto")?;
     let board = Board::new()?;
     // The channels prove themselves with a copy when they are first used.
     team(3, ENGINE, |team| {
@@ -585,6 +587,7 @@ fn a_touch_has_cpus_finish(_: &Context) -> Outcome {
     const LEN: usize = 8 << 20;
     // Two seconds for the whole, which CPUs copy in some milliseconds.
     let _bandwidth = Bandwidth::new("4M")?;
+    let _chosen = choose("auto")?;
     let before = Stats::read()?;
     let board = Board::new()?;
     team(2, ENGINE, |team| {
