@@ -136,11 +136,17 @@ impl Region {
     ///
     /// - `EACCES`, `EOWNERDEAD`, `ESTALE`: as in the ABI.
     pub(crate) fn permit(&self, right: u32) -> Result {
-        self.permit_unless_stale(right)
-            .or_else(|error| match error == errno::estale() {
-                true => self.mapping.check(),
-                false => Err(error),
-            })
+        let is_stale = |error: &Error| *error == errno::estale();
+        match self.permit_unless_stale(right) {
+            Err(error) if is_stale(&error) => self.mapping.check().map_err(|error| {
+                // The memory went because its owner did, which is what the caller should hear.
+                match is_stale(&error) && self.owner.is_dead() {
+                    true => errno::eownerdead(),
+                    false => error,
+                }
+            }),
+            result => result,
+        }
     }
 
     /// Like [`permit`](Self::permit), but takes the slightest doubt for `ESTALE`; for callers that
@@ -149,10 +155,12 @@ impl Region {
         if self.rights & right != right {
             return Err(EACCES);
         }
+        // In this order: a process is marked dead before its memory goes.
+        let stale = self.mapping.is_stale();
         if self.owner.is_dead() {
             return Err(errno::eownerdead());
         }
-        if self.mapping.is_stale() {
+        if stale {
             return Err(errno::estale());
         }
         Ok(())

@@ -14,7 +14,7 @@ use kernel::bindings;
 use kernel::mm::MmWithUser;
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
-use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
+use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
 use kernel::sync::Arc;
 use kernel::types::Opaque;
 
@@ -105,12 +105,12 @@ impl Watch {
 
     /// Whether the memory may have changed.
     pub(crate) fn is_stale(&self) -> bool {
-        self.gone.load(Relaxed) || self.changes.load(Acquire) != self.verified.load(Acquire)
+        self.gone.load(Acquire) || self.changes.load(Acquire) != self.verified.load(Acquire)
     }
 
     /// Declares the memory changed for good.
     pub(crate) fn give_up(&self) {
-        self.gone.store(true, Relaxed);
+        self.gone.store(true, Release);
     }
 
     /// Starts a look at the page tables; its result counts if [`confirm`](Self::confirm) accepts
@@ -122,7 +122,7 @@ impl Watch {
     ///
     /// - `ESTALE`: the memory is known to be different.
     pub(crate) fn begin(&self) -> Result<u64> {
-        if self.gone.load(Relaxed) {
+        if self.gone.load(Acquire) {
             return Err(errno::estale());
         }
         let token = self.changes.load(Acquire);
@@ -171,8 +171,8 @@ impl Watch {
         }
         match range.event {
             bindings::mmu_notifier_event_MMU_NOTIFY_RELEASE => {
-                this.give_up();
                 Member::died(&this.member);
+                this.give_up();
             }
             bindings::mmu_notifier_event_MMU_NOTIFY_UNMAP
             | bindings::mmu_notifier_event_MMU_NOTIFY_CLEAR => {

@@ -210,7 +210,8 @@ impl Waiter {
         }
     }
 
-    /// Breaks the team for everybody and returns the error for us.
+    /// Breaks the team for everybody and returns the error for us. That a peer is gone is only the
+    /// reason where nobody gave another one before: it may have gone because of that.
     #[cold]
     pub(crate) fn break_team(&self, error: Error) -> Error {
         let word = match &error {
@@ -218,8 +219,18 @@ impl Waiter {
             Error::PeerLeft { rank } => LEFT << 32 | *rank as u64,
             _ => BROKEN << 32 | self.rank as u64,
         };
-        self.break_with(word, [0; 4]);
-        error
+        let first = self.break_with(word, [0; 4]);
+        match error {
+            Error::PeerDied { .. } | Error::PeerLeft { .. } if !first => {
+                // Whoever was first may have been killed before it said why.
+                let start = Instant::now();
+                while self.verdict().is_ok() && start.elapsed() < HEALTH_EVERY {
+                    std::thread::yield_now();
+                }
+                self.verdict().err().unwrap_or(error)
+            }
+            error => error,
+        }
     }
 
     /// Breaks the team since two ranks disagree.
@@ -234,13 +245,14 @@ impl Waiter {
         }
     }
 
-    fn break_with(&self, word: u64, details: [u64; 4]) {
+    /// Whether nobody else had broken the team before.
+    fn break_with(&self, word: u64, details: [u64; 4]) -> bool {
         let preamble = self.segment.preamble();
         let claim = &preamble.claim;
-        if claim
+        let first = claim
             .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
+            .is_ok();
+        if first {
             for (word, value) in preamble.details.iter().zip(details) {
                 word.store(value, Ordering::Relaxed);
             }
@@ -249,6 +261,7 @@ impl Waiter {
         for rank in 0..self.size {
             self.segment.block(rank).bell.ring();
         }
+        first
     }
 }
 
@@ -261,6 +274,18 @@ mod tests {
         let key = TeamKey::random().unwrap();
         let other = std::thread::spawn(move || Team::join(&key, 1, 2).unwrap());
         [Team::join(&key, 0, 2).unwrap(), other.join().unwrap()]
+    }
+
+    /// A rank that is told of a death leaves, which is not what went wrong for the others.
+    #[test]
+    fn who_leaves_because_of_a_death_is_not_the_reason() {
+        let teams = pair();
+        let [a, b] = [&teams[0].mailbox.waiter, &teams[1].mailbox.waiter];
+        a.break_team(Error::PeerDied { rank: 7 });
+        let error = b.break_team(Error::PeerLeft { rank: 0 });
+        assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}");
+        let error = b.break_team(Error::PeerDied { rank: 7 });
+        assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}");
     }
 
     #[test]
