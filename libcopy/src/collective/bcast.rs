@@ -2,6 +2,7 @@
 
 //! Broadcast: the root's buffer is opened once, all leaves copy from it at the same time.
 
+use super::early::Order;
 use super::share::{Go, Job, Way};
 use super::{Call, Division, Op};
 use crate::error::Result;
@@ -97,12 +98,6 @@ fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
 pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
     let source = Source::Cast(root);
-    if team.offloads(Op::Bcast, bytes.len()) {
-        // SAFETY: the slice is ours until the request is made, and guarded afterwards.
-        if unsafe { team.be_served(call, bytes.as_mut_ptr(), Way::ToLeaf, source) }? {
-            return Ok(());
-        }
-    }
     if team.path(Op::Bcast, bytes.len()) == Path::Eager {
         let header = team.mailbox.expect(source, call, &[Step::Message])?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.
@@ -112,6 +107,10 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
     // done with it; an error breaks the team.
     unsafe { team.arrive(call, bytes.as_mut_ptr(), Way::ToLeaf) }?;
     let header = team.mailbox.expect(source, call, &[Step::Go])?;
+    if Order::is_in(&header.words) {
+        // SAFETY: the slice is ours until the request is made, and guarded afterwards.
+        return unsafe { team.be_served(call, bytes.as_mut_ptr(), Way::ToLeaf, header.words) };
+    }
     let go = Go::from_words(header.words)?;
     let mut source = source;
     if go.kind != TransportKind::Shm {

@@ -3,8 +3,9 @@
 //! Collectives that return early: a copy engine moves what can be guarded, and the guard holds
 //! whoever comes too soon (paper 003, sections 3.2 and 3.3).
 //!
-//! The root opens its buffer and tells each leaf which bytes of the leaf's part are whole pages
-//! that the root can guard. The leaf narrows that to whole pages of its own buffer, gives them to an
+//! Leaves say that they are here as they do without engines, since only the root knows which way
+//! this call goes. The root opens its buffer and tells each leaf which bytes of the leaf's part are
+//! whole pages that the root can guard. The leaf narrows that to whole pages of its own buffer, gives them to an
 //! engine, copies the few bytes at the two edges itself, and tells the root the request. Then both
 //! guard their buffers and return. The root has waited for its leaves, but for no copy.
 
@@ -35,16 +36,10 @@ pub(super) struct Order {
     pub(super) mover: Mover,
 }
 
-impl Order {
-    /// Nobody but CPUs.
-    const BY_CPU: Order = Order {
-        region: None,
-        offset: 0,
-        low: 0,
-        high: 0,
-        mover: Mover::Cpu,
-    };
+/// Tells an order from what a root says when CPUs copy, whose last word is 0.
+const ORDER: u64 = 1;
 
+impl Order {
     pub(super) fn to_words(self) -> [u64; 6] {
         [
             self.mover.number(),
@@ -52,8 +47,13 @@ impl Order {
             self.offset,
             self.low,
             self.high,
-            0,
+            ORDER,
         ]
+    }
+
+    /// Whether these words are an order.
+    pub(super) fn is_in(words: &[u64; 6]) -> bool {
+        words[5] == ORDER
     }
 
     pub(super) fn from_words([mover, region, offset, low, high, _]: [u64; 6]) -> Result<Self> {
@@ -177,8 +177,8 @@ impl Team {
         }
     }
 
-    /// The root's first half: opens the buffer and tells the leaves. `None`: CPUs are to copy; the
-    /// leaves know it, and everybody goes the ordinary way.
+    /// The root's first half: opens the buffer and tells the leaves. `None`: CPUs are to copy, and
+    /// everybody goes the ordinary way.
     ///
     /// # Safety
     ///
@@ -195,17 +195,6 @@ impl Team {
         let me = self.rank();
         let mover = self.mover(op, me, base, len);
         if mover == Mover::Cpu {
-            let words = Order::BY_CPU.to_words();
-            if op == Op::Bcast {
-                let call = Call::new(op, me, len);
-                self.mailbox.tell(Target::All, Step::Go, call, words)?;
-                return Ok(None);
-            }
-            for leaf in leaves {
-                let call = Call::new(op, me, division.part(leaf).1);
-                self.mailbox
-                    .tell(Target::One(leaf), Step::Go, call, words)?;
-            }
             return Ok(None);
         }
         // SAFETY: the caller's promise.
@@ -265,6 +254,8 @@ impl Team {
         let source = way == Way::ToLeaf;
         let (mut parts, mut streams) = (Vec::new(), Vec::new());
         for (leaf, call, at) in leaves {
+            // Where its memory is does not matter here.
+            self.arrival(call, leaf)?;
             let header = self
                 .mailbox
                 .expect(Source::One(leaf), call, &[Step::Done])?;
@@ -302,7 +293,7 @@ impl Team {
         unsafe { self.hold(base, len, kind, parts) }
     }
 
-    /// A leaf's side; `from` is where the root tells it. `false`: CPUs are to copy, the ordinary way.
+    /// A leaf's side; `words` are the root's order.
     ///
     /// # Safety
     ///
@@ -313,14 +304,10 @@ impl Team {
         call: Call,
         base: *mut u8,
         way: Way,
-        from: Source,
-    ) -> Result<bool> {
+        words: [u64; 6],
+    ) -> Result<()> {
         let (root, len) = (call.root, call.len as usize);
-        let header = self.mailbox.expect(from, call, &[Step::Go])?;
-        let order = Order::from_words(header.words)?;
-        if order.mover == Mover::Cpu {
-            return Ok(false);
-        }
+        let order = Order::from_words(words)?;
         let piece = Piece {
             base,
             len,
@@ -345,7 +332,7 @@ impl Team {
                     }
                 }
             }?;
-            return Ok(true);
+            return Ok(());
         }
         let source = way == Way::ToRoot;
         let kind = if source {
@@ -355,8 +342,7 @@ impl Team {
         };
         let parts = carried.pending(0, true, source).into_iter().collect();
         // SAFETY: the caller's promise.
-        unsafe { self.hold(base, len, kind, parts) }?;
-        Ok(true)
+        unsafe { self.hold(base, len, kind, parts) }
     }
 
     /// Tells the owner of a part what became of it.
@@ -537,6 +523,7 @@ impl Team {
 
 #[cfg(test)]
 mod tests {
+    use super::super::share::Go;
     use super::*;
 
     #[test]
@@ -549,6 +536,8 @@ mod tests {
             mover: Mover::Both,
         };
         assert_eq!(Order::from_words(order.to_words()).unwrap(), order);
+        assert!(Order::is_in(&order.to_words()));
+        assert!(!Order::is_in(&Go::STREAM.to_words()));
         assert!(Order::from_words([0; 6]).is_err());
         let id = RequestId::new(9).unwrap();
         for carried in [

@@ -2,6 +2,7 @@
 
 //! Gather: the root's receive buffer is opened once, all leaves copy into it at the same time.
 
+use super::early::Order;
 use super::share::{Go, Job, Plan, Way};
 use super::{Call, Division, Op, own_part};
 use crate::copy;
@@ -112,13 +113,6 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
     let Path::Via(planned) = team.path(Op::Gather, send.len()) else {
         return team.mailbox.send(Target::One(root), call, send);
     };
-    if team.offloads(Op::Gather, send.len()) {
-        let base = send.as_ptr().cast_mut();
-        // SAFETY: the slice is only read, until the request is made, and guarded afterwards.
-        if unsafe { team.be_served(call, base, Way::ToRoot, Source::One(root)) }? {
-            return Ok(());
-        }
-    }
     let flow = team.flow(send.len().saturating_mul(team.size()));
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::One(root), send.as_ptr(), send.len()) };
@@ -130,6 +124,11 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
         while stream.step(&mut team.mailbox, flow)? {}
     }
     let header = team.mailbox.expect(Source::One(root), call, &[Step::Go])?;
+    if Order::is_in(&header.words) {
+        let base = send.as_ptr().cast_mut();
+        // SAFETY: the slice is only read, until the request is made, and guarded afterwards.
+        return unsafe { team.be_served(call, base, Way::ToRoot, header.words) };
+    }
     let go = Go::from_words(header.words)?;
     if go.kind != TransportKind::Shm {
         // SAFETY: the slice is as long as the call says, and this way is only read.

@@ -2,6 +2,7 @@
 
 //! Scatter: the root's send buffer is opened once, all leaves copy their parts at the same time.
 
+use super::early::Order;
 use super::share::{Go, Job, Plan, Way};
 use super::{Call, Division, Op, own_part};
 use crate::copy;
@@ -108,16 +109,14 @@ pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> 
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, recv.as_mut_ptr()) };
     }
-    if team.offloads(Op::Scatter, recv.len()) {
-        // SAFETY: the slice is ours until the request is made, and guarded afterwards.
-        if unsafe { team.be_served(call, recv.as_mut_ptr(), Way::ToLeaf, source) }? {
-            return Ok(());
-        }
-    }
     // SAFETY: the slice is borrowed until the end of this function, by which the root is done with
     // it; an error breaks the team.
     unsafe { team.arrive(call, recv.as_mut_ptr(), Way::ToLeaf) }?;
     let header = team.mailbox.expect(source, call, &[Step::Go])?;
+    if Order::is_in(&header.words) {
+        // SAFETY: the slice is ours until the request is made, and guarded afterwards.
+        return unsafe { team.be_served(call, recv.as_mut_ptr(), Way::ToLeaf, header.words) };
+    }
     let go = Go::from_words(header.words)?;
     if go.kind != TransportKind::Shm {
         // SAFETY: the slice is as long as the call says, and writable.

@@ -146,7 +146,8 @@ impl Team {
         self.shares(job.call.op, job.len)
             && match kind {
                 TransportKind::Kmod => job.region.is_some(),
-                TransportKind::Cma => true,
+                // Whoever did not say that it is here did not say where its memory is either.
+                TransportKind::Cma => job.address[0] != 0,
                 TransportKind::Shm => false,
             }
     }
@@ -222,7 +223,12 @@ impl Team {
     /// leaves copy whenever they come, which saves a crowd a round of context switches. A crowd's
     /// broadcast through shared memory does not keep its end back either: leaves that have had a
     /// processor would wait for those that have not, and all would end as late as the last.
+    ///
+    /// Where engines always move the bytes, nobody announces anything.
     pub(super) fn announces(&self, op: Op, len: usize) -> bool {
+        if self.offloads(op, len) && self.policy().asynchronous.never_by_cpu() {
+            return false;
+        }
         match self.path(op, len) {
             Path::Eager => false,
             Path::Via(TransportKind::Shm) => !(op == Op::Bcast && self.is_crowded()),

@@ -59,6 +59,11 @@ impl Async {
         }
     }
 
+    /// Whether an engine always takes part.
+    pub(crate) fn never_by_cpu(&self) -> bool {
+        !self.ways().contains(&Way::Cpu)
+    }
+
     /// The ways that are possible, in the order in which they are tried.
     pub(crate) fn ways(&self) -> &[Way] {
         match self {
