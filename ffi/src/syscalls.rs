@@ -7,15 +7,18 @@
 //! A program that is linked with libcopy.so, or has it preloaded, calls these instead of the C
 //! library's. If bytes were lost because a peer died, they fail with `EOWNERDEAD`.
 //!
-//! What the C library does on its own behalf does not come here; therefore `fread` and `fwrite` are
-//! wrapped too.
+//! What the C library does on its own behalf does not come here; therefore `fread`, `fwrite` and `free`,
+//! which unmaps large blocks, are wrapped too.
 
 use libc::{FILE, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, ssize_t};
 use libcopy::offload;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// A null-terminated array of strings.
+type Strings = *const *const c_char;
 
 /// The next function of this name: the C library's, or another wrapper's.
 fn next(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
@@ -73,6 +76,110 @@ unsafe fn message_settled(message: *const msghdr) -> Result<(), ()> {
     settled(message.msg_control, message.msg_controllen)?;
     // SAFETY: as above.
     unsafe { vector_settled(message.msg_iov, message.msg_iovlen) }
+}
+
+/// Waits for everything that is pending, since the process's memory goes. What is lost does not
+/// matter any more.
+fn all_settled() -> Result<(), ()> {
+    let _ = offload::settle_raw(0, usize::MAX);
+    Ok(())
+}
+
+/// Settles a block of the allocator's, which may be about to be unmapped. What is lost does not
+/// matter to whoever gives the block back.
+fn block_settled(block: *const c_void) -> Result<(), ()> {
+    if offload::pending() != 0 && !block.is_null() {
+        let _ = offload::settle_raw(block as usize, usable(block));
+    }
+    Ok(())
+}
+
+/// Bytes of a block, as far as its allocator tells: the one whose `free` comes next must be the one
+/// that is asked. Otherwise 1, which finds guards that begin where the block does.
+fn usable(block: *const c_void) -> usize {
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    // Looking for it may free something itself, which must not look for it again.
+    if !ASKED.swap(true, Ordering::Relaxed) {
+        let library = |function: *mut c_void| {
+            let mut info = libc::Dl_info {
+                dli_fname: std::ptr::null(),
+                dli_fbase: null_mut(),
+                dli_sname: std::ptr::null(),
+                dli_saddr: null_mut(),
+            };
+            // SAFETY: the structure is ours; any address may be asked about.
+            let found = unsafe { libc::dladdr(function, &raw mut info) } != 0;
+            found.then_some(info.dli_fbase)
+        };
+        // SAFETY: the names are strings.
+        let (asked, freeing) = unsafe {
+            (
+                libc::dlsym(libc::RTLD_DEFAULT, c"malloc_usable_size".as_ptr()),
+                libc::dlsym(libc::RTLD_NEXT, c"free".as_ptr()),
+            )
+        };
+        if !asked.is_null() && library(asked).is_some() && library(asked) == library(freeing) {
+            FUNCTION.store(asked, Ordering::Relaxed);
+        }
+    }
+    let function = FUNCTION.load(Ordering::Relaxed);
+    if function.is_null() {
+        return 1;
+    }
+    // SAFETY: this is its signature, and the block is the allocator's.
+    unsafe {
+        transmute::<*mut c_void, unsafe extern "C" fn(*const c_void) -> usize>(function)(block)
+    }
+}
+
+/// The C library's function, after what is pending in the block.
+///
+/// # Safety
+///
+/// That of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(block: *mut c_void) {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    static SOUGHT: AtomicBool = AtomicBool::new(false);
+    let _ = block_settled(block);
+    if NEXT.load(Ordering::Relaxed).is_null() && SOUGHT.swap(true, Ordering::Relaxed) {
+        // Freed by whoever looks for the function: kept, rather than looking for ever.
+        return;
+    }
+    // SAFETY: the caller's promise; the next function has this signature.
+    unsafe {
+        let function = next(c"free", &NEXT);
+        transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(function)(block);
+    }
+}
+
+macro_rules! exit {
+    ($($name:ident, $text:expr;)*) => {
+        $(
+            /// The C library's function, after everything that is pending: peers get their bytes.
+            ///
+            /// # Safety
+            ///
+            /// That of the C library's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name(status: c_int) -> ! {
+                static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+                let _ = all_settled();
+                // SAFETY: the caller's promise; the next function has this signature.
+                unsafe {
+                    let function = next($text, &NEXT);
+                    transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> !>(function)(status)
+                }
+            }
+        )*
+    };
+}
+
+exit! {
+    _exit, c"_exit";
+    _Exit, c"_Exit";
+    quick_exit, c"quick_exit";
 }
 
 macro_rules! wrap {
@@ -167,6 +274,14 @@ wrap! {
     munmap(address: *mut c_void, length: usize) -> c_int, -1, settled(address, length);
     mprotect(address: *mut c_void, length: usize, protection: c_int) -> c_int, -1,
         settled(address, length);
+    realloc(block: *mut c_void, size: usize) -> *mut c_void, null_mut(), block_settled(block);
+    reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void, null_mut(),
+        block_settled(block);
+    execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int, -1, all_settled();
+    execv(path: *const c_char, arguments: Strings) -> c_int, -1, all_settled();
+    execvp(name: *const c_char, arguments: Strings) -> c_int, -1, all_settled();
+    execvpe(name: *const c_char, arguments: Strings, environment: Strings) -> c_int, -1, all_settled();
+    fexecve(file: c_int, arguments: Strings, environment: Strings) -> c_int, -1, all_settled();
     madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int, -1,
         settled(address, length);
     // Those that _FORTIFY_SOURCE calls instead.

@@ -72,7 +72,7 @@ const PATIENCE: u64 = 25;
 /// A change of the chosen way's interval by this factor, three times in a row, is another workload.
 const CHANGE: f64 = 1.3;
 
-/// A buffer that is touched within this share of a copy is touched at once.
+/// A buffer that is touched within this share of a copy by CPUs is touched at once.
 const AT_ONCE: f64 = 0.1;
 
 /// Places that are remembered; the one unused for longest is forgotten first.
@@ -157,7 +157,7 @@ struct History {
     /// before that: what they cost more then is what to expect.
     doubted: Vec<Way>,
     before: f64,
-    /// Seconds until the first touch, and of a copy.
+    /// Seconds until the first touch, and of a call in which CPUs copy.
     touched: Record,
     copies: Record,
     used: u64,
@@ -337,7 +337,7 @@ impl Monitor {
         }
     }
 
-    /// A copy for a call at `site` took so long, from its submission to its last byte.
+    /// CPUs took so long for a call at `site`.
     pub fn copied(&mut self, site: &Site, took: Duration) {
         if let Some(history) = self.sites.get_mut(site) {
             history.copies.add(took.as_secs_f64());

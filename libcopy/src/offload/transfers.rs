@@ -37,6 +37,8 @@ pub(crate) struct Offload {
     monitor: Monitor,
     /// The call before this one, as its root.
     last: Option<Site>,
+    /// When the call that goes on began, if CPUs copy for it.
+    by_cpu: Option<Duration>,
 }
 
 /// A request that moves bytes of a buffer.
@@ -71,6 +73,7 @@ impl Offload {
             log,
             monitor: Monitor::new(),
             last: None,
+            by_cpu: None,
         })
     }
 
@@ -102,6 +105,7 @@ impl Offload {
         let now = Duration::from_nanos(guard::clock());
         let decision = self.monitor.choose(site, self.choice.ways(), now);
         self.last = Some(site);
+        self.by_cpu = (decision.way == Way::Cpu).then_some(now);
         if self.log {
             let why = match decision.reason {
                 Reason::Only => "only",
@@ -128,6 +132,14 @@ impl Offload {
             );
         }
         decision.way
+    }
+
+    /// A call is over.
+    pub(crate) fn ended(&mut self) {
+        if let (Some(site), Some(began)) = (&self.last, self.by_cpu.take()) {
+            let now = Duration::from_nanos(guard::clock());
+            self.monitor.copied(site, now.saturating_sub(began));
+        }
     }
 
     /// A rank touched its buffer of the last call so many nanoseconds after it returned; 0: no

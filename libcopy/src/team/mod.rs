@@ -308,6 +308,9 @@ impl Team {
     /// Ends an operation: an error breaks the team, so that nobody waits for us, and takes back
     /// what we had opened, so that nobody who is late copies to memory that the caller uses again.
     pub(crate) fn settle<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Some(offload) = &mut self.offload {
+            offload.ended();
+        }
         result.map_err(|error| {
             if let Some(kmod) = &mut self.kmod {
                 kmod.close();
