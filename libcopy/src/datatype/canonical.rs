@@ -720,39 +720,47 @@ impl Arena {
             let child = self.dense(len(0));
             return vec![(0, self.equal_blocks(offsets, child))];
         }
-        let stretches = match &starts {
-            Offsets::Narrow(starts) => stretches(starts),
-            Offsets::Wide(starts) => stretches(starts),
-        };
         // Cutting again takes memory, which must stay in proportion to the description.
         let most = if n < (1 << 16) { 10 } else { 5 };
+        let stretches = match &starts {
+            Offsets::Narrow(starts) => stretches(starts, most),
+            Offsets::Wide(starts) => stretches(starts, most),
+        };
         let mut nodes = Vec::new();
         let mut uneven = 0;
-        for k in 0..stretches.len() {
-            let (first, unit, units) = stretches[k];
-            let end = stretches.get(k + 1).map_or(n, |next| next.0);
-            let pieces = (end - first) as i64;
-            let even = pieces >= 32 && 4 * units <= most * pieces && unit <= 64;
-            if !even && k + 1 < stretches.len() {
-                continue;
-            }
-            let uneven_end = if even { first } else { end };
-            if uneven < uneven_end {
+        for Stretch {
+            first,
+            end,
+            unit,
+            units,
+        } in stretches
+        {
+            if uneven < first {
                 let base = offsets.get(uneven);
-                nodes.push((base, self.pieces(&offsets, &starts, uneven, uneven_end)));
+                nodes.push((base, self.pieces(&offsets, &starts, uneven, first)));
             }
             uneven = end;
-            if even {
-                let base = offsets.get(first);
-                let mut places = Vec::with_capacity(units as usize);
-                for i in first..end {
-                    let parts = (starts.get(i + 1) - starts.get(i)) / unit;
-                    places.extend((0..parts).map(|p| offsets.get(i) - base + p * unit));
+            let base = offsets.get(first);
+            let places = match (&offsets, &starts) {
+                (Offsets::Narrow(o), Offsets::Narrow(s)) => {
+                    cut(&o[first..end], &s[first..=end], unit, units)
                 }
-                let places = Offsets::collect(places.len(), |i| places[i]);
-                let child = self.dense(unit);
-                nodes.push((base, self.equal_blocks(places, child)));
-            }
+                (Offsets::Narrow(o), Offsets::Wide(s)) => {
+                    cut(&o[first..end], &s[first..=end], unit, units)
+                }
+                (Offsets::Wide(o), Offsets::Narrow(s)) => {
+                    cut(&o[first..end], &s[first..=end], unit, units)
+                }
+                (Offsets::Wide(o), Offsets::Wide(s)) => {
+                    cut(&o[first..end], &s[first..=end], unit, units)
+                }
+            };
+            let child = self.dense(unit);
+            nodes.push((base, self.equal_blocks(places, child)));
+        }
+        if uneven < n {
+            let base = offsets.get(uneven);
+            nodes.push((base, self.pieces(&offsets, &starts, uneven, n)));
         }
         nodes
     }
@@ -805,83 +813,67 @@ impl Arena {
         self.intern(Node::Blocks { offsets, child }, |_| extent)
     }
 
-    /// The dense blocks of a large indexed type, if they are as irregular as such types usually
-    /// are; otherwise `None`, and the general way is taken. It leads to the same form, but goes
-    /// through the list less often.
-    fn large(
-        &mut self,
-        datatype: &Datatype,
-        n: usize,
-        blocks: impl Iterator<Item = Dense>,
-    ) -> Option<Placed> {
+    /// The dense blocks of a large indexed type, or `None` if their offsets do not fit into 32
+    /// bits. The general way leads to the same form, but with several words for each block and
+    /// decisions about each, which nobody can predict where blocks are irregular.
+    fn large(&mut self, datatype: &Datatype, blocks: &IndexedBlocks) -> Option<Placed> {
         let narrow = |value: i64| i32::try_from(value).is_ok();
-        if !narrow(datatype.true_extent()) || !narrow(datatype.size() as i64) {
+        let n = blocks.displacements.len();
+        if !narrow(datatype.true_extent()) || !narrow(datatype.size() as i64) || !narrow(n as i64) {
             return None;
         }
-        let mut blocks = blocks.filter(|block| block.1 > 0);
-        let (origin, mut len) = blocks.next()?;
-        let mut offsets: Vec<i32> = Vec::with_capacity(n);
-        // Stays empty as long as all pieces have the same length.
-        let mut starts: Vec<i32> = Vec::new();
-        // The greedy runs of `extend`, counted but not kept.
-        let (mut count, mut stride, mut before) = (0usize, 0, (i64::MIN, 0));
-        let mut regular = 0;
-        let mut start = 0;
-        let mut put = |offset: i64, len: i64| {
-            if len == before.1 && (count == 1 || offset - before.0 == stride) {
-                stride = offset - before.0;
-                count += 1;
-            } else {
-                if count >= 3 {
-                    regular += count;
-                }
-                count = 1;
-                if len != before.1 && starts.is_empty() && !offsets.is_empty() {
-                    starts.reserve_exact(n + 1);
-                    starts.extend((0..offsets.len()).map(|i| (i as i64 * before.1) as i32));
-                }
-            }
-            if !starts.is_empty() {
-                starts.push(start as i32);
-            }
-            offsets.push(offset as i32);
-            start += len;
-            before = (offset, len);
-            regular + if count >= 3 { count } else { 0 }
+        let (origin, offsets, starts) = blocks.merged()?;
+        let (mut offsets, mut starts) = (offsets, starts);
+        let len = match starts[..] {
+            [_, end, ..] => i64::from(end),
+            _ => (datatype.size() / offsets.len() as u64) as i64,
         };
-        let mut at = 0;
-        for (offset, more) in blocks {
-            let offset = offset - origin;
-            if offset == at + len {
-                len += more;
-                continue;
-            }
-            put(at, len);
-            (at, len) = (offset, more);
-        }
-        let regular = put(at, len);
         let n = offsets.len();
-        if n < 2 || 2 * regular >= n {
-            return None;
+        if let [_] = offsets[..] {
+            return Some((origin, self.dense(len)));
+        }
+        // A run of `c` pieces, three or more, has `c - 2` turns, so `3 * turns` pieces at most are
+        // in such runs.
+        let turns = turns(&offsets, &starts);
+        if starts.is_empty() && turns == n - 2 {
+            let (stride, child) = (i64::from(offsets[1]), self.dense(len));
+            return Some((origin, self.stream(n as i64, stride, child)));
+        }
+        if 6 * turns >= n && 2 * in_runs(&offsets, &starts) >= n {
+            let runs = self.runs_of(&offsets, &starts, len);
+            return Some((origin, self.of_runs(runs, 0)));
         }
         let step = |i: usize| offsets[i + 1] - offsets[i];
-        let equal = starts.is_empty();
-        let periodic = if equal {
+        let len_of = |i: usize| match starts[..] {
+            [] => len,
+            _ => i64::from(starts[i + 1] - starts[i]),
+        };
+        let period = if starts.is_empty() {
             period_of(n, step, |_, _| true)
         } else {
-            starts.push(start as i32);
             let len = |i: usize| starts[i + 1] - starts[i];
             period_of(n, |i| (len(i), step(i)), |i, k| len(i) == len(k))
         };
-        if periodic.is_some() {
-            return None;
+        if let Some(period) = period {
+            let first: Vec<Placed> = (0..period)
+                .map(|i| (i64::from(offsets[i]), self.dense(len_of(i))))
+                .collect();
+            let child = match first[..] {
+                [(_, id)] => id,
+                _ => {
+                    let runs = self.runs(&first, false);
+                    self.of_runs(runs, 0)
+                }
+            };
+            let stride = i64::from(offsets[period]);
+            return Some((origin, self.stream((n / period) as i64, stride, child)));
         }
         if 2 * n < offsets.capacity() {
             offsets.shrink_to_fit();
             starts.shrink_to_fit();
         }
         let offsets = Offsets::Narrow(Arc::new(offsets));
-        if equal {
+        if starts.is_empty() {
             let child = self.dense(len);
             return Some((origin, self.equal_blocks(offsets, child)));
         }
@@ -890,6 +882,32 @@ impl Arena {
             [(_, id)] => Some((origin, id)),
             _ => Some((origin, self.sequence(&nodes))),
         }
+    }
+
+    /// The runs that [`Arena::runs`] makes of pieces that are not adjacent; `starts` is empty if
+    /// all of them are `len` bytes.
+    fn runs_of(&mut self, offsets: &[i32], starts: &[i32], len: i64) -> Vec<Run> {
+        // Looking a length up costs more than the rest.
+        let mut known = [(0, 0); 64];
+        let mut runs = Vec::new();
+        for (i, &offset) in offsets.iter().enumerate() {
+            let len = match starts {
+                [] => len,
+                _ => i64::from(starts[i + 1] - starts[i]),
+            };
+            let entry = &mut known[len as usize % 64];
+            if entry.0 != len {
+                *entry = (len, self.dense(len));
+            }
+            let run = Run {
+                offset: i64::from(offset),
+                stride: 0,
+                count: 1,
+                child: entry.1,
+            };
+            Arena::extend(&mut runs, run);
+        }
+        runs
     }
 
     fn span(&self, list: &[Placed]) -> Extent {
@@ -1059,34 +1077,258 @@ impl Arena {
     }
 }
 
-/// Stretches of dense pieces whose lengths are small multiples of one unit, usually the unit
-/// itself: their first piece, the unit, and the number of units.
-fn stretches<S: Copy + Into<i64>>(starts: &[S]) -> Vec<(usize, i64, i64)> {
-    let mut stretches: Vec<(usize, i64, i64)> = Vec::new();
+/// Children of each block of an indexed type.
+enum Lengths<'a> {
+    All(u64),
+    Each(&'a [u64]),
+}
+
+/// The blocks of an indexed type whose child is dense and has no gap behind it.
+struct IndexedBlocks<'a> {
+    lengths: Lengths<'a>,
+    displacements: &'a [i64],
+    /// Bytes of a displacement of 1.
+    unit: i64,
+    /// Where displacement 0 is.
+    base: i64,
+    /// Bytes of a child.
+    len: i64,
+}
+
+impl IndexedBlocks<'_> {
+    /// The blocks as dense pieces, each as long as it can be: where the first one is, the offsets
+    /// of all from there, and the bytes before each and of all of them. The last list is empty if
+    /// all have the same length. All numbers must fit into 32 bits.
+    fn merged(&self) -> Option<(i64, Vec<i32>, Vec<i32>)> {
+        let n = self.displacements.len();
+        let first = match self.lengths {
+            Lengths::All(_) => 0,
+            Lengths::Each(lengths) => lengths.iter().position(|&length| length > 0)?,
+        };
+        let first = *self.displacements.get(first)?;
+        let origin = self.base.wrapping_add(first.wrapping_mul(self.unit));
+        // Passes that do the same for each entry: the compiler makes vectors of most of them. Only
+        // empty blocks can be out of range; they are dropped.
+        let mut offsets: Vec<i32> = self
+            .displacements
+            .iter()
+            .map(|at| at.wrapping_sub(first).wrapping_mul(self.unit) as i32)
+            .collect();
+        let mut starts;
+        let mut merge = false;
+        match self.lengths {
+            Lengths::All(length) => {
+                let len = length as i32 * self.len as i32;
+                for (at, next) in offsets.iter().zip(&offsets[1..]) {
+                    merge |= at.wrapping_add(len) == *next;
+                }
+                if !merge {
+                    return Some((origin, offsets, Vec::new()));
+                }
+                starts = (0..=n).map(|i| i as i32 * len).collect();
+            }
+            Lengths::Each(lengths) => {
+                starts = Vec::with_capacity(n + 1);
+                starts.push(0);
+                let mut total = 0;
+                starts.extend(lengths.iter().map(|&length| {
+                    total += length as i32 * self.len as i32;
+                    total
+                }));
+                for (i, &at) in offsets[1..].iter().enumerate() {
+                    let len = starts[i + 1] - starts[i];
+                    merge |= (len == 0) | (offsets[i].wrapping_add(len) == at);
+                }
+                merge |= starts[n] == starts[n - 1];
+            }
+        }
+        if merge {
+            merge_pieces(&mut offsets, &mut starts);
+        }
+        let len = starts[1];
+        if starts.windows(2).all(|pair| pair[1] - pair[0] == len) {
+            starts = Vec::new();
+        }
+        Some((origin, offsets, starts))
+    }
+}
+
+/// Makes one piece of adjacent ones, and drops empty ones. The first piece with bytes is at 0.
+fn merge_pieces(offsets: &mut Vec<i32>, starts: &mut Vec<i32>) {
+    // A piece overwrites what is known about the last one or begins the next one; a decision
+    // between the two would be a guess for the processor.
+    let (mut last, mut at, mut end, mut before) = (0, 0, 0, 0);
+    for i in 0..offsets.len() {
+        let (offset, start) = (offsets[i], starts[i + 1]);
+        let len = start - before;
+        before = start;
+        let joined = (offset == end) | (len == 0);
+        last += usize::from(!joined);
+        at = if joined { at } else { offset };
+        end = if joined { end } else { offset } + len;
+        offsets[last] = at;
+        starts[last + 1] = start;
+    }
+    offsets.truncate(last + 1);
+    starts.truncate(last + 2);
+}
+
+/// How many pieces continue what the two before them began: the same length at the same distance.
+/// `starts` is empty if all lengths are the same.
+fn turns(offsets: &[i32], starts: &[i32]) -> usize {
+    let Some(n) = offsets.len().checked_sub(2) else {
+        return 0;
+    };
+    let (a, b, c) = (&offsets[..n], &offsets[1..n + 1], &offsets[2..n + 2]);
+    let even = |i: usize| c[i] - b[i] == b[i] - a[i];
+    if starts.is_empty() {
+        return (0..n).map(|i| u32::from(even(i))).sum::<u32>() as usize;
+    }
+    let (s, t) = (&starts[..n], &starts[1..n + 1]);
+    let (u, v) = (&starts[2..n + 2], &starts[3..n + 3]);
+    let equal = |i: usize| (v[i] - u[i] == u[i] - t[i]) & (u[i] - t[i] == t[i] - s[i]);
+    let both = (0..n).map(|i| u32::from(even(i) & equal(i)));
+    both.sum::<u32>() as usize
+}
+
+/// How many pieces are in runs of at least three that [`Arena::extend`] would find.
+fn in_runs(offsets: &[i32], starts: &[i32]) -> usize {
+    let len = |i: usize| match starts {
+        [] => 0,
+        _ => starts[i + 1] - starts[i],
+    };
+    let (mut all, mut count, mut stride) = (0, 1, 0);
+    for i in 1..offsets.len() {
+        let step = offsets[i] - offsets[i - 1];
+        if len(i) == len(i - 1) && (count == 1 || step == stride) {
+            stride = step;
+            count += 1;
+            continue;
+        }
+        if count >= 3 {
+            all += count;
+        }
+        count = 1;
+    }
+    if count >= 3 { all + count } else { all }
+}
+
+/// Dense pieces in a row whose lengths are small multiples of one unit, usually the unit itself.
+struct Stretch {
+    first: usize,
+    end: usize,
+    unit: i64,
+    units: i64,
+}
+
+/// The stretches that are worth cutting into blocks of their unit: long ones with a small unit, and
+/// at most `most` quarters of it in a piece on average.
+fn stretches<S: Copy + Into<i64>>(starts: &[S], most: i64) -> Vec<Stretch> {
+    /// Longest unit.
+    const UNIT: i64 = 64;
+    /// Most units in a piece.
+    const MULTIPLE: i64 = 16;
+    /// Fewest pieces.
+    const PIECES: usize = 32;
     // So many pieces of the same other length begin a stretch of their own.
     const ENOUGH: usize = 16;
+    // Division by a unit as a product, which is exact for up to 16 units.
+    const SHIFT: u32 = 32;
+    const RECIPROCALS: [i64; UNIT as usize + 1] = {
+        let mut reciprocals = [0; UNIT as usize + 1];
+        let mut unit = 1;
+        while unit < reciprocals.len() {
+            reciprocals[unit] = (1 << SHIFT) / unit as i64 + 1;
+            unit += 1;
+        }
+        reciprocals
+    };
+    let mut stretches = Vec::new();
+    let mut close = |end: usize, (first, unit, units): (usize, i64, i64)| {
+        let pieces = end - first;
+        if pieces >= PIECES && 4 * units <= most * pieces as i64 {
+            stretches.push(Stretch {
+                first,
+                end,
+                unit,
+                units,
+            });
+        }
+    };
+    // The stretch so far. A unit of 0 stands for all that are too long: no piece of theirs is cut,
+    // so their stretches may end with each piece.
+    let (mut first, mut unit, mut units) = (0, 0, 0);
+    let mut reciprocal = 0;
     let (mut same, mut other) = (0, 0);
     for (i, pair) in starts.windows(2).enumerate() {
         let len = pair[1].into() - pair[0].into();
         same = if len == other { same + 1 } else { 1 };
         other = len;
-        match stretches.last_mut() {
-            Some((_, unit, units)) if len == *unit => *units += 1,
-            Some((_, unit, units)) if len % *unit == 0 && len <= 16 * *unit => {
-                *units += len / *unit;
-                if same == ENOUGH {
-                    *units -= ENOUGH as i64 * (len / *unit);
-                    let first = i + 1 - ENOUGH;
-                    if *units == 0 {
-                        stretches.pop();
-                    }
-                    stretches.push((first, len, ENOUGH as i64));
+        if len <= MULTIPLE * unit {
+            let multiple = (len * reciprocal) >> SHIFT;
+            if multiple * unit == len {
+                units += multiple;
+                if same == ENOUGH && len != unit {
+                    let enough = i + 1 - ENOUGH;
+                    close(enough, (first, unit, units - ENOUGH as i64 * multiple));
+                    unit = if len <= UNIT { len } else { 0 };
+                    (first, units) = (enough, ENOUGH as i64);
+                    reciprocal = RECIPROCALS[unit as usize];
                 }
+                continue;
             }
-            _ => stretches.push((i, len, 1)),
         }
+        if i - first >= PIECES {
+            close(i, (first, unit, units));
+        }
+        unit = if len <= UNIT { len } else { 0 };
+        (first, units) = (i, 1);
+        reciprocal = RECIPROCALS[unit as usize];
     }
+    close(starts.len() - 1, (first, unit, units));
     stretches
+}
+
+/// The offsets of all units of the pieces of a stretch, relative to the first one.
+fn cut<O: Copy + Into<i64>, S: Copy + Into<i64>>(
+    offsets: &[O],
+    starts: &[S],
+    unit: i64,
+    units: i64,
+) -> Offsets {
+    fn all<O: Copy + Into<i64>, S: Copy + Into<i64>, T>(
+        offsets: &[O],
+        starts: &[S],
+        unit: i64,
+        units: i64,
+        number: impl Fn(i64) -> T,
+    ) -> Arc<Vec<T>> {
+        let base = offsets[0].into();
+        let mut places = Vec::with_capacity(units as usize);
+        for (&offset, pair) in offsets.iter().zip(starts.windows(2)) {
+            let mut at = offset.into() - base;
+            let end = at + pair[1].into() - pair[0].into();
+            while at < end {
+                places.push(number(at));
+                at += unit;
+            }
+        }
+        Arc::new(places)
+    }
+    let base = offsets[0].into();
+    let is_narrow = offsets
+        .iter()
+        .zip(starts.windows(2))
+        .all(|(&offset, pair)| {
+            let at = offset.into() - base;
+            let last = at + pair[1].into() - pair[0].into() - unit;
+            i32::try_from(at).is_ok() & i32::try_from(last).is_ok()
+        });
+    if is_narrow {
+        Offsets::Narrow(all(offsets, starts, unit, units, |at| at as i32))
+    } else {
+        Offsets::Wide(all(offsets, starts, unit, units, |at| at))
+    }
 }
 
 /// Whether ranges do not overlap.
@@ -1501,51 +1743,41 @@ fn emit<'a>(
 fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) -> Option<Placed> {
     const MANY: usize = 256;
     let len = arena.dense_len(id)?;
-    let place = |displacement: i64, unit: i64| {
-        let bytes = displacement.wrapping_mul(unit);
-        offset.wrapping_add(bytes).wrapping_add(at)
-    };
-    match datatype.contents() {
+    let (lengths, displacements, child, in_bytes) = match datatype.contents() {
         Contents::Indexed {
             blocklengths,
             displacements,
             child,
-        } if displacements.len() >= MANY && child.extent() == len => {
-            let pairs = blocklengths.iter().zip(displacements.iter());
-            let blocks = pairs.map(|(&n, &d)| (place(d, len), n as i64 * len));
-            arena.large(datatype, displacements.len(), blocks)
-        }
+        } => (Lengths::Each(blocklengths), displacements, child, false),
         Contents::Hindexed {
             blocklengths,
             displacements,
             child,
-        } if displacements.len() >= MANY && child.extent() == len => {
-            let pairs = blocklengths.iter().zip(displacements.iter());
-            let blocks = pairs.map(|(&n, &d)| (place(d, 1), n as i64 * len));
-            arena.large(datatype, displacements.len(), blocks)
-        }
+        } => (Lengths::Each(blocklengths), displacements, child, true),
         Contents::IndexedBlock {
             blocklength,
             displacements,
             child,
-        } if displacements.len() >= MANY && (child.extent() == len || *blocklength == 1) => {
-            let block = *blocklength as i64 * len;
-            let blocks = displacements
-                .iter()
-                .map(|&d| (place(d, child.extent()), block));
-            arena.large(datatype, displacements.len(), blocks)
-        }
+        } => (Lengths::All(*blocklength), displacements, child, false),
         Contents::HindexedBlock {
             blocklength,
             displacements,
             child,
-        } if displacements.len() >= MANY && (child.extent() == len || *blocklength == 1) => {
-            let block = *blocklength as i64 * len;
-            let blocks = displacements.iter().map(|&d| (place(d, 1), block));
-            arena.large(datatype, displacements.len(), blocks)
-        }
-        _ => None,
+        } => (Lengths::All(*blocklength), displacements, child, true),
+        _ => return None,
+    };
+    let alone = matches!(lengths, Lengths::All(1));
+    if displacements.len() < MANY || child.extent() != len && !alone {
+        return None;
     }
+    let blocks = IndexedBlocks {
+        lengths,
+        displacements,
+        unit: if in_bytes { 1 } else { child.extent() },
+        base: offset.wrapping_add(at),
+        len,
+    };
+    arena.large(datatype, &blocks)
 }
 
 /// Places the blocks of an indexed type.

@@ -96,12 +96,20 @@ proptest! {
         steps in prop::collection::vec((0u64..4, 0i64..3), 256..600),
         shuffle in any::<bool>(),
         period in 1usize..5,
+        run in 1usize..5,
+        equal in any::<bool>(),
     ) {
         let double = Datatype::named(Named::Double);
         let mut blocks = Vec::new();
         let mut at = 0;
         for _ in 0..period.saturating_sub(2).max(1) {
-            for &(length, gap) in &steps {
+            for (i, &(length, gap)) in steps.iter().enumerate() {
+                // Runs of equal steps, and lists of equal blocks.
+                let (length, gap) = match (i % run, equal) {
+                    (0, false) => (length, gap),
+                    (0, true) => (2, gap),
+                    _ => (2, 1),
+                };
                 blocks.push((length, at));
                 at += length as i64 + gap;
             }
@@ -118,6 +126,10 @@ proptest! {
         let children = vec![double.clone(); places.len()];
         let long = Datatype::structure(&lengths, &bytes, &children).unwrap();
         prop_assert_eq!(short.commit(), long.commit());
+        if let Some(&length) = lengths.first().filter(|first| lengths.iter().all(|l| l == *first)) {
+            let block = double.indexed_block(length, &places).unwrap();
+            prop_assert_eq!(block.commit(), long.commit());
+        }
         let memory: Vec<u8> = (0..8 * at as usize).map(|i| (i * 31 / 8 + i) as u8).collect();
         let layout = Layout::new(&short, 1).unwrap();
         let mut packed = vec![0; layout.size() as usize];
