@@ -56,7 +56,7 @@ pub(crate) trait Completion: Send + Sync {
     /// An errno: they will never be.
     fn hurry(&self, from: usize, to: usize) -> std::result::Result<(), i32>;
 
-    /// A touch begins to wait, at this time of [`clock`].
+    /// Somebody begins to wait, at this time of [`clock`].
     fn touched(&self, _at: u64) {}
 }
 
@@ -301,6 +301,7 @@ impl Slot {
             if base.saturating_add(completion.arrived(at - base)) >= end {
                 return Ok(());
             }
+            completion.touched(clock());
             completion.hurry(at - base, end - base)
         });
         let lifted = self.lift(self.lifted.load(Ordering::SeqCst), end);

@@ -431,8 +431,11 @@ pub fn regret(run: &mut Run) -> Result<()> {
         players.time(AUTO, op, BYTES, amount, 0, 10)?;
         let mut sums = [0.0; 4];
         let mut timings: [Vec<f64>; 4] = Default::default();
-        for _ in 0..2 * run.rounds {
-            for (index, way) in players.ways.iter().enumerate() {
+        for round in 0..2 * run.rounds {
+            for turn in 0..WAYS.len() {
+                // None always comes after the same other one.
+                let index = (turn + round) % WAYS.len();
+                let way = &WAYS[index];
                 run.bar.set_message(format!("regret {share} {}", way.name));
                 let times = players.time(*way, op, BYTES, amount, 0, calls)?;
                 sums[index] += times.iter().sum::<f64>();
