@@ -25,6 +25,8 @@ pub struct Abi {
     handle: usize,
     /// `MPI_IN_PLACE`
     pub in_place: usize,
+    /// `MPI_ROOT`
+    pub root: c_int,
     /// `MPI_COMM_NULL`
     comm_null: Word,
     /// `MPI_DATATYPE_NULL`
@@ -130,6 +132,7 @@ fn detect() -> Result<Abi, String> {
             name: "Open MPI",
             handle: usize::MAX,
             in_place: 1,
+            root: -4,
             comm_null: word(c"ompi_mpi_comm_null"),
             type_null: word(c"ompi_mpi_datatype_null"),
             operations: operations
@@ -150,6 +153,7 @@ fn detect() -> Result<Abi, String> {
             name: "MPICH",
             handle: 0xffff_ffff,
             in_place: usize::MAX,
+            root: -3,
             comm_null: 0x0400_0000,
             type_null: 0x0c00_0000,
             // MPI_MAX to MPI_MAXLOC.
@@ -243,16 +247,25 @@ impl Function {
         }
     }
 
-    /// Its address; zero if the library does not have it.
+    /// Its address; zero, and a complaint, if the library does not have it.
     pub fn address(&self) -> usize {
         *self.address.get_or_init(|| {
-            let found = symbol(self.name).map_or(0, |address| address as usize);
+            let found = self.look();
             if found == 0 {
                 let name = self.name.to_string_lossy();
                 complain(&format!("no MPI library in this process has {name}"));
             }
             found
         })
+    }
+
+    /// Its address; zero if the library does not have it, which it need not.
+    pub fn if_any(&self) -> usize {
+        *self.address.get_or_init(|| self.look())
+    }
+
+    fn look(&self) -> usize {
+        symbol(self.name).map_or(0, |address| address as usize)
     }
 }
 

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::{Abi, Word};
 use crate::call::Failure;
+use crate::count::Count;
 use crate::pmpi;
 
-/// Bytes that are packed with one call: positions are `int`s.
-const MOST: usize = 1 << 30;
+/// Bytes that are packed or combined with one call of the library: positions are `int`s.
+pub const MOST: usize = 1 << 30;
 
 /// The predefined datatype that was asked for last: its address in the low 48 bits, its size above.
 /// Predefined ones never go, so this stays true.
@@ -20,8 +21,7 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 /// Bytes of data in `count` elements; `None` if the library does not accept the datatype, or if
 /// that is not a number of bytes.
 #[inline]
-pub fn bytes(abi: &Abi, count: c_int, datatype: Word) -> Option<usize> {
-    let count = usize::try_from(count).ok()?;
+pub fn bytes(abi: &Abi, count: usize, datatype: Word) -> Option<usize> {
     if let Some(size) = abi.size_in_handle(datatype) {
         return size.checked_mul(count);
     }
@@ -37,13 +37,12 @@ fn size_of(abi: &Abi, datatype: Word) -> Option<usize> {
     if !abi.is_type(datatype) {
         return None;
     }
-    let mut size = 0i64;
-    let (mut a, mut b, mut c, mut combiner) = (0, 0, 0, 0);
+    let (mut size, mut combiner) = (0i64, 0);
     // SAFETY: writable outputs; the library checks the datatype.
     let answers = unsafe {
         [
             pmpi::type_size(datatype, &mut size),
-            pmpi::type_get_envelope(datatype, &mut a, &mut b, &mut c, &mut combiner),
+            pmpi::type_combiner(datatype, &mut combiner),
         ]
     };
     let size = usize::try_from(size).ok().filter(|_| answers == [0; 2])?;
@@ -73,14 +72,13 @@ impl Kind {
         if !abi.is_type(datatype) {
             return None;
         }
-        let (mut size, mut lower, mut extent) = (0i64, 0, 0);
-        let (mut a, mut b, mut c, mut combiner) = (0, 0, 0, 0);
+        let (mut size, mut lower, mut extent, mut combiner) = (0i64, 0, 0, 0);
         // SAFETY: writable outputs; the library checks the datatype.
         let answers = unsafe {
             [
                 pmpi::type_size(datatype, &mut size),
                 pmpi::type_get_extent(datatype, &mut lower, &mut extent),
-                pmpi::type_get_envelope(datatype, &mut a, &mut b, &mut c, &mut combiner),
+                pmpi::type_combiner(datatype, &mut combiner),
             ]
         };
         if answers != [0; 3] {
@@ -98,8 +96,8 @@ impl Kind {
     }
 
     /// Bytes of data in `count` elements; `None` if that is not a number of bytes.
-    pub fn bytes(&self, count: c_int) -> Option<usize> {
-        usize::try_from(count).ok()?.checked_mul(self.size)
+    pub fn bytes(&self, count: impl Count) -> Option<usize> {
+        count.number()?.checked_mul(self.size)
     }
 
     /// Bytes of one element.
@@ -127,6 +125,38 @@ impl Kind {
         (MOST / self.size.max(1)).max(1)
     }
 
+    /// Elements at `MPI_BOTTOM`, whose datatype has addresses, as one element at another address:
+    /// MPICH does not pack what is at address zero. Everything else stays as it is.
+    fn anchored(&self, base: *mut c_void, count: usize) -> Result<Anchored, c_int> {
+        if !base.is_null() {
+            return Ok(Anchored {
+                base,
+                count: count as c_int,
+                datatype: self.datatype,
+                made: false,
+            });
+        }
+        let anchor = 16;
+        let mut datatype = 0;
+        // SAFETY: one length and one place; a word has room for either kind of handle.
+        let answers = unsafe {
+            let (length, place) = (count as c_int, -anchor);
+            [
+                pmpi::type_create_hindexed(1, &length, &place, self.datatype, &mut datatype),
+                pmpi::type_commit(&mut datatype),
+            ]
+        };
+        match answers.into_iter().find(|answer| *answer != 0) {
+            Some(answer) => Err(answer),
+            None => Ok(Anchored {
+                base: base.wrapping_byte_offset(anchor),
+                count: 1,
+                datatype,
+                made: true,
+            }),
+        }
+    }
+
     /// Packs `count` elements.
     ///
     /// # Errors
@@ -143,14 +173,15 @@ impl Kind {
             let n = (count - done).min(self.batch());
             let from = self.element(base.cast_mut(), done);
             let to = &mut packed[done * self.size..(done + n) * self.size];
+            let from = self.anchored(from, n)?;
             let mut position = 0;
             // SAFETY: the caller's promise; `to` has room for `n` elements.
             let answer = unsafe {
                 let (size, out) = (to.len() as c_int, to.as_mut_ptr().cast());
                 pmpi::pack(
-                    from,
-                    n as c_int,
-                    self.datatype,
+                    from.base,
+                    from.count,
+                    from.datatype,
                     out,
                     size,
                     &mut position,
@@ -204,6 +235,7 @@ impl Kind {
             let n = (count - done).min(self.batch());
             let to = self.element(base, done);
             let from = &packed[done * self.size..(done + n) * self.size];
+            let to = self.anchored(to, n)?;
             let mut position = 0;
             // SAFETY: the caller's promise.
             let answer = unsafe {
@@ -212,9 +244,9 @@ impl Kind {
                     input,
                     size,
                     &mut position,
-                    to,
-                    n as c_int,
-                    self.datatype,
+                    to.base,
+                    to.count,
+                    to.datatype,
                     self.comm,
                 )
             };
@@ -224,6 +256,24 @@ impl Kind {
             done += n;
         }
         Ok(())
+    }
+}
+
+/// Elements that the library packs.
+struct Anchored {
+    base: *mut c_void,
+    count: c_int,
+    datatype: Word,
+    /// Whether the datatype is one of our own.
+    made: bool,
+}
+
+impl Drop for Anchored {
+    fn drop(&mut self) {
+        if self.made {
+            // SAFETY: our own datatype, which nobody uses any more.
+            unsafe { pmpi::type_free(&mut self.datatype) };
+        }
     }
 }
 

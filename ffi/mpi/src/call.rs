@@ -11,6 +11,7 @@ use libcopy::policy::Policy;
 
 use crate::abi::{self, Abi, Word, complain};
 use crate::buffer::{self, Kind};
+use crate::count::Count;
 use crate::group::{self, Comm, Group};
 use crate::pmpi;
 use crate::stats::{self, Fate, Function};
@@ -65,14 +66,14 @@ impl From<c_int> for Failure {
 pub fn take(
     function: Function,
     comm: Word,
-    (count, datatype): (c_int, Word),
+    (count, datatype): (Option<usize>, Word),
     kinds: impl FnOnce(&'static Abi) -> Option<()>,
 ) -> Option<Call> {
     let Some(abi) = active() else {
         stats::count(function, Fate::Disabled, 0);
         return None;
     };
-    let Some(bytes) = buffer::bytes(abi, count, datatype) else {
+    let Some(bytes) = count.and_then(|count| buffer::bytes(abi, count, datatype)) else {
         stats::count(function, Fate::Arguments, 0);
         return None;
     };
@@ -258,13 +259,14 @@ impl Call {
 
     /// Refuses a second pair of count and datatype that is not as many bytes as the first: buffers
     /// are as long as the call says, and we must not reach beyond them.
-    pub fn agree(&self, kind: &Kind, count: c_int) -> Result<(), Failure> {
+    pub fn agree(&self, kind: &Kind, count: impl Count) -> Result<(), Failure> {
         if kind.bytes(count) == Some(self.bytes) {
             return Ok(());
         }
         complain(&format!(
-            "{}: {count} elements of one datatype are not the {} bytes of the other side",
+            "{}: {} elements of one datatype are not the {} bytes of the other side",
             self.function.name(),
+            count.elements(),
             self.bytes
         ));
         Err(Failure::Code(self.abi.error))

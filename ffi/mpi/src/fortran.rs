@@ -145,44 +145,44 @@ macro_rules! functions {
 }
 
 functions! {
-    mpi_bcast_, ompi_bcast_f => regular::MPI_Bcast,
+    mpi_bcast_, ompi_bcast_f => regular::bcast,
         (data: buffer, count: integer, kind: datatype, root: integer, comm: comm);
-    mpi_gather_, ompi_gather_f => regular::MPI_Gather,
+    mpi_gather_, ompi_gather_f => regular::gather,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, recv_count: integer, recv_type: datatype, root: integer, comm: comm);
-    mpi_gatherv_, ompi_gatherv_f => irregular::MPI_Gatherv,
+    mpi_gatherv_, ompi_gatherv_f => irregular::gatherv,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, counts: integers, places: integers, recv_type: datatype,
          root: integer, comm: comm);
-    mpi_scatter_, ompi_scatter_f => regular::MPI_Scatter,
+    mpi_scatter_, ompi_scatter_f => regular::scatter,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, recv_count: integer, recv_type: datatype, root: integer, comm: comm);
-    mpi_scatterv_, ompi_scatterv_f => irregular::MPI_Scatterv,
+    mpi_scatterv_, ompi_scatterv_f => irregular::scatterv,
         (send: buffer, counts: integers, places: integers, send_type: datatype,
          recv: buffer, recv_count: integer, recv_type: datatype, root: integer, comm: comm);
-    mpi_allgather_, ompi_allgather_f => regular::MPI_Allgather,
+    mpi_allgather_, ompi_allgather_f => regular::allgather,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, recv_count: integer, recv_type: datatype, comm: comm);
-    mpi_allgatherv_, ompi_allgatherv_f => irregular::MPI_Allgatherv,
+    mpi_allgatherv_, ompi_allgatherv_f => irregular::allgatherv,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, counts: integers, places: integers, recv_type: datatype, comm: comm);
-    mpi_alltoall_, ompi_alltoall_f => regular::MPI_Alltoall,
+    mpi_alltoall_, ompi_alltoall_f => regular::alltoall,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, recv_count: integer, recv_type: datatype, comm: comm);
-    mpi_alltoallv_, ompi_alltoallv_f => irregular::MPI_Alltoallv,
+    mpi_alltoallv_, ompi_alltoallv_f => irregular::alltoallv,
         (send: buffer, send_counts: integers, send_places: integers, send_type: datatype,
          recv: buffer, recv_counts: integers, recv_places: integers, recv_type: datatype,
          comm: comm);
-    mpi_reduce_, ompi_reduce_f => reductions::MPI_Reduce,
+    mpi_reduce_, ompi_reduce_f => reductions::reduce,
         (send: buffer, recv: buffer, count: integer, kind: datatype, op: operation,
          root: integer, comm: comm);
-    mpi_allreduce_, ompi_allreduce_f => reductions::MPI_Allreduce,
+    mpi_allreduce_, ompi_allreduce_f => reductions::allreduce,
         (send: buffer, recv: buffer, count: integer, kind: datatype, op: operation, comm: comm);
-    mpi_reduce_scatter_, ompi_reduce_scatter_f => reductions::MPI_Reduce_scatter,
+    mpi_reduce_scatter_, ompi_reduce_scatter_f => reductions::reduce_scatter,
         (send: buffer, recv: buffer, counts: integers, kind: datatype, op: operation,
          comm: comm);
     mpi_reduce_scatter_block_, ompi_reduce_scatter_block_f =>
-        reductions::MPI_Reduce_scatter_block,
+        reductions::reduce_scatter_block,
         (send: buffer, recv: buffer, count: integer, kind: datatype, op: operation, comm: comm);
     mpi_finalize_, ompi_finalize_f => crate::MPI_Finalize, ();
 }

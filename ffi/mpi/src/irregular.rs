@@ -9,6 +9,7 @@ use libcopy::Parts;
 use crate::abi::Word;
 use crate::buffer::{self, Kind, incoming, outgoing};
 use crate::call::{Call, Failure, Knows, active, is_in_place, take_irregular};
+use crate::count::Count;
 use crate::group;
 use crate::pmpi;
 use crate::sides::Side;
@@ -19,14 +20,14 @@ use crate::stats::Function;
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Gatherv(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn gatherv<N: Count>(
     send: *const c_void,
-    send_count: c_int,
+    send_count: N,
     send_type: Word,
     recv: *mut c_void,
-    counts: *const c_int,
-    places: *const c_int,
+    counts: *const N,
+    places: *const N::Place,
     recv_type: Word,
     root: c_int,
     comm: Word,
@@ -61,7 +62,7 @@ pub unsafe extern "C" fn MPI_Gatherv(
         let (root, mut packed) = (root as usize, Vec::new());
         let bytes = match &own {
             // SAFETY: the caller's promise.
-            Some(kind) => unsafe { outgoing(kind, send, send_count as usize, &mut packed)? },
+            Some(kind) => unsafe { outgoing(kind, send, send_count.elements(), &mut packed)? },
             None => &[],
         };
         let Some(all) = all else {
@@ -87,14 +88,14 @@ pub unsafe extern "C" fn MPI_Gatherv(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Scatterv(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn scatterv<N: Count>(
     send: *const c_void,
-    counts: *const c_int,
-    places: *const c_int,
+    counts: *const N,
+    places: *const N::Place,
     send_type: Word,
     recv: *mut c_void,
-    recv_count: c_int,
+    recv_count: N,
     recv_type: Word,
     root: c_int,
     comm: Word,
@@ -131,13 +132,13 @@ pub unsafe extern "C" fn MPI_Scatterv(
         unsafe {
             match (&all, &own) {
                 (None, None) => Err(Failure::Code(call.abi.error)),
-                (None, Some(kind)) => incoming(kind, recv, recv_count as usize, |own| {
+                (None, Some(kind)) => incoming(kind, recv, recv_count.elements(), |own| {
                     Ok(call.group.team().scatterv(None, own, root)?)
                 }),
                 (Some(all), own) => all.outgoing(send, |bytes, parts| {
                     let whole = Some((bytes, parts));
                     match own {
-                        Some(kind) => incoming(kind, recv, recv_count as usize, |own| {
+                        Some(kind) => incoming(kind, recv, recv_count.elements(), |own| {
                             Ok(call.group.team().scatterv(whole, own, root)?)
                         }),
                         None => {
@@ -157,14 +158,14 @@ pub unsafe extern "C" fn MPI_Scatterv(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Allgatherv(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn allgatherv<N: Count>(
     send: *const c_void,
-    send_count: c_int,
+    send_count: N,
     send_type: Word,
     recv: *mut c_void,
-    counts: *const c_int,
-    places: *const c_int,
+    counts: *const N,
+    places: *const N::Place,
     recv_type: Word,
     comm: Word,
 ) -> c_int {
@@ -193,7 +194,7 @@ pub unsafe extern "C" fn MPI_Allgatherv(
         let mut packed = Vec::new();
         let bytes = match &own {
             // SAFETY: the caller's promise.
-            Some(kind) => unsafe { outgoing(kind, send, send_count as usize, &mut packed)? },
+            Some(kind) => unsafe { outgoing(kind, send, send_count.elements(), &mut packed)? },
             None => &[],
         };
         let keep = own.is_none().then_some(call.group.rank);
@@ -216,7 +217,7 @@ pub unsafe extern "C" fn MPI_Allgatherv(
 /// # Safety
 ///
 /// There is a count for each rank of the communicator.
-unsafe fn largest(counts: *const c_int, datatype: Word, comm: Word) -> Option<u64> {
+unsafe fn largest<N: Count>(counts: *const N, datatype: Word, comm: Word) -> Option<u64> {
     let abi = active()?;
     let known = group::of(abi, comm).ok().filter(|known| known.is_plain())?;
     if counts.is_null() {
@@ -224,7 +225,7 @@ unsafe fn largest(counts: *const c_int, datatype: Word, comm: Word) -> Option<u6
     }
     // SAFETY: the caller's promise.
     let counts = unsafe { std::slice::from_raw_parts(counts, known.size) };
-    let most = counts.iter().copied().max()?;
+    let most = counts.iter().filter_map(|count| count.number()).max()?;
     buffer::bytes(abi, most, datatype).map(|bytes| bytes as u64)
 }
 
@@ -274,15 +275,15 @@ unsafe fn exchange(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Alltoallv(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn alltoallv<N: Count>(
     send: *const c_void,
-    send_counts: *const c_int,
-    send_places: *const c_int,
+    send_counts: *const N,
+    send_places: *const N::Place,
     send_type: Word,
     recv: *mut c_void,
-    recv_counts: *const c_int,
-    recv_places: *const c_int,
+    recv_counts: *const N,
+    recv_places: *const N::Place,
     recv_type: Word,
     comm: Word,
 ) -> c_int {
@@ -323,15 +324,15 @@ pub unsafe extern "C" fn MPI_Alltoallv(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Alltoallw(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn alltoallw<N: Count>(
     send: *const c_void,
-    send_counts: *const c_int,
-    send_places: *const c_int,
+    send_counts: *const N,
+    send_places: *const N::Place,
     send_types: *const c_void,
     recv: *mut c_void,
-    recv_counts: *const c_int,
-    recv_places: *const c_int,
+    recv_counts: *const N,
+    recv_places: *const N::Place,
     recv_types: *const c_void,
     comm: Word,
 ) -> c_int {

@@ -18,6 +18,8 @@
 mod abi;
 mod buffer;
 mod call;
+mod count;
+mod exports;
 mod fortran;
 mod group;
 mod irregular;

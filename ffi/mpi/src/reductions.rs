@@ -7,8 +7,9 @@
 use std::ffi::{c_int, c_void};
 
 use crate::abi::{Abi, Word};
-use crate::buffer::{Kind, incoming, outgoing};
+use crate::buffer::{Kind, MOST, incoming, outgoing};
 use crate::call::{Call, Failure, active, is_in_place, plausible, rank_of, take};
+use crate::count::Count;
 use crate::group;
 use crate::pmpi;
 use crate::stats::Function;
@@ -44,12 +45,15 @@ impl Elements {
     ) -> Result<(), Failure> {
         let (size, mut code) = (self.kind.size(), 0);
         work(size, &mut |from, to| {
-            let count = (from.len() / size) as c_int;
-            let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
-            // SAFETY: both have this many elements, which are dense.
-            let answer = unsafe { pmpi::reduce_local(from, to, count, self.datatype, self.op) };
-            if answer != 0 {
-                code = answer;
+            let most = MOST / size * size;
+            for (from, to) in from.chunks(most).zip(to.chunks_mut(most)) {
+                let count = (from.len() / size) as c_int;
+                let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
+                // SAFETY: both have this many elements, which are dense.
+                let answer = unsafe { pmpi::reduce_local(from, to, count, self.datatype, self.op) };
+                if answer != 0 {
+                    code = answer;
+                }
             }
         })?;
         match code {
@@ -64,18 +68,18 @@ impl Elements {
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Reduce(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn reduce<N: Count>(
     send: *const c_void,
     recv: *mut c_void,
-    count: c_int,
+    count: N,
     datatype: Word,
     op: Word,
     root: c_int,
     comm: Word,
 ) -> c_int {
     let (mut elements, mut is_root) = (None, false);
-    let call = take(Function::Reduce, comm, (count, datatype), |abi| {
+    let call = take(Function::Reduce, comm, (count.number(), datatype), |abi| {
         is_root = rank_of(abi, comm)? == plausible(abi, comm, root)?;
         elements = Some(Elements::of(abi, datatype, op, comm)?);
         Some(())
@@ -85,7 +89,7 @@ pub unsafe extern "C" fn MPI_Reduce(
         return unsafe { pmpi::reduce(send, recv, count, datatype, op, root, comm) };
     };
     call.run(|call| {
-        let (count, root, kind) = (count as usize, root as usize, elements.kind);
+        let (count, root, kind) = (count.elements(), root as usize, elements.kind);
         let mut packed = Vec::new();
         let own = match is_root && is_in_place(send) {
             true => None,
@@ -109,26 +113,31 @@ pub unsafe extern "C" fn MPI_Reduce(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Allreduce(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn allreduce<N: Count>(
     send: *const c_void,
     recv: *mut c_void,
-    count: c_int,
+    count: N,
     datatype: Word,
     op: Word,
     comm: Word,
 ) -> c_int {
     let mut elements = None;
-    let call = take(Function::Allreduce, comm, (count, datatype), |abi| {
-        elements = Some(Elements::of(abi, datatype, op, comm)?);
-        Some(())
-    });
+    let call = take(
+        Function::Allreduce,
+        comm,
+        (count.number(), datatype),
+        |abi| {
+            elements = Some(Elements::of(abi, datatype, op, comm)?);
+            Some(())
+        },
+    );
     let (Some(call), Some(elements)) = (call, elements) else {
         // SAFETY: the caller's promise.
         return unsafe { pmpi::allreduce(send, recv, count, datatype, op, comm) };
     };
     call.run(|call| {
-        let (count, kind, mut packed) = (count as usize, elements.kind, Vec::new());
+        let (count, kind, mut packed) = (count.elements(), elements.kind, Vec::new());
         let own = match is_in_place(send) {
             true => None,
             // SAFETY: the caller's promise.
@@ -188,20 +197,23 @@ unsafe fn scatter(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Reduce_scatter(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn reduce_scatter<N: Count>(
     send: *const c_void,
     recv: *mut c_void,
-    counts: *const c_int,
+    counts: *const N,
     datatype: Word,
     op: Word,
     comm: Word,
 ) -> c_int {
     // SAFETY: the caller's promise.
     let numbers = unsafe { numbers(counts, comm) };
-    let total = numbers.and_then(|all| all.iter().try_fold(0, |sum: c_int, n| sum.checked_add(*n)));
+    let total = numbers.as_ref().and_then(|all| {
+        let mut all = all.iter();
+        all.try_fold(0, |sum: usize, n| sum.checked_add(*n))
+    });
     let mut elements = None;
-    let one = (total.unwrap_or(-1), datatype);
+    let one = (total, datatype);
     let call = take(Function::ReduceScatter, comm, one, |abi| {
         elements = Some(Elements::of(abi, datatype, op, comm)?);
         Some(())
@@ -210,7 +222,6 @@ pub unsafe extern "C" fn MPI_Reduce_scatter(
         // SAFETY: the caller's promise.
         return unsafe { pmpi::reduce_scatter(send, recv, counts, datatype, op, comm) };
     };
-    let numbers: Vec<usize> = numbers.iter().map(|n| *n as usize).collect();
     // SAFETY: the caller's promise.
     unsafe { scatter(call, &elements, send, recv, &numbers) }
 }
@@ -219,15 +230,15 @@ pub unsafe extern "C" fn MPI_Reduce_scatter(
 ///
 /// # Safety
 ///
-/// There is one for each rank of the communicator, and they stay for `'a`.
-unsafe fn numbers<'a>(counts: *const c_int, comm: Word) -> Option<&'a [c_int]> {
+/// There is one for each rank of the communicator.
+unsafe fn numbers<N: Count>(counts: *const N, comm: Word) -> Option<Vec<usize>> {
     let known = group::of(active()?, comm).ok()?;
     if counts.is_null() || !known.is_plain() {
         return None;
     }
     // SAFETY: the caller's promise.
     let counts = unsafe { std::slice::from_raw_parts(counts, known.size) };
-    counts.iter().all(|n| *n >= 0).then_some(counts)
+    counts.iter().map(|count| count.number()).collect()
 }
 
 /// `MPI_Reduce_scatter_block`
@@ -235,17 +246,17 @@ unsafe fn numbers<'a>(counts: *const c_int, comm: Word) -> Option<&'a [c_int]> {
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Reduce_scatter_block(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn reduce_scatter_block<N: Count>(
     send: *const c_void,
     recv: *mut c_void,
-    count: c_int,
+    count: N,
     datatype: Word,
     op: Word,
     comm: Word,
 ) -> c_int {
     let mut elements = None;
-    let one = (count, datatype);
+    let one = (count.number(), datatype);
     let call = take(Function::ReduceScatterBlock, comm, one, |abi| {
         elements = Some(Elements::of(abi, datatype, op, comm)?);
         Some(())
@@ -254,7 +265,7 @@ pub unsafe extern "C" fn MPI_Reduce_scatter_block(
         // SAFETY: the caller's promise.
         return unsafe { pmpi::reduce_scatter_block(send, recv, count, datatype, op, comm) };
     };
-    let counts = vec![count as usize; call.group.size];
+    let counts = vec![count.elements(); call.group.size];
     // SAFETY: the caller's promise.
     unsafe { scatter(call, &elements, send, recv, &counts) }
 }

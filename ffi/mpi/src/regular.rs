@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_void};
 use crate::abi::Word;
 use crate::buffer::{Kind, incoming, outgoing};
 use crate::call::{is_in_place, plausible, rank_of, take};
+use crate::count::Count;
 use crate::pmpi;
 use crate::stats::Function;
 
@@ -15,16 +16,16 @@ use crate::stats::Function;
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Bcast(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn bcast<N: Count>(
     buffer: *mut c_void,
-    count: c_int,
+    count: N,
     datatype: Word,
     root: c_int,
     comm: Word,
 ) -> c_int {
     let mut kind = None;
-    let call = take(Function::Bcast, comm, (count, datatype), |abi| {
+    let call = take(Function::Bcast, comm, (count.number(), datatype), |abi| {
         plausible(abi, comm, root)?;
         kind = Some(Kind::of(abi, datatype, comm)?);
         Some(())
@@ -37,12 +38,12 @@ pub unsafe extern "C" fn MPI_Bcast(
         let root_rank = root as usize;
         if call.is_root(root) && !kind.is_dense() {
             // SAFETY: the caller's promise.
-            let mut packed = unsafe { kind.pack(buffer, count as usize)? };
+            let mut packed = unsafe { kind.pack(buffer, count.elements())? };
             return Ok(call.group.team().bcast(&mut packed, root_rank)?);
         }
         // SAFETY: the caller's promise; the root's bytes are only read.
         unsafe {
-            incoming(&kind, buffer, count as usize, |bytes| {
+            incoming(&kind, buffer, count.elements(), |bytes| {
                 Ok(call.group.team().bcast(bytes, root_rank)?)
             })
         }
@@ -54,13 +55,13 @@ pub unsafe extern "C" fn MPI_Bcast(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Gather(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn gather<N: Count>(
     send: *const c_void,
-    send_count: c_int,
+    send_count: N,
     send_type: Word,
     recv: *mut c_void,
-    recv_count: c_int,
+    recv_count: N,
     recv_type: Word,
     root: c_int,
     comm: Word,
@@ -69,8 +70,8 @@ pub unsafe extern "C" fn MPI_Gather(
     // A root that does not send from elsewhere says the number of bytes where it receives.
     let in_place = is_in_place(send);
     let one = match in_place {
-        true => (recv_count, recv_type),
-        false => (send_count, send_type),
+        true => (recv_count.number(), recv_type),
+        false => (send_count.number(), send_type),
     };
     let call = take(Function::Gather, comm, one, |abi| {
         if rank_of(abi, comm)? == plausible(abi, comm, root)? {
@@ -94,11 +95,11 @@ pub unsafe extern "C" fn MPI_Gather(
         let Some(all) = all else {
             let kind = own.ok_or(call.abi.error)?;
             // SAFETY: the caller's promise.
-            let bytes = unsafe { outgoing(&kind, send, send_count as usize, &mut packed)? };
+            let bytes = unsafe { outgoing(&kind, send, send_count.elements(), &mut packed)? };
             return Ok(call.group.team().gather(bytes, None, root)?);
         };
         call.agree(&all, recv_count)?;
-        let (each, size) = (recv_count as usize, call.group.size);
+        let (each, size) = (recv_count.elements(), call.group.size);
         // SAFETY: the caller's promise: the receive buffer has the elements of all ranks.
         unsafe {
             match own {
@@ -107,7 +108,7 @@ pub unsafe extern "C" fn MPI_Gather(
                 }),
                 own => {
                     let bytes = match own {
-                        Some(kind) => outgoing(&kind, send, send_count as usize, &mut packed)?,
+                        Some(kind) => outgoing(&kind, send, send_count.elements(), &mut packed)?,
                         None => {
                             let mine = all.element(recv, each * call.group.rank);
                             outgoing(&all, mine, each, &mut packed)?
@@ -127,13 +128,13 @@ pub unsafe extern "C" fn MPI_Gather(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Scatter(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn scatter<N: Count>(
     send: *const c_void,
-    send_count: c_int,
+    send_count: N,
     send_type: Word,
     recv: *mut c_void,
-    recv_count: c_int,
+    recv_count: N,
     recv_type: Word,
     root: c_int,
     comm: Word,
@@ -141,8 +142,8 @@ pub unsafe extern "C" fn MPI_Scatter(
     let (mut all, mut own) = (None, None);
     let in_place = is_in_place(recv);
     let one = match in_place {
-        true => (send_count, send_type),
-        false => (recv_count, recv_type),
+        true => (send_count.number(), send_type),
+        false => (recv_count.number(), recv_type),
     };
     let call = take(Function::Scatter, comm, one, |abi| {
         if rank_of(abi, comm)? == plausible(abi, comm, root)? {
@@ -168,7 +169,7 @@ pub unsafe extern "C" fn MPI_Scatter(
             None => None,
             Some(kind) => {
                 call.agree(&kind, send_count)?;
-                let elements = send_count as usize * call.group.size;
+                let elements = send_count.elements() * call.group.size;
                 // SAFETY: the caller's promise: the send buffer has the elements of all ranks.
                 let bytes = unsafe {
                     match kind.is_dense() {
@@ -192,7 +193,7 @@ pub unsafe extern "C" fn MPI_Scatter(
         };
         // SAFETY: the caller's promise.
         unsafe {
-            incoming(&kind, recv, recv_count as usize, |bytes| {
+            incoming(&kind, recv, recv_count.elements(), |bytes| {
                 Ok(call.group.team().scatter(whole, bytes, root)?)
             })
         }
@@ -204,24 +205,29 @@ pub unsafe extern "C" fn MPI_Scatter(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Allgather(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn allgather<N: Count>(
     send: *const c_void,
-    send_count: c_int,
+    send_count: N,
     send_type: Word,
     recv: *mut c_void,
-    recv_count: c_int,
+    recv_count: N,
     recv_type: Word,
     comm: Word,
 ) -> c_int {
     let (mut own, mut all) = (None, None);
-    let call = take(Function::Allgather, comm, (recv_count, recv_type), |abi| {
-        all = Some(Kind::of(abi, recv_type, comm)?);
-        if !is_in_place(send) {
-            own = Some(Kind::of(abi, send_type, comm)?);
-        }
-        Some(())
-    });
+    let call = take(
+        Function::Allgather,
+        comm,
+        (recv_count.number(), recv_type),
+        |abi| {
+            all = Some(Kind::of(abi, recv_type, comm)?);
+            if !is_in_place(send) {
+                own = Some(Kind::of(abi, send_type, comm)?);
+            }
+            Some(())
+        },
+    );
     let (Some(call), Some(all)) = (call, all) else {
         // SAFETY: the caller's promise.
         return unsafe {
@@ -234,7 +240,7 @@ pub unsafe extern "C" fn MPI_Allgather(
         if let Some(kind) = &own {
             call.agree(kind, send_count)?;
         }
-        let (each, size, mut packed) = (recv_count as usize, call.group.size, Vec::new());
+        let (each, size, mut packed) = (recv_count.elements(), call.group.size, Vec::new());
         // SAFETY: the caller's promise: the receive buffer has the elements of all ranks.
         unsafe {
             if is_in_place(send) && all.is_dense() {
@@ -243,7 +249,7 @@ pub unsafe extern "C" fn MPI_Allgather(
                 });
             }
             let bytes = match own {
-                Some(kind) => outgoing(&kind, send, send_count as usize, &mut packed)?,
+                Some(kind) => outgoing(&kind, send, send_count.elements(), &mut packed)?,
                 None => {
                     let mine = all.element(recv, each * call.group.rank);
                     outgoing(&all, mine, each, &mut packed)?
@@ -261,18 +267,18 @@ pub unsafe extern "C" fn MPI_Allgather(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Alltoall(
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn alltoall<N: Count>(
     send: *const c_void,
-    send_count: c_int,
+    send_count: N,
     send_type: Word,
     recv: *mut c_void,
-    recv_count: c_int,
+    recv_count: N,
     recv_type: Word,
     comm: Word,
 ) -> c_int {
     let (mut own, mut all) = (None, None);
-    let one = (recv_count, recv_type);
+    let one = (recv_count.number(), recv_type);
     let call = take(Function::Alltoall, comm, one, |abi| {
         all = Some(Kind::of(abi, recv_type, comm)?);
         if !is_in_place(send) {
@@ -293,11 +299,11 @@ pub unsafe extern "C" fn MPI_Alltoall(
             call.agree(kind, send_count)?;
         }
         let (size, mut packed) = (call.group.size, Vec::new());
-        let elements = recv_count as usize * size;
+        let elements = recv_count.elements() * size;
         // SAFETY: the caller's promise: both buffers have the elements of all ranks.
         unsafe {
             let bytes = match own {
-                Some(kind) => outgoing(&kind, send, send_count as usize * size, &mut packed)?,
+                Some(kind) => outgoing(&kind, send, send_count.elements() * size, &mut packed)?,
                 None => {
                     // What is sent is overwritten by what is received.
                     packed = all.copy_out(recv, elements)?;

@@ -2,7 +2,7 @@
 
 //! A buffer that is divided among the ranks as a caller of an irregular collective likes.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 
 use libcopy::Parts;
 
@@ -10,6 +10,7 @@ use crate::abi::Abi;
 use crate::abi::Word;
 use crate::buffer::Kind;
 use crate::call::Failure;
+use crate::count::Count;
 
 /// The parts of a buffer, one for each rank.
 #[derive(Debug)]
@@ -26,14 +27,13 @@ pub struct Side {
 /// # Safety
 ///
 /// `counts` has `size` elements.
-unsafe fn numbers(counts: *const c_int, size: usize) -> Option<Vec<usize>> {
+unsafe fn numbers<N: Count>(counts: *const N, size: usize) -> Option<Vec<usize>> {
     if counts.is_null() {
         return None;
     }
     // SAFETY: the caller's promise.
     let counts = unsafe { std::slice::from_raw_parts(counts, size) };
-    let numbers = counts.iter().map(|count| usize::try_from(*count).ok());
-    numbers.collect()
+    counts.iter().map(|count| count.number()).collect()
 }
 
 impl Side {
@@ -42,11 +42,11 @@ impl Side {
     /// # Safety
     ///
     /// `counts` and `places` have `size` elements.
-    pub unsafe fn uniform(
+    pub unsafe fn uniform<N: Count>(
         abi: &Abi,
         comm: Word,
         size: usize,
-        (counts, places): (*const c_int, *const c_int),
+        (counts, places): (*const N, *const N::Place),
         datatype: Word,
     ) -> Option<Side> {
         let kind = Kind::of(abi, datatype, comm)?;
@@ -60,7 +60,7 @@ impl Side {
         };
         let places = places
             .iter()
-            .map(|place| isize::try_from(*place).ok()?.checked_mul(kind.extent()));
+            .map(|place| N::place(*place).checked_mul(kind.extent()));
         Side {
             kinds: vec![Some(kind)],
             counts,
@@ -74,11 +74,11 @@ impl Side {
     /// # Safety
     ///
     /// All arrays have `size` elements; `types` are handles of the library.
-    pub unsafe fn varied(
+    pub unsafe fn varied<N: Count>(
         abi: &Abi,
         comm: Word,
         size: usize,
-        (counts, places): (*const c_int, *const c_int),
+        (counts, places): (*const N, *const N::Place),
         types: *const c_void,
     ) -> Option<Side> {
         if places.is_null() || types.is_null() {
@@ -96,7 +96,7 @@ impl Side {
         };
         Side {
             kinds: (0..size).map(kind).collect::<Option<_>>()?,
-            places: places.iter().map(|place| *place as isize).collect(),
+            places: places.iter().map(|place| N::place(*place)).collect(),
             counts,
         }
         .checked()

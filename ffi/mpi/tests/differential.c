@@ -5,12 +5,50 @@
  *
  * usage: differential ROUNDS SEED MOST [OP]     MOST: bytes of the largest message of one rank
  *                                               OP: only this operation
+ *
+ * With -DLARGE, the functions for large counts of MPI 4 are called, even if the library has none.
  */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef LARGE
+typedef MPI_Count number;
+typedef MPI_Aint distance;
+#define CALL(function) function##_c
+#if MPI_VERSION < 4
+#define WEAK __attribute__((weak)) int
+typedef const number *numbers;
+typedef const distance *distances;
+typedef const MPI_Datatype *types;
+WEAK MPI_Bcast_c(void *, number, MPI_Datatype, int, MPI_Comm);
+WEAK MPI_Gather_c(const void *, number, MPI_Datatype, void *, number, MPI_Datatype, int, MPI_Comm);
+WEAK MPI_Scatter_c(const void *, number, MPI_Datatype, void *, number, MPI_Datatype, int, MPI_Comm);
+WEAK MPI_Allgather_c(const void *, number, MPI_Datatype, void *, number, MPI_Datatype, MPI_Comm);
+WEAK MPI_Alltoall_c(const void *, number, MPI_Datatype, void *, number, MPI_Datatype, MPI_Comm);
+WEAK MPI_Gatherv_c(const void *, number, MPI_Datatype, void *, numbers, distances, MPI_Datatype,
+		   int, MPI_Comm);
+WEAK MPI_Scatterv_c(const void *, numbers, distances, MPI_Datatype, void *, number, MPI_Datatype,
+		    int, MPI_Comm);
+WEAK MPI_Allgatherv_c(const void *, number, MPI_Datatype, void *, numbers, distances, MPI_Datatype,
+		      MPI_Comm);
+WEAK MPI_Alltoallv_c(const void *, numbers, distances, MPI_Datatype, void *, numbers, distances,
+		     MPI_Datatype, MPI_Comm);
+WEAK MPI_Alltoallw_c(const void *, numbers, distances, types, void *, numbers, distances, types,
+		     MPI_Comm);
+WEAK MPI_Reduce_c(const void *, void *, number, MPI_Datatype, MPI_Op, int, MPI_Comm);
+WEAK MPI_Allreduce_c(const void *, void *, number, MPI_Datatype, MPI_Op, MPI_Comm);
+WEAK MPI_Reduce_scatter_c(const void *, void *, numbers, MPI_Datatype, MPI_Op, MPI_Comm);
+WEAK MPI_Reduce_scatter_block_c(const void *, void *, number, MPI_Datatype, MPI_Op, MPI_Comm);
+#define MPI_Type_vector_c MPI_Type_vector
+#endif
+#else
+typedef int number;
+typedef int distance;
+#define CALL(function) function
+#endif
 
 static uint64_t state;
 
@@ -41,7 +79,7 @@ static MPI_Datatype shape(int doubles, int kind, int *count)
 		MPI_Type_dup(MPI_DOUBLE, &type);
 		break;
 	case 1:
-		MPI_Type_vector(doubles, 1, 2, MPI_DOUBLE, &type);
+		CALL(MPI_Type_vector)(doubles, 1, 2, MPI_DOUBLE, &type);
 		break;
 	case 2: {
 		/* The last ones first. */
@@ -77,9 +115,9 @@ static int part(uint64_t round, int from, int to, uint64_t most)
 }
 
 /* Where parts are, in no order and with gaps: each rank chooses its own. */
-static void place(int n, const int *counts, int *places)
+static void place(int n, const number *counts, distance *places)
 {
-	int start = next(3), first = next(n);
+	distance start = next(3), first = next(n);
 	for (int i = 0; i < n; i++) {
 		int rank = (first + i) % n;
 		places[rank] = start;
@@ -177,8 +215,8 @@ int main(int argc, char **argv)
 			out = shape(unit, derived ? alike : 0, &send_count);
 			in = shape(unit, derived ? alike : 0, &recv_count);
 		}
-		int send_each[MOST_RANKS], recv_each[MOST_RANKS];
-		int send_at[MOST_RANKS], recv_at[MOST_RANKS];
+		number send_each[MOST_RANKS], recv_each[MOST_RANKS];
+		distance send_at[MOST_RANKS], recv_at[MOST_RANKS];
 		MPI_Datatype send_types[MOST_RANKS], recv_types[MOST_RANKS];
 		/* Elements of a part: of one double, or of four. */
 		int send_unit = UNIT / send_count, recv_unit = UNIT / recv_count, own_send = 0,
@@ -230,33 +268,33 @@ int main(int argc, char **argv)
 		int code;
 		switch (op) {
 		case 0:
-			code = MPI_Bcast(recv, recv_count, in, root, comm);
+			code = CALL(MPI_Bcast)(recv, recv_count, in, root, comm);
 			break;
 		case 1:
-			code = MPI_Gather(me == root ? from : send, send_count, out, recv,
+			code = CALL(MPI_Gather)(me == root ? from : send, send_count, out, recv,
 					  recv_count, in, root, comm);
 			break;
 		case 2:
-			code = MPI_Scatter(send, send_count, out,
+			code = CALL(MPI_Scatter)(send, send_count, out,
 					   me == root && in_place ? MPI_IN_PLACE : recv,
 					   recv_count, in, root, comm);
 			break;
 		case 3:
-			code = MPI_Allgather(from, send_count, out, recv, recv_count, in, comm);
+			code = CALL(MPI_Allgather)(from, send_count, out, recv, recv_count, in, comm);
 			break;
 		case 4:
-			code = MPI_Gatherv(me == root ? from : send, own_send, out, recv,
+			code = CALL(MPI_Gatherv)(me == root ? from : send, own_send, out, recv,
 					   me == root ? recv_each : NULL,
 					   me == root ? recv_at : NULL, in, root, comm);
 			break;
 		case 5:
-			code = MPI_Scatterv(send, me == root ? send_each : NULL,
+			code = CALL(MPI_Scatterv)(send, me == root ? send_each : NULL,
 					    me == root ? send_at : NULL, out,
 					    me == root && in_place ? MPI_IN_PLACE : recv, own_recv,
 					    in, root, comm);
 			break;
 		case 6:
-			code = MPI_Allgatherv(from, own_send, out, recv, recv_each, recv_at, in,
+			code = CALL(MPI_Allgatherv)(from, own_send, out, recv, recv_each, recv_at, in,
 					      comm);
 			break;
 		case 7:
@@ -266,7 +304,7 @@ int main(int argc, char **argv)
 			doubles = 1 + doubles / n;
 			out = shape(doubles, derived ? (int)next(4) : 0, &send_count);
 			in = shape(doubles, derived ? (int)next(4) : 0, &recv_count);
-			code = MPI_Alltoall(from, send_count, out, recv, recv_count, in, comm);
+			code = CALL(MPI_Alltoall)(from, send_count, out, recv, recv_count, in, comm);
 			break;
 		case 8:
 			/* In place, both sides are as long. */
@@ -275,33 +313,33 @@ int main(int argc, char **argv)
 					recv_each[i] = part(round, me < i ? me : i, me < i ? i : me,
 							    limit / n) / recv_unit;
 			place(n, recv_each, recv_at);
-			code = MPI_Alltoallv(from, send_each, send_at, out, recv, recv_each,
+			code = CALL(MPI_Alltoallv)(from, send_each, send_at, out, recv, recv_each,
 					     recv_at, in, comm);
 			break;
 		case 9:
-			code = MPI_Alltoallw(send, send_each, send_at, send_types, recv, recv_each,
+			code = CALL(MPI_Alltoallw)(send, send_each, send_at, send_types, recv, recv_each,
 					     recv_at, recv_types, comm);
 			break;
 		case 10:
-			code = MPI_Reduce(me == root ? from : send, recv, count, type,
+			code = CALL(MPI_Reduce)(me == root ? from : send, recv, count, type,
 					  reductions[chosen].op, root, comm);
 			break;
 		case 11:
-			code = MPI_Allreduce(from, recv, count, type, reductions[chosen].op, comm);
+			code = CALL(MPI_Allreduce)(from, recv, count, type, reductions[chosen].op, comm);
 			break;
 		case 12:
 			for (int i = 0; i < n; i++)
 				recv_each[i] = part(round, 0, i, limit / n) * 8 /
 					       reductions[chosen].bytes;
-			code = MPI_Reduce_scatter(from, recv, recv_each, type,
+			code = CALL(MPI_Reduce_scatter)(from, recv, recv_each, type,
 						  reductions[chosen].op, comm);
 			break;
 		case 13:
-			code = MPI_Reduce_scatter_block(from, recv, count / n, type,
+			code = CALL(MPI_Reduce_scatter_block)(from, recv, count / n, type,
 							reductions[chosen].op, comm);
 			break;
 		default:
-			code = MPI_Allreduce(from, recv, doubles, MPI_DOUBLE, own_op, comm);
+			code = CALL(MPI_Allreduce)(from, recv, doubles, MPI_DOUBLE, own_op, comm);
 		}
 		if (op == 12 || op == 13)
 			/* In place, what is behind the result is anything. */

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential.c");
 
+const LARGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/large.c");
 const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failures.c");
 const FORTRAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fortran.f90");
 
@@ -172,10 +173,18 @@ const FUNCTIONS: [&str; 14] = [
     "MPI_Reduce_scatter_block",
 ];
 
-fn differential(name: &'static str, launcher: &'static str) {
-    let Some(mpi) = mpi(name, launcher, SOURCE, C) else {
+/// With the functions for large counts or the others; a library that has only the others prints
+/// what is right.
+fn differential(name: &'static str, launcher: &'static str, large: bool) {
+    let Some(plainly) = mpi(name, launcher, SOURCE, C) else {
         return;
     };
+    let flags = [C.1, &["-DLARGE"]].concat();
+    let other = match large {
+        true => mpi(name, launcher, SOURCE, (C.0, &flags[..])),
+        false => None,
+    };
+    let preloaded = other.as_ref().unwrap_or(&plainly);
     let library = library();
     let preload = [
         ("LD_PRELOAD", library.to_str().expect("a plain path")),
@@ -191,11 +200,12 @@ fn differential(name: &'static str, launcher: &'static str) {
         // Taken from 1 MiB on only.
         (3, 5, &["5", "4000000", "reduce"]),
     ];
-    for (ranks, rounds, rest) in runs {
+    // Larger counts are the same code behind the decision: the longest run is for one form.
+    for (ranks, rounds, rest) in runs.into_iter().filter(|run| !large || run.0 < 8) {
         let count = rounds.to_string();
         let arguments = [&[count.as_str()], rest].concat();
-        let plain = mpi.run(ranks, &arguments, &[]);
-        let ours = mpi.run(ranks, &arguments, &preload);
+        let plain = plainly.run(ranks, &arguments, &[]);
+        let ours = preloaded.run(ranks, &arguments, &preload);
         let (plain, report) = (text(&plain.stdout), text(&ours.stderr));
         let ours = text(&ours.stdout);
         assert_eq!(plain.lines().count(), rounds, "{plain}");
@@ -207,19 +217,58 @@ fn differential(name: &'static str, launcher: &'static str) {
             *all.entry(function.to_owned()).or_insert(0) += count;
         }
     }
+    // Under Open MPI, reductions to a root pay where ranks outnumber processors only.
+    let few = std::thread::available_parallelism().is_ok_and(|processors| processors.get() < 3);
     for function in FUNCTIONS {
-        assert!(all.get(function) > Some(&0), "{name}: {function}: {all:?}");
+        if few || (name, function) != ("openmpi", "MPI_Reduce") {
+            assert!(all.get(function) > Some(&0), "{name}: {function}: {all:?}");
+        }
     }
 }
 
 #[test]
 fn open_mpi_programs_print_the_same() {
-    differential("openmpi", "mpirun.openmpi");
+    differential("openmpi", "mpirun.openmpi", false);
 }
 
 #[test]
 fn mpich_programs_print_the_same() {
-    differential("mpich", "mpirun.mpich");
+    differential("mpich", "mpirun.mpich", false);
+}
+
+#[test]
+fn open_mpi_programs_that_count_further_print_the_same() {
+    differential("openmpi", "mpirun.openmpi", true);
+}
+
+#[test]
+fn mpich_programs_that_count_further_print_the_same() {
+    differential("mpich", "mpirun.mpich", true);
+}
+
+#[test]
+fn more_bytes_than_an_int_counts_go_at_once() {
+    let _turn = turn();
+    let (name, launcher) = BOTH[1];
+    let Some(mpi) = mpi(name, launcher, LARGE, C) else {
+        return;
+    };
+    let library = library();
+    let preload = [
+        ("LD_PRELOAD", library.to_str().expect("a plain path")),
+        ("LIBCOPY_STATS", "1"),
+    ];
+    let output = mpi.run(2, &[], &preload);
+    let (said, report) = (text(&output.stdout), text(&output.stderr));
+    let right = said
+        .lines()
+        .filter(|line| line.ends_with("code 0, 0 wrong"));
+    assert_eq!(right.count(), 4, "{said}");
+    let taken = taken(&report);
+    for function in ["MPI_Bcast", "MPI_Allgatherv"] {
+        let mut lines = taken.iter().filter(|(called, _)| *called == function);
+        assert!(lines.any(|(_, count)| *count == 1), "{report}");
+    }
 }
 
 #[test]

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Numbers of elements, and where they are, in both forms of a function (MPI 4.1, section 2.5.6
+//! and 2.5.8): `int`s, and `MPI_Count` with `MPI_Aint` in the functions whose names end in `_c`.
+
+use std::ffi::c_int;
+
+/// `MPI_Count`, which is as wide as an `MPI_Aint` at least, and 64 bits in all libraries.
+pub type Large = i64;
+
+/// What counts elements.
+pub trait Count: Copy {
+    /// What says where parts of a buffer are: in elements, or in bytes for `MPI_Alltoallw`.
+    type Place: Copy;
+
+    /// Whether this is the form for large counts.
+    const LARGE: bool;
+
+    /// This many; `None` if that is no number of elements.
+    fn number(self) -> Option<usize>;
+
+    /// This many; none if that is no number of elements.
+    fn elements(self) -> usize {
+        self.number().unwrap_or(0)
+    }
+
+    /// A place as a number.
+    fn place(place: Self::Place) -> isize;
+
+    /// The same as an `int`; `None` if it is none.
+    fn narrow(self) -> Option<c_int>;
+
+    /// A place as an `int`; `None` if it is none.
+    fn narrow_place(place: Self::Place) -> Option<c_int> {
+        c_int::try_from(Self::place(place)).ok()
+    }
+}
+
+impl Count for c_int {
+    type Place = c_int;
+
+    const LARGE: bool = false;
+
+    #[inline]
+    fn number(self) -> Option<usize> {
+        usize::try_from(self).ok()
+    }
+
+    fn place(place: c_int) -> isize {
+        place as isize
+    }
+
+    fn narrow(self) -> Option<c_int> {
+        Some(self)
+    }
+}
+
+impl Count for Large {
+    type Place = isize;
+
+    const LARGE: bool = true;
+
+    #[inline]
+    fn number(self) -> Option<usize> {
+        usize::try_from(self).ok()
+    }
+
+    fn place(place: isize) -> isize {
+        place
+    }
+
+    fn narrow(self) -> Option<c_int> {
+        c_int::try_from(self).ok()
+    }
+}
