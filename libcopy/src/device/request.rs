@@ -282,43 +282,43 @@ impl Domain {
     /// Takes a request of any member from the engine, copies what nobody has claimed, and waits for
     /// the rest. Returns the bytes that we copied. Every byte is in place then.
     pub fn switch_request(&self, id: RequestId) -> Result<u64> {
-        self.drain(id, 0)
+        let (result, copied) = drain(self.as_fd(), id, 0);
+        result.map(|()| copied)
     }
 
     /// Copies along with the engine until nothing is left to claim; returns the bytes that we copied.
     /// Others may still be at work when this returns.
     pub fn help_request(&self, id: RequestId) -> Result<u64> {
-        match self.drain(id, uapi::SWITCH_HELP | uapi::SWITCH_NO_WAIT) {
-            Err(Error::Ioctl { source, .. }) if source.raw_os_error() == Some(libc::ETIMEDOUT) => {
-                // What we copied before a signal is not counted, which does no harm.
-                Ok(0)
-            }
-            other => other,
-        }
-    }
-
-    fn drain(&self, id: RequestId, flags: u32) -> Result<u64> {
-        let mut arg = uapi::RequestSwitch {
-            id: id.0,
-            flags,
-            ..Default::default()
-        };
-        // SAFETY: REQUEST_SWITCH touches no memory of ours that is not published as a region.
-        unsafe {
-            ioctl(
-                self.as_fd(),
-                "REQUEST_SWITCH",
-                uapi::REQUEST_SWITCH,
-                &mut arg,
-            )
-        }?;
-        Ok(arg.copied)
+        help(self.as_fd(), id)
     }
 
     /// Maps the table in which the kernel writes the state of every request of the domain.
     pub fn status_table(&self) -> Result<StatusTable> {
         StatusTable::map(self.as_fd())
     }
+}
+
+/// [`Domain::help_request`] through a file of a member's.
+pub(crate) fn help(file: BorrowedFd<'_>, id: RequestId) -> Result<u64> {
+    let (result, copied) = drain(file, id, uapi::SWITCH_HELP | uapi::SWITCH_NO_WAIT);
+    match result {
+        Err(Error::Ioctl { source, .. }) if source.raw_os_error() == Some(libc::ETIMEDOUT) => {
+            Ok(copied)
+        }
+        result => result.map(|()| copied),
+    }
+}
+
+/// What came of it, and what was copied in any case.
+fn drain(file: BorrowedFd<'_>, id: RequestId, flags: u32) -> (Result<()>, u64) {
+    let mut arg = uapi::RequestSwitch {
+        id: id.0,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: REQUEST_SWITCH touches no memory of ours that is not published as a region.
+    let result = unsafe { ioctl(file, "REQUEST_SWITCH", uapi::REQUEST_SWITCH, &mut arg) };
+    (result.map(drop), arg.copied)
 }
 
 /// [`Domain::switch_request`] for signal handlers: makes one kind of system call, allocates nothing,

@@ -16,6 +16,10 @@ pub use choice::Async;
 pub use monitor::Way;
 pub(crate) use transfers::{Offload, Part};
 
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::device::request::{self, RequestId};
 use crate::error::Result;
 
 /// Waits until nothing is pending on the `len` bytes at `address`.
@@ -61,4 +65,23 @@ pub(crate) fn settle_bytes(bytes: &[u8]) -> Result<()> {
 /// Buffers of this process that are guarded now.
 pub fn pending() -> usize {
     guard::pending()
+}
+
+/// Bytes that this process has copied for peers that touched their buffers too early, while it
+/// waited for something itself.
+pub fn helped() -> u64 {
+    HELPED.load(Ordering::Relaxed)
+}
+
+static HELPED: AtomicU64 = AtomicU64::new(0);
+
+/// Copies what nobody has begun of a peer's request, by its number. Whatever goes wrong is the
+/// peer's to find out.
+pub(crate) fn help(device: BorrowedFd<'_>, id: u64) {
+    let id = u32::try_from(id)
+        .ok()
+        .and_then(|id| RequestId::new(id).ok());
+    if let Some(Ok(copied)) = id.map(|id| request::help(device, id)) {
+        HELPED.fetch_add(copied, Ordering::Relaxed);
+    }
 }

@@ -11,8 +11,9 @@ use super::choice::Async;
 use super::guard::{self, Completion, Kind};
 use super::monitor::{Monitor, Reason, Site, Way};
 use crate::device::Domain;
-use crate::device::request::{self, RequestId, StatusTable};
+use crate::device::request::{self, Progress, RequestId, StatusTable};
 use crate::error::Result;
+use crate::team::Segment;
 
 /// What the guards of a team share; outlives the team if something is lost.
 #[derive(Debug)]
@@ -22,6 +23,35 @@ struct Requests {
     /// Nanoseconds from the return of a call to the earliest touch since it was last asked for;
     /// `u64::MAX`: none.
     touched: AtomicU64,
+    segment: Arc<Segment>,
+    rank: usize,
+    size: usize,
+}
+
+/// What is left of a request must be worth waking others for.
+const WORTH_HELP: u64 = 256 << 10;
+
+impl Requests {
+    /// Takes a request from its engine and copies the rest, with the help of peers who wait for
+    /// something. Async-signal-safe.
+    fn switch(&self, &Part { id, len, .. }: &Part) -> std::result::Result<(), i32> {
+        let hurried = &self.segment.block(self.rank).hurried;
+        let number = u64::from(id.get());
+        let left = |progress: Progress| (len as u64).saturating_sub(progress.done);
+        let called = self.table.progress(id).map_or(0, left) >= WORTH_HELP;
+        if called {
+            hurried.store(number, Ordering::Release);
+            for rank in (0..self.size).filter(|rank| *rank != self.rank) {
+                self.segment.block(rank).bell.ring();
+            }
+        }
+        let result = request::switch_in_handler(self.file.as_fd(), id);
+        if called {
+            // Another thread may wait for another one by now.
+            let _ = hurried.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        result
+    }
 }
 
 /// A team's part in this module.
@@ -56,7 +86,13 @@ pub(crate) struct Part {
 
 impl Offload {
     /// `None` if the module cannot do it.
-    pub(crate) fn new(domain: &Domain, choice: Async, verify: bool, log: bool) -> Option<Self> {
+    pub(crate) fn new(
+        domain: &Domain,
+        (segment, rank, size): (Arc<Segment>, usize, usize),
+        choice: Async,
+        verify: bool,
+        log: bool,
+    ) -> Option<Self> {
         static OWNERS: AtomicU64 = AtomicU64::new(1);
         let file = domain.as_fd().try_clone_to_owned().ok()?;
         let table = domain.status_table().ok()?;
@@ -65,6 +101,9 @@ impl Offload {
                 file,
                 table,
                 touched: AtomicU64::new(u64::MAX),
+                segment,
+                rank,
+                size,
             }),
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
             told: AtomicBool::new(false),
@@ -251,7 +290,7 @@ impl Completion for Transfers {
             }
             // Who waits needs the bytes, not the overlap: the engine begins nothing more, and we
             // copy the rest (paper 003, section 3.4).
-            let switched = request::switch_in_handler(self.requests.file.as_fd(), part.id);
+            let switched = self.requests.switch(part);
             match (self.progress(part), switched) {
                 (Ok(front), _) if front == part.len => {}
                 (Err(errno), _) | (_, Err(errno)) => result = Err(errno),

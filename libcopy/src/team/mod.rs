@@ -17,6 +17,7 @@ pub use key::TeamKey;
 pub use launch::launch;
 pub(crate) use segment::POLICY_WORDS;
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +34,8 @@ use crate::transport::kmod::Kmod;
 use crate::transport::shm::Flow;
 use crate::transport::{Transport, TransportKind, TransportReport, Window};
 use mailbox::{Mailbox, Source, Step, Target};
-use segment::{Blueprint, MAX_RANKS, Segment};
+pub(crate) use segment::Segment;
+use segment::{Blueprint, MAX_RANKS};
 use sync::Ordering;
 
 /// Membership of this process in a team.
@@ -228,7 +230,14 @@ impl Team {
                     .value()
                     .is_some_and(|what| what.contains("policy"));
                 let verify = self.policy.offload_verify != 0;
-                self.offload = Offload::new(kmod.domain(), choice, verify, log);
+                let place = (
+                    self.segment.clone(),
+                    self.mailbox.rank(),
+                    self.mailbox.size(),
+                );
+                self.offload = Offload::new(kmod.domain(), place, choice, verify, log);
+                let device = kmod.domain().as_fd().try_clone_to_owned().ok();
+                self.mailbox.waiter.help_through(device);
             }
             _ => {}
         }

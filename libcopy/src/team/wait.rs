@@ -3,6 +3,7 @@
 //! Waiting for peers: spin a little, give the processor away, sleep; and notice who died.
 
 use std::cell::Cell;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use super::segment::{HISTORY, Segment};
 use super::sync::Ordering;
 use crate::collective::{Call, Op};
 use crate::error::{Error, Result};
+use crate::offload;
 
 /// How often sleepers look whether everybody is alive; survivors know within a second.
 const HEALTH_EVERY: Duration = Duration::from_millis(200);
@@ -38,6 +40,8 @@ pub(crate) struct Waiter {
     /// in a crowd costs more than sleeping in the end.
     yields: u32,
     last_health: Cell<Instant>,
+    /// The device, if copy engines move bytes of this team.
+    device: Option<OwnedFd>,
     /// The operation we are in, and its number.
     current: Cell<(u64, Call)>,
 }
@@ -51,6 +55,7 @@ impl Waiter {
             spin: Duration::ZERO,
             yields: 0,
             last_health: Cell::new(Instant::now()),
+            device: None,
             current: Cell::new((
                 0,
                 Call {
@@ -79,6 +84,25 @@ impl Waiter {
         });
         self.yields = if crowded { 200 } else { u32::MAX };
         crowded
+    }
+
+    /// Helps others through this device from now on, while we wait.
+    pub(crate) fn help_through(&mut self, device: Option<OwnedFd>) {
+        self.device = device;
+    }
+
+    /// Copies for peers that wait for bytes of an engine (paper 003, section 3.4): we have nothing
+    /// else to do, and they may be what we wait for.
+    fn help(&self) {
+        let Some(device) = &self.device else {
+            return;
+        };
+        for rank in (0..self.size).filter(|rank| *rank != self.rank) {
+            match self.segment.block(rank).hurried.load(Ordering::Acquire) {
+                0 => {}
+                id => offload::help(device.as_fd(), id),
+            }
+        }
     }
 
     /// Notes for all to see which operation we are in.
@@ -152,6 +176,7 @@ impl Waiter {
             if let Some(result) = bell.park(NAP, &mut ready) {
                 return result;
             }
+            self.help();
             if let Err(error) = self.check(&from) {
                 // What we wait for may have come before the peer went.
                 return ready().unwrap_or(Err(error));

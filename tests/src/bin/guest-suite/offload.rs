@@ -22,7 +22,7 @@ tests!(offload:
     every_collective_and_every_byte(300), several_may_be_pending(180), random_touches(600),
     freeing_unmapping_and_forking(180), system_calls_wait(180), a_team_that_is_dropped_settles(180),
     the_root_is_killed(300), a_leaf_is_killed(300), every_way_and_the_monitor(300),
-    the_engine_moves_the_interiors(180), a_touch_has_cpus_finish(180),
+    the_engine_moves_the_interiors(180), a_touch_has_cpus_finish(180), who_waits_helps(180),
 );
 
 /// What byte `at` of a buffer is.
@@ -625,5 +625,36 @@ fn a_touch_has_cpus_finish(_: &Context) -> Outcome {
     );
     check!(grown("switches")? > 0, "nobody switched");
     check!(engine > 0 && cpu > engine, "{engine} {cpu}");
+    Ok(())
+}
+
+/// Ranks that wait for a peer copy what that peer waits for.
+fn who_waits_helps(_: &Context) -> Outcome {
+    const LEN: usize = 8 << 20;
+    let _bandwidth = Bandwidth::new("4M")?;
+    let _chosen = choose("auto")?;
+    let board = Board::new()?;
+    team(3, ENGINE, |team| {
+        let mut bytes = vec![0_u8; LEN];
+        for round in 0..10 {
+            if team.rank() == 0 {
+                write(&mut bytes, round);
+            }
+            team.bcast(&mut bytes, 0)?;
+            if team.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(20));
+                std::hint::black_box(bytes[LEN - 5000]);
+            }
+            // Where the others sleep meanwhile.
+            team.barrier()?;
+            verify(&bytes, round, "bcast")?;
+            team.barrier()?;
+        }
+        board.add(0, offload::helped());
+        Ok(())
+    })?;
+    let helped = board.get(0);
+    print!("[{} KiB by ranks that waited] ", helped >> 10);
+    check!(helped > 0, "nobody helped");
     Ok(())
 }
