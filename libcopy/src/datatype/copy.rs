@@ -12,14 +12,27 @@ use super::layout::Layout;
 /// never leave the second-level cache, and starting anew in the middle costs next to nothing.
 const CHUNK: u64 = 64 << 10;
 
-/// Copies of at most so many bytes go through the stack.
-const FEW: usize = 4096;
+/// The same for transpositions, which use up more of each line the more they have at a time.
+const WIDE_CHUNK: u64 = 256 << 10;
+
+/// Transpositions of more bytes are faster in two steps, each of which has a dense side.
+const TRANSPOSED: u64 = 1 << 20;
+
+/// Copies of at most so many bytes are done before the best way is found.
+const FEW: u64 = 4096;
+
+/// What goes through a buffer of at most so many bytes goes through the stack.
+const STACK: usize = 16 << 10;
 
 /// Pieces that are worth finding one by one: below, finding takes longer than moving.
 const LONG: u64 = 4096;
 
 /// Regular layouts whose blocks have at least so many bytes are walked side by side.
-const SHORT: i64 = 32;
+const SHORT: i64 = 64;
+
+/// With fewer bytes, what goes through a buffer is still in the cache: two loops that need not
+/// decide anything are faster than a walk that looks for the end of a block on each side.
+const MUCH: u64 = 256 << 10;
 
 /// Blocks so many times longer than the other side's are the packed form of a part of that side.
 const RATIO: i64 = 16;
@@ -27,10 +40,11 @@ const RATIO: i64 = 16;
 /// Copies the packed stream of `from` at `source` to that of `to` at `target`.
 ///
 /// ```text
+/// one side dense                   it is the packed form of the other side
 /// both regular, counts fit         one loop nest over both (Joint)
 /// both regular, blocks not short   fragment by fragment, as blocks end on one side or the other
 /// long pieces on one side          each is the packed form of a part of the other side
-/// short pieces on both             through a buffer that stays in the cache
+/// anything else                    through a buffer that stays in the cache
 /// ```
 ///
 /// # Safety
@@ -38,29 +52,49 @@ const RATIO: i64 = 16;
 /// Both layouts have the same size; the source's bytes are readable, the target's writable, and
 /// no byte is both.
 pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target: *mut u8) {
+    let size = from.size();
+    let read = source.wrapping_offset(from.form().offset() as isize);
+    let write = target.wrapping_offset(to.form().offset() as isize);
+    // SAFETY (all calls): the caller's promise; the ranges are those of the pieces, which make up
+    // the whole stream.
+    match (from.form().nodes(), to.form().nodes()) {
+        // SAFETY: see above.
+        ([Node::Dense { .. }], _) => return unsafe { to.unpack_raw(read, 0..size, target) },
+        // SAFETY: see above.
+        (_, [Node::Dense { .. }]) => return unsafe { from.pack_raw(source, 0..size, write) },
+        // A small copy takes less time than looking for the best way. The first node of a regular
+        // layout is its block.
+        ([Node::Dense { len: a }, ..], [Node::Dense { len: b }, ..])
+            if size <= FEW && a != b && *a.min(b) < SHORT =>
+        {
+            // SAFETY: see above.
+            return unsafe { bounce(from, source, to, target, CHUNK) };
+        }
+        _ => {}
+    }
+    let mut chunk = CHUNK;
     if let (Some(a), Some(b)) = (Regular::of(from.form()), Regular::of(to.form())) {
-        let read = source.wrapping_offset(from.form().offset() as isize);
-        let write = target.wrapping_offset(to.form().offset() as isize);
         if let Some(mut joint) = Joint::of(a, b) {
             let dims = &mut joint.dims[..joint.n];
-            if !kernel::waits(joint.len, dims) {
+            let transposed = kernel::transposes(joint.len, dims);
+            if transposed && size > TRANSPOSED {
+                chunk = WIDE_CHUNK;
+            } else if transposed || !kernel::waits(joint.len, dims) {
                 // SAFETY: the nest visits the blocks of both streams, in pairs.
                 return unsafe { kernel::nest(write, read, joint.len, dims) };
             }
         }
         let (short, long) = (a.len.min(b.len), a.len.max(b.len));
-        if short >= SHORT && long < short.saturating_mul(RATIO) {
+        if size >= MUCH && short >= SHORT && long < short.saturating_mul(RATIO) {
             // SAFETY: the caller's promise.
             return unsafe { zip(&a, read, &b, write) };
         }
     }
     let mean = |layout: &Layout| layout.size() / layout.segment_count().max(1);
     let (read, write) = (mean(from), mean(to));
-    // SAFETY (all calls): the caller's promise; the ranges are those of the pieces, which make up
-    // the whole stream.
     if read.max(write) < LONG {
         // SAFETY: see above.
-        return unsafe { bounce(from, source, to, target) };
+        return unsafe { bounce(from, source, to, target, chunk) };
     }
     let (mut at, by_target) = (0, write >= read);
     let mut pieces = if by_target {
@@ -149,15 +183,15 @@ unsafe fn zip(from: &Regular, source: *const u8, to: &Regular, target: *mut u8) 
     }
 }
 
-/// Packs and unpacks, a little at a time.
+/// Packs and unpacks, at most `most` bytes at a time.
 ///
 /// # Safety
 ///
 /// As for [`copy`].
-unsafe fn bounce(from: &Layout, source: *const u8, to: &Layout, target: *mut u8) {
+unsafe fn bounce(from: &Layout, source: *const u8, to: &Layout, target: *mut u8, most: u64) {
     let size = from.size();
-    if size <= FEW as u64 {
-        let mut few = [MaybeUninit::<u8>::uninit(); FEW];
+    if size <= STACK as u64 {
+        let mut few = [MaybeUninit::<u8>::uninit(); STACK];
         let few = few.as_mut_ptr().cast::<u8>();
         // SAFETY: the caller's promise; there is room for everything, and what is read was
         // written before.
@@ -168,17 +202,17 @@ unsafe fn bounce(from: &Layout, source: *const u8, to: &Layout, target: *mut u8)
         return;
     }
     // On the heap: the caller's stack may be a small one.
-    let mut chunk = Vec::<u8>::with_capacity(size.min(CHUNK) as usize);
+    let mut chunk = Vec::<u8>::with_capacity(size.min(most) as usize);
     let chunk = chunk.as_mut_ptr();
-    // Whole blocks of both sides, if they are all alike.
-    let first = |layout: &Layout| layout.segment(0).map_or(1, |segment| segment.len);
-    let (a, b) = (first(from), first(to));
-    let unit = (a / gcd(a, b)).saturating_mul(b);
-    let step = CHUNK
-        - CHUNK
-            .checked_rem(unit)
-            .filter(|_| unit <= CHUNK)
-            .unwrap_or(0);
+    let step = if size <= most {
+        size
+    } else {
+        // Whole blocks of both sides, if they are all alike.
+        let first = |layout: &Layout| layout.segment(0).map_or(1, |segment| segment.len);
+        let (a, b) = (first(from), first(to));
+        let unit = (a / gcd(a, b)).saturating_mul(b);
+        most - most.checked_rem(unit).filter(|_| unit <= most).unwrap_or(0)
+    };
     let mut at = 0;
     while at < size {
         let end = size.min(at + step);

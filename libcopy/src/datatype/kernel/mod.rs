@@ -129,12 +129,17 @@ pub(super) fn waits(len: usize, dims: &[Dim]) -> bool {
         && tile::partner(len, dims).is_none()
 }
 
+/// Whether [`nest`] runs a transposition.
+pub(super) fn transposes(len: usize, dims: &[Dim]) -> bool {
+    dims.len() > 1 && len <= SMALL && tile::partner(len, dims).is_some()
+}
+
 /// Which loop [`nest`] runs, for a person.
 pub(super) fn name(len: usize, dims: &[Dim]) -> String {
-    let [inner, rest @ ..] = dims else {
+    let [inner, ..] = dims else {
         return "memcpy".to_owned();
     };
-    if !rest.is_empty() && len <= SMALL && tile::partner(len, dims).is_some() {
+    if transposes(len, dims) {
         return "transposed in tiles".to_owned();
     }
     let blocks = dims
