@@ -6,6 +6,7 @@
 //! by the environment. Rank 0's policy is used by the whole team, so all ranks always decide alike.
 
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -402,6 +403,21 @@ impl Policy {
     /// `scripts/bench mpi` found. The same on every rank of every machine, because all ranks of a
     /// communicator must decide alike.
     pub fn beats_mpi(rival: Rival, op: Op, bytes: u64, crowded: bool) -> bool {
+        Self::against_mpi(rival, op, crowded).is_some_and(|bytes_won| bytes_won.contains(&bytes))
+    }
+
+    /// The smallest message for which [`Policy::beats_mpi`] may hold, whether ranks outnumber
+    /// processors or not; `None` if it never does.
+    pub fn least_against_mpi(rival: Rival, op: Op) -> Option<u64> {
+        let ranges = [false, true].map(|crowded| Self::against_mpi(rival, op, crowded));
+        ranges
+            .into_iter()
+            .flatten()
+            .map(|bytes| *bytes.start())
+            .min()
+    }
+
+    fn against_mpi(rival: Rival, op: Op, crowded: bool) -> Option<RangeInclusive<u64>> {
         let (least, most) = match (op, crowded) {
             (Op::Bcast | Op::Gather | Op::Alltoall | Op::ReduceScatter, _)
             | (Op::Scatter | Op::Allgather | Op::Allreduce, false) => (64 << 10, u64::MAX),
@@ -415,13 +431,13 @@ impl Policy {
             // Open MPI's root fetches and combines while the leaves go on, which averages well as
             // long as few ranks wait for it.
             (Op::Reduce, crowded) => match (rival, crowded) {
-                (Rival::OpenMpi, false) => return false,
+                (Rival::OpenMpi, false) => return None,
                 (Rival::OpenMpi, true) => (1 << 20, u64::MAX),
                 (Rival::Mpich, _) => (64 << 10, u64::MAX),
             },
-            (Op::Control | Op::Barrier, _) => return false,
+            (Op::Control | Op::Barrier, _) => return None,
         };
-        (least..=most).contains(&bytes)
+        Some(least..=most)
     }
 
     fn eager_max(&self, op: Op, crowded: bool) -> u64 {

@@ -10,6 +10,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcopy::policy::Rival;
 
@@ -22,7 +23,7 @@ pub struct Abi {
     /// Its name.
     pub name: &'static str,
     /// The bits of a word that are a handle.
-    handle: usize,
+    pub handle: usize,
     /// `MPI_IN_PLACE`
     pub in_place: usize,
     /// `MPI_ROOT`
@@ -93,14 +94,6 @@ impl Abi {
                 _ => array.cast::<u32>().add(index).read() as Word,
             }
         }
-    }
-
-    /// The size of a datatype whose handle contains it.
-    #[inline]
-    pub fn size_in_handle(&self, datatype: Word) -> Option<usize> {
-        // Predefined types of MPICH: 0x4c, an index, and between them the size.
-        let is_int = self.handle != usize::MAX;
-        (is_int && datatype & 0xff00_0000 == 0x4c00_0000).then_some(datatype >> 8 & 0xff)
     }
 }
 
@@ -235,37 +228,53 @@ pub fn complain(text: &str) {
 /// A function of the MPI library, found when it is first called.
 pub struct Function {
     name: &'static CStr,
-    address: OnceLock<usize>,
+    /// Zero as long as nobody looked for it.
+    address: AtomicUsize,
 }
+
+/// Looked for, and not there.
+const NOWHERE: usize = 1;
 
 impl Function {
     /// A function with this name.
     pub const fn new(name: &'static CStr) -> Self {
         Function {
             name,
-            address: OnceLock::new(),
+            address: AtomicUsize::new(0),
         }
     }
 
     /// Its address; zero, and a complaint, if the library does not have it.
+    #[inline(always)]
     pub fn address(&self) -> usize {
-        *self.address.get_or_init(|| {
-            let found = self.look();
-            if found == 0 {
-                let name = self.name.to_string_lossy();
-                complain(&format!("no MPI library in this process has {name}"));
-            }
-            found
-        })
+        match self.address.load(Ordering::Relaxed) {
+            address if address > NOWHERE => address,
+            _ => self.look(true),
+        }
     }
 
     /// Its address; zero if the library does not have it, which it need not.
+    #[inline(always)]
     pub fn if_any(&self) -> usize {
-        *self.address.get_or_init(|| self.look())
+        match self.address.load(Ordering::Relaxed) {
+            0 => self.look(false),
+            NOWHERE => 0,
+            address => address,
+        }
     }
 
-    fn look(&self) -> usize {
-        symbol(self.name).map_or(0, |address| address as usize)
+    #[cold]
+    fn look(&self, wanted: bool) -> usize {
+        let found = match self.address.load(Ordering::Relaxed) {
+            0 => symbol(self.name).map_or(0, |address| address as usize),
+            _ => 0,
+        };
+        self.address.store(found.max(NOWHERE), Ordering::Relaxed);
+        if found == 0 && wanted {
+            let name = self.name.to_string_lossy();
+            complain(&format!("no MPI library in this process has {name}"));
+        }
+        found
     }
 }
 

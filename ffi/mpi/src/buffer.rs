@@ -4,32 +4,24 @@
 //! where it is not.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::{Abi, Word};
 use crate::call::Failure;
 use crate::count::Count;
+use crate::fast;
 use crate::pmpi;
 
 /// Bytes that are packed or combined with one call of the library: positions are `int`s.
 pub const MOST: usize = 1 << 30;
 
-/// The predefined datatype that was asked for last: its address in the low 48 bits, its size above.
-/// Predefined ones never go, so this stays true.
-static LAST: AtomicU64 = AtomicU64::new(0);
-
 /// Bytes of data in `count` elements; `None` if the library does not accept the datatype, or if
 /// that is not a number of bytes.
 #[inline]
 pub fn bytes(abi: &Abi, count: usize, datatype: Word) -> Option<usize> {
-    if let Some(size) = abi.size_in_handle(datatype) {
-        return size.checked_mul(count);
+    match fast::size(datatype) {
+        Some(size) => size.checked_mul(count),
+        None => size_of(abi, datatype)?.checked_mul(count),
     }
-    let last = LAST.load(Ordering::Relaxed);
-    if last & ((1 << 48) - 1) == datatype as u64 && last != 0 {
-        return ((last >> 48) as usize).checked_mul(count);
-    }
-    size_of(abi, datatype)?.checked_mul(count)
 }
 
 #[cold]
@@ -46,9 +38,8 @@ fn size_of(abi: &Abi, datatype: Word) -> Option<usize> {
         ]
     };
     let size = usize::try_from(size).ok().filter(|_| answers == [0; 2])?;
-    let word = datatype as u64;
-    if combiner == abi.named && word < 1 << 48 && size < 1 << 16 {
-        LAST.store(word | (size as u64) << 48, Ordering::Relaxed);
+    if combiner == abi.named && abi.is_open_mpi() {
+        fast::learn_size(datatype, size);
     }
     Some(size)
 }

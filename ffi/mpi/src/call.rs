@@ -12,6 +12,7 @@ use libcopy::policy::Policy;
 use crate::abi::{self, Abi, Word, complain};
 use crate::buffer::{self, Kind};
 use crate::count::Count;
+use crate::fast;
 use crate::group::{self, Comm, Group};
 use crate::pmpi;
 use crate::stats::{self, Fate, Function};
@@ -21,12 +22,22 @@ use crate::stats::{self, Fate, Function};
 pub fn active() -> Option<&'static Abi> {
     static ACTIVE: OnceLock<Option<&'static Abi>> = OnceLock::new();
     *ACTIVE.get_or_init(|| {
-        if abi::is_set(c"LIBCOPY_DISABLE") {
-            return None;
-        }
-        abi::get()
-            .map_err(|why| complain(&format!("{why}; everything is passed on")))
-            .ok()
+        let abi = match abi::is_set(c"LIBCOPY_DISABLE") {
+            true => None,
+            false => abi::get()
+                .map_err(|why| complain(&format!("{why}; everything is passed on")))
+                .ok(),
+        };
+        let handle = abi.map_or(usize::MAX, |abi| abi.handle);
+        fast::learn(handle, |function| match abi {
+            _ if stats::wanted() => 0,
+            Some(abi) => least().unwrap_or_else(|| {
+                let least = Policy::least_against_mpi(abi.rival(), function.op());
+                least.unwrap_or(u64::MAX)
+            }),
+            None => u64::MAX,
+        });
+        abi
     })
 }
 
@@ -121,15 +132,16 @@ pub fn take_irregular(
         if !known.is_plain() {
             return Err(Fate::Communicator);
         }
+        // Counted whatever else is wrong, as small calls are.
+        let (agree, mut largest) = match knows {
+            Knows::All(largest) => (false, largest),
+            _ => known.irregular(function),
+        };
         if let Knows::Root(root) = knows {
             if usize::try_from(root).map_or(true, |root| root >= known.size) {
                 return Err(Fate::Arguments);
             }
         }
-        let (agree, mut largest) = match knows {
-            Knows::All(largest) => (false, largest),
-            _ => known.irregular(function),
-        };
         if !agree && !beats_mpi(abi, function, largest, None) {
             return Err(Fate::Small);
         }

@@ -7,15 +7,18 @@ use std::ffi::{c_int, c_void};
 
 use crate::abi::Word;
 use crate::count::{Count, Large};
-use crate::{irregular, reductions, regular};
+use crate::fast::{are_small_parts, are_small_together, is_small, is_special, were_small};
+use crate::stats::Function;
+use crate::{irregular, pmpi, reductions, regular};
 
-/// Exports both forms of a function. `N` counts elements, `P` says where they are.
+/// Exports both forms of a function. `N` counts elements, `P` says where they are. What is small goes
+/// to the library at once.
 macro_rules! exports {
-    ($($name:ident, $large:ident = $body:path, $arguments:tt;)*) => { $(
-        exports!(@form c_int, $name = $body, $arguments);
-        exports!(@form Large, $large = $body, $arguments);
+    ($($name:ident, $large:ident = $module:ident $body:ident, $small:expr, $arguments:tt;)*) => { $(
+        exports!(@form c_int, $name = $module $body, $small, $arguments);
+        exports!(@form Large, $large = $module $body, $small, $arguments);
     )* };
-    (@form $count:ty, $name:ident = $body:path, ($($argument:ident: $kind:ty),*)) => {
+    (@form $count:ty, $name:ident = $module:ident $body:ident, $small:expr, ($($argument:ident: $kind:ty),*)) => {
         const _: () = {
             #[allow(dead_code)]
             type N = $count;
@@ -31,56 +34,75 @@ macro_rules! exports {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
-                unsafe { $body($($argument),*) }
+                unsafe {
+                    if $small {
+                        return pmpi::$body($($argument),*);
+                    }
+                    $module::$body($($argument),*)
+                }
             }
         };
     };
 }
 
 exports! {
-    MPI_Bcast, MPI_Bcast_c = regular::bcast,
+    MPI_Bcast, MPI_Bcast_c = regular bcast,
+        is_small(Function::Bcast, count, datatype),
         (buffer: *mut c_void, count: N, datatype: Word, root: c_int, comm: Word);
-    MPI_Gather, MPI_Gather_c = regular::gather,
+    MPI_Gather, MPI_Gather_c = regular gather,
+        !is_special(send) && is_small(Function::Gather, send_count, send_type),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word);
-    MPI_Scatter, MPI_Scatter_c = regular::scatter,
+    MPI_Scatter, MPI_Scatter_c = regular scatter,
+        !is_special(recv) && is_small(Function::Scatter, recv_count, recv_type),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word);
-    MPI_Allgather, MPI_Allgather_c = regular::allgather,
+    MPI_Allgather, MPI_Allgather_c = regular allgather,
+        is_small(Function::Allgather, recv_count, recv_type),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word);
-    MPI_Alltoall, MPI_Alltoall_c = regular::alltoall,
+    MPI_Alltoall, MPI_Alltoall_c = regular alltoall,
+        is_small(Function::Alltoall, recv_count, recv_type),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word);
-    MPI_Gatherv, MPI_Gatherv_c = irregular::gatherv,
+    MPI_Gatherv, MPI_Gatherv_c = irregular gatherv,
+        were_small(Function::Gatherv, comm),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, counts: *const N, places: *const P, recv_type: Word,
          root: c_int, comm: Word);
-    MPI_Scatterv, MPI_Scatterv_c = irregular::scatterv,
+    MPI_Scatterv, MPI_Scatterv_c = irregular scatterv,
+        were_small(Function::Scatterv, comm),
         (send: *const c_void, counts: *const N, places: *const P, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word);
-    MPI_Allgatherv, MPI_Allgatherv_c = irregular::allgatherv,
+    MPI_Allgatherv, MPI_Allgatherv_c = irregular allgatherv,
+        are_small_parts(Function::Allgatherv, counts, recv_type, comm),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, counts: *const N, places: *const P, recv_type: Word, comm: Word);
-    MPI_Alltoallv, MPI_Alltoallv_c = irregular::alltoallv,
+    MPI_Alltoallv, MPI_Alltoallv_c = irregular alltoallv,
+        were_small(Function::Alltoallv, comm),
         (send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
          recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word,
          comm: Word);
-    MPI_Alltoallw, MPI_Alltoallw_c = irregular::alltoallw,
+    MPI_Alltoallw, MPI_Alltoallw_c = irregular alltoallw,
+        were_small(Function::Alltoallw, comm),
         (send: *const c_void, send_counts: *const N, send_places: *const P,
          send_types: *const c_void,
          recv: *mut c_void, recv_counts: *const N, recv_places: *const P,
          recv_types: *const c_void, comm: Word);
-    MPI_Reduce, MPI_Reduce_c = reductions::reduce,
+    MPI_Reduce, MPI_Reduce_c = reductions reduce,
+        is_small(Function::Reduce, count, datatype),
         (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
          root: c_int, comm: Word);
-    MPI_Allreduce, MPI_Allreduce_c = reductions::allreduce,
+    MPI_Allreduce, MPI_Allreduce_c = reductions allreduce,
+        is_small(Function::Allreduce, count, datatype),
         (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
          comm: Word);
-    MPI_Reduce_scatter, MPI_Reduce_scatter_c = reductions::reduce_scatter,
+    MPI_Reduce_scatter, MPI_Reduce_scatter_c = reductions reduce_scatter,
+        are_small_together(Function::ReduceScatter, counts, datatype, comm),
         (send: *const c_void, recv: *mut c_void, counts: *const N, datatype: Word, op: Word,
          comm: Word);
-    MPI_Reduce_scatter_block, MPI_Reduce_scatter_block_c = reductions::reduce_scatter_block,
+    MPI_Reduce_scatter_block, MPI_Reduce_scatter_block_c = reductions reduce_scatter_block,
+        is_small(Function::ReduceScatterBlock, count, datatype),
         (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
          comm: Word);
 }

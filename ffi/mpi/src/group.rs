@@ -6,12 +6,12 @@
 //! Everything here that decides is decided alike by all ranks of the communicator: they call a
 //! collective with the same number of bytes, or agree on one, so they all come here together.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libcopy::offload::Async;
 use libcopy::policy::Policy;
@@ -48,6 +48,20 @@ struct Irregular {
     calls: AtomicU64,
     /// Bytes of the largest part, when last agreed on.
     largest: AtomicU64,
+}
+
+impl Irregular {
+    /// The number of the next call, whether its ranks are to agree, and the largest part when they
+    /// last did. They agree at every power of two at first and then now and then, less often
+    /// where messages are so short that it would be noticed.
+    #[inline(always)]
+    fn next(&self) -> (u64, bool, u64) {
+        let call = self.calls.load(Ordering::Relaxed) + 1;
+        let largest = self.largest.load(Ordering::Relaxed);
+        let every = if largest < 4096 { 256 } else { 64 };
+        let agree = call % every == 0 || (call < every && call.is_power_of_two());
+        (call, agree, largest)
+    }
 }
 
 /// A communicator.
@@ -87,14 +101,26 @@ impl Comm {
     }
 
     /// Counts a call of an irregular function, whose ranks know only their own parts. Returns
-    /// whether they are to agree, and the largest part when they last did. They agree at every
-    /// power of two at first and then now and then, which costs next to nothing on average; all
-    /// count alike.
+    /// whether they are to agree, and the largest part when they last did. All count alike; calls on
+    /// one communicator come one after the other.
     pub fn irregular(&self, function: Function) -> (bool, u64) {
         let history = &self.irregular[function as usize];
-        let call = history.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let agree = call.is_power_of_two() || call % 64 == 0;
-        (agree, history.largest.load(Ordering::Relaxed))
+        let (call, agree, largest) = history.next();
+        history.calls.store(call, Ordering::Relaxed);
+        (agree, largest)
+    }
+
+    /// Counts a call in the same way if the ranks are not to agree and the largest part was less than
+    /// `least` bytes; returns whether that is so.
+    #[inline(always)]
+    pub fn stays_small(&self, function: Function, least: u64) -> bool {
+        let history = &self.irregular[function as usize];
+        let (call, agree, largest) = history.next();
+        let stays = !agree && largest < least;
+        if stays {
+            history.calls.store(call, Ordering::Relaxed);
+        }
+        stays
     }
 
     /// Notes what was agreed on.
@@ -124,7 +150,7 @@ static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// The communicator that this thread used last.
-    static LAST: RefCell<Option<(Word, u64, Weak<Comm>)>> = const { RefCell::new(None) };
+    static LAST: Cell<(Word, u64, *const Comm)> = const { Cell::new((0, 0, ptr::null())) };
 }
 
 fn registry() -> MutexGuard<'static, Registry> {
@@ -187,21 +213,38 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
         return Err(Fate::Arguments);
     }
     let generation = GENERATION.load(Ordering::Relaxed);
-    // A thread that ends has no last communicator any more.
-    let last = LAST.try_with(|last| match &*last.borrow() {
-        Some((word, then, known)) if abi.same(*word, comm) && *then == generation => {
-            known.upgrade()
+    let last = with_last(comm, abi.handle, |known| {
+        let known: *const Comm = known;
+        // SAFETY: a communicator's `Arc` gave this pointer, and the registry holds one as long as
+        // the generation is the same.
+        unsafe {
+            Arc::increment_strong_count(known);
+            Arc::from_raw(known)
         }
-        _ => None,
     });
-    if let Ok(Some(known)) = last {
+    if let Some(known) = last {
         return Ok(known);
     }
     let known = look_up(comm)?;
-    let _ = LAST.try_with(|last| {
-        *last.borrow_mut() = Some((comm, generation, Arc::downgrade(&known)));
-    });
+    LAST.set((comm, generation, Arc::as_ptr(&known)));
     Ok(known)
+}
+
+/// Does `work` with a communicator if this thread used it last. `handle` is the bits of a word that
+/// are a handle.
+#[inline(always)]
+pub fn with_last<R>(comm: Word, handle: usize, work: impl FnOnce(&Comm) -> R) -> Option<R> {
+    let (word, generation, known) = LAST.get();
+    if (word ^ comm) & handle != 0
+        || generation != GENERATION.load(Ordering::Relaxed)
+        || known.is_null()
+    {
+        return None;
+    }
+    // SAFETY: the registry holds what we know of a communicator until the communicator goes, which
+    // begins with another generation. Nobody may free one that another thread is using (MPI 4.1,
+    // section 11.6.2).
+    Some(work(unsafe { &*known }))
 }
 
 fn look_up(comm: Word) -> Result<Arc<Comm>, Fate> {

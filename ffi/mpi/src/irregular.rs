@@ -21,6 +21,7 @@ use crate::stats::Function;
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn gatherv<N: Count>(
     send: *const c_void,
     send_count: N,
@@ -89,6 +90,7 @@ pub unsafe fn gatherv<N: Count>(
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn scatterv<N: Count>(
     send: *const c_void,
     counts: *const N,
@@ -159,6 +161,7 @@ pub unsafe fn scatterv<N: Count>(
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn allgatherv<N: Count>(
     send: *const c_void,
     send_count: N,
@@ -276,6 +279,7 @@ unsafe fn exchange(
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn alltoallv<N: Count>(
     send: *const c_void,
     send_counts: *const N,
@@ -325,6 +329,7 @@ pub unsafe fn alltoallv<N: Count>(
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn alltoallw<N: Count>(
     send: *const c_void,
     send_counts: *const N,

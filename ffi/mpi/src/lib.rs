@@ -20,6 +20,7 @@ mod buffer;
 mod call;
 mod count;
 mod exports;
+mod fast;
 mod fortran;
 mod group;
 mod irregular;

@@ -132,6 +132,7 @@ macro_rules! collectives {
             ///
             /// As the MPI standard says.
             #[allow(clippy::too_many_arguments)]
+            #[inline(always)]
             pub unsafe fn $rust<N: Count>($($argument: kind!($kind),)* $comm: Word) -> c_int {
                 static FUNCTION: Function = Function::new($name);
                 static LARGE: Function = Function::new($large);
@@ -144,26 +145,43 @@ macro_rules! collectives {
                         call($($argument,)* $comm)
                     };
                 }
-                let other = || {
-                    let address = Some(FUNCTION.address()).filter(|found| N::LARGE && *found != 0)?;
-                    let _lengths = $arrays.lengths($comm);
-                    $(let $argument = narrowed!($kind, $argument, _lengths)?;)*
-                    // SAFETY: the MPI library's function of this name has this type.
-                    Some(unsafe {
-                        let call: unsafe extern "C" fn($(narrow_kind!($kind),)* Word) -> c_int =
-                            std::mem::transmute(address);
-                        call($(passed!($kind, $argument),)* $comm)
+                // Not inlined, so that what is there is but a jump.
+                #[cold]
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments)]
+                unsafe fn other<N: Count>($($argument: kind!($kind),)* $comm: Word) -> c_int {
+                    let narrow = || {
+                        let address = FUNCTION.address();
+                        if !N::LARGE || address == 0 {
+                            return None;
+                        }
+                        let _lengths = $arrays.lengths($comm);
+                        $(let $argument = narrowed!($kind, $argument, _lengths)?;)*
+                        // SAFETY: the MPI library's function of this name has this type.
+                        Some(unsafe {
+                            let call: unsafe extern "C" fn($(narrow_kind!($kind),)* Word) -> c_int =
+                                std::mem::transmute(address);
+                            call($(passed!($kind, $argument),)* $comm)
+                        })
+                    };
+                    narrow().unwrap_or_else(|| {
+                        refuse(concat!("no MPI library has ", stringify!($rust), " for this"), $comm)
                     })
-                };
-                other().unwrap_or_else(|| {
-                    complain(concat!("the MPI library has no ", stringify!($rust), " for this"));
-                    // SAFETY: the caller's communicator, which the library checks.
-                    unsafe { comm_call_errhandler($comm, MISSING) };
-                    MISSING
-                })
+                }
+                // SAFETY: the caller's promise.
+                unsafe { other::<N>($($argument,)* $comm) }
             }
         )*
     };
+}
+
+/// Has a communicator's error handler hear of a call that nobody can do.
+#[cold]
+fn refuse(why: &str, comm: Word) -> c_int {
+    complain(why);
+    // SAFETY: the caller's communicator, which the library checks.
+    unsafe { comm_call_errhandler(comm, MISSING) };
+    MISSING
 }
 
 /// What arrays a collective has.

@@ -69,6 +69,7 @@ impl Elements {
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn reduce<N: Count>(
     send: *const c_void,
     recv: *mut c_void,
@@ -114,6 +115,7 @@ pub unsafe fn reduce<N: Count>(
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn allreduce<N: Count>(
     send: *const c_void,
     recv: *mut c_void,
@@ -198,6 +200,7 @@ unsafe fn scatter(
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn reduce_scatter<N: Count>(
     send: *const c_void,
     recv: *mut c_void,
@@ -247,6 +250,7 @@ unsafe fn numbers<N: Count>(counts: *const N, comm: Word) -> Option<Vec<usize>> 
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn reduce_scatter_block<N: Count>(
     send: *const c_void,
     recv: *mut c_void,

@@ -17,6 +17,7 @@ use crate::stats::Function;
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn bcast<N: Count>(
     buffer: *mut c_void,
     count: N,
@@ -56,6 +57,7 @@ pub unsafe fn bcast<N: Count>(
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn gather<N: Count>(
     send: *const c_void,
     send_count: N,
@@ -129,6 +131,7 @@ pub unsafe fn gather<N: Count>(
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn scatter<N: Count>(
     send: *const c_void,
     send_count: N,
@@ -206,6 +209,7 @@ pub unsafe fn scatter<N: Count>(
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn allgather<N: Count>(
     send: *const c_void,
     send_count: N,
@@ -268,6 +272,7 @@ pub unsafe fn allgather<N: Count>(
 ///
 /// As the MPI standard says.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 pub unsafe fn alltoall<N: Count>(
     send: *const c_void,
     send_count: N,

@@ -72,6 +72,11 @@ const TABLE: [(Function, Op, &str); 14] = [
 ];
 
 impl Function {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Function> {
+        TABLE.iter().map(|(function, _, _)| *function)
+    }
+
     /// The library's operation.
     pub fn op(self) -> Op {
         TABLE[self as usize].1

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The first question about a call: whether it is so small that it is passed on in any case. It has
+//! to cost next to nothing, so it looks at what was learnt before, and where that is not enough, it
+//! says no. What it passes on, [`crate::call`] would pass on, too.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::abi::Word;
+use crate::count::Count;
+use crate::group;
+use crate::stats::{FUNCTIONS, Function};
+
+/// Messages of fewer bytes are passed on. Zero as long as nothing is known, and where every call is
+/// to be counted.
+static LEAST: [AtomicU64; FUNCTIONS] = [const { AtomicU64::new(0) }; FUNCTIONS];
+
+/// The bits of a word that are a handle.
+static HANDLE: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Bits of an address.
+const ADDRESS: u32 = 48;
+
+/// Predefined datatypes that were asked for: the address in the low bits, the size above. Predefined
+/// ones never go, so this stays true.
+static TYPES: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
+
+/// Learns from which size on calls may be taken.
+pub fn learn(handle: usize, least: impl Fn(Function) -> u64) {
+    HANDLE.store(handle, Ordering::Relaxed);
+    for function in Function::all() {
+        LEAST[function as usize].store(least(function), Ordering::Relaxed);
+    }
+}
+
+fn place(datatype: Word) -> &'static AtomicU64 {
+    &TYPES[(datatype >> 4 ^ datatype >> 9) % TYPES.len()]
+}
+
+/// Learns the size of a predefined datatype whose handle is an address.
+pub fn learn_size(datatype: Word, size: usize) {
+    let word = datatype as u64;
+    if word < 1 << ADDRESS && size < 1 << (64 - ADDRESS) {
+        place(datatype).store(word | (size as u64) << ADDRESS, Ordering::Relaxed);
+    }
+}
+
+/// The size of a predefined datatype, if that is known.
+#[inline(always)]
+pub fn size(datatype: Word) -> Option<usize> {
+    if HANDLE.load(Ordering::Relaxed) != usize::MAX {
+        // Predefined types of MPICH: 0x4c, an index, and between them the size.
+        return (datatype & 0xff00_0000 == 0x4c00_0000).then_some(datatype >> 8 & 0xff);
+    }
+    let known = place(datatype).load(Ordering::Relaxed);
+    let is_known = known & ((1 << ADDRESS) - 1) == datatype as u64 && datatype != 0;
+    is_known.then_some((known >> ADDRESS) as usize)
+}
+
+#[inline(always)]
+fn least(function: Function) -> u64 {
+    LEAST[function as usize].load(Ordering::Relaxed)
+}
+
+/// Whether a buffer may be `MPI_IN_PLACE`.
+#[inline(always)]
+pub fn is_special<T>(buffer: *const T) -> bool {
+    // 1 or -1.
+    (buffer as usize).wrapping_add(1) <= 2
+}
+
+/// Whether so many elements are to be passed on in any case.
+#[inline(always)]
+pub fn is_small<N: Count>(function: Function, count: N, datatype: Word) -> bool {
+    match (count.number(), size(datatype)) {
+        (Some(count), Some(size)) => (count as u128) * (size as u128) < u128::from(least(function)),
+        _ => false,
+    }
+}
+
+/// Whether counts that all ranks know, combined by `combine`, are to be passed on in any case.
+///
+/// # Safety
+///
+/// There is a count for each rank of the communicator.
+#[inline(always)]
+unsafe fn are_small<N: Count>(
+    function: Function,
+    counts: *const N,
+    datatype: Word,
+    comm: Word,
+    combine: impl Fn(usize, usize) -> Option<usize>,
+) -> bool {
+    let least = least(function);
+    if least == 0 || counts.is_null() {
+        return false;
+    }
+    let handle = HANDLE.load(Ordering::Relaxed);
+    let small = group::with_last(comm, handle, |known| {
+        if !known.is_plain() {
+            return true;
+        }
+        let mut all = 0usize;
+        for rank in 0..known.size {
+            // SAFETY: the caller's promise.
+            let count = unsafe { counts.add(rank).read() };
+            match count.number().and_then(|count| combine(all, count)) {
+                Some(combined) => all = combined,
+                None => return false,
+            }
+        }
+        let size = size(datatype);
+        size.is_some_and(|size| (all as u128) * (size as u128) < u128::from(least))
+    });
+    small == Some(true)
+}
+
+/// Whether parts of these lengths are to be passed on in any case.
+///
+/// # Safety
+///
+/// There is a count for each rank of the communicator.
+#[inline(always)]
+pub unsafe fn are_small_parts<N: Count>(
+    function: Function,
+    counts: *const N,
+    datatype: Word,
+    comm: Word,
+) -> bool {
+    let largest = |a: usize, b: usize| Some(a.max(b));
+    // SAFETY: the caller's promise.
+    unsafe { are_small(function, counts, datatype, comm, largest) }
+}
+
+/// Whether so many elements together are to be passed on in any case.
+///
+/// # Safety
+///
+/// There is a count for each rank of the communicator.
+#[inline(always)]
+pub unsafe fn are_small_together<N: Count>(
+    function: Function,
+    counts: *const N,
+    datatype: Word,
+    comm: Word,
+) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { are_small(function, counts, datatype, comm, usize::checked_add) }
+}
+
+/// Whether a call whose ranks know only their own parts is to be passed on in any case: it was small
+/// when they last agreed, and it is not time to agree. Then it has been counted.
+#[inline(always)]
+pub fn were_small(function: Function, comm: Word) -> bool {
+    let least = least(function);
+    if least == 0 {
+        return false;
+    }
+    let handle = HANDLE.load(Ordering::Relaxed);
+    let small = group::with_last(comm, handle, |known| {
+        !known.is_plain() || known.stays_small(function, least)
+    });
+    small == Some(true)
+}
