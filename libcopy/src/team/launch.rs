@@ -18,7 +18,7 @@ use crate::config;
 use crate::error::{Error, Result};
 
 /// How long the others get to notice that one died, and to say so.
-const GRACE: Duration = Duration::from_millis(1500);
+const GRACE: Duration = Duration::from_secs(4);
 
 /// Starts `size` ranks, `command(rank)` each, with the environment that [`crate::Team::from_env`]
 /// reads, and waits for them. When one dies abnormally (by a signal or with a non-zero status),
