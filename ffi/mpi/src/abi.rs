@@ -44,7 +44,28 @@ pub struct Abi {
     pub named: c_int,
     /// `MPI_ERR_OTHER`
     pub error: c_int,
+    /// `MPI_ERR_TRUNCATE`
+    pub truncate: c_int,
+    /// `MPI_ERR_IN_STATUS`
+    pub in_status: c_int,
+    /// `MPI_COMM_WORLD`
+    pub world: Word,
+    /// `MPI_COMM_SELF`
+    pub alone: Word,
+    /// `MPI_REQUEST_NULL`
+    pub request_null: Word,
+    /// `MPI_ANY_SOURCE`
+    pub any_source: c_int,
+    /// `MPI_ORDER_C`
+    pub order_c: c_int,
+    /// `MPI_DISTRIBUTE_BLOCK`, `_CYCLIC`, `_NONE` and `_DFLT_DARG`
+    pub distributions: [c_int; 4],
 }
+
+/// `MPI_UNDEFINED` of all libraries.
+pub const UNDEFINED: c_int = -32766;
+/// `MPI_ANY_TAG` of all libraries.
+pub const ANY_TAG: c_int = -1;
 
 impl Abi {
     /// Whom we have to be faster than.
@@ -79,6 +100,29 @@ impl Abi {
     /// Whether an operation is a predefined one of a reduction.
     pub fn is_predefined(&self, op: Word) -> bool {
         self.operations.iter().any(|known| self.same(op, *known))
+    }
+
+    /// Writes a handle where a variable for one is.
+    ///
+    /// # Safety
+    ///
+    /// The variable is writable.
+    pub unsafe fn set_handle(&self, variable: *mut c_void, handle: Word) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.handle {
+                usize::MAX => variable.cast::<Word>().write(handle),
+                _ => variable.cast::<u32>().write(handle as u32),
+            }
+        }
+    }
+
+    /// Bytes of a handle in an array of them.
+    pub fn handle_size(&self) -> usize {
+        match self.handle {
+            usize::MAX => size_of::<Word>(),
+            _ => size_of::<u32>(),
+        }
     }
 
     /// A handle of an array of them, in which handles that are `int`s lie closer.
@@ -138,6 +182,14 @@ fn detect() -> Result<Abi, String> {
             shared: 0,
             named: 0,
             error: 16,
+            truncate: 15,
+            in_status: 18,
+            world: word(c"ompi_mpi_comm_world"),
+            alone: word(c"ompi_mpi_comm_self"),
+            request_null: word(c"ompi_request_null"),
+            any_source: -1,
+            order_c: 0,
+            distributions: [0, 1, 2, -1],
         });
     }
     // The constants of the MPICH ABI initiative, which MPICH, Intel MPI and MVAPICH share.
@@ -156,6 +208,14 @@ fn detect() -> Result<Abi, String> {
             shared: 1,
             named: 1,
             error: 15,
+            truncate: 14,
+            in_status: 17,
+            world: 0x4400_0000,
+            alone: 0x4400_0001,
+            request_null: 0x2c00_0000,
+            any_source: -2,
+            order_c: 56,
+            distributions: [121, 122, 123, -49767],
         });
     }
     Err("this is neither Open MPI nor a library with MPICH's ABI".to_owned())

@@ -18,6 +18,7 @@ use libcopy::policy::Policy;
 use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::abi::{Abi, Word, complain};
+use crate::messages::Peers;
 use crate::pmpi;
 use crate::stats::{FUNCTIONS, Fate, Function};
 
@@ -71,7 +72,9 @@ pub struct Comm {
     pub rank: usize,
     /// Ranks.
     pub size: usize,
-    inter: bool,
+    pub(crate) inter: bool,
+    /// Which of its ranks messages may reach past the MPI library.
+    pub peers: OnceLock<Option<Peers>>,
     group: OnceLock<Result<Arc<Group>, Fate>>,
     irregular: [Irregular; FUNCTIONS],
 }
@@ -276,6 +279,7 @@ fn look_up(comm: Word) -> Result<Arc<Comm>, Fate> {
         rank,
         size,
         inter: inter != 0,
+        peers: OnceLock::new(),
         group: OnceLock::new(),
         irregular: Default::default(),
     });

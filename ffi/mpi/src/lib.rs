@@ -24,6 +24,7 @@ mod fast;
 mod fortran;
 mod group;
 mod irregular;
+mod messages;
 mod pmpi;
 mod reductions;
 mod regular;
@@ -44,7 +45,11 @@ pub unsafe extern "C" fn MPI_Finalize() -> c_int {
         if stats::wanted() {
             let library = abi::get().map_or("no library that we know", |abi| abi.name);
             eprintln!("{}", stats::report(library));
+            if let Some(line) = messages::report() {
+                eprintln!("{line}");
+            }
         }
+        messages::finish();
         group::clear();
     });
     // SAFETY: the caller's promise.

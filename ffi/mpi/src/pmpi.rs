@@ -2,7 +2,7 @@
 
 //! The functions of the MPI library that we call, by their profiling names (MPI 4.1, section 15.2).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{self, Function, Word, complain};
 use crate::count::{Count, Large};
@@ -367,6 +367,250 @@ functions! {
     unpack = c"PMPI_Unpack"(
         input: *const c_void, size: c_int, position: *mut c_int,
         output: *mut c_void, count: c_int, datatype: Word, comm: Word
+    );
+}
+
+functions! {
+    /// `MPI_Init`
+    init = c"PMPI_Init"(argc: *mut c_int, argv: *mut c_void);
+    /// `MPI_Init_thread`
+    init_thread = c"PMPI_Init_thread"(
+        argc: *mut c_int, argv: *mut c_void, required: c_int, provided: *mut c_int
+    );
+    /// `MPI_Barrier`
+    barrier = c"PMPI_Barrier"(comm: Word);
+    /// `MPI_Comm_group`
+    comm_group = c"PMPI_Comm_group"(comm: Word, group: *mut Word);
+    /// `MPI_Group_free`
+    group_free = c"PMPI_Group_free"(group: *mut Word);
+    /// `MPI_Group_translate_ranks`
+    group_translate_ranks = c"PMPI_Group_translate_ranks"(
+        group: Word, count: c_int, ranks: *const c_int, other: Word, translated: *mut c_int
+    );
+    /// `MPI_Type_create_keyval`
+    type_create_keyval = c"PMPI_Type_create_keyval"(
+        copy: CopyAttribute, delete: DeleteAttribute, keyval: *mut c_int, extra: *mut c_void
+    );
+    /// `MPI_Type_get_attr`
+    type_get_attr = c"PMPI_Type_get_attr"(
+        datatype: Word, keyval: c_int, value: *mut *mut c_void, flag: *mut c_int
+    );
+    /// `MPI_Type_set_attr`
+    type_set_attr = c"PMPI_Type_set_attr"(datatype: Word, keyval: c_int, value: *mut c_void);
+    /// `MPI_Type_get_name`
+    type_get_name = c"PMPI_Type_get_name"(datatype: Word, name: *mut c_char, length: *mut c_int);
+    /// `MPI_Type_dup`
+    type_dup = c"PMPI_Type_dup"(datatype: Word, new: *mut Word);
+    /// `MPI_Type_get_contents`; types are an array of handles.
+    type_get_contents = c"PMPI_Type_get_contents"(
+        datatype: Word, most_integers: c_int, most_addresses: c_int, most_types: c_int,
+        integers: *mut c_int, addresses: *mut isize, types: *mut c_void
+    );
+    /// `MPI_Wait`
+    wait = c"PMPI_Wait"(request: *mut c_void, status: *mut c_void);
+    /// `MPI_Test`
+    test = c"PMPI_Test"(request: *mut c_void, flag: *mut c_int, status: *mut c_void);
+    /// `MPI_Waitall`
+    waitall = c"PMPI_Waitall"(count: c_int, requests: *mut c_void, statuses: *mut c_void);
+    /// `MPI_Testall`
+    testall = c"PMPI_Testall"(
+        count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void
+    );
+    /// `MPI_Waitany`
+    waitany = c"PMPI_Waitany"(
+        count: c_int, requests: *mut c_void, index: *mut c_int, status: *mut c_void
+    );
+    /// `MPI_Testany`
+    testany = c"PMPI_Testany"(
+        count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
+        status: *mut c_void
+    );
+    /// `MPI_Waitsome`
+    waitsome = c"PMPI_Waitsome"(
+        count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
+        statuses: *mut c_void
+    );
+    /// `MPI_Testsome`
+    testsome = c"PMPI_Testsome"(
+        count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
+        statuses: *mut c_void
+    );
+    /// `MPI_Request_get_status`
+    request_get_status = c"PMPI_Request_get_status"(
+        request: Word, flag: *mut c_int, status: *mut c_void
+    );
+    /// `MPI_Request_free`
+    request_free = c"PMPI_Request_free"(request: *mut c_void);
+    /// `MPI_Cancel`
+    cancel = c"PMPI_Cancel"(request: *mut c_void);
+    /// `MPI_Start`
+    start = c"PMPI_Start"(request: *mut c_void);
+    /// `MPI_Startall`
+    startall = c"PMPI_Startall"(count: c_int, requests: *mut c_void);
+    /// `MPI_Probe`
+    probe = c"PMPI_Probe"(source: c_int, tag: c_int, comm: Word, status: *mut c_void);
+    /// `MPI_Iprobe`
+    iprobe = c"PMPI_Iprobe"(
+        source: c_int, tag: c_int, comm: Word, flag: *mut c_int, status: *mut c_void
+    );
+    /// `MPI_Mprobe`
+    mprobe = c"PMPI_Mprobe"(
+        source: c_int, tag: c_int, comm: Word, message: *mut c_void, status: *mut c_void
+    );
+    /// `MPI_Improbe`
+    improbe = c"PMPI_Improbe"(
+        source: c_int, tag: c_int, comm: Word, flag: *mut c_int, message: *mut c_void,
+        status: *mut c_void
+    );
+}
+
+/// Declares point-to-point functions in both their forms; where a library has no form for large
+/// counts, the other one does what it can.
+macro_rules! messages {
+    ($($(#[$doc:meta])* $rust:ident = $name:literal, $large:literal
+       ($($argument:ident: $kind:ident),*);)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        ///
+        /// As the MPI standard says.
+        #[allow(clippy::too_many_arguments)]
+        #[inline]
+        pub unsafe fn $rust<N: Count>($($argument: message_kind!($kind)),*) -> c_int {
+            static FUNCTION: Function = Function::new($name);
+            static LARGE: Function = Function::new($large);
+            let own = if N::LARGE { LARGE.if_any() } else { FUNCTION.address() };
+            if own != 0 {
+                // SAFETY: the MPI library's function of this name has this type.
+                return unsafe {
+                    let call: unsafe extern "C" fn($(message_kind!($kind)),*) -> c_int =
+                        std::mem::transmute(own);
+                    call($($argument),*)
+                };
+            }
+            let narrow = || {
+                let address = FUNCTION.address();
+                if !N::LARGE || address == 0 {
+                    return None;
+                }
+                $(let $argument = message_narrowed!($kind, $argument)?;)*
+                // SAFETY: the MPI library's function of this name has this type.
+                Some(unsafe {
+                    let call: unsafe extern "C" fn($(narrow_message_kind!($kind)),*) -> c_int =
+                        std::mem::transmute(address);
+                    call($($argument),*)
+                })
+            };
+            narrow().unwrap_or_else(|| {
+                complain(concat!("no MPI library has ", stringify!($rust), " for this"));
+                MISSING
+            })
+        }
+    )* };
+}
+
+/// What an argument of a point-to-point function is.
+macro_rules! message_kind {
+    (input) => { *const c_void };
+    (output) => { *mut c_void };
+    (count) => { N };
+    (handle) => { Word };
+    (number) => { c_int };
+}
+
+/// What the same argument is where `int`s count.
+macro_rules! narrow_message_kind {
+    (count) => {
+        c_int
+    };
+    ($other:ident) => {
+        message_kind!($other)
+    };
+}
+
+/// An argument as that; `None` if it does not fit.
+macro_rules! message_narrowed {
+    (count, $argument:ident) => {
+        $argument.narrow()
+    };
+    ($other:ident, $argument:ident) => {
+        Some($argument)
+    };
+}
+
+messages! {
+    /// `MPI_Send`
+    send = c"PMPI_Send", c"PMPI_Send_c"(
+        buffer: input, count: count, datatype: handle, dest: number, tag: number, comm: handle
+    );
+    /// `MPI_Ssend`
+    ssend = c"PMPI_Ssend", c"PMPI_Ssend_c"(
+        buffer: input, count: count, datatype: handle, dest: number, tag: number, comm: handle
+    );
+    /// `MPI_Isend`
+    isend = c"PMPI_Isend", c"PMPI_Isend_c"(
+        buffer: input, count: count, datatype: handle, dest: number, tag: number, comm: handle,
+        request: output
+    );
+    /// `MPI_Issend`
+    issend = c"PMPI_Issend", c"PMPI_Issend_c"(
+        buffer: input, count: count, datatype: handle, dest: number, tag: number, comm: handle,
+        request: output
+    );
+    /// `MPI_Recv`
+    recv = c"PMPI_Recv", c"PMPI_Recv_c"(
+        buffer: output, count: count, datatype: handle, source: number, tag: number,
+        comm: handle, status: output
+    );
+    /// `MPI_Irecv`
+    irecv = c"PMPI_Irecv", c"PMPI_Irecv_c"(
+        buffer: output, count: count, datatype: handle, source: number, tag: number,
+        comm: handle, request: output
+    );
+    /// `MPI_Sendrecv`
+    sendrecv = c"PMPI_Sendrecv", c"PMPI_Sendrecv_c"(
+        send: input, send_count: count, send_type: handle, dest: number, send_tag: number,
+        recv: output, recv_count: count, recv_type: handle, source: number, recv_tag: number,
+        comm: handle, status: output
+    );
+    /// `MPI_Sendrecv_replace`
+    sendrecv_replace = c"PMPI_Sendrecv_replace", c"PMPI_Sendrecv_replace_c"(
+        buffer: output, count: count, datatype: handle, dest: number, send_tag: number,
+        source: number, recv_tag: number, comm: handle, status: output
+    );
+    /// `MPI_Isendrecv`
+    isendrecv = c"PMPI_Isendrecv", c"PMPI_Isendrecv_c"(
+        send: input, send_count: count, send_type: handle, dest: number, send_tag: number,
+        recv: output, recv_count: count, recv_type: handle, source: number, recv_tag: number,
+        comm: handle, request: output
+    );
+    /// `MPI_Isendrecv_replace`
+    isendrecv_replace = c"PMPI_Isendrecv_replace", c"PMPI_Isendrecv_replace_c"(
+        buffer: output, count: count, datatype: handle, dest: number, send_tag: number,
+        source: number, recv_tag: number, comm: handle, request: output
+    );
+    /// `MPI_Send_init`
+    send_init = c"PMPI_Send_init", c"PMPI_Send_init_c"(
+        buffer: input, count: count, datatype: handle, dest: number, tag: number, comm: handle,
+        request: output
+    );
+    /// `MPI_Ssend_init`
+    ssend_init = c"PMPI_Ssend_init", c"PMPI_Ssend_init_c"(
+        buffer: input, count: count, datatype: handle, dest: number, tag: number, comm: handle,
+        request: output
+    );
+    /// `MPI_Recv_init`
+    recv_init = c"PMPI_Recv_init", c"PMPI_Recv_init_c"(
+        buffer: output, count: count, datatype: handle, source: number, tag: number,
+        comm: handle, request: output
+    );
+    /// `MPI_Mrecv`
+    mrecv = c"PMPI_Mrecv", c"PMPI_Mrecv_c"(
+        buffer: output, count: count, datatype: handle, message: output, status: output
+    );
+    /// `MPI_Imrecv`
+    imrecv = c"PMPI_Imrecv", c"PMPI_Imrecv_c"(
+        buffer: output, count: count, datatype: handle, message: output, request: output
     );
 }
 

@@ -208,6 +208,15 @@ impl Form {
         arena.finish(root)
     }
 
+    /// A form of nodes that are known to make one.
+    pub(super) fn assembled(nodes: Vec<Node>, extents: Vec<Extent>, offset: i64) -> Form {
+        Form {
+            nodes,
+            extents,
+            offset,
+        }
+    }
+
     /// The nodes, children before their parents, the root last; none if there is no data.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes

@@ -61,6 +61,10 @@ impl Layout {
         &self.form
     }
 
+    pub(super) fn assembled(form: Arc<Form>, signature: Signature) -> Layout {
+        Layout { form, signature }
+    }
+
     pub(super) fn shared_form(&self) -> Arc<Form> {
         self.form.clone()
     }

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The memory that the processes of one machine share: for each of them slots for messages that
+//! are under way, and lanes through which bytes stream.
+//!
+//! It is an anonymous file that the others open through `/proc`, so nothing of it can be left over.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use super::header::SLOTS;
+
+/// Lanes of each process.
+pub const LANES: usize = 8;
+/// Bytes of a lane: small enough for a core's own cache.
+pub const LANE: usize = 256 << 10;
+
+/// States of a slot.
+pub mod state {
+    /// Nobody uses it.
+    pub const FREE: u32 = 0;
+    /// A header that names it is under way.
+    pub const POSTED: u32 = 1;
+    /// The receiver has begun.
+    pub const CLAIMED: u32 = 2;
+    /// The receiver has everything.
+    pub const DONE: u32 = 3;
+    /// Messages of this length are the program's own; never used again.
+    pub const RETIRED: u32 = 4;
+}
+
+/// Who moves the bytes that are not in the lane.
+pub mod mover {
+    /// Whoever comes first.
+    pub const NOBODY: u32 = 0;
+    /// The sender fills the lane.
+    pub const SENDER: u32 = 1;
+    /// The receiver reads them out of the sender's memory.
+    pub const RECEIVER: u32 = 2;
+    /// The sender has packed them; the receiver reads that.
+    pub const BUFFERED: u32 = 3;
+}
+
+/// No lane.
+pub const NO_LANE: u32 = u32::MAX;
+
+/// A slot: what the sender writes, then what the receiver does.
+#[repr(C, align(128))]
+pub struct Slot {
+    /// One of [`state`].
+    pub state: AtomicU32,
+    /// One of [`mover`].
+    pub mover: AtomicU32,
+    /// Who receives.
+    pub to: AtomicU32,
+    /// The message's tag.
+    pub tag: AtomicI32,
+    /// Which message this is.
+    pub sequence: AtomicU64,
+    /// Bytes of the message.
+    pub total: AtomicU64,
+    /// The sender's lane, or [`NO_LANE`].
+    pub lane: AtomicU32,
+    /// Bytes that have been in the lane, and those that are.
+    pub filled: AtomicU64,
+    /// Where the packed rest is.
+    pub rest: AtomicU64,
+    receiver: Receiver,
+}
+
+#[repr(C, align(64))]
+struct Receiver {
+    drained: AtomicU64,
+}
+
+impl Slot {
+    /// Bytes that the receiver has taken out of the lane.
+    pub fn drained(&self) -> &AtomicU64 {
+        &self.receiver.drained
+    }
+}
+
+const PAGE: usize = 4096;
+const SLOT_BYTES: usize = SLOTS * size_of::<Slot>();
+const MEMBER: usize = SLOT_BYTES + LANES * LANE;
+
+/// The shared memory, mapped.
+#[derive(Debug)]
+pub struct Board {
+    base: *mut u8,
+    members: usize,
+}
+
+// SAFETY: the memory is used through atomics, and lanes as slots say.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+/// Bytes for so many processes.
+fn length(members: usize) -> usize {
+    PAGE + members * MEMBER
+}
+
+impl Board {
+    /// Makes the memory for so many processes; the file is for the others to open.
+    pub fn create(members: usize, magic: [u64; 2]) -> io::Result<(Board, File)> {
+        // SAFETY: a valid name; the new descriptor is ours.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"libcopy-messages".as_ptr(), libc::MFD_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            File::from_raw_fd(fd)
+        };
+        file.set_len(length(members) as u64)?;
+        let board = Board::map(&file, members)?;
+        for (place, word) in board.magic().iter().zip(magic) {
+            place.store(word, Ordering::Release);
+        }
+        Ok((board, file))
+    }
+
+    /// Opens what the process `pid` has made with this descriptor.
+    pub fn open(pid: i32, fd: i32, members: usize, magic: [u64; 2]) -> io::Result<Board> {
+        let path = format!("/proc/{pid}/fd/{fd}");
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        if file.metadata()?.len() != length(members) as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let board = Board::map(&file, members)?;
+        let found: Vec<u64> = board
+            .magic()
+            .iter()
+            .map(|word| word.load(Ordering::Acquire))
+            .collect();
+        // Another process namespace may have another process of this number.
+        match found == magic {
+            true => Ok(board),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn map(file: &File, members: usize) -> io::Result<Board> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of the whole file.
+        let base = unsafe {
+            let (any, fd) = (std::ptr::null_mut(), file.as_raw_fd());
+            libc::mmap(any, length(members), protection, libc::MAP_SHARED, fd, 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Board {
+            base: base.cast(),
+            members,
+        })
+    }
+
+    fn magic(&self) -> &[AtomicU64; 2] {
+        // SAFETY: the first page; all zeros are valid.
+        unsafe { &*self.base.cast() }
+    }
+
+    fn member(&self, member: usize) -> *mut u8 {
+        assert!(member < self.members, "a member of the board");
+        self.base.wrapping_add(PAGE + member * MEMBER)
+    }
+
+    /// A slot of a process.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such process or slot.
+    pub fn slot(&self, member: usize, slot: usize) -> &Slot {
+        assert!(slot < SLOTS, "a slot of the board");
+        let slots = self.member(member).cast::<Slot>();
+        // SAFETY: within the mapping, aligned; all zeros are valid.
+        unsafe { &*slots.add(slot) }
+    }
+
+    /// A lane of a process.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such process or lane.
+    pub fn lane(&self, member: usize, lane: usize) -> *mut u8 {
+        assert!(lane < LANES, "a lane of the board");
+        self.member(member).wrapping_add(SLOT_BYTES + lane * LANE)
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping.
+        unsafe { libc::munmap(self.base.cast(), length(self.members)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_see_the_same_memory() {
+        let (board, file) = Board::create(2, [3, 4]).unwrap();
+        let pid = std::process::id() as i32;
+        let other = Board::open(pid, file.as_raw_fd(), 2, [3, 4]).unwrap();
+        board.slot(1, SLOTS - 1).total.store(9, Ordering::Relaxed);
+        let seen = other.slot(1, SLOTS - 1).total.load(Ordering::Relaxed);
+        assert_eq!(seen, 9);
+        assert!(Board::open(pid, file.as_raw_fd(), 2, [3, 5]).is_err());
+        assert!(Board::open(pid, file.as_raw_fd(), 3, [3, 4]).is_err());
+    }
+}

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The functions that send and receive: which messages are taken, and what becomes of them. `None`
+//! everywhere means that a call is passed on.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use super::incoming::{Arrival, raise};
+use super::outgoing::{self, Pause, Shared, lock};
+use super::requests::{self, Handle, Work};
+use super::status::{Room, Status, is_ignored};
+use super::types::{self, Known};
+use super::view::View;
+use super::{World, header};
+use crate::abi::Word;
+use crate::group;
+use crate::pmpi;
+
+/// Elements that are sent or received.
+#[derive(Clone, Copy, Debug)]
+pub struct Elements {
+    /// Where they are.
+    pub buffer: *mut c_void,
+    /// How many; `None` if that is no number.
+    pub count: Option<usize>,
+    /// Of which type.
+    pub datatype: Word,
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    /// The rank.
+    pub dest: c_int,
+    /// The tag.
+    pub tag: c_int,
+    /// The communicator.
+    pub comm: Word,
+}
+
+/// Whether a send completes when it is matched only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// `MPI_Send`
+    Standard,
+    /// `MPI_Ssend`
+    Synchronous,
+}
+
+/// A message that is to be taken.
+struct Chosen {
+    known: Arc<Known>,
+    view: View,
+    bytes: u64,
+    /// To which process.
+    member: usize,
+}
+
+impl Chosen {
+    /// Makes it known to its receiver.
+    fn post(self, world: &World, owned: Option<Vec<u8>>, tag: c_int) -> Option<Shared> {
+        let route = (self.bytes, self.member, tag);
+        let fits = |size| self.known.ends_at(size);
+        outgoing::post(world, self.view, owned, route, fits)
+    }
+}
+
+/// Whether a message is taken. Every message that is sent has to come through here: its length may
+/// be one of those that name a slot.
+#[inline]
+fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
+    let count = what.count?;
+    if let Some(bytes) = types::quick_size(what.datatype, count) {
+        if bytes < world.least[0] && !outgoing::is_special(bytes) {
+            return None;
+        }
+    }
+    choose_slowly(world, what, count, to)
+}
+
+#[inline(never)]
+fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Option<Chosen> {
+    let known = types::of(world.abi, what.datatype)?;
+    let bytes = known.size.checked_mul(count as u64)?;
+    let special = header::slot_of(bytes);
+    let least = world.least[usize::from(!known.dense)];
+    if special.is_none() && (bytes < least || known.datatype.is_none()) {
+        return None;
+    }
+    let comm = group::of(world.abi, to.comm).ok()?;
+    let member = world.peers(&comm, to.comm)?.of(to.dest)?;
+    if let Some(slot) = special {
+        outgoing::retire(world, slot);
+        return None;
+    }
+    if to.tag < 0 {
+        return None;
+    }
+    let view = View::new(&known, what.buffer, count)?;
+    if let View::Dense(base) = &view {
+        // What turned out dense is not worth as much; and no memory is at address zero.
+        if base.is_null() || bytes < world.least[0] {
+            return None;
+        }
+    }
+    Some(Chosen {
+        known,
+        view,
+        bytes,
+        member,
+    })
+}
+
+/// A message of another mode is passed on, but its length may be one that names a slot.
+pub fn notice(world: &World, what: Elements, to: Address) {
+    let Some(count) = what.count else {
+        return;
+    };
+    if let Some(bytes) = types::quick_size(what.datatype, count) {
+        if !outgoing::is_special(bytes) {
+            return;
+        }
+    }
+    let named = || {
+        let known = types::of(world.abi, what.datatype)?;
+        let slot = header::slot_of(known.size.checked_mul(count as u64)?)?;
+        let comm = group::of(world.abi, to.comm).ok()?;
+        world.peers(&comm, to.comm)?.of(to.dest)?;
+        Some(slot)
+    };
+    if let Some(slot) = named() {
+        outgoing::retire(world, slot);
+    }
+}
+
+/// Sends a header in place of a message.
+///
+/// # Safety
+///
+/// The header stays where it is until the library has sent it.
+unsafe fn send_header(
+    world: &World,
+    shared: &Shared,
+    mode: Mode,
+    to: Address,
+    request: *mut c_void,
+) -> Result<(), c_int> {
+    let (wire, len) = {
+        let message = lock(shared);
+        let wire = message.wire();
+        (wire.as_ptr().cast(), wire.len() as c_int)
+    };
+    let (byte, dest, tag, comm) = (world.abi.byte, to.dest, to.tag, to.comm);
+    // SAFETY: the caller's promise.
+    let code = unsafe {
+        match (mode, request.is_null()) {
+            (Mode::Standard, true) => pmpi::send(wire, len, byte, dest, tag, comm),
+            (Mode::Standard, false) => pmpi::isend(wire, len, byte, dest, tag, comm, request),
+            (Mode::Synchronous, _) => pmpi::issend(wire, len, byte, dest, tag, comm, request),
+        }
+    };
+    if code != 0 {
+        lock(shared).withdraw(world);
+        return Err(code);
+    }
+    Ok(())
+}
+
+/// `MPI_Send` and `MPI_Ssend`
+///
+/// # Safety
+///
+/// As the MPI standard says, for this and all functions below.
+pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Option<c_int> {
+    let shared = choose(world, what, to)?.post(world, None, to.tag)?;
+    let mut request = Handle::new(world, world.abi.request_null);
+    let place = match mode {
+        Mode::Standard => std::ptr::null_mut(),
+        Mode::Synchronous => request.pointer(),
+    };
+    // SAFETY: the message lives until the header has been sent.
+    if let Err(code) = unsafe { send_header(world, &shared, mode, to, place) } {
+        return Some(code);
+    }
+    let waited = outgoing::wait(world, &shared);
+    if mode == Mode::Synchronous {
+        // SAFETY: our own request.
+        unsafe { wait_for(world, &mut request) };
+    }
+    Some(match waited {
+        Ok(()) => 0,
+        Err(code) => raise(to.comm, code),
+    })
+}
+
+/// Waits for a request of our own, letting everything else get on.
+unsafe fn wait_for(world: &World, request: &mut Handle) {
+    let (mut pause, mut flag) = (Pause::new(), 0);
+    let mut room = Room::new();
+    loop {
+        // SAFETY: the caller's promise.
+        let code = unsafe { pmpi::test(request.pointer(), &mut flag, room.pointer()) };
+        if code != 0 || flag != 0 {
+            return;
+        }
+        if pause.step() {
+            outgoing::attend_all(world);
+            requests::settle(world);
+        }
+    }
+}
+
+/// `MPI_Isend` and `MPI_Issend`
+pub unsafe fn isend(
+    world: &World,
+    mode: Mode,
+    what: Elements,
+    to: Address,
+    request: *mut c_void,
+) -> Option<c_int> {
+    let shared = choose(world, what, to)?.post(world, None, to.tag)?;
+    // SAFETY: the message lives until the request is complete.
+    if let Err(code) = unsafe { send_header(world, &shared, mode, to, request) } {
+        return Some(code);
+    }
+    lock(&shared).attend(world, false);
+    requests::remember(world, request, Work::Send(shared), false);
+    Some(0)
+}
+
+/// A persistent send: its arguments.
+#[derive(Debug)]
+pub struct Plan {
+    mode: Mode,
+    known: Arc<Known>,
+    buffer: *mut c_void,
+    count: usize,
+    bytes: u64,
+    member: usize,
+    to: Address,
+}
+
+// SAFETY: the address is the program's, which lends it with every start.
+unsafe impl Send for Plan {}
+
+impl Plan {
+    /// Starts a message with the library's request for its header; `None` if the program's own
+    /// request has to be started.
+    ///
+    /// # Safety
+    ///
+    /// The elements are readable until the message is complete.
+    pub unsafe fn start(&self, world: &World) -> Result<Option<(Shared, Word)>, c_int> {
+        let Some(view) = View::new(&self.known, self.buffer, self.count) else {
+            return Ok(None);
+        };
+        let chosen = Chosen {
+            known: self.known.clone(),
+            view,
+            bytes: self.bytes,
+            member: self.member,
+        };
+        let Some(shared) = chosen.post(world, None, self.to.tag) else {
+            return Ok(None);
+        };
+        let mut request = Handle::new(world, world.abi.request_null);
+        // SAFETY: the message lives until the request is complete.
+        unsafe { send_header(world, &shared, self.mode, self.to, request.pointer())? };
+        lock(&shared).attend(world, false);
+        // SAFETY: the library wrote a handle.
+        let handle = unsafe { world.abi.handle_at(request.pointer(), 0) };
+        Ok(Some((shared, handle)))
+    }
+}
+
+/// After `MPI_Send_init` or `MPI_Ssend_init`: has the messages taken that it will send.
+pub unsafe fn send_init(
+    world: &World,
+    mode: Mode,
+    what: Elements,
+    to: Address,
+    request: *const c_void,
+) {
+    let (Some(chosen), Some(count)) = (choose(world, what, to), what.count) else {
+        return;
+    };
+    let plan = Plan {
+        mode,
+        known: chosen.known,
+        buffer: what.buffer,
+        count,
+        bytes: chosen.bytes,
+        member: chosen.member,
+        to,
+    };
+    requests::remember(world, request, Work::Start(plan, None), true);
+}
+
+fn arrival(world: &World, what: Elements, source: c_int, comm: Word) -> Option<Arrival> {
+    // Below zero are MPI_PROC_NULL and, with another number, MPI_ANY_SOURCE.
+    if source < 0 && source != world.abi.any_source {
+        return None;
+    }
+    Arrival::new(world, (what.buffer, what.count, what.datatype), comm)
+}
+
+/// After `MPI_Irecv` and its relatives: a header may arrive there.
+pub fn expect(
+    world: &World,
+    what: Elements,
+    (source, comm): (c_int, Word),
+    request: *const c_void,
+    persistent: bool,
+) {
+    if let Some(arrival) = arrival(world, what, source, comm) {
+        requests::remember(world, request, Work::Receive(arrival), persistent);
+    }
+}
+
+/// `MPI_Recv` and its relatives: `receive` is the library's function, which is given a status;
+/// `post` the one that returns a request, if there is one.
+pub unsafe fn receive(
+    world: &World,
+    what: Elements,
+    (source, comm): (c_int, Word),
+    status: *mut c_void,
+    receive: impl FnOnce(*mut c_void) -> c_int,
+    post: Option<&dyn Fn(*mut c_void) -> c_int>,
+) -> c_int {
+    let Some(arrival) = arrival(world, what, source, comm) else {
+        return receive(status);
+    };
+    if let Some(post) = post.filter(|_| outgoing::any() || requests::any()) {
+        // While this waits, others must get on.
+        let mut request = Handle::new(world, world.abi.request_null);
+        let code = post(request.pointer());
+        if code != 0 {
+            return code;
+        }
+        requests::remember(world, request.pointer(), Work::Receive(arrival), false);
+        // SAFETY: our own request.
+        return unsafe {
+            requests::wait(world, request.pointer(), status)
+                .unwrap_or_else(|| pmpi::wait(request.pointer(), status))
+        };
+    }
+    let mut room = Room::new();
+    let at = match is_ignored(status) {
+        true => room.pointer(),
+        false => status,
+    };
+    let code = receive(at);
+    if code != 0 {
+        return code;
+    }
+    // SAFETY: the library wrote a status.
+    let status = unsafe { Status::new(world.abi, at) };
+    conclude(world, &arrival, status)
+}
+
+/// What became of a receive that the library has completed.
+fn conclude(world: &World, arrival: &Arrival, status: Status) -> c_int {
+    match arrival.complete(world, status) {
+        None => 0,
+        Some(Ok(bytes)) => {
+            status.set_bytes(bytes);
+            0
+        }
+        Some(Err(code)) => {
+            status.set_error(code);
+            raise(arrival.comm(), code)
+        }
+    }
+}
+
+/// `MPI_Sendrecv`: `both` is the library's function, `post` its `MPI_Irecv` with these arguments.
+pub unsafe fn exchange(
+    world: &World,
+    (send, to): (Elements, Address),
+    (recv, source): (Elements, c_int),
+    status: *mut c_void,
+    both: impl FnOnce(*mut c_void) -> c_int,
+    post: &dyn Fn(*mut c_void) -> c_int,
+) -> c_int {
+    let chosen = choose(world, send, to);
+    // SAFETY: the caller's promise.
+    unsafe { exchange_chosen(world, chosen, None, to, (recv, source), status, both, post) }
+}
+
+/// `MPI_Sendrecv_replace`: what is sent is packed first.
+pub unsafe fn replace(
+    world: &World,
+    (what, to): (Elements, Address),
+    source: c_int,
+    status: *mut c_void,
+    both: impl FnOnce(*mut c_void) -> c_int,
+    post: &dyn Fn(*mut c_void) -> c_int,
+) -> c_int {
+    let (mut chosen, mut owned) = (None, None);
+    if let Some(mut this) = choose(world, what, to) {
+        let mut packed: Vec<u8> = Vec::with_capacity(this.bytes as usize);
+        // SAFETY: the program's elements; room for all bytes.
+        if unsafe { this.view.pack(0..this.bytes, packed.as_mut_ptr()) }.is_ok() {
+            this.view = View::Dense(packed.as_mut_ptr());
+            chosen = Some(this);
+            owned = Some(packed);
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { exchange_chosen(world, chosen, owned, to, (what, source), status, both, post) }
+}
+
+#[allow(clippy::too_many_arguments)]
+unsafe fn exchange_chosen(
+    world: &World,
+    chosen: Option<Chosen>,
+    owned: Option<Vec<u8>>,
+    to: Address,
+    (recv, source): (Elements, c_int),
+    status: *mut c_void,
+    both: impl FnOnce(*mut c_void) -> c_int,
+    post: &dyn Fn(*mut c_void) -> c_int,
+) -> c_int {
+    let posted = chosen.and_then(|chosen| chosen.post(world, owned, to.tag));
+    let Some(shared) = posted else {
+        // SAFETY: the caller's promise.
+        return unsafe { receive(world, recv, (source, to.comm), status, both, None) };
+    };
+    let mut request = Handle::new(world, world.abi.request_null);
+    let code = post(request.pointer());
+    if code != 0 {
+        lock(&shared).withdraw(world);
+        return code;
+    }
+    expect(world, recv, (source, to.comm), request.pointer(), false);
+    let none = std::ptr::null_mut();
+    // SAFETY: the message lives until the header has been sent.
+    let sent = unsafe { send_header(world, &shared, Mode::Standard, to, none) };
+    let sent = sent.and_then(|()| {
+        let waited = outgoing::wait(world, &shared);
+        waited.map_err(|code| raise(to.comm, code))
+    });
+    // SAFETY: our own request.
+    let received = unsafe {
+        requests::wait(world, request.pointer(), status)
+            .unwrap_or_else(|| pmpi::wait(request.pointer(), status))
+    };
+    match sent {
+        Ok(()) => received,
+        Err(code) => code,
+    }
+}

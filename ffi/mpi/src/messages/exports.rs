@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Point-to-point functions as C programs call them.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::calls::{self, Address, Elements, Mode};
+use super::status::{Room, Status, is_ignored};
+use super::{World, probes, requests, start, world};
+use crate::abi::{Function, Word};
+use crate::count::{Count, Large};
+use crate::pmpi;
+
+/// Both forms of a function that counts elements; `N` is what counts.
+macro_rules! both {
+    ($($name:ident, $large:ident = |$($argument:ident: $kind:ty),*| $body:block)*) => { $(
+        both!(@form c_int, $name, ($($argument: $kind),*) $body);
+        both!(@form Large, $large, ($($argument: $kind),*) $body);
+    )* };
+    (@form $count:ty, $name:ident, ($($argument:ident: $kind:ty),*) $body:block) => {
+        const _: () = {
+            #[allow(dead_code)]
+            type N = $count;
+
+            /// The MPI function of this name.
+            ///
+            /// # Safety
+            ///
+            /// As the MPI standard says.
+            #[allow(clippy::too_many_arguments)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+                // SAFETY: the caller's promise.
+                #[allow(unused_unsafe)]
+                unsafe { $body }
+            }
+        };
+    };
+}
+
+fn elements<N: Count>(buffer: *const c_void, count: N, datatype: Word) -> Elements {
+    Elements {
+        buffer: buffer.cast_mut(),
+        count: count.number(),
+        datatype,
+    }
+}
+
+fn address(dest: c_int, tag: c_int, comm: Word) -> Address {
+    Address { dest, tag, comm }
+}
+
+/// A function that sends, taken or passed on.
+macro_rules! sends {
+    ($($name:ident, $large:ident = $body:ident $mode:ident;)*) => {
+        both! { $(
+            $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
+                             tag: c_int, comm: Word| {
+                if let Some(world) = world() {
+                    let what = elements(buffer, count, datatype);
+                    let to = address(dest, tag, comm);
+                    if let Some(code) = calls::send(world, Mode::$mode, what, to) {
+                        return code;
+                    }
+                }
+                pmpi::$body(buffer, count, datatype, dest, tag, comm)
+            }
+        )* }
+    };
+}
+
+/// The same with a request.
+macro_rules! sends_with_request {
+    ($($name:ident, $large:ident = $body:ident $mode:ident;)*) => {
+        both! { $(
+            $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
+                             tag: c_int, comm: Word, request: *mut c_void| {
+                if let Some(world) = world() {
+                    let what = elements(buffer, count, datatype);
+                    let to = address(dest, tag, comm);
+                    if let Some(code) = calls::isend(world, Mode::$mode, what, to, request) {
+                        return code;
+                    }
+                }
+                pmpi::$body(buffer, count, datatype, dest, tag, comm, request)
+            }
+        )* }
+    };
+}
+
+/// Persistent sends.
+macro_rules! persistent_sends {
+    ($($name:ident, $large:ident = $body:ident $mode:ident;)*) => {
+        both! { $(
+            $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
+                             tag: c_int, comm: Word, request: *mut c_void| {
+                let code = pmpi::$body(buffer, count, datatype, dest, tag, comm, request);
+                if let Some(world) = world().filter(|_| code == 0) {
+                    let what = elements(buffer, count, datatype);
+                    let to = address(dest, tag, comm);
+                    calls::send_init(world, Mode::$mode, what, to, request);
+                }
+                code
+            }
+        )* }
+    };
+}
+
+sends! {
+    MPI_Send, MPI_Send_c = send Standard;
+    MPI_Ssend, MPI_Ssend_c = ssend Synchronous;
+}
+
+sends_with_request! {
+    MPI_Isend, MPI_Isend_c = isend Standard;
+    MPI_Issend, MPI_Issend_c = issend Synchronous;
+}
+
+persistent_sends! {
+    MPI_Send_init, MPI_Send_init_c = send_init Standard;
+    MPI_Ssend_init, MPI_Ssend_init_c = ssend_init Synchronous;
+}
+
+both! {
+    MPI_Recv, MPI_Recv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
+                            tag: c_int, comm: Word, status: *mut c_void| {
+        let pass = |status| pmpi::recv(buffer, count, datatype, source, tag, comm, status);
+        let Some(world) = world() else {
+            return pass(status);
+        };
+        let post = |request| pmpi::irecv(buffer, count, datatype, source, tag, comm, request);
+        let what = elements(buffer, count, datatype);
+        calls::receive(world, what, (source, comm), status, pass, Some(&post))
+    }
+
+    MPI_Irecv, MPI_Irecv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
+                              tag: c_int, comm: Word, request: *mut c_void| {
+        let code = pmpi::irecv(buffer, count, datatype, source, tag, comm, request);
+        if let Some(world) = world().filter(|_| code == 0) {
+            let what = elements(buffer, count, datatype);
+            calls::expect(world, what, (source, comm), request, false);
+        }
+        code
+    }
+
+    MPI_Recv_init, MPI_Recv_init_c = |buffer: *mut c_void, count: N, datatype: Word,
+                                      source: c_int, tag: c_int, comm: Word,
+                                      request: *mut c_void| {
+        let code = pmpi::recv_init(buffer, count, datatype, source, tag, comm, request);
+        if let Some(world) = world().filter(|_| code == 0) {
+            let what = elements(buffer, count, datatype);
+            calls::expect(world, what, (source, comm), request, true);
+        }
+        code
+    }
+
+    MPI_Sendrecv, MPI_Sendrecv_c = |send: *const c_void, send_count: N, send_type: Word,
+                                    dest: c_int, send_tag: c_int, recv: *mut c_void,
+                                    recv_count: N, recv_type: Word, source: c_int,
+                                    recv_tag: c_int, comm: Word, status: *mut c_void| {
+        let pass = |status| {
+            pmpi::sendrecv(
+                send, send_count, send_type, dest, send_tag,
+                recv, recv_count, recv_type, source, recv_tag, comm, status,
+            )
+        };
+        let Some(world) = world() else {
+            return pass(status);
+        };
+        let post = |request| {
+            pmpi::irecv(recv, recv_count, recv_type, source, recv_tag, comm, request)
+        };
+        let sent = (elements(send, send_count, send_type), address(dest, send_tag, comm));
+        let received = (elements(recv, recv_count, recv_type), source);
+        calls::exchange(world, sent, received, status, pass, &post)
+    }
+
+    MPI_Sendrecv_replace, MPI_Sendrecv_replace_c = |buffer: *mut c_void, count: N,
+                                                    datatype: Word, dest: c_int,
+                                                    send_tag: c_int, source: c_int,
+                                                    recv_tag: c_int, comm: Word,
+                                                    status: *mut c_void| {
+        let pass = |status| {
+            pmpi::sendrecv_replace(
+                buffer, count, datatype, dest, send_tag, source, recv_tag, comm, status,
+            )
+        };
+        let Some(world) = world() else {
+            return pass(status);
+        };
+        let post = |request| {
+            pmpi::irecv(buffer, count, datatype, source, recv_tag, comm, request)
+        };
+        let sent = (elements(buffer, count, datatype), address(dest, send_tag, comm));
+        calls::replace(world, sent, source, status, pass, &post)
+    }
+
+    MPI_Isendrecv, MPI_Isendrecv_c = |send: *const c_void, send_count: N, send_type: Word,
+                                      dest: c_int, send_tag: c_int, recv: *mut c_void,
+                                      recv_count: N, recv_type: Word, source: c_int,
+                                      recv_tag: c_int, comm: Word, request: *mut c_void| {
+        if let Some(world) = world() {
+            let what = elements(send, send_count, send_type);
+            calls::notice(world, what, address(dest, send_tag, comm));
+        }
+        let code = pmpi::isendrecv(
+            send, send_count, send_type, dest, send_tag,
+            recv, recv_count, recv_type, source, recv_tag, comm, request,
+        );
+        if let Some(world) = world().filter(|_| code == 0) {
+            let what = elements(recv, recv_count, recv_type);
+            calls::expect(world, what, (source, comm), request, false);
+        }
+        code
+    }
+
+    MPI_Isendrecv_replace, MPI_Isendrecv_replace_c = |buffer: *mut c_void, count: N,
+                                                      datatype: Word, dest: c_int,
+                                                      send_tag: c_int, source: c_int,
+                                                      recv_tag: c_int, comm: Word,
+                                                      request: *mut c_void| {
+        if let Some(world) = world() {
+            let what = elements(buffer, count, datatype);
+            calls::notice(world, what, address(dest, send_tag, comm));
+        }
+        let code = pmpi::isendrecv_replace(
+            buffer, count, datatype, dest, send_tag, source, recv_tag, comm, request,
+        );
+        if let Some(world) = world().filter(|_| code == 0) {
+            let what = elements(buffer, count, datatype);
+            calls::expect(world, what, (source, comm), request, false);
+        }
+        code
+    }
+
+    MPI_Mrecv, MPI_Mrecv_c = |buffer: *mut c_void, count: N, datatype: Word,
+                              message: *mut c_void, status: *mut c_void| {
+        let pass = |status| pmpi::mrecv(buffer, count, datatype, message, status);
+        let known = world().and_then(|world| {
+            probes::communicator(world, message).map(|comm| (world, comm))
+        });
+        let Some((world, comm)) = known else {
+            return pass(status);
+        };
+        let what = elements(buffer, count, datatype);
+        let any = (world.abi.any_source, comm);
+        calls::receive(world, what, any, status, pass, None)
+    }
+
+    MPI_Imrecv, MPI_Imrecv_c = |buffer: *mut c_void, count: N, datatype: Word,
+                                message: *mut c_void, request: *mut c_void| {
+        let known = world().and_then(|world| {
+            probes::communicator(world, message).map(|comm| (world, comm))
+        });
+        let code = pmpi::imrecv(buffer, count, datatype, message, request);
+        if let Some((world, comm)) = known.filter(|_| code == 0) {
+            let what = elements(buffer, count, datatype);
+            calls::expect(world, what, (world.abi.any_source, comm), request, false);
+        }
+        code
+    }
+}
+
+/// Sends of other modes: passed on, but their lengths are looked at.
+macro_rules! other_sends {
+    ($($name:ident, $large:ident, $pname:literal, $plarge:literal
+       ($($more:ident: $kind:ty),*);)*) => {
+        both! { $(
+            $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
+                             tag: c_int, comm: Word $(, $more: $kind)*| {
+                static FUNCTION: Function = Function::new($pname);
+                static LARGE: Function = Function::new($plarge);
+                if let Some(world) = world() {
+                    let what = elements(buffer, count, datatype);
+                    calls::notice(world, what, address(dest, tag, comm));
+                }
+                let own = if N::LARGE { LARGE.if_any() } else { FUNCTION.address() };
+                if own != 0 {
+                    let call: unsafe extern "C" fn(
+                        *const c_void, N, Word, c_int, c_int, Word $(, $kind)*
+                    ) -> c_int = std::mem::transmute(own);
+                    return call(buffer, count, datatype, dest, tag, comm $(, $more)*);
+                }
+                match (FUNCTION.address(), count.narrow()) {
+                    (address @ 1.., Some(count)) => {
+                        let call: unsafe extern "C" fn(
+                            *const c_void, c_int, Word, c_int, c_int, Word $(, $kind)*
+                        ) -> c_int = std::mem::transmute(address);
+                        call(buffer, count, datatype, dest, tag, comm $(, $more)*)
+                    }
+                    _ => missing(stringify!($name), comm),
+                }
+            }
+        )* }
+    };
+}
+
+/// No library has this function, or it does not count so far.
+fn missing(name: &str, comm: Word) -> c_int {
+    crate::abi::complain(&format!("no MPI library has {name} for this"));
+    let code = crate::abi::get().map_or(16, |abi| abi.error);
+    super::incoming::raise(comm, code)
+}
+
+other_sends! {
+    MPI_Bsend, MPI_Bsend_c, c"PMPI_Bsend", c"PMPI_Bsend_c"();
+    MPI_Rsend, MPI_Rsend_c, c"PMPI_Rsend", c"PMPI_Rsend_c"();
+    MPI_Ibsend, MPI_Ibsend_c, c"PMPI_Ibsend", c"PMPI_Ibsend_c"(request: *mut c_void);
+    MPI_Irsend, MPI_Irsend_c, c"PMPI_Irsend", c"PMPI_Irsend_c"(request: *mut c_void);
+    MPI_Bsend_init, MPI_Bsend_init_c, c"PMPI_Bsend_init", c"PMPI_Bsend_init_c"(request: *mut c_void);
+    MPI_Rsend_init, MPI_Rsend_init_c, c"PMPI_Rsend_init", c"PMPI_Rsend_init_c"(request: *mut c_void);
+}
+
+/// Functions without counts, taken if `$try` takes them.
+macro_rules! plain {
+    ($($name:ident($($argument:ident: $kind:ty),*) => $pass:ident, $try:expr;)*) => { $(
+        /// The MPI function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As the MPI standard says.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if let Some(world) = world() {
+                    let taken: Option<c_int> = $try(world, $($argument),*);
+                    if let Some(code) = taken {
+                        return code;
+                    }
+                }
+                pmpi::$pass($($argument),*)
+            }
+        }
+    )* };
+}
+
+plain! {
+    MPI_Wait(request: *mut c_void, status: *mut c_void) => wait, requests::wait;
+    MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) => test, requests::test;
+    MPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void) => waitall,
+        requests::waitall;
+    MPI_Testall(count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void)
+        => testall, requests::testall;
+    MPI_Waitany(count: c_int, requests: *mut c_void, index: *mut c_int, status: *mut c_void)
+        => waitany, requests::waitany;
+    MPI_Testany(
+        count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
+        status: *mut c_void
+    ) => testany, requests::testany;
+    MPI_Waitsome(
+        count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
+        statuses: *mut c_void
+    ) => waitsome, requests::waitsome;
+    MPI_Testsome(
+        count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
+        statuses: *mut c_void
+    ) => testsome, requests::testsome;
+    MPI_Request_get_status(request: Word, flag: *mut c_int, status: *mut c_void)
+        => request_get_status, requests::get_status;
+    MPI_Request_free(request: *mut c_void) => request_free, requests::free;
+    MPI_Cancel(request: *mut c_void) => cancel, requests::cancel;
+    MPI_Start(request: *mut c_void) => start, requests::start;
+    MPI_Startall(count: c_int, requests: *mut c_void) => startall, requests::startall;
+    MPI_Probe(source: c_int, tag: c_int, comm: Word, status: *mut c_void) => probe, probe;
+    MPI_Iprobe(source: c_int, tag: c_int, comm: Word, flag: *mut c_int, status: *mut c_void)
+        => iprobe, iprobe;
+    MPI_Mprobe(source: c_int, tag: c_int, comm: Word, message: *mut c_void, status: *mut c_void)
+        => mprobe, mprobe;
+    MPI_Improbe(
+        source: c_int, tag: c_int, comm: Word, flag: *mut c_int, message: *mut c_void,
+        status: *mut c_void
+    ) => improbe, improbe;
+}
+
+/// Calls a probe with a status, and corrects what it says; `found` says whether it found a message.
+///
+/// # Safety
+///
+/// The status is writable, or ignored.
+unsafe fn corrected(
+    world: &World,
+    comm: Word,
+    status: *mut c_void,
+    probe: impl FnOnce(*mut c_void) -> (c_int, bool),
+) -> c_int {
+    if is_ignored(status) {
+        return probe(status).0;
+    }
+    let (code, found) = probe(status);
+    if code == 0 && found {
+        // SAFETY: the library wrote a status.
+        probes::correct(world, comm, unsafe { Status::new(world.abi, status) });
+    }
+    code
+}
+
+unsafe fn probe(
+    world: &World,
+    source: c_int,
+    tag: c_int,
+    comm: Word,
+    status: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    Some(unsafe {
+        corrected(world, comm, status, |status| {
+            (pmpi::probe(source, tag, comm, status), true)
+        })
+    })
+}
+
+unsafe fn iprobe(
+    world: &World,
+    source: c_int,
+    tag: c_int,
+    comm: Word,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    Some(unsafe {
+        corrected(world, comm, status, |status| {
+            let code = pmpi::iprobe(source, tag, comm, flag, status);
+            (code, *flag != 0)
+        })
+    })
+}
+
+unsafe fn mprobe(
+    world: &World,
+    source: c_int,
+    tag: c_int,
+    comm: Word,
+    message: *mut c_void,
+    status: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        improbe(
+            world,
+            source,
+            tag,
+            comm,
+            std::ptr::null_mut(),
+            message,
+            status,
+        )
+    }
+}
+
+unsafe fn improbe(
+    world: &World,
+    source: c_int,
+    tag: c_int,
+    comm: Word,
+    flag: *mut c_int,
+    message: *mut c_void,
+    status: *mut c_void,
+) -> Option<c_int> {
+    let mut room = Room::new();
+    let at = match is_ignored(status) {
+        true => room.pointer(),
+        false => status,
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (code, found) = match flag.is_null() {
+            true => (pmpi::mprobe(source, tag, comm, message, at), true),
+            false => {
+                let code = pmpi::improbe(source, tag, comm, flag, message, at);
+                (code, *flag != 0)
+            }
+        };
+        if code == 0 && found && source_of(world, at) >= 0 {
+            probes::correct(world, comm, Status::new(world.abi, at));
+            probes::matched(world, comm, message);
+        }
+        Some(code)
+    }
+}
+
+/// # Safety
+///
+/// A status that was written.
+unsafe fn source_of(world: &World, status: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { Status::new(world.abi, status) }.source()
+}
+
+/// `MPI_Init`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Init(argc: *mut c_int, argv: *mut *mut *mut c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let code = unsafe { pmpi::init(argc, argv.cast()) };
+    if code == 0 {
+        let _ = std::panic::catch_unwind(start);
+    }
+    code
+}
+
+/// `MPI_Init_thread`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Init_thread(
+    argc: *mut c_int,
+    argv: *mut *mut *mut c_char,
+    required: c_int,
+    provided: *mut c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let code = unsafe { pmpi::init_thread(argc, argv.cast(), required, provided) };
+    if code == 0 {
+        let _ = std::panic::catch_unwind(start);
+    }
+    code
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Messages that this process receives: a header that the MPI library has delivered, and the data
+//! that it stands for.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::{Duration, Instant};
+
+use libcopy::datatype::Layout;
+use libcopy::datatype::canonical::Form;
+
+use super::board::{LANE, NO_LANE, Slot, mover, state};
+use super::header::{self, Header};
+use super::memory::{self, Remote, lives};
+use super::outgoing::{Pause, attend_all, lock};
+use super::status::Status;
+use super::types::{self, Known};
+use super::view::View;
+use super::{Event, World, note};
+use crate::abi::{Word, complain};
+use crate::group::{self, Comm};
+use crate::pmpi;
+
+/// Bytes that are taken out of a lane at a time.
+const CHUNK: u64 = 64 << 10;
+/// Bytes that are fetched at a time where they have to be unpacked.
+const SCRATCH: usize = 128 << 10;
+/// How long a receiver waits for a sender that fills its lane no further.
+const PATIENCE: Duration = Duration::from_micros(300);
+
+/// Where a message goes that may be a header.
+#[derive(Debug)]
+pub struct Arrival {
+    comm: Word,
+    known: Arc<Comm>,
+    datatype: Arc<Known>,
+    base: *mut c_void,
+    count: usize,
+    capacity: u64,
+    /// Made in advance only where the library has to help, since the program may free the type.
+    opaque: Option<View>,
+}
+
+// SAFETY: the address is the program's, which lent it until the message is complete.
+unsafe impl Send for Arrival {}
+
+impl Arrival {
+    /// `None` if no header can arrive there.
+    pub fn new(
+        world: &World,
+        (base, count, datatype): (*mut c_void, Option<usize>, Word),
+        comm: Word,
+    ) -> Option<Arrival> {
+        let count = count?;
+        if let Some(bytes) = types::quick_size(datatype, count) {
+            if !header::may_arrive(bytes) {
+                return None;
+            }
+        }
+        let known = group::of(world.abi, comm).ok()?;
+        world.peers(&known, comm)?;
+        let kind = types::of(world.abi, datatype)?;
+        let capacity = kind.size.checked_mul(count as u64)?;
+        if !header::may_arrive(capacity) {
+            return None;
+        }
+        let opaque = match kind.datatype {
+            Some(_) => None,
+            None => View::receiving(world.abi, &kind, (base, count, datatype), comm),
+        };
+        Some(Arrival {
+            comm,
+            known,
+            datatype: kind,
+            base,
+            count,
+            capacity,
+            opaque,
+        })
+    }
+
+    /// The communicator.
+    pub fn comm(&self) -> Word {
+        self.comm
+    }
+
+    /// What was received is there, as far as the library knows. If it is a header, fetches the data
+    /// and returns their bytes, or an error code.
+    pub fn complete(&self, world: &World, status: Status) -> Option<Result<u64, c_int>> {
+        let slot = header::slot_of(status.bytes())?;
+        if status.bytes() > self.capacity || status.is_cancelled() {
+            return None;
+        }
+        self.fetch(world, slot, status.source())
+    }
+
+    #[cold]
+    fn fetch(&self, world: &World, number: usize, source: c_int) -> Option<Result<u64, c_int>> {
+        let sender = world.peers(&self.known, self.comm)?.of(source)?;
+        let slot = world.board.slot(sender, number);
+        let posted = slot.state.load(Ordering::Acquire) == state::POSTED;
+        if !posted || slot.to.load(Ordering::Relaxed) != world.me as u32 {
+            return None;
+        }
+        let made;
+        let view = match &self.opaque {
+            Some(view) => view,
+            None => {
+                made = View::new(&self.datatype, self.base, self.count)?;
+                &made
+            }
+        };
+        let mut bytes = [0u8; header::BYTES];
+        // SAFETY: so many bytes were received.
+        unsafe { view.pack(0..header::BYTES as u64, bytes.as_mut_ptr()) }.ok()?;
+        let header = Header::read(&bytes, world.magic)?;
+        let found = (
+            header.sender as usize,
+            header.slot as usize,
+            header.sequence,
+        );
+        if found != (sender, number, slot.sequence.load(Ordering::Relaxed)) {
+            return None;
+        }
+        Some(self.pull(world, &header, view))
+    }
+
+    fn pull(&self, world: &World, header: &Header, view: &View) -> Result<u64, c_int> {
+        let sender = header.sender as usize;
+        let slot = world.board.slot(sender, header.slot as usize);
+        let (from, to) = (state::POSTED, state::CLAIMED);
+        if slot
+            .state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            complain("a message was fetched twice");
+            return Err(world.abi.error);
+        }
+        let answer = if header.total > self.capacity {
+            note(Event::Truncated, 1);
+            Err(world.abi.truncate)
+        } else {
+            let mut pulling = Pulling {
+                world,
+                slot,
+                header,
+                view,
+                pid: world.pids[sender],
+                drained: 0,
+                whole: Vec::new(),
+            };
+            let moved = pulling.run(sender).and_then(|()| pulling.unpack_whole());
+            moved.map(|()| header.total).map_err(|why| {
+                complain(&format!("a message of {} bytes: {why}", header.total));
+                world.abi.error
+            })
+        };
+        slot.state.store(state::DONE, Ordering::Release);
+        note(Event::Received, 1);
+        answer
+    }
+}
+
+/// A message whose data are on their way.
+struct Pulling<'a> {
+    world: &'a World,
+    slot: &'a Slot,
+    header: &'a Header,
+    view: &'a View,
+    pid: i32,
+    /// Bytes that are here.
+    drained: u64,
+    /// All of them, where only the library can unpack.
+    whole: Vec<u8>,
+}
+
+impl Pulling<'_> {
+    /// Bytes of the stream, which continue what is here.
+    ///
+    /// # Safety
+    ///
+    /// `from` has `n` bytes; the program's buffer has room for them.
+    unsafe fn take(&mut self, from: *const u8, n: u64) -> Result<(), String> {
+        let range = self.drained..self.drained + n;
+        if self.view.takes_parts() {
+            // SAFETY: the caller's promise.
+            let unpacked = unsafe { self.view.unpack(from, range) };
+            unpacked.map_err(|code| format!("error code {code}"))?;
+        } else {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { std::slice::from_raw_parts(from, n as usize) };
+            self.whole.extend_from_slice(bytes);
+        }
+        self.drained += n;
+        Ok(())
+    }
+
+    fn unpack_whole(&mut self) -> Result<(), String> {
+        if self.view.takes_parts() {
+            return Ok(());
+        }
+        // SAFETY: the capacity was compared; all bytes are here.
+        let unpacked = unsafe { self.view.unpack(self.whole.as_ptr(), 0..self.header.total) };
+        unpacked.map_err(|code| format!("error code {code}"))
+    }
+
+    fn run(&mut self, sender: usize) -> Result<(), String> {
+        let total = self.header.total;
+        let lane = match self.slot.lane.load(Ordering::Relaxed) {
+            NO_LANE => None,
+            lane => Some(self.world.board.lane(sender, lane as usize)),
+        };
+        let (mut pause, mut idle_since) = (Pause::new(), None);
+        let mut ours = false;
+        while self.drained < total {
+            // Who moves is asked before how far: what was filled before is seen then.
+            let who = self.slot.mover.load(Ordering::Acquire);
+            let filled = self.slot.filled.load(Ordering::Acquire).min(total);
+            if let Some(lane) = lane.filter(|_| filled > self.drained) {
+                let at = self.drained % LANE as u64;
+                let n = (filled - self.drained).min(LANE as u64 - at).min(CHUNK);
+                // SAFETY: the sender has put these bytes there and leaves them.
+                unsafe { self.take(lane.wrapping_add(at as usize), n)? };
+                self.slot.drained().store(self.drained, Ordering::Release);
+                pause.reset();
+                idle_since = None;
+                continue;
+            }
+            if ours {
+                let mut remote = self.remote()?;
+                return self.fetch(&mut remote, 0);
+            }
+            match who {
+                mover::BUFFERED => {
+                    let rest = self.slot.rest.load(Ordering::Relaxed);
+                    return self.fetch(&mut Remote::Dense(rest), self.drained);
+                }
+                mover::NOBODY => {
+                    let since = *idle_since.get_or_insert_with(Instant::now);
+                    if lane.is_none() || since.elapsed() > PATIENCE {
+                        let (from, to) = (mover::NOBODY, mover::RECEIVER);
+                        ours = self
+                            .slot
+                            .mover
+                            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+                            .is_ok();
+                        continue;
+                    }
+                }
+                _ => idle_since = None,
+            }
+            if pause.step() {
+                attend_all(self.world);
+            }
+            if pause.should_look() && !lives(self.pid) {
+                return Err("the sender has ended".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// What the sender has not packed, in its memory.
+    fn remote(&self) -> Result<Remote, String> {
+        if self.header.layout_words == 0 {
+            return Ok(Remote::Dense(self.header.origin));
+        }
+        let layout = layout_of(self.pid, self.header)?;
+        if layout.size() < self.header.total {
+            return Err("its layout has fewer bytes".to_owned());
+        }
+        Ok(Remote::typed(self.header.origin, &layout))
+    }
+
+    /// Reads what is missing out of the sender's memory, whose stream begins at `start` of ours.
+    fn fetch(&mut self, remote: &mut Remote, start: u64) -> Result<(), String> {
+        let total = self.header.total;
+        note(Event::Fetched, total - self.drained);
+        let failed = |error: std::io::Error| format!("reading the sender's memory: {error}");
+        if let View::Dense(base) = self.view {
+            let (at, len) = (self.drained as usize, (total - self.drained) as usize);
+            let to = base.wrapping_add(at);
+            // SAFETY: the capacity was compared.
+            unsafe { remote.read(self.pid, self.drained - start, to, len) }.map_err(failed)?;
+            self.drained = total;
+            return Ok(());
+        }
+        let mut scratch: Vec<u8> = Vec::with_capacity(SCRATCH);
+        while self.drained < total {
+            let n = (total - self.drained).min(SCRATCH as u64);
+            let to = scratch.as_mut_ptr();
+            // SAFETY: the scratch memory has this room; the capacity was compared.
+            unsafe {
+                remote
+                    .read(self.pid, self.drained - start, to, n as usize)
+                    .map_err(failed)?;
+                self.take(to, n)?;
+            }
+            attend_all(self.world);
+        }
+        Ok(())
+    }
+}
+
+/// Layouts of peers, by hash.
+struct Remembered {
+    layouts: HashMap<[u64; 2], (Layout, u64)>,
+    clock: u64,
+    bytes: usize,
+}
+
+/// Bytes of forms of peers' that are kept.
+const MOST_BYTES: usize = 64 << 20;
+/// Words that a layout may have: more is damage.
+const MOST_WORDS: u64 = 1 << 32;
+
+static REMEMBERED: LazyLock<Mutex<Remembered>> = LazyLock::new(|| {
+    Mutex::new(Remembered {
+        layouts: HashMap::new(),
+        clock: 0,
+        bytes: 0,
+    })
+});
+
+/// The sender's layout: remembered, or read out of its memory.
+fn layout_of(pid: i32, header: &Header) -> Result<Layout, String> {
+    let mut known = lock(&REMEMBERED);
+    known.clock += 1;
+    let clock = known.clock;
+    if let Some((layout, used)) = known.layouts.get_mut(&header.layout_hash) {
+        *used = clock;
+        note(Event::LayoutKnown, 1);
+        return Ok(layout.clone());
+    }
+    drop(known);
+    if header.layout_words > MOST_WORDS {
+        return Err(format!("a layout of {} words", header.layout_words));
+    }
+    let mut words = vec![0u64; header.layout_words as usize];
+    let (to, len) = (words.as_mut_ptr().cast::<u8>(), words.len() * 8);
+    // SAFETY: room for all words.
+    unsafe { memory::read(pid, header.layout_at, to, len) }
+        .map_err(|error| format!("reading the sender's layout: {error}"))?;
+    if types::hash(&words) != header.layout_hash {
+        return Err("its layout is not what it says".to_owned());
+    }
+    let form = Form::from_words(&words).map_err(|error| error.to_string())?;
+    note(Event::LayoutSent, len as u64);
+    let layout = Layout::from_form(form);
+    let mut known = lock(&REMEMBERED);
+    let bytes = layout.form().memory();
+    while known.bytes + bytes > MOST_BYTES {
+        let oldest = known.layouts.iter().min_by_key(|(_, (_, used))| *used);
+        let Some(oldest) = oldest.map(|(hash, _)| *hash) else {
+            break;
+        };
+        if let Some((gone, _)) = known.layouts.remove(&oldest) {
+            known.bytes -= gone.form().memory();
+        }
+    }
+    known.bytes += bytes;
+    let before = known
+        .layouts
+        .insert(header.layout_hash, (layout.clone(), clock));
+    if let Some((before, _)) = before {
+        known.bytes -= before.form().memory();
+    }
+    Ok(layout)
+}
+
+/// Has a communicator's error handler hear of an error.
+pub fn raise(comm: Word, code: c_int) -> c_int {
+    // SAFETY: the communicator was in use a moment ago.
+    unsafe { pmpi::comm_call_errhandler(comm, code) };
+    code
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Another process's memory (process_vm_readv(2)), and whether that process lives.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use libcopy::datatype::{Cursor, Layout};
+
+/// Pieces that one call takes (`IOV_MAX`).
+const MOST_PIECES: usize = 1024;
+/// Bytes that one call takes; Linux moves at most about 2 GiB.
+const MOST_BYTES: usize = 1 << 30;
+
+/// Fills our memory with another process's.
+///
+/// # Safety
+///
+/// `to` is writable for `len` bytes, the lengths of `theirs` together.
+unsafe fn read_pieces(
+    pid: i32,
+    theirs: &[libc::iovec],
+    to: *mut u8,
+    len: usize,
+) -> io::Result<usize> {
+    let ours = libc::iovec {
+        iov_base: to.cast(),
+        iov_len: len,
+    };
+    loop {
+        // SAFETY: the caller's promise; the kernel checks `theirs`.
+        let moved = unsafe {
+            let count = theirs.len() as libc::c_ulong;
+            libc::process_vm_readv(pid, &raw const ours, 1, theirs.as_ptr(), count, 0)
+        };
+        match usize::try_from(moved) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(moved) => return Ok(moved),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// Reads dense bytes.
+///
+/// # Safety
+///
+/// `to` is writable for `len` bytes.
+pub unsafe fn read(pid: i32, address: u64, to: *mut u8, len: usize) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(MOST_BYTES);
+        let theirs = libc::iovec {
+            iov_base: address.wrapping_add(done as u64) as *mut _,
+            iov_len: n,
+        };
+        // SAFETY: the caller's promise.
+        done += unsafe { read_pieces(pid, &[theirs], to.wrapping_add(done), n)? };
+    }
+    Ok(())
+}
+
+/// What a peer sends, in its memory.
+pub enum Remote {
+    /// Dense bytes from this address on.
+    Dense(u64),
+    /// A layout whose offsets count from this address.
+    Typed(u64, Box<Cursor>),
+}
+
+impl Remote {
+    /// A layout at an address.
+    pub fn typed(origin: u64, layout: &Layout) -> Remote {
+        Remote::Typed(origin, Box::new(layout.cursor()))
+    }
+
+    /// Reads the bytes of the packed stream from `position` on.
+    ///
+    /// # Safety
+    ///
+    /// `to` is writable for `len` bytes, which the stream has.
+    pub unsafe fn read(
+        &mut self,
+        pid: i32,
+        position: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> io::Result<()> {
+        let (origin, cursor) = match self {
+            Remote::Dense(address) => {
+                // SAFETY: the caller's promise.
+                return unsafe { read(pid, address.wrapping_add(position), to, len) };
+            }
+            Remote::Typed(origin, cursor) => (*origin, cursor),
+        };
+        let mut done = 0;
+        while done < len {
+            if cursor.position() != position + done as u64 {
+                let seek = cursor.seek(position + done as u64);
+                seek.map_err(|_| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+            }
+            let (mut pieces, mut bytes) = (Vec::with_capacity(MOST_PIECES), 0);
+            while pieces.len() < MOST_PIECES && done + bytes < len {
+                let left = (len - done - bytes) as u64;
+                let Some(piece) = cursor.next_segment(left.min(MOST_BYTES as u64)) else {
+                    break;
+                };
+                bytes += piece.len as usize;
+                pieces.push(libc::iovec {
+                    iov_base: origin.wrapping_add(piece.offset as u64) as *mut _,
+                    iov_len: piece.len as usize,
+                });
+            }
+            // SAFETY: the caller's promise: `bytes` of these are left.
+            done += unsafe { read_pieces(pid, &pieces, to.wrapping_add(done), bytes)? };
+        }
+        Ok(())
+    }
+}
+
+/// Whether a process has not ended; one that nobody has waited for yet has.
+pub fn lives(pid: i32) -> bool {
+    // SAFETY: plain numbers; the new descriptor is ours.
+    let descriptor = unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        if fd < 0 {
+            return io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
+        }
+        OwnedFd::from_raw_fd(fd as i32)
+    };
+    let mut ask = libc::pollfd {
+        fd: descriptor.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one entry.
+    let ready = unsafe { libc::poll(&raw mut ask, 1, 0) };
+    ready <= 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libcopy::datatype::{Datatype, Named};
+
+    #[test]
+    fn reads_layouts_in_parts() {
+        let own = std::process::id() as i32;
+        let source: Vec<u8> = (0..100_000u32).map(|i| (i * 7 % 251) as u8).collect();
+        let column = Datatype::named(Named::Double).vector(3000, 1, 4).unwrap();
+        let layout = Layout::new(&column, 1).unwrap();
+        let mut expected = vec![0; layout.size() as usize];
+        layout.pack(&source, 0, &mut expected).unwrap();
+        let mut remote = Remote::typed(source.as_ptr() as u64, &layout);
+        let mut found = vec![0; expected.len()];
+        for (at, len) in [(0, 20_003), (20_003, 3_997), (5, 11)] {
+            let to = found[at..].as_mut_ptr();
+            // SAFETY: within `found`.
+            match unsafe { remote.read(own, at as u64, to, len) } {
+                Err(error) if error.raw_os_error() == Some(libc::EPERM) => return,
+                answer => answer.unwrap(),
+            }
+        }
+        assert!(found == expected);
+        assert!(lives(own));
+    }
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Messages between two processes of one machine, past the MPI library's own copying.
+//!
+//! Matching stays with the MPI library: in place of its data a message carries a [`header`], and
+//! whoever receives that fetches the data. `docs/messages.md` says why nothing can be reordered,
+//! mistaken or left waiting.
+
+mod board;
+mod calls;
+mod exports;
+mod header;
+mod incoming;
+mod memory;
+mod outgoing;
+mod probes;
+mod requests;
+mod start;
+mod status;
+mod types;
+mod view;
+
+use std::ffi::c_int;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::abi::{Abi, Word};
+use crate::group::Comm;
+use crate::pmpi;
+use board::Board;
+
+pub use start::{finish, start};
+
+/// The processes of this job on this machine.
+#[derive(Debug)]
+pub struct World {
+    abi: &'static Abi,
+    /// Our number among them.
+    me: usize,
+    pids: Vec<i32>,
+    /// Their ranks in `MPI_COMM_WORLD`.
+    ranks: Vec<c_int>,
+    magic: [u64; 2],
+    board: Board,
+    /// Bytes from which on a dense message is taken, and one that is not dense.
+    least: [u64; 2],
+}
+
+/// The world, once it is there; never freed.
+static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The world, if messages are taken at all.
+#[inline(always)]
+pub fn world() -> Option<&'static World> {
+    // SAFETY: what is stored once stays.
+    unsafe { WORLD.load(Ordering::Acquire).as_ref() }
+}
+
+/// Which of a communicator's ranks are which processes of the machine.
+#[derive(Debug)]
+pub struct Peers {
+    /// Numbers in the world, [`NOBODY`] for others and for ourselves.
+    numbers: Vec<u32>,
+}
+
+const NOBODY: u32 = u32::MAX;
+
+impl Peers {
+    /// The process behind a rank, if messages may go to and come from it past the MPI library.
+    #[inline]
+    fn of(&self, rank: c_int) -> Option<usize> {
+        let number = *self.numbers.get(usize::try_from(rank).ok()?)?;
+        (number != NOBODY).then_some(number as usize)
+    }
+}
+
+impl World {
+    /// The peers of a communicator; `None` if there are none, or if it is an intercommunicator.
+    fn peers<'a>(&self, known: &'a Comm, comm: Word) -> Option<&'a Peers> {
+        known
+            .peers
+            .get_or_init(|| {
+                if known.inter || known.size < 2 {
+                    return None;
+                }
+                self.translate(comm, known.size)
+            })
+            .as_ref()
+    }
+
+    fn translate(&self, comm: Word, size: usize) -> Option<Peers> {
+        let (mut group, mut world) = (0, 0);
+        let own: Vec<c_int> = (0..c_int::try_from(size).ok()?).collect();
+        let mut ranks = vec![-1; size];
+        // SAFETY: a communicator; arrays of its size; words have room for either kind of handle.
+        let answers = unsafe {
+            let answers = [
+                pmpi::comm_group(comm, &mut group),
+                pmpi::comm_group(self.abi.world, &mut world),
+                pmpi::group_translate_ranks(
+                    group,
+                    size as c_int,
+                    own.as_ptr(),
+                    world,
+                    ranks.as_mut_ptr(),
+                ),
+            ];
+            pmpi::group_free(&mut group);
+            pmpi::group_free(&mut world);
+            answers
+        };
+        if answers != [0; 3] {
+            return None;
+        }
+        let number = |rank: &c_int| {
+            let found = self.ranks.iter().position(|member| member == rank);
+            match found {
+                Some(number) if number != self.me => number as u32,
+                _ => NOBODY,
+            }
+        };
+        let numbers: Vec<u32> = ranks.iter().map(number).collect();
+        let any = numbers.iter().any(|number| *number != NOBODY);
+        any.then_some(Peers { numbers })
+    }
+}
+
+/// What happened to messages.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Sent,
+    Received,
+    Streamed,
+    Fetched,
+    Buffered,
+    LayoutSent,
+    LayoutKnown,
+    NoSlot,
+    Retired,
+    Truncated,
+}
+
+const EVENTS: [(Event, &str); 10] = [
+    (Event::Sent, "sent"),
+    (Event::Received, "received"),
+    (Event::Streamed, "bytes streamed"),
+    (Event::Fetched, "bytes fetched"),
+    (Event::Buffered, "bytes buffered"),
+    (Event::LayoutSent, "bytes of layouts"),
+    (Event::LayoutKnown, "layouts known"),
+    (Event::NoSlot, "without a slot"),
+    (Event::Retired, "slots retired"),
+    (Event::Truncated, "truncated"),
+];
+
+static COUNTS: [AtomicU64; EVENTS.len()] = [const { AtomicU64::new(0) }; EVENTS.len()];
+
+fn note(event: Event, number: u64) {
+    COUNTS[event as usize].fetch_add(number, Ordering::Relaxed);
+}
+
+/// A line of numbers for the report; nothing where messages are not taken.
+pub fn report() -> Option<String> {
+    world()?;
+    let mut text = "libcopy_mpi: messages:".to_owned();
+    for (event, name) in EVENTS {
+        let number = COUNTS[event as usize].load(Ordering::Relaxed);
+        let _ = write!(text, " {name} {number},");
+    }
+    text.pop();
+    Some(text)
+}

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Messages that this process sends: a slot for each, bytes that go through a lane while the
+//! receiver takes them out, and what is packed so that nobody has to wait for a late receiver.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::board::{LANE, LANES, NO_LANE, Slot, mover, state};
+use super::header::{Header, SLOTS, slot_of, wire_size};
+use super::memory::lives;
+use super::requests;
+use super::view::View;
+use super::{Event, World, note};
+use crate::pmpi;
+
+/// Bytes that are put into a lane at a time.
+const CHUNK: u64 = 32 << 10;
+
+/// How long a sender waits for a receiver that has not begun: this, and the time that packing takes.
+const PATIENCE: Duration = Duration::from_millis(1);
+/// Bytes that are packed in a microsecond, about.
+const PACE: u64 = 4096;
+
+/// One message.
+#[derive(Debug)]
+pub struct Outgoing {
+    slot: usize,
+    to: usize,
+    total: u64,
+    view: View,
+    /// What is sent, where that is not the program's.
+    _owned: Option<Vec<u8>>,
+    /// The header.
+    wire: Box<[u8]>,
+    lane: Option<usize>,
+    filled: u64,
+    rest: Vec<u8>,
+    posted: Instant,
+    /// Whether we have said that we fill the lane.
+    held: bool,
+    /// Whether the program may use its buffer again.
+    complete: bool,
+}
+
+/// A message that others may look at, too.
+pub type Shared = Arc<Mutex<Outgoing>>;
+
+/// Locks, whoever panicked.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Slots and lanes of this process.
+struct Outbox {
+    /// Slots that nobody uses.
+    free: u64,
+    /// Slots whose length is the program's own, from now on or as soon as their message is done.
+    retired: u64,
+    /// Lanes that nobody uses.
+    lanes: u32,
+    sequence: u64,
+    live: Vec<Shared>,
+}
+
+const ALL_SLOTS: u64 = u64::MAX >> (64 - SLOTS);
+
+static OUTBOX: Mutex<Outbox> = Mutex::new(Outbox {
+    free: ALL_SLOTS,
+    retired: 0,
+    lanes: (1 << LANES) - 1,
+    sequence: 0,
+    live: Vec::new(),
+});
+
+/// The slots of [`Outbox::retired`], to be looked at without a lock.
+static RETIRED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether a length names a slot that may still be used.
+#[inline]
+pub fn is_special(bytes: u64) -> bool {
+    slot_of(bytes).is_some_and(|slot| RETIRED.load(Ordering::Relaxed) >> slot & 1 == 0)
+}
+
+/// Messages that are not done.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any message is under way.
+#[inline]
+pub fn any() -> bool {
+    LIVE.load(Ordering::Relaxed) != 0
+}
+
+impl Outbox {
+    /// Takes back what receivers are done with.
+    fn reap(&mut self, world: &World) {
+        let (free, lanes) = (&mut self.free, &mut self.lanes);
+        let retired = self.retired;
+        self.live.retain(|shared| {
+            let Ok(mut message) = shared.try_lock() else {
+                return true;
+            };
+            let slot = world.board.slot(world.me, message.slot);
+            if slot.state.load(Ordering::Acquire) != state::DONE {
+                return true;
+            }
+            message.complete = true;
+            message.rest = Vec::new();
+            if let Some(lane) = message.lane.take() {
+                *lanes |= 1 << lane;
+            }
+            let next = match retired >> message.slot & 1 {
+                1 => state::RETIRED,
+                _ => {
+                    *free |= 1 << message.slot;
+                    state::FREE
+                }
+            };
+            slot.state.store(next, Ordering::Release);
+            LIVE.fetch_sub(1, Ordering::Relaxed);
+            false
+        });
+    }
+}
+
+/// A message of the program's own has the length that names this slot: the slot is never used
+/// again, so that its length always means such a message.
+#[cold]
+pub fn retire(world: &World, slot: usize) {
+    let mut outbox = lock(&OUTBOX);
+    if outbox.retired >> slot & 1 == 1 {
+        return;
+    }
+    outbox.retired |= 1 << slot;
+    RETIRED.store(outbox.retired, Ordering::Relaxed);
+    note(Event::Retired, 1);
+    if outbox.free >> slot & 1 == 1 {
+        outbox.free &= !(1 << slot);
+        let shared = world.board.slot(world.me, slot);
+        shared.state.store(state::RETIRED, Ordering::Release);
+    }
+}
+
+/// Makes a message known to its receiver; `None` if there is no slot. `owned` is what `view` shows,
+/// if that is not the program's; `fits` says whether a header may have so many bytes.
+pub fn post(
+    world: &World,
+    view: View,
+    owned: Option<Vec<u8>>,
+    (total, to, tag): (u64, usize, c_int),
+    fits: impl Fn(u64) -> bool,
+) -> Option<Shared> {
+    let mut outbox = lock(&OUTBOX);
+    if !outbox.live.is_empty() {
+        outbox.reap(world);
+    }
+    let free = (0..SLOTS).filter(|slot| outbox.free >> slot & 1 == 1);
+    let mut fitting = free.filter(|slot| fits(wire_size(*slot) as u64));
+    let Some(number) = fitting.next() else {
+        note(Event::NoSlot, 1);
+        return None;
+    };
+    let lane = match outbox.lanes.trailing_zeros() as usize {
+        lane if lane < LANES => Some(lane),
+        _ => None,
+    };
+    outbox.sequence += 1;
+    let sequence = outbox.sequence;
+    outbox.free &= !(1 << number);
+    if let Some(lane) = lane {
+        outbox.lanes &= !(1 << lane);
+    }
+    let mut wire = vec![0u8; wire_size(number)].into_boxed_slice();
+    let (origin, layout) = match &view {
+        View::Dense(base) => (*base as u64, None),
+        View::Typed(prepared, origin) => (*origin as u64, Some(prepared.described())),
+        View::Opaque(_) => (0, None),
+    };
+    let header = Header {
+        magic: world.magic,
+        sequence,
+        sender: world.me as u32,
+        slot: number as u32,
+        total,
+        origin,
+        layout_words: layout.map_or(0, |(words, _)| words.len() as u64),
+        layout_at: layout.map_or(0, |(words, _)| words.as_ptr() as u64),
+        layout_hash: layout.map_or([0; 2], |(_, hash)| *hash),
+    };
+    header.write(&mut wire);
+    let slot = world.board.slot(world.me, number);
+    slot.to.store(to as u32, Ordering::Relaxed);
+    slot.tag.store(tag, Ordering::Relaxed);
+    slot.sequence.store(sequence, Ordering::Relaxed);
+    slot.total.store(total, Ordering::Relaxed);
+    let lane_word = lane.map_or(NO_LANE, |lane| lane as u32);
+    slot.lane.store(lane_word, Ordering::Relaxed);
+    slot.filled.store(0, Ordering::Relaxed);
+    slot.drained().store(0, Ordering::Relaxed);
+    slot.rest.store(0, Ordering::Relaxed);
+    // With a lane we begin at once; nobody takes it over before we had a chance.
+    let held = lane.is_some();
+    let first = if held { mover::SENDER } else { mover::NOBODY };
+    slot.mover.store(first, Ordering::Relaxed);
+    slot.state.store(state::POSTED, Ordering::Release);
+    let shared = Arc::new(Mutex::new(Outgoing {
+        slot: number,
+        to,
+        total,
+        view,
+        _owned: owned,
+        wire,
+        lane,
+        filled: 0,
+        rest: Vec::new(),
+        posted: Instant::now(),
+        held,
+        complete: false,
+    }));
+    outbox.live.push(shared.clone());
+    LIVE.fetch_add(1, Ordering::Relaxed);
+    note(Event::Sent, 1);
+    Some(shared)
+}
+
+/// Goes on with all messages that are under way, so that whoever receives them can.
+pub fn attend_all(world: &World) {
+    if !any() {
+        return;
+    }
+    let Ok(mut outbox) = OUTBOX.try_lock() else {
+        return;
+    };
+    for shared in &outbox.live {
+        if let Ok(mut message) = shared.try_lock() {
+            let held = message.held;
+            message.attend(world, held);
+        }
+    }
+    outbox.reap(world);
+}
+
+impl Outgoing {
+    /// The header, and how long it is.
+    pub fn wire(&self) -> &[u8] {
+        &self.wire
+    }
+
+    fn slot<'a>(&self, world: &'a World) -> &'a Slot {
+        world.board.slot(world.me, self.slot)
+    }
+
+    /// Puts into the lane what fits; returns whether the program may have its buffer back. `keep`
+    /// says that this will be called again at once, so that the receiver need not do it all.
+    pub fn attend(&mut self, world: &World, keep: bool) -> bool {
+        if self.complete {
+            return true;
+        }
+        let slot = self.slot(world);
+        if slot.state.load(Ordering::Acquire) == state::DONE {
+            self.complete = true;
+            return true;
+        }
+        let Some(lane) = self.lane else {
+            return false;
+        };
+        if !self.held && !hold(slot) {
+            return false;
+        }
+        self.held = true;
+        let lane = world.board.lane(world.me, lane);
+        let before = self.filled;
+        while self.filled < self.total {
+            let used = self.filled - slot.drained().load(Ordering::Acquire);
+            let at = self.filled % LANE as u64;
+            let room = (LANE as u64 - used).min(LANE as u64 - at);
+            let n = CHUNK.min(self.total - self.filled).min(room);
+            // Whole chunks, but for the last one.
+            if n == 0 || n < CHUNK && self.filled + n < self.total {
+                break;
+            }
+            let range = self.filled..self.filled + n;
+            // SAFETY: the program promised its elements; the lane has this room, which the receiver
+            // does not look at.
+            let packed = unsafe { self.view.pack(range, lane.wrapping_add(at as usize)) };
+            if packed.is_err() {
+                break;
+            }
+            self.filled += n;
+            slot.filled.store(self.filled, Ordering::Release);
+        }
+        note(Event::Streamed, self.filled - before);
+        self.complete = self.filled == self.total;
+        if !self.complete && !keep {
+            self.let_go(slot);
+        }
+        self.complete
+    }
+
+    fn let_go(&mut self, slot: &Slot) {
+        self.held = false;
+        slot.mover.store(mover::NOBODY, Ordering::Release);
+    }
+
+    /// Whether the receiver has not begun for so long that the data should be packed: it may be
+    /// waiting for us elsewhere.
+    pub fn is_impatient(&self, world: &World) -> bool {
+        let begun = self.slot(world).state.load(Ordering::Relaxed) != state::POSTED;
+        let more = Duration::from_micros(self.total / PACE);
+        !begun && self.posted.elapsed() > PATIENCE + more
+    }
+
+    /// Packs what is not in the lane; returns whether the program may have its buffer back.
+    pub fn buffer(&mut self, world: &World) -> bool {
+        let slot = self.slot(world);
+        if self.complete || !self.held && !hold(slot) {
+            return self.attend(world, false);
+        }
+        self.held = true;
+        let left = (self.total - self.filled) as usize;
+        let mut rest: Vec<u8> = Vec::new();
+        if rest.try_reserve_exact(left).is_err() {
+            self.let_go(slot);
+            return false;
+        }
+        let range = self.filled..self.total;
+        // SAFETY: the program promised its elements; there is room for these bytes.
+        let packed = unsafe { self.view.pack(range, rest.as_mut_ptr()) };
+        if packed.is_err() {
+            self.let_go(slot);
+            return false;
+        }
+        slot.rest.store(rest.as_ptr() as u64, Ordering::Relaxed);
+        self.rest = rest;
+        self.held = false;
+        self.complete = true;
+        note(Event::Buffered, left as u64);
+        slot.mover.store(mover::BUFFERED, Ordering::Release);
+        true
+    }
+
+    /// Nobody will receive this: its header could not be sent, or was cancelled.
+    pub fn withdraw(&mut self, world: &World) {
+        self.complete = true;
+        self.slot(world).state.store(state::DONE, Ordering::Release);
+    }
+
+    /// Whether the receiver has died while it was receiving.
+    pub fn is_lost(&self, world: &World) -> bool {
+        !self.complete && !lives(world.pids[self.to])
+    }
+}
+
+/// Says that the sender fills the lane, unless the receiver has taken over.
+fn hold(slot: &Slot) -> bool {
+    let (from, to) = (mover::NOBODY, mover::SENDER);
+    let exchanged = slot
+        .mover
+        .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+    exchanged.is_ok()
+}
+
+/// What a loop does that waits for another process.
+pub struct Pause {
+    rounds: u32,
+    checked: Instant,
+}
+
+/// Rounds in which nothing but time passes.
+const SPINS: u32 = 200;
+
+impl Pause {
+    /// At the beginning.
+    pub fn new() -> Pause {
+        Pause {
+            rounds: 0,
+            checked: Instant::now(),
+        }
+    }
+
+    /// Something happened.
+    pub fn reset(&mut self) {
+        self.rounds = 0;
+    }
+
+    /// Lets some time pass; returns whether there was so much of it that others should be let in.
+    pub fn step(&mut self) -> bool {
+        self.rounds = self.rounds.saturating_add(1);
+        if self.rounds < SPINS {
+            std::hint::spin_loop();
+            return self.rounds % 32 == 0;
+        }
+        std::thread::yield_now();
+        true
+    }
+
+    /// Whether it is time again to see who lives.
+    pub fn should_look(&mut self) -> bool {
+        let due = self.rounds > SPINS && self.checked.elapsed() > Duration::from_millis(100);
+        if due {
+            self.checked = Instant::now();
+        }
+        due
+    }
+}
+
+/// Lets the MPI library get on, and takes what has arrived here meanwhile.
+pub fn progress(world: &World) {
+    let (abi, mut flag) = (world.abi, 0);
+    let ignore = if abi.is_open_mpi() { 0 } else { 1 };
+    // SAFETY: nothing is received; the status is ignored.
+    unsafe {
+        let (source, tag) = (abi.any_source, crate::abi::ANY_TAG);
+        pmpi::iprobe(source, tag, abi.alone, &mut flag, ignore as *mut _);
+    }
+    requests::settle(world);
+}
+
+/// Waits until the program may have its buffer back; an error code if the receiver died.
+pub fn wait(world: &World, shared: &Shared) -> Result<(), c_int> {
+    let mut pause = Pause::new();
+    loop {
+        {
+            let mut message = lock(shared);
+            if message.attend(world, true) || (message.is_impatient(world) && message.buffer(world))
+            {
+                return Ok(());
+            }
+            if pause.should_look() && message.is_lost(world) {
+                message.withdraw(world);
+                return Err(world.abi.error);
+            }
+        }
+        if pause.step() {
+            progress(world);
+        }
+    }
+}

@@ -1,0 +1,824 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Requests that may turn out to stand for more than the MPI library knows, and the functions that
+//! complete requests.
+//!
+//! A request that we know is *ready* when the library has completed it and its data have moved. Only
+//! then the library's own function is called, which returns at once, frees the handle and writes
+//! the status.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+
+use super::World;
+use super::calls::Plan;
+use super::incoming::{Arrival, raise};
+use super::outgoing::{self, Pause, Shared, lock};
+use super::status::{Room, Status, is_ignored};
+use crate::abi::{UNDEFINED, Word};
+use crate::pmpi;
+
+/// What a request does.
+pub enum Work {
+    /// Receives what may be a header.
+    Receive(Arrival),
+    /// Sends a header.
+    Send(Shared),
+    /// Sends with every start; the message that is under way, and the library's request for its
+    /// header. The program's own request is never started then.
+    Start(Plan, Option<(Shared, Word)>),
+}
+
+/// A request that we know.
+pub struct Entry {
+    state: Mutex<State>,
+    persistent: bool,
+}
+
+struct State {
+    handle: Word,
+    work: Work,
+    /// Started, if it is a persistent one.
+    active: bool,
+    ready: bool,
+    /// Bytes that were received, where the library knows another number.
+    bytes: Option<u64>,
+    error: c_int,
+    /// Nobody will ask for it any more.
+    orphan: bool,
+    /// Completed, and out of the table.
+    gone: bool,
+}
+
+/// Spreads handles, which are addresses or small numbers.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+}
+
+type Table = HashMap<Word, Arc<Entry>, BuildHasherDefault<Spread>>;
+
+static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+/// Entries of the table.
+static KNOWN: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any request is known.
+#[inline]
+pub fn any() -> bool {
+    KNOWN.load(Ordering::Relaxed) != 0
+}
+
+/// Whether requests are under way that nobody will ask for.
+pub fn orphans() -> bool {
+    any()
+        && lock(&TABLE)
+            .values()
+            .any(|entry| entry.state.try_lock().is_ok_and(|state| state.orphan))
+}
+
+/// Makes a request known. An active persistent one counts as started.
+pub fn remember(world: &World, request: *const c_void, work: Work, persistent: bool) {
+    // SAFETY: the library has written a handle there.
+    let handle = unsafe { world.abi.handle_at(request, 0) } & world.abi.handle;
+    let entry = Entry {
+        state: Mutex::new(State {
+            handle,
+            work,
+            active: !persistent,
+            ready: false,
+            bytes: None,
+            error: 0,
+            orphan: false,
+            gone: false,
+        }),
+        persistent,
+    };
+    let before = lock(&TABLE).insert(handle, Arc::new(entry));
+    if before.is_none() {
+        KNOWN.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn find(world: &World, handle: Word) -> Option<Arc<Entry>> {
+    if !any() || world.abi.same(handle, world.abi.request_null) {
+        return None;
+    }
+    lock(&TABLE).get(&(handle & world.abi.handle)).cloned()
+}
+
+fn forget(handle: Word) {
+    if lock(&TABLE).remove(&handle).is_some() {
+        KNOWN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether the library has completed a request; its status is written.
+fn is_complete(handle: Word, status: &mut Room) -> bool {
+    let mut flag = 0;
+    // SAFETY: a request that is not freed; writable outputs.
+    let answer = unsafe { pmpi::request_get_status(handle, &mut flag, status.pointer()) };
+    // What cannot be asked for, the completing function has to complain about.
+    answer != 0 || flag != 0
+}
+
+impl State {
+    /// Goes on with it; returns whether it is ready.
+    fn advance(&mut self, world: &World) -> bool {
+        if self.ready || self.gone {
+            return self.ready;
+        }
+        let mut room = Room::new();
+        match &self.work {
+            Work::Receive(arrival) => {
+                if !is_complete(self.handle, &mut room) {
+                    return false;
+                }
+                // SAFETY: the status was written just now.
+                let status = unsafe { Status::new(world.abi, room.pointer()) };
+                match arrival.complete(world, status) {
+                    Some(Ok(bytes)) => self.bytes = Some(bytes),
+                    Some(Err(code)) => self.error = code,
+                    None => {}
+                }
+            }
+            Work::Send(shared) => {
+                if !push(world, shared) || !is_complete(self.handle, &mut room) {
+                    return false;
+                }
+            }
+            Work::Start(_, Some((shared, header))) => {
+                if !push(world, shared) || !is_complete(*header, &mut room) {
+                    return false;
+                }
+            }
+            // Nothing of ours is under way.
+            Work::Start(_, None) => {
+                if !is_complete(self.handle, &mut room) {
+                    return false;
+                }
+            }
+        }
+        self.ready = true;
+        true
+    }
+
+    /// What is left to do when the library's function has been called or is about to be.
+    fn end(&mut self, world: &World) -> (Option<u64>, c_int) {
+        if let Work::Start(_, current) = &mut self.work {
+            if let Some((shared, header)) = current.take() {
+                let mut room = Room::new();
+                let mut request = Handle::new(world, header);
+                // SAFETY: our own request, which is complete.
+                unsafe { pmpi::wait(request.pointer(), room.pointer()) };
+                drop(shared);
+            }
+        }
+        self.active = false;
+        self.ready = false;
+        (self.bytes.take(), std::mem::take(&mut self.error))
+    }
+
+    fn comm(&self) -> Option<Word> {
+        match &self.work {
+            Work::Receive(arrival) => Some(arrival.comm()),
+            _ => None,
+        }
+    }
+}
+
+/// Goes on with a message that is sent; returns whether the program may have its buffer back.
+fn push(world: &World, shared: &Shared) -> bool {
+    let Ok(mut message) = shared.try_lock() else {
+        return false;
+    };
+    if message.attend(world, false) || message.is_impatient(world) && message.buffer(world) {
+        return true;
+    }
+    false
+}
+
+/// Has a request be sent by the library in place of the program's.
+pub struct Handle(Word);
+
+impl Handle {
+    /// A variable with this handle, as the library has them.
+    pub fn new(world: &World, handle: Word) -> Handle {
+        let mut own = Handle(0);
+        // SAFETY: a word has room for either kind of handle.
+        unsafe { world.abi.set_handle(own.pointer(), handle) };
+        own
+    }
+
+    /// As an argument.
+    pub fn pointer(&mut self) -> *mut c_void {
+        (&raw mut self.0).cast()
+    }
+}
+
+/// Goes on with everything that is under way.
+pub fn settle(world: &World) {
+    if !any() {
+        return;
+    }
+    let Ok(table) = TABLE.try_lock() else {
+        return;
+    };
+    let entries: Vec<Arc<Entry>> = table.values().cloned().collect();
+    drop(table);
+    for entry in entries {
+        let Ok(mut state) = entry.state.try_lock() else {
+            continue;
+        };
+        if !state.active || state.gone || !state.advance(world) || !state.orphan {
+            continue;
+        }
+        state.gone = true;
+        let handle = state.handle;
+        state.end(world);
+        forget(handle);
+        let mut request = Handle::new(world, handle);
+        let mut room = Room::new();
+        // SAFETY: nobody else knows this request any more.
+        unsafe {
+            pmpi::wait(request.pointer(), room.pointer());
+            if entry.persistent {
+                pmpi::request_free(request.pointer());
+            }
+        }
+    }
+}
+
+/// Requests of an array, some of which we know.
+struct Batch<'a> {
+    world: &'a World,
+    requests: *mut c_void,
+    entries: Vec<Option<Arc<Entry>>>,
+}
+
+impl<'a> Batch<'a> {
+    /// `None` if we know none of them.
+    ///
+    /// # Safety
+    ///
+    /// The array has `count` handles.
+    unsafe fn new(world: &'a World, count: c_int, requests: *mut c_void) -> Option<Batch<'a>> {
+        if !any() || requests.is_null() {
+            return None;
+        }
+        let count = usize::try_from(count).ok()?;
+        let table = lock(&TABLE);
+        let mut entries = Vec::with_capacity(count);
+        let mut some = false;
+        for i in 0..count {
+            // SAFETY: the caller's promise.
+            let handle = unsafe { world.abi.handle_at(requests, i) } & world.abi.handle;
+            let entry = table.get(&handle).cloned();
+            some |= entry.is_some();
+            entries.push(entry);
+        }
+        drop(table);
+        some.then_some(Batch {
+            world,
+            requests,
+            entries,
+        })
+    }
+
+    fn request(&self, index: usize) -> *mut c_void {
+        let size = self.world.abi.handle_size();
+        self.requests.wrapping_byte_add(index * size)
+    }
+
+    fn handle(&self, index: usize) -> Word {
+        // SAFETY: `new` was promised so many handles.
+        unsafe { self.world.abi.handle_at(self.requests, index) }
+    }
+
+    /// Whether the request at an index is ready, or complete as far as the library knows. Inactive
+    /// ones are.
+    fn is_ready(&self, index: usize) -> bool {
+        match &self.entries[index] {
+            Some(entry) => {
+                let mut state = lock(&entry.state);
+                !state.active || state.advance(self.world)
+            }
+            None => {
+                let handle = self.handle(index);
+                self.world.abi.same(handle, self.world.abi.request_null)
+                    || is_complete(handle, &mut Room::new())
+            }
+        }
+    }
+
+    /// Completes one request if that is possible now: `None` if not, otherwise whether it was active,
+    /// and the code.
+    ///
+    /// # Safety
+    ///
+    /// The status is writable, or ignored.
+    unsafe fn try_one(&self, index: usize, status: *mut c_void) -> Option<(bool, c_int)> {
+        let Some(entry) = &self.entries[index] else {
+            let (mut which, mut flag) = (UNDEFINED, 0);
+            // SAFETY: one request of the caller's.
+            let code =
+                unsafe { pmpi::testany(1, self.request(index), &mut which, &mut flag, status) };
+            if code != 0 {
+                return Some((true, code));
+            }
+            return (flag != 0).then_some((which != UNDEFINED, 0));
+        };
+        {
+            let mut state = lock(&entry.state);
+            if !state.active {
+                return Some((false, 0));
+            }
+            if !state.advance(self.world) {
+                return None;
+            }
+        }
+        // SAFETY: the caller's promise.
+        let code = unsafe { finish(self.world, entry, self.request(index), status) };
+        Some((true, code))
+    }
+
+    /// Completes all, which are ready but for those we do not know.
+    ///
+    /// # Safety
+    ///
+    /// The statuses are writable, or ignored.
+    unsafe fn finish_all(&self, statuses: *mut c_void) -> c_int {
+        let mut ends = Vec::with_capacity(self.entries.len());
+        let mut comm = None;
+        for entry in &self.entries {
+            let Some(entry) = entry else {
+                ends.push(None);
+                continue;
+            };
+            let mut state = lock(&entry.state);
+            if !state.active {
+                ends.push(None);
+                continue;
+            }
+            let end = state.end(self.world);
+            if end.1 != 0 {
+                comm = state.comm();
+            }
+            let mut sent = None;
+            if !entry.persistent {
+                state.gone = true;
+                forget(state.handle);
+                if let Work::Send(shared) = &state.work {
+                    sent = Some(shared.clone());
+                }
+            }
+            ends.push(Some((end, sent)));
+        }
+        let count = self.entries.len() as c_int;
+        // SAFETY: the caller's promise.
+        let code = unsafe { pmpi::waitall(count, self.requests, statuses) };
+        let mut failed = false;
+        for (i, end) in ends.iter().enumerate() {
+            let Some(((bytes, error), sent)) = end else {
+                continue;
+            };
+            failed |= *error != 0;
+            if is_ignored(statuses) {
+                continue;
+            }
+            // SAFETY: there is one for each request.
+            let status = unsafe { Status::of_array(self.world.abi, statuses, i) };
+            if let Some(bytes) = bytes {
+                status.set_bytes(*bytes);
+            }
+            if let Some(sent) = sent.as_ref().filter(|_| status.is_cancelled()) {
+                lock(sent).withdraw(self.world);
+            }
+        }
+        if !failed {
+            return code;
+        }
+        for (i, end) in ends.iter().enumerate().filter(|_| !is_ignored(statuses)) {
+            // SAFETY: there is one for each request.
+            let status = unsafe { Status::of_array(self.world.abi, statuses, i) };
+            match end {
+                Some(((_, error), _)) if *error != 0 => status.set_error(*error),
+                _ if code == 0 => status.set_error(0),
+                _ => {}
+            }
+        }
+        raise(
+            comm.unwrap_or(self.world.abi.world),
+            self.world.abi.in_status,
+        )
+    }
+}
+
+/// Completes a request that is ready.
+///
+/// # Safety
+///
+/// `request` is the program's variable, `status` a status or an ignored one.
+unsafe fn finish(
+    world: &World,
+    entry: &Arc<Entry>,
+    request: *mut c_void,
+    status: *mut c_void,
+) -> c_int {
+    let mut state = lock(&entry.state);
+    let (bytes, error) = state.end(world);
+    if !entry.persistent {
+        state.gone = true;
+        forget(state.handle);
+    }
+    let comm = state.comm();
+    let mut room = Room::new();
+    let at = match is_ignored(status) {
+        true => room.pointer(),
+        false => status,
+    };
+    // SAFETY: the caller's promise.
+    let code = unsafe { pmpi::wait(request, at) };
+    // SAFETY: written just now.
+    let status = unsafe { Status::new(world.abi, at) };
+    if let Some(bytes) = bytes {
+        status.set_bytes(bytes);
+    }
+    if let (Work::Send(shared), true) = (&state.work, status.is_cancelled()) {
+        lock(shared).withdraw(world);
+    }
+    drop(state);
+    if error != 0 {
+        status.set_error(error);
+        return raise(comm.unwrap_or(world.abi.world), error);
+    }
+    code
+}
+
+/// Waits until `done` says so, letting everything else get on.
+fn until(world: &World, mut done: impl FnMut() -> bool) {
+    let mut pause = Pause::new();
+    while !done() {
+        if pause.step() {
+            outgoing::attend_all(world);
+            settle(world);
+        }
+    }
+}
+
+/// `MPI_Wait`; `None` if the request is none of ours.
+///
+/// # Safety
+///
+/// As the MPI standard says, for this and all functions below.
+pub unsafe fn wait(world: &World, request: *mut c_void, status: *mut c_void) -> Option<c_int> {
+    // SAFETY: one request.
+    let batch = unsafe { Batch::new(world, 1, request)? };
+    let entry = batch.entries[0].as_ref()?;
+    if !lock(&entry.state).active {
+        return None;
+    }
+    until(world, || lock(&entry.state).advance(world));
+    // SAFETY: the caller's promise.
+    Some(unsafe { finish(world, entry, request, status) })
+}
+
+/// `MPI_Test`
+pub unsafe fn test(
+    world: &World,
+    request: *mut c_void,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: one request.
+    let batch = unsafe { Batch::new(world, 1, request)? };
+    let entry = batch.entries[0].as_ref()?;
+    let ready = {
+        let mut state = lock(&entry.state);
+        if !state.active {
+            return None;
+        }
+        state.advance(world)
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        *flag = c_int::from(ready);
+        match ready {
+            true => Some(finish(world, entry, request, status)),
+            false => Some(0),
+        }
+    }
+}
+
+/// `MPI_Waitall`
+pub unsafe fn waitall(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Batch::new(world, count, requests)? };
+    let mut left: Vec<usize> = (0..batch.entries.len())
+        .filter(|i| batch.entries[*i].is_some())
+        .collect();
+    until(world, || {
+        left.retain(|i| !batch.is_ready(*i));
+        left.is_empty()
+    });
+    // SAFETY: the caller's promise.
+    Some(unsafe { batch.finish_all(statuses) })
+}
+
+/// `MPI_Testall`
+pub unsafe fn testall(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    flag: *mut c_int,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Batch::new(world, count, requests)? };
+    // All of them, so that each gets on.
+    let ready = (0..batch.entries.len()).fold(true, |all, i| batch.is_ready(i) && all);
+    // SAFETY: the caller's promise.
+    unsafe {
+        *flag = c_int::from(ready);
+        match ready {
+            true => Some(batch.finish_all(statuses)),
+            false => Some(0),
+        }
+    }
+}
+
+/// One pass for `MPI_Waitany` and `MPI_Testany`: the index of a request that was completed, or
+/// [`UNDEFINED`] if none is active, and the code.
+unsafe fn any_of(batch: &Batch<'_>, status: *mut c_void) -> Option<(c_int, c_int)> {
+    let mut active = false;
+    for i in 0..batch.entries.len() {
+        // SAFETY: the caller's promise.
+        match unsafe { batch.try_one(i, status) } {
+            Some((true, code)) => return Some((i as c_int, code)),
+            Some((false, _)) => {}
+            None => active = true,
+        }
+    }
+    if active {
+        return None;
+    }
+    // None is active: has the library write an empty status.
+    let (mut which, mut flag) = (UNDEFINED, 0);
+    // SAFETY: no request at all.
+    let code = unsafe { pmpi::testany(0, std::ptr::null_mut(), &mut which, &mut flag, status) };
+    Some((UNDEFINED, code))
+}
+
+/// `MPI_Waitany`
+pub unsafe fn waitany(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    index: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Batch::new(world, count, requests)? };
+    let mut found = None;
+    until(world, || {
+        // SAFETY: the caller's promise.
+        found = unsafe { any_of(&batch, status) };
+        found.is_some()
+    });
+    let (which, code) = found.unwrap_or((UNDEFINED, 0));
+    // SAFETY: the caller's promise.
+    unsafe { *index = which };
+    Some(code)
+}
+
+/// `MPI_Testany`
+pub unsafe fn testany(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    index: *mut c_int,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let batch = Batch::new(world, count, requests)?;
+        let found = any_of(&batch, status);
+        *flag = c_int::from(found.is_some());
+        let (which, code) = found.unwrap_or((UNDEFINED, 0));
+        *index = which;
+        Some(code)
+    }
+}
+
+/// One pass for `MPI_Waitsome` and `MPI_Testsome`: whether any request is active, or was until now.
+unsafe fn some_of(
+    batch: &Batch<'_>,
+    done: *mut c_int,
+    indices: *mut c_int,
+    statuses: *mut c_void,
+) -> (bool, c_int) {
+    let abi = batch.world.abi;
+    let (mut active, mut count, mut failed, mut codes) = (false, 0usize, false, Vec::new());
+    for i in 0..batch.entries.len() {
+        let mut room = Room::new();
+        // SAFETY: one request; our own status.
+        match unsafe { batch.try_one(i, room.pointer()) } {
+            Some((true, code)) => {
+                active = true;
+                failed |= code != 0;
+                codes.push(code);
+                // SAFETY: both arrays have as many elements as there are requests.
+                unsafe {
+                    *indices.add(count) = i as c_int;
+                    if !is_ignored(statuses) {
+                        let to = Status::of_array(abi, statuses, count);
+                        let error = to.error();
+                        to.copy_from(Status::new(abi, room.pointer()));
+                        to.set_error(error);
+                    }
+                }
+                count += 1;
+            }
+            Some((false, _)) => {}
+            None => active = true,
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        *done = if active { count as c_int } else { UNDEFINED };
+        if failed && !is_ignored(statuses) {
+            for (i, code) in codes.iter().enumerate() {
+                Status::of_array(abi, statuses, i).set_error(*code);
+            }
+        }
+    }
+    (active, if failed { abi.in_status } else { 0 })
+}
+
+/// `MPI_Waitsome`
+pub unsafe fn waitsome(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    done: *mut c_int,
+    indices: *mut c_int,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Batch::new(world, count, requests)? };
+    let mut code = 0;
+    until(world, || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (active, this) = some_of(&batch, done, indices, statuses);
+            code = this;
+            !active || *done > 0
+        }
+    });
+    Some(code)
+}
+
+/// `MPI_Testsome`
+pub unsafe fn testsome(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    done: *mut c_int,
+    indices: *mut c_int,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let batch = Batch::new(world, count, requests)?;
+        Some(some_of(&batch, done, indices, statuses).1)
+    }
+}
+
+/// `MPI_Request_get_status`
+pub unsafe fn get_status(
+    world: &World,
+    request: Word,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    let entry = find(world, request)?;
+    let mut state = lock(&entry.state);
+    if !state.active {
+        return None;
+    }
+    let ready = state.advance(world);
+    let mut room = Room::new();
+    // SAFETY: the caller's promise.
+    unsafe {
+        *flag = c_int::from(ready);
+        if !ready {
+            return Some(0);
+        }
+        let at = match is_ignored(status) {
+            true => room.pointer(),
+            false => status,
+        };
+        let code = pmpi::request_get_status(request, flag, at);
+        *flag = 1;
+        if let Some(bytes) = state.bytes {
+            Status::new(world.abi, at).set_bytes(bytes);
+        }
+        if state.error != 0 {
+            Status::new(world.abi, at).set_error(state.error);
+        }
+        Some(code)
+    }
+}
+
+/// `MPI_Request_free`
+pub unsafe fn free(world: &World, request: *mut c_void) -> Option<c_int> {
+    // SAFETY: one request.
+    let batch = unsafe { Batch::new(world, 1, request)? };
+    let entry = batch.entries[0].as_ref()?;
+    let mut state = lock(&entry.state);
+    if !state.active {
+        state.gone = true;
+        forget(state.handle);
+        return None;
+    }
+    state.orphan = true;
+    // SAFETY: the caller's variable.
+    unsafe { world.abi.set_handle(request, world.abi.request_null) };
+    drop(state);
+    settle(world);
+    Some(0)
+}
+
+/// `MPI_Cancel`
+pub unsafe fn cancel(world: &World, request: *mut c_void) -> Option<c_int> {
+    // SAFETY: one request.
+    let batch = unsafe { Batch::new(world, 1, request)? };
+    let state = lock(&batch.entries[0].as_ref()?.state);
+    // A message that went another way than its request is never cancelled, as is allowed.
+    matches!(state.work, Work::Start(_, Some(_))).then_some(0)
+}
+
+/// `MPI_Start`
+pub unsafe fn start(world: &World, request: *mut c_void) -> Option<c_int> {
+    // SAFETY: one request.
+    let batch = unsafe { Batch::new(world, 1, request)? };
+    let mut state = lock(&batch.entries[0].as_ref()?.state);
+    if let Work::Start(plan, current) = &mut state.work {
+        // SAFETY: the program promised its elements from now on.
+        match unsafe { plan.start(world) } {
+            Ok(Some(under_way)) => {
+                *current = Some(under_way);
+                state.active = true;
+                return Some(0);
+            }
+            Ok(None) => {}
+            Err(code) => return Some(code),
+        }
+    }
+    // SAFETY: the caller's promise.
+    let code = unsafe { pmpi::start(request) };
+    state.active = code == 0;
+    Some(code)
+}
+
+/// `MPI_Startall`
+pub unsafe fn startall(world: &World, count: c_int, requests: *mut c_void) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Batch::new(world, count, requests)? };
+    for i in 0..batch.entries.len() {
+        let one = batch.request(i);
+        // SAFETY: the caller's promise.
+        let code = unsafe { start(world, one).unwrap_or_else(|| pmpi::start(one)) };
+        if code != 0 {
+            return Some(code);
+        }
+    }
+    Some(0)
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `MPI_Init` and `MPI_Finalize`: the processes of a machine get to know each other.
+
+use std::ffi::{c_int, c_void};
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use libcopy::TeamKey;
+
+use super::board::Board;
+use super::header::LONGEST;
+use super::{WORLD, World, memory, outgoing, requests, world};
+use crate::abi::{self, Abi, complain};
+use crate::call::active;
+use crate::pmpi;
+
+/// Bytes from which on a dense message is taken.
+const LEAST_DENSE: u64 = 128 << 10;
+/// Bytes from which on a message that is not dense is taken.
+const LEAST_TYPED: u64 = 8 << 10;
+/// Processes of one machine that share a board.
+const MOST_MEMBERS: usize = 512;
+
+/// What each process says about itself.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Card {
+    pid: i32,
+    rank: i32,
+    /// Where a word is that the others try to read.
+    address: u64,
+    word: u64,
+    /// Whether all has gone well so far.
+    fine: u64,
+}
+
+/// What the first process says about the board.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Offer {
+    magic: [u64; 2],
+    pid: i32,
+    fd: i32,
+    fine: u64,
+}
+
+/// Has messages taken from now on, if all processes of the machine can. Collective.
+pub fn start() {
+    if abi::is_set(c"LIBCOPY_MPI_MESSAGES") && world().is_none() {
+        if let Some(abi) = active() {
+            match meet(abi) {
+                Ok(Some(world)) => {
+                    let world = Box::into_raw(Box::new(world));
+                    WORLD.store(world, Ordering::Release);
+                }
+                Ok(None) => {}
+                Err(why) => complain(&format!("{why}; messages are passed on")),
+            }
+        }
+    }
+}
+
+/// With Yama in mode 1 only ancestors may look into a process, unless it says otherwise.
+fn permit_peers() {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    if scope.is_ok_and(|scope| scope.trim() == "1") {
+        // SAFETY: the call only changes who may trace this process.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    }
+}
+
+/// Receiving functions of Fortran that go past us.
+fn has_other_receivers(abi: &Abi) -> bool {
+    let names = match abi.is_open_mpi() {
+        true => [c"ompi_recv_f", c"mpi_recv_"],
+        false => [c"MPIR_Recv_cdesc", c"mpi_recv_f08ts_"],
+    };
+    names.into_iter().any(|name| abi::symbol(name).is_some())
+}
+
+fn bytes_of<T>(value: &mut T) -> (*mut c_void, c_int) {
+    ((value as *mut T).cast(), size_of::<T>() as c_int)
+}
+
+/// Makes the world; `None` if there is nobody else on this machine.
+fn meet(abi: &'static Abi) -> Result<Option<World>, String> {
+    permit_peers();
+    let (mut node, mut rank, mut size, mut own) = (0, 0, 0, 0);
+    // SAFETY: all ranks are here; writable outputs.
+    let answers = unsafe {
+        [
+            pmpi::comm_rank(abi.world, &mut own),
+            pmpi::comm_split_type(abi.world, abi.shared, own, abi.info_null, &mut node),
+            pmpi::comm_rank(node, &mut rank),
+            pmpi::comm_size(node, &mut size),
+        ]
+    };
+    if answers != [0; 4] {
+        return Err("MPI_Comm_split_type failed".to_owned());
+    }
+    let members = usize::try_from(size).unwrap_or(0);
+    let met = match members {
+        0 | 1 => Ok(None),
+        _ if members > MOST_MEMBERS => Err(format!("{members} processes are too many")),
+        _ => meet_on(abi, node, (rank as usize, members), own).map(Some),
+    };
+    // SAFETY: our own communicator.
+    unsafe { pmpi::comm_free(&mut node) };
+    met
+}
+
+fn meet_on(
+    abi: &'static Abi,
+    node: abi::Word,
+    (me, members): (usize, usize),
+    own: c_int,
+) -> Result<World, String> {
+    let mut offer = Offer::default();
+    let mut made = None;
+    if me == 0 {
+        let board = TeamKey::random().map_err(|error| error.to_string());
+        let board = board.and_then(|key| {
+            let bytes = key.to_bytes();
+            let half = |at: usize| {
+                let part = bytes[at..at + 8].try_into().unwrap_or_default();
+                u64::from_ne_bytes(part)
+            };
+            let magic = [half(0), half(8)];
+            let made = Board::create(members, magic).map_err(|error| error.to_string());
+            made.map(|made| (made, magic))
+        });
+        if let Ok(((board, file), magic)) = board {
+            offer = Offer {
+                magic,
+                pid: std::process::id() as i32,
+                fd: file.as_raw_fd(),
+                fine: 1,
+            };
+            made = Some((board, file));
+        }
+    }
+    let (at, len) = bytes_of(&mut offer);
+    // SAFETY: all processes are here; an offer from the first.
+    let answer = unsafe { pmpi::bcast(at, len, abi.byte, 0, node) };
+    let (made, _file) = match made {
+        Some((board, file)) => (Ok(board), Some(file)),
+        None if answer != 0 || offer.fine == 0 => (Err("no shared memory".to_owned()), None),
+        None => {
+            let board = Board::open(offer.pid, offer.fd, members, offer.magic);
+            (
+                board.map_err(|error| format!("its shared memory: {error}")),
+                None,
+            )
+        }
+    };
+    let word = Box::new(offer.magic[0] ^ me as u64);
+    let mine = Card {
+        pid: std::process::id() as i32,
+        rank: own,
+        address: &raw const *word as u64,
+        word: *word,
+        fine: u64::from(made.is_ok() && !has_other_receivers(abi)),
+    };
+    let cards = exchange(abi, node, mine, members)?;
+    let mut fine = Card { fine: 1, ..mine };
+    let mut why = None;
+    for (other, card) in cards.iter().enumerate() {
+        let mut found = 0u64;
+        let to = (&raw mut found).cast();
+        // SAFETY: eight bytes.
+        let read = unsafe { memory::read(card.pid, card.address, to, 8) };
+        if card.fine == 0 {
+            why = Some(format!("process {other} cannot take part"));
+        } else if read.is_err() || found != card.word {
+            why = Some(format!("the memory of process {other} cannot be read"));
+        }
+    }
+    if why.is_some() {
+        fine.fine = 0;
+    }
+    let verdict = exchange(abi, node, fine, members)?;
+    drop(word);
+    if let Some(bad) = verdict.iter().position(|card| card.fine == 0) {
+        return Err(why.unwrap_or(format!("process {bad} has not met all others")));
+    }
+    Ok(World {
+        abi,
+        me,
+        pids: cards.iter().map(|card| card.pid).collect(),
+        ranks: cards.iter().map(|card| card.rank).collect(),
+        magic: offer.magic,
+        board: made?,
+        least: least(),
+    })
+}
+
+fn exchange(
+    abi: &Abi,
+    node: abi::Word,
+    mut mine: Card,
+    members: usize,
+) -> Result<Vec<Card>, String> {
+    let mut all = vec![Card::default(); members];
+    let (from, len) = bytes_of(&mut mine);
+    // SAFETY: all processes are here; a card from each.
+    let answer = unsafe {
+        let to = all.as_mut_ptr().cast();
+        pmpi::allgather(from.cast_const(), len, abi.byte, to, len, abi.byte, node)
+    };
+    match answer {
+        0 => Ok(all),
+        _ => Err("MPI_Allgather failed".to_owned()),
+    }
+}
+
+/// From how many bytes on messages are taken; never fewer than the longest header has.
+fn least() -> [u64; 2] {
+    let asked = std::env::var("LIBCOPY_MPI_MIN").ok();
+    let asked: Option<u64> = asked.and_then(|value| value.trim().parse().ok());
+    let floor = LONGEST as u64 + 1;
+    [LEAST_DENSE, LEAST_TYPED].map(|usual| asked.unwrap_or(usual).max(floor))
+}
+
+/// Before `MPI_Finalize`: what was sent is there before anybody's memory goes.
+pub fn finish() {
+    let Some(world) = world() else {
+        return;
+    };
+    // Requests that were freed while they were under way; a receive that nothing comes for stays.
+    let started = Instant::now();
+    while requests::orphans() && started.elapsed() < Duration::from_secs(1) {
+        outgoing::progress(world);
+        std::thread::yield_now();
+    }
+    // SAFETY: every rank comes here.
+    unsafe { pmpi::barrier(world.abi.world) };
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `MPI_Status`, whose places differ between the libraries: Open MPI has source, tag, error, a flag
+//! and a count of bytes; MPICH's ABI has the count in two halves first, the flag in the upper one.
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::Abi;
+
+/// Room for the status of either library.
+#[repr(C, align(8))]
+pub struct Room([u8; 24]);
+
+impl Room {
+    /// An empty one.
+    pub fn new() -> Room {
+        Room([0; 24])
+    }
+
+    /// As an argument.
+    pub fn pointer(&mut self) -> *mut c_void {
+        self.0.as_mut_ptr().cast()
+    }
+}
+
+/// Whether this is `MPI_STATUS_IGNORE` or `MPI_STATUSES_IGNORE`: 0 in Open MPI, 1 in MPICH.
+#[inline]
+pub fn is_ignored(status: *mut c_void) -> bool {
+    status as usize <= 1
+}
+
+/// A status of the program's, or one of ours.
+#[derive(Clone, Copy)]
+pub struct Status {
+    at: *mut c_void,
+    open: bool,
+}
+
+impl Status {
+    /// # Safety
+    ///
+    /// A status of this library is there, as long as this is used.
+    #[inline]
+    pub unsafe fn new(abi: &Abi, at: *mut c_void) -> Status {
+        Status {
+            at,
+            open: abi.is_open_mpi(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Status::new`], for all of an array.
+    pub unsafe fn of_array(abi: &Abi, array: *mut c_void, index: usize) -> Status {
+        let size = if abi.is_open_mpi() { 24 } else { 20 };
+        // SAFETY: the caller's promise.
+        unsafe { Status::new(abi, array.byte_add(size * index)) }
+    }
+
+    #[inline]
+    fn word(self, open: usize, other: usize) -> *mut c_int {
+        let place = if self.open { open } else { other };
+        self.at.wrapping_byte_add(place).cast()
+    }
+
+    /// `MPI_SOURCE`
+    #[inline]
+    pub fn source(self) -> c_int {
+        // SAFETY: `new` was promised a status.
+        unsafe { self.word(0, 8).read() }
+    }
+
+    /// `MPI_TAG`
+    #[inline]
+    pub fn tag(self) -> c_int {
+        // SAFETY: `new` was promised a status.
+        unsafe { self.word(4, 12).read() }
+    }
+
+    /// `MPI_ERROR`
+    #[inline]
+    pub fn error(self) -> c_int {
+        // SAFETY: `new` was promised a status.
+        unsafe { self.word(8, 16).read() }
+    }
+
+    /// Sets `MPI_ERROR`.
+    pub fn set_error(self, code: c_int) {
+        // SAFETY: `new` was promised a status.
+        unsafe { self.word(8, 16).write(code) }
+    }
+
+    /// Whether the request was cancelled.
+    #[inline]
+    pub fn is_cancelled(self) -> bool {
+        // SAFETY: `new` was promised a status.
+        let word = unsafe { self.word(12, 4).read() };
+        if self.open { word != 0 } else { word & 1 != 0 }
+    }
+
+    /// Bytes that were received.
+    #[inline]
+    pub fn bytes(self) -> u64 {
+        // SAFETY: `new` was promised a status.
+        unsafe {
+            if self.open {
+                return self.at.byte_add(16).cast::<u64>().read();
+            }
+            let (low, high) = (self.word(0, 0).read(), self.word(0, 4).read());
+            u64::from(low as u32) | u64::from(high as u32 >> 1) << 32
+        }
+    }
+
+    /// Sets the bytes that were received.
+    pub fn set_bytes(self, bytes: u64) {
+        // SAFETY: `new` was promised a status.
+        unsafe {
+            if self.open {
+                self.at.byte_add(16).cast::<u64>().write(bytes);
+                return;
+            }
+            let cancelled = self.word(0, 4).read() & 1;
+            self.word(0, 0).write(bytes as u32 as c_int);
+            let high = (bytes >> 32) as u32;
+            self.word(0, 4).write((high << 1) as c_int | cancelled);
+        }
+    }
+
+    /// Copies another one.
+    pub fn copy_from(self, other: Status) {
+        let size = if self.open { 24 } else { 20 };
+        // SAFETY: both are statuses of this library.
+        unsafe { std::ptr::copy(other.at.cast::<u8>(), self.at.cast::<u8>(), size) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_flags_keep_apart() {
+        for open in [true, false] {
+            let mut room = Room::new();
+            let status = Status {
+                at: room.pointer(),
+                open,
+            };
+            for bytes in [0, 1, 0xffff_ffff, 0x1_0000_0005, 1 << 40] {
+                status.set_bytes(bytes);
+                status.set_error(7);
+                assert_eq!(status.bytes(), bytes);
+                assert_eq!((status.error(), status.is_cancelled()), (7, false));
+                assert_eq!((status.source(), status.tag()), (0, 0));
+            }
+        }
+    }
+}

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The program's datatypes as libcopy's, asked from the MPI library once for each and kept as an
+//! attribute of the type, so that a freed type whose handle comes back is another one.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use libcopy::datatype::{Datatype, Distribution, Layout, Named, Order};
+
+use crate::abi::{Abi, Word};
+use crate::{fast, pmpi};
+
+/// A datatype of the program's.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Bytes of data.
+    pub size: u64,
+    /// Whether elements are their bytes, one behind the other, from the address on.
+    pub dense: bool,
+    /// The same type; `None` if it was made in a way that we do not know.
+    pub datatype: Option<Datatype>,
+    grain: Option<Grain>,
+}
+
+impl Known {
+    /// Whether the first so many bytes of elements are whole basic elements.
+    pub fn ends_at(&self, bytes: u64) -> bool {
+        self.grain
+            .as_ref()
+            .is_some_and(|grain| grain.ends_at(bytes))
+    }
+}
+
+/// Where basic elements end in the packed bytes of a type, which repeat themselves.
+#[derive(Clone, Debug)]
+enum Grain {
+    /// All have this size.
+    Basic(u64),
+    /// So many bytes of one kind, then of another.
+    Mixed(Arc<[(u64, Grain)]>),
+}
+
+impl Grain {
+    fn ends_at(&self, bytes: u64) -> bool {
+        match self {
+            Grain::Basic(size) => bytes % (*size).max(1) == 0,
+            Grain::Mixed(parts) => {
+                let whole: u64 = parts.iter().map(|(bytes, _)| bytes).sum();
+                let mut left = bytes % whole.max(1);
+                for (bytes, grain) in parts.iter() {
+                    if left < *bytes {
+                        return grain.ends_at(left);
+                    }
+                    left -= bytes;
+                }
+                true
+            }
+        }
+    }
+}
+
+/// A translated type, and where its basic elements end.
+type Translated = (Datatype, Grain);
+
+/// Forms of combiners, as Open MPI numbers them; MPICH begins with 1.
+mod combiner {
+    pub const NAMED: i32 = 0;
+    pub const DUP: i32 = 1;
+    pub const CONTIGUOUS: i32 = 2;
+    pub const VECTOR: i32 = 3;
+    pub const HVECTOR_INTEGER: i32 = 4;
+    pub const HVECTOR: i32 = 5;
+    pub const INDEXED: i32 = 6;
+    pub const HINDEXED_INTEGER: i32 = 7;
+    pub const HINDEXED: i32 = 8;
+    pub const INDEXED_BLOCK: i32 = 9;
+    pub const STRUCT_INTEGER: i32 = 10;
+    pub const STRUCT: i32 = 11;
+    pub const SUBARRAY: i32 = 12;
+    pub const DARRAY: i32 = 13;
+    pub const F90_REAL: i32 = 14;
+    pub const F90_INTEGER: i32 = 16;
+    pub const RESIZED: i32 = 17;
+    pub const HINDEXED_BLOCK: i32 = 18;
+}
+
+/// Nesting that is followed; more is not likely to be anybody's intention.
+const DEEPEST: usize = 64;
+
+/// Size, lower bound and extent as the library says.
+fn facts(datatype: Word) -> Option<(u64, i64, i64)> {
+    let (mut size, mut lower, mut extent) = (0i64, 0isize, 0isize);
+    // SAFETY: writable outputs; the library checks the datatype.
+    let answers = unsafe {
+        [
+            pmpi::type_size(datatype, &mut size),
+            pmpi::type_get_extent(datatype, &mut lower, &mut extent),
+        ]
+    };
+    let size = u64::try_from(size).ok().filter(|_| answers == [0; 2])?;
+    Some((size, lower as i64, extent as i64))
+}
+
+/// The name of a predefined type.
+fn named(datatype: Word) -> Option<Named> {
+    // Longer than any library's longest name.
+    let mut name = [0 as c_char; 512];
+    let mut length = 0;
+    // SAFETY: room for a name.
+    let answer = unsafe { pmpi::type_get_name(datatype, name.as_mut_ptr(), &mut length) };
+    if answer != 0 {
+        return None;
+    }
+    // SAFETY: the library ends names with a zero.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    Named::from_name(name.to_str().ok()?)
+}
+
+/// A translated type with the bounds that the library gives it, which count when it is repeated.
+fn with_bounds(datatype: Datatype, (size, lower, extent): (u64, i64, i64)) -> Option<Datatype> {
+    if datatype.size() != size {
+        return None;
+    }
+    match (datatype.lower_bound(), datatype.extent()) == (lower, extent) {
+        true => Some(datatype),
+        false => datatype.resized(lower, extent).ok(),
+    }
+}
+
+fn counts(integers: &[c_int]) -> Option<Vec<u64>> {
+    integers.iter().map(|n| u64::try_from(*n).ok()).collect()
+}
+
+/// Asks the library how a datatype was made.
+fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
+    if depth > DEEPEST {
+        return None;
+    }
+    let facts = facts(datatype)?;
+    let (mut n_integers, mut n_addresses, mut n_types, mut how) = (0, 0, 0, 0);
+    // SAFETY: writable outputs; the library checks the datatype.
+    let answer = unsafe {
+        pmpi::type_get_envelope(
+            datatype,
+            &mut n_integers,
+            &mut n_addresses,
+            &mut n_types,
+            &mut how,
+        )
+    };
+    if answer != 0 {
+        return None;
+    }
+    let how = how - abi.named;
+    if how == combiner::NAMED || (combiner::F90_REAL..=combiner::F90_INTEGER).contains(&how) {
+        let (size, lower, extent) = facts;
+        let named = named(datatype);
+        // Anything may be received from packed bytes, with elements of any size.
+        if named == Some(Named::Packed) {
+            return None;
+        }
+        let parts = named.map_or(&[][..], Named::elements);
+        let grain = match parts.len() {
+            0 | 1 => Grain::Basic(size),
+            _ => {
+                let parts = parts.iter().map(|element| {
+                    let size = u64::from(element.size);
+                    (size, Grain::Basic(size))
+                });
+                Grain::Mixed(parts.collect())
+            }
+        };
+        if size > 0 && lower == 0 && u64::try_from(extent) == Ok(size) {
+            // Whatever its elements are, they are its bytes.
+            let bytes = Datatype::named(Named::Byte).contiguous(size).ok()?;
+            return Some((bytes, grain));
+        }
+        return Some((with_bounds(Datatype::named(named?), facts)?, grain));
+    }
+    let mut integers = vec![0 as c_int; usize::try_from(n_integers).ok()?];
+    let mut addresses = vec![0isize; usize::try_from(n_addresses).ok()?];
+    let n = usize::try_from(n_types).ok()?;
+    // Room for handles of either kind.
+    let mut types: Vec<Word> = vec![0; n];
+    let types_at: *mut c_void = types.as_mut_ptr().cast();
+    // SAFETY: the arrays are as long as the library asks for.
+    let answer = unsafe {
+        pmpi::type_get_contents(
+            datatype,
+            n_integers,
+            n_addresses,
+            n_types,
+            integers.as_mut_ptr(),
+            addresses.as_mut_ptr(),
+            types_at,
+        )
+    };
+    if answer != 0 {
+        return None;
+    }
+    let mut children = Vec::with_capacity(n);
+    for i in 0..n {
+        // SAFETY: the library wrote `n` handles.
+        let mut child = unsafe { abi.handle_at(types_at, i) };
+        children.push(translate(abi, child, depth + 1));
+        let (mut a, mut b, mut c, mut named) = (0, 0, 0, 0);
+        // SAFETY: what is derived is a new reference, which is ours to free.
+        unsafe {
+            if pmpi::type_get_envelope(child, &mut a, &mut b, &mut c, &mut named) == 0
+                && named != abi.named
+                && !(combiner::F90_REAL..=combiner::F90_INTEGER).contains(&(named - abi.named))
+            {
+                pmpi::type_free(&mut child);
+            }
+        }
+    }
+    let children: Vec<Translated> = children.into_iter().collect::<Option<_>>()?;
+    let (children, grains): (Vec<Datatype>, Vec<Grain>) = children.into_iter().unzip();
+    let addresses: Vec<i64> = addresses.into_iter().map(|a| a as i64).collect();
+    let made = assemble(abi, how, &integers, &addresses, &children)?;
+    let grain = match how {
+        combiner::STRUCT | combiner::STRUCT_INTEGER => {
+            let lengths = counts(integers.get(1..1 + children.len())?)?;
+            mixed(&lengths, &children, grains)
+        }
+        _ => grains.into_iter().next()?,
+    };
+    Some((with_bounds(made, facts)?, grain))
+}
+
+/// Where the elements of a structure end.
+fn mixed(lengths: &[u64], children: &[Datatype], grains: Vec<Grain>) -> Grain {
+    let basic = |grain: &Grain| match grain {
+        Grain::Basic(size) => Some(*size),
+        Grain::Mixed(_) => None,
+    };
+    let first = grains.first().and_then(basic);
+    if let Some(size) = first.filter(|_| grains.iter().all(|grain| basic(grain) == first)) {
+        return Grain::Basic(size);
+    }
+    let bytes = lengths
+        .iter()
+        .zip(children)
+        .map(|(n, child)| n * child.size());
+    Grain::Mixed(bytes.zip(grains).collect())
+}
+
+fn assemble(
+    abi: &Abi,
+    how: c_int,
+    integers: &[c_int],
+    addresses: &[i64],
+    children: &[Datatype],
+) -> Option<Datatype> {
+    let child = children.first()?;
+    let integer = |i: usize| integers.get(i).copied();
+    let count = |i: usize| u64::try_from(integer(i)?).ok();
+    let places = |from: usize, n: usize| -> Option<Vec<i64>> {
+        let these = integers.get(from..from.checked_add(n)?)?;
+        Some(these.iter().map(|place| i64::from(*place)).collect())
+    };
+    let list = |from: usize, n: usize| counts(integers.get(from..from.checked_add(n)?)?);
+    let first = usize::try_from(integer(0).unwrap_or(0)).ok()?;
+    let order = |value: c_int| match value == abi.order_c {
+        true => Order::C,
+        false => Order::Fortran,
+    };
+    let made = match how {
+        combiner::DUP => Ok(child.dup()),
+        combiner::CONTIGUOUS => child.contiguous(count(0)?),
+        combiner::VECTOR => child.vector(count(0)?, count(1)?, i64::from(integer(2)?)),
+        combiner::HVECTOR | combiner::HVECTOR_INTEGER => {
+            let stride = match addresses.first() {
+                Some(stride) => *stride,
+                None => i64::from(integer(2)?),
+            };
+            child.hvector(count(0)?, count(1)?, stride)
+        }
+        combiner::INDEXED => child.indexed(&list(1, first)?, &places(1 + first, first)?),
+        combiner::HINDEXED | combiner::HINDEXED_INTEGER => {
+            let lengths = list(1, first)?;
+            match addresses.len() == first {
+                true => child.hindexed(&lengths, addresses),
+                false => child.hindexed(&lengths, &places(1 + first, first)?),
+            }
+        }
+        combiner::INDEXED_BLOCK => child.indexed_block(count(1)?, &places(2, first)?),
+        combiner::HINDEXED_BLOCK => child.hindexed_block(count(1)?, addresses),
+        combiner::STRUCT | combiner::STRUCT_INTEGER => {
+            let lengths = list(1, first)?;
+            match addresses.len() == first {
+                true => Datatype::structure(&lengths, addresses, children),
+                false => Datatype::structure(&lengths, &places(1 + first, first)?, children),
+            }
+        }
+        combiner::SUBARRAY => {
+            let (sizes, parts) = (list(1, first)?, list(1 + first, first)?);
+            let starts = list(1 + 2 * first, first)?;
+            child.subarray(&sizes, &parts, &starts, order(integer(1 + 3 * first)?))
+        }
+        combiner::DARRAY => {
+            let n = usize::try_from(integer(2)?).ok()?;
+            let sizes = list(3, n)?;
+            let [block, cyclic, _, default] = abi.distributions;
+            let mut distributions = Vec::with_capacity(n);
+            for i in 0..n {
+                let (kind, argument) = (integer(3 + n + i)?, integer(3 + 2 * n + i)?);
+                let argument = match argument == default {
+                    true => None,
+                    false => Some(u64::try_from(argument).ok()?),
+                };
+                distributions.push(match kind {
+                    kind if kind == block => Distribution::Block(argument),
+                    kind if kind == cyclic => Distribution::Cyclic(argument),
+                    _ => Distribution::None,
+                });
+            }
+            let grid = list(3 + 3 * n, n)?;
+            let order = order(integer(3 + 4 * n)?);
+            child.darray(count(0)?, count(1)?, &sizes, &distributions, &grid, order)
+        }
+        combiner::RESIZED => child.resized(*addresses.first()?, *addresses.get(1)?),
+        _ => return None,
+    };
+    made.ok()
+}
+
+/// What this type is.
+fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
+    let (size, _, _) = facts(datatype)?;
+    let (translated, grain) = translate(abi, datatype, 0).unzip();
+    let dense = translated.as_ref().is_some_and(|known| {
+        let form = known.commit();
+        let whole = known.lower_bound() == 0 && u64::try_from(known.extent()) == Ok(size);
+        size > 0 && whole && form.segments() == 1 && form.offset() == 0
+    });
+    Some(Known {
+        size,
+        dense,
+        datatype: translated,
+        grain,
+    })
+}
+
+struct Registry {
+    types: HashMap<usize, Arc<Known>>,
+    next: usize,
+}
+
+static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(|| {
+    Mutex::new(Registry {
+        types: HashMap::new(),
+        next: 16,
+    })
+});
+
+/// Changes when a type goes, whose handle may come back as another's.
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+type Last = (Word, u64, Option<Arc<Known>>);
+
+thread_local! {
+    /// The types that this thread used last.
+    static LAST: RefCell<[Last; 4]> = const { RefCell::new([const { (0, 0, None) }; 4]) };
+}
+
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+unsafe extern "C" fn copy_attribute(
+    _datatype: Word,
+    _keyval: c_int,
+    _extra: *mut c_void,
+    _old: *mut c_void,
+    _new: *mut c_void,
+    flag: *mut c_int,
+) -> c_int {
+    // SAFETY: the library gives the address of a flag.
+    unsafe { *flag = 0 };
+    0
+}
+
+unsafe extern "C" fn delete_attribute(
+    _datatype: Word,
+    _keyval: c_int,
+    value: *mut c_void,
+    _extra: *mut c_void,
+) -> c_int {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    let known = registry().types.remove(&(value as usize));
+    drop(known);
+    0
+}
+
+fn keyval() -> Option<c_int> {
+    static KEYVAL: OnceLock<Option<c_int>> = OnceLock::new();
+    *KEYVAL.get_or_init(|| {
+        let mut keyval = 0;
+        // SAFETY: both functions have the types that the standard asks for.
+        let answer = unsafe {
+            let (copy, delete) = (copy_attribute, delete_attribute);
+            pmpi::type_create_keyval(copy, delete, &mut keyval, ptr::null_mut())
+        };
+        (answer == 0).then_some(keyval)
+    })
+}
+
+/// What we know of a datatype; `None` if the library does not accept it.
+pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
+    let handle = datatype & abi.handle;
+    let generation = GENERATION.load(Ordering::Relaxed);
+    let place = (handle >> 4 ^ handle >> 9) % 4;
+    let last = LAST.with_borrow(|last| {
+        let (word, when, known) = &last[place];
+        let same = *word == handle && *when == generation;
+        known.as_ref().filter(|_| same).cloned()
+    });
+    if last.is_some() {
+        return last;
+    }
+    let known = look_up(abi, datatype)?;
+    LAST.with_borrow_mut(|last| last[place] = (handle, generation, Some(known.clone())));
+    Some(known)
+}
+
+fn look_up(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
+    if !abi.is_type(datatype) {
+        return None;
+    }
+    let keyval = keyval()?;
+    let (mut value, mut found) = (ptr::null_mut(), 0);
+    // SAFETY: both outputs are writable; the library checks the datatype.
+    let answer = unsafe { pmpi::type_get_attr(datatype, keyval, &mut value, &mut found) };
+    if answer != 0 {
+        return None;
+    }
+    if found != 0 {
+        return registry().types.get(&(value as usize)).cloned();
+    }
+    let known = Arc::new(examine(abi, datatype)?);
+    let mut registry = registry();
+    let number = registry.next;
+    registry.next += 1;
+    registry.types.insert(number, known.clone());
+    drop(registry);
+    // SAFETY: the value is a number to MPI.
+    let answer = unsafe { pmpi::type_set_attr(datatype, keyval, number as *mut c_void) };
+    // Without the attribute nobody would tell us when the type goes.
+    (answer == 0).then_some(known)
+}
+
+/// Bytes of data in so many elements, and whether they are dense, as far as a few comparisons tell.
+#[inline]
+pub fn quick_size(datatype: Word, count: usize) -> Option<u64> {
+    (fast::size(datatype)? as u64).checked_mul(count as u64)
+}
+
+/// A layout, and how a peer gets to know it.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The layout.
+    pub layout: Layout,
+    described: OnceLock<(Vec<u64>, [u64; 2])>,
+}
+
+impl Prepared {
+    /// The form in words, and a hash of them.
+    pub fn described(&self) -> &(Vec<u64>, [u64; 2]) {
+        self.described.get_or_init(|| {
+            let words = self.layout.form().to_words();
+            let hash = hash(&words);
+            (words, hash)
+        })
+    }
+}
+
+/// A hash of words: nobody chooses them to collide, and a peer compares what it has not seen.
+pub fn hash(words: &[u64]) -> [u64; 2] {
+    let mut sums = [
+        words.len() as u64 ^ 0x243f_6a88_85a3_08d3,
+        0x1319_8a2e_0370_7344,
+    ];
+    for word in words {
+        for (sum, prime) in sums
+            .iter_mut()
+            .zip([0xff51_afd7_ed55_8ccd_u64, 0xc4ce_b9fe_1a85_ec53])
+        {
+            *sum = (*sum ^ word).wrapping_mul(prime);
+            *sum ^= *sum >> 32;
+        }
+    }
+    sums
+}
+
+/// Layouts that were needed, by type and count.
+struct Layouts {
+    known: HashMap<(u64, u64), (Arc<Prepared>, u64)>,
+    clock: u64,
+    bytes: usize,
+}
+
+/// Bytes of forms that are kept.
+const MOST_BYTES: usize = 64 << 20;
+/// Layouts that are kept.
+const MOST: usize = 1024;
+
+static LAYOUTS: LazyLock<Mutex<Layouts>> = LazyLock::new(|| {
+    Mutex::new(Layouts {
+        known: HashMap::new(),
+        clock: 0,
+        bytes: 0,
+    })
+});
+
+/// The layout of so many elements; `None` if there can be none.
+pub fn layout(datatype: &Datatype, count: u64) -> Option<Arc<Prepared>> {
+    let mut layouts = LAYOUTS.lock().unwrap_or_else(PoisonError::into_inner);
+    layouts.clock += 1;
+    let clock = layouts.clock;
+    let request = (datatype.id(), count);
+    if let Some((prepared, used)) = layouts.known.get_mut(&request) {
+        *used = clock;
+        return Some(prepared.clone());
+    }
+    drop(layouts);
+    let made = Arc::new(Prepared {
+        layout: Layout::new(datatype, count).ok()?,
+        described: OnceLock::new(),
+    });
+    let mut layouts = LAYOUTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let bytes = made.layout.form().memory();
+    while !layouts.known.is_empty()
+        && (layouts.bytes + bytes > MOST_BYTES || layouts.known.len() >= MOST)
+    {
+        let oldest = layouts.known.iter().min_by_key(|(_, (_, used))| *used);
+        let Some(oldest) = oldest.map(|(request, _)| *request) else {
+            break;
+        };
+        if let Some((gone, _)) = layouts.known.remove(&oldest) {
+            layouts.bytes -= gone.layout.form().memory();
+        }
+    }
+    let before = layouts.known.insert(request, (made.clone(), clock));
+    if before.is_none() {
+        layouts.bytes += bytes;
+    }
+    Some(made)
+}
