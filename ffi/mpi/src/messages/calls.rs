@@ -134,6 +134,17 @@ pub fn notice(world: &World, what: Elements, to: Address) {
     }
 }
 
+/// How a header is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// At once.
+    Blocking,
+    /// With a request that nobody else sees: several of these may be the same.
+    Hidden,
+    /// With a request of its own, which the program gets, and which has to be freed.
+    Own,
+}
+
 /// Sends a header in place of a message.
 ///
 /// # Safety
@@ -142,7 +153,7 @@ pub fn notice(world: &World, what: Elements, to: Address) {
 unsafe fn send_header(
     world: &World,
     shared: &Shared,
-    mode: Mode,
+    (mode, way): (Mode, Way),
     to: Address,
     request: *mut c_void,
 ) -> Result<(), c_int> {
@@ -154,10 +165,29 @@ unsafe fn send_header(
     let (byte, dest, tag, comm) = (world.abi.byte, to.dest, to.tag, to.comm);
     // SAFETY: the caller's promise.
     let code = unsafe {
-        match (mode, request.is_null()) {
-            (Mode::Standard, true) => pmpi::send(wire, len, byte, dest, tag, comm),
-            (Mode::Standard, false) => pmpi::isend(wire, len, byte, dest, tag, comm, request),
-            (Mode::Synchronous, _) => pmpi::issend(wire, len, byte, dest, tag, comm, request),
+        match (way, mode) {
+            (Way::Blocking, Mode::Standard) => pmpi::send(wire, len, byte, dest, tag, comm),
+            (Way::Blocking, Mode::Synchronous) => pmpi::ssend(wire, len, byte, dest, tag, comm),
+            (Way::Hidden, Mode::Standard) => {
+                pmpi::isend(wire, len, byte, dest, tag, comm, request)
+            }
+            (Way::Hidden, Mode::Synchronous) => {
+                pmpi::issend(wire, len, byte, dest, tag, comm, request)
+            }
+            // Libraries return one and the same request for all that they send at once; those that
+            // are started by hand are different.
+            (Way::Own, mode) => {
+                let made = match mode {
+                    Mode::Standard => pmpi::send_init(wire, len, byte, dest, tag, comm, request),
+                    Mode::Synchronous => {
+                        pmpi::ssend_init(wire, len, byte, dest, tag, comm, request)
+                    }
+                };
+                match made {
+                    0 => pmpi::start(request),
+                    code => code,
+                }
+            }
         }
     };
     if code != 0 {
@@ -175,12 +205,13 @@ unsafe fn send_header(
 pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Option<c_int> {
     let shared = choose(world, what, to)?.post(world, None, to.tag)?;
     let mut request = Handle::new(world, world.abi.request_null);
-    let place = match mode {
-        Mode::Standard => std::ptr::null_mut(),
-        Mode::Synchronous => request.pointer(),
+    let way = match mode {
+        Mode::Standard => Way::Blocking,
+        Mode::Synchronous => Way::Hidden,
     };
     // SAFETY: the message lives until the header has been sent.
-    if let Err(code) = unsafe { send_header(world, &shared, mode, to, place) } {
+    let sent = unsafe { send_header(world, &shared, (mode, way), to, request.pointer()) };
+    if let Err(code) = sent {
         return Some(code);
     }
     let waited = outgoing::wait(world, &shared);
@@ -221,7 +252,7 @@ pub unsafe fn isend(
 ) -> Option<c_int> {
     let shared = choose(world, what, to)?.post(world, None, to.tag)?;
     // SAFETY: the message lives until the request is complete.
-    if let Err(code) = unsafe { send_header(world, &shared, mode, to, request) } {
+    if let Err(code) = unsafe { send_header(world, &shared, (mode, Way::Own), to, request) } {
         return Some(code);
     }
     lock(&shared).attend(world, false);
@@ -265,8 +296,9 @@ impl Plan {
             return Ok(None);
         };
         let mut request = Handle::new(world, world.abi.request_null);
+        let how = (self.mode, Way::Hidden);
         // SAFETY: the message lives until the request is complete.
-        unsafe { send_header(world, &shared, self.mode, self.to, request.pointer())? };
+        unsafe { send_header(world, &shared, how, self.to, request.pointer())? };
         lock(&shared).attend(world, false);
         // SAFETY: the library wrote a handle.
         let handle = unsafe { world.abi.handle_at(request.pointer(), 0) };
@@ -434,9 +466,9 @@ unsafe fn exchange_chosen(
         return code;
     }
     expect(world, recv, (source, to.comm), request.pointer(), false);
-    let none = std::ptr::null_mut();
+    let (how, none) = ((Mode::Standard, Way::Blocking), std::ptr::null_mut());
     // SAFETY: the message lives until the header has been sent.
-    let sent = unsafe { send_header(world, &shared, Mode::Standard, to, none) };
+    let sent = unsafe { send_header(world, &shared, how, to, none) };
     let sent = sent.and_then(|()| {
         let waited = outgoing::wait(world, &shared);
         waited.map_err(|code| raise(to.comm, code))

@@ -25,7 +25,7 @@ use crate::pmpi;
 pub enum Work {
     /// Receives what may be a header.
     Receive(Arrival),
-    /// Sends a header.
+    /// Sends a header, with a request that has to be freed.
     Send(Shared),
     /// Sends with every start; the message that is under way, and the library's request for its
     /// header. The program's own request is never started then.
@@ -263,7 +263,7 @@ pub fn settle(world: &World) {
         // SAFETY: nobody else knows this request any more.
         unsafe {
             pmpi::wait(request.pointer(), room.pointer());
-            if entry.persistent {
+            if entry.persistent || matches!(state.work, Work::Send(_)) {
                 pmpi::request_free(request.pointer());
             }
         }
@@ -404,6 +404,10 @@ impl<'a> Batch<'a> {
                 continue;
             };
             failed |= *error != 0;
+            if sent.is_some() {
+                // SAFETY: a request of our own, which is complete.
+                unsafe { pmpi::request_free(self.request(i)) };
+            }
             if is_ignored(statuses) {
                 continue;
             }
@@ -465,8 +469,12 @@ unsafe fn finish(
     if let Some(bytes) = bytes {
         status.set_bytes(bytes);
     }
-    if let (Work::Send(shared), true) = (&state.work, status.is_cancelled()) {
-        lock(shared).withdraw(world);
+    if let Work::Send(shared) = &state.work {
+        if status.is_cancelled() {
+            lock(shared).withdraw(world);
+        }
+        // SAFETY: a request of our own, which is complete.
+        unsafe { pmpi::request_free(request) };
     }
     drop(state);
     if error != 0 {
