@@ -11,6 +11,9 @@
 //! to agree or which the ranks agree on now and then, and the communicator. Datatypes that are not
 //! dense are packed and unpacked by the MPI library.
 //!
+//! With `LIBCOPY_MPI_MESSAGES=1` messages between two processes of a machine are taken as well, those of
+//! derived datatypes and long ones ([`messages`]).
+//!
 //! `LIBCOPY_DISABLE=1` passes everything on; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
 //! taken, and what was passed on why. `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, takes everything
 //! from this size on, faster or not.

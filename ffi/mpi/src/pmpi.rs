@@ -377,6 +377,8 @@ functions! {
     init_thread = c"PMPI_Init_thread"(
         argc: *mut c_int, argv: *mut c_void, required: c_int, provided: *mut c_int
     );
+    /// `MPI_Query_thread`
+    query_thread = c"PMPI_Query_thread"(provided: *mut c_int);
     /// `MPI_Barrier`
     barrier = c"PMPI_Barrier"(comm: Word);
     /// `MPI_Comm_group`

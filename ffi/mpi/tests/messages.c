@@ -201,9 +201,7 @@ static void run(struct context *c)
 				/* Blocking sends to oneself would wait for oneself. */
 				if (m->from == m->to)
 					m->send = 2;
-				m->recv %= 2;
-				if (blocking)
-					m->recv = 0;
+				m->recv = blocking ? 0 : m->recv % 2;
 			}
 		}
 		/* Any tag, or any source, where that changes nothing: the receiver has one such
@@ -418,6 +416,7 @@ static void run(struct context *c)
 			free(sent[i]);
 		}
 		/* Exchanges with neighbours, of what is long and what is not. */
+		MPI_Barrier(c->comms[2]);
 		int right = (c->rank + 1) % c->size, before = (c->rank + c->size - 1) % c->size;
 		int counts[2], out = next(&state, 8), in = next(&state, 8);
 		size_t spans[2];

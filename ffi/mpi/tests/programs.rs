@@ -13,6 +13,8 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential.c"
 
 const LARGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/large.c");
 const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failures.c");
+const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.c");
+const WAITING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting.c");
 const FORTRAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fortran.f90");
 
 /// The compiler for C, without the library's name.
@@ -386,5 +388,90 @@ fn ranks_that_die_or_disagree_end_the_program() {
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
+    }
+}
+
+/// Has messages taken from a size on that headers are only just shorter than.
+fn with_messages(library: &Path) -> [(&str, &str); 4] {
+    [
+        ("LD_PRELOAD", library.to_str().expect("a plain path")),
+        ("LIBCOPY_MPI_MESSAGES", "1"),
+        ("LIBCOPY_MPI_MIN", "4096"),
+        ("LIBCOPY_STATS", "1"),
+    ]
+}
+
+/// A number that the report of a rank says about messages, of all ranks together.
+fn noted(report: &str, what: &str) -> u64 {
+    let lines = report.lines().filter(|line| line.contains("messages:"));
+    let numbers = lines.filter_map(|line| {
+        let behind = &line[line.find(what)? + what.len()..];
+        let digits = behind.trim_start().split(',').next()?;
+        digits.parse::<u64>().ok()
+    });
+    numbers.sum()
+}
+
+#[test]
+fn messages_are_the_same_on_any_way() {
+    let _turn = turn();
+    let library = library();
+    let preload = with_messages(library);
+    for (name, launcher) in BOTH {
+        let flags = [C.1, &["-pthread"]].concat();
+        let Some(mpi) = mpi(name, launcher, MESSAGES, (C.0, &flags[..])) else {
+            continue;
+        };
+        let mut runs: Vec<(usize, &[&str])> = vec![
+            (2, &["40", "1", "200000"]),
+            (3, &["20", "2", "300000"]),
+            (4, &["8", "3", "900000"]),
+        ];
+        // Under MPICH, threads have messages passed on.
+        if name == "openmpi" {
+            runs.push((2, &["12", "4", "200000", "3"]));
+        }
+        for (ranks, arguments) in runs {
+            let plain = mpi.run(ranks, arguments, &[]);
+            let ours = mpi.run(ranks, arguments, &preload);
+            let report = text(&ours.stderr);
+            assert_eq!(
+                text(&plain.stdout),
+                text(&ours.stdout),
+                "{name} {arguments:?}"
+            );
+            for what in [" sent", "received", "bytes streamed"] {
+                assert!(noted(&report, what) > 0, "{name} {what}: {report}");
+            }
+        }
+    }
+}
+
+#[test]
+fn messages_wait_for_nobody_who_waits_elsewhere() {
+    let _turn = turn();
+    let library = library();
+    let preload = with_messages(library);
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, WAITING, C) else {
+            continue;
+        };
+        // MPICH does not finish the last case.
+        let arguments: &[&str] = if name == "mpich" { &["most"] } else { &[] };
+        let plain = mpi.run(2, arguments, &[]);
+        let ours = mpi.run(2, arguments, &preload);
+        let report = text(&ours.stderr);
+        assert_eq!(text(&plain.stdout), text(&ours.stdout), "{name}");
+        for what in [
+            "bytes buffered",
+            "bytes fetched",
+            "bytes of layouts",
+            "truncated",
+        ] {
+            assert!(noted(&report, what) > 0, "{name} {what}: {report}");
+        }
+        let (_, killed) = mpi.output(2, &["kill"], &preload);
+        assert!(!killed.status.success(), "{name}");
+        assert_ne!(killed.status.code(), Some(124), "{name} hung");
     }
 }

@@ -168,9 +168,7 @@ unsafe fn send_header(
         match (way, mode) {
             (Way::Blocking, Mode::Standard) => pmpi::send(wire, len, byte, dest, tag, comm),
             (Way::Blocking, Mode::Synchronous) => pmpi::ssend(wire, len, byte, dest, tag, comm),
-            (Way::Hidden, Mode::Standard) => {
-                pmpi::isend(wire, len, byte, dest, tag, comm, request)
-            }
+            (Way::Hidden, Mode::Standard) => pmpi::isend(wire, len, byte, dest, tag, comm, request),
             (Way::Hidden, Mode::Synchronous) => {
                 pmpi::issend(wire, len, byte, dest, tag, comm, request)
             }

@@ -570,7 +570,8 @@ pub unsafe fn testall(
     // SAFETY: the caller's promise.
     let batch = unsafe { Batch::new(world, count, requests)? };
     // All of them, so that each gets on.
-    let ready = (0..batch.entries.len()).fold(true, |all, i| batch.is_ready(i) && all);
+    let waiting = (0..batch.entries.len()).filter(|i| !batch.is_ready(*i));
+    let ready = waiting.count() == 0;
     // SAFETY: the caller's promise.
     unsafe {
         *flag = c_int::from(ready);

@@ -24,6 +24,9 @@ const LEAST_TYPED: u64 = 8 << 10;
 /// Processes of one machine that share a board.
 const MOST_MEMBERS: usize = 512;
 
+/// `MPI_THREAD_MULTIPLE` of all libraries.
+const THREAD_MULTIPLE: c_int = 3;
+
 /// What each process says about itself.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -79,6 +82,15 @@ fn has_other_receivers(abi: &Abi) -> bool {
         false => [c"MPIR_Recv_cdesc", c"mpi_recv_f08ts_"],
     };
     names.into_iter().any(|name| abi::symbol(name).is_some())
+}
+
+/// Whether several threads may call at the same time, and the library has an
+/// `MPI_Request_get_status` that is not made for that (MPICH 4.0).
+fn has_unsafe_threads(abi: &Abi) -> bool {
+    let mut provided = THREAD_MULTIPLE;
+    // SAFETY: a writable output.
+    unsafe { pmpi::query_thread(&mut provided) };
+    !abi.is_open_mpi() && provided >= THREAD_MULTIPLE
 }
 
 fn bytes_of<T>(value: &mut T) -> (*mut c_void, c_int) {
@@ -162,7 +174,7 @@ fn meet_on(
         rank: own,
         address: &raw const *word as u64,
         word: *word,
-        fine: u64::from(made.is_ok() && !has_other_receivers(abi)),
+        fine: u64::from(made.is_ok() && !has_other_receivers(abi) && !has_unsafe_threads(abi)),
     };
     let cards = exchange(abi, node, mine, members)?;
     let mut fine = Card { fine: 1, ..mine };
