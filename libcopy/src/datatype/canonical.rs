@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use super::construct::{Datatype, fastest_first};
 use super::contents::Contents;
+use super::steps::Steps;
 
 /// Index of a node in its form.
 pub type NodeId = u32;
@@ -165,6 +166,8 @@ pub struct Form {
     nodes: Vec<Node>,
     extents: Vec<Extent>,
     offset: i64,
+    /// What the nodes lead to.
+    steps: Steps,
 }
 
 impl PartialEq for Form {
@@ -347,7 +350,14 @@ impl Form {
         size_of::<Form>()
             + self.nodes.capacity() * size_of::<Node>()
             + self.extents.capacity() * size_of::<Extent>()
+            + self.steps.memory()
             + lists
+    }
+
+    /// The plan, if there is one.
+    #[inline]
+    pub(super) fn steps(&self) -> &Steps {
+        &self.steps
     }
 }
 
@@ -1023,6 +1033,7 @@ impl Arena {
                 nodes: Vec::new(),
                 extents: Vec::new(),
                 offset: 0,
+                steps: Steps::default(),
             };
         };
         let mut number: Vec<NodeId> = vec![NodeId::MAX; self.nodes.len()];
@@ -1078,11 +1089,14 @@ impl Arena {
             })
             .collect();
         let extents = order.iter().map(|&id| *self.bounds(id)).collect();
-        Form {
+        let mut form = Form {
             nodes,
             extents,
             offset,
-        }
+            steps: Steps::default(),
+        };
+        form.steps = Steps::of(&form);
+        form
     }
 }
 

@@ -177,6 +177,10 @@ impl Layout {
             let user = origin
                 .wrapping_offset(self.form.offset() as isize)
                 .cast_mut();
+            if self.is_planned(&range) {
+                // SAFETY: the caller's promise; packing writes only at `packed`.
+                return unsafe { self.form.steps().run::<true>(user, packed) };
+            }
             let (low, high) = (range.start as i64, range.end as i64);
             // SAFETY: the caller's promise; packing writes only at `packed`.
             unsafe { Mover::<true>::new(&self.form).range(root, user, low, high, packed) };
@@ -193,11 +197,21 @@ impl Layout {
     pub unsafe fn unpack_raw(&self, packed: *const u8, range: Range<u64>, origin: *mut u8) {
         if let Some(root) = self.form.root() {
             let user = origin.wrapping_offset(self.form.offset() as isize);
-            let (low, high) = (range.start as i64, range.end as i64);
             let packed = packed.cast_mut();
+            if self.is_planned(&range) {
+                // SAFETY: the caller's promise; unpacking writes only in the layout.
+                return unsafe { self.form.steps().run::<false>(user, packed) };
+            }
+            let (low, high) = (range.start as i64, range.end as i64);
             // SAFETY: the caller's promise; unpacking writes only in the layout.
             unsafe { Mover::<false>::new(&self.form).range(root, user, low, high, packed) };
         }
+    }
+
+    /// Whether the whole stream is wanted, and there is a plan for it.
+    #[inline]
+    fn is_planned(&self, range: &Range<u64>) -> bool {
+        range.start == 0 && range.end == self.size() && self.form.steps().is_some()
     }
 
     /// Copies from this layout in `buffer` to another one in `target`, without packing in between.
@@ -316,19 +330,39 @@ impl Layout {
         self.check(len, origin, 0, packed)
     }
 
+    #[inline]
     fn whole(&self, len: usize) -> Result<()> {
         if len as u64 == self.size() {
             return Ok(());
         }
-        let allowed = format!("as many as the layout has ({})", self.size());
-        Err(Error::argument(
-            "the length of the packed bytes",
-            len,
-            allowed,
-        ))
+        Err(self.wrong_length(len))
     }
 
+    #[cold]
+    fn wrong_length(&self, len: usize) -> Error {
+        let allowed = format!("as many as the layout has ({})", self.size());
+        Error::argument("the length of the packed bytes", len, allowed)
+    }
+
+    #[inline]
     fn check(&self, len: usize, origin: isize, position: u64, packed: usize) -> Result<()> {
+        let end = position.checked_add(packed as u64);
+        let bounds = self.bounds();
+        let low = bounds.start.checked_add(origin as i64);
+        let high = bounds.end.checked_add(origin as i64);
+        match (end, low, high) {
+            (Some(end), Some(low), Some(high))
+                if end <= self.size() && low >= 0 && high as u64 <= len as u64 =>
+            {
+                Ok(())
+            }
+            _ => self.check_again(len, origin, position, packed),
+        }
+    }
+
+    /// As [`Layout::check`], for what is wrong and for layouts without data.
+    #[cold]
+    fn check_again(&self, len: usize, origin: isize, position: u64, packed: usize) -> Result<()> {
         let end = position.checked_add(packed as u64);
         if end.is_none_or(|end| end > self.size()) {
             return Err(Error::argument(

@@ -43,6 +43,7 @@ mod named;
 mod parallel;
 mod plan;
 mod signature;
+mod steps;
 mod wire;
 
 pub use cache::{CacheStats, LayoutCache};

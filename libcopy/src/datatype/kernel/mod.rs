@@ -7,8 +7,8 @@
 //! blocks, a constant in the loops for small ones, and on which strides are small:
 //!
 //! ```text
-//! one dimension             strip: blocks one after the other
-//! more                      the innermost two in one loop nest, the others around it
+//! short blocks              strip: one after the other, along up to three dimensions
+//! longer ones               rows: vectors for each, or a call for each of the long ones
 //! inner stride large on     tile: a transposition, done square by square, so that every cache
 //! one side, outer small     line is used up while it is there
 //! ```
@@ -17,6 +17,7 @@
 //! between blocks are never written.
 
 mod list;
+mod rows;
 mod strip;
 mod tile;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -88,30 +89,133 @@ pub(super) unsafe fn fragment(to: *mut u8, from: *const u8, len: usize) {
     unsafe { dense(to, from, len) }
 }
 
+/// What runs a nest.
+type Run = unsafe fn(*mut u8, *const u8, &Nest);
+
+/// Blocks of equal length along up to three dimensions, and the kernel that copies them. Choosing
+/// it takes longer than copying a few hundred bytes, so plans keep it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nest {
+    run: Run,
+    len: usize,
+    /// The innermost first; what is missing has a count of one.
+    dims: [Dim; DIMS],
+}
+
+/// Dimensions of a [`Nest`].
+const DIMS: usize = 3;
+
+impl Nest {
+    /// `None` if there are too many dimensions. The order of `dims` is the kernel's choice.
+    pub(super) fn new(len: usize, dims: &[Dim]) -> Option<Nest> {
+        let mut own = [Dim::ONCE; DIMS];
+        own.get_mut(..dims.len())?.copy_from_slice(dims);
+        let transposed = len <= SMALL && dims.len() > 1;
+        let other = if transposed {
+            tile::partner(len, dims)
+        } else {
+            None
+        };
+        own.swap(1, other.unwrap_or(1));
+        Some(Nest::of(len, own, other.is_some()))
+    }
+
+    fn of(len: usize, dims: [Dim; DIMS], transposed: bool) -> Nest {
+        let run = if transposed {
+            tile::run
+        } else if dims == [Dim::ONCE; DIMS] {
+            single
+        } else if len > SMALL {
+            rows::select(len, &dims)
+        } else {
+            strip::select(len, &dims)
+        };
+        Nest { run, len, dims }
+    }
+
+    /// Copies all blocks.
+    ///
+    /// # Safety
+    ///
+    /// All blocks are readable and writable, and no source block overlaps a target block.
+    #[inline(always)]
+    pub(super) unsafe fn run(&self, to: *mut u8, from: *const u8) {
+        // SAFETY: the caller's promise; the kernel was chosen for these blocks.
+        unsafe { (self.run)(to, from, self) }
+    }
+
+    /// Calls `row` for every row: once per combination of the indices but the innermost.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Nest::run`], which `row` relies on for one row.
+    #[inline(always)]
+    unsafe fn each_row(&self, to: *mut u8, from: *const u8, row: impl Fn(*mut u8, *const u8)) {
+        let [_, b, c] = self.dims;
+        let (mut plane_to, mut plane_from) = (to, from);
+        for _ in 0..c.count {
+            let (mut to, mut from) = (plane_to, plane_from);
+            for _ in 0..b.count {
+                row(to, from);
+                to = to.wrapping_offset(b.to);
+                from = from.wrapping_offset(b.from);
+            }
+            plane_to = plane_to.wrapping_offset(c.to);
+            plane_from = plane_from.wrapping_offset(c.from);
+        }
+    }
+}
+
+impl Dim {
+    /// A dimension that repeats nothing.
+    const ONCE: Dim = Dim {
+        count: 1,
+        to: 0,
+        from: 0,
+    };
+}
+
+/// # Safety
+///
+/// As for [`Nest::run`].
+unsafe fn single(to: *mut u8, from: *const u8, nest: &Nest) {
+    // SAFETY: the caller's promise.
+    unsafe { dense(to, from, nest.len) }
+}
+
+/// How many blocks there are.
+fn blocks(dims: &[Dim]) -> usize {
+    dims.iter()
+        .fold(1, |n: usize, dim| n.saturating_mul(dim.count))
+}
+
 /// Copies blocks of `len` bytes along all dimensions, the first one innermost. The order in which
 /// it does so is up to it, and so are the dimensions afterwards.
 ///
 /// # Safety
 ///
-/// All blocks are readable and writable, and no source block overlaps a target block.
+/// As for [`Nest::run`].
 pub(super) unsafe fn nest(to: *mut u8, from: *const u8, len: usize, dims: &mut [Dim]) {
-    // SAFETY (all calls): each visits blocks of the nest, each block once.
-    match dims {
-        // SAFETY: see above.
-        [] => unsafe { dense(to, from, len) },
-        // SAFETY: see above.
-        [dim] => unsafe { strip::one(to, from, len, *dim) },
-        _ => {
-            if len <= SMALL {
-                if let Some(other) = tile::partner(len, dims) {
-                    // SAFETY: see above.
-                    return unsafe { outer(to, from, dims, Some(other), len) };
-                }
-            }
-            // SAFETY: see above.
-            unsafe { outer(to, from, dims, None, len) }
-        }
+    if dims.is_empty() {
+        // SAFETY: the caller's promise.
+        return unsafe { dense(to, from, len) };
     }
+    if let Some(nest) = Nest::new(len, dims) {
+        // SAFETY: the caller's promise.
+        return unsafe { nest.run(to, from) };
+    }
+    let other = if len <= SMALL {
+        tile::partner(len, dims)
+    } else {
+        None
+    };
+    dims.swap(1, other.unwrap_or(1));
+    let (inner, rest) = dims.split_at(DIMS);
+    let mut own = [Dim::ONCE; DIMS];
+    own.copy_from_slice(inner);
+    let inner = Nest::of(len, own, other.is_some());
+    // SAFETY: each call is for a part of the nest, each part once.
+    odometer(to, from, rest, |to, from| unsafe { inner.run(to, from) });
 }
 
 /// Whether a nest waits for one cache line after the other: packing and unpacking ask for those
@@ -120,12 +224,9 @@ pub(super) fn waits(len: usize, dims: &[Dim]) -> bool {
     let [inner, ..] = dims else {
         return false;
     };
-    let blocks = dims
-        .iter()
-        .fold(1usize, |n, dim| n.saturating_mul(dim.count));
     len <= SMALL
         && strip::is_far(*inner)
-        && blocks >= strip::MANY
+        && blocks(dims) >= strip::MANY
         && tile::partner(len, dims).is_none()
 }
 
@@ -142,9 +243,6 @@ pub(super) fn name(len: usize, dims: &[Dim]) -> String {
     if transposes(len, dims) {
         return "transposed in tiles".to_owned();
     }
-    let blocks = dims
-        .iter()
-        .fold(1usize, |n, dim| n.saturating_mul(dim.count));
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     let vectors = x86::name(len);
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
@@ -152,7 +250,7 @@ pub(super) fn name(len: usize, dims: &[Dim]) -> String {
     match vectors {
         Some(name) => name.to_owned(),
         None if len > 2 * SMALL => "memcpy each".to_owned(),
-        None if strip::is_far(*inner) && blocks >= strip::MANY => {
+        None if strip::is_far(*inner) && blocks(dims) >= strip::MANY => {
             format!("a loop for {len} bytes with prefetch")
         }
         None => format!("a loop for {len} bytes"),
@@ -166,45 +264,6 @@ pub(super) fn name_of_pieces() -> &'static str {
         return "with masked vectors";
     }
     "each by its length"
-}
-
-/// Runs the innermost dimension and one other in one kernel, and loops over the rest.
-///
-/// # Safety
-///
-/// As for [`nest`]; there are at least two dimensions.
-unsafe fn outer(
-    to: *mut u8,
-    from: *const u8,
-    dims: &mut [Dim],
-    transposed: Option<usize>,
-    len: usize,
-) {
-    let second = transposed.unwrap_or(1);
-    dims.swap(1, second);
-    let (inner, rest) = dims.split_at(2);
-    let (a, b) = (inner[0], inner[1]);
-    let kernel = |to: *mut u8, from: *const u8| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match transposed {
-                Some(_) => tile::run(to, from, len, a, b),
-                None => strip::two(to, from, len, a, b),
-            }
-        }
-    };
-    match *rest {
-        [] => kernel(to, from),
-        [c] => {
-            let (mut to, mut from) = (to, from);
-            for _ in 0..c.count {
-                kernel(to, from);
-                to = to.wrapping_offset(c.to);
-                from = from.wrapping_offset(c.from);
-            }
-        }
-        _ => odometer(to, from, rest, kernel),
-    }
 }
 
 /// Calls `kernel` for every combination of indices of `dims`, the first one fastest.
@@ -237,5 +296,99 @@ fn odometer(
         }
         to = to.wrapping_offset(slowest.to);
         from = from.wrapping_offset(slowest.from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Copies a nest block by block, to compare with.
+    fn by_block(
+        to: &mut [u8],
+        start: usize,
+        from: &[u8],
+        begin: usize,
+        len: usize,
+        dims: [Dim; 3],
+    ) {
+        let [a, b, c] = dims;
+        for k in 0..c.count as isize {
+            for j in 0..b.count as isize {
+                for i in 0..a.count as isize {
+                    let to_at = (start as isize + i * a.to + j * b.to + k * c.to) as usize;
+                    let from_at = (begin as isize + i * a.from + j * b.from + k * c.from) as usize;
+                    to[to_at..to_at + len].copy_from_slice(&from[from_at..from_at + len]);
+                }
+            }
+        }
+    }
+
+    /// Strides of rows with `gap` bytes between blocks, rows and planes; all dense if it is 0.
+    fn strides(len: usize, counts: [usize; 3], gap: isize) -> [isize; 3] {
+        let a = len as isize + gap;
+        let b = a * counts[0] as isize + 3 * gap;
+        [a, b, b * counts[1] as isize + 5 * gap]
+    }
+
+    fn compare(len: usize, counts: [usize; 3], gap: isize) {
+        let (apart, dense) = (strides(len, counts, gap), strides(len, counts, 0));
+        let reach = |strides: [isize; 3]| {
+            let last: isize = (0..3).map(|d| strides[d] * (counts[d] as isize - 1)).sum();
+            last as usize + len
+        };
+        for (to, from) in [(dense, apart), (apart, dense), (apart, apart)] {
+            let dims = [0, 1, 2].map(|d| Dim {
+                count: counts[d],
+                to: to[d],
+                from: from[d],
+            });
+            // Exactly as long as they must be, at places that are no line's start.
+            let source: Vec<u8> = (0..reach(from) + 3).map(|i| (i * 167 / 5) as u8).collect();
+            let mut target = vec![0xa5; reach(to) + 13];
+            let mut expected = target.clone();
+            by_block(&mut expected, 7, &source, 3, len, dims);
+            let used = 3 - dims.iter().rev().take_while(|dim| dim.count == 1).count();
+            let nest = Nest::new(len, &dims[..used]).unwrap();
+            // SAFETY: both buffers hold all blocks.
+            unsafe { nest.run(target.as_mut_ptr().add(7), source.as_ptr().add(3)) };
+            assert!(target == expected, "{len} {counts:?} {gap} {dims:?}");
+        }
+    }
+
+    #[test]
+    fn every_length_is_copied_whole_and_nothing_else() {
+        let most = if cfg!(miri) { 70 } else { 700 };
+        for len in 1..=most {
+            for (counts, gap) in [
+                ([1, 1, 1], 0),
+                ([3, 1, 1], 1),
+                ([5, 3, 2], 24),
+                ([9, 2, 1], 100),
+            ] {
+                compare(len, counts, gap);
+            }
+        }
+        for len in [1, 4, 7, 8, 12, 16, 24, 40] {
+            for gap in [1, 4, 8, 16, 600] {
+                compare(len, [if cfg!(miri) { 20 } else { 1500 }, 1, 1], gap);
+                compare(len, [37, 3, 1], gap);
+            }
+        }
+    }
+
+    /// Each kernel for long blocks, which are chosen by the total.
+    #[test]
+    #[cfg_attr(miri, ignore = "too much for it")]
+    fn long_blocks_are_copied_by_every_kernel() {
+        for len in [
+            513, 1024, 1537, 2048, 4095, 4096, 12_288, 12_289, 30_000, 300_000,
+        ] {
+            for total in [1, 100 << 10, 1 << 20, 3 << 20] {
+                let count = (total / len).max(1);
+                compare(len, [count, 1, 1], 40);
+                compare(len, [count.div_ceil(4), 2, 2], 9);
+            }
+        }
     }
 }

@@ -1,95 +1,75 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Blocks one after the other, along one or two dimensions.
+//! Short blocks one after the other, along up to three dimensions.
 
-use super::{Dim, SMALL, dense};
+use super::{Dim, Nest, Run, SMALL, blocks};
 
-/// Calls a function with the length as a constant if it is a common small one.
+/// A function for blocks of this length, which is a constant in it if it is a common one. What
+/// comes behind the length are more constants.
 macro_rules! by_length {
-    ($len:expr, $fixed:ident, $other:expr, ($($arg:expr),*)) => {
+    ($len:expr, $name:ident $(, $more:expr)*; $other:expr) => {{
+        macro_rules! at {
+            ($size:literal) => {
+                $name::<$size $(, { $more })*>
+            };
+        }
         match $len {
-            1 => $fixed::<1>($($arg),*),
-            2 => $fixed::<2>($($arg),*),
-            3 => $fixed::<3>($($arg),*),
-            4 => $fixed::<4>($($arg),*),
-            5 => $fixed::<5>($($arg),*),
-            6 => $fixed::<6>($($arg),*),
-            8 => $fixed::<8>($($arg),*),
-            10 => $fixed::<10>($($arg),*),
-            12 => $fixed::<12>($($arg),*),
-            16 => $fixed::<16>($($arg),*),
-            20 => $fixed::<20>($($arg),*),
-            24 => $fixed::<24>($($arg),*),
-            28 => $fixed::<28>($($arg),*),
-            32 => $fixed::<32>($($arg),*),
-            36 => $fixed::<36>($($arg),*),
-            40 => $fixed::<40>($($arg),*),
-            48 => $fixed::<48>($($arg),*),
-            56 => $fixed::<56>($($arg),*),
-            64 => $fixed::<64>($($arg),*),
+            1 => at!(1),
+            2 => at!(2),
+            3 => at!(3),
+            4 => at!(4),
+            5 => at!(5),
+            6 => at!(6),
+            8 => at!(8),
+            10 => at!(10),
+            12 => at!(12),
+            16 => at!(16),
+            20 => at!(20),
+            24 => at!(24),
+            28 => at!(28),
+            32 => at!(32),
+            36 => at!(36),
+            40 => at!(40),
+            48 => at!(48),
+            56 => at!(56),
+            64 => at!(64),
             _ => $other,
         }
-    };
+    }};
 }
 pub(super) use by_length;
 
-/// One dimension.
-///
-/// # Safety
-///
-/// As for [`super::nest`].
-#[inline]
-pub(super) unsafe fn one(to: *mut u8, from: *const u8, len: usize, dim: Dim) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if len > SMALL {
-            return long(to, from, len, dim);
+/// Which side is dense along the innermost dimension: none, the target, or the source.
+const NEITHER: u8 = 0;
+const TARGET: u8 = 1;
+const SOURCE: u8 = 2;
+
+/// The kernel for blocks of at most [`SMALL`] bytes.
+pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
+    let [a, b, _] = *dims;
+    let many = is_far(a) && blocks(dims) >= MANY;
+    // A short row is not worth asking ahead for.
+    let far = many && (b.count == 1 || a.count >= 2 * AHEAD);
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if !(far && b.count == 1) {
+        if let Some(run) = super::x86::rows(len).or_else(|| super::x86::strip(len, dims)) {
+            return run;
         }
-        if is_far(dim) && dim.count >= MANY {
-            return far(to, from, len, dim);
-        }
-        near(to, from, len, dim)
+    }
+    let unit = len as isize;
+    match (far, a.to == unit, a.from == unit) {
+        (true, true, _) => by_length!(len, far_apart, TARGET; far_apart_any),
+        (true, _, true) => by_length!(len, far_apart, SOURCE; far_apart_any),
+        (true, ..) => by_length!(len, far_apart, NEITHER; far_apart_any),
+        _ if a.count < LONG_ROW => by_length!(len, strip, NEITHER; any),
+        (_, true, _) => by_length!(len, strip, TARGET; any),
+        (_, _, true) => by_length!(len, strip, SOURCE; any),
+        _ => by_length!(len, strip, NEITHER; any),
     }
 }
 
-/// One dimension of short blocks, without asking for lines ahead.
-///
-/// # Safety
-///
-/// As for [`super::nest`].
-#[inline(always)]
-unsafe fn near(to: *mut u8, from: *const u8, len: usize, dim: Dim) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            if super::x86::strip(to, from, len, dim) || super::x86::rows(to, from, len, dim, ONCE) {
-                return;
-            }
-            if dim.to == len as isize && super::x86::packing(to, from, len, dim) {
-                return;
-            }
-            if dim.from == len as isize && super::x86::unpacking(to, from, len, dim) {
-                return;
-            }
-        }
-        if dim.to == len as isize {
-            by_length!(len, packing, any(to, from, len, dim), (to, from, dim))
-        } else if dim.from == len as isize {
-            by_length!(len, unpacking, any(to, from, len, dim), (to, from, dim))
-        } else {
-            by_length!(len, fixed, any(to, from, len, dim), (to, from, dim))
-        }
-    }
-}
-
-/// A dimension that repeats nothing.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-const ONCE: Dim = Dim {
-    count: 1,
-    to: 0,
-    from: 0,
-};
+/// Shorter rows are not worth a loop of four blocks at a time.
+const LONG_ROW: usize = 32;
 
 /// Whether a step leaves the lines that the hardware is already fetching.
 pub(super) fn is_far(dim: Dim) -> bool {
@@ -105,98 +85,92 @@ pub(super) const MANY: usize = 1024;
 /// How many blocks ahead lines are asked for.
 const AHEAD: usize = 12;
 
-/// Blocks that are far apart: asks for the lines of later blocks early. Measured to halve the time
-/// for strides of one and two KiB once the data is larger than the second-level cache.
+/// # Safety
+///
+/// As for [`Nest::run`], for blocks of `LEN` bytes that are dense on the side that `DENSE` says.
+unsafe fn strip<const LEN: usize, const DENSE: u8>(to: *mut u8, from: *const u8, nest: &Nest) {
+    let row = nest.dims[0];
+    // SAFETY: the caller's promise.
+    unsafe { nest.each_row(to, from, |to, from| one::<LEN, DENSE>(to, from, row)) }
+}
+
+/// # Safety
+///
+/// As for [`strip`], for one row.
+#[inline(always)]
+unsafe fn one<const LEN: usize, const DENSE: u8>(to: *mut u8, from: *const u8, dim: Dim) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match DENSE {
+            TARGET => packing::<LEN>(to, from, dim),
+            SOURCE => unpacking::<LEN>(to, from, dim),
+            _ => fixed::<LEN>(to, from, dim),
+        }
+    }
+}
+
+/// As [`strip`], for blocks that are far apart: asks for the lines of later blocks early. Measured
+/// to halve the time for strides of one and two KiB once the data is larger than the second-level
+/// cache.
 ///
 /// # Safety
 ///
-/// As for [`super::nest`].
-unsafe fn far(to: *mut u8, from: *const u8, len: usize, dim: Dim) {
-    let group = 8;
-    let (mut t, mut f) = (to, from);
+/// As for [`strip`].
+unsafe fn far_apart<const LEN: usize, const DENSE: u8>(to: *mut u8, from: *const u8, nest: &Nest) {
+    let row = nest.dims[0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        nest.each_row(to, from, |to, from| {
+            ahead(to, from, row, |to, from, some| {
+                one::<LEN, DENSE>(to, from, some)
+            });
+        });
+    }
+}
+
+/// # Safety
+///
+/// As for [`Nest::run`].
+unsafe fn far_apart_any(to: *mut u8, from: *const u8, nest: &Nest) {
+    let row = nest.dims[0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        nest.each_row(to, from, |to, from| {
+            ahead(to, from, row, |to, from, some| {
+                each(to, from, nest.len, some)
+            });
+        });
+    }
+}
+
+/// Calls `some` for a few blocks of a row at a time, and asks for the lines of later ones.
+#[inline(always)]
+fn ahead(to: *mut u8, from: *const u8, dim: Dim, some: impl Fn(*mut u8, *const u8, Dim)) {
+    const GROUP: usize = 8;
+    let by_source = dim.from.unsigned_abs() >= FAR;
+    let stride = if by_source { dim.from } else { dim.to };
+    let (mut to, mut from) = (to, from);
     let mut left = dim.count;
     while left > 0 {
-        let count = left.min(group);
-        let ahead = (AHEAD as isize)
-            * if dim.from.unsigned_abs() >= FAR {
-                dim.from
-            } else {
-                dim.to
-            };
-        let side = if dim.from.unsigned_abs() >= FAR {
-            (f, dim.from)
-        } else {
-            (t.cast_const(), dim.to)
-        };
+        let count = left.min(GROUP);
         if left > AHEAD {
-            for i in 0..count as isize {
-                super::prefetch(side.0.wrapping_offset(ahead + i * side.1));
+            let side = if by_source { from } else { to.cast_const() };
+            for i in 0..count {
+                let i = (AHEAD + i) as isize;
+                super::prefetch(side.wrapping_offset(i * stride));
             }
         }
-        let some = Dim { count, ..dim };
-        // SAFETY: the blocks are next in the strip.
-        unsafe {
-            if dim.to == len as isize {
-                by_length!(len, packing, any(t, f, len, some), (t, f, some));
-            } else if dim.from == len as isize {
-                by_length!(len, unpacking, any(t, f, len, some), (t, f, some));
-            } else {
-                by_length!(len, fixed, any(t, f, len, some), (t, f, some));
-            }
-        }
-        t = t.wrapping_offset(count as isize * dim.to);
-        f = f.wrapping_offset(count as isize * dim.from);
+        some(to, from, Dim { count, ..dim });
+        to = to.wrapping_offset(count as isize * dim.to);
+        from = from.wrapping_offset(count as isize * dim.from);
         left -= count;
     }
 }
 
-/// Two dimensions, the first one innermost.
-///
 /// # Safety
 ///
-/// As for [`super::nest`].
-#[inline]
-pub(super) unsafe fn two(to: *mut u8, from: *const u8, len: usize, a: Dim, b: Dim) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if super::x86::rows(to, from, len, a, b) {
-            return;
-        }
-        // A short row is not worth asking ahead for, nor are few blocks.
-        let ahead = len <= SMALL && is_far(a) && a.count >= 2 * AHEAD && a.count * b.count >= MANY;
-        if len > SMALL || a.count >= 32 || ahead {
-            let (mut to, mut from) = (to, from);
-            for _ in 0..b.count {
-                if ahead {
-                    far(to, from, len, a);
-                } else {
-                    one(to, from, len, a);
-                }
-                to = to.wrapping_offset(b.to);
-                from = from.wrapping_offset(b.from);
-            }
-            return;
-        }
-        by_length!(
-            len,
-            fixed_two,
-            {
-                let (mut to, mut from) = (to, from);
-                for _ in 0..b.count {
-                    any(to, from, len, a);
-                    to = to.wrapping_offset(b.to);
-                    from = from.wrapping_offset(b.from);
-                }
-            },
-            (to, from, a, b)
-        )
-    }
-}
-
-/// # Safety
-///
-/// As for [`super::nest`].
+/// As for [`strip`], for one row.
+#[inline(always)]
 unsafe fn fixed<const LEN: usize>(mut to: *mut u8, mut from: *const u8, dim: Dim) {
     for _ in 0..dim.count {
         // SAFETY: the caller's promise.
@@ -210,7 +184,8 @@ unsafe fn fixed<const LEN: usize>(mut to: *mut u8, mut from: *const u8, dim: Dim
 ///
 /// # Safety
 ///
-/// As for [`super::nest`].
+/// As for [`strip`], for one row.
+#[inline(always)]
 unsafe fn packing<const LEN: usize>(mut to: *mut u8, mut from: *const u8, dim: Dim) {
     for _ in 0..dim.count / 4 {
         for i in 0..4 {
@@ -233,7 +208,8 @@ unsafe fn packing<const LEN: usize>(mut to: *mut u8, mut from: *const u8, dim: D
 ///
 /// # Safety
 ///
-/// As for [`super::nest`].
+/// As for [`strip`], for one row.
+#[inline(always)]
 unsafe fn unpacking<const LEN: usize>(mut to: *mut u8, mut from: *const u8, dim: Dim) {
     for _ in 0..dim.count / 4 {
         for i in 0..4 {
@@ -261,46 +237,26 @@ unsafe fn read<const LEN: usize>(from: *const u8) -> [u8; LEN] {
     unsafe { from.cast::<[u8; LEN]>().read_unaligned() }
 }
 
-/// # Safety
-///
-/// As for [`super::nest`].
-unsafe fn fixed_two<const LEN: usize>(mut to: *mut u8, mut from: *const u8, a: Dim, b: Dim) {
-    for _ in 0..b.count {
-        // SAFETY: the caller's promise.
-        unsafe { fixed::<LEN>(to, from, a) };
-        to = to.wrapping_offset(b.to);
-        from = from.wrapping_offset(b.from);
-    }
-}
-
 /// Any length up to [`SMALL`].
 ///
 /// # Safety
 ///
-/// As for [`super::nest`].
-unsafe fn any(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
+/// As for [`Nest::run`].
+unsafe fn any(to: *mut u8, from: *const u8, nest: &Nest) {
+    debug_assert!(nest.len <= SMALL);
+    let row = nest.dims[0];
+    // SAFETY: the caller's promise.
+    unsafe { nest.each_row(to, from, |to, from| each(to, from, nest.len, row)) }
+}
+
+/// # Safety
+///
+/// As for [`any`], for one row.
+#[inline(always)]
+unsafe fn each(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
     for _ in 0..dim.count {
         // SAFETY: the caller's promise.
         unsafe { short(to, from, len) };
-        to = to.wrapping_offset(dim.to);
-        from = from.wrapping_offset(dim.from);
-    }
-}
-
-/// Lengths above [`SMALL`].
-///
-/// # Safety
-///
-/// As for [`super::nest`].
-unsafe fn long(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller's promise.
-    if unsafe { super::x86::rows(to, from, len, dim, ONCE) } {
-        return;
-    }
-    for _ in 0..dim.count {
-        // SAFETY: the caller's promise.
-        unsafe { dense(to, from, len) };
         to = to.wrapping_offset(dim.to);
         from = from.wrapping_offset(dim.from);
     }

@@ -4,7 +4,7 @@
 //! other side. Square tiles read and write whole cache lines.
 
 use super::strip::by_length;
-use super::{Dim, LINE};
+use super::{Dim, LINE, Nest};
 
 /// The dimension to transpose with the innermost one, if that is worth it: it has a small stride
 /// where the innermost one has a large stride, on one of the sides.
@@ -24,12 +24,26 @@ pub(super) fn partner(len: usize, dims: &[Dim]) -> Option<usize> {
         .min_by_key(|&i| dims[i].from.unsigned_abs() + dims[i].to.unsigned_abs())
 }
 
-/// Copies blocks along `a` and `b`, tile by tile.
+/// Copies blocks along the first two dimensions tile by tile.
 ///
 /// # Safety
 ///
-/// As for [`super::nest`]; `len` is at most [`super::SMALL`].
-pub(super) unsafe fn run(to: *mut u8, from: *const u8, len: usize, a: Dim, b: Dim) {
+/// As for [`Nest::run`]; the length is at most [`super::SMALL`].
+pub(super) unsafe fn run(to: *mut u8, from: *const u8, nest: &Nest) {
+    let [a, b, c] = nest.dims;
+    let (mut to, mut from) = (to, from);
+    for _ in 0..c.count {
+        // SAFETY: the caller's promise.
+        unsafe { plane(to, from, nest.len, a, b) };
+        to = to.wrapping_offset(c.to);
+        from = from.wrapping_offset(c.from);
+    }
+}
+
+/// # Safety
+///
+/// As for [`run`], for two dimensions.
+unsafe fn plane(to: *mut u8, from: *const u8, len: usize, a: Dim, b: Dim) {
     // SAFETY: the caller's promise.
     unsafe {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -42,8 +56,10 @@ pub(super) unsafe fn run(to: *mut u8, from: *const u8, len: usize, a: Dim, b: Di
 
 /// # Safety
 ///
-/// As for [`run`].
+/// As for [`run`], for two dimensions.
 pub(super) unsafe fn tiles(to: *mut u8, from: *const u8, len: usize, a: Dim, b: Dim) {
+    type Tile = unsafe fn(*mut u8, *const u8, usize, Dim, Dim);
+    let one: Tile = by_length!(len, tile; any);
     let side = (LINE / len).clamp(2, 16);
     let mut j = 0;
     while j < b.count {
@@ -62,7 +78,7 @@ pub(super) unsafe fn tiles(to: *mut u8, from: *const u8, len: usize, a: Dim, b: 
                 },
             );
             // SAFETY: the tile lies within the nest.
-            unsafe { by_length!(len, tile, any(to, from, len, a, b), (to, from, a, b)) };
+            unsafe { one(to, from, len, a, b) };
             i += rows;
         }
         j += columns;
@@ -72,7 +88,13 @@ pub(super) unsafe fn tiles(to: *mut u8, from: *const u8, len: usize, a: Dim, b: 
 /// # Safety
 ///
 /// As for [`run`].
-unsafe fn tile<const LEN: usize>(mut to: *mut u8, mut from: *const u8, a: Dim, b: Dim) {
+unsafe fn tile<const LEN: usize>(
+    mut to: *mut u8,
+    mut from: *const u8,
+    _len: usize,
+    a: Dim,
+    b: Dim,
+) {
     for _ in 0..b.count {
         let (mut t, mut f) = (to, from);
         for _ in 0..a.count {

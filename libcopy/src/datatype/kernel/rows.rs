@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Blocks of more than 64 bytes, each copied by itself.
+
+use super::{Dim, Nest, Run, blocks, dense};
+
+/// The kernel for blocks of more than [`super::SMALL`] bytes.
+pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
+    let total = blocks(dims).saturating_mul(len);
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if let Some(run) = super::x86::rows(len).or_else(|| super::x86::long(len, total)) {
+        return run;
+    }
+    let _ = total;
+    each
+}
+
+/// # Safety
+///
+/// As for [`Nest::run`].
+unsafe fn each(to: *mut u8, from: *const u8, nest: &Nest) {
+    let (len, row) = (nest.len, nest.dims[0]);
+    // SAFETY: the caller's promise.
+    unsafe {
+        nest.each_row(to, from, |to, from| {
+            let (mut to, mut from) = (to, from);
+            for _ in 0..row.count {
+                dense(to, from, len);
+                to = to.wrapping_offset(row.to);
+                from = from.wrapping_offset(row.from);
+            }
+        });
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Blocks of more than 32 bytes in rows.
+
+use std::arch::is_x86_feature_detected;
+use std::arch::x86_64::*;
+
+use super::super::{Nest, Run, prefetch};
+use super::piece::{FIRST_LEVEL, has_512, wide};
+
+/// Blocks of more bytes than this are worth a loop each.
+const LONGEST: usize = 512;
+
+/// The kernel for blocks of 33 to 512 bytes, which are too short to call `memcpy` for each: whole
+/// vectors, and a narrower one for the rest that overlaps the last of them.
+pub(in super::super) fn rows(len: usize) -> Option<Run> {
+    if len <= 32 || len > LONGEST {
+        return None;
+    }
+    if has_512() {
+        return wide_rows(len);
+    }
+    if !is_x86_feature_detected!("avx2") {
+        return None;
+    }
+    macro_rules! pick {
+        ($tail:literal: $($n:literal)*) => {
+            match len / 32 {
+                $($n => Some(vectors::<$n, $tail> as Run),)*
+                _ => None,
+            }
+        };
+    }
+    // A narrow store crosses fewer cache lines than a wide one.
+    match len % 32 {
+        0 => pick!(0: 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16),
+        1..=8 => pick!(8: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15),
+        9..=16 => pick!(16: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15),
+        _ => pick!(32: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15),
+    }
+}
+
+/// What [`rows`] chooses, for a person.
+pub(in super::super) fn name(len: usize) -> Option<&'static str> {
+    rows(len)?;
+    Some(if has_512() {
+        "AVX-512 vectors"
+    } else {
+        "AVX2 vectors"
+    })
+}
+
+/// # Safety
+///
+/// As for [`Nest::run`]: a block is `N` vectors and at most `TAIL` bytes more; the processor has
+/// AVX2.
+unsafe fn vectors<const N: usize, const TAIL: usize>(to: *mut u8, from: *const u8, nest: &Nest) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        nest.each_row(to, from, |to, from| row::<N, TAIL>(to, from, nest));
+    }
+}
+
+/// # Safety
+///
+/// As for [`vectors`], for one row.
+#[target_feature(enable = "avx2")]
+unsafe fn row<const N: usize, const TAIL: usize>(to: *mut u8, from: *const u8, nest: &Nest) {
+    let (last, dim) = (nest.len - TAIL, nest.dims[0]);
+    let (mut to, mut from) = (to, from);
+    for _ in 0..dim.count {
+        // Straight from memory to memory: of an array in between, the compiler makes a call of
+        // `memcpy`.
+        // SAFETY: the caller's promise; the tail overlaps the last vector.
+        unsafe {
+            for i in 0..N {
+                let value = _mm256_loadu_si256(from.add(32 * i).cast());
+                _mm256_storeu_si256(to.add(32 * i).cast(), value);
+            }
+            let (tail_from, tail_to) = (from.add(last), to.add(last));
+            match TAIL {
+                8 => _mm_storel_epi64(tail_to.cast(), _mm_loadl_epi64(tail_from.cast())),
+                16 => _mm_storeu_si128(tail_to.cast(), _mm_loadu_si128(tail_from.cast())),
+                32 => _mm256_storeu_si256(tail_to.cast(), _mm256_loadu_si256(tail_from.cast())),
+                _ => {}
+            }
+        }
+        to = to.wrapping_offset(dim.to);
+        from = from.wrapping_offset(dim.from);
+    }
+}
+
+/// A kernel that copies vectors at some distances, and one more that ends with the block.
+macro_rules! wide_kernel {
+    ($vector:literal: $($at:literal)*, $move:literal $tail:literal of $bytes:literal) => {{
+        /// # Safety
+        ///
+        /// As for [`Nest::run`], for blocks that the vectors cover; the processor has AVX-512.
+        unsafe fn kernel(to: *mut u8, from: *const u8, nest: &Nest) {
+            let (last, dim) = (nest.len - $bytes, nest.dims[0]);
+            // SAFETY: all vectors lie within the blocks that the caller promises.
+            unsafe {
+                nest.each_row(to, from, |to, from| {
+                    std::arch::asm!(
+                        ".p2align 4",
+                        "2:",
+                        $(
+                            concat!("vmovdqu64 ", $vector, ", [{from} + ", $at, "]"),
+                            concat!("vmovdqu64 [{to} + ", $at, "], ", $vector),
+                        )*
+                        concat!($move, " ", $tail, ", [{from} + {last}]"),
+                        concat!($move, " [{to} + {last}], ", $tail),
+                        "add {to}, {to_stride}",
+                        "add {from}, {from_stride}",
+                        "dec {count}",
+                        "jnz 2b",
+                        last = in(reg) last,
+                        to_stride = in(reg) dim.to,
+                        from_stride = in(reg) dim.from,
+                        to = inout(reg) to => _,
+                        from = inout(reg) from => _,
+                        count = inout(reg) dim.count => _,
+                        out("xmm16") _,
+                        out("xmm17") _,
+                        options(nostack),
+                    );
+                });
+            }
+        }
+        kernel as Run
+    }};
+}
+
+/// [`rows`] with AVX-512.
+fn wide_rows(len: usize) -> Option<Run> {
+    macro_rules! tails {
+        ($rest:expr, $vector:literal: $($at:literal)*) => {
+            match $rest {
+                1..=8 => wide_kernel!($vector: $($at)*, "vmovq" "xmm17" of 8),
+                9..=16 => wide_kernel!($vector: $($at)*, "vmovdqu64" "xmm17" of 16),
+                17..=32 => wide_kernel!($vector: $($at)*, "vmovdqu64" "ymm17" of 32),
+                _ => wide_kernel!($vector: $($at)*, "vmovdqu64" "zmm17" of 64),
+            }
+        };
+    }
+    // The rest is never empty: it may be a vector of its own.
+    let rest = len - (len - 1) / 64 * 64;
+    Some(match (len - 1) / 64 {
+        // A vector of all 64 bytes costs more where it crosses a line.
+        0 if len < 64 => tails!(len - 32, "ymm16": 0),
+        0 => wide_kernel!("ymm16":, "vmovdqu64" "zmm17" of 64),
+        1 => tails!(rest, "zmm16": 0),
+        2 => tails!(rest, "zmm16": 0 64),
+        3 => tails!(rest, "zmm16": 0 64 128),
+        4 => tails!(rest, "zmm16": 0 64 128 192),
+        5 => tails!(rest, "zmm16": 0 64 128 192 256),
+        6 => tails!(rest, "zmm16": 0 64 128 192 256 320),
+        7 => tails!(rest, "zmm16": 0 64 128 192 256 320 384),
+        _ => return None,
+    })
+}
+
+/// Total of a nest of long blocks that the second-level cache holds twice.
+const SECOND_LEVEL: usize = 256 << 10;
+
+/// Total that the last-level cache holds, of which string instructions copy more at a time.
+const LAST_LEVEL: usize = 2 << 20;
+
+/// From this length on, string instructions are worth starting.
+const STRING: usize = 1536;
+
+/// The kernel for blocks of more than 512 bytes, `total` bytes in all, if `memcpy` of each is not
+/// the fastest.
+pub(in super::super) fn long(len: usize, total: usize) -> Option<Run> {
+    if total <= SECOND_LEVEL && len <= FIRST_LEVEL && has_512() {
+        Some(lines)
+    } else if total > SECOND_LEVEL && total <= LAST_LEVEL && len >= STRING {
+        is_x86_feature_detected!("ermsb").then_some(strings as Run)
+    } else if total > SECOND_LEVEL && len < PAGE && is_x86_feature_detected!("avx2") {
+        Some(prefetched)
+    } else {
+        None
+    }
+}
+
+const PAGE: usize = 4096;
+
+/// # Safety
+///
+/// As for [`Nest::run`], for blocks of 64 bytes or more; the processor has AVX-512.
+unsafe fn lines(to: *mut u8, from: *const u8, nest: &Nest) {
+    let dim = nest.dims[0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        nest.each_row(to, from, |to, from| {
+            let (mut to, mut from) = (to, from);
+            for _ in 0..dim.count {
+                wide(to, from, nest.len);
+                to = to.wrapping_offset(dim.to);
+                from = from.wrapping_offset(dim.from);
+            }
+        });
+    }
+}
+
+/// With string instructions.
+///
+/// # Safety
+///
+/// As for [`Nest::run`].
+unsafe fn strings(to: *mut u8, from: *const u8, nest: &Nest) {
+    let dim = nest.dims[0];
+    // SAFETY: the caller's promise; the direction flag is clear.
+    unsafe {
+        nest.each_row(to, from, |to, from| {
+            let (mut to, mut from) = (to, from);
+            for _ in 0..dim.count {
+                std::arch::asm!(
+                    "rep movsb",
+                    inout("rdi") to => _,
+                    inout("rsi") from => _,
+                    inout("rcx") nest.len => _,
+                    options(nostack, preserves_flags),
+                );
+                to = to.wrapping_offset(dim.to);
+                from = from.wrapping_offset(dim.from);
+            }
+        });
+    }
+}
+
+/// Asks for the lines of the next block while it copies one: the hardware does not know where that
+/// will be.
+///
+/// # Safety
+///
+/// As for [`Nest::run`], for blocks of 32 bytes or more; the processor has AVX2.
+unsafe fn prefetched(to: *mut u8, from: *const u8, nest: &Nest) {
+    let dim = nest.dims[0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        nest.each_row(to, from, |to, from| {
+            let (mut to, mut from) = (to, from);
+            for _ in 0..dim.count {
+                let (next_to, next_from) =
+                    (to.wrapping_offset(dim.to), from.wrapping_offset(dim.from));
+                with_next(to, from, nest.len, next_to, next_from);
+                (to, from) = (next_to, next_from);
+            }
+        });
+    }
+}
+
+/// # Safety
+///
+/// As for [`prefetched`], for one block; the places of the next one are any.
+#[target_feature(enable = "avx2")]
+unsafe fn with_next(
+    to: *mut u8,
+    from: *const u8,
+    len: usize,
+    next_to: *const u8,
+    next_from: *const u8,
+) {
+    // SAFETY: the caller's promise; the last vector may overlap the one before.
+    unsafe {
+        let last = _mm256_loadu_si256(from.add(len - 32).cast());
+        let mut at = 0;
+        while at + 64 <= len {
+            prefetch(next_from.wrapping_add(at));
+            prefetch(next_to.wrapping_add(at));
+            let (f, t) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
+            let (a, b) = (_mm256_loadu_si256(f), _mm256_loadu_si256(f.add(1)));
+            _mm256_storeu_si256(t, a);
+            _mm256_storeu_si256(t.add(1), b);
+            at += 64;
+        }
+        if at + 32 <= len {
+            _mm256_storeu_si256(to.add(at).cast(), _mm256_loadu_si256(from.add(at).cast()));
+        }
+        _mm256_storeu_si256(to.add(len - 32).cast(), last);
+    }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Blocks of at most 32 bytes.
+
+use std::arch::is_x86_feature_detected;
+use std::arch::x86_64::*;
+
+use super::super::{Dim, Nest, Run};
+
+/// The vector loop for a nest of short blocks, if there is one.
+pub(in super::super) fn strip(len: usize, dims: &[Dim; 3]) -> Option<Run> {
+    let [a, ..] = *dims;
+    if !is_x86_feature_detected!("avx2") {
+        return None;
+    }
+    let unit = len as isize;
+    if a.to == unit {
+        if a.from == 2 * unit && a.count >= 16 {
+            match len {
+                8 => return Some(every_other::<8>),
+                4 => return Some(every_other::<4>),
+                _ => {}
+            }
+        }
+        return match room(len) {
+            // What is read behind a block lies before the next one, in the page of one of the two.
+            Some(room)
+                if (room as isize..=128).contains(&a.from) && a.count * len >= room + len =>
+            {
+                match room {
+                    8 => Some(packing::<8>),
+                    16 => Some(packing::<16>),
+                    _ => Some(packing::<32>),
+                }
+            }
+            _ => None,
+        };
+    }
+    (a.from == unit && a.count >= 8 && is_masked(len)).then_some(unpacking as Run)
+}
+
+/// Every other block of `LEN` bytes, eight or four.
+///
+/// # Safety
+///
+/// As for [`Nest::run`]; the target is dense along the rows; the processor has AVX2.
+unsafe fn every_other<const LEN: usize>(to: *mut u8, from: *const u8, nest: &Nest) {
+    let count = nest.dims[0].count;
+    // SAFETY: the caller's promise.
+    unsafe {
+        nest.each_row(to, from, |to, from| match LEN {
+            8 => every_other_eight(to, from, count),
+            _ => every_other_four(to, from, count),
+        });
+    }
+}
+
+/// # Safety
+///
+/// `count` blocks of 8 bytes are readable, 16 bytes apart, the bytes between them are in pages
+/// that are; the target is writable. The processor has AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn every_other_eight(mut to: *mut u8, mut from: *const u8, count: usize) {
+    // The last block is left to the end: what follows it may not be readable.
+    let groups = (count - 1) / 8;
+    for _ in 0..groups {
+        // SAFETY: 8 blocks and the bytes behind each, which is not the last one.
+        unsafe {
+            let at = from.cast::<__m256i>();
+            let (a, b) = (_mm256_loadu_si256(at), _mm256_loadu_si256(at.add(1)));
+            let (c, d) = (_mm256_loadu_si256(at.add(2)), _mm256_loadu_si256(at.add(3)));
+            let first = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_unpacklo_epi64(a, b));
+            let second = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_unpacklo_epi64(c, d));
+            _mm256_storeu_si256(to.cast(), first);
+            _mm256_storeu_si256(to.cast::<__m256i>().add(1), second);
+        }
+        to = to.wrapping_add(64);
+        from = from.wrapping_add(128);
+    }
+    for _ in 0..count - groups * 8 {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, 8) };
+        to = to.wrapping_add(8);
+        from = from.wrapping_add(16);
+    }
+}
+
+/// # Safety
+///
+/// As for [`every_other_eight`], with blocks of 4 bytes, 8 bytes apart.
+#[target_feature(enable = "avx2")]
+unsafe fn every_other_four(mut to: *mut u8, mut from: *const u8, count: usize) {
+    let groups = (count - 1) / 8;
+    for _ in 0..groups {
+        // SAFETY: 8 blocks and the bytes behind each, which is not the last one.
+        unsafe {
+            let at = from.cast::<f32>();
+            let (a, b) = (_mm256_loadu_ps(at), _mm256_loadu_ps(at.add(8)));
+            let mixed = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(a, b));
+            let ordered = _mm256_permute4x64_epi64::<0b11_01_10_00>(mixed);
+            _mm256_storeu_si256(to.cast(), ordered);
+        }
+        to = to.wrapping_add(32);
+        from = from.wrapping_add(64);
+    }
+    for _ in 0..count - groups * 8 {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, 4) };
+        to = to.wrapping_add(4);
+        from = from.wrapping_add(8);
+    }
+}
+
+/// Bytes of the vector that a block of 5 to 31 bytes is moved with, unless it is exactly as long.
+fn room(len: usize) -> Option<usize> {
+    let room = match len {
+        5..=8 => 8,
+        9..=16 => 16,
+        17..=31 => 32,
+        _ => return None,
+    };
+    (room != len).then_some(room)
+}
+
+/// Packs blocks of 5 to 31 bytes with one vector each, that reaches beyond the block on both
+/// sides; the next block overwrites what it left there. Blocks that nothing follows are copied as
+/// they are.
+///
+/// # Safety
+///
+/// As for [`Nest::run`]; the target is dense along the rows, their blocks are at least `ROOM` bytes
+/// apart; the processor has AVX2.
+unsafe fn packing<const ROOM: usize>(to: *mut u8, from: *const u8, nest: &Nest) {
+    let (len, [a, b, c]) = (nest.len, nest.dims);
+    // So many blocks at the end have no room behind them in the target.
+    let tail = (ROOM - len).div_ceil(len).max(1);
+    let row = (a.count * len) as isize;
+    // Rows one behind the other in the target, and forward in the source.
+    let joined = (b.count == 1 || b.to == row && b.from > 0)
+        && (c.count == 1 || c.to == b.count as isize * row && c.from > 0);
+    for k in 0..c.count {
+        for j in 0..b.count {
+            let (j_, k_) = (j as isize, k as isize);
+            let to = to.wrapping_offset(j_ * b.to + k_ * c.to);
+            let from = from.wrapping_offset(j_ * b.from + k_ * c.from);
+            let last = from.wrapping_offset((a.count - 1) as isize * a.from);
+            let is_last = j + 1 == b.count && k + 1 == c.count;
+            // Behind a row's last block there may be nothing, unless that is in the same page.
+            let whole = joined && !is_last && last.addr() % PAGE + ROOM <= PAGE;
+            let fast = if whole { a.count } else { a.count - tail };
+            // SAFETY: the caller's promise; the processor has AVX2.
+            unsafe {
+                overrun::<ROOM>(to, from, len, fast, a.from);
+                for i in fast..a.count {
+                    let from = from.wrapping_offset(i as isize * a.from);
+                    std::ptr::copy_nonoverlapping(from, to.add(i * len), len);
+                }
+            }
+        }
+    }
+}
+
+/// No page is smaller.
+const PAGE: usize = 4096;
+
+/// # Safety
+///
+/// As for [`packing`], for `count` blocks that have room behind them on both sides; the processor
+/// has AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn overrun<const ROOM: usize>(
+    to: *mut u8,
+    from: *const u8,
+    len: usize,
+    count: usize,
+    stride: isize,
+) {
+    let (mut to, mut from) = (to, from);
+    for _ in 0..count {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match ROOM {
+                8 => to
+                    .cast::<u64>()
+                    .write_unaligned(from.cast::<u64>().read_unaligned()),
+                16 => _mm_storeu_si128(to.cast(), _mm_loadu_si128(from.cast())),
+                _ => _mm256_storeu_si256(to.cast(), _mm256_loadu_si256(from.cast())),
+            }
+        }
+        to = to.wrapping_add(len);
+        from = from.wrapping_offset(stride);
+    }
+}
+
+/// Whether blocks of this length are unpacked with one masked store each.
+#[inline]
+fn is_masked(len: usize) -> bool {
+    (5..32).contains(&len)
+        && !len.is_power_of_two()
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+/// Unpacks blocks of 5 to 31 bytes, none of a length that is a power of two, with one masked store
+/// each: two narrower ones take twice as long.
+///
+/// # Safety
+///
+/// As for [`Nest::run`]; the source is dense along the rows; [`is_masked`] of the length.
+unsafe fn unpacking(to: *mut u8, from: *const u8, nest: &Nest) {
+    let (len, dim) = (nest.len, nest.dims[0]);
+    // SAFETY: bytes outside the mask are neither read nor written, and cause no fault.
+    unsafe {
+        nest.each_row(to, from, |to, from| {
+            std::arch::asm!(
+                "kmovq k1, {mask}",
+                "2:",
+                "vmovdqu8 ymm16 {{k1}} {{z}}, ymmword ptr [{from}]",
+                "vmovdqu8 ymmword ptr [{to}] {{k1}}, ymm16",
+                "add {from}, {len}",
+                "add {to}, {stride}",
+                "dec {count}",
+                "jnz 2b",
+                mask = in(reg) (1u64 << len) - 1,
+                len = in(reg) len,
+                stride = in(reg) dim.to,
+                from = inout(reg) from => _,
+                to = inout(reg) to => _,
+                count = inout(reg) dim.count => _,
+                out("k1") _,
+                out("xmm16") _,
+                options(nostack),
+            );
+        });
+    }
+}
+
+/// As [`unpacking`], to listed offsets.
+///
+/// # Safety
+///
+/// As for [`super::super::list::scattered`].
+#[inline]
+pub(in super::super) unsafe fn scatter(
+    user: *mut u8,
+    offsets: &[i32],
+    from: *const u8,
+    len: usize,
+) -> bool {
+    if offsets.len() < 8 || !is_masked(len) {
+        return false;
+    }
+    // SAFETY: as above; the list is read within its bounds.
+    unsafe {
+        std::arch::asm!(
+            "kmovq k1, {mask}",
+            "2:",
+            "movsxd {at}, dword ptr [{list}]",
+            "vmovdqu8 ymm16 {{k1}} {{z}}, ymmword ptr [{from}]",
+            "vmovdqu8 ymmword ptr [{user} + {at}] {{k1}}, ymm16",
+            "add {from}, {len}",
+            "add {list}, 4",
+            "dec {count}",
+            "jnz 2b",
+            mask = in(reg) (1u64 << len) - 1,
+            len = in(reg) len,
+            user = in(reg) user,
+            at = out(reg) _,
+            from = inout(reg) from => _,
+            list = inout(reg) offsets.as_ptr() => _,
+            count = inout(reg) offsets.len() => _,
+            out("k1") _,
+            out("xmm16") _,
+            options(nostack),
+        );
+    }
+    true
+}

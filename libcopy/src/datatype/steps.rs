@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The plan of a small layout, made at commit: loop nests with their kernels already chosen.
+//!
+//! Walking a form and choosing kernels takes tens of nanoseconds, as long as moving a few hundred
+//! bytes. Layouts that are a few loop nests, which most are, keep what that would lead to.
+
+use super::canonical::{Form, Node, NodeId};
+use super::kernel::{Dim, Nest};
+
+/// Most loop nests of a plan; more are found on the way.
+const MOST: usize = 32;
+
+/// Most levels of lists within lists.
+const DEPTH: usize = 4;
+
+/// Most dimensions of a loop nest in a plan.
+const DIMS: usize = 3;
+
+/// One loop nest: where it is in the layout and in the packed stream, and what moves its bytes.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    offset: isize,
+    start: isize,
+    pack: Nest,
+    unpack: Nest,
+}
+
+/// What moves all bytes of a layout.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Steps(Box<[Step]>);
+
+impl Steps {
+    /// The plan of a whole form; an empty one if it is not a few loop nests.
+    pub(super) fn of(form: &Form) -> Steps {
+        let mut steps = Vec::new();
+        let planned = form
+            .root()
+            .and_then(|root| add(form, root, (0, 0), DEPTH, &mut steps));
+        match planned {
+            Some(()) => Steps(steps.into()),
+            None => Steps::default(),
+        }
+    }
+
+    /// Whether there is a plan.
+    #[inline]
+    pub(super) fn is_some(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Bytes of memory beside the value itself.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+
+    /// Moves everything; `user` is the origin of the form's root.
+    ///
+    /// # Safety
+    ///
+    /// All bytes are valid for reading or writing at both ends, and the ends do not overlap.
+    #[inline]
+    pub(super) unsafe fn run<const PACK: bool>(&self, user: *mut u8, packed: *mut u8) {
+        for step in &self.0 {
+            let user = user.wrapping_offset(step.offset);
+            let packed = packed.wrapping_offset(step.start);
+            // SAFETY: the caller's promise; the steps are the layout.
+            unsafe {
+                if PACK {
+                    step.pack.run(packed, user);
+                } else {
+                    step.unpack.run(user, packed);
+                }
+            }
+        }
+    }
+}
+
+/// Adds the steps of a node that has its origin at `offset` and its bytes at `start` of the packed
+/// stream; `None` if it does not come down to few of them.
+fn add(
+    form: &Form,
+    id: NodeId,
+    (offset, start): (i64, i64),
+    depth: usize,
+    steps: &mut Vec<Step>,
+) -> Option<()> {
+    if let Node::Sequence { parts } = form.node(id) {
+        if parts.len() > MOST || depth == 0 {
+            return None;
+        }
+        for part in parts.iter() {
+            let place = (offset + part.offset, start + part.start);
+            add(form, part.child, place, depth - 1, steps)?;
+        }
+        return Some(());
+    }
+    if steps.len() == MOST {
+        return None;
+    }
+    let (mut streams, mut n, mut at) = ([(0, 0, 0); DIMS], 0, id);
+    let len = loop {
+        match form.node(at) {
+            Node::Dense { len } => break *len,
+            Node::Stream {
+                count,
+                stride,
+                child,
+            } => {
+                *streams.get_mut(n)? = (*count, *stride, form.extent(*child).size);
+                n += 1;
+                at = *child;
+            }
+            _ => return None,
+        }
+    };
+    // The innermost first.
+    let (mut pack, mut unpack) = ([Dim::default(); DIMS], [Dim::default(); DIMS]);
+    for (i, &(count, stride, size)) in streams[..n].iter().rev().enumerate() {
+        let (count, stride, size) = (count as usize, stride as isize, size as isize);
+        pack[i] = Dim {
+            count,
+            to: size,
+            from: stride,
+        };
+        unpack[i] = Dim {
+            count,
+            to: stride,
+            from: size,
+        };
+    }
+    steps.push(Step {
+        offset: offset as isize,
+        start: start as isize,
+        pack: Nest::new(len as usize, &pack[..n])?,
+        unpack: Nest::new(len as usize, &unpack[..n])?,
+    });
+    Some(())
+}
