@@ -349,8 +349,8 @@ fn compare(
         let started = Instant::now();
         bar.set_message(format!("{} {}", op.name(), case.layout));
         if own.as_ref().is_none_or(|(of, _)| !std::ptr::eq(*of, case)) {
-            drop(own.take());
-            own = Some((case, prepare(case, peers, &mut refused)?));
+            let old = own.take().map(|(_, own)| own);
+            own = Some((case, prepare(case, old, peers, &mut refused)?));
         }
         let Some((_, own)) = &mut own else {
             bail!("no buffers");
@@ -440,9 +440,11 @@ fn refusal(peer: &str, case: &Case) -> String {
     format!("left out: {peer} with {}: ", case.layout)
 }
 
-/// Builds the types of a case everywhere, and buffers for them.
+/// Builds the types of a case everywhere, and buffers for them: those that there are, as long as
+/// they are large enough. The peers keep theirs too, so nobody has better pages than the others.
 fn prepare(
     case: &Case,
+    old: Option<Own>,
     peers: &mut [(String, Contestant)],
     refused: &mut Vec<String>,
 ) -> Result<Own> {
@@ -480,18 +482,25 @@ fn prepare(
             bail!("{name}: no buffers of {span} bytes: {what}");
         }
     }
+    let (mut user, mut packed, mut target) = match old {
+        Some(old) => (old.user, old.packed, old.target),
+        None => (Skewed::new(0, 0)?, Skewed::new(0, 1)?, Skewed::new(0, 2)?),
+    };
+    user.reserve(span, 0)?;
+    packed.reserve(size, 1)?;
+    target.reserve(span, 2)?;
     let mut own = Own {
         layout,
         target_layout,
-        user: Skewed::new(span, 0)?,
-        packed: Skewed::new(size, 1)?,
-        target: Skewed::new(span, 2)?,
+        user,
+        packed,
+        target,
         span,
         size,
     };
-    own.user.fill(1);
-    own.packed.fill(2);
-    own.target.fill(3);
+    own.user[..span].fill(1);
+    own.packed[..size].fill(2);
+    own.target[..span].fill(3);
     Ok(own)
 }
 

@@ -3,14 +3,19 @@
 //! From one layout straight to another one, without packing in between.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
-use super::canonical::{Form, Node};
+use super::canonical::{Form, Node, NodeId};
 use super::kernel::{self, Dim};
 use super::layout::Layout;
 
 /// Bytes that are packed and unpacked at a time where the pieces of both sides are short: they
-/// never leave the second-level cache, and starting anew in the middle costs next to nothing.
+/// never leave the second-level cache, and starting anew in the middle costs little.
 const CHUNK: u64 = 64 << 10;
+
+/// So many bytes go at once: starting anew would cost more than a smaller buffer saves. Larger
+/// buffers are new pages to the C library's allocator each time.
+const ONCE: u64 = 120 << 10;
 
 /// The same for transpositions, which use up more of each line the more they have at a time.
 const WIDE_CHUNK: u64 = 256 << 10;
@@ -32,7 +37,7 @@ const SHORT: i64 = 64;
 
 /// With fewer bytes, what goes through a buffer is still in the cache: two loops that need not
 /// decide anything are faster than a walk that looks for the end of a block on each side.
-const MUCH: u64 = 256 << 10;
+const MUCH: u64 = 64 << 10;
 
 /// Blocks so many times longer than the other side's are the packed form of a part of that side.
 const RATIO: i64 = 16;
@@ -43,6 +48,7 @@ const RATIO: i64 = 16;
 /// one side dense                   it is the packed form of the other side
 /// both regular, counts fit         one loop nest over both (Joint)
 /// both regular, blocks not short   fragment by fragment, as blocks end on one side or the other
+/// a few regular parts              the same for each of them
 /// long pieces on one side          each is the packed form of a part of the other side
 /// anything else                    through a buffer that stays in the cache
 /// ```
@@ -68,33 +74,34 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
             if size <= FEW && a != b && *a.min(b) < SHORT =>
         {
             // SAFETY: see above.
-            return unsafe { bounce(from, source, to, target, CHUNK) };
+            return unsafe { bounce(from, source, to, target, 0..size, CHUNK) };
         }
         _ => {}
     }
     let mut chunk = CHUNK;
-    if let (Some(a), Some(b)) = (Regular::of(from.form()), Regular::of(to.form())) {
-        if let Some(mut joint) = Joint::of(a, b) {
-            let dims = &mut joint.dims[..joint.n];
-            let transposed = kernel::transposes(joint.len, dims);
-            if transposed && size > TRANSPOSED {
-                chunk = WIDE_CHUNK;
-            } else if transposed || !kernel::waits(joint.len, dims) {
-                // SAFETY: the nest visits the blocks of both streams, in pairs.
-                return unsafe { kernel::nest(write, read, joint.len, dims) };
+    if let Some(pairs) = pairs(from.form(), to.form()) {
+        // Where what has not been copied begins.
+        let mut left = 0;
+        for pair in &pairs {
+            let (read, write) = (
+                read.wrapping_offset(pair.from_at as isize),
+                write.wrapping_offset(pair.to_at as isize),
+            );
+            // SAFETY: see above.
+            if unsafe { pair.run(read, write, &mut chunk) } {
+                // SAFETY: see above.
+                unsafe { bounce(from, source, to, target, left..pair.range.start, chunk) };
+                left = pair.range.end;
             }
         }
-        let (short, long) = (a.len.min(b.len), a.len.max(b.len));
-        if size >= MUCH && short >= SHORT && long < short.saturating_mul(RATIO) {
-            // SAFETY: the caller's promise.
-            return unsafe { zip(&a, read, &b, write) };
-        }
+        // SAFETY: see above.
+        return unsafe { bounce(from, source, to, target, left..size, chunk) };
     }
     let mean = |layout: &Layout| layout.size() / layout.segment_count().max(1);
     let (read, write) = (mean(from), mean(to));
     if read.max(write) < LONG {
         // SAFETY: see above.
-        return unsafe { bounce(from, source, to, target, chunk) };
+        return unsafe { bounce(from, source, to, target, 0..size, chunk) };
     }
     let (mut at, by_target) = (0, write >= read);
     let mut pieces = if by_target {
@@ -114,6 +121,127 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
                 to.unpack_raw(source.wrapping_offset(place), range, target);
             }
         }
+    }
+}
+
+/// Most regular parts of a layout that are looked at one by one.
+const PARTS: usize = 32;
+
+/// Most levels of lists of parts within each other.
+const DEPTH: usize = 4;
+
+/// A part of a layout: where it is, from the layout's first byte and in the packed stream.
+struct Part {
+    at: i64,
+    start: i64,
+    regular: Regular,
+}
+
+/// The same bytes of two layouts, regular on both sides.
+struct Pair {
+    from_at: i64,
+    from: Regular,
+    to_at: i64,
+    to: Regular,
+    range: Range<u64>,
+}
+
+/// Two layouts as pairs of regular parts, if one of them is regular and can be cut where the parts
+/// of the other one end.
+fn pairs(from: &Form, to: &Form) -> Option<Vec<Pair>> {
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    add(from, from.root()?, (0, 0), DEPTH, &mut a)?;
+    add(to, to.root()?, (0, 0), DEPTH, &mut b)?;
+    let size = from.size() as i64;
+    let cut = |whole: &Part, parts: &[Part], pair: &dyn Fn(&Part, Part, Range<u64>) -> Pair| {
+        let ends = parts[1..].iter().map(|part| part.start).chain([size]);
+        parts
+            .iter()
+            .zip(ends)
+            .map(|(part, end)| {
+                let other = whole.regular.slice(part.start, end)?;
+                Some(pair(part, other, part.start as u64..end as u64))
+            })
+            .collect()
+    };
+    match (&a[..], &b[..]) {
+        ([a], [b]) => Some(vec![Pair {
+            from_at: 0,
+            from: a.regular,
+            to_at: 0,
+            to: b.regular,
+            range: 0..size as u64,
+        }]),
+        (parts, [whole]) => cut(whole, parts, &|part, other, range| Pair {
+            from_at: part.at,
+            from: part.regular,
+            to_at: other.at,
+            to: other.regular,
+            range,
+        }),
+        ([whole], parts) => cut(whole, parts, &|part, other, range| Pair {
+            from_at: other.at,
+            from: other.regular,
+            to_at: part.at,
+            to: part.regular,
+            range,
+        }),
+        _ => None,
+    }
+}
+
+/// Adds the parts of a node; `None` if they are too many or not all regular.
+fn add(
+    form: &Form,
+    id: NodeId,
+    (at, start): (i64, i64),
+    depth: usize,
+    parts: &mut Vec<Part>,
+) -> Option<()> {
+    if let Node::Sequence { parts: list } = form.node(id) {
+        if list.len() > PARTS || depth == 0 {
+            return None;
+        }
+        for part in list.iter() {
+            let place = (at + part.offset, start + part.start);
+            add(form, part.child, place, depth - 1, parts)?;
+        }
+        return Some(());
+    }
+    if parts.len() == PARTS {
+        return None;
+    }
+    let regular = Regular::of(form, id)?;
+    parts.push(Part { at, start, regular });
+    Some(())
+}
+
+impl Pair {
+    /// Copies without a buffer, if that is faster; else it may say how large the buffer should be.
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy`], for the pair's bytes; the pointers are where the first of them are.
+    unsafe fn run(&self, read: *const u8, write: *mut u8, chunk: &mut u64) -> bool {
+        let size = self.range.end - self.range.start;
+        if let Some(mut joint) = Joint::of(self.from, self.to) {
+            let dims = &mut joint.dims[..joint.n];
+            if kernel::transposes(joint.len, dims) && size > TRANSPOSED {
+                *chunk = WIDE_CHUNK;
+            } else {
+                // SAFETY: the nest visits the blocks of both streams, in pairs.
+                unsafe { kernel::nest(write, read, joint.len, dims) };
+                return true;
+            }
+        }
+        let (a, b) = (self.from.len, self.to.len);
+        let (short, long) = (a.min(b), a.max(b));
+        if size < MUCH || short < SHORT || long >= short.saturating_mul(RATIO) {
+            return false;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { zip(&self.from, read, &self.to, write) };
+        true
     }
 }
 
@@ -183,21 +311,29 @@ unsafe fn zip(from: &Regular, source: *const u8, to: &Regular, target: *mut u8) 
     }
 }
 
-/// Packs and unpacks, at most `most` bytes at a time.
+/// Packs and unpacks a range of the stream, at most `most` bytes at a time.
 ///
 /// # Safety
 ///
-/// As for [`copy`].
-unsafe fn bounce(from: &Layout, source: *const u8, to: &Layout, target: *mut u8, most: u64) {
-    let size = from.size();
+/// As for [`copy`]; the range lies in the stream.
+unsafe fn bounce(
+    from: &Layout,
+    source: *const u8,
+    to: &Layout,
+    target: *mut u8,
+    range: Range<u64>,
+    most: u64,
+) {
+    let size = range.end - range.start;
+    let most = if size <= ONCE { most.max(size) } else { most };
     if size <= STACK as u64 {
         let mut few = [MaybeUninit::<u8>::uninit(); STACK];
         let few = few.as_mut_ptr().cast::<u8>();
         // SAFETY: the caller's promise; there is room for everything, and what is read was
         // written before.
         unsafe {
-            from.pack_raw(source, 0..size, few);
-            to.unpack_raw(few, 0..size, target);
+            from.pack_raw(source, range.clone(), few);
+            to.unpack_raw(few, range, target);
         }
         return;
     }
@@ -213,9 +349,9 @@ unsafe fn bounce(from: &Layout, source: *const u8, to: &Layout, target: *mut u8,
         let unit = (a / gcd(a, b)).saturating_mul(b);
         most - most.checked_rem(unit).filter(|_| unit <= most).unwrap_or(0)
     };
-    let mut at = 0;
-    while at < size {
-        let end = size.min(at + step);
+    let mut at = range.start;
+    while at < range.end {
+        let end = range.end.min(at + step);
         // SAFETY: the caller's promise; the chunk has room for the range, and the same range is
         // written before it is read.
         unsafe {
@@ -260,13 +396,13 @@ struct Regular {
 }
 
 impl Regular {
-    fn of(form: &Form) -> Option<Regular> {
+    fn of(form: &Form, root: NodeId) -> Option<Regular> {
         let mut regular = Regular {
             len: 0,
             dims: [(0, 0); DIMS],
             n: 0,
         };
-        let mut id = form.root()?;
+        let mut id = root;
         loop {
             match form.node(id) {
                 Node::Dense { len } => {
@@ -286,6 +422,22 @@ impl Regular {
                 _ => return None,
             }
         }
+    }
+
+    /// The part between two positions of the stream, which must be where blocks begin, of blocks
+    /// along one dimension.
+    fn slice(&self, start: i64, end: i64) -> Option<Part> {
+        if self.n != 1 || start % self.len != 0 || end % self.len != 0 {
+            return None;
+        }
+        let stride = self.dims[0].1;
+        let mut regular = *self;
+        regular.dims[0].0 = (end - start) / self.len;
+        Some(Part {
+            at: start / self.len * stride,
+            start,
+            regular,
+        })
     }
 
     /// Cuts the blocks into shorter ones.

@@ -218,18 +218,6 @@ pub(super) unsafe fn nest(to: *mut u8, from: *const u8, len: usize, dims: &mut [
     odometer(to, from, rest, |to, from| unsafe { inner.run(to, from) });
 }
 
-/// Whether a nest waits for one cache line after the other: packing and unpacking ask for those
-/// ahead along the whole layout, which a nest with rows of its own on both sides cannot.
-pub(super) fn waits(len: usize, dims: &[Dim]) -> bool {
-    let [inner, ..] = dims else {
-        return false;
-    };
-    len <= SMALL
-        && strip::is_far(*inner)
-        && blocks(dims) >= strip::MANY
-        && tile::partner(len, dims).is_none()
-}
-
 /// Whether [`nest`] runs a transposition.
 pub(super) fn transposes(len: usize, dims: &[Dim]) -> bool {
     dims.len() > 1 && len <= SMALL && tile::partner(len, dims).is_some()

@@ -2,7 +2,7 @@
 
 //! Blocks of more than 64 bytes, each copied by itself.
 
-use super::{Dim, Nest, Run, blocks, dense};
+use super::{Dim, Nest, Run, blocks};
 
 /// The kernel for blocks of more than [`super::SMALL`] bytes.
 pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
@@ -15,6 +15,8 @@ pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
     each
 }
 
+/// By `memcpy`.
+///
 /// # Safety
 ///
 /// As for [`Nest::run`].
@@ -25,7 +27,7 @@ unsafe fn each(to: *mut u8, from: *const u8, nest: &Nest) {
         nest.each_row(to, from, |to, from| {
             let (mut to, mut from) = (to, from);
             for _ in 0..row.count {
-                dense(to, from, len);
+                std::ptr::copy_nonoverlapping(from, to, len);
                 to = to.wrapping_offset(row.to);
                 from = from.wrapping_offset(row.from);
             }

@@ -47,9 +47,8 @@ const SOURCE: u8 = 2;
 /// The kernel for blocks of at most [`SMALL`] bytes.
 pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
     let [a, b, _] = *dims;
-    let many = is_far(a) && blocks(dims) >= MANY;
     // A short row is not worth asking ahead for.
-    let far = many && (b.count == 1 || a.count >= 2 * AHEAD);
+    let far = is_far(a) && blocks(dims) >= MANY && a.count >= AHEAD;
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if !(far && b.count == 1) {
         if let Some(run) = super::x86::rows(len).or_else(|| super::x86::strip(len, dims)) {
@@ -117,53 +116,71 @@ unsafe fn one<const LEN: usize, const DENSE: u8>(to: *mut u8, from: *const u8, d
 ///
 /// As for [`strip`].
 unsafe fn far_apart<const LEN: usize, const DENSE: u8>(to: *mut u8, from: *const u8, nest: &Nest) {
-    let row = nest.dims[0];
-    // SAFETY: the caller's promise.
-    unsafe {
-        nest.each_row(to, from, |to, from| {
-            ahead(to, from, row, |to, from, some| {
-                one::<LEN, DENSE>(to, from, some)
-            });
-        });
-    }
+    ahead(to, from, nest, |to, from, some| {
+        // SAFETY: the caller's promise.
+        unsafe { one::<LEN, DENSE>(to, from, some) }
+    });
 }
 
 /// # Safety
 ///
 /// As for [`Nest::run`].
 unsafe fn far_apart_any(to: *mut u8, from: *const u8, nest: &Nest) {
-    let row = nest.dims[0];
-    // SAFETY: the caller's promise.
-    unsafe {
-        nest.each_row(to, from, |to, from| {
-            ahead(to, from, row, |to, from, some| {
-                each(to, from, nest.len, some)
-            });
-        });
-    }
+    ahead(to, from, nest, |to, from, some| {
+        // SAFETY: the caller's promise.
+        unsafe { each(to, from, nest.len, some) }
+    });
 }
 
-/// Calls `some` for a few blocks of a row at a time, and asks for the lines of later ones.
+/// Calls `some` for a few blocks of a row at a time, and asks for the lines of later ones, those of
+/// the next row among them.
 #[inline(always)]
-fn ahead(to: *mut u8, from: *const u8, dim: Dim, some: impl Fn(*mut u8, *const u8, Dim)) {
+fn ahead(to: *mut u8, from: *const u8, nest: &Nest, some: impl Fn(*mut u8, *const u8, Dim)) {
     const GROUP: usize = 8;
-    let by_source = dim.from.unsigned_abs() >= FAR;
-    let stride = if by_source { dim.from } else { dim.to };
-    let (mut to, mut from) = (to, from);
-    let mut left = dim.count;
-    while left > 0 {
-        let count = left.min(GROUP);
-        if left > AHEAD {
-            let side = if by_source { from } else { to.cast_const() };
-            for i in 0..count {
-                let i = (AHEAD + i) as isize;
-                super::prefetch(side.wrapping_offset(i * stride));
+    let [a, b, c] = nest.dims;
+    let by_source = a.from.unsigned_abs() >= FAR;
+    let stride = if by_source { a.from } else { a.to };
+    let side = |to: *mut u8, from: *const u8| if by_source { from } else { to.cast_const() };
+    let (mut plane_to, mut plane_from) = (to, from);
+    for k in 0..c.count {
+        let (mut row_to, mut row_from) = (plane_to, plane_from);
+        plane_to = plane_to.wrapping_offset(c.to);
+        plane_from = plane_from.wrapping_offset(c.from);
+        for j in 0..b.count {
+            let (mut to, mut from) = (row_to, row_from);
+            (row_to, row_from) = if j + 1 < b.count {
+                (
+                    row_to.wrapping_offset(b.to),
+                    row_from.wrapping_offset(b.from),
+                )
+            } else {
+                (plane_to, plane_from)
+            };
+            let next = side(row_to, row_from);
+            let last = j + 1 == b.count && k + 1 == c.count;
+            let mut left = a.count;
+            while left > 0 {
+                let count = left.min(GROUP);
+                let here = side(to, from);
+                let within = left.saturating_sub(AHEAD).min(count);
+                let first = here.wrapping_offset(AHEAD as isize * stride);
+                for i in 0..within as isize {
+                    super::prefetch(first.wrapping_offset(i * stride));
+                }
+                if within < count && !last {
+                    // As many blocks behind the row's end as the place ahead is.
+                    let past = (AHEAD + within - left) as isize;
+                    let first = next.wrapping_offset(past * stride);
+                    for i in 0..(count - within) as isize {
+                        super::prefetch(first.wrapping_offset(i * stride));
+                    }
+                }
+                some(to, from, Dim { count, ..a });
+                to = to.wrapping_offset(count as isize * a.to);
+                from = from.wrapping_offset(count as isize * a.from);
+                left -= count;
             }
         }
-        some(to, from, Dim { count, ..dim });
-        to = to.wrapping_offset(count as isize * dim.to);
-        from = from.wrapping_offset(count as isize * dim.from);
-        left -= count;
     }
 }
 

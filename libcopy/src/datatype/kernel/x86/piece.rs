@@ -149,7 +149,7 @@ pub(super) unsafe fn wide(to: *mut u8, from: *const u8, len: usize) {
 ///
 /// As for [`piece`]; the processor has AVX2.
 #[target_feature(enable = "avx2")]
-unsafe fn lines(to: *mut u8, from: *const u8, len: usize) {
+pub(super) unsafe fn lines(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller's promise: the first and the last vector may overlap those between them.
     unsafe {
         let first = _mm256_loadu_si256(from.cast());

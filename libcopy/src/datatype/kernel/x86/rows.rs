@@ -6,7 +6,7 @@ use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
 use super::super::{Nest, Run, prefetch};
-use super::piece::{FIRST_LEVEL, has_512, wide};
+use super::piece::{FIRST_LEVEL, has_512, lines, wide};
 
 /// Blocks of more bytes than this are worth a loop each.
 const LONGEST: usize = 512;
@@ -172,30 +172,39 @@ const STRING: usize = 1536;
 /// The kernel for blocks of more than 512 bytes, `total` bytes in all, if `memcpy` of each is not
 /// the fastest.
 pub(in super::super) fn long(len: usize, total: usize) -> Option<Run> {
-    if total <= SECOND_LEVEL && len <= FIRST_LEVEL && has_512() {
-        Some(lines)
-    } else if total > SECOND_LEVEL && total <= LAST_LEVEL && len >= STRING {
-        is_x86_feature_detected!("ermsb").then_some(strings as Run)
-    } else if total > SECOND_LEVEL && len < PAGE && is_x86_feature_detected!("avx2") {
-        Some(prefetched)
-    } else {
-        None
+    if total <= FIRST_LEVEL && has_512() {
+        return Some(whole::<true>);
     }
+    if total <= SECOND_LEVEL {
+        let is_string = len >= PAGE && is_x86_feature_detected!("avx2");
+        return is_string.then_some(whole::<false> as Run);
+    }
+    if total <= LAST_LEVEL && len >= STRING {
+        return is_x86_feature_detected!("ermsb").then_some(strings as Run);
+    }
+    (len < PAGE && is_x86_feature_detected!("avx2")).then_some(prefetched as Run)
 }
 
+/// From this length on, `memcpy` uses string instructions, whose speed in the second-level cache
+/// depends on where the pages are.
 const PAGE: usize = 4096;
 
 /// # Safety
 ///
-/// As for [`Nest::run`], for blocks of 64 bytes or more; the processor has AVX-512.
-unsafe fn lines(to: *mut u8, from: *const u8, nest: &Nest) {
+/// As for [`Nest::run`], for blocks of 64 bytes or more; the processor has AVX-512 if `WIDE`, else
+/// AVX2.
+unsafe fn whole<const WIDE: bool>(to: *mut u8, from: *const u8, nest: &Nest) {
     let dim = nest.dims[0];
     // SAFETY: the caller's promise.
     unsafe {
         nest.each_row(to, from, |to, from| {
             let (mut to, mut from) = (to, from);
             for _ in 0..dim.count {
-                wide(to, from, nest.len);
+                if WIDE {
+                    wide(to, from, nest.len);
+                } else {
+                    lines(to, from, nest.len);
+                }
                 to = to.wrapping_offset(dim.to);
                 from = from.wrapping_offset(dim.from);
             }
