@@ -297,6 +297,28 @@ impl<'a> Side<'a> {
 ///
 /// As for [`copy`]; the pointers are where the first bytes of the streams are.
 unsafe fn zip(from: &Regular, source: *const u8, to: &Regular, target: *mut u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        /// # Safety
+        ///
+        /// As for [`zip`]; the processor has AVX2.
+        #[target_feature(enable = "avx2")]
+        unsafe fn with_avx2(from: &Regular, source: *const u8, to: &Regular, target: *mut u8) {
+            // SAFETY: the caller's promise.
+            unsafe { fragments(from, source, to, target) }
+        }
+        // SAFETY: the caller's promise; the processor has AVX2.
+        return unsafe { with_avx2(from, source, to, target) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { fragments(from, source, to, target) }
+}
+
+/// # Safety
+///
+/// As for [`zip`].
+#[inline(always)]
+unsafe fn fragments(from: &Regular, source: *const u8, to: &Regular, target: *mut u8) {
     let (mut a, mut b) = (Side::new(from), Side::new(to));
     loop {
         let len = (from.len - a.done).min(to.len - b.done);

@@ -73,20 +73,21 @@ pub(super) unsafe fn dense(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// Copies one of many pieces whose lengths vary.
+/// Copies one of many pieces whose lengths vary; most have at least [`SMALL`] bytes.
 ///
 /// # Safety
 ///
 /// As for [`dense`]; `len` is at least 1.
 #[inline(always)]
 pub(super) unsafe fn fragment(to: *mut u8, from: *const u8, len: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if x86::has_masks() {
-        // SAFETY: the caller's promise; the processor can do it.
-        return unsafe { x86::masked(to, from, len) };
-    }
     // SAFETY: the caller's promise.
-    unsafe { dense(to, from, len) }
+    unsafe {
+        if len < SMALL {
+            strip::short(to, from, len)
+        } else {
+            strip::lines(to, from, len)
+        }
+    }
 }
 
 /// What runs a nest.

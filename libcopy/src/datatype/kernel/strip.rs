@@ -279,6 +279,28 @@ unsafe fn each(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
     }
 }
 
+/// One piece of at least 64 bytes: line by line, and the last 64 bytes.
+///
+/// # Safety
+///
+/// As for [`super::dense`].
+#[inline(always)]
+pub(super) unsafe fn lines(to: *mut u8, from: *const u8, len: usize) {
+    const STEP: usize = 64;
+    let mut at = 0;
+    // SAFETY: the caller's promise.
+    unsafe {
+        while at + STEP < len {
+            let line = read::<STEP>(from.add(at));
+            to.add(at).cast::<[u8; STEP]>().write_unaligned(line);
+            at += STEP;
+        }
+        let last = read::<STEP>(from.add(len - STEP));
+        let end = to.add(len - STEP);
+        end.cast::<[u8; STEP]>().write_unaligned(last);
+    }
+}
+
 /// One piece of at most 128 bytes: two overlapping moves of the largest power of two that fits.
 ///
 /// # Safety
