@@ -213,11 +213,14 @@ impl Form {
 
     /// A form of nodes that are known to make one.
     pub(super) fn assembled(nodes: Vec<Node>, extents: Vec<Extent>, offset: i64) -> Form {
-        Form {
+        let mut form = Form {
             nodes,
             extents,
             offset,
-        }
+            steps: Steps::default(),
+        };
+        form.steps = Steps::of(&form);
+        form
     }
 
     /// The nodes, children before their parents, the root last; none if there is no data.
@@ -1089,14 +1092,7 @@ impl Arena {
             })
             .collect();
         let extents = order.iter().map(|&id| *self.bounds(id)).collect();
-        let mut form = Form {
-            nodes,
-            extents,
-            offset,
-            steps: Steps::default(),
-        };
-        form.steps = Steps::of(&form);
-        form
+        Form::assembled(nodes, extents, offset)
     }
 }
 

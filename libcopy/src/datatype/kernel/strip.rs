@@ -46,11 +46,11 @@ const SOURCE: u8 = 2;
 
 /// The kernel for blocks of at most [`SMALL`] bytes.
 pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
-    let [a, b, _] = *dims;
+    let a = dims[0];
     // A short row is not worth asking ahead for.
     let far = is_far(a) && blocks(dims) >= MANY && a.count >= AHEAD;
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if !(far && b.count == 1) {
+    if !(far && dims[1].count == 1) {
         if let Some(run) = super::x86::rows(len).or_else(|| super::x86::strip(len, dims)) {
             return run;
         }
