@@ -56,7 +56,7 @@ static MPI_Datatype shape(int bytes, int kind, int *count, size_t *span)
 	if (bytes % 8 && kind > 1)
 		kind = kind % 2;
 	int words = bytes / 8;
-	switch (kind) {
+	switch (words ? kind : 0) {
 	case 0:
 		*count = bytes;
 		MPI_Type_dup(MPI_BYTE, &type);

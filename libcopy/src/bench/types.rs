@@ -77,6 +77,10 @@ pub struct TypesArgs {
     #[arg(long)]
     pub quick: bool,
 
+    /// Only print the names of the layouts and their types, one in a line
+    #[arg(long)]
+    pub list: bool,
+
     #[command(flatten)]
     pub output: Output,
 }
@@ -103,6 +107,15 @@ const HEADER: &str = "op,bytes,ranks,variant,median_us,p10_us,p90_us,verified,la
 
 /// Runs it.
 pub fn run(args: &TypesArgs) -> Result<()> {
+    if args.list {
+        for case in &layouts::cases() {
+            let datatype: Datatype = case.expression.parse()?;
+            if wanted(args, case, datatype.size() as usize) {
+                println!("{}\t{}", case.layout, case.expression);
+            }
+        }
+        return Ok(());
+    }
     let directory = tempfile::Builder::new()
         .prefix("libcopy-bench.")
         .tempdir()

@@ -43,6 +43,16 @@ pub mod mover {
     pub const BUFFERED: u32 = 3;
 }
 
+/// How the receiver wants a long dense message.
+pub mod wish {
+    /// It has not said.
+    pub const NONE: u32 = 0;
+    /// Through the lane.
+    pub const STREAM: u32 = 1;
+    /// Both copy parts, each as many as it can.
+    pub const SPLIT: u32 = 2;
+}
+
 /// No lane.
 pub const NO_LANE: u32 = u32::MAX;
 
@@ -68,6 +78,54 @@ pub struct Slot {
     /// Where the packed rest is.
     pub rest: AtomicU64,
     receiver: Receiver,
+    /// Parts that both copy.
+    pub split: Split,
+}
+
+/// A message that both sides copy in parts.
+#[repr(C, align(64))]
+pub struct Split {
+    /// One of [`wish`].
+    pub wish: AtomicU32,
+    /// Whether the sender could not copy a part.
+    pub failed: AtomicU32,
+    /// Where the receiver wants it.
+    pub target: AtomicU64,
+    /// The first part that nobody has begun.
+    pub next: AtomicU64,
+    /// Bytes that are there.
+    pub moved: AtomicU64,
+}
+
+/// Dense messages from this length on are copied by both sides.
+pub const SPLIT_MIN: u64 = 256 << 10;
+
+/// Bytes of a part: whole pages, and not so few that calls of the kernel would be noticed.
+pub fn part_of(total: u64) -> u64 {
+    (total / 16).clamp(64 << 10, 1 << 20).next_multiple_of(4096)
+}
+
+impl Split {
+    /// Copies parts with `copy`, which is given offset and length, until nobody has to begin any.
+    pub fn help(&self, total: u64, mut copy: impl FnMut(u64, u64) -> bool) {
+        let part = part_of(total);
+        loop {
+            let at = self
+                .next
+                .fetch_add(1, Ordering::AcqRel)
+                .saturating_mul(part);
+            if at >= total {
+                return;
+            }
+            let len = part.min(total - at);
+            if copy(at, len) {
+                self.moved.fetch_add(len, Ordering::AcqRel);
+            } else {
+                self.failed.store(1, Ordering::Release);
+                return;
+            }
+        }
+    }
 }
 
 #[repr(C, align(64))]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use libcopy::datatype::Layout;
 use libcopy::datatype::canonical::Form;
 
-use super::board::{LANE, NO_LANE, Slot, mover, state};
+use super::board::{LANE, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
 use super::header::{self, Header};
 use super::memory::{self, Remote, lives};
 use super::outgoing::{Pause, attend_all, lock};
@@ -214,6 +214,15 @@ impl Pulling<'_> {
             NO_LANE => None,
             lane => Some(self.world.board.lane(sender, lane as usize)),
         };
+        if self.header.layout_words == 0 && total >= SPLIT_MIN {
+            if let View::Dense(base) = self.view {
+                if self.claim()? {
+                    return self.share(*base);
+                }
+            } else {
+                self.slot.split.wish.store(wish::STREAM, Ordering::Release);
+            }
+        }
         let (mut pause, mut idle_since) = (Pause::new(), None);
         let mut ours = false;
         while self.drained < total {
@@ -257,6 +266,62 @@ impl Pulling<'_> {
                 attend_all(self.world);
             }
             if pause.should_look() && !lives(self.pid) {
+                return Err("the sender has ended".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the receiver move the data; `false` if the sender has buffered them.
+    fn claim(&self) -> Result<bool, String> {
+        let mut pause = Pause::new();
+        loop {
+            let (from, to) = (mover::NOBODY, mover::RECEIVER);
+            let mover = &self.slot.mover;
+            match mover.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(true),
+                Err(mover::BUFFERED) => return Ok(false),
+                Err(_) => {}
+            }
+            pause.step();
+            if pause.should_look() && !lives(self.pid) {
+                return Err("the sender has ended".to_owned());
+            }
+        }
+    }
+
+    /// Copies dense bytes together with the sender, if that comes by.
+    fn share(&mut self, base: *mut u8) -> Result<(), String> {
+        let (split, total) = (&self.slot.split, self.header.total);
+        split.failed.store(0, Ordering::Relaxed);
+        split.target.store(base as u64, Ordering::Relaxed);
+        split.next.store(0, Ordering::Relaxed);
+        split.moved.store(0, Ordering::Relaxed);
+        split.wish.store(wish::SPLIT, Ordering::Release);
+        let mut failed = None;
+        let (origin, pid) = (self.header.origin, self.pid);
+        split.help(total, |at, len| {
+            let to = base.wrapping_add(at as usize);
+            note(Event::Fetched, len);
+            // SAFETY: the capacity was compared.
+            let read = unsafe { memory::read(pid, origin + at, to, len as usize) };
+            attend_all(self.world);
+            read.map_err(|error| failed = Some(error)).is_ok()
+        });
+        if let Some(error) = failed {
+            return Err(format!("reading the sender's memory: {error}"));
+        }
+        let mut pause = Pause::new();
+        while split.moved.load(Ordering::Acquire) < total {
+            if split.failed.load(Ordering::Acquire) != 0 {
+                // SAFETY: the capacity was compared.
+                let read = unsafe { memory::read(pid, origin, base, total as usize) };
+                return read.map_err(|error| format!("reading the sender's memory: {error}"));
+            }
+            if pause.step() {
+                attend_all(self.world);
+            }
+            if pause.should_look() && !lives(pid) {
                 return Err("the sender has ended".to_owned());
             }
         }

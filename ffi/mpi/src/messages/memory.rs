@@ -65,6 +65,40 @@ pub unsafe fn read(pid: i32, address: u64, to: *mut u8, len: usize) -> io::Resul
     Ok(())
 }
 
+/// Writes dense bytes into another process's memory.
+///
+/// # Safety
+///
+/// `from` is readable for `len` bytes.
+pub unsafe fn write(pid: i32, address: u64, from: *const u8, len: usize) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(MOST_BYTES);
+        let ours = libc::iovec {
+            iov_base: from.wrapping_add(done).cast_mut().cast(),
+            iov_len: n,
+        };
+        let theirs = libc::iovec {
+            iov_base: address.wrapping_add(done as u64) as *mut _,
+            iov_len: n,
+        };
+        // SAFETY: the caller's promise; the kernel checks `theirs`.
+        let moved =
+            unsafe { libc::process_vm_writev(pid, &raw const ours, 1, &raw const theirs, 1, 0) };
+        match usize::try_from(moved) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(moved) => done += moved,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What a peer sends, in its memory.
 pub enum Remote {
     /// Dense bytes from this address on.

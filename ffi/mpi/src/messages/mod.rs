@@ -132,6 +132,7 @@ enum Event {
     Received,
     Streamed,
     Fetched,
+    Pushed,
     Buffered,
     LayoutSent,
     LayoutKnown,
@@ -140,11 +141,12 @@ enum Event {
     Truncated,
 }
 
-const EVENTS: [(Event, &str); 10] = [
+const EVENTS: [(Event, &str); 11] = [
     (Event::Sent, "sent"),
     (Event::Received, "received"),
     (Event::Streamed, "bytes streamed"),
     (Event::Fetched, "bytes fetched"),
+    (Event::Pushed, "bytes pushed"),
     (Event::Buffered, "bytes buffered"),
     (Event::LayoutSent, "bytes of layouts"),
     (Event::LayoutKnown, "layouts known"),

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::board::{LANE, LANES, NO_LANE, Slot, mover, state};
+use super::board::{LANE, LANES, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
 use super::header::{Header, SLOTS, slot_of, wire_size};
-use super::memory::lives;
+use super::memory::{self, lives};
 use super::requests;
 use super::view::View;
 use super::{Event, World, note};
@@ -41,6 +41,8 @@ pub struct Outgoing {
     posted: Instant,
     /// Whether we have said that we fill the lane.
     held: bool,
+    /// Whether the receiver says on which way it wants the data.
+    split: bool,
     /// Whether the program may use its buffer again.
     complete: bool,
 }
@@ -87,10 +89,13 @@ pub fn is_special(bytes: u64) -> bool {
 /// Messages that are not done.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether any message is under way.
+/// Messages whose buffers the program may not have back yet.
+static INCOMPLETE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any message is under way that we have to go on with.
 #[inline]
 pub fn any() -> bool {
-    LIVE.load(Ordering::Relaxed) != 0
+    INCOMPLETE.load(Ordering::Relaxed) != 0
 }
 
 impl Outbox {
@@ -106,7 +111,7 @@ impl Outbox {
             if slot.state.load(Ordering::Acquire) != state::DONE {
                 return true;
             }
-            message.complete = true;
+            message.completed();
             message.rest = Vec::new();
             if let Some(lane) = message.lane.take() {
                 *lanes |= 1 << lane;
@@ -200,8 +205,10 @@ pub fn post(
     slot.filled.store(0, Ordering::Relaxed);
     slot.drained().store(0, Ordering::Relaxed);
     slot.rest.store(0, Ordering::Relaxed);
+    slot.split.wish.store(wish::NONE, Ordering::Relaxed);
+    let split = matches!(view, View::Dense(_)) && total >= SPLIT_MIN;
     // With a lane we begin at once; nobody takes it over before we had a chance.
-    let held = lane.is_some();
+    let held = lane.is_some() && !split;
     let first = if held { mover::SENDER } else { mover::NOBODY };
     slot.mover.store(first, Ordering::Relaxed);
     slot.state.store(state::POSTED, Ordering::Release);
@@ -217,17 +224,19 @@ pub fn post(
         rest: Vec::new(),
         posted: Instant::now(),
         held,
+        split,
         complete: false,
     }));
     outbox.live.push(shared.clone());
     LIVE.fetch_add(1, Ordering::Relaxed);
+    INCOMPLETE.fetch_add(1, Ordering::Relaxed);
     note(Event::Sent, 1);
     Some(shared)
 }
 
 /// Goes on with all messages that are under way, so that whoever receives them can.
 pub fn attend_all(world: &World) {
-    if !any() {
+    if LIVE.load(Ordering::Relaxed) == 0 {
         return;
     }
     let Ok(mut outbox) = OUTBOX.try_lock() else {
@@ -248,6 +257,13 @@ impl Outgoing {
         &self.wire
     }
 
+    /// The program may have its buffer back.
+    fn completed(&mut self) {
+        if !std::mem::replace(&mut self.complete, true) {
+            INCOMPLETE.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     fn slot<'a>(&self, world: &'a World) -> &'a Slot {
         world.board.slot(world.me, self.slot)
     }
@@ -260,8 +276,12 @@ impl Outgoing {
         }
         let slot = self.slot(world);
         if slot.state.load(Ordering::Acquire) == state::DONE {
-            self.complete = true;
+            self.completed();
             return true;
+        }
+        if self.split && slot.split.wish.load(Ordering::Acquire) != wish::STREAM {
+            self.help(world, slot);
+            return false;
         }
         let Some(lane) = self.lane else {
             return false;
@@ -292,11 +312,31 @@ impl Outgoing {
             slot.filled.store(self.filled, Ordering::Release);
         }
         note(Event::Streamed, self.filled - before);
-        self.complete = self.filled == self.total;
-        if !self.complete && !keep {
+        if self.filled == self.total {
+            self.completed();
+        } else if !keep {
             self.let_go(slot);
         }
         self.complete
+    }
+
+    /// Copies parts of a message into the receiver's memory, if it wants that.
+    fn help(&self, world: &World, slot: &Slot) {
+        let View::Dense(base) = self.view else {
+            return;
+        };
+        if slot.split.wish.load(Ordering::Acquire) != wish::SPLIT {
+            return;
+        }
+        let target = slot.split.target.load(Ordering::Relaxed);
+        slot.split.help(self.total, |at, len| {
+            let from = base.wrapping_add(at as usize);
+            // SAFETY: the program promised its bytes.
+            let written =
+                unsafe { memory::write(world.pids[self.to], target + at, from, len as usize) };
+            note(Event::Pushed, len);
+            written.is_ok()
+        });
     }
 
     fn let_go(&mut self, slot: &Slot) {
@@ -335,7 +375,7 @@ impl Outgoing {
         slot.rest.store(rest.as_ptr() as u64, Ordering::Relaxed);
         self.rest = rest;
         self.held = false;
-        self.complete = true;
+        self.completed();
         note(Event::Buffered, left as u64);
         slot.mover.store(mover::BUFFERED, Ordering::Release);
         true
@@ -343,7 +383,7 @@ impl Outgoing {
 
     /// Nobody will receive this: its header could not be sent, or was cancelled.
     pub fn withdraw(&mut self, world: &World) {
-        self.complete = true;
+        self.completed();
         self.slot(world).state.store(state::DONE, Ordering::Release);
     }
 

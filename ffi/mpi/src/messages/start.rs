@@ -18,7 +18,7 @@ use crate::call::active;
 use crate::pmpi;
 
 /// Bytes from which on a dense message is taken.
-const LEAST_DENSE: u64 = 128 << 10;
+const LEAST_DENSE: u64 = 256 << 10;
 /// Bytes from which on a message that is not dense is taken.
 const LEAST_TYPED: u64 = 8 << 10;
 /// Processes of one machine that share a board.
