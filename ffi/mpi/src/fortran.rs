@@ -15,18 +15,19 @@ use crate::call::active;
 use crate::{irregular, pmpi, reductions, regular};
 
 /// Whether Fortran's calls need us to reach C's.
-fn past_us() -> bool {
+pub fn past_us() -> bool {
     catch_unwind(|| active().is_some_and(|abi| abi.is_open_mpi())).unwrap_or(false)
 }
 
 /// Fortran's special addresses: the names that compilers may give to a common block.
-struct Special {
+pub struct Special {
     names: [&'static CStr; 4],
     found: OnceLock<Vec<usize>>,
 }
 
 impl Special {
-    fn is(&self, address: *const c_void) -> bool {
+    /// Whether this is it.
+    pub fn is(&self, address: *const c_void) -> bool {
         let found = self.found.get_or_init(|| {
             let all = self.names.into_iter().map(abi::object);
             all.filter(|address| *address != 0).collect()
@@ -55,8 +56,30 @@ static BOTTOM: Special = Special {
     found: OnceLock::new(),
 };
 
+/// `MPI_STATUS_IGNORE`
+pub static STATUS_IGNORE: Special = Special {
+    names: [
+        c"mpi_fortran_status_ignore_",
+        c"mpi_fortran_status_ignore",
+        c"mpi_fortran_status_ignore__",
+        c"MPI_FORTRAN_STATUS_IGNORE",
+    ],
+    found: OnceLock::new(),
+};
+
+/// `MPI_STATUSES_IGNORE`
+pub static STATUSES_IGNORE: Special = Special {
+    names: [
+        c"mpi_fortran_statuses_ignore_",
+        c"mpi_fortran_statuses_ignore",
+        c"mpi_fortran_statuses_ignore__",
+        c"MPI_FORTRAN_STATUSES_IGNORE",
+    ],
+    found: OnceLock::new(),
+};
+
 /// A buffer as C calls it.
-fn buffer(address: *mut c_void) -> *mut c_void {
+pub fn buffer(address: *mut c_void) -> *mut c_void {
     if IN_PLACE.is(address) {
         return active().map_or(address, |abi| abi.in_place as *mut c_void);
     }

@@ -295,6 +295,42 @@ conversions! {
     type_f2c = c"PMPI_Type_f2c";
     /// `MPI_Op_f2c`
     op_f2c = c"PMPI_Op_f2c";
+    /// `MPI_Request_f2c`
+    request_f2c = c"PMPI_Request_f2c";
+    /// `MPI_Message_f2c`
+    message_f2c = c"PMPI_Message_f2c";
+}
+
+/// Handles of C's as Open MPI's Fortran has them.
+macro_rules! conversions_back {
+    ($($(#[$doc:meta])* $rust:ident = $name:literal;)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        ///
+        /// As the MPI standard says.
+        pub unsafe fn $rust(handle: Word) -> c_int {
+            static FUNCTION: Function = Function::new($name);
+            match FUNCTION.address() {
+                0 => 0,
+                address => {
+                    // SAFETY: the MPI library's function of this name has this type.
+                    unsafe {
+                        let call: unsafe extern "C" fn(Word) -> c_int =
+                            std::mem::transmute(address);
+                        call(handle)
+                    }
+                }
+            }
+        }
+    )* };
+}
+
+conversions_back! {
+    /// `MPI_Request_c2f`
+    request_c2f = c"PMPI_Request_c2f";
+    /// `MPI_Message_c2f`
+    message_c2f = c"PMPI_Message_c2f";
 }
 
 /// What a function that is not there answers: `MPI_ERR_OTHER` of Open MPI.

@@ -15,6 +15,7 @@ const LARGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/large.c");
 const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failures.c");
 const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.c");
 const WAITING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting.c");
+const FORTRAN_MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.f90");
 const FORTRAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fortran.f90");
 
 /// The compiler for C, without the library's name.
@@ -473,5 +474,33 @@ fn messages_wait_for_nobody_who_waits_elsewhere() {
         let (_, killed) = mpi.output(2, &["kill"], &preload);
         assert!(!killed.status.success(), "{name}");
         assert_ne!(killed.status.code(), Some(124), "{name} hung");
+    }
+}
+
+#[test]
+fn fortran_messages_are_the_same() {
+    let _turn = turn();
+    let library = library();
+    let preload = with_messages(library);
+    for (name, launcher) in BOTH {
+        for binding in ["-DBINDING=1", "-DBINDING=2", "-DBINDING=3"] {
+            let flags = ["-cpp", "-w", "-fallow-argument-mismatch", binding];
+            // MPICH itself does not run this with mpi_f08.
+            if (name, binding) == ("mpich", "-DBINDING=3") {
+                continue;
+            }
+            let compiler = ("mpifort", &flags[..]);
+            let Some(mpi) = mpi(name, launcher, FORTRAN_MESSAGES, compiler) else {
+                continue;
+            };
+            let plain = text(&mpi.run(2, &[], &[]).stdout);
+            let ours = mpi.run(2, &[], &preload);
+            assert_eq!(plain.lines().count(), 18, "{plain}");
+            assert_eq!(plain, text(&ours.stdout), "{name} {binding}");
+            // MPICH's Fortran library has receivers that go past us.
+            let report = text(&ours.stderr);
+            let taken = noted(&report, " sent") > 0;
+            assert_eq!(taken, name == "openmpi", "{name} {binding}: {report}");
+        }
     }
 }

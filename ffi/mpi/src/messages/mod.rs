@@ -9,6 +9,7 @@
 mod board;
 mod calls;
 mod exports;
+mod fortran;
 mod header;
 mod incoming;
 mod memory;

@@ -5,6 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::fs;
 use std::os::fd::AsRawFd;
+use std::sync::Once;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,11 @@ struct Offer {
 
 /// Has messages taken from now on, if all processes of the machine can. Collective.
 pub fn start() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(start_once);
+}
+
+fn start_once() {
     if abi::is_set(c"LIBCOPY_MPI_MESSAGES") && world().is_none() {
         if let Some(abi) = active() {
             match meet(abi) {
@@ -75,13 +81,10 @@ fn permit_peers() {
     }
 }
 
-/// Receiving functions of Fortran that go past us.
+/// Receiving functions of Fortran that go past us: those of `mpi_f08` in MPICH's Fortran library.
 fn has_other_receivers(abi: &Abi) -> bool {
-    let names = match abi.is_open_mpi() {
-        true => [c"ompi_recv_f", c"mpi_recv_"],
-        false => [c"MPIR_Recv_cdesc", c"mpi_recv_f08ts_"],
-    };
-    names.into_iter().any(|name| abi::symbol(name).is_some())
+    let names = [c"MPIR_Recv_cdesc", c"mpi_recv_f08ts_"];
+    !abi.is_open_mpi() && names.into_iter().any(|name| abi::symbol(name).is_some())
 }
 
 /// Whether several threads may call at the same time, and the library has an
