@@ -154,8 +154,20 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     }
 }
 
+/// A function's name as the linker looks for it.
+macro_rules! symbol {
+    ($name:ident) => {
+        const {
+            match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            }
+        }
+    };
+}
+
 macro_rules! exit {
-    ($($name:ident, $text:expr;)*) => {
+    ($($name:ident)*) => {
         $(
             /// The C library's function, after everything that is pending: peers get their bytes.
             ///
@@ -168,7 +180,7 @@ macro_rules! exit {
                 let _ = all_settled();
                 // SAFETY: the caller's promise; the next function has this signature.
                 unsafe {
-                    let function = next($text, &NEXT);
+                    let function = next(symbol!($name), &NEXT);
                     transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> !>(function)(status)
                 }
             }
@@ -176,11 +188,7 @@ macro_rules! exit {
     };
 }
 
-exit! {
-    _exit, c"_exit";
-    _Exit, c"_Exit";
-    quick_exit, c"quick_exit";
-}
+exit! { _exit _Exit quick_exit }
 
 macro_rules! wrap {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty, $failed:expr, $settle:expr;)*) => {
@@ -193,17 +201,13 @@ macro_rules! wrap {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-                const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                };
                 type Function = unsafe extern "C" fn($($type),*) -> $result;
                 // SAFETY: the caller's promise; the next function has this signature.
                 unsafe {
                     if ($settle).is_err() {
                         return $failed;
                     }
-                    let function = transmute::<*mut c_void, Function>(next(NAME, &NEXT));
+                    let function = transmute::<*mut c_void, Function>(next(symbol!($name), &NEXT));
                     function($($argument),*)
                 }
             }

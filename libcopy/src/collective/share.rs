@@ -74,8 +74,8 @@ impl Go {
 pub(super) struct Job {
     pub(super) leaf: usize,
     pub(super) call: Call,
-    /// Where CMA finds the leaf's memory.
-    address: Window,
+    /// Where CMA finds the leaf's memory, if the leaf said that it is here.
+    address: Option<Window>,
     /// The leaf's region, if it opened one.
     region: Option<Window>,
     /// The root's memory.
@@ -92,22 +92,26 @@ impl Job {
         base: *mut u8,
         len: usize,
     ) -> Self {
-        let [address, size, region, numbers, ..] = arrival.map_or([0; 6], |header| header.words);
-        let region = (region != 0).then_some([region, numbers]);
+        let told = arrival.map(|header| header.words);
+        let address = told.map(|[address, size, ..]| [address, size]);
+        let region =
+            told.and_then(|[_, _, region, numbers, ..]| (region != 0).then_some([region, numbers]));
         Job {
             leaf,
             call,
-            address: [address, size],
+            address,
             region,
             base,
             len,
         }
     }
 
-    fn window(&self, kind: TransportKind) -> Window {
-        match (kind, self.region) {
-            (TransportKind::Kmod, Some(region)) => region,
-            _ => self.address,
+    /// The leaf's memory as a one-sided transport finds it, if it does.
+    fn window(&self, kind: TransportKind) -> Option<Window> {
+        match kind {
+            TransportKind::Kmod => self.region,
+            TransportKind::Cma => self.address,
+            TransportKind::Shm => None,
         }
     }
 }
@@ -143,13 +147,7 @@ pub(super) struct Plan {
 impl Team {
     /// Whether the root should take part in a copy through `kind`, and can.
     pub(super) fn shareable(&self, job: &Job, kind: TransportKind) -> bool {
-        self.shares(job.call.op, job.len)
-            && match kind {
-                TransportKind::Kmod => job.region.is_some(),
-                // Whoever did not say that it is here did not say where its memory is either.
-                TransportKind::Cma => job.address[0] != 0,
-                TransportKind::Shm => false,
-            }
+        self.shares(job.call.op, job.len) && job.window(kind).is_some()
     }
 
     /// The one-sided transport that serves the leaves of a gather or scatter: the most preferred
@@ -334,16 +332,16 @@ impl Team {
                 };
                 // As in `copy_as_leaf`.
                 self.mailbox.waiter.verdict()?;
-                let (transport, window) = (self.one_sided(kind)?, job.window(kind));
+                let transport = self.one_sided(kind)?;
                 // SAFETY: the piece is inside what the caller vouches for.
-                let copied = unsafe {
+                let copied = job.window(kind).map(|window| unsafe {
                     let base = job.base.add(start);
                     match way {
                         Way::ToLeaf => transport.push(job.leaf, window, start as u64, base, len),
                         Way::ToRoot => transport.pull(job.leaf, window, start as u64, base, len),
                     }
-                };
-                if copied.is_err() {
+                });
+                if !matches!(copied, Some(Ok(()))) {
                     failed[index] = true;
                     open[index] = false;
                 }
