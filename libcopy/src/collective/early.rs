@@ -256,9 +256,11 @@ impl Team {
         for (leaf, call, at) in leaves {
             // Where its memory is does not matter here.
             self.arrival(call, leaf)?;
-            let header = self
-                .mailbox
-                .expect(Source::One(leaf), call, &[Step::Done])?;
+            // To map pages for an engine takes a leaf longer than it takes us to fall asleep.
+            self.mailbox.waiter.be_patient(true);
+            let header = self.mailbox.expect(Source::One(leaf), call, &[Step::Done]);
+            self.mailbox.waiter.be_patient(false);
+            let header = header?;
             if let Some(offload) = &mut self.offload {
                 offload.heard(header.words[4]);
             }

@@ -535,6 +535,58 @@ mod tests {
         }
     }
 
+    /// What is lost against the best way, in percent: the mean, and what one run in ten exceeds.
+    fn losses(noise: f64, drift: f64) -> (f64, f64) {
+        let mut lost: Vec<f64> = (1..=400)
+            .map(|seed| {
+                let mut dice = dice(seed * 7919);
+                let mut any = |low: f64, high: f64| low + (high - low) * (dice() + 1.0) / 2.0;
+                let work = Workload {
+                    cpu: any(2e-3, 1e-2),
+                    engine: any(2e-3, 2e-2),
+                    compute: any(0.0, 4e-2),
+                    touch: any(0.0, 1.0),
+                    noise,
+                };
+                let (mut monitor, mut clock, mut time) = (Monitor::new(), 0.0, [0.0; 2]);
+                for round in 0..300 {
+                    // The machine itself becomes slower and faster.
+                    let speed = 1.0 + drift * (f64::from(round) / 16.0).sin();
+                    let now = Duration::from_secs_f64(clock);
+                    let way = monitor.choose(SITE, &Way::ALL, now).way;
+                    clock += speed * work.interval(way, dice());
+                    if round >= 10 {
+                        let exact = Workload { noise: 0.0, ..work };
+                        time[0] += speed * exact.interval(way, 0.0);
+                        time[1] += speed * work.best();
+                    }
+                }
+                100.0 * (time[0] / time[1] - 1.0)
+            })
+            .collect();
+        lost.sort_unstable_by(f64::total_cmp);
+        (
+            lost.iter().sum::<f64>() / lost.len() as f64,
+            lost[lost.len() * 9 / 10],
+        )
+    }
+
+    #[test]
+    fn a_noisy_machine_costs_little() {
+        for (noise, drift, mean_limit, tenth_limit) in [
+            (0.02, 0.0, 0.5, 1.0),
+            (0.3, 0.0, 2.5, 4.0),
+            (0.02, 0.3, 1.5, 2.0),
+            (0.3, 0.3, 3.0, 5.5),
+        ] {
+            let (mean, tenth) = losses(noise, drift);
+            assert!(
+                mean < mean_limit && tenth < tenth_limit,
+                "noise {noise}, drift {drift}: {mean:.2} % in the mean, {tenth:.2} % in one run of ten"
+            );
+        }
+    }
+
     #[test]
     fn one_outlier_changes_nothing() {
         let mut monitor = Monitor::new();

@@ -2,6 +2,7 @@
 
 //! The requests behind a guarded buffer, and what a team needs to make them.
 
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -155,10 +156,10 @@ impl Offload {
             let number =
                 |value: Option<f64>| value.map_or("null".to_owned(), |us| format!("{us:.1}"));
             let interval = |way| number(decision.intervals_us.get(&way).copied());
-            eprintln!(
+            let line = format!(
                 "{{\"libcopy\":\"policy\",\"op\":\"{}\",\"root\":{},\"bytes\":{},\"iteration\":{},\
                  \"way\":\"{}\",\"reason\":\"{why}\",\"intervals_us\":{{\"engine\":{},\"cpu\":{},\
-                 \"both\":{}}},\"touched_after_us\":{}}}",
+                 \"both\":{}}},\"touched_after_us\":{}}}\n",
                 site.op,
                 site.root,
                 site.bytes,
@@ -169,6 +170,8 @@ impl Offload {
                 interval(Way::Both),
                 number(decision.touched_after_us),
             );
+            // One system call: what is written must not become what is measured.
+            let _ = std::io::stderr().write_all(line.as_bytes());
         }
         decision.way
     }

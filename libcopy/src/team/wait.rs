@@ -39,6 +39,8 @@ pub(crate) struct Waiter {
     /// How often to give the processor away before sleeping; a system call each, which
     /// in a crowd costs more than sleeping in the end.
     yields: u32,
+    /// Whether a peer is known to be busy for longer than it takes to fall asleep.
+    patient: Cell<bool>,
     last_health: Cell<Instant>,
     /// The device, if copy engines move bytes of this team.
     device: Option<OwnedFd>,
@@ -54,6 +56,7 @@ impl Waiter {
             size,
             spin: Duration::ZERO,
             yields: 0,
+            patient: Cell::new(false),
             last_health: Cell::new(Instant::now()),
             device: None,
             current: Cell::new((
@@ -84,6 +87,12 @@ impl Waiter {
         });
         self.yields = if crowded { 200 } else { u32::MAX };
         crowded
+    }
+
+    /// Falls asleep soon from now on, or not any more: what is waited for leaves the processor to
+    /// the application, and so should we.
+    pub(crate) fn be_patient(&self, patient: bool) {
+        self.patient.set(patient);
     }
 
     /// Helps others through this device from now on, while we wait.
@@ -163,7 +172,8 @@ impl Waiter {
         // these, hence the limit in time.
         let start = Instant::now();
         let mut yields = 0;
-        while start.elapsed() < YIELDING && yields < self.yields {
+        let limit = if self.patient.get() { 0 } else { self.yields };
+        while start.elapsed() < YIELDING && yields < limit {
             std::thread::yield_now();
             if let Some(result) = ready()? {
                 return Ok(result);

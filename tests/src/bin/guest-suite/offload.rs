@@ -15,13 +15,14 @@ use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel::{self, Stats};
 use crate::request::{choose, with_each};
 use crate::rng::Rng;
-use crate::sys::{self, Board, Child};
+use crate::sys::{self, Board, Child, Map};
 use crate::{check, check_eq, tests};
 
 tests!(offload:
     every_collective_and_every_byte(300), several_may_be_pending(180), random_touches(600),
     freeing_unmapping_and_forking(180), system_calls_wait(180), a_team_that_is_dropped_settles(180),
     the_root_is_killed(300), a_leaf_is_killed(300), every_way_and_the_monitor(300),
+    huge_pages_are_waited_for(180),
     the_engine_moves_the_interiors(180), a_touch_has_cpus_finish(180), who_waits_helps(180),
 );
 
@@ -506,6 +507,40 @@ fn every_way_and_the_monitor(_: &Context) -> Outcome {
         }
         Ok(())
     })
+}
+
+/// Memory of hugetlbfs can only be protected a huge page at a time: calls on it wait.
+fn huge_pages_are_waited_for(_: &Context) -> Outcome {
+    const LEN: usize = 4 << 20;
+    const SETTING: &str = "/proc/sys/vm/nr_hugepages";
+    let before = std::fs::read_to_string(SETTING)?;
+    if std::fs::write(SETTING, "8").is_err() {
+        return skip("no hugetlb");
+    }
+    let outcome = (|| {
+        if std::fs::read_to_string(SETTING)?.trim() != "8" {
+            return skip("the kernel has no eight huge pages to give");
+        }
+        team(2, ENGINE, |team| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let map = Map::new(LEN, access, flags, None, 0)?;
+            for round in 0..3 {
+                // SAFETY: the mapping has this length, and nobody else uses it.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(map.addr() as *mut u8, LEN) };
+                if team.rank() == 0 {
+                    write(bytes, round);
+                }
+                team.bcast(bytes, 0)?;
+                check_eq!(offload::pending(), 0);
+                verify(bytes, round, "bcast")?;
+                team.barrier()?;
+            }
+            Ok(())
+        })
+    })();
+    std::fs::write(SETTING, before.trim())?;
+    outcome
 }
 
 // ------------------------------------------------------------------------------------------------
