@@ -92,8 +92,8 @@ impl Mapping {
             return Ok(());
         }
         loop {
-            let token = self.watch.begin()?;
-            if !self.pages.still_there(self.watch.pieces())? {
+            let (token, changed) = self.watch.begin()?;
+            if !self.pages.still_there(self.watch.pieces(), &changed)? {
                 self.watch.give_up();
                 return Err(errno::estale());
             }

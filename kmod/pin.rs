@@ -7,6 +7,7 @@ use crate::errno;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::Piece;
+use crate::watch::Changed;
 use kernel::bindings;
 use kernel::mm::{Mm, MmWithUser};
 use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
@@ -303,8 +304,8 @@ impl PinnedPages {
         Some((run.address.wrapping_add(skip), run.len - skip))
     }
 
-    /// Whether the same pages are still behind the owner's addresses.
-    pub(crate) fn still_there(&self, pieces: &[Piece]) -> Result<bool> {
+    /// Whether the same pages are still behind those of the owner's addresses that may have changed.
+    pub(crate) fn still_there(&self, pieces: &[Piece], changed: &Changed) -> Result<bool> {
         const CHUNK: usize = 256;
         let Some(mm) = self.mm.mmget_not_zero() else {
             return Ok(false);
@@ -319,6 +320,13 @@ impl PinnedPages {
             let mut address = (piece.base as usize >> PAGE_SHIFT) << PAGE_SHIFT;
             while left > 0 {
                 let batch = usize::min(left, CHUNK);
+                let end = address + (batch << PAGE_SHIFT);
+                if !changed.touches(address as u64, end as u64) {
+                    index += batch;
+                    left -= batch;
+                    address = end;
+                    continue;
+                }
                 let room: &mut [core::mem::MaybeUninit<*mut bindings::page>] =
                     now.spare_capacity_mut();
                 let guard = mm.mmap_read_lock();

@@ -15,8 +15,47 @@ use kernel::mm::MmWithUser;
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
-use kernel::sync::Arc;
+use kernel::sync::{new_spinlock, Arc, SpinLock};
 use kernel::types::Opaque;
+
+/// Ranges that are told apart; a buffer that is guarded changes at its two ends.
+const RANGES: usize = 4;
+
+/// Addresses that may show other pages than before.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Changed {
+    /// Start and end; the first `count` are in use.
+    ranges: [(u64, u64); RANGES],
+    count: usize,
+}
+
+impl Changed {
+    fn add(&mut self, start: u64, end: u64) {
+        let used = &mut self.ranges[..self.count];
+        let known = used
+            .iter()
+            .position(|&(low, high)| start <= high && low <= end);
+        // What is one too many makes the last one larger.
+        let index = match known {
+            Some(index) => index,
+            None if self.count < RANGES => {
+                self.ranges[self.count] = (start, end);
+                self.count += 1;
+                return;
+            }
+            None => RANGES - 1,
+        };
+        let (low, high) = self.ranges[index];
+        self.ranges[index] = (u64::min(low, start), u64::max(high, end));
+    }
+
+    /// Whether an address of `start..end` is among them.
+    pub(crate) fn touches(&self, start: u64, end: u64) -> bool {
+        self.ranges[..self.count]
+            .iter()
+            .any(|&(low, high)| start < high && low < end)
+    }
+}
 
 /// A registered notifier over the memory that some pieces span.
 ///
@@ -31,6 +70,10 @@ pub(crate) struct Watch {
     changes: Atomic<u64>,
     /// Value of `changes` for which the memory was found to be the same as before.
     verified: Atomic<u64>,
+    /// What was announced since the last verification. Held while `changes` grows and while a
+    /// verification is confirmed, so that neither misses the other.
+    #[pin]
+    changed: SpinLock<Changed>,
     /// Whether the memory was found to be different.
     gone: Atomic<bool>,
     member: Arc<Member>,
@@ -72,6 +115,7 @@ impl Watch {
                 pieces,
                 changes: Atomic::new(0),
                 verified: Atomic::new(0),
+                changed <- new_spinlock!(Changed::default()),
                 gone: Atomic::new(false),
                 member: member.clone(),
                 // INVARIANT: Registered if construction succeeds.
@@ -113,30 +157,35 @@ impl Watch {
         self.gone.store(true, Release);
     }
 
-    /// Starts a look at the page tables; its result counts if [`confirm`](Self::confirm) accepts
-    /// the returned token.
+    /// Starts a look at the page tables, at the addresses that are returned; its result counts if
+    /// [`confirm`](Self::confirm) accepts the token that comes with them.
     ///
     /// Waits until no change is under way: a change announced before is over when this returns, a
     /// later one is announced before it touches a page table. Until somebody confirms, the memory
     /// stays stale for everybody, so that no third party trusts it meanwhile.
     ///
     /// - `ESTALE`: the memory is known to be different.
-    pub(crate) fn begin(&self) -> Result<u64> {
+    pub(crate) fn begin(&self) -> Result<(u64, Changed)> {
         if self.gone.load(Acquire) {
             return Err(errno::estale());
         }
-        let token = self.changes.load(Acquire);
+        let (token, changed) = {
+            let changed = self.changed.lock();
+            (self.changes.load(Acquire), *changed)
+        };
         // SAFETY: The notifier is registered by the type invariant; no lock that an invalidation
         // could wait for is held.
         unsafe { bindings::mmu_interval_read_begin(self.notifier.get()) };
-        Ok(token)
+        Ok((token, changed))
     }
 
     /// Declares that the memory was unchanged, unless a change was announced since `begin`.
     pub(crate) fn confirm(&self, token: u64) -> bool {
+        let mut changed = self.changed.lock();
         if self.changes.load(Acquire) != token {
             return false;
         }
+        *changed = Changed::default();
         self.verified.store(token, Release);
         true
     }
@@ -179,7 +228,10 @@ impl Watch {
                 // Changes of protection (mprotect, fork) leave the page where it is.
                 if this.touches(range) {
                     let first = !this.is_stale();
+                    let mut changed = this.changed.lock();
+                    changed.add(range.start as u64, range.end as u64);
                     this.changes.fetch_add(1, Full);
+                    drop(changed);
                     if first {
                         this.member.domain.stats.add(Counter::Invalidations, 1);
                         Member::sweep_later(&this.member);

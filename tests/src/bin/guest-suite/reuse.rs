@@ -19,7 +19,7 @@ use crate::{check, check_eq, check_err, tests};
 tests!(reuse:
     broadcast_pins_once(60), same_buffer_again, other_buffers_are_not_found, rights_differ,
     read_only_later, no_reuse_flags, bounded_pages(60), least_recently_used_goes, per_process,
-    two_regions_share_their_pages, unmapped_and_mapped_again, replaced_in_place, moved,
+    two_regions_share_their_pages, unmapped_and_mapped_again, replaced_in_place, changes_in_many_places(120), moved,
     dropped_by_advice, parent_writes_after_fork, child_writes_after_fork, owner_writes_are_seen,
     truncated_memfd, truncated_tmpfs_is_fresh, hole_in_file, protection_changes_nothing,
     unmapped_while_published, part_of_several_pieces, swapped_by_huge_page_collapse,
@@ -505,6 +505,36 @@ fn replaced_in_place(_: &Context) -> Outcome {
             Ok(map)
         },
     )
+}
+
+/// Protection splits memory in more places than the module tells apart; a page that is replaced
+/// among them is noticed.
+fn changes_in_many_places(_: &Context) -> Outcome {
+    const PLACES: usize = 8;
+    const STEP: usize = 2 << 20;
+    let (device, _) = Device::domain()?;
+    let spot = |place: usize| place * STEP + 3 * PAGE;
+    for victim in 0..PLACES {
+        let map = Map::filled(PLACES * STEP, 1)?;
+        let id = device.publish(&[map.piece()], RIGHT_READ)?.id;
+        let split = || {
+            (0..PLACES).try_for_each(|place| {
+                map.protect(spot(place), PAGE, libc::PROT_READ)?;
+                map.protect(spot(place), PAGE, libc::PROT_READ | libc::PROT_WRITE)
+            })
+        };
+        split()?;
+        check!(
+            device.fetch(id, PAGE)? == map.read(0, PAGE),
+            "protection alone changes nothing"
+        );
+        split()?;
+        map.replace(spot(victim), PAGE)?;
+        map.write(spot(victim), &pattern(2, PAGE));
+        never_stale(&device, id, &map.bytes())?;
+        device.destroy(id)?;
+    }
+    Ok(())
 }
 
 fn moved(_: &Context) -> Outcome {
