@@ -742,8 +742,7 @@ impl Arena {
             let child = self.dense(len(0));
             return vec![(0, self.equal_blocks(offsets, child))];
         }
-        // Cutting again takes memory, which must stay in proportion to the description.
-        let most = if n < (1 << 16) { 10 } else { 5 };
+        let most = quarters(n);
         let stretches = match &starts {
             Offsets::Narrow(starts) => stretches(starts, most),
             Offsets::Wide(starts) => stretches(starts, most),
@@ -889,6 +888,10 @@ impl Arena {
             };
             let stride = i64::from(offsets[period]);
             return Some((origin, self.stream((n / period) as i64, stride, child)));
+        }
+        if let Some((unit, offsets)) = blocks.cut_again(&starts) {
+            let child = self.dense(unit);
+            return Some((origin, self.equal_blocks(offsets, child)));
         }
         if 2 * n < offsets.capacity() {
             offsets.shrink_to_fit();
@@ -1144,7 +1147,8 @@ impl IndexedBlocks<'_> {
                 if !merge {
                     return Some((origin, offsets, Vec::new()));
                 }
-                starts = (0..=n).map(|i| i as i32 * len).collect();
+                starts = merge_equal(&mut offsets, len);
+                merge = false;
             }
             Lengths::Each(lengths) => {
                 starts = Vec::with_capacity(n + 1);
@@ -1170,6 +1174,67 @@ impl IndexedBlocks<'_> {
         }
         Some((origin, offsets, starts))
     }
+
+    /// The length and the offsets of the blocks as they were described, if cutting the merged
+    /// pieces, which begin at `starts`, leads back to them: what [`Arena::dense_nodes`] would do at
+    /// length with one stretch of all of them.
+    fn cut_again(&self, starts: &[i32]) -> Option<(i64, Offsets)> {
+        let Lengths::All(length) = self.lengths else {
+            return None;
+        };
+        let pieces = starts.len().checked_sub(1)?;
+        let (n, unit) = (self.displacements.len(), length as i64 * self.len);
+        let most = quarters(pieces) as usize;
+        let len = |i: usize| i64::from(starts[i + 1] - starts[i]);
+        if pieces < Stretch::PIECES
+            || 4 * n > most * pieces
+            || unit > Stretch::UNIT
+            || len(0) != unit
+        {
+            return None;
+        }
+        let pairs = starts.iter().zip(&starts[1..]);
+        let longest = pairs.map(|(start, end)| end - start).max()?;
+        if i64::from(longest) > Stretch::MULTIPLE * unit {
+            return None;
+        }
+        // So many pieces of another length in a row contain one at a multiple of half as many.
+        let half = Stretch::ENOUGH / 2;
+        for i in (0..pieces).step_by(half).filter(|&i| len(i) != unit) {
+            let equal = |k: &usize| len(*k) == len(i);
+            let behind = (i..pieces).take(Stretch::ENOUGH).take_while(equal).count();
+            let before = (0..i).rev().take(Stretch::ENOUGH).take_while(equal).count();
+            if behind + before >= Stretch::ENOUGH {
+                return None;
+            }
+        }
+        let first = self.displacements[0];
+        let offsets = self
+            .displacements
+            .iter()
+            .map(|at| at.wrapping_sub(first).wrapping_mul(self.unit) as i32)
+            .collect();
+        Some((unit, Offsets::Narrow(Arc::new(offsets))))
+    }
+}
+
+/// As [`merge_pieces`], for pieces of `len` bytes each; returns where the new ones start.
+fn merge_equal(offsets: &mut Vec<i32>, len: i32) -> Vec<i32> {
+    let mut starts = vec![0; offsets.len() + 1];
+    let (mut last, mut at, mut end, mut start) = (0, 0, 0, 0);
+    for i in 0..offsets.len() {
+        let offset = offsets[i];
+        let joined = offset == end;
+        last += usize::from(!joined);
+        at = if joined { at } else { offset };
+        end = offset + len;
+        start += len;
+        offsets[last] = at;
+        starts[last + 1] = start;
+    }
+    offsets.truncate(last + 1);
+    starts.truncate(last + 2);
+    starts
 }
 
 /// Makes one piece of adjacent ones, and drops empty ones. The first piece with bytes is at 0.
@@ -1232,6 +1297,12 @@ fn in_runs(offsets: &[i32], starts: &[i32]) -> usize {
     if count >= 3 { all + count } else { all }
 }
 
+/// How many quarters of a unit the pieces of a list of `n` may have on average to be cut again,
+/// which takes memory: that must stay in proportion to the description.
+fn quarters(n: usize) -> i64 {
+    if n < (1 << 16) { 10 } else { 5 }
+}
+
 /// Dense pieces in a row whose lengths are small multiples of one unit, usually the unit itself.
 struct Stretch {
     first: usize,
@@ -1240,17 +1311,24 @@ struct Stretch {
     units: i64,
 }
 
-/// The stretches that are worth cutting into blocks of their unit: long ones with a small unit, and
-/// at most `most` quarters of it in a piece on average.
-fn stretches<S: Copy + Into<i64>>(starts: &[S], most: i64) -> Vec<Stretch> {
+impl Stretch {
     /// Longest unit.
     const UNIT: i64 = 64;
     /// Most units in a piece.
     const MULTIPLE: i64 = 16;
     /// Fewest pieces.
     const PIECES: usize = 32;
-    // So many pieces of the same other length begin a stretch of their own.
+    /// So many pieces of the same other length begin a stretch of their own.
     const ENOUGH: usize = 16;
+}
+
+/// The stretches that are worth cutting into blocks of their unit: long ones with a small unit, and
+/// at most `most` quarters of it in a piece on average.
+fn stretches<S: Copy + Into<i64>>(starts: &[S], most: i64) -> Vec<Stretch> {
+    const UNIT: i64 = Stretch::UNIT;
+    const MULTIPLE: i64 = Stretch::MULTIPLE;
+    const PIECES: usize = Stretch::PIECES;
+    const ENOUGH: usize = Stretch::ENOUGH;
     // Division by a unit as a product, which is exact for up to 16 units.
     const SHIFT: u32 = 32;
     const RECIPROCALS: [i64; UNIT as usize + 1] = {
@@ -1784,6 +1862,16 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
             child,
         } => (Lengths::All(*blocklength), displacements, child, true),
         _ => return None,
+    };
+    // Equal lengths in a list are the common case, and half the work.
+    let lengths = match lengths {
+        Lengths::Each(all) => match all.first() {
+            Some(&first) if first > 0 && all.iter().all(|&length| length == first) => {
+                Lengths::All(first)
+            }
+            _ => lengths,
+        },
+        Lengths::All(_) => lengths,
     };
     let alone = matches!(lengths, Lengths::All(1));
     if displacements.len() < MANY || child.extent() != len && !alone {

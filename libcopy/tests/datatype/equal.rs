@@ -209,3 +209,40 @@ fn overflow_is_an_error_that_names_the_values() {
     assert!(double.subarray(&[4], &[3], &[2], Order::C).is_err());
     assert!(double.darray(4, 4, &[9], &[], &[4], Order::C).is_err());
 }
+
+/// Blocks of which few are neighbours are kept as they were described; the stretches that would be
+/// cut on the way there are not made, unless they lead elsewhere.
+#[test]
+fn neighbours_among_equal_blocks_do_not_change_the_form() {
+    let double = Datatype::named(Named::Double);
+    // Which of 400 blocks follow the one before without a gap.
+    let cases: [fn(usize) -> bool; 6] = [
+        |i| i % 25 == 7,
+        |i| i == 1 || i % 30 == 0,
+        |i| (100..120).contains(&i),
+        |i| (100..115).contains(&i),
+        |i| (100..160).contains(&i) && i % 3 != 0,
+        |i| (100..160).contains(&i) && i % 2 == 0,
+    ];
+    for (case, adjacent) in cases.iter().enumerate() {
+        let mut at = 0;
+        let places: Vec<i64> = (0..400)
+            .map(|i| {
+                at += if adjacent(i) {
+                    1
+                } else {
+                    2 + (i * i % 7) as i64
+                };
+                at
+            })
+            .collect();
+        let bytes: Vec<i64> = places.iter().map(|p| 8 * p).collect();
+        let ones = vec![1; places.len()];
+        let children = vec![double.clone(); places.len()];
+        let long = Datatype::structure(&ones, &bytes, &children).unwrap();
+        let block = double.indexed_block(1, &places).unwrap();
+        assert_eq!(block.commit(), long.commit(), "{case}");
+        let listed = double.indexed(&ones, &places).unwrap();
+        assert_eq!(listed.commit(), long.commit(), "{case}");
+    }
+}
