@@ -149,6 +149,15 @@ struct Pair {
 /// Two layouts as pairs of regular parts, if one of them is regular and can be cut where the parts
 /// of the other one end.
 fn pairs(from: &Form, to: &Form) -> Option<Vec<Pair>> {
+    let is_list = |form: &Form, root: NodeId| matches!(form.node(root), Node::Sequence { .. });
+    if is_list(from, from.root()?) || is_list(to, to.root()?) {
+        // Where blocks are short and different, the parts would all go through the buffer.
+        match (from.nodes(), to.nodes()) {
+            ([Node::Dense { len: a }, ..], [Node::Dense { len: b }, ..])
+                if a == b || *a.min(b) >= SHORT => {}
+            _ => return None,
+        }
+    }
     let (mut a, mut b) = (Vec::new(), Vec::new());
     add(from, from.root()?, (0, 0), DEPTH, &mut a)?;
     add(to, to.root()?, (0, 0), DEPTH, &mut b)?;

@@ -333,7 +333,10 @@ mod tests {
                 from: from[d],
             });
             // Exactly as long as they must be, at places that are no line's start.
-            let source: Vec<u8> = (0..reach(from) + 3).map(|i| (i * 167 / 5) as u8).collect();
+            let some: Vec<u8> = (0..251).map(|i| (i * 167 / 5) as u8).collect();
+            let mut source = some.repeat(reach(from) / some.len() + 1);
+            source.truncate(reach(from) + 3);
+            source.resize(reach(from) + 3, 0x5a);
             let mut target = vec![0xa5; reach(to) + 13];
             let mut expected = target.clone();
             by_block(&mut expected, 7, &source, 3, len, dims);
@@ -347,8 +350,13 @@ mod tests {
 
     #[test]
     fn every_length_is_copied_whole_and_nothing_else() {
-        let most = if cfg!(miri) { 70 } else { 700 };
-        for len in 1..=most {
+        // Miri takes a thousand times as long.
+        let lengths: Vec<usize> = if cfg!(miri) {
+            vec![1, 2, 3, 5, 8, 12, 17, 31, 32, 47, 64, 65, 100, 128, 129]
+        } else {
+            (1..=700).collect()
+        };
+        for len in lengths {
             for (counts, gap) in [
                 ([1, 1, 1], 0),
                 ([3, 1, 1], 1),
@@ -358,10 +366,45 @@ mod tests {
                 compare(len, counts, gap);
             }
         }
-        for len in [1, 4, 7, 8, 12, 16, 24, 40] {
+        let (lengths, many): (&[usize], _) = if cfg!(miri) {
+            (&[8], 1030)
+        } else {
+            (&[1, 4, 7, 8, 12, 16, 24, 40], 1500)
+        };
+        for &len in lengths {
             for gap in [1, 4, 8, 16, 600] {
-                compare(len, [if cfg!(miri) { 20 } else { 1500 }, 1, 1], gap);
-                compare(len, [37, 3, 1], gap);
+                let far = gap == 600 || !cfg!(miri);
+                compare(len, [if far { many } else { 20 }, 1, 1], gap);
+                // Rows of which the next is asked for, and rows that are transposed.
+                compare(len, [37, if far { 30 } else { 3 }, 1], gap);
+            }
+        }
+    }
+
+    /// Source and target dense along different dimensions.
+    #[test]
+    fn transposed_blocks_arrive_where_they_belong() {
+        for len in [1usize, 3, 4, 8, 16, 24, 40] {
+            let (rows, columns) = if cfg!(miri) { (9, 5) } else { (70, 37) };
+            let source: Vec<u8> = (0..len * rows * columns).map(|i| (i % 251) as u8).collect();
+            let unit = len as isize;
+            let x = Dim {
+                count: columns,
+                to: unit * rows as isize,
+                from: unit,
+            };
+            let y = Dim {
+                count: rows,
+                to: unit,
+                from: unit * columns as isize,
+            };
+            for dims in [[x, y], [y, x]] {
+                let (mut target, mut expected) = (source.clone(), source.clone());
+                by_block(&mut expected, 0, &source, 0, len, [x, y, Dim::ONCE]);
+                let nest = Nest::new(len, &dims).unwrap();
+                // SAFETY: both buffers hold all blocks.
+                unsafe { nest.run(target.as_mut_ptr(), source.as_ptr()) };
+                assert!(target == expected, "{len} {dims:?}");
             }
         }
     }
