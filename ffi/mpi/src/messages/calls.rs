@@ -327,15 +327,21 @@ pub unsafe fn send_init(
     requests::remember(world, request, Work::Start(plan, None), true);
 }
 
-fn arrival(world: &World, what: Elements, source: c_int, comm: Word) -> Option<Arrival> {
+fn arrival(
+    world: &World,
+    what: Elements,
+    (source, comm): (c_int, Word),
+    least: u64,
+) -> Option<Arrival> {
     // Below zero are MPI_PROC_NULL and, with another number, MPI_ANY_SOURCE.
     if source < 0 && source != world.abi.any_source {
         return None;
     }
-    Arrival::new(world, (what.buffer, what.count, what.datatype), comm)
+    Arrival::new(world, (what.buffer, what.count, what.datatype), comm, least)
 }
 
-/// After `MPI_Irecv` and its relatives: a header may arrive there.
+/// After `MPI_Irecv` and its relatives: a header may arrive there. What is shorter than any message that
+/// is taken is not looked at: a longer one for it is an error of the program's.
 pub fn expect(
     world: &World,
     what: Elements,
@@ -343,7 +349,8 @@ pub fn expect(
     request: *const c_void,
     persistent: bool,
 ) {
-    if let Some(arrival) = arrival(world, what, source, comm) {
+    let least = world.least[0].min(world.least[1]);
+    if let Some(arrival) = arrival(world, what, (source, comm), least) {
         requests::remember(world, request, Work::Receive(arrival), persistent);
     }
 }
@@ -358,11 +365,11 @@ pub unsafe fn receive(
     receive: impl FnOnce(*mut c_void) -> c_int,
     post: Option<&dyn Fn(*mut c_void) -> c_int>,
 ) -> c_int {
-    let Some(arrival) = arrival(world, what, source, comm) else {
-        return receive(status);
-    };
+    // While this waits, others must get on.
     if let Some(post) = post.filter(|_| outgoing::any() || requests::any()) {
-        // While this waits, others must get on.
+        let Some(arrival) = arrival(world, what, (source, comm), 0) else {
+            return receive(status);
+        };
         let mut request = Handle::new(world, world.abi.request_null);
         let code = post(request.pointer());
         if code != 0 {
@@ -381,12 +388,18 @@ pub unsafe fn receive(
         false => status,
     };
     let code = receive(at);
-    if code != 0 {
+    if code != 0 || source < 0 && source != world.abi.any_source {
         return code;
     }
     // SAFETY: the library wrote a status.
     let status = unsafe { Status::new(world.abi, at) };
-    conclude(world, &arrival, status)
+    if header::slot_of(status.bytes()).is_none() {
+        return 0;
+    }
+    match arrival(world, what, (source, comm), 0) {
+        Some(arrival) => conclude(world, &arrival, status),
+        None => 0,
+    }
 }
 
 /// What became of a receive that the library has completed.

@@ -48,23 +48,35 @@ pub struct Arrival {
 unsafe impl Send for Arrival {}
 
 impl Arrival {
-    /// `None` if no header can arrive there.
+    /// `None` if no header can arrive there, or only one of a message of which fewer than `least`
+    /// bytes are wanted.
+    #[inline]
     pub fn new(
         world: &World,
         (base, count, datatype): (*mut c_void, Option<usize>, Word),
         comm: Word,
+        least: u64,
     ) -> Option<Arrival> {
         let count = count?;
         if let Some(bytes) = types::quick_size(datatype, count) {
-            if !header::may_arrive(bytes) {
+            if bytes < least || !header::may_arrive(bytes) {
                 return None;
             }
         }
+        Arrival::make(world, (base, count, datatype), comm, least)
+    }
+
+    fn make(
+        world: &World,
+        (base, count, datatype): (*mut c_void, usize, Word),
+        comm: Word,
+        least: u64,
+    ) -> Option<Arrival> {
         let known = group::of(world.abi, comm).ok()?;
         world.peers(&known, comm)?;
         let kind = types::of(world.abi, datatype)?;
         let capacity = kind.size.checked_mul(count as u64)?;
-        if !header::may_arrive(capacity) {
+        if capacity < least || !header::may_arrive(capacity) {
             return None;
         }
         let opaque = match kind.datatype {

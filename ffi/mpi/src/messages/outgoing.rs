@@ -234,6 +234,12 @@ pub fn post(
     Some(shared)
 }
 
+/// Whether nothing that was sent is on its way.
+#[inline]
+pub fn is_quiet() -> bool {
+    LIVE.load(Ordering::Relaxed) == 0
+}
+
 /// Goes on with all messages that are under way, so that whoever receives them can.
 pub fn attend_all(world: &World) {
     if LIVE.load(Ordering::Relaxed) == 0 {

@@ -363,6 +363,43 @@ impl<'a> Batch<'a> {
         Some((true, code))
     }
 
+    /// Has the library wait for all, of which we know only one, if that is possible.
+    ///
+    /// # Safety
+    ///
+    /// The statuses are writable.
+    unsafe fn wait_with_one(&self, index: usize, statuses: *mut c_void) -> Option<c_int> {
+        let entry = self.entries[index].as_ref()?;
+        let mut state = lock(&entry.state);
+        if !is_alone(&state) {
+            return None;
+        }
+        if entry.persistent {
+            state.active = false;
+        } else {
+            state.gone = true;
+            forget(state.handle);
+        }
+        let count = self.entries.len();
+        // SAFETY: the caller's promise, and then statuses that were written.
+        unsafe {
+            let code = pmpi::waitall(count as c_int, self.requests, statuses);
+            let abi = self.world.abi;
+            let status = Status::of_array(abi, statuses, index);
+            if code != 0 && (code != abi.in_status || status.error() != 0) {
+                return Some(code);
+            }
+            if conclude(self.world, &state, status) == 0 {
+                return Some(code);
+            }
+            for i in (0..count).filter(|i| *i != index && code == 0) {
+                Status::of_array(abi, statuses, i).set_error(0);
+            }
+            let comm = state.comm().unwrap_or(abi.world);
+            Some(raise(comm, abi.in_status))
+        }
+    }
+
     /// Completes all, which are ready but for those we do not know.
     ///
     /// # Safety
@@ -484,13 +521,40 @@ unsafe fn finish(
     code
 }
 
-/// Waits until `done` says so, letting everything else get on.
-fn until(world: &World, mut done: impl FnMut() -> bool) {
+/// Waits until `done` says so, letting everything else get on than the `own` requests it asks for.
+fn until(world: &World, own: usize, mut done: impl FnMut() -> bool) {
     let mut pause = Pause::new();
     while !done() {
         if pause.step() {
             outgoing::attend_all(world);
-            settle(world);
+            if KNOWN.load(Ordering::Relaxed) > own {
+                settle(world);
+            }
+        }
+    }
+}
+
+/// Whether one request is all that is under way, and a receive: then the library may wait for it,
+/// as nothing has to get on meanwhile.
+fn is_alone(state: &State) -> bool {
+    let receives = matches!(state.work, Work::Receive(_)) && state.active && !state.ready;
+    receives && KNOWN.load(Ordering::Relaxed) == 1 && outgoing::is_quiet()
+}
+
+/// What the status of a receive says after the library has waited for it, and the code.
+fn conclude(world: &World, state: &State, status: Status) -> c_int {
+    let Work::Receive(arrival) = &state.work else {
+        return 0;
+    };
+    match arrival.complete(world, status) {
+        None => 0,
+        Some(Ok(bytes)) => {
+            status.set_bytes(bytes);
+            0
+        }
+        Some(Err(code)) => {
+            status.set_error(code);
+            code
         }
     }
 }
@@ -504,10 +568,37 @@ pub unsafe fn wait(world: &World, request: *mut c_void, status: *mut c_void) -> 
     // SAFETY: one request.
     let batch = unsafe { Batch::new(world, 1, request)? };
     let entry = batch.entries[0].as_ref()?;
-    if !lock(&entry.state).active {
-        return None;
+    {
+        let mut state = lock(&entry.state);
+        if !state.active {
+            return None;
+        }
+        if is_alone(&state) {
+            if entry.persistent {
+                state.active = false;
+            } else {
+                state.gone = true;
+                forget(state.handle);
+            }
+            let mut room = Room::new();
+            let at = match is_ignored(status) {
+                true => room.pointer(),
+                false => status,
+            };
+            // SAFETY: the caller's promise, and then a status that was written.
+            return Some(unsafe {
+                let code = pmpi::wait(request, at);
+                if code != 0 {
+                    return Some(code);
+                }
+                match conclude(world, &state, Status::new(world.abi, at)) {
+                    0 => 0,
+                    code => raise(state.comm().unwrap_or(world.abi.world), code),
+                }
+            });
+        }
     }
-    until(world, || lock(&entry.state).advance(world));
+    until(world, 1, || lock(&entry.state).advance(world));
     // SAFETY: the caller's promise.
     Some(unsafe { finish(world, entry, request, status) })
 }
@@ -551,7 +642,14 @@ pub unsafe fn waitall(
     let mut left: Vec<usize> = (0..batch.entries.len())
         .filter(|i| batch.entries[*i].is_some())
         .collect();
-    until(world, || {
+    if let ([only], false) = (left.as_slice(), is_ignored(statuses)) {
+        // SAFETY: the caller's promise.
+        if let Some(code) = unsafe { batch.wait_with_one(*only, statuses) } {
+            return Some(code);
+        }
+    }
+    let own = left.len();
+    until(world, own, || {
         left.retain(|i| !batch.is_ready(*i));
         left.is_empty()
     });
@@ -615,7 +713,8 @@ pub unsafe fn waitany(
     // SAFETY: the caller's promise.
     let batch = unsafe { Batch::new(world, count, requests)? };
     let mut found = None;
-    until(world, || {
+    let own = batch.entries.iter().flatten().count();
+    until(world, own, || {
         // SAFETY: the caller's promise.
         found = unsafe { any_of(&batch, status) };
         found.is_some()
@@ -703,7 +802,8 @@ pub unsafe fn waitsome(
     // SAFETY: the caller's promise.
     let batch = unsafe { Batch::new(world, count, requests)? };
     let mut code = 0;
-    until(world, || {
+    let own = batch.entries.iter().flatten().count();
+    until(world, own, || {
         // SAFETY: the caller's promise.
         unsafe {
             let (active, this) = some_of(&batch, done, indices, statuses);

@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use libcopy::datatype::{Datatype, Distribution, Layout, Named, Order};
 
 use crate::abi::{Abi, Word};
-use crate::{fast, pmpi};
+use crate::{buffer, fast, pmpi};
 
 /// A datatype of the program's.
 #[derive(Clone, Debug)]
@@ -444,6 +444,8 @@ fn look_up(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
         return registry().types.get(&(value as usize)).cloned();
     }
     let known = Arc::new(examine(abi, datatype)?);
+    // So that a few comparisons do from now on, if it is a predefined type.
+    let _ = buffer::bytes(abi, 1, datatype);
     let mut registry = registry();
     let number = registry.next;
     registry.next += 1;
