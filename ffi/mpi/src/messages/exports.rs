@@ -3,6 +3,7 @@
 //! Point-to-point functions as C programs call them.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::calls::{self, Address, Elements, Mode};
 use super::status::{Room, Status, is_ignored};
@@ -32,10 +33,23 @@ macro_rules! both {
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 #[allow(unused_unsafe)]
-                unsafe { $body }
+                guarded(|| unsafe { $body })
             }
         };
     };
+}
+
+/// Does what a function does. A panic of ours becomes an error of the MPI library's; where no
+/// messages are taken, nothing of ours runs.
+#[inline(always)]
+fn guarded(work: impl FnOnce() -> c_int) -> c_int {
+    if world().is_none() {
+        return work();
+    }
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(code) => code,
+        Err(_) => crate::abi::get().map_or(16, |abi| abi.error),
+    }
 }
 
 fn elements<N: Count>(buffer: *const c_void, count: N, datatype: Word) -> Elements {
@@ -322,7 +336,7 @@ macro_rules! plain {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             // SAFETY: the caller's promise.
-            unsafe {
+            guarded(|| unsafe {
                 if let Some(world) = world() {
                     let taken: Option<c_int> = $try(world, $($argument),*);
                     if let Some(code) = taken {
@@ -330,7 +344,7 @@ macro_rules! plain {
                     }
                 }
                 pmpi::$pass($($argument),*)
-            }
+            })
         }
     )* };
 }
@@ -498,7 +512,7 @@ pub unsafe extern "C" fn MPI_Init(argc: *mut c_int, argv: *mut *mut *mut c_char)
     // SAFETY: the caller's promise.
     let code = unsafe { pmpi::init(argc, argv.cast()) };
     if code == 0 {
-        let _ = std::panic::catch_unwind(start);
+        let _ = catch_unwind(start);
     }
     code
 }
@@ -518,7 +532,7 @@ pub unsafe extern "C" fn MPI_Init_thread(
     // SAFETY: the caller's promise.
     let code = unsafe { pmpi::init_thread(argc, argv.cast(), required, provided) };
     if code == 0 {
-        let _ = std::panic::catch_unwind(start);
+        let _ = catch_unwind(start);
     }
     code
 }
