@@ -227,8 +227,8 @@ impl Watch {
             | bindings::mmu_notifier_event_MMU_NOTIFY_CLEAR => {
                 // Changes of protection (mprotect, fork) leave the page where it is.
                 if this.touches(range) {
-                    let first = !this.is_stale();
                     let mut changed = this.changed.lock();
+                    let first = !this.is_stale();
                     changed.add(range.start as u64, range.end as u64);
                     this.changes.fetch_add(1, Full);
                     drop(changed);
