@@ -250,18 +250,44 @@ pub fn with_last<R>(comm: Word, handle: usize, work: impl FnOnce(&Comm) -> R) ->
     Some(work(unsafe { &*known }))
 }
 
+/// Held while a communicator becomes known, so that no two threads do that: the second attribute
+/// would delete the first, which the first thread uses. Not the registry, which is locked where the
+/// library deletes an attribute.
+static BECOMING_KNOWN: Mutex<()> = Mutex::new(());
+
 fn look_up(comm: Word) -> Result<Arc<Comm>, Fate> {
     let keyval = keyval().ok_or(Fate::NoTeam)?;
+    if let Some(known) = find(comm, keyval)? {
+        return Ok(known);
+    }
+    let alone = BECOMING_KNOWN
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = find(comm, keyval)? {
+        return Ok(known);
+    }
+    let made = make_known(comm, keyval);
+    drop(alone);
+    made
+}
+
+/// What the attribute of a communicator stands for, if it has one.
+fn find(comm: Word, keyval: c_int) -> Result<Option<Arc<Comm>>, Fate> {
     let (mut value, mut found) = (ptr::null_mut(), 0);
     // SAFETY: both outputs are writable. An invalid communicator is an error that we pass on.
     let answer = unsafe { pmpi::comm_get_attr(comm, keyval, &mut value, &mut found) };
     if answer != 0 {
         return Err(Fate::Arguments);
     }
-    if found != 0 {
-        let known = registry().comms.get(&(value as usize)).cloned();
-        return known.ok_or(Fate::NoTeam);
+    if found == 0 {
+        return Ok(None);
     }
+    let known = registry().comms.get(&(value as usize)).cloned();
+    known.map(Some).ok_or(Fate::NoTeam)
+}
+
+/// Gives a communicator without an attribute one.
+fn make_known(comm: Word, keyval: c_int) -> Result<Arc<Comm>, Fate> {
     let (mut inter, mut rank, mut size) = (0, 0, 0);
     // SAFETY: a communicator, and writable outputs.
     let answers = unsafe {
@@ -290,8 +316,13 @@ fn look_up(comm: Word) -> Result<Arc<Comm>, Fate> {
     drop(registry);
     // SAFETY: the value is a number to MPI.
     let answer = unsafe { pmpi::comm_set_attr(comm, keyval, number as *mut c_void) };
-    // Without the attribute nobody would tell us when the communicator goes.
-    (answer == 0).then_some(known).ok_or(Fate::NoTeam)
+    if answer != 0 {
+        // Without the attribute nobody would tell us when the communicator goes.
+        let known = self::registry().comms.remove(&number);
+        drop(known);
+        return Err(Fate::NoTeam);
+    }
+    Ok(known)
 }
 
 /// Joins a team whose collectives never return early: an MPI library may pass a buffer to a system

@@ -87,7 +87,7 @@ pub struct Slot {
 pub struct Split {
     /// One of [`wish`].
     pub wish: AtomicU32,
-    /// Whether the sender could not copy a part.
+    /// Whether a part could not be copied: nobody begins another one then.
     pub failed: AtomicU32,
     /// Where the receiver wants it.
     pub target: AtomicU64,
@@ -95,6 +95,8 @@ pub struct Split {
     pub next: AtomicU64,
     /// Bytes that are there.
     pub moved: AtomicU64,
+    /// Parts that are being copied.
+    pub busy: AtomicU32,
 }
 
 /// Dense messages from this length on are copied by both sides.
@@ -110,9 +112,14 @@ impl Split {
     pub fn help(&self, total: u64, mut copy: impl FnMut(u64, u64) -> bool) {
         let part = part_of(total);
         loop {
+            // Said before a part is taken: whoever closes this sees either that, or no part is left.
+            let _busy = Busy::new(&self.busy);
+            if self.failed.load(Ordering::SeqCst) != 0 {
+                return;
+            }
             let at = self
                 .next
-                .fetch_add(1, Ordering::AcqRel)
+                .fetch_add(1, Ordering::SeqCst)
                 .saturating_mul(part);
             if at >= total {
                 return;
@@ -121,10 +128,37 @@ impl Split {
             if copy(at, len) {
                 self.moved.fetch_add(len, Ordering::AcqRel);
             } else {
-                self.failed.store(1, Ordering::Release);
+                self.failed.store(1, Ordering::SeqCst);
                 return;
             }
         }
+    }
+
+    /// Has nobody begin a part any more; those that were begun are over when [`Split::is_idle`].
+    pub fn close(&self, total: u64) {
+        self.failed.store(1, Ordering::SeqCst);
+        self.next.fetch_max(total, Ordering::SeqCst);
+    }
+
+    /// Whether nobody is copying.
+    pub fn is_idle(&self) -> bool {
+        self.busy.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// A part that is being copied.
+struct Busy<'a>(&'a AtomicU32);
+
+impl<'a> Busy<'a> {
+    fn new(parts: &'a AtomicU32) -> Self {
+        parts.fetch_add(1, Ordering::SeqCst);
+        Busy(parts)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -259,6 +293,29 @@ impl Drop for Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_begins_a_part_that_is_closed() {
+        let (board, _file) = Board::create(1, [3, 4]).unwrap();
+        let split = &board.slot(0, 0).split;
+        let total = 4 * part_of(1 << 20);
+        let mut parts = 0;
+        split.help(total, |_, _| {
+            parts += 1;
+            assert!(!split.is_idle());
+            parts < 2
+        });
+        assert_eq!(
+            (parts, split.moved.load(Ordering::Relaxed)),
+            (2, part_of(total))
+        );
+        split.help(total, |_, _| panic!("a part after one that failed"));
+        split.failed.store(0, Ordering::Relaxed);
+        split.close(total);
+        split.failed.store(0, Ordering::Relaxed);
+        split.help(total, |_, _| panic!("a part after the end"));
+        assert!(split.is_idle());
+    }
 
     #[test]
     fn others_see_the_same_memory() {

@@ -181,10 +181,14 @@ unsafe fn send_header(
                         pmpi::ssend_init(wire, len, byte, dest, tag, comm, request)
                     }
                 };
-                match made {
+                let started = match made {
                     0 => pmpi::start(request),
                     code => code,
+                };
+                if made == 0 && started != 0 {
+                    pmpi::request_free(request);
                 }
+                started
             }
         }
     };
@@ -254,7 +258,7 @@ pub unsafe fn isend(
         return Some(code);
     }
     lock(&shared).attend(world, false);
-    requests::remember(world, request, Work::Send(shared), false);
+    requests::remember(world, request, Work::Send(shared, to.comm), false);
     Some(0)
 }
 
@@ -274,6 +278,11 @@ pub struct Plan {
 unsafe impl Send for Plan {}
 
 impl Plan {
+    /// The communicator.
+    pub fn comm(&self) -> Word {
+        self.to.comm
+    }
+
     /// Starts a message with the library's request for its header; `None` if the program's own
     /// request has to be started.
     ///

@@ -35,8 +35,10 @@ const PATIENCE: Duration = Duration::from_micros(300);
 #[derive(Debug)]
 pub struct Arrival {
     comm: Word,
-    known: Arc<Comm>,
-    datatype: Arc<Known>,
+    /// `None` if nothing could be found out: a header that arrives there is an error then.
+    known: Option<Arc<Comm>>,
+    /// `None` in the same way.
+    datatype: Option<Arc<Known>>,
     base: *mut c_void,
     count: usize,
     capacity: u64,
@@ -72,16 +74,23 @@ impl Arrival {
         comm: Word,
         least: u64,
     ) -> Option<Arrival> {
-        let known = group::of(world.abi, comm).ok()?;
-        world.peers(&known, comm)?;
-        let kind = types::of(world.abi, datatype)?;
-        let capacity = kind.size.checked_mul(count as u64)?;
+        let known = group::of(world.abi, comm).ok();
+        if let Some(known) = &known {
+            world.peers(known, comm)?;
+        }
+        let kind = types::of(world.abi, datatype);
+        let capacity = match &kind {
+            Some(kind) => kind.size.checked_mul(count as u64)?,
+            None => u64::MAX,
+        };
         if capacity < least || !header::may_arrive(capacity) {
             return None;
         }
-        let opaque = match kind.datatype {
-            Some(_) => None,
-            None => View::receiving(world.abi, &kind, (base, count, datatype), comm),
+        let opaque = match &kind {
+            Some(kind) if kind.datatype.is_none() => {
+                View::receiving(world.abi, kind, (base, count, datatype), comm)
+            }
+            _ => None,
         };
         Some(Arrival {
             comm,
@@ -111,33 +120,52 @@ impl Arrival {
 
     #[cold]
     fn fetch(&self, world: &World, number: usize, source: c_int) -> Option<Result<u64, c_int>> {
-        let sender = world.peers(&self.known, self.comm)?.of(source)?;
-        let slot = world.board.slot(sender, number);
-        let posted = slot.state.load(Ordering::Acquire) == state::POSTED;
-        if !posted || slot.to.load(Ordering::Relaxed) != world.me as u32 {
+        let senders = match &self.known {
+            Some(known) => {
+                let sender = world.peers(known, self.comm)?.of(source)?;
+                sender..sender + 1
+            }
+            None => 0..world.pids.len(),
+        };
+        let is_posted = |sender: usize| {
+            let slot = world.board.slot(sender, number);
+            slot.state.load(Ordering::Acquire) == state::POSTED
+                && slot.to.load(Ordering::Relaxed) == world.me as u32
+        };
+        if !senders.clone().any(is_posted) {
             return None;
         }
-        let made;
-        let view = match &self.opaque {
-            Some(view) => view,
-            None => {
-                made = View::new(&self.datatype, self.base, self.count)?;
-                &made
-            }
+        // What cannot be looked at is not passed off as the program's data.
+        let Some(view) = self.view() else {
+            return Some(unseen(world, "its elements are none that can be described"));
         };
+        let view = view.get();
         let mut bytes = [0u8; header::BYTES];
         // SAFETY: so many bytes were received.
-        unsafe { view.pack(0..header::BYTES as u64, bytes.as_mut_ptr()) }.ok()?;
+        let packed = unsafe { view.pack(0..header::BYTES as u64, bytes.as_mut_ptr()) };
+        if let Err(code) = packed {
+            return Some(unseen(world, &format!("packing gives error code {code}")));
+        }
         let header = Header::read(&bytes, world.magic)?;
-        let found = (
-            header.sender as usize,
-            header.slot as usize,
-            header.sequence,
-        );
-        if found != (sender, number, slot.sequence.load(Ordering::Relaxed)) {
+        let sender = header.sender as usize;
+        if header.slot as usize != number || !senders.contains(&sender) || !is_posted(sender) {
+            return None;
+        }
+        let slot = world.board.slot(sender, number);
+        if header.sequence != slot.sequence.load(Ordering::Relaxed) {
             return None;
         }
         Some(self.pull(world, &header, view))
+    }
+
+    fn view(&self) -> Option<Viewed<'_>> {
+        match &self.opaque {
+            Some(view) => Some(Viewed::Kept(view)),
+            None => {
+                let view = View::new(self.datatype.as_ref()?, self.base, self.count)?;
+                Some(Viewed::Made(view))
+            }
+        }
     }
 
     fn pull(&self, world: &World, header: &Header, view: &View) -> Result<u64, c_int> {
@@ -152,6 +180,10 @@ impl Arrival {
             complain("a message was fetched twice");
             return Err(world.abi.error);
         }
+        let over = Over {
+            slot,
+            total: header.total,
+        };
         let answer = if header.total > self.capacity {
             note(Event::Truncated, 1);
             Err(world.abi.truncate)
@@ -171,9 +203,47 @@ impl Arrival {
                 world.abi.error
             })
         };
-        slot.state.store(state::DONE, Ordering::Release);
+        drop(over);
         note(Event::Received, 1);
         answer
+    }
+}
+
+/// A view that was made in advance or just now.
+enum Viewed<'a> {
+    Kept(&'a View),
+    Made(View),
+}
+
+impl Viewed<'_> {
+    fn get(&self) -> &View {
+        match self {
+            Viewed::Kept(view) => view,
+            Viewed::Made(view) => view,
+        }
+    }
+}
+
+/// Something arrived that must be a header, but nobody can tell what it says.
+fn unseen(world: &World, why: &str) -> Result<u64, c_int> {
+    complain(&format!(
+        "a message was received without its data: {why}; try LIBCOPY_MPI_MESSAGES=0"
+    ));
+    Err(world.abi.error)
+}
+
+/// A message that the receiver has claimed. However that ends, its sender hears that it is over.
+struct Over<'a> {
+    slot: &'a Slot,
+    total: u64,
+}
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.slot.split.close(self.total);
+        }
+        self.slot.state.store(state::DONE, Ordering::Release);
     }
 }
 
@@ -309,6 +379,7 @@ impl Pulling<'_> {
         split.target.store(base as u64, Ordering::Relaxed);
         split.next.store(0, Ordering::Relaxed);
         split.moved.store(0, Ordering::Relaxed);
+        split.busy.store(0, Ordering::Relaxed);
         split.wish.store(wish::SPLIT, Ordering::Release);
         let mut failed = None;
         let (origin, pid) = (self.header.origin, self.pid);
@@ -321,11 +392,13 @@ impl Pulling<'_> {
             read.map_err(|error| failed = Some(error)).is_ok()
         });
         if let Some(error) = failed {
+            self.close();
             return Err(format!("reading the sender's memory: {error}"));
         }
         let mut pause = Pause::new();
         while split.moved.load(Ordering::Acquire) < total {
             if split.failed.load(Ordering::Acquire) != 0 {
+                self.close();
                 // SAFETY: the capacity was compared.
                 let read = unsafe { memory::read(pid, origin, base, total as usize) };
                 return read.map_err(|error| format!("reading the sender's memory: {error}"));
@@ -338,6 +411,20 @@ impl Pulling<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Has the sender write nothing more into our memory: it begins no part, and the one that it is
+    /// copying is waited for, unless the sender has ended.
+    fn close(&self) {
+        let split = &self.slot.split;
+        split.close(self.header.total);
+        let mut pause = Pause::new();
+        while !split.is_idle() {
+            pause.step();
+            if pause.should_look() && !lives(self.pid) {
+                return;
+            }
+        }
     }
 
     /// What the sender has not packed, in its memory.
@@ -382,9 +469,16 @@ impl Pulling<'_> {
     }
 }
 
+/// A layout of a peer's.
+struct Kept {
+    layout: Layout,
+    words: u64,
+    used: u64,
+}
+
 /// Layouts of peers, by hash.
 struct Remembered {
-    layouts: HashMap<[u64; 2], (Layout, u64)>,
+    layouts: HashMap<[u64; 2], Kept>,
     clock: u64,
     bytes: usize,
 }
@@ -407,10 +501,13 @@ fn layout_of(pid: i32, header: &Header) -> Result<Layout, String> {
     let mut known = lock(&REMEMBERED);
     known.clock += 1;
     let clock = known.clock;
-    if let Some((layout, used)) = known.layouts.get_mut(&header.layout_hash) {
-        *used = clock;
-        note(Event::LayoutKnown, 1);
-        return Ok(layout.clone());
+    if let Some(kept) = known.layouts.get_mut(&header.layout_hash) {
+        // Another layout may have the same hash.
+        if kept.words == header.layout_words && kept.layout.size() == header.total {
+            kept.used = clock;
+            note(Event::LayoutKnown, 1);
+            return Ok(kept.layout.clone());
+        }
     }
     drop(known);
     if header.layout_words > MOST_WORDS {
@@ -430,20 +527,22 @@ fn layout_of(pid: i32, header: &Header) -> Result<Layout, String> {
     let mut known = lock(&REMEMBERED);
     let bytes = layout.form().memory();
     while known.bytes + bytes > MOST_BYTES {
-        let oldest = known.layouts.iter().min_by_key(|(_, (_, used))| *used);
+        let oldest = known.layouts.iter().min_by_key(|(_, kept)| kept.used);
         let Some(oldest) = oldest.map(|(hash, _)| *hash) else {
             break;
         };
-        if let Some((gone, _)) = known.layouts.remove(&oldest) {
-            known.bytes -= gone.form().memory();
+        if let Some(gone) = known.layouts.remove(&oldest) {
+            known.bytes -= gone.layout.form().memory();
         }
     }
     known.bytes += bytes;
-    let before = known
-        .layouts
-        .insert(header.layout_hash, (layout.clone(), clock));
-    if let Some((before, _)) = before {
-        known.bytes -= before.form().memory();
+    let kept = Kept {
+        layout: layout.clone(),
+        words: header.layout_words,
+        used: clock,
+    };
+    if let Some(before) = known.layouts.insert(header.layout_hash, kept) {
+        known.bytes -= before.layout.form().memory();
     }
     Ok(layout)
 }

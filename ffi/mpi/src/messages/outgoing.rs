@@ -45,6 +45,8 @@ pub struct Outgoing {
     split: bool,
     /// Whether the program may use its buffer again.
     complete: bool,
+    /// Whether the receiver died before that.
+    lost: bool,
 }
 
 /// A message that others may look at, too.
@@ -226,6 +228,7 @@ pub fn post(
         held,
         split,
         complete: false,
+        lost: false,
     }));
     outbox.live.push(shared.clone());
     LIVE.fetch_add(1, Ordering::Relaxed);
@@ -255,6 +258,24 @@ pub fn attend_all(world: &World) {
         }
     }
     outbox.reap(world);
+}
+
+/// Gives up what nobody will receive, since the receiver has died while it was receiving.
+pub fn give_up_lost(world: &World) {
+    if !any() {
+        return;
+    }
+    let Ok(outbox) = OUTBOX.try_lock() else {
+        return;
+    };
+    for shared in &outbox.live {
+        if let Ok(mut message) = shared.try_lock() {
+            let held = message.held;
+            if !message.attend(world, held) && message.is_lost(world) {
+                message.lose(world);
+            }
+        }
+    }
 }
 
 impl Outgoing {
@@ -394,8 +415,19 @@ impl Outgoing {
     }
 
     /// Whether the receiver has died while it was receiving.
-    pub fn is_lost(&self, world: &World) -> bool {
+    fn is_lost(&self, world: &World) -> bool {
         !self.complete && !lives(world.pids[self.to])
+    }
+
+    /// The receiver has died.
+    fn lose(&mut self, world: &World) {
+        self.lost = true;
+        self.withdraw(world);
+    }
+
+    /// Whether this was given up because the receiver has died.
+    pub fn was_lost(&self) -> bool {
+        self.lost
     }
 }
 
@@ -472,10 +504,13 @@ pub fn wait(world: &World, shared: &Shared) -> Result<(), c_int> {
             let mut message = lock(shared);
             if message.attend(world, true) || (message.is_impatient(world) && message.buffer(world))
             {
-                return Ok(());
+                return match message.was_lost() {
+                    false => Ok(()),
+                    true => Err(world.abi.error),
+                };
             }
             if pause.should_look() && message.is_lost(world) {
-                message.withdraw(world);
+                message.lose(world);
                 return Err(world.abi.error);
             }
         }

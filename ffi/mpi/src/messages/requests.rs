@@ -25,8 +25,8 @@ use crate::pmpi;
 pub enum Work {
     /// Receives what may be a header.
     Receive(Arrival),
-    /// Sends a header, with a request that has to be freed.
-    Send(Shared),
+    /// Sends a header on a communicator, with a request that has to be freed.
+    Send(Shared, Word),
     /// Sends with every start; the message that is under way, and the library's request for its
     /// header. The program's own request is never started then.
     Start(Plan, Option<(Shared, Word)>),
@@ -36,6 +36,8 @@ pub enum Work {
 pub struct Entry {
     state: Mutex<State>,
     persistent: bool,
+    /// Whether it sends with every start.
+    starts: bool,
 }
 
 struct State {
@@ -103,6 +105,7 @@ pub fn remember(world: &World, request: *const c_void, work: Work, persistent: b
     // SAFETY: the library has written a handle there.
     let handle = unsafe { world.abi.handle_at(request, 0) } & world.abi.handle;
     let entry = Entry {
+        starts: matches!(work, Work::Start(..)),
         state: Mutex::new(State {
             handle,
             work,
@@ -115,8 +118,11 @@ pub fn remember(world: &World, request: *const c_void, work: Work, persistent: b
         }),
         persistent,
     };
-    let before = lock(&TABLE).insert(handle, Arc::new(entry));
-    if before.is_none() {
+    insert(handle, Arc::new(entry));
+}
+
+fn insert(handle: Word, entry: Arc<Entry>) {
+    if lock(&TABLE).insert(handle, entry).is_none() {
         KNOWN.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -163,15 +169,17 @@ impl State {
                     None => {}
                 }
             }
-            Work::Send(shared) => {
+            Work::Send(shared, _) => {
                 if !push(world, shared) || !is_complete(self.handle, &mut room) {
                     return false;
                 }
+                self.error = lost(world, shared);
             }
             Work::Start(_, Some((shared, header))) => {
                 if !push(world, shared) || !is_complete(*header, &mut room) {
                     return false;
                 }
+                self.error = lost(world, shared);
             }
             // Nothing of ours is under way.
             Work::Start(_, None) => {
@@ -203,8 +211,17 @@ impl State {
     fn comm(&self) -> Option<Word> {
         match &self.work {
             Work::Receive(arrival) => Some(arrival.comm()),
-            _ => None,
+            Work::Send(_, comm) => Some(*comm),
+            Work::Start(plan, _) => Some(plan.comm()),
         }
+    }
+}
+
+/// The code of a message that is complete: an error if that is because its receiver has died.
+fn lost(world: &World, shared: &Shared) -> c_int {
+    match lock(shared).was_lost() {
+        true => world.abi.error,
+        false => 0,
     }
 }
 
@@ -262,8 +279,13 @@ pub fn settle(world: &World) {
         let mut room = Room::new();
         // SAFETY: nobody else knows this request any more.
         unsafe {
-            pmpi::wait(request.pointer(), room.pointer());
-            if entry.persistent || matches!(state.work, Work::Send(_)) {
+            let code = pmpi::wait(request.pointer(), room.pointer());
+            if let Work::Send(shared, _) = &state.work {
+                if code == 0 && Status::new(world.abi, room.pointer()).is_cancelled() {
+                    lock(shared).withdraw(world);
+                }
+            }
+            if entry.persistent || matches!(state.work, Work::Send(..)) {
                 pmpi::request_free(request.pointer());
             }
         }
@@ -387,6 +409,15 @@ impl<'a> Batch<'a> {
             let abi = self.world.abi;
             let status = Status::of_array(abi, statuses, index);
             if code != 0 && (code != abi.in_status || status.error() != 0) {
+                // Where another one failed, ours may be under way still. MPI_ERR_PENDING is the
+                // number behind MPI_ERR_IN_STATUS in both libraries.
+                let handle = self.handle(index) & abi.handle;
+                if entry.persistent {
+                    state.active = code != abi.in_status || status.error() == abi.in_status + 1;
+                } else if abi.same(handle, state.handle) {
+                    state.gone = false;
+                    insert(state.handle, entry.clone());
+                }
                 return Some(code);
             }
             if conclude(self.world, &state, status) == 0 {
@@ -407,7 +438,7 @@ impl<'a> Batch<'a> {
     /// The statuses are writable, or ignored.
     unsafe fn finish_all(&self, statuses: *mut c_void) -> c_int {
         let mut ends = Vec::with_capacity(self.entries.len());
-        let mut comm = None;
+        let (mut comm, mut sends) = (None, false);
         for entry in &self.entries {
             let Some(entry) = entry else {
                 ends.push(None);
@@ -426,14 +457,24 @@ impl<'a> Batch<'a> {
             if !entry.persistent {
                 state.gone = true;
                 forget(state.handle);
-                if let Work::Send(shared) = &state.work {
+                if let Work::Send(shared, _) = &state.work {
                     sent = Some(shared.clone());
+                    sends = true;
                 }
             }
             ends.push(Some((end, sent)));
         }
         let count = self.entries.len() as c_int;
-        // SAFETY: the caller's promise.
+        // Whether a send was cancelled, nothing but its status tells.
+        let mut own: Vec<Room> = Vec::new();
+        let statuses = match is_ignored(statuses) && sends {
+            true => {
+                own.resize_with(self.entries.len(), Room::new);
+                own.as_mut_ptr().cast()
+            }
+            false => statuses,
+        };
+        // SAFETY: the caller's promise, or room for as many statuses of either library.
         let code = unsafe { pmpi::waitall(count, self.requests, statuses) };
         let mut failed = false;
         for (i, end) in ends.iter().enumerate() {
@@ -506,7 +547,7 @@ unsafe fn finish(
     if let Some(bytes) = bytes {
         status.set_bytes(bytes);
     }
-    if let Work::Send(shared) = &state.work {
+    if let Work::Send(shared, _) = &state.work {
         if status.is_cancelled() {
             lock(shared).withdraw(world);
         }
@@ -525,6 +566,9 @@ unsafe fn finish(
 fn until(world: &World, own: usize, mut done: impl FnMut() -> bool) {
     let mut pause = Pause::new();
     while !done() {
+        if pause.should_look() {
+            outgoing::give_up_lost(world);
+        }
         if pause.step() {
             outgoing::attend_all(world);
             if KNOWN.load(Ordering::Relaxed) > own {
@@ -889,7 +933,12 @@ pub unsafe fn free(world: &World, request: *mut c_void) -> Option<c_int> {
 pub unsafe fn cancel(world: &World, request: *mut c_void) -> Option<c_int> {
     // SAFETY: one request.
     let batch = unsafe { Batch::new(world, 1, request)? };
-    let state = lock(&batch.entries[0].as_ref()?.state);
+    let entry = batch.entries[0].as_ref()?;
+    // Another thread that waits for a receive holds its state.
+    if !entry.starts {
+        return None;
+    }
+    let state = lock(&entry.state);
     // A message that went another way than its request is never cancelled, as is allowed.
     matches!(state.work, Work::Start(_, Some(_))).then_some(0)
 }

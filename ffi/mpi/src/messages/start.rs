@@ -49,6 +49,8 @@ struct Offer {
     pid: i32,
     fd: i32,
     fine: u64,
+    /// From how many bytes on messages are taken: senders and receivers have to judge alike.
+    least: [u64; 2],
 }
 
 /// Has messages taken from now on, if all processes of the machine can. Collective.
@@ -81,10 +83,14 @@ fn permit_peers() {
     }
 }
 
-/// Receiving functions of Fortran that go past us: those of `mpi_f08` in MPICH's Fortran library.
+/// Receiving functions of Fortran that go past us: those of `mpi_f08` in MPICH's Fortran library, and
+/// those that Open MPI's has from 5.0 on.
 fn has_other_receivers(abi: &Abi) -> bool {
-    let names = [c"MPIR_Recv_cdesc", c"mpi_recv_f08ts_"];
-    !abi.is_open_mpi() && names.into_iter().any(|name| abi::symbol(name).is_some())
+    let names = match abi.is_open_mpi() {
+        true => [c"mpi_isendrecv_", c"mpi_isendrecv_replace_"],
+        false => [c"MPIR_Recv_cdesc", c"mpi_recv_f08ts_"],
+    };
+    names.into_iter().any(|name| abi::symbol(name).is_some())
 }
 
 /// Whether several threads may call at the same time, and the library has an
@@ -153,6 +159,7 @@ fn meet_on(
                 pid: std::process::id() as i32,
                 fd: file.as_raw_fd(),
                 fine: 1,
+                least: least(),
             };
             made = Some((board, file));
         }
@@ -208,7 +215,7 @@ fn meet_on(
         ranks: cards.iter().map(|card| card.rank).collect(),
         magic: offer.magic,
         board: made?,
-        least: least(),
+        least: offer.least,
     })
 }
 

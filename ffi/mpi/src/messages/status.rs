@@ -101,10 +101,10 @@ impl Status {
     /// Bytes that were received.
     #[inline]
     pub fn bytes(self) -> u64 {
-        // SAFETY: `new` was promised a status.
+        // SAFETY: `new` was promised a status. Fortran's are arrays of `int`s, aligned like these.
         unsafe {
             if self.open {
-                return self.at.byte_add(16).cast::<u64>().read();
+                return self.at.byte_add(16).cast::<u64>().read_unaligned();
             }
             let (low, high) = (self.word(0, 0).read(), self.word(0, 4).read());
             u64::from(low as u32) | u64::from(high as u32 >> 1) << 32
@@ -116,7 +116,7 @@ impl Status {
         // SAFETY: `new` was promised a status.
         unsafe {
             if self.open {
-                self.at.byte_add(16).cast::<u64>().write(bytes);
+                self.at.byte_add(16).cast::<u64>().write_unaligned(bytes);
                 return;
             }
             let cancelled = self.word(0, 4).read() & 1;

@@ -429,20 +429,45 @@ pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     Some(known)
 }
 
+/// Held while a type becomes known, so that no two threads do that: the second attribute would
+/// delete the first. Not the registry, which is locked where the library deletes an attribute.
+static BECOMING_KNOWN: Mutex<()> = Mutex::new(());
+
 fn look_up(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     if !abi.is_type(datatype) {
         return None;
     }
     let keyval = keyval()?;
+    if let Some(known) = find(datatype, keyval)? {
+        return Some(known);
+    }
+    let alone = BECOMING_KNOWN
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = find(datatype, keyval)? {
+        return Some(known);
+    }
+    let made = make_known(abi, datatype, keyval);
+    drop(alone);
+    made
+}
+
+/// What the attribute of a type stands for, if it has one; `None` if it cannot be asked for.
+fn find(datatype: Word, keyval: c_int) -> Option<Option<Arc<Known>>> {
     let (mut value, mut found) = (ptr::null_mut(), 0);
     // SAFETY: both outputs are writable; the library checks the datatype.
     let answer = unsafe { pmpi::type_get_attr(datatype, keyval, &mut value, &mut found) };
     if answer != 0 {
         return None;
     }
-    if found != 0 {
-        return registry().types.get(&(value as usize)).cloned();
+    if found == 0 {
+        return Some(None);
     }
+    registry().types.get(&(value as usize)).cloned().map(Some)
+}
+
+/// Gives a type without an attribute one.
+fn make_known(abi: &Abi, datatype: Word, keyval: c_int) -> Option<Arc<Known>> {
     let known = Arc::new(examine(abi, datatype)?);
     // So that a few comparisons do from now on, if it is a predefined type.
     let _ = buffer::bytes(abi, 1, datatype);
@@ -453,8 +478,13 @@ fn look_up(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     drop(registry);
     // SAFETY: the value is a number to MPI.
     let answer = unsafe { pmpi::type_set_attr(datatype, keyval, number as *mut c_void) };
-    // Without the attribute nobody would tell us when the type goes.
-    (answer == 0).then_some(known)
+    if answer != 0 {
+        // Without the attribute nobody would tell us when the type goes.
+        let known = self::registry().types.remove(&number);
+        drop(known);
+        return None;
+    }
+    Some(known)
 }
 
 /// Bytes of data in so many elements, and whether they are dense, as far as a few comparisons tell.
@@ -489,12 +519,13 @@ pub fn hash(words: &[u64]) -> [u64; 2] {
         0x1319_8a2e_0370_7344,
     ];
     for word in words {
-        for (sum, prime) in sums
+        // Different primes and shifts: what one sum does not tell apart, the other does.
+        for (sum, (prime, shift)) in sums
             .iter_mut()
-            .zip([0xff51_afd7_ed55_8ccd_u64, 0xc4ce_b9fe_1a85_ec53])
+            .zip([(0xff51_afd7_ed55_8ccd_u64, 32), (0xc4ce_b9fe_1a85_ec53, 29)])
         {
             *sum = (*sum ^ word).wrapping_mul(prime);
-            *sum ^= *sum >> 32;
+            *sum ^= *sum >> shift;
         }
     }
     sums

@@ -76,7 +76,11 @@ impl View {
         if unsafe { pmpi::type_dup(datatype, &mut own) } != 0 {
             return None;
         }
-        let kind = Kind::of(abi, own, comm)?;
+        let Some(kind) = Kind::of(abi, own, comm) else {
+            // SAFETY: a duplicate of our own.
+            unsafe { pmpi::type_free(&mut own) };
+            return None;
+        };
         Some(View::Opaque(Opaque {
             kind,
             base,
