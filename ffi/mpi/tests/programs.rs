@@ -460,17 +460,24 @@ fn messages_wait_for_nobody_who_waits_elsewhere() {
         // MPICH does not finish the last case.
         let arguments: &[&str] = if name == "mpich" { &["most"] } else { &[] };
         let plain = mpi.run(2, arguments, &[]);
-        let ours = mpi.run(2, arguments, &preload);
-        let report = text(&ours.stderr);
-        assert_eq!(text(&plain.stdout), text(&ours.stdout), "{name}");
-        for what in [
+        // Who is elsewhere for how long is the scheduler's choice; every way shows up soon.
+        let ways = [
             "bytes buffered",
             "bytes fetched",
             "bytes of layouts",
             "truncated",
-        ] {
-            assert!(noted(&report, what) > 0, "{name} {what}: {report}");
+        ];
+        let mut missing = ways.to_vec();
+        for _ in 0..10 {
+            let ours = mpi.run(2, arguments, &preload);
+            let report = text(&ours.stderr);
+            assert_eq!(text(&plain.stdout), text(&ours.stdout), "{name}");
+            missing.retain(|what| noted(&report, what) == 0);
+            if missing.is_empty() {
+                break;
+            }
         }
+        assert!(missing.is_empty(), "{name}: never {missing:?}");
         let (_, killed) = mpi.output(2, &["kill"], &preload);
         assert!(!killed.status.success(), "{name}");
         assert_ne!(killed.status.code(), Some(124), "{name} hung");

@@ -122,10 +122,12 @@ int main(int argc, char **argv)
 	show("a receiver of rows elsewhere", 0, rank ? received(&status) : 0);
 
 	/* The sender waits elsewhere. */
-	if (rank == 0)
+	if (rank == 0) {
 		MPI_Isend(a, 1, rows, 1, 1, MPI_COMM_WORLD, &request);
-	else
+	} else {
+		usleep(20000);
 		MPI_Recv(b, LARGE, MPI_BYTE, 0, 1, MPI_COMM_WORLD, &status);
+	}
 	MPI_Barrier(MPI_COMM_WORLD);
 	if (rank == 0)
 		MPI_Wait(&request, &status);
