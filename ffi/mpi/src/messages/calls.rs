@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::incoming::{Arrival, raise};
 use super::outgoing::{self, Pause, Shared, lock};
 use super::requests::{self, Handle, Work};
-use super::status::{Room, Status, is_ignored};
+use super::status::{Room, Status};
 use super::types::{self, Known};
 use super::view::View;
 use super::{World, header};
@@ -392,10 +392,7 @@ pub unsafe fn receive(
         };
     }
     let mut room = Room::new();
-    let at = match is_ignored(status) {
-        true => room.pointer(),
-        false => status,
-    };
+    let at = room.instead_of(status);
     let code = receive(at);
     if code != 0 || source < 0 && source != world.abi.any_source {
         return code;
@@ -405,24 +402,12 @@ pub unsafe fn receive(
     if header::slot_of(status.bytes()).is_none() {
         return 0;
     }
-    match arrival(world, what, (source, comm), 0) {
-        Some(arrival) => conclude(world, &arrival, status),
-        None => 0,
-    }
-}
-
-/// What became of a receive that the library has completed.
-fn conclude(world: &World, arrival: &Arrival, status: Status) -> c_int {
-    match arrival.complete(world, status) {
-        None => 0,
-        Some(Ok(bytes)) => {
-            status.set_bytes(bytes);
-            0
-        }
-        Some(Err(code)) => {
-            status.set_error(code);
-            raise(arrival.comm(), code)
-        }
+    let Some(arrival) = arrival(world, what, (source, comm), 0) else {
+        return 0;
+    };
+    match arrival.conclude(world, status) {
+        0 => 0,
+        code => raise(arrival.comm(), code),
     }
 }
 

@@ -473,10 +473,7 @@ unsafe fn improbe(
     status: *mut c_void,
 ) -> Option<c_int> {
     let mut room = Room::new();
-    let at = match is_ignored(status) {
-        true => room.pointer(),
-        false => status,
-    };
+    let at = room.instead_of(status);
     // SAFETY: the caller's promise.
     unsafe {
         let (code, found) = match flag.is_null() {

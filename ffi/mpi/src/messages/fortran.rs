@@ -120,101 +120,33 @@ mod counting {
 
     type Input = *const c_void;
 
+    /// Functions of one shape.
+    macro_rules! declare {
+        ($shape:tt $($name:ident)*) => { $(declare!(@one $name $shape);)* };
+        (@one $name:ident ($($argument:ident: $kind:ty),*)) => {
+            unsafe extern "C" {
+                pub fn $name($($argument: $kind),*) -> c_int;
+            }
+        };
+    }
+
+    declare! {
+        (a: Input, n: c_int, t: Word, to: c_int, tag: c_int, comm: Word)
+        MPI_Send MPI_Ssend MPI_Bsend MPI_Rsend
+    }
+
+    declare! {
+        (a: Input, n: c_int, t: Word, to: c_int, tag: c_int, comm: Word, request: Memory)
+        MPI_Isend MPI_Issend MPI_Ibsend MPI_Irsend
+        MPI_Send_init MPI_Ssend_init MPI_Bsend_init MPI_Rsend_init
+    }
+
+    declare! {
+        (a: Memory, n: c_int, t: Word, from: c_int, tag: c_int, comm: Word, request: Memory)
+        MPI_Irecv MPI_Recv_init
+    }
+
     unsafe extern "C" {
-        pub fn MPI_Send(a: Input, n: c_int, t: Word, to: c_int, tag: c_int, comm: Word) -> c_int;
-        pub fn MPI_Ssend(a: Input, n: c_int, t: Word, to: c_int, tag: c_int, comm: Word) -> c_int;
-        pub fn MPI_Bsend(a: Input, n: c_int, t: Word, to: c_int, tag: c_int, comm: Word) -> c_int;
-        pub fn MPI_Rsend(a: Input, n: c_int, t: Word, to: c_int, tag: c_int, comm: Word) -> c_int;
-        pub fn MPI_Isend(
-            a: Input,
-            n: c_int,
-            t: Word,
-            to: c_int,
-            tag: c_int,
-            comm: Word,
-            request: Memory,
-        ) -> c_int;
-        pub fn MPI_Issend(
-            a: Input,
-            n: c_int,
-            t: Word,
-            to: c_int,
-            tag: c_int,
-            comm: Word,
-            request: Memory,
-        ) -> c_int;
-        pub fn MPI_Ibsend(
-            a: Input,
-            n: c_int,
-            t: Word,
-            to: c_int,
-            tag: c_int,
-            comm: Word,
-            request: Memory,
-        ) -> c_int;
-        pub fn MPI_Irsend(
-            a: Input,
-            n: c_int,
-            t: Word,
-            to: c_int,
-            tag: c_int,
-            comm: Word,
-            request: Memory,
-        ) -> c_int;
-        pub fn MPI_Send_init(
-            a: Input,
-            n: c_int,
-            t: Word,
-            to: c_int,
-            tag: c_int,
-            comm: Word,
-            request: Memory,
-        ) -> c_int;
-        pub fn MPI_Ssend_init(
-            a: Input,
-            n: c_int,
-            t: Word,
-            to: c_int,
-            tag: c_int,
-            comm: Word,
-            request: Memory,
-        ) -> c_int;
-        pub fn MPI_Bsend_init(
-            a: Input,
-            n: c_int,
-            t: Word,
-            to: c_int,
-            tag: c_int,
-            comm: Word,
-            request: Memory,
-        ) -> c_int;
-        pub fn MPI_Rsend_init(
-            a: Input,
-            n: c_int,
-            t: Word,
-            to: c_int,
-            tag: c_int,
-            comm: Word,
-            request: Memory,
-        ) -> c_int;
-        pub fn MPI_Irecv(
-            a: Memory,
-            n: c_int,
-            t: Word,
-            from: c_int,
-            tag: c_int,
-            comm: Word,
-            request: Memory,
-        ) -> c_int;
-        pub fn MPI_Recv_init(
-            a: Memory,
-            n: c_int,
-            t: Word,
-            from: c_int,
-            tag: c_int,
-            comm: Word,
-            request: Memory,
-        ) -> c_int;
         pub fn MPI_Recv(
             a: Memory,
             n: c_int,

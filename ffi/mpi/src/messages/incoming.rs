@@ -118,6 +118,21 @@ impl Arrival {
         self.fetch(world, slot, status.source())
     }
 
+    /// The same, for the status of the program; returns the code.
+    pub fn conclude(&self, world: &World, status: Status) -> c_int {
+        match self.complete(world, status) {
+            None => 0,
+            Some(Ok(bytes)) => {
+                status.set_bytes(bytes);
+                0
+            }
+            Some(Err(code)) => {
+                status.set_error(code);
+                code
+            }
+        }
+    }
+
     #[cold]
     fn fetch(&self, world: &World, number: usize, source: c_int) -> Option<Result<u64, c_int>> {
         let senders = match &self.known {

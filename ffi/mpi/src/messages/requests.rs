@@ -536,10 +536,7 @@ unsafe fn finish(
     }
     let comm = state.comm();
     let mut room = Room::new();
-    let at = match is_ignored(status) {
-        true => room.pointer(),
-        false => status,
-    };
+    let at = room.instead_of(status);
     // SAFETY: the caller's promise.
     let code = unsafe { pmpi::wait(request, at) };
     // SAFETY: written just now.
@@ -587,19 +584,9 @@ fn is_alone(state: &State) -> bool {
 
 /// What the status of a receive says after the library has waited for it, and the code.
 fn conclude(world: &World, state: &State, status: Status) -> c_int {
-    let Work::Receive(arrival) = &state.work else {
-        return 0;
-    };
-    match arrival.complete(world, status) {
-        None => 0,
-        Some(Ok(bytes)) => {
-            status.set_bytes(bytes);
-            0
-        }
-        Some(Err(code)) => {
-            status.set_error(code);
-            code
-        }
+    match &state.work {
+        Work::Receive(arrival) => arrival.conclude(world, status),
+        _ => 0,
     }
 }
 
@@ -625,10 +612,7 @@ pub unsafe fn wait(world: &World, request: *mut c_void, status: *mut c_void) -> 
                 forget(state.handle);
             }
             let mut room = Room::new();
-            let at = match is_ignored(status) {
-                true => room.pointer(),
-                false => status,
-            };
+            let at = room.instead_of(status);
             // SAFETY: the caller's promise, and then a status that was written.
             return Some(unsafe {
                 let code = pmpi::wait(request, at);
@@ -894,10 +878,7 @@ pub unsafe fn get_status(
         if !ready {
             return Some(0);
         }
-        let at = match is_ignored(status) {
-            true => room.pointer(),
-            false => status,
-        };
+        let at = room.instead_of(status);
         let code = pmpi::request_get_status(request, flag, at);
         *flag = 1;
         if let Some(bytes) = state.bytes {

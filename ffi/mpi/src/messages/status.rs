@@ -21,6 +21,14 @@ impl Room {
     pub fn pointer(&mut self) -> *mut c_void {
         self.0.as_mut_ptr().cast()
     }
+
+    /// The program's status, or this one if it wants none.
+    pub fn instead_of(&mut self, status: *mut c_void) -> *mut c_void {
+        match is_ignored(status) {
+            true => self.pointer(),
+            false => status,
+        }
+    }
 }
 
 /// Whether this is `MPI_STATUS_IGNORE` or `MPI_STATUSES_IGNORE`: 0 in Open MPI, 1 in MPICH.
