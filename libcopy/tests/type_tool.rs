@@ -128,12 +128,42 @@ fn bench_measures_all_three_ways() {
 }
 
 #[test]
+fn bench_measures_commit_too() {
+    let path = std::env::temp_dir().join(format!("libcopy-commit-{}.csv", std::process::id()));
+    let file = path.to_str().expect("UTF-8");
+    let arguments = ["bench", "--commit", "--entries", "3000", "--time", "0.001"];
+    let all = json(&[&arguments[..], &["--json", "--csv", file]].concat());
+    let all = all.as_array().expect("a list");
+    let csv = std::fs::read_to_string(&path).expect("a file");
+    let _ = std::fs::remove_file(&path);
+    assert_eq!(csv.lines().count(), all.len() + 1, "{csv}");
+    assert_eq!(all[0]["segments"], 3_000_000, "the subarray");
+    assert!(all[0]["form_bytes"].as_u64().is_some_and(|b| b < 1024));
+    assert!(
+        all.len() > 20
+            && all
+                .iter()
+                .all(|case| case["commit_us"].as_f64() > Some(0.0))
+    );
+    let one = json(&[
+        "bench",
+        "vector(9,1,2,int)",
+        "--commit",
+        "--json",
+        "--time",
+        "0.001",
+    ]);
+    assert_eq!(one[0]["segments"], 9);
+}
+
+#[test]
 fn mistakes_name_the_place() {
     for (arguments, word) in [
         (vec!["describe", "vector(3,1,int)"], "vector"),
         (vec!["describe", "doubble"], "doubble"),
         (vec!["bench", "int", "--time", "0"], "--time"),
         (vec!["bench", "contiguous(0,int)"], "0 bytes"),
+        (vec!["bench", "--commit", "--entries", "1"], "--entries 1"),
         (vec!["bench", "contiguous(1000000000000,int)"], "2 GiB"),
     ] {
         let output = ask(&arguments);

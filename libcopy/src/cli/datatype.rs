@@ -2,6 +2,7 @@
 
 //! `libcopy type`: what a datatype is, and how fast it moves.
 
+use super::commit::{self, CommitArgs};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use libcopy::datatype::canonical::{Form, Node, NodeId};
@@ -34,7 +35,7 @@ pub enum Type {
     /// Show how a type is built, what it comes down to, and where its bytes are
     #[command(after_help = LANGUAGE)]
     Describe(DescribeArgs),
-    /// Measure packing, unpacking and copying a type beside memcpy
+    /// Measure packing, unpacking and copying a type beside memcpy, or commit
     #[command(after_help = LANGUAGE)]
     Bench(BenchArgs),
 }
@@ -67,8 +68,8 @@ pub struct DescribeArgs {
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     /// The type, as an expression
-    #[arg(value_name = "TYPE")]
-    expression: String,
+    #[arg(value_name = "TYPE", required_unless_present = "commit")]
+    expression: Option<String>,
 
     /// Elements of the type
     #[arg(long, default_value_t = 1)]
@@ -81,6 +82,9 @@ pub struct BenchArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    commit: CommitArgs,
 }
 
 /// Runs `libcopy type`.
@@ -522,7 +526,11 @@ fn bench(args: &BenchArgs) -> Result<()> {
     if !(args.time > 0.0 && args.time <= 60.0) {
         bail!("--time {}: between 0 and 60 seconds", args.time);
     }
-    let datatype: Datatype = args.expression.parse()?;
+    let expression = args.expression.as_deref();
+    if args.commit.commit {
+        return commit::run(&args.commit, expression, args.time, args.json);
+    }
+    let datatype: Datatype = expression.unwrap_or_default().parse()?;
     let layout = Layout::new(&datatype, args.count)?;
     let bounds = layout.bounds();
     let span = i128::from(bounds.end) - i128::from(bounds.start);

@@ -2,6 +2,7 @@
 
 //! The command line: what the words mean and which code they lead to.
 
+mod commit;
 mod datatype;
 mod info;
 pub mod progress;

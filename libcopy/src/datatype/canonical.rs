@@ -20,12 +20,15 @@
 //! Nodes are numbered children first; the last one is the root. Every node's first byte (in
 //! type-map order) is at its origin, so equal shapes are equal nodes wherever they are.
 
+mod long;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::construct::{Datatype, fastest_first};
 use super::contents::Contents;
 use super::steps::Steps;
+use long::{Blocks, Lengths, Number};
 
 /// Index of a node in its form.
 pub type NodeId = u32;
@@ -490,8 +493,27 @@ impl Arena {
         if list.len() == 1 {
             return list.first().copied();
         }
+        if list.len() >= long::MANY && list.iter().all(|&(_, id)| self.dense_len(id).is_some()) {
+            return Some((first, self.of_pieces(&list)));
+        }
         let runs = self.runs(&list, true);
         Some((first, self.of_runs(runs, first)))
+    }
+
+    /// A list of dense pieces as one node.
+    fn of_pieces(&mut self, list: &[Placed]) -> NodeId {
+        let all = self.span_from_first(list);
+        let narrow = |value: i64| i32::try_from(value).is_ok();
+        if !narrow(all.size) {
+            let list = self.as_pieces::<i64, i64>(list);
+            self.long(list, None)
+        } else if !narrow(all.high.saturating_sub(all.low)) {
+            let list = self.as_pieces::<i64, i32>(list);
+            self.long(list, None)
+        } else {
+            let list = self.as_pieces::<i32, i32>(list);
+            self.long(list, None)
+        }
     }
 
     /// Groups neighbours: adjacent dense pieces become one, equal children at equal distances a
@@ -742,11 +764,21 @@ impl Arena {
             let child = self.dense(len(0));
             return vec![(0, self.equal_blocks(offsets, child))];
         }
-        let most = quarters(n);
         let stretches = match &starts {
-            Offsets::Narrow(starts) => stretches(starts, most),
-            Offsets::Wide(starts) => stretches(starts, most),
+            Offsets::Narrow(starts) => stretches(starts),
+            Offsets::Wide(starts) => stretches(starts),
         };
+        self.dense_stretches(offsets, starts, stretches)
+    }
+
+    /// Dense pieces, some stretches of which are cut into equal blocks.
+    fn dense_stretches(
+        &mut self,
+        offsets: Offsets,
+        starts: Offsets,
+        stretches: Vec<Stretch>,
+    ) -> Vec<Placed> {
+        let n = offsets.len();
         let mut nodes = Vec::new();
         let mut uneven = 0;
         for Stretch {
@@ -834,115 +866,58 @@ impl Arena {
         self.intern(Node::Blocks { offsets, child }, |_| extent)
     }
 
-    /// The dense blocks of a large indexed type, or `None` if their offsets do not fit into 32
-    /// bits. The general way leads to the same form, but with several words for each block and
-    /// decisions about each, which nobody can predict where blocks are irregular.
-    fn large(&mut self, datatype: &Datatype, blocks: &IndexedBlocks) -> Option<Placed> {
-        let narrow = |value: i64| i32::try_from(value).is_ok();
-        let n = blocks.displacements.len();
-        if !narrow(datatype.true_extent()) || !narrow(datatype.size() as i64) || !narrow(n as i64) {
-            return None;
-        }
-        let (origin, offsets, starts) = blocks.merged()?;
-        let (mut offsets, mut starts) = (offsets, starts);
-        let len = match starts[..] {
-            [_, end, ..] => i64::from(end),
-            _ => (datatype.size() / offsets.len() as u64) as i64,
-        };
-        let n = offsets.len();
-        if let [_] = offsets[..] {
-            return Some((origin, self.dense(len)));
-        }
-        // A run of `c` pieces, three or more, has `c - 2` turns, so `3 * turns` pieces at most are
-        // in such runs.
-        let turns = turns(&offsets, &starts);
-        if starts.is_empty() && turns == n - 2 {
-            let (stride, child) = (i64::from(offsets[1]), self.dense(len));
-            return Some((origin, self.stream(n as i64, stride, child)));
-        }
-        if 6 * turns >= n && 2 * in_runs(&offsets, &starts) >= n {
-            let runs = self.runs_of(&offsets, &starts, len);
-            return Some((origin, self.of_runs(runs, 0)));
-        }
-        let step = |i: usize| offsets[i + 1] - offsets[i];
-        let len_of = |i: usize| match starts[..] {
-            [] => len,
-            _ => i64::from(starts[i + 1] - starts[i]),
-        };
-        let period = if starts.is_empty() {
-            period_of(n, step, |_, _| true)
-        } else {
-            let len = |i: usize| starts[i + 1] - starts[i];
-            period_of(n, |i| (len(i), step(i)), |i, k| len(i) == len(k))
-        };
-        if let Some(period) = period {
-            let first: Vec<Placed> = (0..period)
-                .map(|i| (i64::from(offsets[i]), self.dense(len_of(i))))
-                .collect();
-            let child = match first[..] {
-                [(_, id)] => id,
-                _ => {
-                    let runs = self.runs(&first, false);
-                    self.of_runs(runs, 0)
-                }
-            };
-            let stride = i64::from(offsets[period]);
-            return Some((origin, self.stream((n / period) as i64, stride, child)));
-        }
-        if let Some((unit, offsets)) = blocks.cut_again(&starts) {
-            let child = self.dense(unit);
-            return Some((origin, self.equal_blocks(offsets, child)));
-        }
-        if 2 * n < offsets.capacity() {
-            offsets.shrink_to_fit();
-            starts.shrink_to_fit();
-        }
-        let offsets = Offsets::Narrow(Arc::new(offsets));
-        if starts.is_empty() {
-            let child = self.dense(len);
-            return Some((origin, self.equal_blocks(offsets, child)));
-        }
-        let nodes = self.dense_nodes(offsets, Offsets::Narrow(Arc::new(starts)));
-        match nodes[..] {
-            [(_, id)] => Some((origin, id)),
-            _ => Some((origin, self.sequence(&nodes))),
-        }
-    }
-
-    /// The runs that [`Arena::runs`] makes of pieces that are not adjacent; `starts` is empty if
-    /// all of them are `len` bytes.
-    fn runs_of(&mut self, offsets: &[i32], starts: &[i32], len: i64) -> Vec<Run> {
+    /// The runs that [`Arena::runs`] makes of pieces that are not adjacent, or, if `starts` is
+    /// empty, of equal children.
+    fn runs_of<N: Number, S: Number>(
+        &mut self,
+        offsets: &[N],
+        starts: &[S],
+        child: Option<NodeId>,
+    ) -> Vec<Run> {
         // Looking a length up costs more than the rest.
         let mut known = [(0, 0); 64];
         let mut runs = Vec::new();
         for (i, &offset) in offsets.iter().enumerate() {
-            let len = match starts {
-                [] => len,
-                _ => i64::from(starts[i + 1] - starts[i]),
+            let child = match child {
+                Some(child) => child,
+                None => {
+                    let len: i64 = starts[i + 1].minus(starts[i]).into();
+                    let entry = &mut known[len as usize % 64];
+                    if entry.0 != len {
+                        *entry = (len, self.dense(len));
+                    }
+                    entry.1
+                }
             };
-            let entry = &mut known[len as usize % 64];
-            if entry.0 != len {
-                *entry = (len, self.dense(len));
-            }
             let run = Run {
-                offset: i64::from(offset),
+                offset: offset.into(),
                 stride: 0,
                 count: 1,
-                child: entry.1,
+                child,
             };
             Arena::extend(&mut runs, run);
         }
         runs
     }
 
+    fn span_from_first(&self, list: &[Placed]) -> Extent {
+        let first = list.first().map_or(0, |placed| placed.0);
+        let relative = list.iter().map(|&(at, id)| (at - first, id));
+        self.span_of(relative)
+    }
+
     fn span(&self, list: &[Placed]) -> Extent {
+        self.span_of(list.iter().copied())
+    }
+
+    fn span_of(&self, list: impl Iterator<Item = Placed>) -> Extent {
         let mut all = Extent {
             size: 0,
             segments: 0,
             low: 0,
             high: 0,
         };
-        for &(offset, id) in list {
+        for (offset, id) in list {
             let one = self.bounds(id);
             all.size += one.size;
             all.segments += one.segments;
@@ -965,18 +940,33 @@ impl Arena {
         if simple || self.bounds(id).segments > SETTLED {
             return Some(root);
         }
+        let list = self
+            .segments(id)
+            .into_iter()
+            .map(|(at, len)| (offset + at, self.dense(len)))
+            .collect();
+        self.list(list)
+    }
+
+    /// The dense pieces of a node, adjacent ones joined.
+    fn segments(&self, root: NodeId) -> Vec<Dense> {
         let mut pieces: Vec<Dense> = Vec::new();
         // What is left of the walk, the next node last. A segment has few nodes above it: each of
         // them has at least two children.
-        let mut todo = vec![(offset, id)];
+        let mut todo = vec![(0, root)];
+        let mut add = |at: i64, len: i64| match pieces.last_mut() {
+            Some((last, before)) if last.checked_add(*before) == Some(at) => *before += len,
+            _ => pieces.push((at, len)),
+        };
         while let Some((at, id)) = todo.pop() {
             let children: Vec<Placed> = match &self.nodes[id as usize] {
                 Node::Dense { len } => {
-                    match pieces.last_mut() {
-                        Some((last, before)) if last.checked_add(*before) == Some(at) => {
-                            *before += len;
-                        }
-                        _ => pieces.push((at, *len)),
+                    add(at, *len);
+                    continue;
+                }
+                Node::Pieces { offsets, starts } => {
+                    for i in 0..offsets.len() {
+                        add(at + offsets.get(i), starts.get(i + 1) - starts.get(i));
                     }
                     continue;
                 }
@@ -988,15 +978,6 @@ impl Arena {
                 Node::Blocks { offsets, child } => (0..offsets.len())
                     .map(|i| (at + offsets.get(i), *child))
                     .collect(),
-                Node::Pieces { offsets, starts } => {
-                    let (offsets, starts) = (offsets.clone(), starts.clone());
-                    (0..offsets.len())
-                        .map(|i| {
-                            let len = starts.get(i + 1) - starts.get(i);
-                            (at + offsets.get(i), self.dense(len))
-                        })
-                        .collect()
-                }
                 Node::Sequence { parts } => parts
                     .iter()
                     .map(|part| (at + part.offset, part.child))
@@ -1004,11 +985,7 @@ impl Arena {
             };
             todo.extend(children.into_iter().rev());
         }
-        let list = pieces
-            .into_iter()
-            .map(|(at, len)| (at, self.dense(len)))
-            .collect();
-        self.list(list)
+        pieces
     }
 
     /// Adds a node to a list, or its entries if it is a short list itself.
@@ -1099,191 +1076,34 @@ impl Arena {
     }
 }
 
-/// Children of each block of an indexed type.
-enum Lengths<'a> {
-    All(u64),
-    Each(&'a [u64]),
-}
-
-/// The blocks of an indexed type whose child is dense and has no gap behind it.
-struct IndexedBlocks<'a> {
-    lengths: Lengths<'a>,
-    displacements: &'a [i64],
-    /// Bytes of a displacement of 1.
-    unit: i64,
-    /// Where displacement 0 is.
-    base: i64,
-    /// Bytes of a child.
-    len: i64,
-}
-
-impl IndexedBlocks<'_> {
-    /// The blocks as dense pieces, each as long as it can be: where the first one is, the offsets
-    /// of all from there, and the bytes before each and of all of them. The last list is empty if
-    /// all have the same length. All numbers must fit into 32 bits.
-    fn merged(&self) -> Option<(i64, Vec<i32>, Vec<i32>)> {
-        let n = self.displacements.len();
-        let first = match self.lengths {
-            Lengths::All(_) => 0,
-            Lengths::Each(lengths) => lengths.iter().position(|&length| length > 0)?,
-        };
-        let first = *self.displacements.get(first)?;
-        let origin = self.base.wrapping_add(first.wrapping_mul(self.unit));
-        // Passes that do the same for each entry: the compiler makes vectors of most of them. Only
-        // empty blocks can be out of range; they are dropped.
-        let mut offsets: Vec<i32> = self
-            .displacements
-            .iter()
-            .map(|at| at.wrapping_sub(first).wrapping_mul(self.unit) as i32)
-            .collect();
-        let mut starts;
-        let mut merge = false;
-        match self.lengths {
-            Lengths::All(length) => {
-                let len = length as i32 * self.len as i32;
-                for (at, next) in offsets.iter().zip(&offsets[1..]) {
-                    merge |= at.wrapping_add(len) == *next;
-                }
-                if !merge {
-                    return Some((origin, offsets, Vec::new()));
-                }
-                starts = merge_equal(&mut offsets, len);
-                merge = false;
-            }
-            Lengths::Each(lengths) => {
-                starts = Vec::with_capacity(n + 1);
-                starts.push(0);
-                let mut total = 0;
-                starts.extend(lengths.iter().map(|&length| {
-                    total += length as i32 * self.len as i32;
-                    total
-                }));
-                for (i, &at) in offsets[1..].iter().enumerate() {
-                    let len = starts[i + 1] - starts[i];
-                    merge |= (len == 0) | (offsets[i].wrapping_add(len) == at);
-                }
-                merge |= starts[n] == starts[n - 1];
-            }
-        }
-        if merge {
-            merge_pieces(&mut offsets, &mut starts);
-        }
-        let len = starts[1];
-        if starts.windows(2).all(|pair| pair[1] - pair[0] == len) {
-            starts = Vec::new();
-        }
-        Some((origin, offsets, starts))
-    }
-
-    /// The length and the offsets of the blocks as they were described, if cutting the merged
-    /// pieces, which begin at `starts`, leads back to them: what [`Arena::dense_nodes`] would do at
-    /// length with one stretch of all of them.
-    fn cut_again(&self, starts: &[i32]) -> Option<(i64, Offsets)> {
-        let Lengths::All(length) = self.lengths else {
-            return None;
-        };
-        let pieces = starts.len().checked_sub(1)?;
-        let (n, unit) = (self.displacements.len(), length as i64 * self.len);
-        let most = quarters(pieces) as usize;
-        let len = |i: usize| i64::from(starts[i + 1] - starts[i]);
-        if pieces < Stretch::PIECES
-            || 4 * n > most * pieces
-            || unit > Stretch::UNIT
-            || len(0) != unit
-        {
-            return None;
-        }
-        let pairs = starts.iter().zip(&starts[1..]);
-        let longest = pairs.map(|(start, end)| end - start).max()?;
-        if i64::from(longest) > Stretch::MULTIPLE * unit {
-            return None;
-        }
-        // So many pieces of another length in a row contain one at a multiple of half as many.
-        let half = Stretch::ENOUGH / 2;
-        for i in (0..pieces).step_by(half).filter(|&i| len(i) != unit) {
-            let equal = |k: &usize| len(*k) == len(i);
-            let behind = (i..pieces).take(Stretch::ENOUGH).take_while(equal).count();
-            let before = (0..i).rev().take(Stretch::ENOUGH).take_while(equal).count();
-            if behind + before >= Stretch::ENOUGH {
-                return None;
-            }
-        }
-        let first = self.displacements[0];
-        let offsets = self
-            .displacements
-            .iter()
-            .map(|at| at.wrapping_sub(first).wrapping_mul(self.unit) as i32)
-            .collect();
-        Some((unit, Offsets::Narrow(Arc::new(offsets))))
-    }
-}
-
-/// As [`merge_pieces`], for pieces of `len` bytes each; returns where the new ones start.
-fn merge_equal(offsets: &mut Vec<i32>, len: i32) -> Vec<i32> {
-    let mut starts = vec![0; offsets.len() + 1];
-    let (mut last, mut at, mut end, mut start) = (0, 0, 0, 0);
-    for i in 0..offsets.len() {
-        let offset = offsets[i];
-        let joined = offset == end;
-        last += usize::from(!joined);
-        at = if joined { at } else { offset };
-        end = offset + len;
-        start += len;
-        offsets[last] = at;
-        starts[last + 1] = start;
-    }
-    offsets.truncate(last + 1);
-    starts.truncate(last + 2);
-    starts
-}
-
-/// Makes one piece of adjacent ones, and drops empty ones. The first piece with bytes is at 0.
-fn merge_pieces(offsets: &mut Vec<i32>, starts: &mut Vec<i32>) {
-    // A piece overwrites what is known about the last one or begins the next one; a decision
-    // between the two would be a guess for the processor.
-    let (mut last, mut at, mut end, mut before) = (0, 0, 0, 0);
-    for i in 0..offsets.len() {
-        let (offset, start) = (offsets[i], starts[i + 1]);
-        let len = start - before;
-        before = start;
-        let joined = (offset == end) | (len == 0);
-        last += usize::from(!joined);
-        at = if joined { at } else { offset };
-        end = if joined { end } else { offset } + len;
-        offsets[last] = at;
-        starts[last + 1] = start;
-    }
-    offsets.truncate(last + 1);
-    starts.truncate(last + 2);
-}
-
 /// How many pieces continue what the two before them began: the same length at the same distance.
 /// `starts` is empty if all lengths are the same.
-fn turns(offsets: &[i32], starts: &[i32]) -> usize {
+fn turns<N: Number, S: Number>(offsets: &[N], starts: &[S]) -> usize {
     let Some(n) = offsets.len().checked_sub(2) else {
         return 0;
     };
     let (a, b, c) = (&offsets[..n], &offsets[1..n + 1], &offsets[2..n + 2]);
-    let even = |i: usize| c[i] - b[i] == b[i] - a[i];
+    let even = |i: usize| c[i].minus(b[i]) == b[i].minus(a[i]);
     if starts.is_empty() {
         return (0..n).map(|i| u32::from(even(i))).sum::<u32>() as usize;
     }
     let (s, t) = (&starts[..n], &starts[1..n + 1]);
     let (u, v) = (&starts[2..n + 2], &starts[3..n + 3]);
-    let equal = |i: usize| (v[i] - u[i] == u[i] - t[i]) & (u[i] - t[i] == t[i] - s[i]);
+    let equal =
+        |i: usize| (v[i].minus(u[i]) == u[i].minus(t[i])) & (u[i].minus(t[i]) == t[i].minus(s[i]));
     let both = (0..n).map(|i| u32::from(even(i) & equal(i)));
     both.sum::<u32>() as usize
 }
 
 /// How many pieces are in runs of at least three that [`Arena::extend`] would find.
-fn in_runs(offsets: &[i32], starts: &[i32]) -> usize {
+fn in_runs<N: Number, S: Number>(offsets: &[N], starts: &[S]) -> usize {
     let len = |i: usize| match starts {
-        [] => 0,
-        _ => starts[i + 1] - starts[i],
+        [] => S::default(),
+        _ => starts[i + 1].minus(starts[i]),
     };
-    let (mut all, mut count, mut stride) = (0, 1, 0);
+    let (mut all, mut count, mut stride) = (0, 1, N::default());
     for i in 1..offsets.len() {
-        let step = offsets[i] - offsets[i - 1];
+        let step = offsets[i].minus(offsets[i - 1]);
         if len(i) == len(i - 1) && (count == 1 || step == stride) {
             stride = step;
             count += 1;
@@ -1295,12 +1115,6 @@ fn in_runs(offsets: &[i32], starts: &[i32]) -> usize {
         count = 1;
     }
     if count >= 3 { all + count } else { all }
-}
-
-/// How many quarters of a unit the pieces of a list of `n` may have on average to be cut again,
-/// which takes memory: that must stay in proportion to the description.
-fn quarters(n: usize) -> i64 {
-    if n < (1 << 16) { 10 } else { 5 }
 }
 
 /// Dense pieces in a row whose lengths are small multiples of one unit, usually the unit itself.
@@ -1323,8 +1137,11 @@ impl Stretch {
 }
 
 /// The stretches that are worth cutting into blocks of their unit: long ones with a small unit, and
-/// at most `most` quarters of it in a piece on average.
-fn stretches<S: Copy + Into<i64>>(starts: &[S], most: i64) -> Vec<Stretch> {
+/// at most two and a half of it in a piece on average.
+fn stretches<S: Number>(starts: &[S]) -> Vec<Stretch> {
+    if starts.len() > long::MANY {
+        return long::stretches(starts);
+    }
     const UNIT: i64 = Stretch::UNIT;
     const MULTIPLE: i64 = Stretch::MULTIPLE;
     const PIECES: usize = Stretch::PIECES;
@@ -1343,7 +1160,7 @@ fn stretches<S: Copy + Into<i64>>(starts: &[S], most: i64) -> Vec<Stretch> {
     let mut stretches = Vec::new();
     let mut close = |end: usize, (first, unit, units): (usize, i64, i64)| {
         let pieces = end - first;
-        if pieces >= PIECES && 4 * units <= most * pieces as i64 {
+        if pieces >= PIECES && 2 * units <= 5 * pieces as i64 {
             stretches.push(Stretch {
                 first,
                 end,
@@ -1836,10 +1653,11 @@ fn emit<'a>(
     }
 }
 
-/// The blocks of a large indexed type whose children are dense; see [`Arena::large`].
+/// The blocks of a large indexed type as arrays, if they are not much more than the type itself.
 fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) -> Option<Placed> {
-    const MANY: usize = 256;
-    let len = arena.dense_len(id)?;
+    const ENOUGH: usize = 256;
+    /// Most pieces of a child.
+    const PIECES: i64 = 8;
     let (lengths, displacements, child, in_bytes) = match datatype.contents() {
         Contents::Indexed {
             blocklengths,
@@ -1863,6 +1681,9 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
         } => (Lengths::All(*blocklength), displacements, child, true),
         _ => return None,
     };
+    if displacements.len() < ENOUGH || arena.bounds(id).segments > PIECES {
+        return None;
+    }
     // Equal lengths in a list are the common case, and half the work.
     let lengths = match lengths {
         Lengths::Each(all) => match all.first() {
@@ -1873,18 +1694,27 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
         },
         Lengths::All(_) => lengths,
     };
-    let alone = matches!(lengths, Lengths::All(1));
-    if displacements.len() < MANY || child.extent() != len && !alone {
-        return None;
-    }
-    let blocks = IndexedBlocks {
+    let pieces = arena.segments(id);
+    let blocks = Blocks {
         lengths,
         displacements,
         unit: if in_bytes { 1 } else { child.extent() },
         base: offset.wrapping_add(at),
-        len,
+        extent: child.extent(),
+        child: &pieces,
     };
-    arena.large(datatype, &blocks)
+    let narrow = |value: i64| i32::try_from(value).is_ok();
+    let described = Some(&blocks);
+    Some(if !narrow(datatype.size() as i64) {
+        let (origin, list) = blocks.list::<i64, i64>()?;
+        (origin, arena.long(list, described))
+    } else if !narrow(datatype.true_extent()) {
+        let (origin, list) = blocks.list::<i64, i32>()?;
+        (origin, arena.long(list, described))
+    } else {
+        let (origin, list) = blocks.list::<i32, i32>()?;
+        (origin, arena.long(list, described))
+    })
 }
 
 /// Places the blocks of an indexed type.

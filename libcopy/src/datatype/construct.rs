@@ -54,6 +54,42 @@ fn sweep(n: u64, step: i128) -> (i128, i128) {
     (last.min(0), last.max(0))
 }
 
+/// Blocks of so many copies each: the smallest and largest displacement of a copy, `unit` bytes
+/// each, and how many there are.
+fn sweep_list(lengths: &[u64], places: &[i64], unit: i64, step: i64) -> (i128, i128, i128) {
+    // Numbers of which all products and sums fit into 64 bits, which are most, take a tenth of the
+    // time.
+    const SMALL: u64 = 1 << 31;
+    let longest = lengths.iter().fold(0, |all, &length| all | length);
+    let farthest = places.iter().fold(0, |all, at| all | at.unsigned_abs());
+    let is_small = longest < SMALL
+        && step.unsigned_abs() < SMALL
+        && farthest < 1 << 46
+        && unit.unsigned_abs() < 1 << 16
+        && (lengths.len() as u64) < SMALL;
+    let blocks = || lengths.iter().zip(places);
+    if is_small {
+        let (mut low, mut high, mut copies) = (i64::MAX, i64::MIN, 0);
+        for (&length, &place) in blocks() {
+            let (at, last) = (place * unit, (length as i64 - 1) * step);
+            let (first, end) = (at + last.min(0), at + last.max(0));
+            low = if length > 0 { low.min(first) } else { low };
+            high = if length > 0 { high.max(end) } else { high };
+            copies += length;
+        }
+        return (low.into(), high.into(), copies.into());
+    }
+    let (mut low, mut high, mut copies) = (i128::MAX, i128::MIN, 0);
+    for (&length, &place) in blocks().filter(|(length, _)| **length > 0) {
+        let (before, behind) = sweep(length, step.into());
+        let at = i128::from(place) * i128::from(unit);
+        copies += i128::from(length);
+        low = low.min(at + before);
+        high = high.max(at + behind);
+    }
+    (low, high, copies)
+}
+
 fn narrow(what: &'static str, value: i128, how: impl FnOnce() -> String) -> Result<i64> {
     i64::try_from(value).map_err(|_| {
         Error::argument(
@@ -404,16 +440,7 @@ impl Datatype {
             }
             Lengths::Each(lengths) => {
                 same_length("blocklengths", lengths.len(), displacements.len())?;
-                for (&length, &displacement) in lengths.iter().zip(displacements) {
-                    if length == 0 {
-                        continue;
-                    }
-                    let (before, behind) = sweep(length, i128::from(child.extent()));
-                    let at = i128::from(displacement) * i128::from(unit);
-                    copies += i128::from(length);
-                    low = low.min(at + before);
-                    high = high.max(at + behind);
-                }
+                (low, high, copies) = sweep_list(lengths, displacements, unit, child.extent());
             }
         }
         let how = || {

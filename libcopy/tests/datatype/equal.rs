@@ -246,3 +246,230 @@ fn neighbours_among_equal_blocks_do_not_change_the_form() {
         assert_eq!(listed.commit(), long.commit(), "{case}");
     }
 }
+
+/// Lengths and places of blocks, in elements.
+fn blocks(n: usize, mut next: impl FnMut(usize) -> (u64, i64)) -> (Vec<u64>, Vec<i64>) {
+    let mut at = 0;
+    (0..n)
+        .map(|i| {
+            let (length, gap) = next(i);
+            let place = at;
+            at += length as i64 + gap;
+            (length, place)
+        })
+        .unzip()
+}
+
+/// Lists of 2^16 pieces and more are looked at as arrays, with rules of their own; a struct of as
+/// many members, and shorter children several at a time, come there on other ways.
+#[test]
+fn long_lists_have_one_form_and_the_right_segments() {
+    const N: usize = 70_001;
+    let double = Datatype::named(Named::Double);
+    let noise = |i: usize| (i * 7919 + i * i % 1013 * 31) % 97;
+    let cases: Vec<(&str, Vec<u64>, Vec<i64>)> = [
+        ("irregular", blocks(N, |i| (1, 1 + (noise(i) % 9) as i64))),
+        (
+            "mixed",
+            blocks(N, |i| {
+                (1 + (noise(i) % 8) as u64, 1 + (noise(i + 3) % 5) as i64)
+            }),
+        ),
+        (
+            "empty",
+            blocks(2 * N, |i| {
+                ((noise(i) % 5) as u64, (noise(i + 1) % 4) as i64)
+            }),
+        ),
+        (
+            "neighbours",
+            blocks(N, |i| {
+                (
+                    1,
+                    if noise(i) % 10 == 0 {
+                        0
+                    } else {
+                        2 + (noise(i + 7) % 3) as i64
+                    },
+                )
+            }),
+        ),
+        (
+            "all but few neighbours",
+            blocks(12 * N, |i| (1, i64::from(i % 11 == 0))),
+        ),
+        (
+            "runs of 3",
+            blocks(N, |i| {
+                (
+                    1,
+                    if i % 3 == 2 {
+                        9 + (noise(i) % 9) as i64
+                    } else {
+                        2
+                    },
+                )
+            }),
+        ),
+        (
+            "runs of 40",
+            blocks(3 * N, |i| {
+                (
+                    1,
+                    if i % 40 == 9 {
+                        9 + (noise(i) % 9) as i64
+                    } else {
+                        1 + (i as i64 / 40 + 30) % 3
+                    },
+                )
+            }),
+        ),
+        (
+            "runs of runs",
+            blocks(9 * N, |i| {
+                (
+                    1,
+                    match i {
+                        _ if i % 1000 == 999 => 70 + (noise(i) % 9) as i64,
+                        _ if i % 4 == 3 => 5,
+                        _ => 1,
+                    },
+                )
+            }),
+        ),
+        (
+            "two units",
+            blocks(2 * N, |i| {
+                (if i < N { 1 } else { 3 }, 1 + (noise(i) % 4) as i64)
+            }),
+        ),
+        (
+            "units in the middle",
+            blocks(3 * N, |i| match i {
+                _ if !(N..2 * N).contains(&i) => {
+                    (1 + (noise(i) % 7) as u64, 1 + (noise(i + 1) % 3) as i64)
+                }
+                _ => (
+                    if noise(i) % 9 == 0 { 4 } else { 2 },
+                    1 + (noise(i) % 3) as i64,
+                ),
+            }),
+        ),
+        (
+            "periodic",
+            blocks(100 * 999, |i| {
+                (1 + (i % 100 / 60) as u64, (i % 100 % 7) as i64)
+            }),
+        ),
+        (
+            "nearly periodic",
+            blocks(100 * 999, |i| {
+                (
+                    1,
+                    if i == 99_898 {
+                        8
+                    } else {
+                        1 + (noise(i % 100) % 5) as i64
+                    },
+                )
+            }),
+        ),
+        (
+            "nearly regular",
+            blocks(N, |i| (2, if i == N - 2 { 5 } else { 3 })),
+        ),
+        ("regular", blocks(N, |_| (2, 3))),
+        ("dense", blocks(N, |_| (2, 0))),
+    ]
+    .into_iter()
+    .map(|(name, (lengths, places))| (name, lengths, places))
+    .collect();
+    for (name, lengths, places) in cases {
+        // Near, and so far apart that offsets need 64 bits.
+        for unit in [8, 8 << 17] {
+            let bytes: Vec<i64> = places.iter().map(|at| at * unit - 5 * unit).collect();
+            let listed = double.hindexed(&lengths, &bytes).unwrap();
+            let mut expected: Vec<(i64, u64)> = Vec::new();
+            for (&length, &at) in lengths
+                .iter()
+                .zip(&bytes)
+                .filter(|(length, _)| **length > 0)
+            {
+                match expected.last_mut() {
+                    Some((before, len)) if *before + *len as i64 == at => *len += 8 * length,
+                    _ => expected.push((at, 8 * length)),
+                }
+            }
+            let layout = Layout::new(&listed, 1).unwrap();
+            let found: Vec<(i64, u64)> = layout.segments().map(|s| (s.offset, s.len)).collect();
+            // Pieces that are cut into blocks are several segments.
+            let mut joined: Vec<(i64, u64)> = Vec::new();
+            for (at, len) in found {
+                match joined.last_mut() {
+                    Some((before, all)) if *before + *all as i64 == at => *all += len,
+                    _ => joined.push((at, len)),
+                }
+            }
+            assert!(joined == expected, "{name}, unit {unit}");
+            let memory = listed.commit().memory();
+            assert!(memory < 2000 + 16 * lengths.len(), "{name}: {memory} bytes");
+            let children = vec![double.clone(); lengths.len()];
+            let members = Datatype::structure(&lengths, &bytes, &children).unwrap();
+            if lengths.len() < 3 * N {
+                assert_eq!(members.commit(), listed.commit(), "{name}, unit {unit}");
+            }
+            if lengths.iter().all(|&length| length == 2) {
+                // Two doubles beside each other, but not as a contiguous type.
+                let pair = Datatype::structure(&[1, 1], &[0, 8], &[double.clone(), double.clone()]);
+                let pairs = pair.unwrap().resized(0, 64).unwrap();
+                let pairs = pairs.hindexed_block(1, &bytes).unwrap();
+                assert_eq!(pairs.commit(), listed.commit(), "{name}, unit {unit}");
+            }
+        }
+    }
+}
+
+/// Children with a gap, each as its pieces.
+#[test]
+fn a_long_list_of_children_is_that_of_their_pieces() {
+    const N: usize = 40_000;
+    let int = Datatype::named(Named::Int);
+    let places: Vec<i64> = (0..N as i64).map(|i| 40 * i + i * i % 7).collect();
+    for (child, pieces) in [
+        (int.vector(2, 1, 2).unwrap(), vec![(0, 4), (8, 4)]),
+        (
+            int.hindexed(&[1, 2, 1], &[0, 8, 20]).unwrap(),
+            vec![(0, 4), (8, 8), (20, 4)],
+        ),
+    ] {
+        let child = child.resized(0, 24).unwrap();
+        let blocks = child.hindexed_block(1, &places).unwrap();
+        let (lengths, all): (Vec<u64>, Vec<i64>) = places
+            .iter()
+            .flat_map(|at| {
+                pieces
+                    .iter()
+                    .map(move |(offset, len)| (len / 4, at + offset))
+            })
+            .unzip();
+        let listed = int.hindexed(&lengths, &all).unwrap();
+        assert_eq!(blocks.commit(), listed.commit());
+        let size = listed.size() as usize;
+        let memory: Vec<u8> = (0..listed.true_upper_bound() as usize)
+            .map(|i| (i * 31 / 8 + i) as u8)
+            .collect();
+        let mut packed = vec![0; size];
+        let layout = Layout::new(&blocks, 1).unwrap();
+        layout.pack(&memory, 0, &mut packed).unwrap();
+        let mut expected = Vec::with_capacity(size);
+        for (&length, &at) in lengths.iter().zip(&all) {
+            expected.extend(&memory[at as usize..at as usize + 4 * length as usize]);
+        }
+        assert!(packed == expected);
+        let mut back = vec![0; memory.len()];
+        layout.unpack(&packed, &mut back, 0).unwrap();
+        let mut again = vec![0; size];
+        layout.pack(&back, 0, &mut again).unwrap();
+        assert!(again == packed);
+    }
+}
