@@ -159,7 +159,7 @@ mod tests {
             }
         };
         let statuses = launch(3, |rank| shell(script(rank))).unwrap();
-        assert!(started.elapsed() < Duration::from_secs(10));
+        assert!(started.elapsed() < Duration::from_secs(50));
         assert!(
             statuses
                 .iter()

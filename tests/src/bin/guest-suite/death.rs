@@ -674,7 +674,7 @@ fn storm(context: &Context) -> Outcome {
         member.kill()?;
     }
     check!(
-        slowest < Duration::from_secs(5) * context.scale,
+        slowest < context.limit(5),
         "a SIGKILL took {slowest:?}"
     );
     check!(board.get(STARTED) > 0);

@@ -666,7 +666,7 @@ fn endless_is_interruptible(context: &Context) -> Outcome {
             let took = start.elapsed();
             sys::alarm(Duration::ZERO, Duration::ZERO)?;
             check!(
-                took < Duration::from_secs(2) * context.scale,
+                took < context.limit(2),
                 "a signal takes {took:?}"
             );
             match answer {
