@@ -673,10 +673,7 @@ fn storm(context: &Context) -> Outcome {
     for member in members.into_iter().flatten() {
         member.kill()?;
     }
-    check!(
-        slowest < context.limit(5),
-        "a SIGKILL took {slowest:?}"
-    );
+    check!(slowest < context.limit(5), "a SIGKILL took {slowest:?}");
     check!(board.get(STARTED) > 0);
     let map = Map::filled(PAGE, 1)?;
     let id = device.share(&map, RIGHT_READ)?;

@@ -665,10 +665,7 @@ fn endless_is_interruptible(context: &Context) -> Outcome {
             );
             let took = start.elapsed();
             sys::alarm(Duration::ZERO, Duration::ZERO)?;
-            check!(
-                took < context.limit(2),
-                "a signal takes {took:?}"
-            );
+            check!(took < context.limit(2), "a signal takes {took:?}");
             match answer {
                 Ok(n) => check!(n > 0 && n < 1 << 40, "{n} bytes"),
                 Err(errno) => check_eq!(errno, Errno::EINTR),

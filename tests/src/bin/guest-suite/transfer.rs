@@ -180,8 +180,8 @@ fn counts_uses(_: &Context) -> Outcome {
 fn interrupted(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let source = Map::filled(Long::CHUNK, 1)?;
-    let (target, pieces) = Long::target(64)?;
-    let a = device.publish(&vec![source.piece(); 64], RIGHT_READ)?;
+    let (target, pieces) = Long::target(32)?;
+    let a = device.publish(&vec![source.piece(); 32], RIGHT_READ)?;
     let b = device.publish(&pieces, RIGHT_WRITE)?;
     sys::alarm(Duration::from_millis(3), Duration::from_millis(7))?;
     let (mut done, mut partial) = (0, 0);
