@@ -30,4 +30,6 @@ errno! {
     ecanceled = ECANCELED;
     /// Memory of this kind cannot be pinned or mapped.
     eopnotsupp = EOPNOTSUPP;
+    /// The memory is broken.
+    ehwpoison = EHWPOISON;
 }

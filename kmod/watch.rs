@@ -49,11 +49,13 @@ impl Changed {
         self.ranges[index] = (u64::min(low, start), u64::max(high, end));
     }
 
-    /// Whether an address of `start..end` is among them.
-    pub(crate) fn touches(&self, start: u64, end: u64) -> bool {
+    /// The first of them in `start..end`: where it starts and ends.
+    pub(crate) fn first(&self, start: u64, end: u64) -> Option<(u64, u64)> {
         self.ranges[..self.count]
             .iter()
-            .any(|&(low, high)| start < high && low < end)
+            .map(|&(low, high)| (u64::max(low, start), u64::min(high, end)))
+            .filter(|(low, high)| low < high)
+            .min()
     }
 }
 

@@ -3,7 +3,8 @@
 //! What protection memory has now: a guard must give back what was there.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+use std::sync::Mutex;
 
 /// `struct procmap_query` of `include/uapi/linux/fs.h` (Linux 6.11).
 #[repr(C)]
@@ -31,10 +32,32 @@ const PROCMAP_QUERY: u32 = 0xC068_6611;
 
 const _: () = assert!(std::mem::size_of::<Query>() == 0x68);
 
+/// The process that asks, and its file, because opening it takes several times as long as asking. It
+/// is never closed: after a fork, or when the application has closed what it did not know, the
+/// number may be somebody else's.
+static ASKED: Mutex<Option<(u32, RawFd)>> = Mutex::new(None);
+
 /// The protection that all of `start..end` has, if it is all mapped alike, with ordinary pages.
 pub(super) fn protection(start: usize, end: usize) -> Option<i32> {
-    let file = File::open("/proc/self/maps").ok()?;
-    match by_query(&file, start, end) {
+    let open = || File::open("/proc/self/maps");
+    // A child may have been forked while another thread held the lock.
+    let answer = match ASKED.try_lock() {
+        Ok(mut asked) => {
+            let me = std::process::id();
+            let file = match *asked {
+                // A child would ask about its parent.
+                Some((who, file)) if who == me => file,
+                _ => {
+                    let file = open().ok()?.into_raw_fd();
+                    *asked = Some((me, file));
+                    file
+                }
+            };
+            by_query(file, start, end)
+        }
+        Err(_) => by_query(open().ok()?.as_raw_fd(), start, end),
+    };
+    match answer {
         Some(answer) => answer,
         // An older kernel, whose text does not tell huge pages; mprotect refuses those.
         None => by_text(
@@ -50,7 +73,7 @@ fn merge(all: &mut Option<i32>, one: i32) -> bool {
 }
 
 /// `None`: the kernel does not know the question.
-fn by_query(file: &File, start: usize, end: usize) -> Option<Option<i32>> {
+fn by_query(file: RawFd, start: usize, end: usize) -> Option<Option<i32>> {
     let mut at = start as u64;
     let mut all = None;
     while at < end as u64 {
@@ -60,8 +83,7 @@ fn by_query(file: &File, start: usize, end: usize) -> Option<Option<i32>> {
             ..Default::default()
         };
         // SAFETY: the structure is what the command takes, and outlives the call.
-        let answer =
-            unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY as libc::Ioctl, &mut query) };
+        let answer = unsafe { libc::ioctl(file, PROCMAP_QUERY as libc::Ioctl, &mut query) };
         if answer < 0 {
             return match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::ENOENT) => Some(None),

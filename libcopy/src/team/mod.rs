@@ -457,7 +457,10 @@ impl Team {
     ) -> Option<Window> {
         let kmod = self.kmod.as_mut()?;
         // SAFETY: the caller's promise.
-        unsafe { kmod.open_unmapped(base, len, writable) }.ok()
+        let window = unsafe { kmod.open_unmapped(base, len, writable) }.ok()?;
+        // The guard of the last call has split mappings, which looks like another memory.
+        kmod.compare(window);
+        Some(window)
     }
 
     /// Memory of at least `len` bytes, aligned for any type.

@@ -89,7 +89,7 @@ impl Waiter {
         crowded
     }
 
-    /// Falls asleep soon from now on, or not any more: what is waited for leaves the processor to
+    /// Falls asleep at once from now on, or not any more: what is waited for leaves the processor to
     /// the application, and so should we.
     pub(crate) fn be_patient(&self, patient: bool) {
         self.patient.set(patient);
@@ -154,7 +154,7 @@ impl Waiter {
         if let Some(result) = ready()? {
             return Ok(result);
         }
-        if !self.spin.is_zero() {
+        if !self.spin.is_zero() && !self.patient.get() {
             let start = Instant::now();
             loop {
                 for _ in 0..64 {
