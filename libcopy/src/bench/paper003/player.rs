@@ -24,6 +24,9 @@ pub const PER_NODE: usize = 10;
 /// Rows and columns of the matrices that are multiplied.
 const SIDE: usize = 32;
 
+/// What one iteration of `hiding` times, one after the other.
+pub const HIDING: [&str; 3] = ["bcast+wait", "compute", "bcast+compute"];
+
 /// Elements of a matrix of the synthetic application whose maximum is one element of C.
 const SEARCHED: usize = 8;
 
@@ -123,6 +126,7 @@ impl Player {
                 let (warmup, count): (usize, usize) = (first.parse()?, second.parse()?);
                 let times = match op {
                     "application" => self.application(bytes, warmup, count / 2)?,
+                    "hiding" => self.hiding(bytes, amount, warmup, count / HIDING.len())?,
                     _ => self.series(op, bytes, amount, warmup, count)?,
                 };
                 let times: Vec<String> = times.iter().map(|t| t.as_nanos().to_string()).collect();
@@ -185,6 +189,39 @@ impl Player {
         }
         self.team.barrier()?;
         Ok(times)
+    }
+
+    /// A copy and then computation, beside both at once, first and second in turns: a machine that
+    /// becomes slower or faster does so for all three. The computation comes after a copy either way,
+    /// because what a copy leaves behind in caches makes it slower.
+    fn hiding(
+        &mut self,
+        bytes: usize,
+        amount: u64,
+        warmup: usize,
+        count: usize,
+    ) -> Result<Vec<Duration>> {
+        let mut all = Vec::with_capacity(count * HIDING.len());
+        for round in 0..warmup + count {
+            let mut times = [Duration::ZERO; HIDING.len()];
+            for at_once in [round % 2 == 0, round % 2 == 1] {
+                self.team.barrier()?;
+                let timed = "nothing was timed";
+                if at_once {
+                    times[2] = self
+                        .iteration("bcast+compute", bytes, amount)?
+                        .context(timed)?;
+                } else {
+                    times[0] = self.iteration("bcast+wait", bytes, 0)?.context(timed)?;
+                    times[1] = self.iteration("compute", bytes, amount)?.context(timed)?;
+                }
+            }
+            if round >= warmup {
+                all.extend(times);
+            }
+        }
+        self.team.barrier()?;
+        Ok(all)
     }
 
     fn iteration(&mut self, op: &str, bytes: usize, amount: u64) -> Result<Option<Duration>> {

@@ -4,7 +4,7 @@
 //! and in the way that the monitor learns. The same ranks play all ways in turns.
 
 use super::Run;
-use super::player::PER_NODE;
+use super::player::{HIDING, PER_NODE};
 use crate::bench::contestant::Contestant;
 use crate::bench::machine;
 use crate::bench::sample::Spread;
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use libcopy::config;
 
 /// Pages of a fragment: a callback of an emulated guest costs as much as dozens of a real one's.
-const FRAGMENT_PAGES: &str = "32";
+const FRAGMENT_PAGES: &str = "128";
 
 /// How the bytes of a collective go.
 #[derive(Clone, Copy, PartialEq)]
@@ -101,17 +101,22 @@ struct Series {
 struct Measured(Vec<Series>);
 
 impl Measured {
-    /// More timings of the same ways.
-    fn extend(&mut self, more: Measured) {
-        for (mine, more) in self.0.iter_mut().zip(more.0) {
-            mine.timings.extend(more.timings);
-            mine.right &= more.right;
-        }
+    fn timings(&self, way: Way) -> Option<&[f64]> {
+        let series = self.0.iter().find(|series| series.way == way)?;
+        Some(&series.timings)
+    }
+
+    /// Other timings of the same ways, made from these.
+    fn map(&self, pick: impl Fn(&[f64]) -> Vec<f64>) -> Measured {
+        let one = |series: &Series| Series {
+            timings: pick(&series.timings),
+            ..*series
+        };
+        Measured(self.0.iter().map(one).collect())
     }
 
     fn spread(&self, way: Way) -> Option<Spread> {
-        let series = self.0.iter().find(|series| series.way == way)?;
-        Spread::of(&series.timings)
+        Spread::of(self.timings(way)?)
     }
 
     fn median(&self, way: Way) -> Option<f64> {
@@ -127,7 +132,7 @@ impl Run {
         (op, checked): (&str, &str),
         bytes: usize,
         amount: u64,
-        count: usize,
+        (rounds, count): (usize, usize),
     ) -> Result<Measured> {
         let empty = |way: &Way| Series {
             way: *way,
@@ -135,7 +140,7 @@ impl Run {
             right: true,
         };
         let mut measured: Vec<_> = players.ways.iter().map(empty).collect();
-        for round in 0..self.rounds {
+        for round in 0..rounds {
             for series in &mut measured {
                 let way = series.way;
                 self.bar
@@ -212,6 +217,13 @@ impl Run {
     }
 }
 
+/// Iterations of all ways that a figure's share of the time allows, if one takes so many
+/// microseconds: with many ranks and large messages it is a second.
+fn affordable(ways: usize, each: f64) -> usize {
+    const SHARE: f64 = 12e6;
+    (SHARE / (ways as f64 * each)) as usize
+}
+
 /// Figs. 6 and 7: a collective with nothing to do beside it.
 pub fn latency(run: &mut Run) -> Result<()> {
     let ranks = if run.quick { 8 } else { 16 };
@@ -229,7 +241,7 @@ pub fn latency(run: &mut Run) -> Result<()> {
     ] {
         let mut all = Vec::new();
         for bytes in lengths.clone() {
-            let measured = run.take_turns(&mut players, (op, op), bytes, 0, 3)?;
+            let measured = run.take_turns(&mut players, (op, op), bytes, 0, (run.rounds, 3))?;
             run.push_all(figure, bytes, ranks, &measured)?;
             all.push(measured);
         }
@@ -257,13 +269,15 @@ pub fn overlap(run: &mut Run) -> Result<()> {
         let mut players = Players::start(&[DOUBLE, CPU, HYBRID], ranks)?;
         for (op, figure, _, all) in &mut figures {
             for bytes in &lengths {
-                let amount = balance(run, &mut players, op, *bytes)?;
+                let (amount, copy) = balance(run, &mut players, op, *bytes)?;
+                // One to warm up, two that count, and the check.
+                let rounds = affordable(players.ways.len(), 2.0 * copy) / 4;
                 let measured = run.take_turns(
                     &mut players,
                     (&format!("{op}+compute"), op),
                     *bytes,
                     amount,
-                    2,
+                    (rounds.clamp(1, run.rounds), 2),
                 )?;
                 run.push_all(&format!("{figure}-{ranks}"), *bytes, ranks, &measured)?;
                 all.push(measured);
@@ -282,14 +296,18 @@ pub fn overlap(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Multiplications that take about as long as the engines alone.
-fn balance(run: &mut Run, players: &mut Players, op: &str, bytes: usize) -> Result<u64> {
-    let copy = median(&players.time(HYBRID, &format!("{op}+wait"), bytes, 0, 1, 5)?)?;
+/// Multiplications that take about as long as the engines alone, and how long that is, in
+/// microseconds.
+fn balance(run: &mut Run, players: &mut Players, op: &str, bytes: usize) -> Result<(u64, f64)> {
+    let wait = format!("{op}+wait");
+    let first = median(&players.time(HYBRID, &wait, bytes, 0, 1, 1)?)?;
+    let count = if first > 200e3 { 2 } else { 5 };
+    let copy = median(&players.time(HYBRID, &wait, bytes, 0, 0, count)?)?;
     let mut amount = 8.0;
     let mut each = 0.0;
     // The second pilot is long enough to say what the real one takes.
     for _ in 0..2 {
-        each = median(&players.time(HYBRID, "compute", bytes, amount as u64, 1, 5)?)? / amount;
+        each = median(&players.time(HYBRID, "compute", bytes, amount as u64, 1, count)?)? / amount;
         amount = (copy / each).round().max(1.0);
     }
     run.notes.push(format!(
@@ -299,7 +317,18 @@ fn balance(run: &mut Run, players: &mut Players, op: &str, bytes: usize) -> Resu
         copy / 1e3,
         amount * each / 1e3
     ));
-    Ok(amount as u64)
+    Ok((amount as u64, copy))
+}
+
+/// Between which two values the median of what these are a sample of is, with a probability of 95 %:
+/// the order statistics half a binomial distribution's spread to each side.
+fn doubt(values: &[f64]) -> (f64, f64) {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let (count, reach) = (sorted.len(), 1.96 * (sorted.len() as f64).sqrt() / 2.0);
+    let low = (count as f64 / 2.0 - reach).floor().max(0.0) as usize;
+    let high = ((count as f64 / 2.0 + reach).ceil() as usize).min(count) - 1;
+    (sorted[low], sorted[high])
 }
 
 fn median(timings: &[f64]) -> Result<f64> {
@@ -320,23 +349,21 @@ pub fn application(run: &mut Run) -> Result<()> {
     let mut all = Vec::new();
     for side in sides {
         let bytes = side * side * 8;
+        let pilot = players.time(HYBRID, "application", bytes, 0, 1, 2)?;
+        let each = pilot.iter().sum();
+        let fit = affordable(players.ways.len(), each);
+        let rounds = (fit / iterations).clamp(1, run.rounds);
+        let iterations = fit.clamp(4, iterations);
         let both = run.take_turns(
             &mut players,
             ("application", "bcast"),
             bytes,
             0,
-            2 * iterations,
+            (rounds, 2 * iterations),
         )?;
-        let of = |pick: &dyn Fn(&[f64]) -> Vec<f64>| {
-            let one = |series: &Series| Series {
-                timings: pick(&series.timings),
-                ..*series
-            };
-            Measured(both.0.iter().map(one).collect())
-        };
-        let bcast = of(&|times| times.iter().copied().step_by(2).collect());
-        let gather = of(&|times| times.iter().copied().skip(1).step_by(2).collect());
-        let total = of(&|times| times.chunks(2).map(|pair| pair.iter().sum()).collect());
+        let bcast = both.map(|times| nth(times, 0, 2));
+        let gather = both.map(|times| nth(times, 1, 2));
+        let total = both.map(|times| times.chunks(2).map(|pair| pair.iter().sum()).collect());
         run.push_all("fig10-bcast-search", bytes, ranks, &bcast)?;
         run.push_all("fig10-gather-init", bytes, ranks, &gather)?;
         run.push_all("fig10-iteration", bytes, ranks, &total)?;
@@ -345,8 +372,8 @@ pub fn application(run: &mut Run) -> Result<()> {
     run.compare("fig10", &all, (0.51, 0.57));
     run.notes.push(format!(
         "fig10: {ranks} ranks (paper: 20); size = bytes of a matrix of 512, 1024 or 2048 rows; C has a \
-         maximum for every 8 elements, which the paper leaves open; {iterations} iterations a round \
-         (paper: 100)"
+         maximum for every 8 elements, which the paper leaves open; at most {iterations} iterations a \
+         round (paper: 100)"
     ));
     Ok(())
 }
@@ -355,63 +382,83 @@ pub fn application(run: &mut Run) -> Result<()> {
 pub fn hiding(run: &mut Run) -> Result<()> {
     const BYTES: usize = 8 << 20;
     let mut players = Players::start(&[CPU, HYBRID], 2)?;
-    let amount = balance(run, &mut players, "bcast", BYTES)?;
-    // All in turns, so that whatever else happens hits them alike.
-    let ops = ["bcast+wait", "compute", "bcast+compute", "bcast+root"];
-    let rounds = std::mem::replace(&mut run.rounds, 1);
-    let mut parts: Vec<Option<Measured>> = ops.map(|_| None).into();
-    for _ in 0..rounds {
-        for (op, part) in ops.iter().zip(&mut parts) {
-            let measured = run.take_turns(&mut players, (op, "bcast"), BYTES, amount, 2)?;
-            match part {
-                Some(part) => part.extend(measured),
-                None => *part = Some(measured),
-            }
-        }
+    let (amount, _) = balance(run, &mut players, "bcast", BYTES)?;
+    let count = 2 * HIDING.len();
+    let together = run.take_turns(
+        &mut players,
+        ("hiding", "bcast"),
+        BYTES,
+        amount,
+        (run.rounds, count),
+    )?;
+    let root = run.take_turns(
+        &mut players,
+        ("bcast+root", "bcast"),
+        BYTES,
+        amount,
+        (run.rounds, 4),
+    )?;
+    for (which, op) in HIDING.iter().enumerate() {
+        let part = together.map(|times| nth(times, which, HIDING.len()));
+        run.push_all(op, BYTES, 2, &part)?;
     }
-    run.rounds = rounds;
-    let parts: Vec<Measured> = parts.into_iter().flatten().collect();
-    for (op, part) in ops.iter().zip(&parts) {
-        run.push_all(op, BYTES, 2, part)?;
-    }
+    run.push_all("bcast+root", BYTES, 2, &root)?;
     for way in [HYBRID, CPU] {
-        let spreads = parts.iter().map(|part| part.spread(way));
-        let spreads: Vec<Spread> = spreads
-            .collect::<Option<_>>()
-            .context("nothing was timed")?;
-        for (what, pick) in [
-            ("median", (|s: &Spread| s.median) as fn(&Spread) -> f64),
-            ("least disturbed tenth", |s| s.p10),
-        ] {
-            let [copy, compute, together, root] = [0, 1, 2, 3].map(|i: usize| pick(&spreads[i]));
-            run.notes.push(format!(
-                "hiding, {}, {what}: copy {:.1} ms, computation {:.1} ms, both {:.1} ms: {:.2} of the longer, \
-                 {:.2} of the sum; CPU time of the root in the call {:.2} % of the copy",
-                way.name,
-                copy / 1e3,
-                compute / 1e3,
-                together / 1e3,
-                together / copy.max(compute),
-                together / (copy + compute),
-                100.0 * root / copy
-            ));
-        }
+        let times = together.timings(way).context("nothing was timed")?;
+        let of = |figure: &dyn Fn(f64, f64, f64) -> f64| {
+            let each = |three: &[f64]| figure(three[0], three[1], three[2]);
+            let figures: Vec<f64> = times.chunks_exact(HIDING.len()).map(each).collect();
+            Spread::of(&figures).context("nothing was timed")
+        };
+        let copy = of(&|copy, _, _| copy)?;
+        let computation = of(&|_, computation, _| computation)?;
+        let both = of(&|_, _, both| both)?;
+        let longer = of(&|copy, computation, both| both / copy.max(computation))?;
+        let sum = of(&|copy, computation, both| both / (copy + computation))?;
+        let root = root.spread(way).context("nothing was timed")?;
+        run.notes.push(format!(
+            "hiding, {}: copy {:.1} ms, computation {:.1} ms, both {:.1} ms; side by side {:.2} of the longer \
+             ({:.2} to {:.2}), {:.2} of the sum; CPU time of the root in the call {:.2} % of the copy ({:.2} \
+             to {:.2})",
+            way.name,
+            copy.median / 1e3,
+            computation.median / 1e3,
+            both.median / 1e3,
+            longer.median,
+            longer.p10,
+            longer.p90,
+            sum.median,
+            100.0 * root.median / copy.median,
+            100.0 * root.p10 / copy.median,
+            100.0 * root.p90 / copy.median,
+        ));
     }
     Ok(())
+}
+
+/// Every `step`th timing, from the one at `first` on.
+fn nth(times: &[f64], first: usize, step: usize) -> Vec<f64> {
+    times.iter().copied().skip(first).step_by(step).collect()
 }
 
 /// A leaf that touches its buffer when a tenth has arrived.
 pub fn touch(run: &mut Run) -> Result<()> {
     let bytes: usize = if run.quick { 16 << 20 } else { 64 << 20 };
     let mut players = Players::start(&[HYBRID], 2)?;
-    let alone = run.take_turns(&mut players, ("bcast+wait", "bcast"), bytes, 0, 1)?;
+    let alone = run.take_turns(
+        &mut players,
+        ("bcast+wait", "bcast"),
+        bytes,
+        0,
+        (run.rounds, 1),
+    )?;
     let engine = alone.median(HYBRID).context("nothing was timed")?;
     let touched = run.take_turns(
         &mut players,
         ("bcast+touch", "bcast"),
         bytes,
         (engine / 10.0) as u64,
-        1,
+        (run.rounds, 1),
     )?;
     let took = touched.median(HYBRID).context("nothing was timed")?;
     run.push_all("touch-never", bytes, 2, &alone)?;
@@ -434,12 +481,14 @@ pub fn regret(run: &mut Run) -> Result<()> {
     const WAYS: &[Way] = &[CPU, HYBRID, BOTH, AUTO];
     // Each comes after each other one equally often: it inherits caches and mappings from it.
     const ORDERS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
-    let mut worst = (f64::NEG_INFINITY, f64::NEG_INFINITY);
-    let calls = if run.quick { 10 } else { 20 };
+    // Calls of a turn: few, so that a machine that becomes slower or faster does so for both of a pair.
+    const CALLS: usize = 5;
+    let mut worst = f64::NEG_INFINITY;
     for share in [0.0, 0.5, 1.0, 2.0] {
         // New ranks: the monitor knows nothing.
         let mut players = Players::start(WAYS, ranks)?;
-        let amount = (share * balance(run, &mut players, "bcast", BYTES)? as f64) as u64;
+        let (amount, _) = balance(run, &mut players, "bcast", BYTES)?;
+        let amount = (share * amount as f64) as u64;
         let op = if amount == 0 {
             "bcast"
         } else {
@@ -447,28 +496,43 @@ pub fn regret(run: &mut Run) -> Result<()> {
         };
         // The ten iterations in which it learns.
         players.time(AUTO, op, BYTES, amount, 0, 10)?;
-        let mut turns: [Vec<f64>; 4] = Default::default();
         let mut timings: [Vec<f64>; 4] = Default::default();
+        let mut turn = |run: &Run, timings: &mut [Vec<f64>; 4], index: usize| -> Result<f64> {
+            let way = &WAYS[index];
+            run.bar.set_message(format!("regret {share} {}", way.name));
+            let times = players.time(*way, op, BYTES, amount, 1, CALLS)?;
+            let total = times.iter().sum();
+            timings[index].extend(times);
+            Ok(total)
+        };
         for order in (0..run.rounds.div_ceil(2)).flat_map(|_| ORDERS) {
             for index in order {
-                let way = &WAYS[index];
-                run.bar.set_message(format!("regret {share} {}", way.name));
-                let times = players.time(*way, op, BYTES, amount, 1, calls)?;
-                turns[index].push(times.iter().sum());
-                timings[index].extend(times);
+                turn(run, &mut timings, index)?;
             }
         }
         run.bar.inc(1);
-        let (auto, fixed) = turns.split_last().context("there are ways")?;
-        let total = |turns: &[f64]| turns.iter().sum::<f64>();
-        let best = fixed
-            .iter()
-            .min_by(|a, b| total(a).total_cmp(&total(b)))
+        let (_, fixed) = timings.split_last().context("there are ways")?;
+        let medians = fixed.iter().map(|times| median(times));
+        let medians = medians.collect::<Result<Vec<f64>>>()?;
+        let best = (0..fixed.len())
+            .min_by(|a, b| medians[*a].total_cmp(&medians[*b]))
             .context("there are fixed ways")?;
-        let pairs: Vec<f64> = auto.iter().zip(best).map(|(a, b)| a / b).collect();
-        let pairs = Spread::of(&pairs).context("nothing was timed")?;
-        let lost = total(auto) / total(best) - 1.0;
-        worst = (worst.0.max(lost), worst.1.max(pairs.median - 1.0));
+        // The monitor beside the best one, first and last in turns.
+        let mut sums = [0.0; 2];
+        let mut lost = Vec::new();
+        for round in 0..if run.quick { 16 } else { 60 } {
+            let mut both = [0.0; 2];
+            for which in [round % 2, 1 - round % 2, 1 - round % 2, round % 2] {
+                both[which] += turn(run, &mut timings, [3, best][which])?;
+            }
+            lost.push(both[0] / both[1] - 1.0);
+            sums[0] += both[0];
+            sums[1] += both[1];
+        }
+        run.bar.inc(1);
+        let spread = Spread::of(&lost).context("nothing was timed")?;
+        let (low, high) = doubt(&lost);
+        worst = f64::max(worst, spread.median);
         for (timings, way) in timings.iter().zip(WAYS) {
             run.push(
                 &format!("regret-{share}"),
@@ -480,19 +544,19 @@ pub fn regret(run: &mut Run) -> Result<()> {
             )?;
         }
         run.notes.push(format!(
-            "regret, computation {share} of a copy: {:+.1} % in all against the best fixed way; turn by turn \
-             {:+.1} % ({:+.1} to {:+.1})",
-            100.0 * lost,
-            100.0 * (pairs.median - 1.0),
-            100.0 * (pairs.p10 - 1.0),
-            100.0 * (pairs.p90 - 1.0)
+            "regret, computation {share} of a copy: {:+.1} % against {}, the best fixed way ({:+.1} to {:+.1} \
+             at 95 %; {:+.1} % in all)",
+            100.0 * spread.median,
+            WAYS[best].name,
+            100.0 * low,
+            100.0 * high,
+            100.0 * (sums[0] / sums[1] - 1.0),
         ));
     }
     run.notes.push(format!(
-        "regret: {:+.1} % in all, {:+.1} % turn by turn at worst, from the 11th iteration on (asked: at most \
-         5 %)",
-        100.0 * worst.0,
-        100.0 * worst.1
+        "regret: {:+.1} % at worst, the median of pairs of turns side by side, from the 11th iteration on \
+         (asked: at most 5 %)",
+        100.0 * worst,
     ));
     Ok(())
 }
