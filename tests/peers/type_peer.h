@@ -8,10 +8,13 @@
  *   type EXPRESSION                type SIZE LB EXTENT TRUE_LB TRUE_EXTENT
  *   to EXPRESSION                  the same, of the type that `copy` copies to
  *   loop NUMBERS                   ok: the layout as the numbers that a loop needs
+ *   map BYTES PATH                 ok: a file whose memory all contestants share
+ *   at USER PACKED TARGET          ok: where in it the buffers are; without it each has its own
  *   buffers SPAN ORIGIN SIZE COUNT ok: memory for COUNT elements of the type and for SIZE packed
  *                                  bytes; displacements count from byte ORIGIN of SPAN
  *   hash OP ROUND                  hash HEX: of all bytes after packing or unpacking a pattern
  *   time OP COUNT BATCH WARM CALLS times NS...: each of BATCH calls, averaged
+ *                                  OP may also be memcpy (to the packed bytes) and memcpy-back
  *   quit
  *
  * `bad WHAT` answers what this contestant cannot do, `error WHAT` what nobody should ask.
@@ -23,6 +26,7 @@
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -42,6 +46,7 @@ struct buffer {
 /* The memory that the layout describes, the packed bytes, and where `copy` copies to. */
 static struct buffer user, packed, target;
 static size_t user_length, packed_length;
+static struct buffer shared;
 static long long origin;
 static int elements;
 
@@ -80,6 +85,29 @@ static void reserve(struct buffer *b, size_t length, size_t which)
 		die("mmap of a buffer");
 	b->data = (unsigned char *)(((uintptr_t)b->map + huge - 1) & ~(uintptr_t)(huge - 1)) + skew;
 	b->length = length;
+}
+
+/* Maps the memory that all contestants share, all of it at once. */
+static const char *map_shared(size_t length, const char *path)
+{
+	int fd;
+
+	if (shared.map && shared.length == length)
+		return NULL;
+	if (shared.map)
+		munmap(shared.map, shared.length);
+	shared.map = NULL;
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return strerror(errno);
+	shared.map = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+	close(fd);
+	if (shared.map == MAP_FAILED) {
+		shared.map = NULL;
+		return strerror(errno);
+	}
+	shared.length = length;
+	return NULL;
 }
 
 static uint64_t mix(uint64_t x)
@@ -140,8 +168,22 @@ static uint64_t look(const struct contestant *c, const char *op, uint64_t round)
 	return hash(target.data, user_length);
 }
 
+static void copy_to_packed(void)
+{
+	memcpy(packed.data, target.data, packed_length);
+}
+
+static void copy_from_packed(void)
+{
+	memcpy(target.data, packed.data, packed_length);
+}
+
 static void (*what_to_call(const struct contestant *c, const char *op))(void)
 {
+	if (!strcmp(op, "memcpy"))
+		return copy_to_packed;
+	if (!strcmp(op, "memcpy-back"))
+		return copy_from_packed;
 	if (!strcmp(op, "pack"))
 		return c->pack;
 	if (!strcmp(op, "unpack"))
@@ -173,7 +215,8 @@ static void obey(const char *path, const char *description, const struct contest
 
 	while (getline(&line, &room, in) > 0 && strncmp(line, "quit", 4)) {
 		unsigned long long round;
-		int cpu, batch, warm, calls;
+		size_t at[3], length;
+		int cpu, batch, warm, calls, path;
 
 		line[strcspn(line, "\n")] = 0;
 		if (sscanf(line, "pin %d", &cpu) == 1) {
@@ -197,11 +240,25 @@ static void obey(const char *path, const char *description, const struct contest
 				fprintf(out, "bad %s\n", bad);
 			else
 				fprintf(out, "ok\n");
+		} else if (sscanf(line, "map %zu %n", &length, &path) == 1) {
+			const char *bad = map_shared(length, line + path);
+
+			if (bad)
+				fprintf(out, "bad %s\n", bad);
+			else
+				fprintf(out, "ok\n");
+		} else if (sscanf(line, "at %zu %zu %zu", at, at + 1, at + 2) == 3) {
+			user.data = shared.map + at[0];
+			packed.data = shared.map + at[1];
+			target.data = shared.map + at[2];
+			fprintf(out, "ok\n");
 		} else if (sscanf(line, "buffers %zu %lld %zu %d", &user_length, &origin,
 				  &packed_length, &elements) == 4) {
-			reserve(&user, user_length + 1, 0);
-			reserve(&packed, packed_length + 1, 1);
-			reserve(&target, user_length + 1, 2);
+			if (!shared.map) {
+				reserve(&user, user_length + 1, 0);
+				reserve(&packed, packed_length + 1, 1);
+				reserve(&target, user_length + 1, 2);
+			}
 			memset(user.data, 1, user_length);
 			memset(packed.data, 2, packed_length);
 			fprintf(out, "ok\n");

@@ -4,10 +4,12 @@
 //! libraries and loops written by hand.
 //!
 //! The others are programs that sleep in `read` until it is their turn (`tests/peers/type_peer.h`
-//! says what they are told). All of them, this process included, run on the same core.
+//! says what they are told). All of them, this process included, run on the same core, and share the
+//! memory that they measure with. What counts is the lowest of the rounds' medians: whatever else
+//! runs on a machine makes rounds slower, never faster.
 
 use super::Output;
-use super::buffer::Skewed;
+use super::buffer::Shared;
 use super::contestant::Contestant;
 use super::layouts::{self, Case, Tier};
 use super::machine::Machine;
@@ -66,7 +68,7 @@ pub struct TypesArgs {
     pub ops: Vec<Op>,
 
     /// Rounds in which the variants take turns
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 21)]
     pub rounds: usize,
 
     /// Time to spend, about
@@ -76,6 +78,11 @@ pub struct TypesArgs {
     /// The published sizes only, and less time: under a minute
     #[arg(long)]
     pub quick: bool,
+
+    /// Also let a peer run `memcpy`: how far its ratio with ours is from 1 says how much of the other
+    /// ratios is noise
+    #[arg(long)]
+    pub control: bool,
 
     /// Only print the names of the layouts and their types, one in a line
     #[arg(long)]
@@ -170,10 +177,8 @@ struct Own {
     layout: Layout,
     /// What `copy` copies to.
     target_layout: Layout,
-    user: Skewed,
-    packed: Skewed,
-    target: Skewed,
-    span: usize,
+    /// What the layout describes, the packed bytes, and where `copy` copies to.
+    memory: Shared,
     size: usize,
 }
 
@@ -181,11 +186,11 @@ struct Own {
 const LIBCOPY: &str = "libcopy";
 const BOUNCE: &str = "libcopy-bounce";
 const MEMCPY: &str = "memcpy";
+const CONTROL: &str = "memcpy-control";
 
 impl Own {
     fn call(&mut self, op: Op, variant: &str) -> Result<()> {
-        let (user, packed) = (&mut self.user[..self.span], &mut self.packed[..self.size]);
-        let target = &mut self.target[..self.span];
+        let [user, packed, target] = self.memory.parts();
         match (op, variant) {
             (Op::Pack, MEMCPY) => packed.copy_from_slice(&target[..self.size]),
             (_, MEMCPY) => target[..self.size].copy_from_slice(packed),
@@ -202,19 +207,19 @@ impl Own {
 
     /// What `hash` of `type_peer.h` answers, by `variant`; the reference goes piece by piece.
     fn look(&mut self, op: Op, variant: Option<&str>, round: u64) -> Result<u64> {
-        let (span, size) = (self.span, self.size);
+        let [user, packed, target] = self.memory.parts();
         match op {
             Op::Pack => {
-                fill(&mut self.user[..span], round);
-                self.packed[..size].fill(0x5a);
+                fill(user, round);
+                packed.fill(0x5a);
             }
             Op::Unpack => {
-                self.user[..span].fill(0x5a);
-                fill(&mut self.packed[..size], round);
+                user.fill(0x5a);
+                fill(packed, round);
             }
             Op::Copy => {
-                self.target[..span].fill(0x5a);
-                fill(&mut self.user[..span], round);
+                target.fill(0x5a);
+                fill(user, round);
             }
         }
         if let Some(variant) = variant {
@@ -222,31 +227,33 @@ impl Own {
         } else {
             self.by_segments(op);
         }
+        let [user, packed, target] = self.memory.parts();
         Ok(match op {
-            Op::Pack => hash(&self.packed[..size]),
-            Op::Unpack => hash(&self.user[..span]),
-            Op::Copy => hash(&self.target[..span]),
+            Op::Pack => hash(packed),
+            Op::Unpack => hash(user),
+            Op::Copy => hash(target),
         })
     }
 
     fn by_segments(&mut self, op: Op) {
+        let [user, packed, target] = self.memory.parts();
         if op != Op::Unpack {
             let mut at = 0;
             for segment in self.layout.segments() {
                 let (from, len) = (segment.offset as usize, segment.len as usize);
-                self.packed[at..at + len].copy_from_slice(&self.user[from..from + len]);
+                packed[at..at + len].copy_from_slice(&user[from..from + len]);
                 at += len;
             }
         }
         let (layout, to) = match op {
             Op::Pack => return,
-            Op::Unpack => (&self.layout, &mut self.user),
-            Op::Copy => (&self.target_layout, &mut self.target),
+            Op::Unpack => (&self.layout, user),
+            Op::Copy => (&self.target_layout, target),
         };
         let mut at = 0;
         for segment in layout.segments() {
             let (from, len) = (segment.offset as usize, segment.len as usize);
-            to[from..from + len].copy_from_slice(&self.packed[at..at + len]);
+            to[from..from + len].copy_from_slice(&packed[at..at + len]);
             at += len;
         }
     }
@@ -260,20 +267,48 @@ impl Own {
         warm: usize,
         calls: usize,
     ) -> Result<Vec<f64>> {
-        for _ in 0..warm * batch {
-            self.call(op, variant)?;
+        let [user, packed, target] = self.memory.parts();
+        let (layout, to) = (&self.layout, &self.target_layout);
+        let bytes = packed.len();
+        // One loop for each, as the peers have: what is called is not decided anew for each call.
+        match (op, variant) {
+            (Op::Pack, MEMCPY) => sample(batch, warm, calls, || {
+                packed.copy_from_slice(&target[..bytes]);
+                Ok(())
+            }),
+            (_, MEMCPY) => sample(batch, warm, calls, || {
+                target[..bytes].copy_from_slice(packed);
+                Ok(())
+            }),
+            (Op::Pack, _) => sample(batch, warm, calls, || layout.pack(user, 0, packed)),
+            (Op::Unpack, _) => sample(batch, warm, calls, || layout.unpack(packed, user, 0)),
+            (Op::Copy, BOUNCE) => sample(batch, warm, calls, || {
+                layout.pack(user, 0, packed)?;
+                to.unpack(packed, target, 0)
+            }),
+            (Op::Copy, _) => sample(batch, warm, calls, || layout.copy(user, 0, to, target, 0)),
         }
-        let mut times = Vec::with_capacity(calls);
-        for _ in 0..calls {
-            let start = Instant::now();
-            for _ in 0..batch {
-                self.call(op, variant)?;
-            }
-            times.push(start.elapsed().as_secs_f64() * 1e6 / batch as f64);
-        }
-        std::hint::black_box(&self.packed[..self.size]);
-        Ok(times)
     }
+}
+
+fn sample(
+    batch: usize,
+    warm: usize,
+    calls: usize,
+    mut call: impl FnMut() -> libcopy::Result<()>,
+) -> Result<Vec<f64>> {
+    for _ in 0..warm * batch {
+        call()?;
+    }
+    let mut times = Vec::with_capacity(calls);
+    for _ in 0..calls {
+        let start = Instant::now();
+        for _ in 0..batch {
+            call()?;
+        }
+        times.push(start.elapsed().as_secs_f64() * 1e6 / batch as f64);
+    }
+    Ok(times)
 }
 
 fn mix(mut x: u64) -> u64 {
@@ -326,6 +361,8 @@ struct Entry {
     batch: usize,
     call: f64,
     timings: Vec<f64>,
+    /// The lowest median of a round.
+    best: f64,
 }
 
 fn compare(
@@ -368,10 +405,10 @@ fn compare(
         let Some((_, own)) = &mut own else {
             bail!("no buffers");
         };
-        let mut entries = entries(op, peers, &refused, case);
+        let mut entries = entries(args, op, peers, &refused, case);
         let expected = own.look(op, None, i as u64)?;
         for entry in &mut entries {
-            if entry.variant != MEMCPY {
+            if ![MEMCPY, CONTROL].contains(&entry.variant.as_str()) {
                 let got = match entry.peer {
                     None => own.look(op, Some(&entry.variant), i as u64)?,
                     Some(p) => {
@@ -403,14 +440,20 @@ fn compare(
         let left = (share - started.elapsed().as_secs_f64()).max(0.0);
         let slice = 1e6 * left / (rounds * entries.len()) as f64;
         for round in 0..rounds {
-            if round >= 3 && started.elapsed().as_secs_f64() > 1.5 * share {
+            if round >= 4 && started.elapsed().as_secs_f64() > 1.5 * share {
                 break;
             }
             for turn in 0..entries.len() {
-                let e = (turn + round) % entries.len();
+                // Forwards and backwards: what ran just before leaves its data in the cache, and
+                // nobody should always come after the same one.
+                let n = entries.len();
+                let e = match round % 2 {
+                    0 => (turn + round / 2) % n,
+                    _ => (2 * n - 1 - turn + round / 2) % n,
+                };
                 let once = entries[e].call * entries[e].batch as f64;
                 let fit = (slice / once) as usize;
-                let warm = (fit / 10).clamp(1, 20);
+                let warm = (fit / 10).clamp(3, 20);
                 let timings = time(
                     own,
                     peers,
@@ -418,8 +461,10 @@ fn compare(
                     op,
                     entries[e].batch,
                     warm,
-                    fit.clamp(2, 200),
+                    fit.clamp(4, 200),
                 )?;
+                let middle = Spread::of(&timings).context("no timing")?.median;
+                entries[e].best = entries[e].best.min(middle);
                 entries[e].timings.extend(timings);
             }
         }
@@ -432,7 +477,10 @@ fn compare(
                     bytes: own.size,
                     ranks: 1,
                     variant: entry.variant,
-                    time: Spread::of(&entry.timings).context("no timing")?,
+                    time: Spread {
+                        median: entry.best,
+                        ..Spread::of(&entry.timings).context("no timing")?
+                    },
                     verified: entry.verified,
                 },
             });
@@ -453,8 +501,8 @@ fn refusal(peer: &str, case: &Case) -> String {
     format!("left out: {peer} with {}: ", case.layout)
 }
 
-/// Builds the types of a case everywhere, and buffers for them: those that there are, as long as
-/// they are large enough. The peers keep theirs too, so nobody has better pages than the others.
+/// Builds the types of a case everywhere, and buffers for them, which all share: nobody has better
+/// pages than the others.
 fn prepare(
     case: &Case,
     old: Option<Own>,
@@ -474,6 +522,16 @@ fn prepare(
     );
     let span = layout.bounds().end.max(target_layout.bounds().end) as usize;
     let size = layout.size() as usize;
+    let mut memory = match old {
+        Some(old) => old.memory,
+        None => Shared::new()?,
+    };
+    memory.resize([span, size, span])?;
+    for (part, byte) in memory.parts().into_iter().zip(1..) {
+        part.fill(byte);
+    }
+    let (path, bytes) = memory.path();
+    let [user_at, packed_at, target_at] = [0, 1, 2].map(|which| memory.place(which));
     for (name, peer) in peers {
         let mut built = Ok(String::new());
         for (word, text) in [
@@ -491,33 +549,31 @@ fn prepare(
             continue;
         }
         // The span is that of both layouts: the target of a copy has the same length.
-        if let Err(what) = peer.tell(&format!("buffers {span} 0 {size} 1"))? {
-            bail!("{name}: no buffers of {span} bytes: {what}");
+        for command in [
+            format!("map {bytes} {path}"),
+            format!("at {user_at} {packed_at} {target_at}"),
+            format!("buffers {span} 0 {size} 1"),
+        ] {
+            if let Err(what) = peer.tell(&command)? {
+                bail!("{name}: no buffers of {span} bytes ({command}): {what}");
+            }
         }
     }
-    let (mut user, mut packed, mut target) = match old {
-        Some(old) => (old.user, old.packed, old.target),
-        None => (Skewed::new(0, 0)?, Skewed::new(0, 1)?, Skewed::new(0, 2)?),
-    };
-    user.reserve(span, 0)?;
-    packed.reserve(size, 1)?;
-    target.reserve(span, 2)?;
-    let mut own = Own {
+    Ok(Own {
         layout,
         target_layout,
-        user,
-        packed,
-        target,
-        span,
+        memory,
         size,
-    };
-    own.user[..span].fill(1);
-    own.packed[..size].fill(2);
-    own.target[..span].fill(3);
-    Ok(own)
+    })
 }
 
-fn entries(op: Op, peers: &[(String, Contestant)], refused: &[String], case: &Case) -> Vec<Entry> {
+fn entries(
+    args: &TypesArgs,
+    op: Op,
+    peers: &[(String, Contestant)],
+    refused: &[String],
+    case: &Case,
+) -> Vec<Entry> {
     let entry = |variant: &str, peer| Entry {
         variant: variant.to_owned(),
         peer,
@@ -525,6 +581,7 @@ fn entries(op: Op, peers: &[(String, Contestant)], refused: &[String], case: &Ca
         batch: 1,
         call: 0.0,
         timings: Vec::new(),
+        best: f64::MAX,
     };
     let mut entries = vec![entry(LIBCOPY, None)];
     if op == Op::Copy {
@@ -538,6 +595,16 @@ fn entries(op: Op, peers: &[(String, Contestant)], refused: &[String], case: &Ca
         }
     }
     entries.push(entry(MEMCPY, None));
+    let able = |(name, _): &&(String, Contestant)| {
+        let refusal = refusal(name, case);
+        !refused.iter().any(|r| r.starts_with(&refusal))
+    };
+    if args.control {
+        // The last peer is that of the loops, which does not come with a library.
+        let last = peers.iter().rev().find(able);
+        let last = last.and_then(|(name, _)| peers.iter().position(|(other, _)| other == name));
+        entries.extend(last.map(|p| entry(CONTROL, Some(p))));
+    }
     entries
 }
 
@@ -552,9 +619,14 @@ fn time(
 ) -> Result<Vec<f64>> {
     match entry.peer {
         None => own.time(op, &entry.variant, batch, warm, calls),
-        Some(p) => peers[p]
-            .1
-            .time(op.name(), 1, &batch.to_string(), warm, calls),
+        Some(p) => {
+            let what = match (&entry.variant[..], op) {
+                (CONTROL, Op::Pack) => "memcpy",
+                (CONTROL, _) => "memcpy-back",
+                _ => op.name(),
+            };
+            peers[p].1.time(what, 1, &batch.to_string(), warm, calls)
+        }
     }
 }
 
@@ -652,7 +724,7 @@ fn rivals<'a>(variants: &[&'a str]) -> Vec<(String, Vec<&'a str>)> {
     let mpis: Vec<&str> = variants
         .iter()
         .copied()
-        .filter(|v| ![LIBCOPY, BOUNCE, MEMCPY, "loop"].contains(v))
+        .filter(|v| ![LIBCOPY, BOUNCE, MEMCPY, CONTROL, "loop"].contains(v))
         .collect();
     let mut rivals = Vec::new();
     if mpis.len() > 1 {

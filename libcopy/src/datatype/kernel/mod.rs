@@ -233,7 +233,7 @@ pub(super) fn name(len: usize, dims: &[Dim]) -> String {
         return "transposed in tiles".to_owned();
     }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    let vectors = x86::name(len);
+    let vectors = x86::name(len, blocks(dims).saturating_mul(len));
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let vectors: Option<&str> = None;
     match vectors {

@@ -51,7 +51,8 @@ pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
     let far = is_far(a) && blocks(dims) >= MANY && a.count >= AHEAD;
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if !(far && dims[1].count == 1) {
-        if let Some(run) = super::x86::rows(len).or_else(|| super::x86::strip(len, dims)) {
+        let total = blocks(dims).saturating_mul(len);
+        if let Some(run) = super::x86::rows(len, total).or_else(|| super::x86::strip(len, dims)) {
             return run;
         }
     }

@@ -11,14 +11,30 @@ use super::piece::{FIRST_LEVEL, has_512, lines, wide};
 /// Blocks of more bytes than this are worth a loop each.
 const LONGEST: usize = 512;
 
-/// The kernel for blocks of 33 to 512 bytes, which are too short to call `memcpy` for each: whole
-/// vectors, and a narrower one for the rest that overlaps the last of them.
-pub(in super::super) fn rows(len: usize) -> Option<Run> {
+/// Totals of blocks of whole lines that are faster without asking ahead if the blocks are long.
+const UNASKED: std::ops::RangeInclusive<usize> = 512 << 10..=LAST_LEVEL;
+
+/// Blocks of more bytes than this are long in that sense.
+const MEDIUM: usize = 256;
+
+/// The kernel for blocks of 33 to 512 bytes, `total` bytes in all, which are too short to call
+/// `memcpy` for each: whole vectors, and a narrower one for the rest that overlaps the last of
+/// them.
+///
+/// Measured with a Cascade Lake Xeon: vectors of 64 bytes are faster in the first-level cache and
+/// take up to a third longer beyond; asking for later blocks helps where they are whole lines.
+pub(in super::super) fn rows(len: usize, total: usize) -> Option<Run> {
     if len <= 32 || len > LONGEST {
         return None;
     }
-    if has_512() {
+    if total <= FIRST_LEVEL && has_512() {
         return wide_rows(len);
+    }
+    if has_512() {
+        let is_long = len > MEDIUM && UNASKED.contains(&total);
+        return asked_rows(len)
+            .filter(|_| !is_long)
+            .or_else(|| narrow_rows(len));
     }
     if !is_x86_feature_detected!("avx2") {
         return None;
@@ -41,12 +57,14 @@ pub(in super::super) fn rows(len: usize) -> Option<Run> {
 }
 
 /// What [`rows`] chooses, for a person.
-pub(in super::super) fn name(len: usize) -> Option<&'static str> {
-    rows(len)?;
-    Some(if has_512() {
-        "AVX-512 vectors"
+pub(in super::super) fn name(len: usize, total: usize) -> Option<&'static str> {
+    rows(len, total)?;
+    Some(if total <= FIRST_LEVEL && has_512() {
+        "vectors of 64 bytes"
+    } else if has_512() && asked_rows(len).is_some() {
+        "vectors of 32 bytes, with prefetch"
     } else {
-        "AVX2 vectors"
+        "vectors of 32 bytes"
     })
 }
 
@@ -131,6 +149,93 @@ macro_rules! wide_kernel {
     }};
 }
 
+/// [`rows`] with vectors of 32 bytes, in registers that AVX-512 added.
+fn narrow_rows(len: usize) -> Option<Run> {
+    macro_rules! tails {
+        ($rest:expr, $($at:literal)*) => {
+            match $rest {
+                1..=8 => wide_kernel!("ymm16": $($at)*, "vmovq" "xmm17" of 8),
+                9..=16 => wide_kernel!("ymm16": $($at)*, "vmovdqu64" "xmm17" of 16),
+                _ => wide_kernel!("ymm16": $($at)*, "vmovdqu64" "ymm17" of 32),
+            }
+        };
+    }
+    let rest = len - (len - 1) / 32 * 32;
+    Some(match (len - 1) / 32 {
+        1 => tails!(rest, 0),
+        2 => tails!(rest, 0 32),
+        3 => tails!(rest, 0 32 64),
+        4 => tails!(rest, 0 32 64 96),
+        5 => tails!(rest, 0 32 64 96 128),
+        6 => tails!(rest, 0 32 64 96 128 160),
+        7 => tails!(rest, 0 32 64 96 128 160 192),
+        8 => tails!(rest, 0 32 64 96 128 160 192 224),
+        9 => tails!(rest, 0 32 64 96 128 160 192 224 256),
+        10 => tails!(rest, 0 32 64 96 128 160 192 224 256 288),
+        11 => tails!(rest, 0 32 64 96 128 160 192 224 256 288 320),
+        12 => tails!(rest, 0 32 64 96 128 160 192 224 256 288 320 352),
+        13 => tails!(rest, 0 32 64 96 128 160 192 224 256 288 320 352 384),
+        14 => tails!(rest, 0 32 64 96 128 160 192 224 256 288 320 352 384 416),
+        15 => tails!(rest, 0 32 64 96 128 160 192 224 256 288 320 352 384 416 448),
+        _ => return None,
+    })
+}
+
+/// As [`narrow_rows`] for blocks of a few whole lines; asks for the lines of later blocks on both
+/// sides.
+fn asked_rows(len: usize) -> Option<Run> {
+    macro_rules! kernel {
+        ($ahead:literal: $($line:literal $half:literal)*) => {{
+            /// # Safety
+            ///
+            /// As for [`Nest::run`], for blocks of these lines; the processor has AVX-512.
+            unsafe fn kernel(to: *mut u8, from: *const u8, nest: &Nest) {
+                let dim = nest.dims[0];
+                // SAFETY: all vectors lie within the blocks that the caller promises; what is asked
+                // for may be anywhere.
+                unsafe {
+                    nest.each_row(to, from, |to, from| {
+                        std::arch::asm!(
+                            ".p2align 4",
+                            "2:",
+                            $(
+                                concat!("prefetcht0 byte ptr [{from} + {from_ahead} + ", $line, "]"),
+                                concat!("prefetcht0 byte ptr [{to} + {to_ahead} + ", $line, "]"),
+                                concat!("vmovdqu64 ymm16, ymmword ptr [{from} + ", $line, "]"),
+                                concat!("vmovdqu64 ymm17, ymmword ptr [{from} + ", $half, "]"),
+                                concat!("vmovdqu64 ymmword ptr [{to} + ", $line, "], ymm16"),
+                                concat!("vmovdqu64 ymmword ptr [{to} + ", $half, "], ymm17"),
+                            )*
+                            "add {to}, {to_stride}",
+                            "add {from}, {from_stride}",
+                            "dec {count}",
+                            "jnz 2b",
+                            to_stride = in(reg) dim.to,
+                            from_stride = in(reg) dim.from,
+                            to_ahead = in(reg) $ahead * dim.to,
+                            from_ahead = in(reg) $ahead * dim.from,
+                            to = inout(reg) to => _,
+                            from = inout(reg) from => _,
+                            count = inout(reg) dim.count => _,
+                            out("xmm16") _,
+                            out("xmm17") _,
+                            options(nostack),
+                        );
+                    });
+                }
+            }
+            kernel as Run
+        }};
+    }
+    match len {
+        64 => Some(kernel!(8: 0 32)),
+        128 => Some(kernel!(8: 0 32 64 96)),
+        256 => Some(kernel!(4: 0 32 64 96 128 160 192 224)),
+        512 => Some(kernel!(4: 0 32 64 96 128 160 192 224 256 288 320 352 384 416 448 480)),
+        _ => None,
+    }
+}
+
 /// [`rows`] with AVX-512.
 fn wide_rows(len: usize) -> Option<Run> {
     macro_rules! tails {
@@ -175,19 +280,26 @@ pub(in super::super) fn long(len: usize, total: usize) -> Option<Run> {
     if total <= FIRST_LEVEL && has_512() {
         return Some(whole::<true>);
     }
-    if total <= SECOND_LEVEL {
-        let is_string = len >= PAGE && is_x86_feature_detected!("avx2");
-        return is_string.then_some(whole::<false> as Run);
-    }
-    if total <= LAST_LEVEL && len >= STRING {
+    if total > SECOND_LEVEL && total <= LAST_LEVEL && len >= STRING {
         return is_x86_feature_detected!("ermsb").then_some(strings as Run);
     }
-    (len < PAGE && is_x86_feature_detected!("avx2")).then_some(prefetched as Run)
+    if !is_x86_feature_detected!("avx2") {
+        return None;
+    }
+    match len {
+        ..PAGE if total <= LAST_LEVEL => Some(plain),
+        ..PAGE => Some(prefetched),
+        _ if total <= LAST_LEVEL || len <= FOUR_PAGES => Some(whole::<false>),
+        _ => None,
+    }
 }
 
-/// From this length on, `memcpy` uses string instructions, whose speed in the second-level cache
-/// depends on where the pages are.
+/// From this length on, the hardware finds the next lines of a block itself in good time; and
+/// `memcpy` uses string instructions, whose speed depends on where the pages are.
 const PAGE: usize = 4096;
+
+/// Up to this length, vectors are faster than those in memory.
+const FOUR_PAGES: usize = 4 * PAGE;
 
 /// # Safety
 ///
@@ -209,6 +321,54 @@ unsafe fn whole<const WIDE: bool>(to: *mut u8, from: *const u8, nest: &Nest) {
                 from = from.wrapping_offset(dim.from);
             }
         });
+    }
+}
+
+/// Without a beginning that is aligned, which is not worth its while in blocks of few lines.
+///
+/// # Safety
+///
+/// As for [`Nest::run`], for blocks of 32 bytes or more; the processor has AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn plain(to: *mut u8, from: *const u8, nest: &Nest) {
+    let (len, [a, b, c]) = (nest.len, nest.dims);
+    let (mut plane_to, mut plane_from) = (to, from);
+    for _ in 0..c.count {
+        let (mut row_to, mut row_from) = (plane_to, plane_from);
+        for _ in 0..b.count {
+            let (mut to, mut from) = (row_to, row_from);
+            for _ in 0..a.count {
+                // SAFETY: the caller's promise; the last vector may overlap the one before.
+                unsafe {
+                    let mut at = 0;
+                    while at + 128 < len {
+                        let (f, t) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
+                        let (p, q) = (_mm256_loadu_si256(f), _mm256_loadu_si256(f.add(1)));
+                        let (r, s) = (_mm256_loadu_si256(f.add(2)), _mm256_loadu_si256(f.add(3)));
+                        _mm256_storeu_si256(t, p);
+                        _mm256_storeu_si256(t.add(1), q);
+                        _mm256_storeu_si256(t.add(2), r);
+                        _mm256_storeu_si256(t.add(3), s);
+                        at += 128;
+                    }
+                    while at + 32 < len {
+                        _mm256_storeu_si256(
+                            to.add(at).cast(),
+                            _mm256_loadu_si256(from.add(at).cast()),
+                        );
+                        at += 32;
+                    }
+                    let last = _mm256_loadu_si256(from.add(len - 32).cast());
+                    _mm256_storeu_si256(to.add(len - 32).cast(), last);
+                }
+                to = to.wrapping_offset(a.to);
+                from = from.wrapping_offset(a.from);
+            }
+            row_to = row_to.wrapping_offset(b.to);
+            row_from = row_from.wrapping_offset(b.from);
+        }
+        plane_to = plane_to.wrapping_offset(c.to);
+        plane_from = plane_from.wrapping_offset(c.from);
     }
 }
 
