@@ -60,6 +60,8 @@ pub struct Abi {
     pub order_c: c_int,
     /// `MPI_DISTRIBUTE_BLOCK`, `_CYCLIC`, `_NONE` and `_DFLT_DARG`
     pub distributions: [c_int; 4],
+    /// `MPI_CART`, `MPI_GRAPH` and `MPI_DIST_GRAPH`
+    pub topologies: [c_int; 3],
 }
 
 /// `MPI_UNDEFINED` of all libraries.
@@ -148,7 +150,42 @@ pub fn get() -> Result<&'static Abi, &'static str> {
     abi.as_ref().map_err(String::as_str)
 }
 
+/// Why a library is none of ours although it may look like one.
+fn refusal() -> Option<String> {
+    let open = symbol(c"ompi_mpi_byte").is_some() && symbol(c"ompi_mpi_info_null").is_some();
+    if open && symbol(c"MPIR_Dup_fn").is_some() {
+        return Some("this process has both Open MPI and a library with MPICH's ABI".to_owned());
+    }
+    // The standard ABI of MPI 5 has other handles, constants and statuses.
+    let file = symbol(c"PMPI_Init").and_then(file_of)?;
+    let name = file.rsplit('/').next().unwrap_or_default();
+    name.starts_with("libmpi_abi").then(|| {
+        format!("{file} has the standard ABI of MPI 5, which libcopy_mpi.so does not know")
+    })
+}
+
+/// The file that an object of the process was loaded from.
+fn file_of(address: *mut c_void) -> Option<String> {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: a writable output.
+    let found = unsafe { libc::dladdr(address, &raw mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's own string, which stays as long as the file is loaded.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(name.to_string_lossy().into_owned())
+}
+
 fn detect() -> Result<Abi, String> {
+    if let Some(why) = refusal() {
+        return Err(why);
+    }
     // Open MPI's handles are the addresses of these (its mpi.h).
     if let (byte @ 1.., info @ 1..) = (word(c"ompi_mpi_byte"), word(c"ompi_mpi_info_null")) {
         let operations = [
@@ -190,6 +227,7 @@ fn detect() -> Result<Abi, String> {
             any_source: -1,
             order_c: 0,
             distributions: [0, 1, 2, -1],
+            topologies: [1, 2, 3],
         });
     }
     // The constants of the MPICH ABI initiative, which MPICH, Intel MPI and MVAPICH share.
@@ -216,6 +254,7 @@ fn detect() -> Result<Abi, String> {
             any_source: -2,
             order_c: 56,
             distributions: [121, 122, 123, -49767],
+            topologies: [2, 1, 3],
         });
     }
     Err("this is neither Open MPI nor a library with MPICH's ABI".to_owned())

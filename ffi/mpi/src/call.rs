@@ -32,7 +32,8 @@ pub fn active() -> Option<&'static Abi> {
         fast::learn(handle, |function| match abi {
             _ if stats::wanted() => 0,
             Some(abi) => least().unwrap_or_else(|| {
-                let least = Policy::least_against_mpi(abi.rival(), function.op());
+                let op = function.op();
+                let least = op.and_then(|op| Policy::least_against_mpi(abi.rival(), op));
                 least.unwrap_or(u64::MAX)
             }),
             None => u64::MAX,
@@ -187,7 +188,10 @@ fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowded: Option<bool>) -
     if let Some(least) = least() {
         return bytes >= least;
     }
-    let beats = |crowded| Policy::beats_mpi(abi.rival(), function.op(), bytes, crowded);
+    let Some(op) = function.op() else {
+        return false;
+    };
+    let beats = |crowded| Policy::beats_mpi(abi.rival(), op, bytes, crowded);
     match crowded {
         Some(crowded) => beats(crowded),
         None => beats(false) || beats(true),
@@ -195,7 +199,7 @@ fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowded: Option<bool>) -
 }
 
 /// From how many bytes on everything is taken, whether it is faster or not: for tests.
-fn least() -> Option<u64> {
+pub fn least() -> Option<u64> {
     static LEAST: OnceLock<Option<u64>> = OnceLock::new();
     *LEAST.get_or_init(|| {
         let value = std::env::var("LIBCOPY_MPI_MIN").ok()?;
@@ -222,7 +226,8 @@ fn admit(
     }
     let group = known.group(abi, comm)?;
     // Reductions pay only where nobody copies twice.
-    if !group.direct && Op::REDUCTIONS.contains(&function.op()) {
+    let reduces = |op: Op| Op::REDUCTIONS.contains(&op);
+    if !group.direct && function.op().is_some_and(reduces) {
         return Err(Fate::NoTeam);
     }
     if !beats_mpi(abi, function, bytes, Some(group.crowded)) {

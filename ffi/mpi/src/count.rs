@@ -24,6 +24,9 @@ pub trait Count: Copy {
         self.number().unwrap_or(0)
     }
 
+    /// This number; `None` if it does not fit.
+    fn of(number: usize) -> Option<Self>;
+
     /// A place as a number.
     fn place(place: Self::Place) -> isize;
 
@@ -46,6 +49,10 @@ impl Count for c_int {
         usize::try_from(self).ok()
     }
 
+    fn of(number: usize) -> Option<Self> {
+        c_int::try_from(number).ok()
+    }
+
     fn place(place: c_int) -> isize {
         place as isize
     }
@@ -63,6 +70,10 @@ impl Count for Large {
     #[inline]
     fn number(self) -> Option<usize> {
         usize::try_from(self).ok()
+    }
+
+    fn of(number: usize) -> Option<Self> {
+        Large::try_from(number).ok()
     }
 
     fn place(place: isize) -> isize {

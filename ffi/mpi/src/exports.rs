@@ -9,7 +9,7 @@ use crate::abi::Word;
 use crate::count::{Count, Large};
 use crate::fast::{are_small_parts, are_small_together, is_small, is_special, were_small};
 use crate::stats::Function;
-use crate::{irregular, pmpi, reductions, regular};
+use crate::{irregular, neighbours, packing, pmpi, reductions, regular};
 
 /// Exports both forms of a function. `N` counts elements, `P` says where they are. What is small goes
 /// to the library at once.
@@ -105,4 +105,90 @@ exports! {
         is_small(Function::ReduceScatterBlock, count, datatype),
         (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
          comm: Word);
+    MPI_Neighbor_alltoall, MPI_Neighbor_alltoall_c = neighbours neighbor_alltoall,
+        were_small(Function::NeighborAlltoall, comm),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word);
+    MPI_Neighbor_alltoallv, MPI_Neighbor_alltoallv_c = neighbours neighbor_alltoallv,
+        were_small(Function::NeighborAlltoallv, comm),
+        (send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
+         recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word,
+         comm: Word);
+}
+
+/// Declares functions that are no collectives in both forms.
+macro_rules! packs {
+    ($($name:ident, $large:ident = $body:ident ($($argument:ident: $kind:ty),*);)*) => { $(
+        packs!(@form c_int, $name = $body ($($argument: $kind),*));
+        packs!(@form Large, $large = $body ($($argument: $kind),*));
+    )* };
+    (@form $count:ty, $name:ident = $body:ident ($($argument:ident: $kind:ty),*)) => {
+        const _: () = {
+            type N = $count;
+
+            /// The MPI function of this name.
+            ///
+            /// # Safety
+            ///
+            /// As the MPI standard says.
+            #[allow(clippy::too_many_arguments)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+                // SAFETY: the caller's promise.
+                unsafe { packing::$body::<N>($($argument),*) }
+            }
+        };
+    };
+}
+
+packs! {
+    MPI_Pack, MPI_Pack_c = pack(
+        input: *const c_void, count: N, datatype: Word, output: *mut c_void, size: N,
+        position: *mut N, comm: Word);
+    MPI_Unpack, MPI_Unpack_c = unpack(
+        input: *const c_void, size: N, position: *mut N, output: *mut c_void, count: N,
+        datatype: Word, comm: Word);
+}
+
+/// Both forms of a function whose places are as wide in either.
+macro_rules! neighbor_alltoallw {
+    ($($name:ident = $count:ty;)*) => { $(
+        /// The MPI function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As the MPI standard says.
+        #[allow(clippy::too_many_arguments)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            send: *const c_void,
+            send_counts: *const $count,
+            send_places: *const isize,
+            send_types: *const c_void,
+            recv: *mut c_void,
+            recv_counts: *const $count,
+            recv_places: *const isize,
+            recv_types: *const c_void,
+            comm: Word,
+        ) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if were_small(Function::NeighborAlltoallw, comm) {
+                    return pmpi::neighbor_alltoallw(
+                        send, send_counts, send_places.cast(), send_types,
+                        recv, recv_counts, recv_places.cast(), recv_types, comm,
+                    );
+                }
+                neighbours::neighbor_alltoallw(
+                    send, send_counts, send_places, send_types,
+                    recv, recv_counts, recv_places, recv_types, comm,
+                )
+            }
+        }
+    )* };
+}
+
+neighbor_alltoallw! {
+    MPI_Neighbor_alltoallw = c_int;
+    MPI_Neighbor_alltoallw_c = Large;
 }

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use crate::abi::{self, Function};
 use crate::call::active;
-use crate::{irregular, pmpi, reductions, regular};
+use crate::{irregular, neighbours, packing, pmpi, reductions, regular};
 
 /// Whether Fortran's calls need us to reach C's.
 pub fn past_us() -> bool {
@@ -92,6 +92,7 @@ pub fn buffer(address: *mut c_void) -> *mut c_void {
 /// What an argument is in Fortran.
 macro_rules! type_in_fortran {
     (buffer) => { *mut c_void };
+    (place) => { *mut c_int };
     ($other:ident) => { *const c_int };
 }
 
@@ -104,6 +105,9 @@ macro_rules! value_in_c {
         *$argument
     };
     (integers, $argument:ident) => {
+        $argument
+    };
+    (place, $argument:ident) => {
         $argument
     };
     (datatype, $argument:ident) => {
@@ -207,5 +211,18 @@ functions! {
     mpi_reduce_scatter_block_, ompi_reduce_scatter_block_f =>
         reductions::reduce_scatter_block,
         (send: buffer, recv: buffer, count: integer, kind: datatype, op: operation, comm: comm);
+    mpi_neighbor_alltoall_, ompi_neighbor_alltoall_f => neighbours::neighbor_alltoall,
+        (send: buffer, send_count: integer, send_type: datatype,
+         recv: buffer, recv_count: integer, recv_type: datatype, comm: comm);
+    mpi_neighbor_alltoallv_, ompi_neighbor_alltoallv_f => neighbours::neighbor_alltoallv,
+        (send: buffer, send_counts: integers, send_places: integers, send_type: datatype,
+         recv: buffer, recv_counts: integers, recv_places: integers, recv_type: datatype,
+         comm: comm);
+    mpi_pack_, ompi_pack_f => packing::pack,
+        (input: buffer, count: integer, kind: datatype, output: buffer, size: integer,
+         position: place, comm: comm);
+    mpi_unpack_, ompi_unpack_f => packing::unpack,
+        (input: buffer, size: integer, position: place, output: buffer, count: integer,
+         kind: datatype, comm: comm);
     mpi_finalize_, ompi_finalize_f => crate::MPI_Finalize, ();
 }

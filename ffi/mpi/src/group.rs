@@ -7,19 +7,20 @@
 //! collective with the same number of bytes, or agree on one, so they all come here together.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libcopy::offload::Async;
 use libcopy::policy::Policy;
 use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::abi::{Abi, Word, complain};
+use crate::attributes::{Cache, Kept, Unknown};
 use crate::messages::Peers;
-use crate::pmpi;
+use crate::neighbours::Neighbours;
+use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
 use crate::stats::{FUNCTIONS, Fate, Function};
 
 /// The ranks of a communicator that are all on this machine.
@@ -74,7 +75,9 @@ pub struct Comm {
     pub size: usize,
     pub(crate) inter: bool,
     /// Which of its ranks messages may reach past the MPI library.
-    pub peers: OnceLock<Option<Peers>>,
+    pub peers: OnceLock<Peers>,
+    /// Who its neighbours are; `None` if neighbourhood collectives are passed on.
+    pub neighbours: OnceLock<Option<Neighbours>>,
     group: OnceLock<Result<Arc<Group>, Fate>>,
     irregular: [Irregular; FUNCTIONS],
 }
@@ -133,81 +136,43 @@ impl Comm {
     }
 }
 
-/// Values of the attribute: numbers from here on.
-const FIRST: usize = 16;
+static CACHE: Cache<Comm> = Cache::new();
 
-struct Registry {
-    comms: HashMap<usize, Arc<Comm>>,
-    next: usize,
+impl Kept for Comm {
+    #[inline(always)]
+    fn cache() -> &'static Cache<Self> {
+        &CACHE
+    }
+
+    unsafe fn create_keyval(
+        copy: CopyAttribute,
+        delete: DeleteAttribute,
+        keyval: *mut c_int,
+        extra: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { pmpi::comm_create_keyval(copy, delete, keyval, extra) }
+    }
+
+    unsafe fn get(comm: Word, keyval: c_int, value: *mut *mut c_void, found: *mut c_int) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { pmpi::comm_get_attr(comm, keyval, value, found) }
+    }
+
+    unsafe fn set(comm: Word, keyval: c_int, value: *mut c_void) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { pmpi::comm_set_attr(comm, keyval, value) }
+    }
 }
-
-static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(|| {
-    Mutex::new(Registry {
-        comms: HashMap::new(),
-        next: FIRST,
-    })
-});
-
-/// Changes when a communicator goes, whose handle may come back as another's.
-static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// The communicator that this thread used last.
     static LAST: Cell<(Word, u64, *const Comm)> = const { Cell::new((0, 0, ptr::null())) };
 }
 
-fn registry() -> MutexGuard<'static, Registry> {
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Lets go of all teams: the program ends.
 pub fn clear() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
-    let comms = std::mem::take(&mut registry().comms);
-    drop(comms);
-}
-
-/// A duplicate of a communicator has no team until it needs one.
-unsafe extern "C" fn copy_attribute(
-    _comm: Word,
-    _keyval: c_int,
-    _extra: *mut c_void,
-    _old: *mut c_void,
-    _new: *mut c_void,
-    flag: *mut c_int,
-) -> c_int {
-    // SAFETY: the library gives the address of a flag.
-    unsafe { *flag = 0 };
-    0
-}
-
-unsafe extern "C" fn delete_attribute(
-    _comm: Word,
-    _keyval: c_int,
-    value: *mut c_void,
-    _extra: *mut c_void,
-) -> c_int {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
-    let comm = registry().comms.remove(&(value as usize));
-    drop(comm);
-    0
-}
-
-fn keyval() -> Option<c_int> {
-    static KEYVAL: OnceLock<Option<c_int>> = OnceLock::new();
-    *KEYVAL.get_or_init(|| {
-        let mut keyval = 0;
-        // SAFETY: both functions have the types that the standard asks for.
-        let answer = unsafe {
-            pmpi::comm_create_keyval(
-                copy_attribute,
-                delete_attribute,
-                &mut keyval,
-                ptr::null_mut(),
-            )
-        };
-        (answer == 0).then_some(keyval)
-    })
+    CACHE.clear();
 }
 
 /// What we know of a communicator.
@@ -215,7 +180,7 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
     if !abi.is_comm(comm) {
         return Err(Fate::Arguments);
     }
-    let generation = GENERATION.load(Ordering::Relaxed);
+    let generation = CACHE.generation();
     let last = with_last(comm, abi.handle, |known| {
         let known: *const Comm = known;
         // SAFETY: a communicator's `Arc` gave this pointer, and the registry holds one as long as
@@ -228,7 +193,10 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
     if let Some(known) = last {
         return Ok(known);
     }
-    let known = look_up(comm)?;
+    let known = CACHE.of(comm, || examine(comm)).map_err(|why| match why {
+        Unknown::Object => Fate::Arguments,
+        Unknown::Attribute => Fate::NoTeam,
+    })?;
     LAST.set((comm, generation, Arc::as_ptr(&known)));
     Ok(known)
 }
@@ -238,10 +206,7 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
 #[inline(always)]
 pub fn with_last<R>(comm: Word, handle: usize, work: impl FnOnce(&Comm) -> R) -> Option<R> {
     let (word, generation, known) = LAST.get();
-    if (word ^ comm) & handle != 0
-        || generation != GENERATION.load(Ordering::Relaxed)
-        || known.is_null()
-    {
+    if (word ^ comm) & handle != 0 || generation != CACHE.generation() || known.is_null() {
         return None;
     }
     // SAFETY: the registry holds what we know of a communicator until the communicator goes, which
@@ -250,44 +215,8 @@ pub fn with_last<R>(comm: Word, handle: usize, work: impl FnOnce(&Comm) -> R) ->
     Some(work(unsafe { &*known }))
 }
 
-/// Held while a communicator becomes known, so that no two threads do that: the second attribute
-/// would delete the first, which the first thread uses. Not the registry, which is locked where the
-/// library deletes an attribute.
-static BECOMING_KNOWN: Mutex<()> = Mutex::new(());
-
-fn look_up(comm: Word) -> Result<Arc<Comm>, Fate> {
-    let keyval = keyval().ok_or(Fate::NoTeam)?;
-    if let Some(known) = find(comm, keyval)? {
-        return Ok(known);
-    }
-    let alone = BECOMING_KNOWN
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = find(comm, keyval)? {
-        return Ok(known);
-    }
-    let made = make_known(comm, keyval);
-    drop(alone);
-    made
-}
-
-/// What the attribute of a communicator stands for, if it has one.
-fn find(comm: Word, keyval: c_int) -> Result<Option<Arc<Comm>>, Fate> {
-    let (mut value, mut found) = (ptr::null_mut(), 0);
-    // SAFETY: both outputs are writable. An invalid communicator is an error that we pass on.
-    let answer = unsafe { pmpi::comm_get_attr(comm, keyval, &mut value, &mut found) };
-    if answer != 0 {
-        return Err(Fate::Arguments);
-    }
-    if found == 0 {
-        return Ok(None);
-    }
-    let known = registry().comms.get(&(value as usize)).cloned();
-    known.map(Some).ok_or(Fate::NoTeam)
-}
-
-/// Gives a communicator without an attribute one.
-fn make_known(comm: Word, keyval: c_int) -> Result<Arc<Comm>, Fate> {
+/// Asks the library about a communicator; `None` if it does not accept it.
+fn examine(comm: Word) -> Option<Comm> {
     let (mut inter, mut rank, mut size) = (0, 0, 0);
     // SAFETY: a communicator, and writable outputs.
     let answers = unsafe {
@@ -299,30 +228,17 @@ fn make_known(comm: Word, keyval: c_int) -> Result<Arc<Comm>, Fate> {
     };
     let (Ok(rank), Ok(size), [0, 0, 0]) = (usize::try_from(rank), usize::try_from(size), answers)
     else {
-        return Err(Fate::Arguments);
+        return None;
     };
-    let known = Arc::new(Comm {
+    Some(Comm {
         rank,
         size,
         inter: inter != 0,
         peers: OnceLock::new(),
+        neighbours: OnceLock::new(),
         group: OnceLock::new(),
         irregular: Default::default(),
-    });
-    let mut registry = registry();
-    let number = registry.next;
-    registry.next += 1;
-    registry.comms.insert(number, known.clone());
-    drop(registry);
-    // SAFETY: the value is a number to MPI.
-    let answer = unsafe { pmpi::comm_set_attr(comm, keyval, number as *mut c_void) };
-    if answer != 0 {
-        // Without the attribute nobody would tell us when the communicator goes.
-        let known = self::registry().comms.remove(&number);
-        drop(known);
-        return Err(Fate::NoTeam);
-    }
-    Ok(known)
+    })
 }
 
 /// Joins a team whose collectives never return early: an MPI library may pass a buffer to a system

@@ -237,7 +237,7 @@ unsafe fn largest<N: Count>(counts: *const N, datatype: Word, comm: Word) -> Opt
 /// # Safety
 ///
 /// The buffers are what the MPI standard says.
-unsafe fn exchange(
+pub unsafe fn exchange(
     call: Call,
     (send, outgoing): (*const c_void, Option<Side>),
     (recv, incoming): (*mut c_void, Side),

@@ -3,22 +3,25 @@
 //! `libcopy_mpi.so`: with `LD_PRELOAD`, an MPI program that was never compiled for it has the
 //! collectives inside a machine done by libcopy.
 //!
-//! Taken are broadcasts, gathers, scatters, allgathers, alltoalls (with their `v` and `w` forms)
-//! and reductions with predefined operations, on intracommunicators whose ranks are all on one
+//! Taken are broadcasts, gathers, scatters, allgathers, alltoalls (with their `v` and `w` forms),
+//! alltoalls between neighbours and reductions with predefined operations, on intracommunicators whose ranks are all on one
 //! machine, from the size on from which libcopy is faster ([`libcopy::policy::Policy::beats_mpi`]).
 //! Everything else goes to the MPI library unchanged, by its `PMPI` name, so that a tool between the
 //! two still works. What decides is the same on all ranks: the number of bytes, which MPI demands
 //! to agree or which the ranks agree on now and then, and the communicator. Datatypes that are not
-//! dense are packed and unpacked by the MPI library.
+//! dense are packed and unpacked by the MPI library there. `MPI_Pack` and `MPI_Unpack` are taken where
+//! libcopy's datatype engine is faster ([`packing`]).
 //!
 //! With `LIBCOPY_MPI_MESSAGES=1` messages between two processes of a machine are taken as well, those of
 //! derived datatypes and long ones ([`messages`]).
 //!
 //! `LIBCOPY_DISABLE=1` passes everything on; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
-//! taken, and what was passed on why. `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, takes everything
+//! taken, and what was passed on why; with a file's name in place of 1 every rank adds a line to that
+//! file, which `libcopy mpi report` reads. `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, takes everything
 //! from this size on, faster or not.
 
 mod abi;
+mod attributes;
 mod buffer;
 mod call;
 mod count;
@@ -28,14 +31,44 @@ mod fortran;
 mod group;
 mod irregular;
 mod messages;
+mod neighbours;
+mod packing;
 mod pmpi;
 mod reductions;
 mod regular;
 mod sides;
 mod stats;
+mod types;
 
 use std::ffi::c_int;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::panic::catch_unwind;
+
+/// Prints what was taken and passed on, or adds it to the file that `LIBCOPY_STATS` names.
+fn tell() {
+    let abi = abi::get();
+    let library = abi.map_or("no library that we know", |abi| abi.name);
+    let Some(path) = stats::file() else {
+        eprintln!("{}", stats::report(library));
+        if let Some(line) = messages::report() {
+            eprintln!("{line}");
+        }
+        return;
+    };
+    let mut rank = -1;
+    if let Ok(abi) = abi {
+        // SAFETY: a communicator that is always there, and a writable output.
+        unsafe { pmpi::comm_rank(abi.world, &mut rank) };
+    }
+    let line = stats::line(library, i64::from(rank), &messages::numbers());
+    let file = OpenOptions::new().append(true).create(true).open(&path);
+    // One call, so that the lines of ranks do not mix.
+    let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    if let Err(error) = written {
+        abi::complain(&format!("LIBCOPY_STATS, {}: {error}", path.display()));
+    }
+}
 
 /// `MPI_Finalize`
 ///
@@ -46,11 +79,7 @@ use std::panic::catch_unwind;
 pub unsafe extern "C" fn MPI_Finalize() -> c_int {
     let _ = catch_unwind(|| {
         if stats::wanted() {
-            let library = abi::get().map_or("no library that we know", |abi| abi.name);
-            eprintln!("{}", stats::report(library));
-            if let Some(line) = messages::report() {
-                eprintln!("{line}");
-            }
+            tell();
         }
         messages::finish();
         group::clear();

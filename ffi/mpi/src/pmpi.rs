@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{self, Function, Word, complain};
 use crate::count::{Count, Large};
+use crate::neighbours::Neighbours;
 
 /// Declares functions that are called through the library's address. One that is missing answers
 /// with an error code that no library uses for success.
@@ -190,7 +191,9 @@ enum Arrays {
     None,
     /// One element for each rank that is received from.
     PerPeer,
-    /// The same, and one for each rank that is sent to, unless this send buffer is the other one.
+    /// One element for each neighbour that is sent to or received from.
+    PerNeighbour,
+    /// One for each rank that is received from, and for each that is sent to, unless this send buffer is the other one.
     Exchange(*const c_void),
     /// One for each rank of the caller's group.
     PerRank,
@@ -231,6 +234,12 @@ impl Arrays {
                 (peers, if in_place { 0 } else { peers })
             }
             Arrays::PerRank => (size, 0),
+            Arrays::PerNeighbour => {
+                let neighbours = abi.and_then(|abi| Neighbours::of(abi, comm));
+                let count = |side: &[c_int]| c_int::try_from(side.len()).unwrap_or(0);
+                let both = neighbours.map(|n| (count(&n.sources), count(&n.destinations)));
+                both.unwrap_or((0, 0))
+            }
             Arrays::AtRoot(this) if Some(this) == root => (peers, 0),
             Arrays::AtRoot(_) => (0, 0),
         };
@@ -407,6 +416,37 @@ functions! {
 }
 
 functions! {
+    /// `MPI_Comm_get_errhandler`; a variable of a handle's width.
+    comm_get_errhandler = c"PMPI_Comm_get_errhandler"(comm: Word, handler: *mut c_void);
+    /// `MPI_Comm_set_errhandler`
+    comm_set_errhandler = c"PMPI_Comm_set_errhandler"(comm: Word, handler: Word);
+    /// `MPI_Errhandler_free`
+    errhandler_free = c"PMPI_Errhandler_free"(handler: *mut c_void);
+    /// `MPI_Topo_test`
+    topo_test = c"PMPI_Topo_test"(comm: Word, kind: *mut c_int);
+    /// `MPI_Cartdim_get`
+    cartdim_get = c"PMPI_Cartdim_get"(comm: Word, dimensions: *mut c_int);
+    /// `MPI_Cart_shift`
+    cart_shift = c"PMPI_Cart_shift"(
+        comm: Word, dimension: c_int, steps: c_int, before: *mut c_int, after: *mut c_int
+    );
+    /// `MPI_Graph_neighbors_count`
+    graph_neighbors_count = c"PMPI_Graph_neighbors_count"(
+        comm: Word, rank: c_int, count: *mut c_int
+    );
+    /// `MPI_Graph_neighbors`
+    graph_neighbors = c"PMPI_Graph_neighbors"(
+        comm: Word, rank: c_int, most: c_int, neighbors: *mut c_int
+    );
+    /// `MPI_Dist_graph_neighbors_count`
+    dist_graph_neighbors_count = c"PMPI_Dist_graph_neighbors_count"(
+        comm: Word, sources: *mut c_int, destinations: *mut c_int, weighted: *mut c_int
+    );
+    /// `MPI_Dist_graph_neighbors`
+    dist_graph_neighbors = c"PMPI_Dist_graph_neighbors"(
+        comm: Word, most_sources: c_int, sources: *mut c_int, source_weights: *mut c_int,
+        most_destinations: c_int, destinations: *mut c_int, destination_weights: *mut c_int
+    );
     /// `MPI_Init`
     init = c"PMPI_Init"(argc: *mut c_int, argv: *mut c_void);
     /// `MPI_Init_thread`
@@ -476,6 +516,20 @@ functions! {
     /// `MPI_Request_get_status`
     request_get_status = c"PMPI_Request_get_status"(
         request: Word, flag: *mut c_int, status: *mut c_void
+    );
+    /// `MPI_Request_get_status_any`, since MPI 4.1
+    request_get_status_any = c"PMPI_Request_get_status_any"(
+        count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
+        status: *mut c_void
+    );
+    /// `MPI_Request_get_status_all`, since MPI 4.1
+    request_get_status_all = c"PMPI_Request_get_status_all"(
+        count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void
+    );
+    /// `MPI_Request_get_status_some`, since MPI 4.1
+    request_get_status_some = c"PMPI_Request_get_status_some"(
+        count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
+        statuses: *mut c_void
     );
     /// `MPI_Request_free`
     request_free = c"PMPI_Request_free"(request: *mut c_void);
@@ -761,4 +815,139 @@ collectives! {
         send: input, recv: output, count: count, datatype: handle, op: handle;
         comm
     );
+    /// `MPI_Neighbor_alltoall`
+    neighbor_alltoall = c"PMPI_Neighbor_alltoall", c"PMPI_Neighbor_alltoall_c", Arrays::None => (
+        send: input, send_count: count, send_type: handle,
+        recv: output, recv_count: count, recv_type: handle; comm
+    );
+    /// `MPI_Neighbor_alltoallv`
+    neighbor_alltoallv = c"PMPI_Neighbor_alltoallv", c"PMPI_Neighbor_alltoallv_c",
+        Arrays::PerNeighbour => (
+        send: input, send_counts: sent_counts, send_places: sent_places, send_type: handle,
+        recv: output, recv_counts: counts, recv_places: places, recv_type: handle; comm
+    );
+    /// `MPI_Neighbor_alltoallw`; places are as wide in both forms.
+    neighbor_alltoallw = c"PMPI_Neighbor_alltoallw", c"PMPI_Neighbor_alltoallw_c",
+        Arrays::PerNeighbour => (
+        send: input, send_counts: sent_counts, send_places: input, send_types: input,
+        recv: output, recv_counts: counts, recv_places: input, recv_types: input; comm
+    );
+}
+
+/// The position of a packed buffer as an `int`.
+///
+/// # Safety
+///
+/// The position is the caller's variable.
+unsafe fn narrow_position<N: Count>(position: *mut N) -> Option<c_int> {
+    if position.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { position.read() }.narrow()
+}
+
+/// `MPI_Pack` in both its forms; where a library has no form for large counts, the other one does what
+/// it can.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn pack_any<N: Count>(
+    input: *const c_void,
+    count: N,
+    datatype: Word,
+    output: *mut c_void,
+    size: N,
+    position: *mut N,
+    comm: Word,
+) -> c_int {
+    static FUNCTION: Function = Function::new(c"PMPI_Pack");
+    static LARGE: Function = Function::new(c"PMPI_Pack_c");
+    let own = if N::LARGE {
+        LARGE.if_any()
+    } else {
+        FUNCTION.address()
+    };
+    if own != 0 {
+        // SAFETY: the MPI library's function of this name has this type.
+        return unsafe {
+            let call: unsafe extern "C" fn(
+                *const c_void,
+                N,
+                Word,
+                *mut c_void,
+                N,
+                *mut N,
+                Word,
+            ) -> c_int = std::mem::transmute(own);
+            call(input, count, datatype, output, size, position, comm)
+        };
+    }
+    // SAFETY: the caller's promise.
+    let narrow = unsafe { narrow_position(position) };
+    let (Some(count), Some(size), Some(mut place)) = (count.narrow(), size.narrow(), narrow) else {
+        return refuse("no MPI library has MPI_Pack_c for this", comm);
+    };
+    // SAFETY: the caller's promise, with a position of our own.
+    unsafe {
+        let code = pack(input, count, datatype, output, size, &mut place, comm);
+        if let Some(new) = usize::try_from(place).ok().and_then(N::of) {
+            position.write(new);
+        }
+        code
+    }
+}
+
+/// `MPI_Unpack` in the same way.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn unpack_any<N: Count>(
+    input: *const c_void,
+    size: N,
+    position: *mut N,
+    output: *mut c_void,
+    count: N,
+    datatype: Word,
+    comm: Word,
+) -> c_int {
+    static FUNCTION: Function = Function::new(c"PMPI_Unpack");
+    static LARGE: Function = Function::new(c"PMPI_Unpack_c");
+    let own = if N::LARGE {
+        LARGE.if_any()
+    } else {
+        FUNCTION.address()
+    };
+    if own != 0 {
+        // SAFETY: the MPI library's function of this name has this type.
+        return unsafe {
+            let call: unsafe extern "C" fn(
+                *const c_void,
+                N,
+                *mut N,
+                *mut c_void,
+                N,
+                Word,
+                Word,
+            ) -> c_int = std::mem::transmute(own);
+            call(input, size, position, output, count, datatype, comm)
+        };
+    }
+    // SAFETY: the caller's promise.
+    let narrow = unsafe { narrow_position(position) };
+    let (Some(count), Some(size), Some(mut place)) = (count.narrow(), size.narrow(), narrow) else {
+        return refuse("no MPI library has MPI_Unpack_c for this", comm);
+    };
+    // SAFETY: the caller's promise, with a position of our own.
+    unsafe {
+        let code = unpack(input, size, &mut place, output, count, datatype, comm);
+        if let Some(new) = usize::try_from(place).ok().and_then(N::of) {
+            position.write(new);
+        }
+        code
+    }
 }

@@ -2,7 +2,7 @@
 
 //! A buffer that is divided among the ranks as a caller of an irregular collective likes.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 use libcopy::Parts;
 
@@ -100,6 +100,29 @@ impl Side {
             counts,
         }
         .checked()
+    }
+
+    /// Parts for some of the ranks only: `part` gives a neighbour's datatype, count and place in bytes
+    /// by its index; negative neighbours have none.
+    pub fn of_some(
+        size: usize,
+        neighbours: &[c_int],
+        part: impl Fn(usize) -> Option<(Option<Kind>, usize, isize)>,
+    ) -> Option<Side> {
+        let mut side = Side {
+            kinds: vec![None; size],
+            counts: vec![0; size],
+            places: vec![0; size],
+        };
+        for (index, rank) in neighbours.iter().enumerate() {
+            let Ok(rank) = usize::try_from(*rank) else {
+                continue;
+            };
+            let (kind, count, place) = part(index)?;
+            *side.kinds.get_mut(rank)? = kind;
+            (side.counts[rank], side.places[rank]) = (count, place);
+        }
+        side.checked()
     }
 
     /// Refuses what is more bytes than there can be.

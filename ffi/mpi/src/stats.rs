@@ -3,6 +3,7 @@
 //! How often each function was taken or passed on, and why.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,34 +42,61 @@ pub enum Function {
     ReduceScatter,
     /// `MPI_Reduce_scatter_block`
     ReduceScatterBlock,
+    /// `MPI_Neighbor_alltoall`
+    NeighborAlltoall,
+    /// `MPI_Neighbor_alltoallv`
+    NeighborAlltoallv,
+    /// `MPI_Neighbor_alltoallw`
+    NeighborAlltoallw,
+    /// `MPI_Pack`
+    Pack,
+    /// `MPI_Unpack`
+    Unpack,
 }
 
 /// How many there are.
 pub const FUNCTIONS: usize = TABLE.len();
 
-const TABLE: [(Function, Op, &str); 14] = [
-    (Function::Bcast, Op::Bcast, "MPI_Bcast"),
-    (Function::Gather, Op::Gather, "MPI_Gather"),
-    (Function::Gatherv, Op::Gather, "MPI_Gatherv"),
-    (Function::Scatter, Op::Scatter, "MPI_Scatter"),
-    (Function::Scatterv, Op::Scatter, "MPI_Scatterv"),
-    (Function::Allgather, Op::Allgather, "MPI_Allgather"),
-    (Function::Allgatherv, Op::Allgather, "MPI_Allgatherv"),
-    (Function::Alltoall, Op::Alltoall, "MPI_Alltoall"),
-    (Function::Alltoallv, Op::Alltoall, "MPI_Alltoallv"),
-    (Function::Alltoallw, Op::Alltoall, "MPI_Alltoallw"),
-    (Function::Reduce, Op::Reduce, "MPI_Reduce"),
-    (Function::Allreduce, Op::Allreduce, "MPI_Allreduce"),
+const TABLE: [(Function, Option<Op>, &str); 19] = [
+    (Function::Bcast, Some(Op::Bcast), "MPI_Bcast"),
+    (Function::Gather, Some(Op::Gather), "MPI_Gather"),
+    (Function::Gatherv, Some(Op::Gather), "MPI_Gatherv"),
+    (Function::Scatter, Some(Op::Scatter), "MPI_Scatter"),
+    (Function::Scatterv, Some(Op::Scatter), "MPI_Scatterv"),
+    (Function::Allgather, Some(Op::Allgather), "MPI_Allgather"),
+    (Function::Allgatherv, Some(Op::Allgather), "MPI_Allgatherv"),
+    (Function::Alltoall, Some(Op::Alltoall), "MPI_Alltoall"),
+    (Function::Alltoallv, Some(Op::Alltoall), "MPI_Alltoallv"),
+    (Function::Alltoallw, Some(Op::Alltoall), "MPI_Alltoallw"),
+    (Function::Reduce, Some(Op::Reduce), "MPI_Reduce"),
+    (Function::Allreduce, Some(Op::Allreduce), "MPI_Allreduce"),
     (
         Function::ReduceScatter,
-        Op::ReduceScatter,
+        Some(Op::ReduceScatter),
         "MPI_Reduce_scatter",
     ),
     (
         Function::ReduceScatterBlock,
-        Op::ReduceScatter,
+        Some(Op::ReduceScatter),
         "MPI_Reduce_scatter_block",
     ),
+    (
+        Function::NeighborAlltoall,
+        Some(Op::Alltoall),
+        "MPI_Neighbor_alltoall",
+    ),
+    (
+        Function::NeighborAlltoallv,
+        Some(Op::Alltoall),
+        "MPI_Neighbor_alltoallv",
+    ),
+    (
+        Function::NeighborAlltoallw,
+        Some(Op::Alltoall),
+        "MPI_Neighbor_alltoallw",
+    ),
+    (Function::Pack, None, "MPI_Pack"),
+    (Function::Unpack, None, "MPI_Unpack"),
 ];
 
 impl Function {
@@ -77,8 +105,8 @@ impl Function {
         TABLE.iter().map(|(function, _, _)| *function)
     }
 
-    /// The library's operation.
-    pub fn op(self) -> Op {
+    /// The library's operation; none for what is no collective.
+    pub fn op(self) -> Option<Op> {
         TABLE[self as usize].1
     }
 
@@ -100,17 +128,20 @@ pub enum Fate {
     /// The arguments are not ours to judge: the MPI library says what is wrong with them. Or the
     /// operation or datatype of a reduction is the user's own.
     Arguments,
+    /// The MPI library is as fast: dense bytes, or long pieces, that are packed.
+    NoGain,
     /// No team could be made of the ranks, or it has no way that pays.
     NoTeam,
     /// `LIBCOPY_DISABLE` is set, or the MPI library is an unknown one.
     Disabled,
 }
 
-const FATES: [(Fate, &str); 6] = [
+const FATES: [(Fate, &str); 7] = [
     (Fate::Taken, "taken"),
     (Fate::Small, "small"),
     (Fate::Communicator, "communicator"),
     (Fate::Arguments, "arguments"),
+    (Fate::NoGain, "no gain"),
     (Fate::NoTeam, "no team"),
     (Fate::Disabled, "disabled"),
 ];
@@ -134,6 +165,44 @@ pub fn count(function: Function, fate: Fate, bytes: u64) {
     }
 }
 
+/// The file that `LIBCOPY_STATS` names, if it names one.
+pub fn file() -> Option<PathBuf> {
+    let value = std::env::var_os("LIBCOPY_STATS")?;
+    (wanted() && value != "1").then(|| value.into())
+}
+
+/// All numbers of a rank as one line of JSON, which `libcopy mpi report` reads; `messages` are those of
+/// messages.
+pub fn line(library: &str, rank: i64, messages: &[(&str, u64)]) -> String {
+    let mut text = format!(
+        "{{\"report\":1,\"rank\":{rank},\"pid\":{},\"library\":\"{library}\",\"bytes\":{},\"functions\":{{",
+        std::process::id(),
+        BYTES.load(Ordering::Relaxed)
+    );
+    let object = |text: &mut String, pairs: &mut dyn Iterator<Item = (&str, u64)>| {
+        for (i, (name, number)) in pairs.enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            let _ = write!(text, "{comma}\"{name}\":{number}");
+        }
+    };
+    let mut first = true;
+    for ((_, _, name), counts) in TABLE.iter().zip(&COUNTS) {
+        let counts = counts.iter().map(|n| n.load(Ordering::Relaxed));
+        let mut pairs = FATES.iter().map(|(_, name)| *name).zip(counts);
+        if pairs.clone().all(|(_, count)| count == 0) {
+            continue;
+        }
+        let comma = if std::mem::take(&mut first) { "" } else { "," };
+        let _ = write!(text, "{comma}\"{name}\":{{");
+        object(&mut text, &mut pairs);
+        text.push('}');
+    }
+    text.push_str("},\"messages\":{");
+    object(&mut text, &mut messages.iter().copied());
+    text.push_str("}}\n");
+    text
+}
+
 /// The table, a line per function that was called.
 pub fn report(library: &str) -> String {
     let mut text = format!(
@@ -154,4 +223,21 @@ pub fn report(library: &str) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_everything_once() {
+        let line = line("MPICH", 3, &[("sent", 4), ("bytes fetched", 5)]);
+        assert!(line.starts_with("{\"report\":1,\"rank\":3,"), "{line}");
+        assert!(
+            line.ends_with("\"messages\":{\"sent\":4,\"bytes fetched\":5}}\n"),
+            "{line}"
+        );
+        assert_eq!(line.matches('{').count(), line.matches('}').count());
+        assert_eq!(line.lines().count(), 1);
+    }
 }

@@ -2,9 +2,12 @@
 
 /* What must not hang.
  *
- * usage: failures kill             rank 1 is killed in the middle of large collectives
- *        failures counts WHICH     rank 1 has another length than the others; MPI says so
+ * usage: failures FILE kill             rank 1 is killed in the middle of large collectives
+ *        failures FILE counts WHICH     rank 1 has another length than the others; MPI says so
+ *
+ * What ranks have to say goes into FILE: launchers may drop what was printed just before an abort.
  */
+#include <fcntl.h>
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +18,16 @@
 enum { MOST = 1 << 22 };
 
 static char *send, *recv;
+
+static void say(const char *path, int rank, const char *what)
+{
+	char line[100];
+	int length = snprintf(line, sizeof(line), "rank %d: %s\n", rank, what);
+	int file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+	if (file < 0 || write(file, line, length) != length)
+		perror(path);
+	close(file);
+}
 
 /* Large collectives, one after another; returns the first error code. */
 static int call(int which, int bytes, int size)
@@ -47,31 +60,30 @@ int main(int argc, char **argv)
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
-	if (argc < 2 || size > 4)
+	if (argc < 3 || size > 4)
 		MPI_Abort(MPI_COMM_WORLD, 2);
 	send = calloc(size, MOST);
 	recv = calloc(size, MOST);
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-	if (strcmp(argv[1], "kill") == 0) {
+	if (strcmp(argv[2], "kill") == 0) {
 		for (int round = 0;; round++) {
 			if (rank == 1 && round == 13)
 				kill(getpid(), SIGKILL);
 			int code = call(round % 5, MOST, size);
 			if (code != MPI_SUCCESS) {
-				printf("rank %d: an error, not a hang\n", rank);
-				fflush(stdout);
+				say(argv[1], rank, "an error, not a hang");
 				MPI_Abort(MPI_COMM_WORLD, 3);
 			}
 		}
 	}
-	int which = atoi(argv[2]), code = MPI_SUCCESS;
+	int which = atoi(argv[3]), code = MPI_SUCCESS;
 	/* A rank that has all it needs may hear of it with its next call. */
 	for (int round = 0; round < 2 && code == MPI_SUCCESS; round++)
 		code = call(which, rank == 1 ? MOST / 2 : MOST, size);
-	printf("rank %d: %s\n", rank, code == MPI_SUCCESS ? "nothing" : "an error, not a hang");
-	fflush(stdout);
-	/* Launchers may drop what was printed just before an abort, by any rank. */
-	usleep(code == MPI_SUCCESS ? 2000000 : 500000);
+	say(argv[1], rank, code == MPI_SUCCESS ? "nothing" : "an error, not a hang");
+	/* A rank that heard of nothing waits for one that did, which ends all. */
+	if (code == MPI_SUCCESS)
+		sleep(300);
 	MPI_Abort(MPI_COMM_WORLD, code == MPI_SUCCESS ? 0 : 3);
 	return 0;
 }

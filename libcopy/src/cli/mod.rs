@@ -5,6 +5,7 @@
 mod commit;
 mod datatype;
 mod info;
+mod mpi;
 pub mod progress;
 mod run;
 mod tune;
@@ -34,6 +35,11 @@ enum Command {
         #[command(subcommand)]
         command: datatype::Type,
     },
+    /// Look at what libcopy_mpi.so did
+    Mpi {
+        #[command(subcommand)]
+        command: mpi::Mpi,
+    },
     /// Measure
     Bench {
         #[command(subcommand)]
@@ -48,6 +54,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Tune(args) => tune::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Type { command } => datatype::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Mpi { command } => mpi::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Bench { bench } => bench::run(&bench).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -20,6 +20,11 @@ const BLOCKS: u64 = 3;
 const PIECES: u64 = 4;
 const SEQUENCE: u64 = 5;
 
+/// Levels that a form from a peer may have. Each level but the innermost at least doubles the pieces, or
+/// is a sequence around one that does, so that no form that is made of a datatype comes near this; copying
+/// recurses as deep as a form is.
+const DEEPEST: u32 = 256;
+
 /// Set in the length of a list whose offsets have four bytes each.
 const NARROW: u64 = 1 << 63;
 
@@ -166,6 +171,19 @@ fn extent(node: &Node, known: &[Extent]) -> Option<Extent> {
     Some(sum.0)
 }
 
+/// Levels below a node and including it.
+fn depth(node: &Node, known: &[u32]) -> u32 {
+    let below = match node {
+        Node::Dense { .. } | Node::Pieces { .. } => 0,
+        Node::Stream { child, .. } | Node::Blocks { child, .. } => known[*child as usize],
+        Node::Sequence { parts } => {
+            let parts = parts.iter().map(|part| known[part.child as usize]);
+            parts.max().unwrap_or(0)
+        }
+    };
+    below + 1
+}
+
 impl Form {
     /// The form as words, which [`Form::from_words`] understands: a few for each node, and lists of
     /// offsets where the layout is irregular. Equal forms have equal words.
@@ -203,7 +221,8 @@ impl Form {
     ///
     /// # Errors
     ///
-    /// Words that are no form, or one whose size or bounds do not fit into 64 bits.
+    /// Words that are no form, one whose size or bounds do not fit into 64 bits, or one that is nested more
+    /// than 256 levels deep: forms of datatypes never are.
     ///
     /// ```
     /// use libcopy::datatype::canonical::Form;
@@ -219,7 +238,7 @@ impl Form {
     pub fn from_words(words: &[u64]) -> Result<Form> {
         let mut words = Words(words);
         let offset = words.number()?;
-        let (mut nodes, mut extents) = (Vec::new(), Vec::new());
+        let (mut nodes, mut extents, mut depths) = (Vec::new(), Vec::new(), Vec::new());
         while !words.0.is_empty() {
             let known = nodes.len();
             let node = match words.next()? {
@@ -268,6 +287,11 @@ impl Form {
             };
             let bounds = extent(&node, &extents);
             extents.push(bounds.ok_or(damaged("the size of a layout", known as u64))?);
+            let levels = depth(&node, &depths);
+            if levels > DEEPEST {
+                return Err(damaged("the depth of a layout", u64::from(levels)));
+            }
+            depths.push(levels);
             nodes.push(node);
         }
         if let Some(root) = extents.last() {
@@ -285,6 +309,27 @@ impl Layout {
     pub fn from_form(form: Form) -> Layout {
         let signature: Signature = Signature::of_named(Named::Byte).repeat(form.size());
         Layout::assembled(Arc::new(form), signature)
+    }
+
+    /// The layout of `count` elements, `extent` bytes apart, of a type that is known by its form only.
+    ///
+    /// # Errors
+    ///
+    /// A size or bounds that do not fit into 64 bits.
+    pub fn from_repeated_form(form: &Form, count: u64, extent: i64) -> Result<Layout> {
+        let bounds = Layout::from_form(form.clone()).bounds();
+        let fits = || {
+            let times = i64::try_from(count).ok()?;
+            let last = (times - 1).max(0).checked_mul(extent)?;
+            i64::try_from(form.size()).ok()?.checked_mul(times)?;
+            i64::try_from(form.segments()).ok()?.checked_mul(times)?;
+            bounds.start.checked_add(last)?;
+            bounds.end.checked_add(last)
+        };
+        match fits() {
+            Some(_) => Ok(Layout::from_form(form.repeated(count, extent))),
+            None => Err(damaged("the number of elements of a layout", count)),
+        }
     }
 }
 
@@ -323,6 +368,75 @@ mod tests {
                 assert_eq!(again.size(), layout.size());
                 assert_eq!(again.bounds(), layout.bounds());
                 assert!(again.segments().eq(layout.segments()));
+            }
+        }
+    }
+
+    /// Blocks within blocks, each one single.
+    fn nested(levels: u64) -> Vec<u64> {
+        let mut words = vec![0, DENSE, 8];
+        for child in 0..levels - 1 {
+            words.extend([BLOCKS, child, 1, 0]);
+        }
+        words
+    }
+
+    #[test]
+    fn what_is_nested_too_deeply_is_refused() {
+        let form = Form::from_words(&nested(u64::from(DEEPEST))).unwrap();
+        assert_eq!(form.size(), 8);
+        let deeper = Form::from_words(&nested(u64::from(DEEPEST) + 1)).unwrap_err();
+        assert_eq!(
+            deeper.to_string(),
+            damaged("the depth of a layout", u64::from(DEEPEST) + 1).to_string()
+        );
+        assert!(Form::from_words(&nested(100_000)).is_err());
+    }
+
+    #[test]
+    fn deep_datatypes_have_forms_that_peers_accept() {
+        let byte = Datatype::named(Named::Byte);
+        let nests: [fn(&Datatype, i64) -> crate::Result<Datatype>; 4] = [
+            |inner, end| {
+                let parts = [Datatype::named(Named::Byte), inner.clone()];
+                Datatype::structure(&[1, 1], &[-end, 3], &parts)
+            },
+            |inner, _| inner.hindexed_block(1, &[5]),
+            |inner, end| inner.hvector(2, 1, end + 1),
+            |inner, end| inner.hindexed(&[1, 2], &[0, end + 7]),
+        ];
+        for which in 0..=nests.len() {
+            let mut datatype = byte.vector(3, 1, 3).unwrap();
+            for level in 0..3000 {
+                let kind = if which < nests.len() {
+                    which
+                } else {
+                    level % nests.len()
+                };
+                let end = datatype.upper_bound() - datatype.lower_bound();
+                match nests[kind](&datatype, end) {
+                    Ok(deeper) if deeper.extent() < 1 << 40 => datatype = deeper,
+                    _ => break,
+                }
+            }
+            let form = datatype.commit();
+            let again = Form::from_words(&form.to_words()).unwrap();
+            assert_eq!(again, *form, "{which}");
+        }
+    }
+
+    #[test]
+    fn elements_that_are_known_by_their_form_are_repeated() {
+        for datatype in types() {
+            let form = Form::from_words(&datatype.commit().to_words()).unwrap();
+            for count in [0, 1, 5] {
+                let ours = Layout::new(&datatype, count).unwrap();
+                let theirs = Layout::from_repeated_form(&form, count, datatype.extent()).unwrap();
+                assert_eq!(theirs.form(), ours.form());
+                assert_eq!(theirs.form().to_words(), ours.form().to_words());
+            }
+            for (count, extent) in [(u64::MAX, 8), (3, i64::MAX), (1 << 62, 8), (4, i64::MIN)] {
+                assert!(Layout::from_repeated_form(&form, count, extent).is_err());
             }
         }
     }

@@ -5,17 +5,18 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::incoming::{Arrival, raise};
+use super::incoming::{self, Arrival, raise};
 use super::outgoing::{self, Pause, Shared, lock};
 use super::requests::{self, Handle, Work};
 use super::status::{Room, Status};
-use super::types::{self, Known};
 use super::view::View;
 use super::{World, header};
 use crate::abi::Word;
 use crate::group;
 use crate::pmpi;
+use crate::types::{self, Known};
 
 /// Elements that are sent or received.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +63,8 @@ impl Chosen {
     fn post(self, world: &World, owned: Option<Vec<u8>>, tag: c_int) -> Option<Shared> {
         let route = (self.bytes, self.member, tag);
         let fits = |size| self.known.ends_at(size);
-        outgoing::post(world, self.view, owned, route, fits)
+        let committed = self.known.committed.load(Ordering::Relaxed);
+        outgoing::post(world, self.view, owned, route, committed, fits)
     }
 }
 
@@ -89,7 +91,7 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
         return None;
     }
     let comm = group::of(world.abi, to.comm).ok()?;
-    let member = world.peers(&comm, to.comm)?.of(to.dest)?;
+    let member = world.peers(&comm, to.comm).of(to.dest)?;
     if let Some(slot) = special {
         outgoing::retire(world, slot);
         return None;
@@ -126,7 +128,7 @@ pub fn notice(world: &World, what: Elements, to: Address) {
         let known = types::of(world.abi, what.datatype)?;
         let slot = header::slot_of(known.size.checked_mul(count as u64)?)?;
         let comm = group::of(world.abi, to.comm).ok()?;
-        world.peers(&comm, to.comm)?.of(to.dest)?;
+        world.peers(&comm, to.comm).of(to.dest)?;
         Some(slot)
     };
     if let Some(slot) = named() {
@@ -377,7 +379,11 @@ pub unsafe fn receive(
     // While this waits, others must get on.
     if let Some(post) = post.filter(|_| outgoing::any() || requests::any()) {
         let Some(arrival) = arrival(world, what, (source, comm), 0) else {
-            return receive(status);
+            let code = receive(status);
+            if code != 0 {
+                incoming::give_back(world, (what.buffer, what.count, what.datatype));
+            }
+            return code;
         };
         let mut request = Handle::new(world, world.abi.request_null);
         let code = post(request.pointer());
@@ -386,16 +392,17 @@ pub unsafe fn receive(
         }
         requests::remember(world, request.pointer(), Work::Receive(arrival), false);
         // SAFETY: our own request.
-        return unsafe {
-            requests::wait(world, request.pointer(), status)
-                .unwrap_or_else(|| pmpi::wait(request.pointer(), status))
-        };
+        return unsafe { requests::wait_own(world, request.pointer(), status, comm) };
     }
     let mut room = Room::new();
     let at = room.instead_of(status);
     let code = receive(at);
-    if code != 0 || source < 0 && source != world.abi.any_source {
+    if code != 0 {
+        incoming::give_back(world, (what.buffer, what.count, what.datatype));
         return code;
+    }
+    if source < 0 && source != world.abi.any_source {
+        return 0;
     }
     // SAFETY: the library wrote a status.
     let status = unsafe { Status::new(world.abi, at) };
@@ -479,10 +486,7 @@ unsafe fn exchange_chosen(
         waited.map_err(|code| raise(to.comm, code))
     });
     // SAFETY: our own request.
-    let received = unsafe {
-        requests::wait(world, request.pointer(), status)
-            .unwrap_or_else(|| pmpi::wait(request.pointer(), status))
-    };
+    let received = unsafe { requests::wait_own(world, request.pointer(), status, to.comm) };
     match sent {
         Ok(()) => received,
         Err(code) => code,

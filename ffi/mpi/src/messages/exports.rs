@@ -372,6 +372,17 @@ plain! {
     ) => testsome, requests::testsome;
     MPI_Request_get_status(request: Word, flag: *mut c_int, status: *mut c_void)
         => request_get_status, requests::get_status;
+    MPI_Request_get_status_any(
+        count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
+        status: *mut c_void
+    ) => request_get_status_any, requests::get_status_any;
+    MPI_Request_get_status_all(
+        count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void
+    ) => request_get_status_all, requests::get_status_all;
+    MPI_Request_get_status_some(
+        count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
+        statuses: *mut c_void
+    ) => request_get_status_some, requests::get_status_some;
     MPI_Request_free(request: *mut c_void) => request_free, requests::free;
     MPI_Cancel(request: *mut c_void) => cancel, requests::cancel;
     MPI_Start(request: *mut c_void) => start, requests::start;

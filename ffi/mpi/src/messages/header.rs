@@ -60,6 +60,8 @@ pub struct Header {
     pub layout_at: u64,
     /// A hash of the layout.
     pub layout_hash: [u64; 2],
+    /// What number the type was given that this has elements of; 0 if none.
+    pub committed: u64,
 }
 
 impl Header {
@@ -75,7 +77,7 @@ impl Header {
             self.layout_at,
             self.layout_hash[0],
             self.layout_hash[1],
-            0,
+            self.committed,
             0,
         ];
         words[WORDS - 1] = checksum(&words[..WORDS - 1]);
@@ -106,8 +108,24 @@ impl Header {
             layout_words: words[6],
             layout_at: words[7],
             layout_hash: [words[8], words[9]],
+            committed: words[10],
         })
     }
+}
+
+/// Bytes from the start on that say which message a header is of.
+pub const START: usize = 32;
+
+/// Which message a header is of that begins with these bytes: its sequence, its sender and its slot;
+/// `None` if they are none of these processes.
+pub fn read_start(from: &[u8; START], magic: [u64; 2]) -> Option<(u64, usize, usize)> {
+    let mut words = [0u64; START / 8];
+    for (word, bytes) in words.iter_mut().zip(from.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().ok()?);
+    }
+    let [first, second, sequence, who] = words;
+    let right = [first, second] == magic;
+    right.then_some((sequence, (who >> 32) as usize, who as u32 as usize))
 }
 
 fn checksum(words: &[u64]) -> u64 {
@@ -150,11 +168,16 @@ mod tests {
             layout_words: 8,
             layout_at: 9,
             layout_hash: [10, 11],
+            committed: 12,
         };
         let mut bytes = [0u8; BYTES];
         header.write(&mut bytes);
         assert_eq!(Header::read(&bytes, [1, 2]), Some(header));
         assert_eq!(Header::read(&bytes, [1, 3]), None);
+        let mut start = [0u8; START];
+        start.copy_from_slice(&bytes[..START]);
+        assert_eq!(read_start(&start, [1, 2]), Some((3, 4, 5)));
+        assert_eq!(read_start(&start, [2, 2]), None);
         for at in 0..BYTES {
             let mut other = bytes;
             other[at] ^= 0x10;

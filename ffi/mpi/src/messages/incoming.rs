@@ -17,12 +17,12 @@ use super::header::{self, Header};
 use super::memory::{self, Remote, lives};
 use super::outgoing::{Pause, attend_all, lock};
 use super::status::Status;
-use super::types::{self, Known};
 use super::view::View;
-use super::{Event, World, note};
+use super::{Event, Peers, World, committed, note};
 use crate::abi::{Word, complain};
 use crate::group::{self, Comm};
 use crate::pmpi;
+use crate::types::{self, Known};
 
 /// Bytes that are taken out of a lane at a time.
 const CHUNK: u64 = 64 << 10;
@@ -76,7 +76,9 @@ impl Arrival {
     ) -> Option<Arrival> {
         let known = group::of(world.abi, comm).ok();
         if let Some(known) = &known {
-            world.peers(known, comm)?;
+            if matches!(world.peers(known, comm), Peers::None) {
+                return None;
+            }
         }
         let kind = types::of(world.abi, datatype);
         let capacity = match &kind {
@@ -133,13 +135,24 @@ impl Arrival {
         }
     }
 
+    /// The library could not receive all that came. If that was a header, its sender gets its slot
+    /// back.
+    pub fn give_back(&self, world: &World) {
+        if let Some(view) = self.view() {
+            give_back_from(world, view.get(), self.capacity);
+        }
+    }
+
     #[cold]
     fn fetch(&self, world: &World, number: usize, source: c_int) -> Option<Result<u64, c_int>> {
         let senders = match &self.known {
-            Some(known) => {
-                let sender = world.peers(known, self.comm)?.of(source)?;
-                sender..sender + 1
-            }
+            Some(known) => match world.peers(known, self.comm) {
+                Peers::Unknown => 0..world.pids.len(),
+                peers => {
+                    let sender = peers.of(source)?;
+                    sender..sender + 1
+                }
+            },
             None => 0..world.pids.len(),
         };
         let is_posted = |sender: usize| {
@@ -221,6 +234,53 @@ impl Arrival {
         drop(over);
         note(Event::Received, 1);
         answer
+    }
+}
+
+/// The library could not receive all that came into these elements. If that was a header, its sender
+/// gets its slot back.
+#[cold]
+pub fn give_back(world: &World, (base, count, datatype): (*mut c_void, Option<usize>, Word)) {
+    let view = || {
+        let known = types::of(world.abi, datatype)?;
+        let capacity = known.size.checked_mul(count? as u64)?;
+        Some((View::new(&known, base, count?)?, capacity))
+    };
+    if let Some((view, capacity)) = view() {
+        give_back_from(world, &view, capacity);
+    }
+}
+
+/// What was cut off begins as it was sent. Shorter than the first words it is nobody's.
+fn give_back_from(world: &World, view: &View, capacity: u64) {
+    let mut bytes = [0u8; header::START];
+    let len = bytes.len() as u64;
+    if capacity < len {
+        return;
+    }
+    // SAFETY: the elements have so many bytes.
+    if unsafe { view.pack(0..len, bytes.as_mut_ptr()) }.is_err() {
+        return;
+    }
+    let Some((sequence, sender, number)) = header::read_start(&bytes, world.magic) else {
+        return;
+    };
+    if sender >= world.pids.len() || number >= header::SLOTS {
+        return;
+    }
+    let slot = world.board.slot(sender, number);
+    // The sequence says that this is the message that is under way.
+    let ours = slot.to.load(Ordering::Relaxed) == world.me as u32
+        && slot.sequence.load(Ordering::Relaxed) == sequence;
+    let (from, to) = (state::POSTED, state::CLAIMED);
+    if ours
+        && slot
+            .state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    {
+        note(Event::Truncated, 1);
+        drop(Over { slot, total: 0 });
     }
 }
 
@@ -511,20 +571,8 @@ static REMEMBERED: LazyLock<Mutex<Remembered>> = LazyLock::new(|| {
     })
 });
 
-/// The sender's layout: remembered, or read out of its memory.
-fn layout_of(pid: i32, header: &Header) -> Result<Layout, String> {
-    let mut known = lock(&REMEMBERED);
-    known.clock += 1;
-    let clock = known.clock;
-    if let Some(kept) = known.layouts.get_mut(&header.layout_hash) {
-        // Another layout may have the same hash.
-        if kept.words == header.layout_words && kept.layout.size() == header.total {
-            kept.used = clock;
-            note(Event::LayoutKnown, 1);
-            return Ok(kept.layout.clone());
-        }
-    }
-    drop(known);
+/// Reads a layout out of the sender's memory.
+fn read_layout(pid: i32, header: &Header) -> Result<Layout, String> {
     if header.layout_words > MOST_WORDS {
         return Err(format!("a layout of {} words", header.layout_words));
     }
@@ -538,7 +586,27 @@ fn layout_of(pid: i32, header: &Header) -> Result<Layout, String> {
     }
     let form = Form::from_words(&words).map_err(|error| error.to_string())?;
     note(Event::LayoutSent, len as u64);
-    let layout = Layout::from_form(form);
+    Ok(Layout::from_form(form))
+}
+
+/// The sender's layout: remembered, made of what all know of its type, or read out of its memory.
+fn layout_of(pid: i32, header: &Header) -> Result<Layout, String> {
+    let mut known = lock(&REMEMBERED);
+    known.clock += 1;
+    let clock = known.clock;
+    if let Some(kept) = known.layouts.get_mut(&header.layout_hash) {
+        // Another layout may have the same hash.
+        if kept.words == header.layout_words && kept.layout.size() == header.total {
+            kept.used = clock;
+            note(Event::LayoutKnown, 1);
+            return Ok(kept.layout.clone());
+        }
+    }
+    drop(known);
+    let layout = match committed::layout(header) {
+        Some(layout) => layout,
+        None => read_layout(pid, header)?,
+    };
     let mut known = lock(&REMEMBERED);
     let bytes = layout.form().memory();
     while known.bytes + bytes > MOST_BYTES {

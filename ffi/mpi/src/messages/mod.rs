@@ -8,6 +8,7 @@
 
 mod board;
 mod calls;
+mod committed;
 mod exports;
 mod fortran;
 mod header;
@@ -18,7 +19,7 @@ mod probes;
 mod requests;
 mod start;
 mod status;
-mod types;
+
 mod view;
 
 use std::ffi::c_int;
@@ -59,59 +60,60 @@ pub fn world() -> Option<&'static World> {
 
 /// Which of a communicator's ranks are which processes of the machine.
 #[derive(Debug)]
-pub struct Peers {
+pub enum Peers {
+    /// Messages go to none past the MPI library.
+    None,
     /// Numbers in the world, [`NOBODY`] for others and for ourselves.
-    numbers: Vec<u32>,
+    Known(Vec<u32>),
+    /// The library did not say: nothing is sent past it, but anybody may do so.
+    Unknown,
 }
 
 const NOBODY: u32 = u32::MAX;
 
 impl Peers {
-    /// The process behind a rank, if messages may go to and come from it past the MPI library.
+    /// The process behind a rank, if messages may go to it past the MPI library.
     #[inline]
     fn of(&self, rank: c_int) -> Option<usize> {
-        let number = *self.numbers.get(usize::try_from(rank).ok()?)?;
+        let Peers::Known(numbers) = self else {
+            return None;
+        };
+        let number = *numbers.get(usize::try_from(rank).ok()?)?;
         (number != NOBODY).then_some(number as usize)
     }
 }
 
 impl World {
-    /// The peers of a communicator; `None` if there are none, or if it is an intercommunicator.
-    fn peers<'a>(&self, known: &'a Comm, comm: Word) -> Option<&'a Peers> {
-        known
-            .peers
-            .get_or_init(|| {
-                if known.inter || known.size < 2 {
-                    return None;
-                }
-                self.translate(comm, known.size)
-            })
-            .as_ref()
+    /// The peers of a communicator; an intercommunicator has none.
+    fn peers<'a>(&self, known: &'a Comm, comm: Word) -> &'a Peers {
+        known.peers.get_or_init(|| {
+            if known.inter || known.size < 2 {
+                return Peers::None;
+            }
+            self.translate(comm, known.size)
+        })
     }
 
-    fn translate(&self, comm: Word, size: usize) -> Option<Peers> {
+    fn translate(&self, comm: Word, size: usize) -> Peers {
+        let Ok(length) = c_int::try_from(size) else {
+            return Peers::Unknown;
+        };
         let (mut group, mut world) = (0, 0);
-        let own: Vec<c_int> = (0..c_int::try_from(size).ok()?).collect();
+        let own: Vec<c_int> = (0..length).collect();
         let mut ranks = vec![-1; size];
         // SAFETY: a communicator; arrays of its size; words have room for either kind of handle.
         let answers = unsafe {
             let answers = [
                 pmpi::comm_group(comm, &mut group),
                 pmpi::comm_group(self.abi.world, &mut world),
-                pmpi::group_translate_ranks(
-                    group,
-                    size as c_int,
-                    own.as_ptr(),
-                    world,
-                    ranks.as_mut_ptr(),
-                ),
+                pmpi::group_translate_ranks(group, length, own.as_ptr(), world, ranks.as_mut_ptr()),
             ];
             pmpi::group_free(&mut group);
             pmpi::group_free(&mut world);
             answers
         };
         if answers != [0; 3] {
-            return None;
+            return Peers::Unknown;
         }
         let number = |rank: &c_int| {
             let found = self.ranks.iter().position(|member| member == rank);
@@ -121,8 +123,10 @@ impl World {
             }
         };
         let numbers: Vec<u32> = ranks.iter().map(number).collect();
-        let any = numbers.iter().any(|number| *number != NOBODY);
-        any.then_some(Peers { numbers })
+        match numbers.iter().any(|number| *number != NOBODY) {
+            true => Peers::Known(numbers),
+            false => Peers::None,
+        }
     }
 }
 
@@ -137,12 +141,13 @@ enum Event {
     Buffered,
     LayoutSent,
     LayoutKnown,
+    LayoutCommitted,
     NoSlot,
     Retired,
     Truncated,
 }
 
-const EVENTS: [(Event, &str); 11] = [
+const EVENTS: [(Event, &str); 12] = [
     (Event::Sent, "sent"),
     (Event::Received, "received"),
     (Event::Streamed, "bytes streamed"),
@@ -151,6 +156,7 @@ const EVENTS: [(Event, &str); 11] = [
     (Event::Buffered, "bytes buffered"),
     (Event::LayoutSent, "bytes of layouts"),
     (Event::LayoutKnown, "layouts known"),
+    (Event::LayoutCommitted, "layouts committed"),
     (Event::NoSlot, "without a slot"),
     (Event::Retired, "slots retired"),
     (Event::Truncated, "truncated"),
@@ -162,12 +168,20 @@ fn note(event: Event, number: u64) {
     COUNTS[event as usize].fetch_add(number, Ordering::Relaxed);
 }
 
+/// The numbers for a report; none where messages are not taken.
+pub fn numbers() -> Vec<(&'static str, u64)> {
+    if world().is_none() {
+        return Vec::new();
+    }
+    let counts = COUNTS.iter().map(|count| count.load(Ordering::Relaxed));
+    EVENTS.iter().map(|(_, name)| *name).zip(counts).collect()
+}
+
 /// A line of numbers for the report; nothing where messages are not taken.
 pub fn report() -> Option<String> {
     world()?;
     let mut text = "libcopy_mpi: messages:".to_owned();
-    for (event, name) in EVENTS {
-        let number = COUNTS[event as usize].load(Ordering::Relaxed);
+    for (name, number) in numbers() {
         let _ = write!(text, " {name} {number},");
     }
     text.pop();

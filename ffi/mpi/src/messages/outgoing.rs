@@ -151,12 +151,13 @@ pub fn retire(world: &World, slot: usize) {
 }
 
 /// Makes a message known to its receiver; `None` if there is no slot. `owned` is what `view` shows,
-/// if that is not the program's; `fits` says whether a header may have so many bytes.
+/// if that is not the program's; `committed` the number that its type was given together, or 0; `fits` says whether a header may have so many bytes.
 pub fn post(
     world: &World,
     view: View,
     owned: Option<Vec<u8>>,
     (total, to, tag): (u64, usize, c_int),
+    committed: u64,
     fits: impl Fn(u64) -> bool,
 ) -> Option<Shared> {
     let mut outbox = lock(&OUTBOX);
@@ -195,6 +196,7 @@ pub fn post(
         layout_words: layout.map_or(0, |(words, _)| words.len() as u64),
         layout_at: layout.map_or(0, |(words, _)| words.as_ptr() as u64),
         layout_hash: layout.map_or([0; 2], |(_, hash)| *hash),
+        committed,
     };
     header.write(&mut wire);
     let slot = world.board.slot(world.me, number);

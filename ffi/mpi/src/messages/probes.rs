@@ -21,7 +21,7 @@ pub fn correct(world: &World, comm: Word, status: Status) {
     };
     let total = || {
         let known = group::of(world.abi, comm).ok()?;
-        let sender = world.peers(&known, comm)?.of(status.source())?;
+        let sender = world.peers(&known, comm).of(status.source())?;
         let slot = world.board.slot(sender, number);
         let is_ours = || {
             slot.state.load(Ordering::Acquire) == state::POSTED

@@ -140,13 +140,46 @@ fn forget(handle: Word) {
     }
 }
 
-/// Whether the library has completed a request; its status is written.
-fn is_complete(handle: Word, status: &mut Room) -> bool {
+/// Whether the library has completed a request; its status is written. One that was completed with an
+/// error is complete, too: whoever finishes it hears of that.
+fn is_complete(world: &World, handle: Word, status: &mut Room) -> bool {
     let mut flag = 0;
-    // SAFETY: a request that is not freed; writable outputs.
-    let answer = unsafe { pmpi::request_get_status(handle, &mut flag, status.pointer()) };
+    let mut ask = || {
+        // SAFETY: a request that is not freed; writable outputs.
+        unsafe { pmpi::request_get_status(handle, &mut flag, status.pointer()) }
+    };
+    // MPICH has the error handler of MPI_COMM_WORLD hear of it here, too, whatever the request's is.
+    let answer = match world.abi.is_open_mpi() {
+        true => ask(),
+        false => quietly(world, ask),
+    };
     // What cannot be asked for, the completing function has to complain about.
     answer != 0 || flag != 0
+}
+
+/// Does `work` while errors on `MPI_COMM_WORLD` are returned. Only for libraries whose handles are
+/// numbers, and which no other thread is calling.
+fn quietly(world: &World, work: impl FnOnce() -> c_int) -> c_int {
+    /// `MPI_ERRORS_RETURN`
+    const RETURN: Word = 0x5400_0001;
+    /// Bits of a handle that say of which kind it is, and those of a predefined error handler.
+    const KIND: (Word, Word) = (0xff00_0000, 0x5400_0000);
+    let mut before: Word = 0;
+    let variable = (&raw mut before).cast();
+    // SAFETY: a communicator that is always there, and room for a handle.
+    if unsafe { pmpi::comm_get_errhandler(world.abi.world, variable) } != 0 {
+        return work();
+    }
+    // SAFETY: a predefined error handler, and afterwards the one that was there.
+    unsafe {
+        pmpi::comm_set_errhandler(world.abi.world, RETURN);
+        let answer = work();
+        pmpi::comm_set_errhandler(world.abi.world, before);
+        if before & KIND.0 != KIND.1 {
+            pmpi::errhandler_free(variable);
+        }
+        answer
+    }
 }
 
 impl State {
@@ -158,7 +191,7 @@ impl State {
         let mut room = Room::new();
         match &self.work {
             Work::Receive(arrival) => {
-                if !is_complete(self.handle, &mut room) {
+                if !is_complete(world, self.handle, &mut room) {
                     return false;
                 }
                 // SAFETY: the status was written just now.
@@ -170,20 +203,20 @@ impl State {
                 }
             }
             Work::Send(shared, _) => {
-                if !push(world, shared) || !is_complete(self.handle, &mut room) {
+                if !push(world, shared) || !is_complete(world, self.handle, &mut room) {
                     return false;
                 }
                 self.error = lost(world, shared);
             }
             Work::Start(_, Some((shared, header))) => {
-                if !push(world, shared) || !is_complete(*header, &mut room) {
+                if !push(world, shared) || !is_complete(world, *header, &mut room) {
                     return false;
                 }
                 self.error = lost(world, shared);
             }
             // Nothing of ours is under way.
             Work::Start(_, None) => {
-                if !is_complete(self.handle, &mut room) {
+                if !is_complete(world, self.handle, &mut room) {
                     return false;
                 }
             }
@@ -349,7 +382,7 @@ impl<'a> Batch<'a> {
             None => {
                 let handle = self.handle(index);
                 self.world.abi.same(handle, self.world.abi.request_null)
-                    || is_complete(handle, &mut Room::new())
+                    || is_complete(self.world, handle, &mut Room::new())
             }
         }
     }
@@ -381,7 +414,15 @@ impl<'a> Batch<'a> {
             }
         }
         // SAFETY: the caller's promise.
-        let code = unsafe { finish(self.world, entry, self.request(index), status) };
+        let code = unsafe {
+            finish(
+                self.world,
+                entry,
+                self.request(index),
+                status,
+                Owner::Program,
+            )
+        };
         Some((true, code))
     }
 
@@ -517,6 +558,35 @@ impl<'a> Batch<'a> {
     }
 }
 
+/// Who has made a request, and so, whose error handler hears of its errors where the library waits.
+#[derive(Clone, Copy, Debug)]
+pub enum Owner {
+    /// The program.
+    Program,
+    /// We, for a blocking call on this communicator.
+    Us(Word),
+}
+
+impl Owner {
+    /// `MPI_Wait`
+    ///
+    /// # Safety
+    ///
+    /// As the MPI standard says.
+    pub unsafe fn wait(self, world: &World, request: *mut c_void, status: *mut c_void) -> c_int {
+        // SAFETY: the caller's promise.
+        let wait = || unsafe { pmpi::wait(request, status) };
+        match self {
+            // MPICH has the error handler of MPI_COMM_WORLD hear of what is wrong with a request.
+            Owner::Us(comm) if !world.abi.is_open_mpi() => match quietly(world, wait) {
+                0 => 0,
+                code => raise(comm, code),
+            },
+            _ => wait(),
+        }
+    }
+}
+
 /// Completes a request that is ready.
 ///
 /// # Safety
@@ -527,6 +597,7 @@ unsafe fn finish(
     entry: &Arc<Entry>,
     request: *mut c_void,
     status: *mut c_void,
+    owner: Owner,
 ) -> c_int {
     let mut state = lock(&entry.state);
     let (bytes, error) = state.end(world);
@@ -538,18 +609,22 @@ unsafe fn finish(
     let mut room = Room::new();
     let at = room.instead_of(status);
     // SAFETY: the caller's promise.
-    let code = unsafe { pmpi::wait(request, at) };
+    let code = unsafe { owner.wait(world, request, at) };
     // SAFETY: written just now.
     let status = unsafe { Status::new(world.abi, at) };
     if let Some(bytes) = bytes {
         status.set_bytes(bytes);
     }
-    if let Work::Send(shared, _) = &state.work {
-        if status.is_cancelled() {
-            lock(shared).withdraw(world);
+    match &state.work {
+        Work::Send(shared, _) => {
+            if status.is_cancelled() {
+                lock(shared).withdraw(world);
+            }
+            // SAFETY: a request of our own, which is complete.
+            unsafe { pmpi::request_free(request) };
         }
-        // SAFETY: a request of our own, which is complete.
-        unsafe { pmpi::request_free(request) };
+        Work::Receive(arrival) if code != 0 => arrival.give_back(world),
+        _ => {}
     }
     drop(state);
     if error != 0 {
@@ -596,6 +671,30 @@ fn conclude(world: &World, state: &State, status: Status) -> c_int {
 ///
 /// As the MPI standard says, for this and all functions below.
 pub unsafe fn wait(world: &World, request: *mut c_void, status: *mut c_void) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { wait_as(world, request, status, Owner::Program) }
+}
+
+/// The same for a request of our own, known or not, that stands for a blocking call.
+pub unsafe fn wait_own(
+    world: &World,
+    request: *mut c_void,
+    status: *mut c_void,
+    comm: Word,
+) -> c_int {
+    let owner = Owner::Us(comm);
+    // SAFETY: the caller's promise.
+    unsafe {
+        wait_as(world, request, status, owner).unwrap_or_else(|| owner.wait(world, request, status))
+    }
+}
+
+unsafe fn wait_as(
+    world: &World,
+    request: *mut c_void,
+    status: *mut c_void,
+    owner: Owner,
+) -> Option<c_int> {
     // SAFETY: one request.
     let batch = unsafe { Batch::new(world, 1, request)? };
     let entry = batch.entries[0].as_ref()?;
@@ -615,8 +714,11 @@ pub unsafe fn wait(world: &World, request: *mut c_void, status: *mut c_void) -> 
             let at = room.instead_of(status);
             // SAFETY: the caller's promise, and then a status that was written.
             return Some(unsafe {
-                let code = pmpi::wait(request, at);
+                let code = owner.wait(world, request, at);
                 if code != 0 {
+                    if let Work::Receive(arrival) = &state.work {
+                        arrival.give_back(world);
+                    }
                     return Some(code);
                 }
                 match conclude(world, &state, Status::new(world.abi, at)) {
@@ -628,7 +730,7 @@ pub unsafe fn wait(world: &World, request: *mut c_void, status: *mut c_void) -> 
     }
     until(world, 1, || lock(&entry.state).advance(world));
     // SAFETY: the caller's promise.
-    Some(unsafe { finish(world, entry, request, status) })
+    Some(unsafe { finish(world, entry, request, status, owner) })
 }
 
 /// `MPI_Test`
@@ -652,7 +754,7 @@ pub unsafe fn test(
     unsafe {
         *flag = c_int::from(ready);
         match ready {
-            true => Some(finish(world, entry, request, status)),
+            true => Some(finish(world, entry, request, status, Owner::Program)),
             false => Some(0),
         }
     }
@@ -888,6 +990,125 @@ pub unsafe fn get_status(
             Status::new(world.abi, at).set_error(state.error);
         }
         Some(code)
+    }
+}
+
+/// `MPI_Request_get_status` of one request of an array: the code, whether it is active, and whether it
+/// is complete. Those that we do not know the library is asked about.
+unsafe fn status_of(batch: &Batch<'_>, index: usize, status: *mut c_void) -> (c_int, bool, bool) {
+    let mut flag = 0;
+    let known = match &batch.entries[index] {
+        // SAFETY: the caller's promise.
+        Some(_) => unsafe { get_status(batch.world, batch.handle(index), &mut flag, status) },
+        None => None,
+    };
+    if let Some(code) = known {
+        return (code, true, flag != 0);
+    }
+    let mut which = UNDEFINED;
+    // SAFETY: one request of the caller's.
+    let code = unsafe {
+        pmpi::request_get_status_any(1, batch.request(index), &mut which, &mut flag, status)
+    };
+    let inactive = flag != 0 && which == UNDEFINED;
+    (code, !inactive, flag != 0)
+}
+
+/// `MPI_Request_get_status_any`
+pub unsafe fn get_status_any(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    index: *mut c_int,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let batch = Batch::new(world, count, requests)?;
+        let mut waiting = false;
+        for i in 0..batch.entries.len() {
+            let (code, active, complete) = status_of(&batch, i, status);
+            if code != 0 || active && complete {
+                (*index, *flag) = (i as c_int, c_int::from(complete));
+                return Some(code);
+            }
+            waiting |= active;
+        }
+        *index = UNDEFINED;
+        *flag = c_int::from(!waiting);
+        match waiting {
+            true => Some(0),
+            // Has the library write an empty status.
+            false => {
+                let none = std::ptr::null_mut();
+                let code = pmpi::request_get_status_any(0, none, index, flag, status);
+                Some(code)
+            }
+        }
+    }
+}
+
+/// `MPI_Request_get_status_all`
+pub unsafe fn get_status_all(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    flag: *mut c_int,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let batch = Batch::new(world, count, requests)?;
+        let mut all = true;
+        for i in 0..batch.entries.len() {
+            let mut room = Room::new();
+            let status = match is_ignored(statuses) {
+                true => room.pointer(),
+                false => Status::of_array(world.abi, statuses, i).pointer(),
+            };
+            let (code, _, complete) = status_of(&batch, i, status);
+            if code != 0 {
+                return Some(code);
+            }
+            all &= complete;
+        }
+        *flag = c_int::from(all);
+        Some(0)
+    }
+}
+
+/// `MPI_Request_get_status_some`
+pub unsafe fn get_status_some(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    done: *mut c_int,
+    indices: *mut c_int,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let batch = Batch::new(world, count, requests)?;
+        let (mut any, mut found) = (false, 0usize);
+        for i in 0..batch.entries.len() {
+            let mut room = Room::new();
+            let status = match is_ignored(statuses) {
+                true => room.pointer(),
+                false => Status::of_array(world.abi, statuses, found).pointer(),
+            };
+            let (code, active, complete) = status_of(&batch, i, status);
+            if code != 0 {
+                return Some(code);
+            }
+            any |= active;
+            if active && complete {
+                *indices.add(found) = i as c_int;
+                found += 1;
+            }
+        }
+        *done = if any { found as c_int } else { UNDEFINED };
+        Some(0)
     }
 }
 

@@ -65,6 +65,11 @@ impl Status {
         unsafe { Status::new(abi, array.byte_add(size * index)) }
     }
 
+    /// As an argument.
+    pub fn pointer(self) -> *mut c_void {
+        self.at
+    }
+
     #[inline]
     fn word(self, open: usize, other: usize) -> *mut c_int {
         let place = if self.open { open } else { other };

@@ -6,10 +6,10 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::types::{self, Known, Prepared};
 use crate::abi::{Abi, Word};
 use crate::buffer::Kind;
 use crate::pmpi;
+use crate::types::{self, Known, Prepared};
 
 /// Elements that a program sends or receives.
 #[derive(Debug)]

@@ -6,17 +6,18 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use libcopy::datatype::{Datatype, Distribution, Layout, Named, Order};
 
 use crate::abi::{Abi, Word};
-use crate::{buffer, fast, pmpi};
+use crate::attributes::{Cache, Kept};
+use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
+use crate::{buffer, fast};
 
 /// A datatype of the program's.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Known {
     /// Bytes of data.
     pub size: u64,
@@ -24,6 +25,8 @@ pub struct Known {
     pub dense: bool,
     /// The same type; `None` if it was made in a way that we do not know.
     pub datatype: Option<Datatype>,
+    /// The number that processes gave it together; 0 if they did not.
+    pub committed: AtomicU64,
     grain: Option<Grain>,
 }
 
@@ -343,24 +346,43 @@ fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
         size,
         dense,
         datatype: translated,
+        committed: AtomicU64::new(0),
         grain,
     })
 }
 
-struct Registry {
-    types: HashMap<usize, Arc<Known>>,
-    next: usize,
+static CACHE: Cache<Known> = Cache::new();
+
+impl Kept for Known {
+    fn cache() -> &'static Cache<Self> {
+        &CACHE
+    }
+
+    unsafe fn create_keyval(
+        copy: CopyAttribute,
+        delete: DeleteAttribute,
+        keyval: *mut c_int,
+        extra: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { pmpi::type_create_keyval(copy, delete, keyval, extra) }
+    }
+
+    unsafe fn get(
+        datatype: Word,
+        keyval: c_int,
+        value: *mut *mut c_void,
+        found: *mut c_int,
+    ) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { pmpi::type_get_attr(datatype, keyval, value, found) }
+    }
+
+    unsafe fn set(datatype: Word, keyval: c_int, value: *mut c_void) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { pmpi::type_set_attr(datatype, keyval, value) }
+    }
 }
-
-static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(|| {
-    Mutex::new(Registry {
-        types: HashMap::new(),
-        next: 16,
-    })
-});
-
-/// Changes when a type goes, whose handle may come back as another's.
-static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 type Last = (Word, u64, Option<Arc<Known>>);
 
@@ -369,52 +391,10 @@ thread_local! {
     static LAST: RefCell<[Last; 4]> = const { RefCell::new([const { (0, 0, None) }; 4]) };
 }
 
-fn registry() -> MutexGuard<'static, Registry> {
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-unsafe extern "C" fn copy_attribute(
-    _datatype: Word,
-    _keyval: c_int,
-    _extra: *mut c_void,
-    _old: *mut c_void,
-    _new: *mut c_void,
-    flag: *mut c_int,
-) -> c_int {
-    // SAFETY: the library gives the address of a flag.
-    unsafe { *flag = 0 };
-    0
-}
-
-unsafe extern "C" fn delete_attribute(
-    _datatype: Word,
-    _keyval: c_int,
-    value: *mut c_void,
-    _extra: *mut c_void,
-) -> c_int {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
-    let known = registry().types.remove(&(value as usize));
-    drop(known);
-    0
-}
-
-fn keyval() -> Option<c_int> {
-    static KEYVAL: OnceLock<Option<c_int>> = OnceLock::new();
-    *KEYVAL.get_or_init(|| {
-        let mut keyval = 0;
-        // SAFETY: both functions have the types that the standard asks for.
-        let answer = unsafe {
-            let (copy, delete) = (copy_attribute, delete_attribute);
-            pmpi::type_create_keyval(copy, delete, &mut keyval, ptr::null_mut())
-        };
-        (answer == 0).then_some(keyval)
-    })
-}
-
 /// What we know of a datatype; `None` if the library does not accept it.
 pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     let handle = datatype & abi.handle;
-    let generation = GENERATION.load(Ordering::Relaxed);
+    let generation = CACHE.generation();
     let place = (handle >> 4 ^ handle >> 9) % 4;
     let last = LAST.with_borrow(|last| {
         let (word, when, known) = &last[place];
@@ -424,67 +404,23 @@ pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     if last.is_some() {
         return last;
     }
-    let known = look_up(abi, datatype)?;
+    if !abi.is_type(datatype) {
+        return None;
+    }
+    let known = CACHE.of(datatype, || {
+        // So that a few comparisons do from now on, if it is a predefined type.
+        let _ = buffer::bytes(abi, 1, datatype);
+        examine(abi, datatype)
+    });
+    let known = known.ok()?;
     LAST.with_borrow_mut(|last| last[place] = (handle, generation, Some(known.clone())));
     Some(known)
 }
 
-/// Held while a type becomes known, so that no two threads do that: the second attribute would
-/// delete the first. Not the registry, which is locked where the library deletes an attribute.
-static BECOMING_KNOWN: Mutex<()> = Mutex::new(());
-
-fn look_up(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
-    if !abi.is_type(datatype) {
-        return None;
-    }
-    let keyval = keyval()?;
-    if let Some(known) = find(datatype, keyval)? {
-        return Some(known);
-    }
-    let alone = BECOMING_KNOWN
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = find(datatype, keyval)? {
-        return Some(known);
-    }
-    let made = make_known(abi, datatype, keyval);
-    drop(alone);
-    made
-}
-
-/// What the attribute of a type stands for, if it has one; `None` if it cannot be asked for.
-fn find(datatype: Word, keyval: c_int) -> Option<Option<Arc<Known>>> {
-    let (mut value, mut found) = (ptr::null_mut(), 0);
-    // SAFETY: both outputs are writable; the library checks the datatype.
-    let answer = unsafe { pmpi::type_get_attr(datatype, keyval, &mut value, &mut found) };
-    if answer != 0 {
-        return None;
-    }
-    if found == 0 {
-        return Some(None);
-    }
-    registry().types.get(&(value as usize)).cloned().map(Some)
-}
-
-/// Gives a type without an attribute one.
-fn make_known(abi: &Abi, datatype: Word, keyval: c_int) -> Option<Arc<Known>> {
-    let known = Arc::new(examine(abi, datatype)?);
-    // So that a few comparisons do from now on, if it is a predefined type.
-    let _ = buffer::bytes(abi, 1, datatype);
-    let mut registry = registry();
-    let number = registry.next;
-    registry.next += 1;
-    registry.types.insert(number, known.clone());
-    drop(registry);
-    // SAFETY: the value is a number to MPI.
-    let answer = unsafe { pmpi::type_set_attr(datatype, keyval, number as *mut c_void) };
-    if answer != 0 {
-        // Without the attribute nobody would tell us when the type goes.
-        let known = self::registry().types.remove(&number);
-        drop(known);
-        return None;
-    }
-    Some(known)
+/// As long as this stays the same, handles stand for the same types.
+#[inline(always)]
+pub fn generation() -> u64 {
+    CACHE.generation()
 }
 
 /// Bytes of data in so many elements, and whether they are dense, as far as a few comparisons tell.

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `MPI_Pack` and `MPI_Unpack` by libcopy's datatype engine. What is packed is the bytes of the
+//! elements, one behind the other, as both libraries pack on machines of one kind, so that either
+//! side may be the library's.
+
+use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::abi::{Abi, Word};
+use crate::call::{active, least};
+use crate::count::Count;
+use crate::stats::{self, Fate, Function};
+use crate::types::{self, Prepared};
+use crate::{fast, group, pmpi};
+
+/// Bytes from which on this is not slower than Open MPI and MPICH (`packing time` in `ffi/mpi/tests`
+/// measures it).
+const LEAST: u64 = 64;
+/// Bytes of a piece, on average, from which on they copy as fast.
+const LONG_PIECE: [u64; 2] = [2 << 10, 8 << 10];
+
+/// What is decided about so many elements of a type, whoever has them: how they are moved, or why they
+/// are passed on.
+type Decision = Result<Arc<Prepared>, Fate>;
+
+/// A decision that was made about a handle and a count, as long as types are in this generation.
+struct Decided {
+    handle: Word,
+    count: usize,
+    generation: u64,
+    decision: Decision,
+}
+
+thread_local! {
+    /// The last decisions of this thread.
+    static LAST: RefCell<[Option<Decided>; 4]> = const { RefCell::new([const { None }; 4]) };
+}
+
+/// Decides about a type and a count. The library says what is wrong with arguments.
+#[cold]
+fn decide(abi: &Abi, datatype: Word, count: usize) -> Decision {
+    let rival = usize::from(!abi.is_open_mpi());
+    let known = types::of(abi, datatype).ok_or(Fate::Arguments)?;
+    let datatype = known.datatype.as_ref().ok_or(Fate::Arguments)?;
+    let prepared = types::layout(datatype, count as u64).ok_or(Fate::Arguments)?;
+    let (bytes, pieces) = (prepared.layout.size(), prepared.layout.segment_count());
+    if pieces < 2 {
+        return Err(Fate::NoGain);
+    }
+    match least() {
+        Some(least) if bytes >= least => Ok(prepared),
+        None if bytes >= LEAST => match bytes >= pieces.saturating_mul(LONG_PIECE[rival]) {
+            true => Err(Fate::NoGain),
+            false => Ok(prepared),
+        },
+        _ => Err(Fate::Small),
+    }
+}
+
+/// Does `work` with the decision about a type and a count.
+#[inline]
+fn with_decision<R>(
+    abi: &Abi,
+    datatype: Word,
+    count: usize,
+    work: impl FnOnce(&Decision) -> R,
+) -> R {
+    let (handle, generation) = (datatype & abi.handle, types::generation());
+    let place = (handle >> 4 ^ handle >> 9) % 4;
+    LAST.with_borrow_mut(|last| {
+        let last = &mut last[place];
+        match last {
+            Some(known)
+                if known.handle == handle
+                    && known.count == count
+                    && known.generation == generation =>
+            {
+                work(&known.decision)
+            }
+            _ => {
+                let known = last.insert(Decided {
+                    handle,
+                    count,
+                    generation,
+                    decision: decide(abi, datatype, count),
+                });
+                work(&known.decision)
+            }
+        }
+    })
+}
+
+/// Does it, if it is worth it; the call is passed on otherwise. `work` gets the layout, the position
+/// in the packed buffer and the number of bytes.
+///
+/// # Safety
+///
+/// The position is the caller's variable.
+#[inline]
+unsafe fn try_to<N: Count>(
+    (count, datatype, comm): (N, Word, Word),
+    buffers: [*const c_void; 2],
+    (room, position): (N, *mut N),
+    work: impl FnOnce(&Prepared, usize, u64),
+) -> Result<u64, Fate> {
+    let abi = active().ok_or(Fate::Disabled)?;
+    let count = count.number().ok_or(Fate::Arguments)?;
+    with_decision(abi, datatype, count, |decision| {
+        let prepared = decision.as_ref().map_err(|fate| *fate)?;
+        if position.is_null() || buffers.iter().any(|buffer| buffer.is_null()) {
+            return Err(Fate::Arguments);
+        }
+        group::with_last(comm, abi.handle, |_| ())
+            .map_or_else(|| group::of(abi, comm).map(|_| ()), Ok)?;
+        let bytes = prepared.layout.size();
+        let inside = || {
+            // SAFETY: the caller's promise.
+            let (room, at) = unsafe { (room.number()?, position.read().number()?) };
+            let end = at.checked_add(usize::try_from(bytes).ok()?)?;
+            Some((at, N::of(end).filter(|_| end <= room)?))
+        };
+        let (at, end) = inside().ok_or(Fate::Arguments)?;
+        work(prepared, at, bytes);
+        // SAFETY: the caller's promise.
+        unsafe { position.write(end) };
+        Ok(bytes)
+    })
+}
+
+/// Whether a call was taken; counts it.
+#[inline]
+fn taken(function: Function, work: impl FnOnce() -> Result<u64, Fate>) -> bool {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(bytes)) => {
+            stats::count(function, Fate::Taken, bytes);
+            true
+        }
+        Ok(Err(fate)) => {
+            stats::count(function, fate, 0);
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// Whether this is known to be dense, or nothing is taken, so that nothing is asked about it.
+#[inline(always)]
+fn is_plain(datatype: Word) -> bool {
+    (fast::size(datatype).is_some() || active().is_none()) && !stats::wanted()
+}
+
+/// `MPI_Pack`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn pack<N: Count>(
+    input: *const c_void,
+    count: N,
+    datatype: Word,
+    output: *mut c_void,
+    size: N,
+    position: *mut N,
+    comm: Word,
+) -> c_int {
+    // SAFETY: the caller's promise: the elements are readable, the room was compared.
+    unsafe {
+        let what = (count, datatype, comm);
+        let work = || {
+            let buffers = [input, output.cast_const()];
+            try_to(what, buffers, (size, position), |prepared, at, bytes| {
+                let to = output.cast::<u8>().wrapping_add(at);
+                prepared.layout.pack_raw(input.cast(), 0..bytes, to);
+            })
+        };
+        if !is_plain(datatype) && taken(Function::Pack, work) {
+            return 0;
+        }
+        pmpi::pack_any(input, count, datatype, output, size, position, comm)
+    }
+}
+
+/// `MPI_Unpack`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn unpack<N: Count>(
+    input: *const c_void,
+    size: N,
+    position: *mut N,
+    output: *mut c_void,
+    count: N,
+    datatype: Word,
+    comm: Word,
+) -> c_int {
+    // SAFETY: the caller's promise: the elements are writable, the room was compared.
+    unsafe {
+        let what = (count, datatype, comm);
+        let work = || {
+            let buffers = [input, output.cast_const()];
+            try_to(what, buffers, (size, position), |prepared, at, bytes| {
+                let from = input.cast::<u8>().wrapping_add(at);
+                prepared.layout.unpack_raw(from, 0..bytes, output.cast());
+            })
+        };
+        if !is_plain(datatype) && taken(Function::Unpack, work) {
+            return 0;
+        }
+        pmpi::unpack_any(input, size, position, output, count, datatype, comm)
+    }
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+/* Random datatypes packed and unpacked; prints a checksum of every buffer and position. What the
+ * functions with their MPI_ and their PMPI_ names make is compared, and each unpacks what the other
+ * one has packed: where libcopy_mpi.so is preloaded, these are not the same functions.
+ *
+ * usage: packing ROUNDS SEED MOST        MOST: bytes of a type, about
+ *        packing time                    nanoseconds of a call by either name, in turns
+ *
+ * With -DLARGE, MPI_Pack_c and MPI_Unpack_c are called, even if the library has none.
+ */
+#include <mpi.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#ifdef LARGE
+typedef MPI_Count number;
+#define CALL(function) function##_c
+#if MPI_VERSION < 4
+__attribute__((weak)) int MPI_Pack_c(const void *, number, MPI_Datatype, void *, number, number *,
+				     MPI_Comm);
+__attribute__((weak)) int MPI_Unpack_c(const void *, number, number *, void *, number, MPI_Datatype,
+				       MPI_Comm);
+#endif
+#else
+typedef int number;
+#define CALL(function) function
+#endif
+
+static uint64_t state;
+
+static uint64_t next(uint64_t below)
+{
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return (state >> 11) % below;
+}
+
+static uint64_t hash(const unsigned char *bytes, size_t length)
+{
+	uint64_t sum = 14695981039346656037u;
+	for (size_t i = 0; i < length; i++)
+		sum = (sum ^ bytes[i]) * 1099511628211u;
+	return sum;
+}
+
+/* A type made of another one, whose bytes do not overlap. */
+static MPI_Datatype around(MPI_Datatype inner, int n)
+{
+	MPI_Datatype type;
+	MPI_Aint lower, extent, places[64];
+	int lengths[64], starts[64];
+	MPI_Type_get_extent(inner, &lower, &extent);
+	int parts = 1 + (n < 63 ? n : 63);
+	for (int i = 0, at = 0; i < parts; i++) {
+		lengths[i] = 1 + next(3);
+		starts[i] = at + next(2);
+		places[i] = starts[i] * extent;
+		at = starts[i] + lengths[i];
+	}
+	switch (next(8)) {
+	case 0:
+		MPI_Type_contiguous(n, inner, &type);
+		break;
+	case 1: {
+		int block = 1 + next(4);
+		MPI_Type_vector(n, block, block + next(3), inner, &type);
+		break;
+	}
+	case 2:
+		MPI_Type_create_hvector(n, 1, extent + 8 * next(3), inner, &type);
+		break;
+	case 3:
+		MPI_Type_indexed(parts, lengths, starts, inner, &type);
+		break;
+	case 4:
+		MPI_Type_create_hindexed(parts, lengths, places, inner, &type);
+		break;
+	case 5: {
+		MPI_Datatype types[64];
+		for (int i = 0; i < parts; i++)
+			types[i] = inner;
+		MPI_Type_create_struct(parts, lengths, places, types, &type);
+		break;
+	}
+	case 6: {
+		int sizes[2] = { 2 + next(6), 2 + n }, part[2], from[2];
+		for (int i = 0; i < 2; i++) {
+			part[i] = 1 + next(sizes[i]);
+			from[i] = next(sizes[i] - part[i] + 1);
+		}
+		MPI_Type_create_subarray(2, sizes, part, from,
+					 next(2) ? MPI_ORDER_C : MPI_ORDER_FORTRAN, inner, &type);
+		break;
+	}
+	default:
+		MPI_Type_create_resized(inner, lower, extent + 8 * next(4), &type);
+	}
+	return type;
+}
+
+static MPI_Datatype random_type(int most)
+{
+	static const int sizes[] = { 1, 2, 4, 8, 8, 6 };
+	MPI_Datatype bases[] = { MPI_CHAR, MPI_SHORT, MPI_INT, MPI_DOUBLE, MPI_INT64_T,
+				 MPI_SHORT_INT };
+	int base = next(6), left = most / sizes[base];
+	MPI_Datatype type;
+	MPI_Type_dup(bases[base], &type);
+	for (int depth = 1 + next(3); depth > 0; depth--) {
+		int n = 1 + next(left < 1 ? 1 : depth == 1 ? left : left < 16 ? left : 16);
+		MPI_Datatype outer = around(type, n);
+		MPI_Type_free(&type);
+		type = outer;
+		left /= n;
+	}
+	MPI_Type_commit(&type);
+	return type;
+}
+
+static int class_of(int code)
+{
+	int class = MPI_SUCCESS;
+	if (code)
+		MPI_Error_class(code, &class);
+	return class;
+}
+
+static int wrong;
+
+/* Packs and unpacks by both names. */
+static void both(int most, int round)
+{
+	MPI_Datatype type = random_type(most);
+	MPI_Aint lower, extent, true_lower, true_extent;
+	int size, room, count = 1 + next(3);
+	MPI_Type_size(type, &size);
+	MPI_Type_get_extent(type, &lower, &extent);
+	MPI_Type_get_true_extent(type, &true_lower, &true_extent);
+	PMPI_Pack_size(count, type, MPI_COMM_WORLD, &room);
+	size_t span = labs(true_lower) + true_extent + (size_t)labs(extent) * count;
+	unsigned char *from = malloc(span), *to[2] = { malloc(span), malloc(span) };
+	unsigned char *packed[2] = { malloc(room + 64), malloc(room + 64) };
+	unsigned char *origin = from + (true_lower < 0 ? -true_lower : 0);
+	for (size_t i = 0; i < span; i++) {
+		from[i] = i * 31 + round;
+		to[0][i] = to[1][i] = i;
+	}
+	memset(packed[0], round, room + 64);
+	memset(packed[1], round, room + 64);
+	int start = next(64), narrow = start, codes[2];
+	number position = start;
+	codes[0] = CALL(MPI_Pack)(origin, count, type, packed[0], room + 64, &position,
+				  MPI_COMM_WORLD);
+	codes[1] = PMPI_Pack(origin, count, type, packed[1], room + 64, &narrow, MPI_COMM_WORLD);
+	wrong += codes[0] != codes[1] || position != narrow ||
+		 memcmp(packed[0], packed[1], room + 64) != 0;
+	/* Unpacked from each other's buffer. */
+	long shift = origin - from;
+	position = narrow = start;
+	codes[0] = CALL(MPI_Unpack)(packed[1], room + 64, &position, to[0] + shift, count, type,
+				    MPI_COMM_WORLD);
+	codes[1] = PMPI_Unpack(packed[0], room + 64, &narrow, to[1] + shift, count, type,
+			       MPI_COMM_WORLD);
+	wrong += codes[0] != codes[1] || position != narrow || memcmp(to[0], to[1], span) != 0;
+	printf("%d: %016llx %016llx %lld", round, (unsigned long long)hash(packed[0], room + 64),
+	       (unsigned long long)hash(to[0], span), (long long)position);
+	/* No room for the last byte. */
+	if (count * size > 1) {
+		position = 0;
+		int code = CALL(MPI_Pack)(origin, count, type, packed[0], count * size - 1,
+					  &position, MPI_COMM_WORLD);
+		printf(" %d", class_of(code) == MPI_SUCCESS);
+	}
+	printf("\n");
+	for (int i = 0; i < 2; i++) {
+		free(to[i]);
+		free(packed[i]);
+	}
+	free(from);
+	MPI_Type_free(&type);
+}
+
+static double now(void)
+{
+	struct timespec time;
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1e9 + time.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+	return (*(double *)a > *(double *)b) - (*(double *)a < *(double *)b);
+}
+
+enum { BLOCKS = 41 };
+
+/* The lower quartile of blocks of calls, by either name. */
+static void measure(int total, int piece)
+{
+	MPI_Datatype type;
+	int n = total / piece;
+	MPI_Type_vector(n, piece, piece + (piece < 64 ? piece : 64), MPI_BYTE, &type);
+	MPI_Type_commit(&type);
+	unsigned char *user = calloc(2, total + 64 * 64), *packed = calloc(1, total);
+	double times[4][BLOCKS];
+	int calls = 1 + 400000 / (total + 200);
+	for (int block = 0; block < BLOCKS; block++) {
+		for (int way = 0; way < 4; way++) {
+			double start = now();
+			for (int i = 0; i < calls; i++) {
+				int at = 0;
+				if (way == 0)
+					MPI_Pack(user, 1, type, packed, total, &at, MPI_COMM_WORLD);
+				else if (way == 1)
+					PMPI_Pack(user, 1, type, packed, total, &at,
+						  MPI_COMM_WORLD);
+				else if (way == 2)
+					MPI_Unpack(packed, total, &at, user, 1, type,
+						   MPI_COMM_WORLD);
+				else
+					PMPI_Unpack(packed, total, &at, user, 1, type,
+						    MPI_COMM_WORLD);
+			}
+			times[way][block] = (now() - start) / calls;
+		}
+	}
+	double at[4];
+	for (int way = 0; way < 4; way++) {
+		qsort(times[way], BLOCKS, sizeof(double), ascending);
+		at[way] = times[way][BLOCKS / 4];
+	}
+	printf("%8d %6d %10.0f %10.0f %6.2f %10.0f %10.0f %6.2f\n", total, piece, at[0], at[1],
+	       at[1] / at[0], at[2], at[3], at[3] / at[2]);
+	free(user);
+	free(packed);
+	MPI_Type_free(&type);
+}
+
+int main(int argc, char **argv)
+{
+	MPI_Init(&argc, &argv);
+	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+	if (argc > 1 && strcmp(argv[1], "time") == 0) {
+		printf("   bytes  piece       pack       PMPI   gain     unpack       PMPI   gain\n");
+		for (int total = 256; total <= 1 << 20; total *= 4)
+			for (int piece = 1; piece <= total / 2 && piece <= 16384; piece *= 4)
+				measure(total, piece);
+		MPI_Finalize();
+		return 0;
+	}
+	if (argc < 4) {
+		fprintf(stderr, "usage: packing ROUNDS SEED MOST | packing time\n");
+		MPI_Abort(MPI_COMM_WORLD, 2);
+	}
+	state = strtoull(argv[2], NULL, 10) * 0x9e3779b97f4a7c15u + 1;
+	for (int round = 0; round < atoi(argv[1]); round++)
+		both(atoi(argv[3]), round);
+	printf("%d wrong\n", wrong);
+	MPI_Finalize();
+	return 0;
+}

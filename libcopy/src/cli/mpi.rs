@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `libcopy mpi`: what `libcopy_mpi.so` did in MPI programs.
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::path::PathBuf;
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Mpi {
+    /// Add up what the ranks of a program run with LIBCOPY_STATS=FILE have written
+    Report(ReportArgs),
+}
+
+/// Arguments of `libcopy mpi report`.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// The file that LIBCOPY_STATS named
+    file: PathBuf,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one rank says, a line of the file.
+#[derive(Deserialize, Debug)]
+struct Rank {
+    /// The version of these words.
+    report: u32,
+    rank: i64,
+    library: String,
+    bytes: u64,
+    functions: BTreeMap<String, BTreeMap<String, u64>>,
+    #[serde(default)]
+    messages: BTreeMap<String, u64>,
+}
+
+/// What all ranks say together.
+#[derive(Serialize, Debug, Default)]
+struct Total {
+    /// Reports; several runs may have written into one file.
+    reports: usize,
+    /// Different ranks.
+    ranks: usize,
+    libraries: BTreeSet<String>,
+    bytes: u64,
+    functions: BTreeMap<String, BTreeMap<String, u64>>,
+    messages: BTreeMap<String, u64>,
+}
+
+/// Runs `libcopy mpi`.
+pub fn run(command: &Mpi) -> Result<()> {
+    match command {
+        Mpi::Report(args) => report(args),
+    }
+}
+
+/// Reads lines; what is not a report is refused.
+fn add_up(text: &str) -> Result<Total> {
+    let mut total = Total::default();
+    let mut ranks = BTreeSet::new();
+    for (number, line) in text.lines().enumerate() {
+        let rank: Rank = serde_json::from_str(line)
+            .with_context(|| format!("line {} is no report of libcopy_mpi.so", number + 1))?;
+        if rank.report != 1 {
+            bail!(
+                "line {} has version {} of the report; this tool reads version 1",
+                number + 1,
+                rank.report
+            );
+        }
+        total.reports += 1;
+        ranks.insert(rank.rank);
+        total.libraries.insert(rank.library);
+        total.bytes += rank.bytes;
+        for (function, fates) in rank.functions {
+            let sum = total.functions.entry(function).or_default();
+            for (fate, count) in fates {
+                *sum.entry(fate).or_default() += count;
+            }
+        }
+        for (event, count) in rank.messages {
+            *total.messages.entry(event).or_default() += count;
+        }
+    }
+    total.ranks = ranks.len();
+    if total.reports == 0 {
+        bail!("no rank has written a report; was LIBCOPY_STATS set to this file for all of them?");
+    }
+    Ok(total)
+}
+
+fn report(args: &ReportArgs) -> Result<()> {
+    let name = args.file.display();
+    let text = std::fs::read_to_string(&args.file).with_context(|| format!("reading {name}"))?;
+    let total = add_up(&text).with_context(|| format!("{name}"))?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&total)?)?;
+        return Ok(());
+    }
+    let libraries: Vec<&str> = total.libraries.iter().map(String::as_str).collect();
+    writeln!(
+        out,
+        "{} reports of {} ranks, {}: {} bytes taken",
+        total.reports,
+        total.ranks,
+        libraries.join(", "),
+        total.bytes
+    )?;
+    // Columns that nobody needs are left out; what was taken comes first.
+    let mut fates: Vec<&str> = vec!["taken"];
+    let others: BTreeSet<&str> = total
+        .functions
+        .values()
+        .flatten()
+        .filter(|(fate, count)| **count > 0 && *fate != "taken")
+        .map(|(fate, _)| fate.as_str())
+        .collect();
+    fates.extend(others);
+    if total.functions.is_empty() {
+        writeln!(out, "no collective and no packing was called")?;
+    } else {
+        write!(out, "{:<26} {:>10}", "function", "calls")?;
+        for fate in &fates {
+            write!(out, " {fate:>12}")?;
+        }
+        writeln!(out)?;
+    }
+    for (function, counts) in &total.functions {
+        let calls: u64 = counts.values().sum();
+        write!(out, "{function:<26} {calls:>10}")?;
+        for fate in &fates {
+            write!(out, " {:>12}", counts.get(*fate).copied().unwrap_or(0))?;
+        }
+        writeln!(out)?;
+    }
+    for (event, count) in &total.messages {
+        writeln!(out, "messages, {event:<24} {count:>12}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANK: &str = r#"{"report":1,"rank":0,"library":"MPICH","bytes":7,"functions":{"MPI_Bcast":{"taken":2,"small":1}},"messages":{"sent":3}}"#;
+
+    #[test]
+    fn ranks_are_added_up() {
+        let other = RANK.replace(r#""rank":0"#, r#""rank":1"#);
+        let total = add_up(&format!("{RANK}\n{other}\n{RANK}\n")).unwrap();
+        assert_eq!((total.reports, total.ranks, total.bytes), (3, 2, 21));
+        assert_eq!(total.functions["MPI_Bcast"]["taken"], 6);
+        assert_eq!(total.functions["MPI_Bcast"]["small"], 3);
+        assert_eq!(total.messages["sent"], 9);
+    }
+
+    #[test]
+    fn what_is_no_report_is_refused() {
+        assert!(add_up("").is_err());
+        let error = format!("{:#}", add_up(&format!("{RANK}\nhello\n")).unwrap_err());
+        assert!(error.contains("line 2"), "{error}");
+        let newer = RANK.replace(r#""report":1"#, r#""report":2"#);
+        assert!(
+            add_up(&newer)
+                .unwrap_err()
+                .to_string()
+                .contains("version 2")
+        );
+    }
+}
