@@ -11,16 +11,22 @@
 //! ```text
 //! iterations 1 to 9      each way three times in turn
 //! later                  the way with the shortest median interval
-//! now and then           another way once more, as long as all that these looks have cost stays
-//!                        below 2 % of the time that has passed
+//! now and then           another way once more, often as long as it may well be the better one, as
+//!                        long as all that these looks have cost stays below 2 % of the time that
+//!                        has passed
 //! the interval changes   the application does something else now: the others are looked at once
 //!                        more, twice if one seems better, within the same budget
 //! ```
 //!
+//! Machines are noisy: calls of one way differ by a third where programs share processors, and all
+//! become slower and faster together. So intervals are remembered as multiples of a level that
+//! follows the machine, and many of them. And the first calls of a way are slow, because they pin and
+//! map memory: whether to look at a way again is decided by the best that was seen of it.
+//!
 //! A buffer that is touched as soon as the call returns leaves nothing to overlap: then an engine
 //! alone is no longer looked at again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -60,8 +66,9 @@ pub struct Site {
 /// Times that every way is tried before one is chosen.
 const TRIALS: usize = 3;
 
-/// Intervals of a way that are remembered.
-const RECENT: usize = 5;
+/// Intervals of a way that are remembered: the median of so many is known to some 5 % where one
+/// differs from the next by a quarter. More would take longer to get over what was a burst.
+const RECENT: usize = 24;
 
 /// Share of the time that may be spent on looking at ways again that were slower.
 const BUDGET: f64 = 0.02;
@@ -69,8 +76,20 @@ const BUDGET: f64 = 0.02;
 /// Iterations between two such looks, at least.
 const PATIENCE: u64 = 25;
 
-/// A change of the chosen way's interval by this factor, three times in a row, is another workload.
+/// The same for a way that is not known to be slower.
+const EAGER: u64 = 5;
+
+/// A way is slower if its median is by so many standard errors.
+const CERTAIN: f64 = 2.0;
+
+/// Intervals that far beyond all that are remembered, three times in a row, are another workload.
 const CHANGE: f64 = 1.3;
+
+/// An interval that differs by this factor from what is usual says nothing about the machine.
+const OUTLIER: f64 = 1.6;
+
+/// How fast the level follows the machine.
+const FOLLOW: f64 = 0.15;
 
 /// A buffer that is touched within this share of a copy by CPUs is touched at once.
 const AT_ONCE: f64 = 0.1;
@@ -107,43 +126,73 @@ pub struct Decision {
     pub touched_after_us: Option<f64>,
 }
 
-/// The last intervals of one way, in seconds.
+/// The last figures of one kind: of a way's intervals, or times in seconds.
 #[derive(Clone, Debug, Default)]
 struct Record {
-    recent: Vec<f64>,
+    recent: VecDeque<f64>,
+    /// The same, the smallest first.
+    sorted: Vec<f64>,
     count: usize,
 }
 
 impl Record {
-    fn add(&mut self, seconds: f64) {
+    fn add(&mut self, figure: f64) {
+        let place = |sorted: &[f64], figure: f64| sorted.partition_point(|f| *f < figure);
         if self.recent.len() == RECENT {
-            self.recent.remove(0);
+            if let Some(oldest) = self.recent.pop_front() {
+                self.sorted.remove(place(&self.sorted, oldest));
+            }
         }
-        self.recent.push(seconds);
+        self.recent.push_back(figure);
+        self.sorted.insert(place(&self.sorted, figure), figure);
         self.count += 1;
-    }
-
-    /// Whether a time is unlike those that are remembered, more than they are unlike each other.
-    fn is_new(&self, seconds: f64) -> bool {
-        let low = self.recent.iter().copied().fold(f64::MAX, f64::min);
-        let high = self.recent.iter().copied().fold(0.0, f64::max);
-        !self.recent.is_empty() && !(low / CHANGE..=high * CHANGE).contains(&seconds)
     }
 
     fn forget(&mut self) {
         self.recent.clear();
+        self.sorted.clear();
+    }
+
+    /// What so large a share of the figures is below; the lower of two in doubt, because what seems
+    /// too good is soon found out, and what seems too bad is not.
+    fn quantile(&self, share: f64) -> Option<f64> {
+        let index = (share * self.sorted.len().saturating_sub(1) as f64) as usize;
+        self.sorted.get(index).copied()
     }
 
     fn median(&self) -> Option<f64> {
-        let mut sorted = self.recent.clone();
-        sorted.sort_unstable_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied()
+        self.quantile(0.5)
+    }
+
+    /// What it took when nothing disturbed it.
+    fn least(&self) -> f64 {
+        self.sorted.first().copied().unwrap_or(f64::MAX)
+    }
+
+    /// Whether a figure is unlike those that are remembered, more than they are unlike each other.
+    fn is_new(&self, figure: f64) -> bool {
+        match (self.sorted.first(), self.sorted.last()) {
+            (Some(low), Some(high)) => !(low / CHANGE..=high * CHANGE).contains(&figure),
+            _ => false,
+        }
+    }
+
+    /// By what share of the median single figures differ from it: the standard deviation that the
+    /// middle half of them suggests.
+    fn noise(&self) -> f64 {
+        match (self.quantile(0.25), self.quantile(0.75)) {
+            (Some(low), Some(high)) if low > 0.0 => (high / low).ln() / 1.35,
+            _ => 0.0,
+        }
     }
 }
 
 #[derive(Clone, Debug)]
 struct History {
+    /// Intervals of each way, as multiples of `level`.
     records: [Record; Way::ALL.len()],
+    /// Seconds, 0 before the first interval: what 1 in `records` stands for at the moment.
+    level: f64,
     /// The way of the iteration that goes on, when it began, and why it was taken.
     current: Option<(Way, Duration, Reason)>,
     iteration: u64,
@@ -151,7 +200,7 @@ struct History {
     passed: f64,
     spent: f64,
     last_look: u64,
-    /// Intervals of the chosen way in a row that do not fit.
+    /// Intervals of the chosen way in a row that do not fit, as in `records`.
     misfits: Vec<f64>,
     /// Ways that have not been looked at since the workload changed, and the chosen one's interval
     /// before that: what they cost more then is what to expect.
@@ -167,6 +216,7 @@ impl History {
     fn new() -> Self {
         History {
             records: Default::default(),
+            level: 0.0,
             current: None,
             iteration: 0,
             passed: 0.0,
@@ -202,37 +252,57 @@ impl History {
             // There was nothing to choose from, and somebody else may have chosen.
             return;
         }
+        if self.level == 0.0 {
+            self.level = seconds.max(1e-9);
+        }
+        let figure = seconds / self.level;
         if reason == Reason::Trial {
-            self.records[way as usize].add(seconds);
+            self.learn(way, figure);
             return;
         }
         self.passed += seconds;
         if reason == Reason::Again {
-            let best = self.best(ways).map_or(seconds, |(_, best)| best);
-            self.spent += (seconds - best).max(0.0);
+            // Not the figure itself: that the machine was busy is not the way's fault.
+            let best = self.best(ways).map_or(figure, |(_, best)| best);
+            let its = self.record(way).median().unwrap_or(figure);
+            self.spent += (its - best).max(0.0) * self.level;
             if let Some(at) = self.doubted.iter().position(|doubted| *doubted == way) {
                 self.doubted.remove(at);
                 self.records[way as usize].forget();
             }
-            self.records[way as usize].add(seconds);
+            self.learn(way, figure);
             return;
         }
-        if !self.record(way).is_new(seconds) {
+        if !self.record(way).is_new(figure) {
             self.misfits.clear();
-            self.records[way as usize].add(seconds);
+            self.learn(way, figure);
             return;
         }
         // A single outlier says nothing about the way.
-        self.misfits.push(seconds);
+        self.misfits.push(figure);
         if self.misfits.len() < TRIALS {
             return;
         }
-        self.before = self.record(way).median().unwrap_or(seconds);
+        self.before = self.record(way).median().unwrap_or(figure);
         self.records[way as usize].forget();
-        for seconds in self.misfits.split_off(0) {
-            self.records[way as usize].add(seconds);
+        for figure in self.misfits.split_off(0) {
+            self.records[way as usize].add(figure);
         }
         self.doubted = ways.iter().copied().filter(|other| *other != way).collect();
+    }
+
+    /// Remembers an interval, and follows the machine if it is known what the way usually takes.
+    fn learn(&mut self, way: Way, figure: f64) {
+        let usual = self.record(way).median();
+        self.records[way as usize].add(figure);
+        let all_tried = self.records.iter().all(|record| record.count > 0);
+        if let (Some(usual), true) = (usual, all_tried) {
+            let change = figure / usual;
+            // An outlier is not the machine.
+            if (1.0 / OUTLIER..=OUTLIER).contains(&change) {
+                self.level *= change.powf(FOLLOW);
+            }
+        }
     }
 
     /// Whether the application uses a buffer as soon as it has it.
@@ -262,21 +332,38 @@ impl History {
         if lucky(&best) {
             return (best, Reason::Again);
         }
-        let patient = self.iteration < self.last_look + PATIENCE;
+        let since = self.iteration - self.last_look;
         let hopeless = |way: Way| way == Way::Engine && self.touched_at_once();
+        let noise = ways.iter().map(|way| self.record(*way).noise());
+        let noise = noise.fold(0.01, f64::max);
+        let share = |way| 1.0 / self.record(way).recent.len().max(1) as f64;
+        let slower = |way: Way, its: f64| {
+            (its / interval).ln() > CERTAIN * noise * (share(way) + share(best)).sqrt()
+        };
         let candidate = ways
             .iter()
             .filter(|way| **way != best && !hopeless(**way))
-            .filter(|way| !patient || self.doubted.contains(way))
             .filter_map(|way| Some((*way, self.record(*way).median()?)))
-            .min_by(|a, b| a.1.total_cmp(&b.1));
-        if let Some((way, its)) = candidate {
+            .filter(|(way, its)| {
+                let patience = if slower(*way, *its) { PATIENCE } else { EAGER };
+                since >= patience || self.doubted.contains(way)
+            })
+            // The one that may be best. What it took when it took longer may have been because
+            // memory was mapped for the first time; what is known of few calls says less.
+            .min_by(|a, b| {
+                let hope = |(way, _): &(Way, f64)| {
+                    self.record(*way).least() * (-CERTAIN * noise * share(*way).sqrt()).exp()
+                };
+                hope(a).total_cmp(&hope(b))
+            });
+        if let Some((way, _)) = candidate {
             let then = match self.doubted.contains(&way) {
                 true => self.before,
                 false => interval,
             };
-            let expected = self.spent + (its - then).max(0.0);
-            if expected <= BUDGET * (self.passed + interval) {
+            let more = (self.record(way).least() - then).max(0.0);
+            let expected = self.spent + more * self.level;
+            if expected <= BUDGET * (self.passed + interval * self.level) {
                 return (way, Reason::Again);
             }
         }
@@ -323,7 +410,9 @@ impl Monitor {
             iteration,
             intervals_us: ways
                 .iter()
-                .filter_map(|way| Some((*way, 1e6 * history.record(*way).median()?)))
+                .filter_map(|way| {
+                    Some((*way, 1e6 * history.level * history.record(*way).median()?))
+                })
                 .collect(),
             touched_after_us: history.touched.median().map(|s| 1e6 * s),
         }
@@ -506,6 +595,49 @@ mod tests {
         );
     }
 
+    /// The first calls of a way pin and map memory, and take many times as long.
+    #[test]
+    fn a_cold_start_is_got_over() {
+        let work = Workload {
+            cpu: 4e-3,
+            engine: 1e-2,
+            compute: 0.0,
+            touch: 0.0,
+            noise: 0.25,
+        };
+        for cold in [[10.0, 5.0], [20.0, 20.0], [3.0, 3.0]] {
+            let mut lost: Vec<f64> = (1..=100)
+                .map(|seed| {
+                    let (mut monitor, mut clock) = (Monitor::new(), 0.0);
+                    let (mut dice, mut seen) = (dice(seed * 7919), [0; Way::ALL.len()]);
+                    let (mut time, mut best) = (0.0, 0.0);
+                    for round in 0..300 {
+                        let now = Duration::from_secs_f64(clock);
+                        let way = monitor.choose(SITE, &Way::ALL, now).way;
+                        let factor = match cold.get(seen[way as usize]) {
+                            // Engines have what they need from the start.
+                            Some(factor) if way != Way::Engine => *factor,
+                            _ => 1.0,
+                        };
+                        seen[way as usize] += 1;
+                        clock += factor * work.interval(way, dice());
+                        if round >= 10 {
+                            time += work.interval(way, 0.0);
+                            best += work.best();
+                        }
+                    }
+                    time / best
+                })
+                .collect();
+            lost.sort_unstable_by(f64::total_cmp);
+            let (half, tenth) = (lost[50], lost[90]);
+            assert!(
+                half < 1.03 && tenth < 1.1,
+                "{cold:?}: {half:.2}, and {tenth:.2} in one run of ten"
+            );
+        }
+    }
+
     #[test]
     fn bursts_of_noise_are_no_other_workload() {
         // Where CPUs are best by far, looking at an engine is expensive.
@@ -531,7 +663,7 @@ mod tests {
             let taken = run(&mut monitor, &mut clock, &work, 600, &mut bursts);
             let time: f64 = taken[10..].iter().map(|(_, seconds)| seconds).sum();
             let best = work.best() * 590.0;
-            assert!(time <= 1.1 * best, "seed {seed}: {:.2}", time / best);
+            assert!(time <= 1.15 * best, "seed {seed}: {:.2}", time / best);
         }
     }
 
