@@ -206,14 +206,10 @@ impl Player {
             let mut times = [Duration::ZERO; HIDING.len()];
             for at_once in [round % 2 == 0, round % 2 == 1] {
                 self.team.barrier()?;
-                let timed = "nothing was timed";
-                if at_once {
-                    times[2] = self
-                        .iteration("bcast+compute", bytes, amount)?
-                        .context(timed)?;
-                } else {
-                    times[0] = self.iteration("bcast+wait", bytes, 0)?.context(timed)?;
-                    times[1] = self.iteration("compute", bytes, amount)?.context(timed)?;
+                let which = if at_once { 2..3 } else { 0..2 };
+                for (op, time) in HIDING[which.clone()].iter().zip(&mut times[which]) {
+                    let taken = self.iteration(op, bytes, amount)?;
+                    *time = taken.context("nothing was timed")?;
                 }
             }
             if round >= warmup {

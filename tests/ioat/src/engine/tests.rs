@@ -100,20 +100,26 @@ fn an_engine_copies_what_it_is_given() {
     }
 }
 
+/// Seconds in which one channel of an engine copies so many blocks of 1 MiB, and those that they take
+/// at its rate. A busy machine may take three times as long once, not ten times in a row.
+fn soon_enough(channels: u8, channel: u8, rate: u32, blocks: u16) -> (f64, f64) {
+    let ideal = f64::from(blocks) * f64::from(1 << 20) / f64::from(rate);
+    let mut times = (0..10).map(|_| {
+        let bench = Bench::new(channels, Some(rate.into()), 1 << 20);
+        let begin = Instant::now();
+        bench.issue(channel, blocks);
+        bench.wait("done", || bench.status(channel) == Status::Done);
+        begin.elapsed().as_secs_f64()
+    });
+    let took = times.find(|time| *time < 3.0 * ideal);
+    (took.expect("within three times the ideal"), ideal)
+}
+
 #[test]
 fn an_engine_keeps_to_its_bandwidth() {
     // Half a second's work; other programs may make it slower, never faster.
-    let (rate, size) = (64_000_000, 1 << 20);
-    let bench = Bench::new(1, Some(rate), size);
-    let begin = Instant::now();
-    bench.issue(0, 32);
-    bench.wait("done", || bench.status(0) == Status::Done);
-    let (took, ideal) = (
-        begin.elapsed().as_secs_f64(),
-        (32 * size) as f64 / rate as f64,
-    );
+    let (took, ideal) = soon_enough(1, 0, 64_000_000, 32);
     assert!(took > 0.99 * ideal, "{took} s instead of {ideal} s");
-    assert!(took < 30.0 * ideal, "{took} s instead of {ideal} s");
 }
 
 #[test]
@@ -139,17 +145,8 @@ fn channels_share_an_engine_evenly() {
 
 #[test]
 fn an_idle_channel_costs_the_others_nothing() {
-    // Eight times as long is what turns for idle channels would cost; a busy machine may take that
-    // long once, not every time.
-    let ideal = 20.0 * f64::from(1 << 20) / 200e6;
-    let times = (0..10).map(|_| {
-        let bench = Bench::new(8, Some(200_000_000), 1 << 20);
-        let begin = Instant::now();
-        bench.issue(5, 20);
-        bench.wait("done", || bench.status(5) == Status::Done);
-        begin.elapsed().as_secs_f64()
-    });
-    assert!(times.into_iter().any(|time| time < 3.0 * ideal));
+    // Eight times as long is what turns for idle channels would cost.
+    soon_enough(8, 5, 200_000_000, 20);
 }
 
 #[test]
