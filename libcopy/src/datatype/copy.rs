@@ -2,26 +2,32 @@
 
 //! From one layout straight to another one, without packing in between.
 
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::canonical::{Form, Node, NodeId};
-use super::kernel::{self, Dim};
+use super::kernel::{self, Dim, Filler, Row};
 use super::layout::Layout;
 
 /// Bytes that are packed and unpacked at a time where the pieces of both sides are short: they
 /// never leave the second-level cache, and starting anew in the middle costs little.
 const CHUNK: u64 = 64 << 10;
 
-/// So many bytes go at once: starting anew would cost more than a smaller buffer saves. Larger
-/// buffers are new pages to the C library's allocator each time.
-const ONCE: u64 = 120 << 10;
+/// So many bytes go at once: starting anew would cost more than a smaller buffer saves.
+const ONCE: u64 = 256 << 10;
 
 /// The same for transpositions, which use up more of each line the more they have at a time.
 const WIDE_CHUNK: u64 = 256 << 10;
 
 /// Transpositions of more bytes are faster in two steps, each of which has a dense side.
 const TRANSPOSED: u64 = 1 << 20;
+
+/// From so many bytes on, a second-level cache does not hold both sides and a buffer.
+const LARGE: u64 = 512 << 10;
+
+/// A cache line.
+const LINE: usize = 64;
 
 /// Copies of at most so many bytes are done before the best way is found.
 const FEW: u64 = 4096;
@@ -47,6 +53,8 @@ const RATIO: i64 = 16;
 /// ```text
 /// one side dense                   it is the packed form of the other side
 /// both regular, counts fit         one loop nest over both (Joint)
+/// one side equal blocks, and the   these are filled or emptied one after the other, see [`suits`]
+///   other side's much shorter or longer
 /// both regular, blocks not short   fragment by fragment, as blocks end on one side or the other
 /// a few regular parts              the same for each of them
 /// long pieces on one side          each is the packed form of a part of the other side
@@ -79,7 +87,19 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
         _ => {}
     }
     let mut chunk = CHUNK;
-    if let Some(pairs) = pairs(from.form(), to.form()) {
+    let pairs = pairs(from.form(), to.form());
+    let is_joint = |pairs: &Vec<Pair>| {
+        let mut pairs = pairs.iter();
+        pairs.all(|pair| Joint::of(pair.from, pair.to).is_some())
+    };
+    if !pairs.as_ref().is_some_and(is_joint) {
+        // SAFETY: see above.
+        let done = unsafe { fill(from.form(), read, to.form(), write, suits) };
+        if done {
+            return;
+        }
+    }
+    if let Some(pairs) = pairs {
         // Where what has not been copied begins.
         let mut left = 0;
         for pair in &pairs {
@@ -119,6 +139,152 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
                 from.pack_raw(source, range, target.wrapping_offset(place));
             } else {
                 to.unpack_raw(source.wrapping_offset(place), range, target);
+            }
+        }
+    }
+}
+
+/// Whether filling blocks of `len` bytes with what the other layout describes is faster than
+/// going through a buffer.
+///
+/// ```text
+/// both sides have the same blocks         each of them is one move
+/// pieces a good deal shorter              few of them have to be cut where a block ends
+/// pieces a good deal longer               most of each goes in whole blocks
+/// a lot of bytes                          a buffer would take their place in the cache
+/// ```
+fn suits(form: &Form, len: i64) -> bool {
+    let size = form.size();
+    let has_pieces = || {
+        let mut nodes = form.nodes().iter();
+        nodes.any(|node| matches!(node, Node::Pieces { .. }))
+    };
+    if size < MUCH || has_pieces() {
+        return false;
+    }
+    let mean = (size / form.segments().max(1)) as i64;
+    mean == len
+        || mean <= len / 8
+        || mean >= RATIO.saturating_mul(len)
+        || size >= LARGE && (mean <= len / 2 || len >= SHORT && mean >= 4 * len)
+}
+
+/// Copies if one side is equal blocks at equal distances, and the other one suits; whether so.
+///
+/// # Safety
+///
+/// As for [`copy`]; the pointers are where the origins of the roots are.
+unsafe fn fill(
+    from: &Form,
+    source: *const u8,
+    to: &Form,
+    target: *mut u8,
+    suits: impl Fn(&Form, i64) -> bool,
+) -> bool {
+    let (Some(from_root), Some(to_root)) = (from.root(), to.root()) else {
+        return false;
+    };
+    let flat = |form: &Form| match form.nodes() {
+        [Node::Dense { len }, Node::Stream { stride, .. }] if *len < kernel::LONGEST => {
+            Some((*len, *stride as isize))
+        }
+        _ => None,
+    };
+    let total = from.size() as usize;
+    match (flat(from), flat(to)) {
+        // Of two such sides, the one with the longer blocks is filled or emptied.
+        (a, Some((len, stride))) if a.is_none_or(|(other, _)| other <= len) && suits(from, len) => {
+            let mut filler = Filler::<true>::new(target, len as usize, stride, total);
+            // SAFETY: the caller's promise: both streams are equally long.
+            unsafe { walk(from, from_root, source.cast_mut(), &mut filler) };
+            true
+        }
+        (Some((len, stride)), b) if b.is_none_or(|(other, _)| other <= len) && suits(to, len) => {
+            let source = source.cast_mut();
+            let mut filler = Filler::<false>::new(source, len as usize, stride, total);
+            // SAFETY: as above; only the target is written.
+            unsafe { walk(to, to_root, target, &mut filler) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Moves all bytes of a node in the order of its stream.
+///
+/// # Safety
+///
+/// As for [`Filler::piece`], for all pieces of the node.
+unsafe fn walk<const PACK: bool>(
+    form: &Form,
+    id: NodeId,
+    user: *mut u8,
+    filler: &mut Filler<PACK>,
+) {
+    let at = |offset: i64| user.wrapping_offset(offset as isize);
+    // SAFETY (all blocks): the caller's promise, for parts of the node.
+    match form.node(id) {
+        // SAFETY: see above.
+        Node::Dense { len } => unsafe { filler.piece(user, *len as usize) },
+        Node::Stream {
+            count,
+            stride,
+            child,
+        } => {
+            let (count, stride, child) = (*count, *stride, *child);
+            match form.node(child) {
+                Node::Dense { len } => {
+                    let row = Row {
+                        user,
+                        len: *len as usize,
+                        stride: stride as isize,
+                        count: count as usize,
+                        next: at(count * stride),
+                    };
+                    // SAFETY: see above.
+                    unsafe { filler.row(row) };
+                }
+                Node::Stream {
+                    count: inner,
+                    stride: step,
+                    child: block,
+                } if matches!(form.node(*block), Node::Dense { .. }) => {
+                    for i in 0..count {
+                        let row = Row {
+                            user: at(i * stride),
+                            len: form.extent(*block).size as usize,
+                            stride: *step as isize,
+                            count: *inner as usize,
+                            next: at((i + 1) * stride),
+                        };
+                        // SAFETY: see above.
+                        unsafe { filler.row(row) };
+                    }
+                }
+                _ => {
+                    for i in 0..count {
+                        // SAFETY: see above.
+                        unsafe { walk(form, child, at(i * stride), filler) };
+                    }
+                }
+            }
+        }
+        Node::Blocks { offsets, child } => match form.node(*child) {
+            // SAFETY: see above.
+            Node::Dense { len } => unsafe { filler.list(user, offsets, *len as usize) },
+            _ => {
+                for i in 0..offsets.len() {
+                    // SAFETY: see above.
+                    unsafe { walk(form, *child, at(offsets.get(i)), filler) };
+                }
+            }
+        },
+        // SAFETY: see above.
+        Node::Pieces { offsets, starts } => unsafe { filler.pieces(user, offsets, starts) },
+        Node::Sequence { parts } => {
+            for part in parts.iter() {
+                // SAFETY: see above.
+                unsafe { walk(form, part.child, at(part.offset), filler) };
             }
         }
     }
@@ -369,8 +535,8 @@ unsafe fn bounce(
         return;
     }
     // On the heap: the caller's stack may be a small one.
-    let mut chunk = Vec::<u8>::with_capacity(size.min(most) as usize);
-    let chunk = chunk.as_mut_ptr();
+    let mut buffer = Buffer::of_thread(size.min(most) as usize);
+    let chunk = buffer.start();
     let step = if size <= most {
         size
     } else {
@@ -390,6 +556,39 @@ unsafe fn bounce(
             to.unpack_raw(chunk, at..end, target);
         }
         at = end;
+    }
+}
+
+thread_local! {
+    /// The buffer of the last copy that needed one.
+    static KEPT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Memory that a thread keeps from one copy to the next: new memory would be new pages each time.
+struct Buffer(Vec<u8>);
+
+impl Buffer {
+    /// At least `size` bytes from [`Buffer::start`] on.
+    fn of_thread(size: usize) -> Buffer {
+        // A thread that is about to end has nothing to keep.
+        let mut kept = KEPT.try_with(Cell::take).unwrap_or_default();
+        if kept.capacity() < size + LINE {
+            kept = Vec::with_capacity(size + LINE);
+        }
+        Buffer(kept)
+    }
+
+    /// At a line's start, so that fewer vectors cross into the next one.
+    fn start(&mut self) -> *mut u8 {
+        let start = self.0.as_mut_ptr();
+        start.wrapping_add(start.addr().wrapping_neg() % LINE)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.0);
+        let _ = KEPT.try_with(|kept| kept.set(buffer));
     }
 }
 
@@ -537,6 +736,124 @@ impl Joint {
             self.len *= first.count;
             self.dims.copy_within(1..self.n, 0);
             self.n -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datatype::Datatype;
+
+    fn layout(expression: &str) -> Layout {
+        Layout::new(&expression.parse::<Datatype>().unwrap(), 1).unwrap()
+    }
+
+    /// Copies by [`fill`] alone, to be compared with a copy piece by piece, gaps included.
+    fn compare(from: &str, to: &str) {
+        let (a, b) = (layout(from), layout(to));
+        assert_eq!(a.size(), b.size(), "{from} {to}");
+        let room = |layout: &Layout| {
+            let bounds = layout.bounds();
+            ((bounds.end - bounds.start) as usize, -bounds.start as isize)
+        };
+        let ((read, origin), (written, target_origin)) = (room(&a), room(&b));
+        let source: Vec<u8> = (0..read).map(|i| (i * 167 / 5) as u8).collect();
+        let mut target = vec![0xa5; written];
+        let mut expected = target.clone();
+        let bytes = a.segments().flat_map(|s| s.offset..s.offset + s.len as i64);
+        let places = b.segments().flat_map(|s| s.offset..s.offset + s.len as i64);
+        for (i, k) in bytes.zip(places) {
+            expected[(k as isize + target_origin) as usize] =
+                source[(i as isize + origin) as usize];
+        }
+        let read = source
+            .as_ptr()
+            .wrapping_offset(origin + a.form().offset() as isize);
+        let write = target
+            .as_mut_ptr()
+            .wrapping_offset(target_origin + b.form().offset() as isize);
+        // SAFETY: both buffers hold all bytes of their layouts.
+        let done = unsafe { fill(a.form(), read, b.form(), write, |_, _| true) };
+        assert!(done, "{from} to {to} is not for it");
+        assert!(target == expected, "{from} to {to}");
+        // Whatever is chosen gives the same.
+        target.fill(0xa5);
+        a.copy(&source, origin, &b, &mut target, target_origin)
+            .unwrap();
+        assert!(target == expected, "{from} to {to}");
+    }
+
+    /// `count` times `length`, in this order, at places that nothing is regular about.
+    fn places(count: usize, length: usize) -> String {
+        let mut at = 7;
+        let mut list = Vec::new();
+        for i in 0..count {
+            at += length + 1 + i * i % 3;
+            list.push(at);
+        }
+        // Some of them backwards.
+        list[count / 3..count / 2].reverse();
+        let list: Vec<String> = list.iter().map(usize::to_string).collect();
+        list.join(",")
+    }
+
+    #[test]
+    fn blocks_are_filled_and_emptied_with_all_kinds_of_layouts() {
+        let lengths: &[usize] = if cfg!(miri) {
+            &[3, 12]
+        } else {
+            &[1, 4, 7, 12, 24, 47, 64, 129, 700]
+        };
+        let blocks: &[usize] = if cfg!(miri) {
+            &[1, 5, 12]
+        } else {
+            &[1, 3, 5, 8, 12, 17, 32, 33, 64, 96, 128, 256, 513, 3000]
+        };
+        for &length in lengths {
+            for &block in blocks {
+                // As many bytes as make whole blocks on both sides.
+                let unit = length * block / gcd(length as u64, block as u64) as usize;
+                let count = (200_usize.div_ceil(unit)).max(4) / 4 * 4 * unit / length;
+                let (rows, all) = (count / 2, count * length);
+                let others = [
+                    format!("vector({count},{length},{},byte)", length + 5),
+                    format!("vector({count},{length},{},byte)", -(length as i64) - 600),
+                    format!(
+                        "hvector(2,1,100000,vector({rows},{length},{},byte))",
+                        length + 520
+                    ),
+                    format!("indexed_block({length},[{}],byte)", places(count, length)),
+                    format!(
+                        "hvector(2,1,-90000,indexed_block({length},[{}],byte))",
+                        places(rows, length)
+                    ),
+                    format!(
+                        "struct([1,1],[3,-200000],[vector({rows},{length},{},byte),\
+                         indexed_block({length},[{}],byte)])",
+                        length + 1,
+                        places(count - rows, length)
+                    ),
+                    // Pieces of two lengths.
+                    format!(
+                        "indexed([{}],[{}],byte)",
+                        [length + 1, length - 1].map(|n| n.to_string()).join(",")
+                            + &format!(",{length}").repeat(count - 2),
+                        places(count, length + 1)
+                    ),
+                ];
+                let n = all / block;
+                for apart in [block as i64 + 1, -(block as i64) - 9] {
+                    if n < 2 {
+                        continue;
+                    }
+                    let flat = format!("vector({n},{block},{apart},byte)");
+                    for other in &others {
+                        compare(other, &flat);
+                        compare(&flat, other);
+                    }
+                }
+            }
         }
     }
 }

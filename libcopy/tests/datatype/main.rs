@@ -293,6 +293,92 @@ proptest! {
     }
 }
 
+/// Copies of so many elements that blocks on one side are filled or emptied one after the other,
+/// against the oracle's places.
+fn copying_much(choices: &mut Choices) -> Result<(), TestCaseError> {
+    let depth = 1 + choices.below(4) as u32;
+    let (description, one) = tree(choices, depth, 40);
+    let datatype = build(&description).unwrap();
+    let Some(count) = (64_u64 << 10).checked_div(datatype.size()) else {
+        return Ok(());
+    };
+    let count = (count + 1) * (1 + 8 * choices.below(2));
+    let size = count * datatype.size();
+    let bounds = one.true_bounds();
+    let last = (count as i64 - 1) * one.extent();
+    let (low, high) = (bounds.0 + last.min(0), bounds.1 + last.max(0));
+    if high - low > 32 << 20 {
+        return Ok(());
+    }
+    let mut places = Map::place((0..count as i64).map(|i| (i * one.extent(), &one))).bytes();
+    let layout = Layout::new(&datatype, count).unwrap();
+    // Blocks of about as many bytes as the pieces have, of a fraction, or of a multiple.
+    let mean = (size / layout.segment_count()).max(1);
+    let about = match choices.below(4) {
+        0 => mean,
+        1 => mean * (2 + choices.below(20)) + choices.below(9),
+        2 => mean / (2 + choices.below(20)),
+        _ => 1 + choices.below(900),
+    };
+    let block = (about.clamp(1, size)..=size)
+        .find(|block| size % block == 0)
+        .unwrap_or(size);
+    let gap = 1 + choices.below(70) as i64;
+    let byte = Datatype::named(Named::Byte);
+    let blocks = byte
+        .vector(size / block, block, block as i64 + gap)
+        .unwrap();
+    let blocks = Layout::new(&blocks, 1).unwrap();
+    let flat = |i: usize| i + i / block as usize * gap as usize;
+    let origin = 3 - low as isize;
+    let user = pattern((high - low) as usize + 9, 3);
+    let other = pattern(flat(size as usize - 1) + 12, 5);
+    let (mut wanted, mut result) = (other.clone(), other.clone());
+    for (i, &at) in places.iter().enumerate() {
+        wanted[2 + flat(i)] = user[(at + origin as i64) as usize];
+    }
+    let from = user.as_ptr().wrapping_offset(origin);
+    // SAFETY: the oracle says that all bytes of the layout lie within the vector; the blocks do.
+    unsafe { layout.copy_raw(from, &blocks, result.as_mut_ptr().add(2)) };
+    prop_assert!(
+        result == wanted,
+        "{} to {block} + {gap}",
+        datatype.expression()
+    );
+    let (mut wanted, mut result) = (user.clone(), user);
+    for (i, &at) in places.iter().enumerate() {
+        wanted[(at + origin as i64) as usize] = other[2 + flat(i)];
+    }
+    places.sort_unstable();
+    if places.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Ok(());
+    }
+    let target = result.as_mut_ptr().wrapping_offset(origin);
+    // SAFETY: as above.
+    unsafe { blocks.copy_raw(other.as_ptr().add(2), &layout, target) };
+    prop_assert!(
+        result == wanted,
+        "{block} + {gap} to {}",
+        datatype.expression()
+    );
+    Ok(())
+}
+
+proptest! {
+    // Each of them is as much as hundreds of small ones.
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.div_ceil(8),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn random_large_copies_agree_with_their_type_maps(
+        list in prop::collection::vec(any::<u16>(), 0..160)
+    ) {
+        copying_much(&mut Choices::new(&list))?;
+    }
+}
+
 /// Copies that are too large for the random ones: transpositions in tiles and in two steps, blocks
 /// that end at different places on both sides, long pieces on one side.
 #[test]

@@ -6,7 +6,7 @@ use super::super::canonical::Offsets;
 use super::dense;
 
 /// A listed number.
-trait Number: Copy {
+pub(super) trait Number: Copy {
     fn get(self) -> isize;
 }
 

@@ -16,6 +16,7 @@
 //! Vector loads may read bytes between two blocks that are at most two cache lines apart; bytes
 //! between blocks are never written.
 
+mod filler;
 mod list;
 mod rows;
 mod strip;
@@ -23,6 +24,7 @@ mod tile;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86;
 
+pub(super) use filler::{Filler, LONGEST, Row};
 pub(super) use list::{pieces, scattered};
 
 /// One dimension of a loop nest: how often, and the strides of both sides in bytes.

@@ -15,6 +15,17 @@ pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
     each
 }
 
+/// The kernel for blocks of more than half of [`super::SMALL`] bytes, a few at a time and `total`
+/// bytes in all.
+pub(super) fn few(len: usize, total: usize) -> Run {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if let Some(run) = super::x86::few(len, total) {
+        return run;
+    }
+    let _ = (len, total);
+    each
+}
+
 /// By `memcpy`.
 ///
 /// # Safety

@@ -68,6 +68,11 @@ pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
     }
 }
 
+/// The kernel for any number of blocks of at most [`SMALL`] bytes.
+pub(super) fn plain(len: usize) -> Run {
+    by_length!(len, strip, NEITHER; any)
+}
+
 /// Shorter rows are not worth a loop of four blocks at a time.
 const LONG_ROW: usize = 32;
 

@@ -11,7 +11,7 @@ mod rows;
 mod short;
 mod transpose;
 
-pub(super) use piece::{has_masks, masked, piece};
-pub(super) use rows::{long, name, rows};
+pub(super) use piece::{has_512, has_masks, masked, masked_narrow, piece};
+pub(super) use rows::{few, long, name, rows};
 pub(super) use short::{scatter, strip};
 pub(super) use transpose::transpose;

@@ -61,9 +61,45 @@ pub(in super::super) unsafe fn masked(to: *mut u8, from: *const u8, len: usize) 
     }
 }
 
+/// As [`masked`], for at most `ROOM` bytes, 16 or 32: narrower stores reach into the next line less
+/// often.
+///
+/// # Safety
+///
+/// As for [`masked`]; the processor has AVX-512BW and VL.
+#[inline(always)]
+pub(in super::super) unsafe fn masked_narrow<const ROOM: usize>(
+    to: *mut u8,
+    from: *const u8,
+    len: usize,
+) {
+    macro_rules! kernel {
+        ($vector:literal, $size:literal) => {
+            std::arch::asm!(
+                "kmovd k1, {mask:e}",
+                concat!("vmovdqu8 ", $vector, " {{k1}} {{z}}, ", $size, " ptr [{from}]"),
+                concat!("vmovdqu8 ", $size, " ptr [{to}] {{k1}}, ", $vector),
+                mask = in(reg) u32::MAX >> (32 - len),
+                from = in(reg) from,
+                to = in(reg) to,
+                out("k1") _,
+                out("xmm16") _,
+                options(nostack, preserves_flags),
+            )
+        };
+    }
+    // SAFETY: bytes outside the mask are neither read nor written, and cause no fault.
+    unsafe {
+        match ROOM {
+            16 => kernel!("xmm16", "xmmword"),
+            _ => kernel!("ymm16", "ymmword"),
+        }
+    }
+}
+
 /// Whether there is AVX-512 for bytes and for all vector lengths.
 #[inline]
-pub(super) fn has_512() -> bool {
+pub(in super::super) fn has_512() -> bool {
     is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl")
 }
 

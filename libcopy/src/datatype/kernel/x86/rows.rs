@@ -56,6 +56,17 @@ pub(in super::super) fn rows(len: usize, total: usize) -> Option<Run> {
     }
 }
 
+/// As [`rows`], without asking for later blocks, and longer ones too.
+pub(in super::super) fn few(len: usize, total: usize) -> Option<Run> {
+    if len <= 32 {
+        return None;
+    }
+    if len <= LONGEST && total > FIRST_LEVEL && has_512() {
+        return narrow_rows(len);
+    }
+    rows(len, total).or_else(|| is_x86_feature_detected!("avx2").then_some(plain as Run))
+}
+
 /// What [`rows`] chooses, for a person.
 pub(in super::super) fn name(len: usize, total: usize) -> Option<&'static str> {
     rows(len, total)?;
