@@ -386,6 +386,11 @@ impl Request {
 
     /// Nothing is being worked on any more. Does not sleep.
     fn settle(this: &Arc<Self>) {
+        // The workqueue comes here, too, when it finds an owner dead whose request has ended: it must
+        // not call itself for ever.
+        if this.state.load(Acquire) != REQUEST_RUNNING {
+            return;
+        }
         // Checksums take long, and counting uses takes a mutex.
         if this.fragments.complete() && this.flags & (SUBMIT_VERIFY | SUBMIT_COUNT_USE) != 0 {
             let _ = queue::get().enqueue(this.clone());

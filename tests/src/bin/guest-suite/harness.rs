@@ -125,6 +125,8 @@ pub struct Context {
     pub kills: u32,
     /// Collectives that the touching stress waits for in one way or another.
     pub touches: u32,
+    /// Seconds that everything runs at once.
+    pub soak: u32,
     /// The module's file, if known, for tests that unload it.
     pub module: Option<String>,
 }
@@ -256,6 +258,7 @@ fn run_one(test: &Test, context: &Context) -> Outcome {
             drop(reader);
             sys::lead_group();
             let outcome = guarded(|| (test.body)(context));
+            let _ = std::io::stdout().flush();
             report(writer, outcome);
             sys::exit(0)
         }

@@ -23,6 +23,7 @@ mod region;
 mod request;
 mod reuse;
 mod rng;
+mod soak;
 mod strided;
 mod sys;
 mod transfer;
@@ -46,6 +47,7 @@ Tests the module behind /dev/libcopy. Run it as root, in a virtual machine.
   --seed N         seed of the random tests (default 1)
   --kills N        processes that each of the two kill stresses kills (default 30)
   --touches N      collectives whose buffers offload::random_touches touches (default 60)
+  --soak SECONDS   how long soak::everything_at_once runs with each kind of engine (default 5)
   --scale N        factor on every time limit, for slow kernels (default 1)
   --module FILE    libcopy.ko, for the tests that unload and load it (default: $LIBCOPY_KO)
   -h, --help       this text
@@ -72,6 +74,7 @@ fn all() -> Vec<&'static Test> {
         death::TESTS,
         collective::TESTS,
         offload::TESTS,
+        soak::TESTS,
         fuzz::TESTS,
         unload::TESTS,
     ]
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         scale: 1,
         kills: 30,
         touches: 60,
+        soak: 5,
         module: std::env::var("LIBCOPY_KO").ok(),
     };
     let mut filter = String::new();
@@ -104,6 +108,7 @@ fn main() -> ExitCode {
                 "--seed" => context.seed = number(value()?)?.into(),
                 "--kills" => context.kills = number(value()?)?,
                 "--touches" => context.touches = number(value()?)?,
+                "--soak" => context.soak = number(value()?)?,
                 "--scale" => context.scale = number(value()?)?.max(1),
                 "--module" => context.module = Some(value()?),
                 "-h" | "--help" => {

@@ -56,6 +56,12 @@ impl Fault {
     }
 }
 
+/// Faults that drivers report or that deadlines find.
+pub fn told() -> Vec<&'static str> {
+    let told = FAULTS.iter().filter(|fault| !fault.silent);
+    told.map(|fault| fault.name).collect()
+}
+
 /// What one way to move bytes came to; wrong bytes fail the test.
 enum Cell {
     Right,

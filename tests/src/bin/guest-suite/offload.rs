@@ -50,7 +50,7 @@ fn verify(bytes: &[u8], seed: u64, what: &str) -> Outcome {
     }
 }
 
-fn join(key: &TeamKey, rank: usize, size: usize, choice: Async) -> Outcome<Team> {
+pub fn join(key: &TeamKey, rank: usize, size: usize, choice: Async) -> Outcome<Team> {
     join_with(key, rank, size, choice, false)
 }
 
@@ -239,6 +239,53 @@ fn several_may_be_pending(_: &Context) -> Outcome {
     })
 }
 
+/// A touch at a random time and place, by one thread or several, or none.
+fn touch_somehow(bytes: &[u8], rng: &mut Rng) -> Outcome {
+    std::thread::sleep(Duration::from_micros(rng.below(1500)));
+    match rng.below(4) {
+        0 => {}
+        1 => {
+            std::hint::black_box(bytes[rng.index(bytes.len())]);
+        }
+        2 => offload::settle(&bytes[rng.index(bytes.len())], 1)?,
+        _ => std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let at = rng.index(bytes.len());
+                scope.spawn(move || std::hint::black_box(bytes[at]));
+            }
+        }),
+    }
+    Ok(())
+}
+
+/// Random collectives whose buffers are touched at random, as a rank of a team, until `again` says
+/// no; `again` is asked by all ranks, once a round.
+pub fn restless(
+    team: &mut Team,
+    seed: u64,
+    mut again: impl FnMut(&mut Team, u64) -> Outcome<bool>,
+) -> Outcome {
+    let mut same = Rng::new(seed);
+    let mut own = Rng::new(seed + 100 + team.rank() as u64);
+    let mut round = 0;
+    while again(team, round)? {
+        let (op, root) = (same.below(6), same.index(team.size()));
+        let shape = ((64 << 10) + same.index(1 << 20), same.index(5000));
+        once(team, op, root, shape, round, &mut |bytes, check| {
+            touch_somehow(bytes, &mut own)?;
+            check(bytes)
+        })
+        .map_err(|stop| match stop {
+            Stop::Fail(why) => Stop::Fail(format!(
+                "round {round}, op {op}, {shape:?}, root {root}: {why}"
+            )),
+            other => other,
+        })?;
+        round += 1;
+    }
+    Ok(())
+}
+
 /// Touches at random times, places and from several threads.
 fn random_touches(context: &Context) -> Outcome {
     let rounds = context.touches;
@@ -246,39 +293,7 @@ fn random_touches(context: &Context) -> Outcome {
         let seed = context.seed;
         let before = Stats::read()?;
         team(3, ENGINE, |team| {
-            let mut same = Rng::new(seed);
-            let mut own = Rng::new(seed + 100 + team.rank() as u64);
-            for round in 0..u64::from(rounds) {
-                let op = same.below(6);
-                let root = same.index(3);
-                let len = (64 << 10) + same.index(1 << 20);
-                let skew = same.index(5000);
-                let shape = (len, skew);
-                once(team, op, root, shape, round, &mut |bytes, check| {
-                    std::thread::sleep(Duration::from_micros(own.below(1500)));
-                    match own.below(4) {
-                        0 => {}
-                        1 => {
-                            std::hint::black_box(bytes[own.index(bytes.len())]);
-                        }
-                        2 => offload::settle(&bytes[own.index(bytes.len())], 1)?,
-                        _ => std::thread::scope(|scope| {
-                            for _ in 0..3 {
-                                let at = own.index(bytes.len());
-                                scope.spawn(move || std::hint::black_box(bytes[at]));
-                            }
-                        }),
-                    }
-                    check(bytes)
-                })
-                .map_err(|stop| match stop {
-                    Stop::Fail(why) => Stop::Fail(format!(
-                        "round {round}, op {op}, {shape:?}, root {root}: {why}"
-                    )),
-                    other => other,
-                })?;
-            }
-            Ok(())
+            restless(team, seed, |_, round| Ok(round < u64::from(rounds)))
         })?;
         let after = Stats::read()?;
         print!(
@@ -397,9 +412,21 @@ const KILLED: usize = 1;
 const WHOLE: usize = 2;
 const LOST: usize = 3;
 
+/// The status of a process that touched bytes which were lost because a peer died, if it said that it
+/// [expects that](expect_loss).
+pub const LOST_STATUS: i32 = 77;
+
 extern "C" fn lost(_: i32) {
     // SAFETY: ends this process.
-    unsafe { libc::_exit(77) };
+    unsafe { libc::_exit(LOST_STATUS) };
+}
+
+/// SIGBUS, which says that bytes are lost, ends this process with [`LOST_STATUS`].
+pub fn expect_loss() {
+    // SAFETY: the handler has the right signature.
+    unsafe {
+        libc::signal(libc::SIGBUS, lost as extern "C" fn(i32) as usize);
+    }
 }
 
 /// A rank dies after the collective returned. `op` 0: bcast, the root dies; 1: gather, a leaf dies.
@@ -407,6 +434,7 @@ fn killed(op: u64, rounds: u64) -> Outcome {
     const LEN: usize = 16 << 20;
     let board = Board::new()?;
     let (mut whole, mut lost_ones, mut crashes) = (0, 0, 0);
+    let status = format!("status {LOST_STATUS}");
     for round in 0..rounds {
         for index in [RETURNED, KILLED, WHOLE, LOST] {
             board.set(index, 0);
@@ -436,10 +464,7 @@ fn killed(op: u64, rounds: u64) -> Outcome {
                 let got = if op == 0 { &bytes[..] } else { &all[LEN..] };
                 if round % 2 == 0 {
                     // A touch: right bytes or SIGBUS.
-                    // SAFETY: the handler has the right signature.
-                    unsafe {
-                        libc::signal(libc::SIGBUS, lost as extern "C" fn(i32) as usize);
-                    }
+                    expect_loss();
                     verify(got, 1, "touched after the death")?;
                     board.bump(WHOLE);
                 } else {
@@ -468,7 +493,7 @@ fn killed(op: u64, rounds: u64) -> Outcome {
         victim.kill()?;
         board.set(KILLED, 1);
         match other.join() {
-            Err(Stop::Fail(why)) if why.contains("77") && round % 2 == 0 => crashes += 1,
+            Err(Stop::Fail(why)) if round % 2 == 0 && why.ends_with(&status) => crashes += 1,
             outcome => outcome?,
         }
         whole += board.get(WHOLE);

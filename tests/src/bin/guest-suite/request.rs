@@ -23,7 +23,7 @@ tests!(request:
     engines, moves, random(120), verifies, nothing, refusals, rights, unknown, status_table,
     status_table_is_read_only, front(60), switches(60), members_share_the_work(60),
     switched_in_a_signal_handler(60), helpers(60), announced, cancelled(60), not_the_submitter,
-    regions_go(60), owner_dies(60), submitter_dies(120), left_behind(60), interrupted(60), many(60),
+    regions_go(60), owner_dies(60), owner_dies_at_the_very_end(60), submitter_dies(120), left_behind(60), interrupted(60), many(60),
     counts_uses, engine_changes(120), corruption(120), device_taken_away(180), storm(600),
 );
 
@@ -1240,49 +1240,92 @@ fn device_taken_away(context: &Context) -> Outcome {
     Ok(())
 }
 
-/// Processes that submit, switch, wait, cancel, and are killed, at random.
+/// The owner of the source dies when its bytes are all in place and a CPU, which took over, compares
+/// checksums: the request ends well, and nothing of it is left.
+fn owner_dies_at_the_very_end(_: &Context) -> Outcome {
+    let mut in_time = 0;
+    for _ in 0..2 {
+        let _chosen = choose("kthread")?;
+        let (device, key) = Device::domain()?;
+        let board = Board::new()?;
+        let owner = Child::spawn(|| {
+            let own = Device::member(key)?;
+            let map = Map::filled(LONG, 5)?;
+            board.set(0, own.share(&map, RIGHT_READ)?.into());
+            std::thread::sleep(Duration::from_secs(3600));
+            Ok(())
+        })?;
+        let source = board.await_at_least(0, 1)? as u32;
+        let to = Map::anon(LONG)?;
+        let destination = device.share(&to, RIGHT_WRITE)?;
+        let id = device
+            .submit_with(RequestSubmit {
+                flags: SUBMIT_VERIFY,
+                ..request((source, 0), (destination, 0), LONG as u64)
+            })?
+            .id;
+        fs::write(PARAMETER, "off")?;
+        // Whoever asks next finds that the engine is to go.
+        Device::open()?.info()?;
+        while device.request_info(id)?.done < LONG as u64 {
+            std::thread::yield_now();
+        }
+        owner.kill()?;
+        in_time += u32::from(device.request_info(id)?.state == REQUEST_RUNNING);
+        device.complete(id)?;
+        check!(to.bytes() == crate::rng::pattern(5, LONG), "bytes differ");
+        device.unpin(destination)?;
+    }
+    print!("[{in_time} of 2 in time] ");
+    Ok(())
+}
+
+/// Submits, switches, waits and cancels at random, in a domain that others do the same in, until
+/// somebody kills it.
+pub fn restless(seed: u64, key: [u8; 16]) -> Outcome {
+    let mut rng = Rng::new(seed);
+    let own = Device::member(key)?;
+    let pair = Pair::new(&own, 2 << 20)?;
+    loop {
+        let length = 1 + rng.index(2 << 20);
+        let submitted = own.submit_with(RequestSubmit {
+            fragment_pages: 1 << rng.index(5),
+            flags: if rng.one_in(6) { SUBMIT_VERIFY } else { 0 },
+            ..request((pair.source, 0), (pair.destination, 0), length as u64)
+        });
+        let id = match submitted {
+            Ok(answer) => answer.id,
+            Err(Errno::EINTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        match rng.index(4) {
+            0 => {
+                own.cancel(id)?;
+                continue;
+            }
+            1 => own.switch(id, 0).0?,
+            _ => {}
+        }
+        own.complete(id)?;
+        check!(
+            pair.to.read(0, length) == pair.from.read(0, length),
+            "seed {seed}: bytes differ"
+        );
+        let fresh = !rng.word() as u8;
+        pair.to.fill(fresh);
+    }
+}
+
+/// Processes that are killed at random.
 fn storm(context: &Context) -> Outcome {
     with_each(|| {
         let (_device, key) = Device::domain()?;
         let mut rng = context.rng();
-        let life = |seed: u64| -> Outcome {
-            let mut rng = Rng::new(seed);
-            let own = Device::member(key)?;
-            let pair = Pair::new(&own, 2 << 20)?;
-            loop {
-                let length = 1 + rng.index(2 << 20);
-                let submitted = own.submit_with(RequestSubmit {
-                    fragment_pages: 1 << rng.index(5),
-                    flags: if rng.one_in(6) { SUBMIT_VERIFY } else { 0 },
-                    ..request((pair.source, 0), (pair.destination, 0), length as u64)
-                });
-                let id = match submitted {
-                    Ok(answer) => answer.id,
-                    Err(Errno::EINTR) => continue,
-                    Err(errno) => return Err(errno.into()),
-                };
-                match rng.index(4) {
-                    0 => {
-                        own.cancel(id)?;
-                        continue;
-                    }
-                    1 => own.switch(id, 0).0?,
-                    _ => {}
-                }
-                own.complete(id)?;
-                check!(
-                    pair.to.read(0, length) == pair.from.read(0, length),
-                    "seed {seed}: bytes differ"
-                );
-                let fresh = !rng.word() as u8;
-                pair.to.fill(fresh);
-            }
-        };
         let mut living = Vec::new();
         for _ in 0..context.kills {
             while living.len() < 5 {
                 let seed = rng.word();
-                living.push(Child::spawn(|| life(seed))?);
+                living.push(Child::spawn(|| restless(seed, key))?);
             }
             std::thread::sleep(Duration::from_millis(rng.index(30) as u64));
             living.swap_remove(rng.index(living.len())).kill()?;
