@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use libcopy::config;
 
 /// Pages of a fragment: a callback of an emulated guest costs as much as dozens of a real one's.
-const FRAGMENT_PAGES: &str = "128";
+const FRAGMENT_PAGES: &str = "256";
 
 /// How the bytes of a collective go.
 #[derive(Clone, Copy, PartialEq)]
@@ -380,29 +380,38 @@ pub fn application(run: &mut Run) -> Result<()> {
 
 /// How far computation hides a copy, and what the copy costs the root.
 pub fn hiding(run: &mut Run) -> Result<()> {
-    const BYTES: usize = 8 << 20;
     let mut players = Players::start(&[CPU, HYBRID], 2)?;
-    let (amount, _) = balance(run, &mut players, "bcast", BYTES)?;
+    let lengths: &[usize] = match run.quick {
+        true => &[8 << 20],
+        false => &[8 << 20, 16 << 20],
+    };
+    lengths
+        .iter()
+        .try_for_each(|bytes| hidden(run, &mut players, *bytes))
+}
+
+fn hidden(run: &mut Run, players: &mut Players, bytes: usize) -> Result<()> {
+    let (amount, _) = balance(run, players, "bcast", bytes)?;
     let count = 2 * HIDING.len();
     let together = run.take_turns(
-        &mut players,
+        players,
         ("hiding", "bcast"),
-        BYTES,
+        bytes,
         amount,
         (run.rounds, count),
     )?;
     let root = run.take_turns(
-        &mut players,
+        players,
         ("bcast+root", "bcast"),
-        BYTES,
+        bytes,
         amount,
         (run.rounds, 4),
     )?;
     for (which, op) in HIDING.iter().enumerate() {
         let part = together.map(|times| nth(times, which, HIDING.len()));
-        run.push_all(op, BYTES, 2, &part)?;
+        run.push_all(op, bytes, 2, &part)?;
     }
-    run.push_all("bcast+root", BYTES, 2, &root)?;
+    run.push_all("bcast+root", bytes, 2, &root)?;
     for way in [HYBRID, CPU] {
         let times = together.timings(way).context("nothing was timed")?;
         let of = |figure: &dyn Fn(f64, f64, f64) -> f64| {
@@ -417,9 +426,10 @@ pub fn hiding(run: &mut Run) -> Result<()> {
         let sum = of(&|copy, computation, both| both / (copy + computation))?;
         let root = root.spread(way).context("nothing was timed")?;
         run.notes.push(format!(
-            "hiding, {}: copy {:.1} ms, computation {:.1} ms, both {:.1} ms; side by side {:.2} of the longer \
+            "hiding, {}, {}: copy {:.1} ms, computation {:.1} ms, both {:.1} ms; side by side {:.2} of the longer \
              ({:.2} to {:.2}), {:.2} of the sum; CPU time of the root in the call {:.2} % of the copy ({:.2} \
              to {:.2})",
+            sizes::short(bytes),
             way.name,
             copy.median / 1e3,
             computation.median / 1e3,
