@@ -338,6 +338,22 @@ impl Domain {
         }
     }
 
+    /// Publishes memory for reading without borrowing it: for memory that others change as they like,
+    /// whose peers have to know when it may be read.
+    ///
+    /// # Safety
+    ///
+    /// None of the program's for the owner: peers only read, and memory that is not the owner's is
+    /// refused. Peers that copy while the owner writes get any mixture of old and new bytes.
+    pub unsafe fn share_raw(&self, base: *const u8, len: usize, uses: u32) -> Result<Region<'_>> {
+        let piece = uapi::Piece {
+            base: base as u64,
+            len: len as u64,
+        };
+        // SAFETY: one piece is passed, and peers get no right to write.
+        unsafe { self.region(&raw const piece, 1, Rights::Read, uses, 0) }
+    }
+
     /// # Safety
     ///
     /// As for [`Domain::create_region`], for as long as the result lives.

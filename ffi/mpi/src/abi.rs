@@ -36,6 +36,8 @@ pub struct Abi {
     operations: Vec<Word>,
     /// `MPI_BYTE`
     pub byte: Word,
+    /// `MPI_PACKED`
+    pub packed: Word,
     /// `MPI_INFO_NULL`
     pub info_null: Word,
     /// `MPI_COMM_TYPE_SHARED`
@@ -215,6 +217,7 @@ fn detect() -> Result<Abi, String> {
                 .filter(|w| *w != 0)
                 .collect(),
             byte,
+            packed: word(c"ompi_mpi_packed"),
             info_null: info,
             shared: 0,
             named: 0,
@@ -242,6 +245,7 @@ fn detect() -> Result<Abi, String> {
             // MPI_MAX to MPI_MAXLOC.
             operations: (0x5800_0001..=0x5800_000c).collect(),
             byte: 0x4c00_010d,
+            packed: 0x4c00_010f,
             info_null: 0x1c00_0000,
             shared: 1,
             named: 1,

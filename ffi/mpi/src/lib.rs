@@ -30,6 +30,7 @@ mod fast;
 mod fortran;
 mod group;
 mod irregular;
+mod lacking;
 mod messages;
 mod neighbours;
 mod packing;
@@ -82,6 +83,7 @@ pub unsafe extern "C" fn MPI_Finalize() -> c_int {
             tell();
         }
         messages::finish();
+        lacking::finish();
         group::clear();
     });
     // SAFETY: the caller's promise.

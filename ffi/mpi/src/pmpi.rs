@@ -408,6 +408,10 @@ functions! {
         input: *const c_void, count: c_int, datatype: Word,
         output: *mut c_void, size: c_int, position: *mut c_int, comm: Word
     );
+    /// `MPI_Pack_size`
+    pack_size = c"PMPI_Pack_size"(
+        count: c_int, datatype: Word, comm: Word, size: *mut c_int
+    );
     /// `MPI_Unpack`
     unpack = c"PMPI_Unpack"(
         input: *const c_void, size: c_int, position: *mut c_int,
@@ -834,21 +838,37 @@ collectives! {
     );
 }
 
-/// The position of a packed buffer as an `int`.
+/// A function that moves a position, in the form in which it is called if the library has that; the
+/// other one does what it can.
 ///
 /// # Safety
 ///
 /// The position is the caller's variable.
-unsafe fn narrow_position<N: Count>(position: *mut N) -> Option<c_int> {
-    if position.is_null() {
-        return None;
+unsafe fn moving<N: Count>(
+    (own, position): (usize, *mut N),
+    (name, comm): (&str, Word),
+    call: impl FnOnce(usize) -> c_int,
+    narrow: impl FnOnce(*mut c_int) -> Option<c_int>,
+) -> c_int {
+    if own != 0 {
+        return call(own);
     }
-    // SAFETY: the caller's promise.
-    unsafe { position.read() }.narrow()
+    let moved = || {
+        if position.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut place = position.read().narrow()?;
+            let code = narrow(&raw mut place)?;
+            position.write(N::of(usize::try_from(place).ok()?)?);
+            Some(code)
+        }
+    };
+    moved().unwrap_or_else(|| refuse(&format!("no MPI library has {name} for this"), comm))
 }
 
-/// `MPI_Pack` in both its forms; where a library has no form for large counts, the other one does what
-/// it can.
+/// `MPI_Pack` in both its forms.
 ///
 /// # Safety
 ///
@@ -863,40 +883,28 @@ pub unsafe fn pack_any<N: Count>(
     position: *mut N,
     comm: Word,
 ) -> c_int {
+    type Call<N> =
+        unsafe extern "C" fn(*const c_void, N, Word, *mut c_void, N, *mut N, Word) -> c_int;
     static FUNCTION: Function = Function::new(c"PMPI_Pack");
     static LARGE: Function = Function::new(c"PMPI_Pack_c");
-    let own = if N::LARGE {
-        LARGE.if_any()
-    } else {
-        FUNCTION.address()
+    let own = match N::LARGE {
+        true => LARGE.if_any(),
+        false => FUNCTION.address(),
     };
-    if own != 0 {
-        // SAFETY: the MPI library's function of this name has this type.
-        return unsafe {
-            let call: unsafe extern "C" fn(
-                *const c_void,
-                N,
-                Word,
-                *mut c_void,
-                N,
-                *mut N,
-                Word,
-            ) -> c_int = std::mem::transmute(own);
-            call(input, count, datatype, output, size, position, comm)
-        };
-    }
-    // SAFETY: the caller's promise.
-    let narrow = unsafe { narrow_position(position) };
-    let (Some(count), Some(size), Some(mut place)) = (count.narrow(), size.narrow(), narrow) else {
-        return refuse("no MPI library has MPI_Pack_c for this", comm);
-    };
-    // SAFETY: the caller's promise, with a position of our own.
+    // SAFETY: the MPI library's function of this name has this type; the caller's promise.
     unsafe {
-        let code = pack(input, count, datatype, output, size, &mut place, comm);
-        if let Some(new) = usize::try_from(place).ok().and_then(N::of) {
-            position.write(new);
-        }
-        code
+        moving(
+            (own, position),
+            ("MPI_Pack_c", comm),
+            |own| {
+                let call: Call<N> = std::mem::transmute(own);
+                call(input, count, datatype, output, size, position, comm)
+            },
+            |place| {
+                let (count, size) = (count.narrow()?, size.narrow()?);
+                Some(pack(input, count, datatype, output, size, place, comm))
+            },
+        )
     }
 }
 
@@ -915,39 +923,27 @@ pub unsafe fn unpack_any<N: Count>(
     datatype: Word,
     comm: Word,
 ) -> c_int {
+    type Call<N> =
+        unsafe extern "C" fn(*const c_void, N, *mut N, *mut c_void, N, Word, Word) -> c_int;
     static FUNCTION: Function = Function::new(c"PMPI_Unpack");
     static LARGE: Function = Function::new(c"PMPI_Unpack_c");
-    let own = if N::LARGE {
-        LARGE.if_any()
-    } else {
-        FUNCTION.address()
+    let own = match N::LARGE {
+        true => LARGE.if_any(),
+        false => FUNCTION.address(),
     };
-    if own != 0 {
-        // SAFETY: the MPI library's function of this name has this type.
-        return unsafe {
-            let call: unsafe extern "C" fn(
-                *const c_void,
-                N,
-                *mut N,
-                *mut c_void,
-                N,
-                Word,
-                Word,
-            ) -> c_int = std::mem::transmute(own);
-            call(input, size, position, output, count, datatype, comm)
-        };
-    }
-    // SAFETY: the caller's promise.
-    let narrow = unsafe { narrow_position(position) };
-    let (Some(count), Some(size), Some(mut place)) = (count.narrow(), size.narrow(), narrow) else {
-        return refuse("no MPI library has MPI_Unpack_c for this", comm);
-    };
-    // SAFETY: the caller's promise, with a position of our own.
+    // SAFETY: the MPI library's function of this name has this type; the caller's promise.
     unsafe {
-        let code = unpack(input, size, &mut place, output, count, datatype, comm);
-        if let Some(new) = usize::try_from(place).ok().and_then(N::of) {
-            position.write(new);
-        }
-        code
+        moving(
+            (own, position),
+            ("MPI_Unpack_c", comm),
+            |own| {
+                let call: Call<N> = std::mem::transmute(own);
+                call(input, size, position, output, count, datatype, comm)
+            },
+            |place| {
+                let (count, size) = (count.narrow()?, size.narrow()?);
+                Some(unpack(input, size, place, output, count, datatype, comm))
+            },
+        )
     }
 }

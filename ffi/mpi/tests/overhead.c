@@ -7,11 +7,12 @@
  *     mpicc -O2 -o overhead ffi/mpi/tests/overhead.c
  *     mpirun -n 2 env LD_PRELOAD=target/release/libcopy_mpi.so ./overhead
  *
- * usage: overhead [BLOCKS]
+ * usage: overhead [BLOCKS [NAME]]     NAME: this function only
  */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { CALLS = 500, BYTES = 8, MOST_RANKS = 64, MOST_BLOCKS = 1000 };
 
@@ -44,6 +45,39 @@ BOTH(allgatherv, Allgatherv, send, BYTES, MPI_BYTE, recv, counts, places, MPI_BY
 BOTH(alltoallv, Alltoallv, send, counts, places, MPI_BYTE, recv, counts, places, MPI_BYTE, WORLD)
 BOTH(alltoallw, Alltoallw, send, counts, places, types, recv, counts, places, types, WORLD)
 
+#define CALL(ours, function, ...) ((ours) ? MPI_##function(__VA_ARGS__) : PMPI_##function(__VA_ARGS__))
+
+static int rank;
+
+/* Messages there and back between the first two ranks; the time is that of both. */
+static void send_recv(int ours)
+{
+	if (rank == 0)
+		CALL(ours, Send, send, BYTES, MPI_BYTE, 1, 0, WORLD);
+	if (rank < 2)
+		CALL(ours, Recv, recv, BYTES, MPI_BYTE, 1 - rank, 0, WORLD, MPI_STATUS_IGNORE);
+	if (rank == 1)
+		CALL(ours, Send, send, BYTES, MPI_BYTE, 0, 0, WORLD);
+}
+
+static void isend_irecv(int ours)
+{
+	MPI_Request requests[2];
+	if (rank > 1)
+		return;
+	CALL(ours, Irecv, recv, BYTES, MPI_BYTE, 1 - rank, 0, WORLD, &requests[0]);
+	CALL(ours, Isend, send, BYTES, MPI_BYTE, 1 - rank, 0, WORLD, &requests[1]);
+	CALL(ours, Wait, &requests[0], MPI_STATUS_IGNORE);
+	CALL(ours, Wait, &requests[1], MPI_STATUS_IGNORE);
+}
+
+static void sendrecv(int ours)
+{
+	if (rank < 2)
+		CALL(ours, Sendrecv, send, BYTES, MPI_BYTE, 1 - rank, 0, recv, BYTES, MPI_BYTE,
+		     1 - rank, 0, WORLD, MPI_STATUS_IGNORE);
+}
+
 static const struct {
 	const char *name;
 	void (*call)(int);
@@ -55,7 +89,8 @@ static const struct {
 	{ "reduce_scatter_block", reduce_scatter_block },
 	{ "gatherv", gatherv },		{ "scatterv", scatterv },
 	{ "allgatherv", allgatherv },	{ "alltoallv", alltoallv },
-	{ "alltoallw", alltoallw },
+	{ "alltoallw", alltoallw },	{ "send_recv", send_recv },
+	{ "isend_irecv_wait", isend_irecv }, { "sendrecv", sendrecv },
 };
 
 static int ascending(const void *a, const void *b)
@@ -67,7 +102,7 @@ static int ascending(const void *a, const void *b)
 int main(int argc, char **argv)
 {
 	static double times[2][MOST_BLOCKS];
-	int rank, size, blocks = argc > 1 ? atoi(argv[1]) : 200;
+	int size, blocks = argc > 1 ? atoi(argv[1]) : 200;
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(WORLD, &rank);
 	MPI_Comm_size(WORLD, &size);
@@ -79,6 +114,8 @@ int main(int argc, char **argv)
 		types[i] = MPI_BYTE;
 	}
 	for (size_t f = 0; f < sizeof(functions) / sizeof(functions[0]); f++) {
+		if (argc > 2 && strcmp(argv[2], functions[f].name))
+			continue;
 		for (int block = -2; block < 2 * blocks; block++) {
 			int ours = block & 1;
 			PMPI_Barrier(WORLD);

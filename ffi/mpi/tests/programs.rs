@@ -20,6 +20,7 @@ const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/committed.c"
 const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
 const LEFTOVERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/leftovers.c");
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim.c");
+const ABSENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/absent.c");
 const WAITING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting.c");
 const FORTRAN_MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.f90");
 const FORTRAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fortran.f90");
@@ -411,6 +412,95 @@ fn with_messages(library: &Path) -> [(&str, &str); 4] {
         ("LIBCOPY_MPI_MIN", "4096"),
         ("LIBCOPY_STATS", "1"),
     ]
+}
+
+/// Functions that a library may lack which we make of those that it has; forms for large counts beside.
+const MADE: [&str; 5] = [
+    "MPI_Isendrecv",
+    "MPI_Isendrecv_replace",
+    "MPI_Request_get_status_any",
+    "MPI_Request_get_status_all",
+    "MPI_Request_get_status_some",
+];
+
+#[test]
+fn what_is_exported_can_be_called() {
+    let _turn = turn();
+    let library = library();
+    let names = Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(library)
+        .output()
+        .expect("binutils has nm");
+    let names = text(&names.stdout);
+    let names = names.lines().filter_map(|line| line.rsplit(' ').next());
+    let names: Vec<&str> = names.filter(|name| name.starts_with("MPI_")).collect();
+    assert!(names.len() > 80 && MADE.iter().all(|name| names.contains(name)));
+    let mut said = Vec::new();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, ABSENT, C) else {
+            continue;
+        };
+        // A function that the library lacks is one that is made, or has a form without large counts.
+        let lacking = text(&mpi.run(1, &names, &[]).stdout);
+        let lacking: Vec<&str> = lacking.lines().collect();
+        for lacked in &lacking {
+            let base = lacked.strip_suffix("_c");
+            let made = MADE.contains(&base.unwrap_or(lacked));
+            let narrow = base.is_some_and(|base| names.contains(&base) && !lacking.contains(&base));
+            assert!(made || narrow, "{name} has no {lacked}");
+        }
+        let preload = with_messages(library);
+        for environment in [&preload[..], &preload[..1]] {
+            let arguments: &[&str] = if name == "mpich" { &["looks"] } else { &[] };
+            let output = text(&mpi.run(2, arguments, environment).stdout);
+            let mut lines: Vec<String> = output.lines().map(str::to_owned).collect();
+            lines.sort();
+            said.push((name, environment.len(), lines));
+        }
+    }
+    let looks = "\
+0 all of none: 1
+0 all: tags 1 2
+0 any: 3 from 1 tag 2
+0 none: 1 1
+0 none: 1 1
+0 not all: 0
+0 not some: 0
+0 nothing: 0 1
+0 received 1 1 1
+0 sent: 1
+0 sent: 2
+0 sent: 3
+0 some of none: 1
+0 some: 0 2 3
+0 some: 1, 3 tag 2
+";
+    let exchanges = "\
+0 exchange 10: 0, 0 from -99, -45, 1
+0 exchange 10: 0, 10 from 1, 45000855, 1
+0 exchange 300000: 0, 300000 from 1, 3480002799952, 1
+0 exchange 300000: 0, 300000 from 1, 3480002799952, 1
+0 no such rank: 1
+0 replace 10: 0, 3539
+0 replace 10: 0, 78003539
+0 replace 300000: 0, 6344972350000
+0 replace 300000: 0, 6344972350000
+last: 299999
+";
+    for (name, environment, lines) in &said {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let lines: Vec<&str> = lines
+            .into_iter()
+            .filter(|line| !line.starts_with('1'))
+            .collect();
+        let mut expected: Vec<&str> = looks.lines().collect();
+        if *name != "mpich" {
+            expected.extend(exchanges.lines());
+        }
+        expected.sort();
+        assert_eq!(lines, expected, "{name} {environment}");
+    }
 }
 
 /// A number that the report of a rank says about messages, of all ranks together.

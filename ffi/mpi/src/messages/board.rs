@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use super::attach::Window;
 use super::header::SLOTS;
 
 /// Lanes of each process.
@@ -77,6 +78,7 @@ pub struct Slot {
     pub filled: AtomicU64,
     /// Where the packed rest is.
     pub rest: AtomicU64,
+    window: Place,
     receiver: Receiver,
     /// Parts that both copy.
     pub split: Split,
@@ -167,7 +169,39 @@ struct Receiver {
     drained: AtomicU64,
 }
 
+/// A [`Window`] that others read.
+#[repr(C)]
+struct Place {
+    /// Region and number; 0 if there is none.
+    name: AtomicU64,
+    oldest: AtomicU32,
+    base: AtomicU64,
+    len: AtomicU64,
+}
+
 impl Slot {
+    /// Says where the sender's memory is published; before the message is posted.
+    pub fn set_window(&self, window: Window) {
+        let name = u64::from(window.id) << 32 | u64::from(window.serial);
+        self.window.name.store(name, Ordering::Relaxed);
+        self.window.oldest.store(window.oldest, Ordering::Relaxed);
+        self.window.base.store(window.base, Ordering::Relaxed);
+        self.window.len.store(window.len, Ordering::Relaxed);
+    }
+
+    /// Where the sender's memory is published, if it is.
+    pub fn window(&self) -> Option<Window> {
+        let name = self.window.name.load(Ordering::Relaxed);
+        let window = Window {
+            id: (name >> 32) as u32,
+            serial: name as u32,
+            oldest: self.window.oldest.load(Ordering::Relaxed),
+            base: self.window.base.load(Ordering::Relaxed),
+            len: self.window.len.load(Ordering::Relaxed),
+        };
+        (window.serial != 0).then_some(window)
+    }
+
     /// Bytes that the receiver has taken out of the lane.
     pub fn drained(&self) -> &AtomicU64 {
         &self.receiver.drained

@@ -10,7 +10,7 @@ use super::status::{Room, Status, is_ignored};
 use super::{World, probes, requests, start, world};
 use crate::abi::{Function, Word};
 use crate::count::{Count, Large};
-use crate::pmpi;
+use crate::{lacking, pmpi};
 
 /// Both forms of a function that counts elements; `N` is what counts.
 macro_rules! both {
@@ -109,6 +109,9 @@ macro_rules! persistent_sends {
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word, request: *mut c_void| {
                 let code = pmpi::$body(buffer, count, datatype, dest, tag, comm, request);
+                if code == 0 {
+                    lacking::note_persistent(request);
+                }
                 if let Some(world) = world().filter(|_| code == 0) {
                     let what = elements(buffer, count, datatype);
                     let to = address(dest, tag, comm);
@@ -161,6 +164,9 @@ both! {
                                       source: c_int, tag: c_int, comm: Word,
                                       request: *mut c_void| {
         let code = pmpi::recv_init(buffer, count, datatype, source, tag, comm, request);
+        if code == 0 {
+            lacking::note_persistent(request);
+        }
         if let Some(world) = world().filter(|_| code == 0) {
             let what = elements(buffer, count, datatype);
             calls::expect(world, what, (source, comm), request, true);
@@ -217,7 +223,7 @@ both! {
             let what = elements(send, send_count, send_type);
             calls::notice(world, what, address(dest, send_tag, comm));
         }
-        let code = pmpi::isendrecv(
+        let code = lacking::isendrecv(
             send, send_count, send_type, dest, send_tag,
             recv, recv_count, recv_type, source, recv_tag, comm, request,
         );
@@ -237,7 +243,7 @@ both! {
             let what = elements(buffer, count, datatype);
             calls::notice(world, what, address(dest, send_tag, comm));
         }
-        let code = pmpi::isendrecv_replace(
+        let code = lacking::isendrecv_replace(
             buffer, count, datatype, dest, send_tag, source, recv_tag, comm, request,
         );
         if let Some(world) = world().filter(|_| code == 0) {
@@ -288,22 +294,29 @@ macro_rules! other_sends {
                     let what = elements(buffer, count, datatype);
                     calls::notice(world, what, address(dest, tag, comm));
                 }
-                let own = if N::LARGE { LARGE.if_any() } else { FUNCTION.address() };
-                if own != 0 {
-                    let call: unsafe extern "C" fn(
-                        *const c_void, N, Word, c_int, c_int, Word $(, $kind)*
-                    ) -> c_int = std::mem::transmute(own);
-                    return call(buffer, count, datatype, dest, tag, comm $(, $more)*);
-                }
-                match (FUNCTION.address(), count.narrow()) {
-                    (address @ 1.., Some(count)) => {
+                let pass = || {
+                    let own = if N::LARGE { LARGE.if_any() } else { FUNCTION.address() };
+                    if own != 0 {
                         let call: unsafe extern "C" fn(
-                            *const c_void, c_int, Word, c_int, c_int, Word $(, $kind)*
-                        ) -> c_int = std::mem::transmute(address);
-                        call(buffer, count, datatype, dest, tag, comm $(, $more)*)
+                            *const c_void, N, Word, c_int, c_int, Word $(, $kind)*
+                        ) -> c_int = std::mem::transmute(own);
+                        return call(buffer, count, datatype, dest, tag, comm $(, $more)*);
                     }
-                    _ => missing(stringify!($name), comm),
+                    match (FUNCTION.address(), count.narrow()) {
+                        (address @ 1.., Some(count)) => {
+                            let call: unsafe extern "C" fn(
+                                *const c_void, c_int, Word, c_int, c_int, Word $(, $kind)*
+                            ) -> c_int = std::mem::transmute(address);
+                            call(buffer, count, datatype, dest, tag, comm $(, $more)*)
+                        }
+                        _ => missing(stringify!($name), comm),
+                    }
+                };
+                let code = pass();
+                if code == 0 && stringify!($name).ends_with("_init") {
+                    $(lacking::note_persistent($more);)*
                 }
+                code
             }
         )* }
     };
@@ -327,7 +340,7 @@ other_sends! {
 
 /// Functions without counts, taken if `$try` takes them.
 macro_rules! plain {
-    ($($name:ident($($argument:ident: $kind:ty),*) => $pass:ident, $try:expr;)*) => { $(
+    ($($name:ident($($argument:ident: $kind:ty),*) => $pass:path, $try:expr;)*) => { $(
         /// The MPI function of this name.
         ///
         /// # Safety
@@ -343,59 +356,59 @@ macro_rules! plain {
                         return code;
                     }
                 }
-                pmpi::$pass($($argument),*)
+                $pass($($argument),*)
             })
         }
     )* };
 }
 
 plain! {
-    MPI_Wait(request: *mut c_void, status: *mut c_void) => wait, requests::wait;
-    MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) => test, requests::test;
-    MPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void) => waitall,
+    MPI_Wait(request: *mut c_void, status: *mut c_void) => pmpi::wait, requests::wait;
+    MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) => pmpi::test, requests::test;
+    MPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void) => pmpi::waitall,
         requests::waitall;
     MPI_Testall(count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void)
-        => testall, requests::testall;
+        => pmpi::testall, requests::testall;
     MPI_Waitany(count: c_int, requests: *mut c_void, index: *mut c_int, status: *mut c_void)
-        => waitany, requests::waitany;
+        => pmpi::waitany, requests::waitany;
     MPI_Testany(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
-    ) => testany, requests::testany;
+    ) => pmpi::testany, requests::testany;
     MPI_Waitsome(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => waitsome, requests::waitsome;
+    ) => pmpi::waitsome, requests::waitsome;
     MPI_Testsome(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => testsome, requests::testsome;
+    ) => pmpi::testsome, requests::testsome;
     MPI_Request_get_status(request: Word, flag: *mut c_int, status: *mut c_void)
-        => request_get_status, requests::get_status;
+        => pmpi::request_get_status, requests::get_status;
     MPI_Request_get_status_any(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
-    ) => request_get_status_any, requests::get_status_any;
+    ) => lacking::request_get_status_any, requests::get_status_any;
     MPI_Request_get_status_all(
         count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void
-    ) => request_get_status_all, requests::get_status_all;
+    ) => lacking::request_get_status_all, requests::get_status_all;
     MPI_Request_get_status_some(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => request_get_status_some, requests::get_status_some;
-    MPI_Request_free(request: *mut c_void) => request_free, requests::free;
-    MPI_Cancel(request: *mut c_void) => cancel, requests::cancel;
-    MPI_Start(request: *mut c_void) => start, requests::start;
-    MPI_Startall(count: c_int, requests: *mut c_void) => startall, requests::startall;
-    MPI_Probe(source: c_int, tag: c_int, comm: Word, status: *mut c_void) => probe, probe;
+    ) => lacking::request_get_status_some, requests::get_status_some;
+    MPI_Request_free(request: *mut c_void) => lacking::request_free, requests::free;
+    MPI_Cancel(request: *mut c_void) => pmpi::cancel, requests::cancel;
+    MPI_Start(request: *mut c_void) => pmpi::start, requests::start;
+    MPI_Startall(count: c_int, requests: *mut c_void) => pmpi::startall, requests::startall;
+    MPI_Probe(source: c_int, tag: c_int, comm: Word, status: *mut c_void) => pmpi::probe, probe;
     MPI_Iprobe(source: c_int, tag: c_int, comm: Word, flag: *mut c_int, status: *mut c_void)
-        => iprobe, iprobe;
+        => pmpi::iprobe, iprobe;
     MPI_Mprobe(source: c_int, tag: c_int, comm: Word, message: *mut c_void, status: *mut c_void)
-        => mprobe, mprobe;
+        => pmpi::mprobe, mprobe;
     MPI_Improbe(
         source: c_int, tag: c_int, comm: Word, flag: *mut c_int, message: *mut c_void,
         status: *mut c_void
-    ) => improbe, improbe;
+    ) => pmpi::improbe, improbe;
 }
 
 /// Calls a probe with a status, and corrects what it says; `found` says whether it found a message.

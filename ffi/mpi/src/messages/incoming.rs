@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 
 use libcopy::datatype::Layout;
 use libcopy::datatype::canonical::Form;
+use libcopy::device::Attachment;
 
+use super::attach::Window;
 use super::board::{LANE, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
 use super::header::{self, Header};
 use super::memory::{self, Remote, lives};
-use super::outgoing::{Pause, attend_all, lock};
+use super::outgoing::{self, Pause, attend_all, lock};
 use super::status::Status;
 use super::view::View;
 use super::{Event, Peers, World, committed, note};
@@ -28,6 +30,8 @@ use crate::types::{self, Known};
 const CHUNK: u64 = 64 << 10;
 /// Bytes that are fetched at a time where they have to be unpacked.
 const SCRATCH: usize = 128 << 10;
+/// Bytes that are copied at once while others may be waiting for us.
+const AT_ONCE: u64 = 4 << 20;
 /// How long a receiver waits for a sender that fills its lane no further.
 const PATIENCE: Duration = Duration::from_micros(300);
 
@@ -322,6 +326,14 @@ impl Drop for Over<'_> {
     }
 }
 
+/// Elements of the sender's in our address space.
+struct Reached {
+    /// The address that the layout's offsets count from.
+    origin: *const u8,
+    layout: Layout,
+    _attachment: Arc<Attachment>,
+}
+
 /// A message whose data are on their way.
 struct Pulling<'a> {
     world: &'a World,
@@ -379,6 +391,15 @@ impl Pulling<'_> {
             } else {
                 self.slot.split.wish.store(wish::STREAM, Ordering::Release);
             }
+        } else if let Some(window) = self.slot.window() {
+            match self.reach(sender, window) {
+                Some(mapped) => {
+                    if self.claim()? {
+                        return self.copy(&mapped);
+                    }
+                }
+                None => self.slot.split.wish.store(wish::STREAM, Ordering::Release),
+            }
         }
         let (mut pause, mut idle_since) = (Pause::new(), None);
         let mut ours = false;
@@ -426,6 +447,51 @@ impl Pulling<'_> {
                 return Err("the sender has ended".to_owned());
             }
         }
+        Ok(())
+    }
+
+    /// The sender's elements in our address space; `None` if they cannot be mapped.
+    fn reach(&self, sender: usize, window: Window) -> Option<Reached> {
+        let attachment = self.world.module.as_ref()?.reach(sender, window)?;
+        let layout = layout_of(self.pid, self.header).ok()?;
+        let start = self.header.origin.wrapping_sub(window.base) as i64;
+        let bounds = layout.bounds();
+        let inside = start.checked_add(bounds.start)? >= 0
+            && u64::try_from(start.checked_add(bounds.end)?).ok()? <= window.len;
+        (inside && layout.size() == self.header.total && self.view.takes_parts()).then(|| Reached {
+            origin: attachment.as_ptr().wrapping_offset(start as isize),
+            layout,
+            _attachment: attachment,
+        })
+    }
+
+    /// Copies elements out of the sender's memory, from layout to layout.
+    fn copy(&mut self, from: &Reached) -> Result<(), String> {
+        let (total, layout) = (self.header.total, &from.layout);
+        note(Event::Attached, total);
+        let at_once = total <= AT_ONCE || !outgoing::any();
+        match self.view {
+            // SAFETY: the layout lies within what is mapped; the capacity was compared.
+            View::Dense(base) => unsafe { layout.pack_raw(from.origin, 0..total, *base) },
+            View::Typed(to, target) if to.layout.size() == total && at_once => {
+                // SAFETY: as above, and both have the same size.
+                unsafe { layout.copy_raw(from.origin, &to.layout, *target) };
+            }
+            _ => {
+                let mut scratch: Vec<u8> = Vec::with_capacity(SCRATCH);
+                while self.drained < total {
+                    let n = (total - self.drained).min(SCRATCH as u64);
+                    let (range, to) = (self.drained..self.drained + n, scratch.as_mut_ptr());
+                    // SAFETY: the scratch memory has this room; the capacity was compared.
+                    unsafe {
+                        layout.pack_raw(from.origin, range, to);
+                        self.take(to, n)?;
+                    }
+                    attend_all(self.world);
+                }
+            }
+        }
+        self.drained = total;
         Ok(())
     }
 

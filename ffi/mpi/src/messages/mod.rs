@@ -6,6 +6,7 @@
 //! whoever receives that fetches the data. `docs/messages.md` says why nothing can be reordered,
 //! mistaken or left waiting.
 
+mod attach;
 mod board;
 mod calls;
 mod committed;
@@ -18,8 +19,7 @@ mod outgoing;
 mod probes;
 mod requests;
 mod start;
-mod status;
-
+pub mod status;
 mod view;
 
 use std::ffi::c_int;
@@ -29,7 +29,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::abi::{Abi, Word};
 use crate::group::Comm;
 use crate::pmpi;
+use attach::Module;
 use board::Board;
+use start::Road;
 
 pub use start::{finish, start};
 
@@ -46,6 +48,10 @@ pub struct World {
     board: Board,
     /// Bytes from which on a dense message is taken, and one that is not dense.
     least: [u64; 2],
+    /// How data that are not dense are moved.
+    road: Road,
+    /// The kernel module, if all have it.
+    module: Option<Module>,
 }
 
 /// The world, once it is there; never freed.
@@ -139,6 +145,7 @@ enum Event {
     Fetched,
     Pushed,
     Buffered,
+    Attached,
     LayoutSent,
     LayoutKnown,
     LayoutCommitted,
@@ -147,13 +154,14 @@ enum Event {
     Truncated,
 }
 
-const EVENTS: [(Event, &str); 12] = [
+const EVENTS: [(Event, &str); 13] = [
     (Event::Sent, "sent"),
     (Event::Received, "received"),
     (Event::Streamed, "bytes streamed"),
     (Event::Fetched, "bytes fetched"),
     (Event::Pushed, "bytes pushed"),
     (Event::Buffered, "bytes buffered"),
+    (Event::Attached, "bytes attached"),
     (Event::LayoutSent, "bytes of layouts"),
     (Event::LayoutKnown, "layouts known"),
     (Event::LayoutCommitted, "layouts committed"),

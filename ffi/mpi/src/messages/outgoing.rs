@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::attach::{Published, Window};
 use super::board::{LANE, LANES, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
 use super::header::{Header, SLOTS, slot_of, wire_size};
 use super::memory::{self, lives};
 use super::requests;
+use super::start::Road;
 use super::view::View;
 use super::{Event, World, note};
 use crate::pmpi;
@@ -21,6 +23,8 @@ const CHUNK: u64 = 32 << 10;
 
 /// How long a sender waits for a receiver that has not begun: this, and the time that packing takes.
 const PATIENCE: Duration = Duration::from_millis(1);
+/// The same where the receiver can copy out of our memory, which is worth more than packing early.
+const LONG_PATIENCE: Duration = Duration::from_millis(10);
 /// Bytes that are packed in a microsecond, about.
 const PACE: u64 = 4096;
 
@@ -38,6 +42,8 @@ pub struct Outgoing {
     lane: Option<usize>,
     filled: u64,
     rest: Vec<u8>,
+    /// The program's memory, where others have it mapped.
+    published: Option<Arc<Published>>,
     posted: Instant,
     /// Whether we have said that we fill the lane.
     held: bool,
@@ -115,6 +121,7 @@ impl Outbox {
             }
             message.completed();
             message.rest = Vec::new();
+            message.published = None;
             if let Some(lane) = message.lane.take() {
                 *lanes |= 1 << lane;
             }
@@ -150,6 +157,26 @@ pub fn retire(world: &World, slot: usize) {
     }
 }
 
+/// Bytes from which on elements are copied out of memory that is mapped.
+const ATTACH_MIN: u64 = 64 << 10;
+/// How many times the bytes of its elements memory may have that is mapped for them.
+const ATTACH_SPARSE: u64 = 64;
+
+/// Has a message's elements be where their receiver can map them, if that is worth it.
+fn offer(world: &World, view: &View, total: u64) -> Option<(Arc<Published>, Window)> {
+    let module = world.module.as_ref()?;
+    let View::Typed(prepared, origin) = view else {
+        return None;
+    };
+    let bounds = prepared.layout.bounds();
+    let len = usize::try_from(bounds.end.checked_sub(bounds.start)?).ok()?;
+    if total < ATTACH_MIN || len as u64 > total.saturating_mul(ATTACH_SPARSE) {
+        return None;
+    }
+    let base = origin.wrapping_offset(isize::try_from(bounds.start).ok()?);
+    module.publish(base as usize, len)
+}
+
 /// Makes a message known to its receiver; `None` if there is no slot. `owned` is what `view` shows,
 /// if that is not the program's; `committed` the number that its type was given together, or 0; `fits` says whether a header may have so many bytes.
 pub fn post(
@@ -160,18 +187,23 @@ pub fn post(
     committed: u64,
     fits: impl Fn(u64) -> bool,
 ) -> Option<Shared> {
+    let offered = offer(world, &view, total);
     let mut outbox = lock(&OUTBOX);
     if !outbox.live.is_empty() {
         outbox.reap(world);
     }
     let free = (0..SLOTS).filter(|slot| outbox.free >> slot & 1 == 1);
-    let mut fitting = free.filter(|slot| fits(wire_size(*slot) as u64));
+    // Whoever receives so many bytes may have room for no more.
+    let mut fitting = free.filter(|slot| {
+        let wire = wire_size(*slot) as u64;
+        wire <= total && fits(wire)
+    });
     let Some(number) = fitting.next() else {
         note(Event::NoSlot, 1);
         return None;
     };
     let lane = match outbox.lanes.trailing_zeros() as usize {
-        lane if lane < LANES => Some(lane),
+        lane if lane < LANES && world.road != Road::Fetch => Some(lane),
         _ => None,
     };
     outbox.sequence += 1;
@@ -210,7 +242,12 @@ pub fn post(
     slot.drained().store(0, Ordering::Relaxed);
     slot.rest.store(0, Ordering::Relaxed);
     slot.split.wish.store(wish::NONE, Ordering::Relaxed);
-    let split = matches!(view, View::Dense(_)) && total >= SPLIT_MIN;
+    slot.set_window(
+        offered
+            .as_ref()
+            .map_or_else(Window::default, |(_, window)| *window),
+    );
+    let split = matches!(view, View::Dense(_)) && total >= SPLIT_MIN || offered.is_some();
     // With a lane we begin at once; nobody takes it over before we had a chance.
     let held = lane.is_some() && !split;
     let first = if held { mover::SENDER } else { mover::NOBODY };
@@ -226,6 +263,7 @@ pub fn post(
         lane,
         filled: 0,
         rest: Vec::new(),
+        published: offered.map(|(published, _)| published),
         posted: Instant::now(),
         held,
         split,
@@ -378,7 +416,11 @@ impl Outgoing {
     pub fn is_impatient(&self, world: &World) -> bool {
         let begun = self.slot(world).state.load(Ordering::Relaxed) != state::POSTED;
         let more = Duration::from_micros(self.total / PACE);
-        !begun && self.posted.elapsed() > PATIENCE + more
+        let patience = match self.published {
+            Some(_) => LONG_PATIENCE,
+            None => PATIENCE,
+        };
+        !begun && self.posted.elapsed() > patience + more
     }
 
     /// Packs what is not in the lane; returns whether the program may have its buffer back.

@@ -19,6 +19,7 @@ use super::incoming::{Arrival, raise};
 use super::outgoing::{self, Pause, Shared, lock};
 use super::status::{Room, Status, is_ignored};
 use crate::abi::{UNDEFINED, Word};
+use crate::lacking::{self, Look};
 use crate::pmpi;
 
 /// What a request does.
@@ -813,23 +814,9 @@ pub unsafe fn testall(
 /// One pass for `MPI_Waitany` and `MPI_Testany`: the index of a request that was completed, or
 /// [`UNDEFINED`] if none is active, and the code.
 unsafe fn any_of(batch: &Batch<'_>, status: *mut c_void) -> Option<(c_int, c_int)> {
-    let mut active = false;
-    for i in 0..batch.entries.len() {
-        // SAFETY: the caller's promise.
-        match unsafe { batch.try_one(i, status) } {
-            Some((true, code)) => return Some((i as c_int, code)),
-            Some((false, _)) => {}
-            None => active = true,
-        }
-    }
-    if active {
-        return None;
-    }
-    // None is active: has the library write an empty status.
-    let (mut which, mut flag) = (UNDEFINED, 0);
-    // SAFETY: no request at all.
-    let code = unsafe { pmpi::testany(0, std::ptr::null_mut(), &mut which, &mut flag, status) };
-    Some((UNDEFINED, code))
+    let count = batch.entries.len();
+    // SAFETY: the caller's promise.
+    unsafe { lacking::first(count, status, |i| batch.try_one(i, status)) }
 }
 
 /// `MPI_Waitany`
@@ -993,25 +980,19 @@ pub unsafe fn get_status(
     }
 }
 
-/// `MPI_Request_get_status` of one request of an array: the code, whether it is active, and whether it
-/// is complete. Those that we do not know the library is asked about.
-unsafe fn status_of(batch: &Batch<'_>, index: usize, status: *mut c_void) -> (c_int, bool, bool) {
-    let mut flag = 0;
-    let known = match &batch.entries[index] {
+/// `MPI_Request_get_status` of one request of an array. Those that we do not know the library is asked
+/// about.
+unsafe fn look(batch: &Batch<'_>, index: usize, status: *mut c_void) -> Look {
+    if batch.entries[index].is_some() {
+        let mut flag = 0;
         // SAFETY: the caller's promise.
-        Some(_) => unsafe { get_status(batch.world, batch.handle(index), &mut flag, status) },
-        None => None,
-    };
-    if let Some(code) = known {
-        return (code, true, flag != 0);
+        let known = unsafe { get_status(batch.world, batch.handle(index), &mut flag, status) };
+        if let Some(code) = known {
+            return (code, true, flag != 0);
+        }
     }
-    let mut which = UNDEFINED;
     // SAFETY: one request of the caller's.
-    let code = unsafe {
-        pmpi::request_get_status_any(1, batch.request(index), &mut which, &mut flag, status)
-    };
-    let inactive = flag != 0 && which == UNDEFINED;
-    (code, !inactive, flag != 0)
+    unsafe { lacking::look(batch.world.abi, batch.request(index), status) }
 }
 
 /// `MPI_Request_get_status_any`
@@ -1026,26 +1007,10 @@ pub unsafe fn get_status_any(
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;
-        let mut waiting = false;
-        for i in 0..batch.entries.len() {
-            let (code, active, complete) = status_of(&batch, i, status);
-            if code != 0 || active && complete {
-                (*index, *flag) = (i as c_int, c_int::from(complete));
-                return Some(code);
-            }
-            waiting |= active;
-        }
-        *index = UNDEFINED;
-        *flag = c_int::from(!waiting);
-        match waiting {
-            true => Some(0),
-            // Has the library write an empty status.
-            false => {
-                let none = std::ptr::null_mut();
-                let code = pmpi::request_get_status_any(0, none, index, flag, status);
-                Some(code)
-            }
-        }
+        let look = |i, status: *mut c_void| look(&batch, i, status);
+        let count = batch.entries.len();
+        let abi = world.abi;
+        Some(lacking::any_of(abi, count, index, flag, status, look))
     }
 }
 
@@ -1060,21 +1025,9 @@ pub unsafe fn get_status_all(
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;
-        let mut all = true;
-        for i in 0..batch.entries.len() {
-            let mut room = Room::new();
-            let status = match is_ignored(statuses) {
-                true => room.pointer(),
-                false => Status::of_array(world.abi, statuses, i).pointer(),
-            };
-            let (code, _, complete) = status_of(&batch, i, status);
-            if code != 0 {
-                return Some(code);
-            }
-            all &= complete;
-        }
-        *flag = c_int::from(all);
-        Some(0)
+        let look = |i, status: *mut c_void| look(&batch, i, status);
+        let count = batch.entries.len();
+        Some(lacking::all_of(world.abi, count, flag, statuses, look))
     }
 }
 
@@ -1090,32 +1043,20 @@ pub unsafe fn get_status_some(
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;
-        let (mut any, mut found) = (false, 0usize);
-        for i in 0..batch.entries.len() {
-            let mut room = Room::new();
-            let status = match is_ignored(statuses) {
-                true => room.pointer(),
-                false => Status::of_array(world.abi, statuses, found).pointer(),
-            };
-            let (code, active, complete) = status_of(&batch, i, status);
-            if code != 0 {
-                return Some(code);
-            }
-            any |= active;
-            if active && complete {
-                *indices.add(found) = i as c_int;
-                found += 1;
-            }
-        }
-        *done = if any { found as c_int } else { UNDEFINED };
-        Some(0)
+        let look = |i, status: *mut c_void| look(&batch, i, status);
+        let (abi, count) = (world.abi, batch.entries.len());
+        let found = lacking::some_of(abi, count, (done, indices), statuses, look);
+        Some(found)
     }
 }
 
 /// `MPI_Request_free`
 pub unsafe fn free(world: &World, request: *mut c_void) -> Option<c_int> {
     // SAFETY: one request.
-    let batch = unsafe { Batch::new(world, 1, request)? };
+    let batch = unsafe {
+        lacking::forget_persistent(request);
+        Batch::new(world, 1, request)?
+    };
     let entry = batch.entries[0].as_ref()?;
     let mut state = lock(&entry.state);
     if !state.active {

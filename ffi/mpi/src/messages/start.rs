@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use libcopy::TeamKey;
 
+use super::attach::Module;
 use super::board::Board;
-use super::header::LONGEST;
+use super::header::wire_size;
 use super::{WORLD, World, memory, outgoing, requests, world};
 use crate::abi::{self, Abi, complain};
 use crate::call::active;
@@ -39,6 +40,8 @@ struct Card {
     word: u64,
     /// Whether all has gone well so far.
     fine: u64,
+    /// Whether it is in the kernel module's domain.
+    module: u64,
 }
 
 /// What the first process says about the board.
@@ -51,6 +54,38 @@ struct Offer {
     fine: u64,
     /// From how many bytes on messages are taken: senders and receivers have to judge alike.
     least: [u64; 2],
+    /// Of the kernel module's domain, if there is one.
+    key: [u8; 16],
+    has_module: u64,
+}
+
+/// How data that are not dense are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Road {
+    /// As is fastest.
+    Best,
+    /// Through a lane, even where the kernel module is.
+    Stream,
+    /// Read by the receiver, whatever the sender does.
+    Fetch,
+    /// Out of memory that is mapped, from the first message on.
+    Attach,
+}
+
+/// What `LIBCOPY_MPI_ROAD` asks for, to compare.
+fn road() -> Road {
+    match std::env::var("LIBCOPY_MPI_ROAD").as_deref() {
+        Err(_) | Ok("" | "best") => Road::Best,
+        Ok("stream") => Road::Stream,
+        Ok("fetch") => Road::Fetch,
+        Ok("attach") => Road::Attach,
+        Ok(other) => {
+            complain(&format!(
+                "LIBCOPY_MPI_ROAD is {other:?}, not best, stream, fetch or attach"
+            ));
+            Road::Best
+        }
+    }
 }
 
 /// Has messages taken from now on, if all processes of the machine can. Collective.
@@ -140,7 +175,8 @@ fn meet_on(
     own: c_int,
 ) -> Result<World, String> {
     let mut offer = Offer::default();
-    let mut made = None;
+    let (mut made, mut module, road) = (None, None, road());
+    let eager = road == Road::Attach;
     if me == 0 {
         let board = TeamKey::random().map_err(|error| error.to_string());
         let board = board.and_then(|key| {
@@ -160,7 +196,14 @@ fn meet_on(
                 fd: file.as_raw_fd(),
                 fine: 1,
                 least: least(),
+                ..Offer::default()
             };
+            if matches!(road, Road::Best | Road::Attach) {
+                if let Some((created, key)) = Module::create(eager) {
+                    (offer.key, offer.has_module) = (key, 1);
+                    module = Some(created);
+                }
+            }
             made = Some((board, file));
         }
     }
@@ -178,6 +221,9 @@ fn meet_on(
             )
         }
     };
+    if me != 0 && offer.has_module != 0 {
+        module = Module::join(offer.key, eager);
+    }
     let word = Box::new(offer.magic[0] ^ me as u64);
     let mine = Card {
         pid: std::process::id() as i32,
@@ -185,6 +231,7 @@ fn meet_on(
         address: &raw const *word as u64,
         word: *word,
         fine: u64::from(made.is_ok() && !has_other_receivers(abi) && !has_unsafe_threads(abi)),
+        module: u64::from(module.is_some()),
     };
     let cards = exchange(abi, node, mine, members)?;
     let mut fine = Card { fine: 1, ..mine };
@@ -216,6 +263,8 @@ fn meet_on(
         magic: offer.magic,
         board: made?,
         least: offer.least,
+        road,
+        module: module.filter(|_| cards.iter().all(|card| card.module != 0)),
     })
 }
 
@@ -238,11 +287,11 @@ fn exchange(
     }
 }
 
-/// From how many bytes on messages are taken; never fewer than the longest header has.
+/// From how many bytes on messages are taken; never fewer than the shortest header has.
 fn least() -> [u64; 2] {
     let asked = std::env::var("LIBCOPY_MPI_MIN").ok();
     let asked: Option<u64> = asked.and_then(|value| value.trim().parse().ok());
-    let floor = LONGEST as u64 + 1;
+    let floor = wire_size(0) as u64;
     [LEAST_DENSE, LEAST_TYPED].map(|usual| asked.unwrap_or(usual).max(floor))
 }
 
@@ -259,4 +308,7 @@ pub fn finish() {
     }
     // SAFETY: every rank comes here.
     unsafe { pmpi::barrier(world.abi.world) };
+    if let Some(module) = &world.module {
+        module.clear();
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::abi::Abi;
+use crate::abi::{ANY_TAG, Abi};
 
 /// Room for the status of either library.
 #[repr(C, align(8))]
@@ -137,6 +137,23 @@ impl Status {
             let high = (bytes >> 32) as u32;
             self.word(0, 4).write((high << 1) as c_int | cancelled);
         }
+    }
+
+    /// Says nothing that a status of a library's says.
+    pub fn fill_with_nobody(self) {
+        // SAFETY: `new` was promised a status.
+        unsafe {
+            self.word(0, 8).write(0);
+            self.word(4, 12).write(0);
+            self.word(12, 4).write(0);
+        }
+        self.set_bytes(1);
+    }
+
+    /// Whether this is an empty status (MPI 4.1, section 3.7.3).
+    pub fn is_empty(self, abi: &Abi) -> bool {
+        let nobody = self.source() == abi.any_source && self.tag() == ANY_TAG;
+        nobody && self.bytes() == 0 && !self.is_cancelled()
     }
 
     /// Copies another one.

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Where the kernel module is: memory that a program sends elements out of again and again is
+//! published by its owner and mapped by those who receive from it, who copy from layout to layout by
+//! load and store ("FALCON-X: Zero-copy MPI derived datatype processing on modern CPU and GPU
+//! architectures", section 5, with XPMEM).
+//!
+//! The owner asks the module before each message whether the pages are its own still; until the message
+//! has been received they stay what they are, since the program lent them. Pages that are mapped stay
+//! valid whatever their owner does.
+
+use std::sync::{Arc, Mutex};
+
+use libcopy::device::{Attachment, Domain, DomainKey, Region, RegionId, Rights};
+
+use super::outgoing::lock;
+
+/// Pieces of memory that a process looks after, and those of each peer that it has mapped.
+const KEPT: usize = 16;
+/// Bytes that may stay pinned in them.
+const KEPT_BYTES: usize = 1 << 30;
+/// Messages from the same memory before it is published, which pays only if more follow.
+const AFTER: u32 = 1;
+/// Messages for which memory that could not be published is left alone.
+const REFUSED_FOR: u32 = 64;
+
+/// Memory that is published.
+#[derive(Debug)]
+pub struct Published {
+    region: Region<'static>,
+    base: u64,
+    /// Its number among all that this process ever published, from 1 on.
+    serial: u32,
+}
+
+/// What a receiver has to know of it; nothing if the number is 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Window {
+    /// The region.
+    pub id: u32,
+    /// Its number among those of its owner.
+    pub serial: u32,
+    /// The lowest number that its owner has published still.
+    pub oldest: u32,
+    /// Its owner's address.
+    pub base: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
+/// Memory that messages were sent from.
+#[derive(Debug)]
+struct Seen {
+    base: usize,
+    len: usize,
+    /// Messages so far.
+    uses: u32,
+    /// Below so many messages it is not published.
+    from: u32,
+    published: Option<Arc<Published>>,
+}
+
+/// Least recently used first.
+#[derive(Debug, Default)]
+struct Own {
+    seen: Vec<Seen>,
+    serials: u32,
+}
+
+/// A peer's memory, or that it cannot be mapped.
+#[derive(Debug)]
+struct Mapped {
+    owner: usize,
+    serial: u32,
+    attachment: Option<Arc<Attachment>>,
+}
+
+/// A member of the job's domain.
+#[derive(Debug)]
+pub struct Module {
+    /// Never left: regions refer to it.
+    domain: &'static Domain,
+    own: Mutex<Own>,
+    /// Least recently used first.
+    mapped: Mutex<Vec<Mapped>>,
+    /// Messages from the same memory before it is published.
+    after: u32,
+}
+
+impl Module {
+    /// Makes a domain, and the key for the others; `None` without the module. `eager`: memory is
+    /// published with the first message.
+    pub fn create(eager: bool) -> Option<(Module, [u8; 16])> {
+        let domain = Domain::create().ok()?;
+        let key = domain.key()?.to_bytes();
+        Some((Module::of(domain, eager), key))
+    }
+
+    /// Joins it.
+    pub fn join(key: [u8; 16], eager: bool) -> Option<Module> {
+        let domain = Domain::join(&DomainKey::from_bytes(key)).ok()?;
+        Some(Module::of(domain, eager))
+    }
+
+    fn of(domain: Domain, eager: bool) -> Module {
+        Module {
+            domain: Box::leak(Box::new(domain)),
+            own: Mutex::default(),
+            mapped: Mutex::default(),
+            after: if eager { 0 } else { AFTER },
+        }
+    }
+
+    /// Publishes memory that a message is about to be sent from, if that is worth it. It stays
+    /// published for as long as the result lives at least.
+    pub fn publish(&self, base: usize, len: usize) -> Option<(Arc<Published>, Window)> {
+        let mut own = lock(&self.own);
+        let Own { seen, serials } = &mut *own;
+        match seen
+            .iter()
+            .position(|seen| (seen.base, seen.len) == (base, len))
+        {
+            Some(index) => seen[index..].rotate_left(1),
+            None => {
+                let bytes = |seen: &[Seen]| seen.iter().map(|seen| seen.len).sum::<usize>();
+                while seen.len() >= KEPT
+                    || !seen.is_empty() && bytes(seen).saturating_add(len) > KEPT_BYTES
+                {
+                    seen.remove(0);
+                }
+                seen.push(Seen {
+                    base,
+                    len,
+                    uses: 0,
+                    from: self.after,
+                    published: None,
+                });
+            }
+        }
+        let this = seen.last_mut()?;
+        this.uses = this.uses.saturating_add(1);
+        if this.uses <= this.from {
+            return None;
+        }
+        // The program may have unmapped it meanwhile, and mapped something else.
+        this.published = this.published.take().filter(|published| {
+            let info = published.region.info();
+            info.is_ok_and(|info| info.state == 0)
+        });
+        if this.published.is_none() {
+            // Numbers are never used twice, unlike identifiers.
+            let serial = serials.checked_add(1)?;
+            // SAFETY: peers read only while a message is under way, when the program does not write.
+            let region = unsafe { self.domain.share_raw(base as *const u8, len, 0) };
+            let Ok(region) = region else {
+                this.from = this.uses.saturating_add(REFUSED_FOR);
+                return None;
+            };
+            *serials = serial;
+            this.published = Some(Arc::new(Published {
+                region,
+                base: base as u64,
+                serial,
+            }));
+        }
+        let published = this.published.clone()?;
+        let numbers = seen.iter().filter_map(|seen| seen.published.as_ref());
+        let oldest = numbers.map(|published| published.serial).min();
+        let window = Window {
+            id: published.region.id().get(),
+            serial: published.serial,
+            oldest: oldest.unwrap_or(published.serial),
+            base: published.base,
+            len: len as u64,
+        };
+        Some((published, window))
+    }
+
+    /// A peer's memory in our address space.
+    pub fn reach(&self, owner: usize, window: Window) -> Option<Arc<Attachment>> {
+        let mut mapped = lock(&self.mapped);
+        let known = (owner, window.serial);
+        let found = mapped
+            .iter()
+            .position(|mapped| (mapped.owner, mapped.serial) == known);
+        match found {
+            Some(index) => mapped[index..].rotate_left(1),
+            None => {
+                // What its owner has taken back stays pinned for as long as it is mapped here.
+                mapped.retain(|mapped| mapped.owner != owner || mapped.serial >= window.oldest);
+                let of_owner = |mapped: &Mapped| mapped.owner == owner;
+                if mapped.iter().filter(|mapped| of_owner(mapped)).count() >= KEPT {
+                    let first = mapped.iter().position(of_owner);
+                    first.map(|first| mapped.remove(first));
+                }
+                let id = RegionId::new(window.id);
+                let attachment = id.and_then(|id| self.domain.attach(id, Rights::Read));
+                let right = |attachment: &Attachment| attachment.len() as u64 == window.len;
+                mapped.push(Mapped {
+                    owner,
+                    serial: window.serial,
+                    attachment: attachment.ok().filter(right).map(Arc::new),
+                });
+            }
+        }
+        mapped.last()?.attachment.clone()
+    }
+
+    /// Gives everything back, when no message is under way any more.
+    pub fn clear(&self) {
+        lock(&self.own).seen.clear();
+        lock(&self.mapped).clear();
+    }
+}

@@ -1,0 +1,24 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# This machine's MPICH for the guest, which has none of its own.
+
+# bundle_mpich DIR: the launcher, its helper, and the libraries of both but for the C library's.
+bundle_mpich() {
+    local launcher proxy library
+    launcher=$(readlink -f "$(command -v mpirun.mpich)") || return 1
+    proxy=${launcher%/*}/hydra_pmi_proxy
+    library=$(mpicc.mpich -show | tr ' ' '\n' | sed -n 's/^-L//p' | while read -r dir; do
+        [[ -e $dir/libmpich.so.12 ]] && readlink -f "$dir/libmpich.so.12" && break
+    done)
+    [[ -x $proxy ]] || return 1
+    [[ -n $library ]] || library=/usr/lib/$(uname -m)-linux-gnu/libmpich.so.12
+    mkdir -p "$1/bin" "$1/lib"
+    cp -L "$launcher" "$1/bin/mpiexec" && cp -L "$proxy" "$1/bin/hydra_pmi_proxy" &&
+        cp -L "$library" "$1/lib/libmpich.so.12" || return 1
+    ldd "$launcher" "$proxy" "$library" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+        grep -vE '/(libc|libm|libpthread|libdl|librt|libresolv)\.so' |
+        xargs -r -I{} cp -L {} "$1/lib/"
+    mpicc.mpich -std=gnu11 -O2 -Wall -Wextra -Werror -o "$1/bin/mpi_segments" \
+        "$(dirname "${BASH_SOURCE[0]}")/../../tests/peers/mpi_segments.c"
+}
