@@ -417,6 +417,8 @@ impl Outgoing {
         let begun = self.slot(world).state.load(Ordering::Relaxed) != state::POSTED;
         let more = Duration::from_micros(self.total / PACE);
         let patience = match self.published {
+            // Asked for, so not given up because the machine is busy.
+            Some(_) if world.road == Road::Attach => 100 * LONG_PATIENCE,
             Some(_) => LONG_PATIENCE,
             None => PATIENCE,
         };
