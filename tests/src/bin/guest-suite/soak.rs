@@ -2,7 +2,8 @@
 
 //! Everything at once, for as long as one likes: teams whose collectives return early, by every way;
 //! teams whose ranks die; processes that submit, switch and cancel requests until they are killed; and,
-//! with modelled copy engines, faults of these all the while.
+//! with modelled copy engines, faults of these all the while. Not on slow kernels (`--scale`), where a
+//! channel takes a minute to come back.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,12 @@ use libcopy::offload::monitor::Way;
 use crate::device::Device;
 use crate::harness::{Context, Outcome, Stop};
 use crate::kernel::Stats;
-use crate::request::{self, Parameter, all_in_service, ask, modelled, with_each};
+use crate::request::{self, Pair, Parameter, all_in_service, ask, modelled, with_each};
 use crate::rng::Rng;
-use crate::sys::{Board, Child};
+use crate::sys::{self, Board, Child};
 use crate::{check, matrix, offload, tests};
 
-tests!(soak: everything_at_once(1800));
+tests!(soak: everything_at_once(180));
 
 /// Teams that stay: their ranks, and who copies.
 const TEAMS: &[(usize, Async)] = &[
@@ -36,6 +37,24 @@ const ROUNDS: usize = 0;
 const PAIRS: usize = 1;
 const LOSSES: usize = 2;
 const LAST: usize = 8;
+
+/// Has every channel acquired, which a process that is to be killed should not have to wait for.
+fn warm_up(device: &Device, key: [u8; 16]) -> Outcome {
+    let mut channels = 0;
+    for index in 0..device.info()?.engines {
+        channels += device.engine(index)?.channels;
+    }
+    for _ in 0..channels {
+        sys::in_child(|| {
+            let own = Device::member(key)?;
+            let pair = Pair::new(&own, sys::PAGE)?;
+            let id = pair.submit(&own)?;
+            own.complete(id)?;
+            pair.check()
+        })?;
+    }
+    Ok(())
+}
 
 /// Two ranks, of which one is killed at some moment.
 fn pair(rng: &mut Rng, board: &Board) -> Outcome {
@@ -69,10 +88,13 @@ fn pair(rng: &mut Rng, board: &Board) -> Outcome {
 
 fn everything_at_once(context: &Context) -> Outcome {
     with_each(|| {
+        let faulty = modelled() && context.scale == 1;
+        let deadline = if faulty { 300 } else { 3000 * context.scale };
+        let deadline = Parameter::set("engine_deadline_ms", deadline)?;
+        let (device, key) = Device::domain()?;
+        warm_up(&device, key)?;
         let end = Instant::now() + Duration::from_secs(context.soak.into());
         let before = Stats::read()?;
-        let deadline = Parameter::set("engine_deadline_ms", 300 * context.scale)?;
-        let (device, key) = Device::domain()?;
         let board = Board::new()?;
         let mut rng = context.rng();
         let mut lasting = Vec::new();
@@ -98,10 +120,12 @@ fn everything_at_once(context: &Context) -> Outcome {
         let seed = rng.word();
         lasting.push(Child::spawn(|| {
             let mut rng = Rng::new(seed);
-            while Instant::now() < end {
+            loop {
                 pair(&mut rng, &board)?;
+                if Instant::now() > end {
+                    return Ok(());
+                }
             }
-            Ok(())
         })?);
         let mut restless = Vec::new();
         let (mut kills, mut faults) = (0, 0);
@@ -112,7 +136,7 @@ fn everything_at_once(context: &Context) -> Outcome {
                 restless.push(Child::spawn(|| request::restless(seed, key))?);
             }
             std::thread::sleep(Duration::from_millis(rng.below(200)));
-            if modelled() && rng.one_in(3) {
+            if faulty && rng.one_in(3) {
                 let after = format!("after={}", rng.below(50));
                 ask(&["fault", "*", rng.pick(&matrix::told()), &after, "count=1"])?;
                 faults += 1;
@@ -132,7 +156,7 @@ fn everything_at_once(context: &Context) -> Outcome {
         for child in restless {
             child.kill()?;
         }
-        if modelled() {
+        if faulty {
             ask(&["clear-faults", "*"])?;
         }
         let mut outcome = Ok(());
