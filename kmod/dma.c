@@ -209,7 +209,12 @@ static enum dma_data_direction direction(bool write)
 
 size_t libcopy_dma_max_mapping(struct device *dev)
 {
-	return dma_max_mapping_size(dev);
+	size_t most = dma_max_mapping_size(dev);
+
+	/* dma-debug looks no farther back for the mapping of what is synchronised. */
+	if (IS_ENABLED(CONFIG_DMA_API_DEBUG))
+		most = min_t(size_t, most, dma_get_max_seg_size(dev));
+	return most;
 }
 
 /*
