@@ -12,7 +12,7 @@ mod generate;
 mod oracle;
 mod variants;
 
-use generate::{Choices, build, tree};
+use generate::{Choices, build, shifted, tree};
 use libcopy::datatype::{Checkpoints, Datatype, Elements, Layout, Named, Segment};
 use oracle::Map;
 use proptest::prelude::*;
@@ -30,11 +30,13 @@ struct Case {
 
 fn case(choices: &mut Choices) -> Case {
     let depth = 1 + choices.below(8) as u32;
-    let (description, one) = tree(choices, depth, 300);
+    let most = choices.scale();
+    let (description, one) = tree(choices, depth, most);
     let count = match choices.below(4) {
+        _ if one.entries.len() > 10_000 => 1 + choices.below(2),
         0 => 1,
-        1 => choices.below(3),
-        _ => choices.below(20),
+        1 => choices.below(40).div_ceil(13),
+        _ => 1 + choices.below(20),
     };
     let datatype = build(&description).unwrap_or_else(|e| panic!("{description:?}: {e}"));
     let all = Map::place((0..count as i64).map(|i| (i * one.extent(), &one)));
@@ -56,28 +58,30 @@ impl Case {
     }
 
     fn overlaps(&self) -> bool {
-        let mut sorted = self.bytes.clone();
-        sorted.sort_unstable();
-        sorted.windows(2).any(|pair| pair[0] == pair[1])
+        overlap(self.bytes.iter().map(|&byte| self.at(byte)), self.buffer)
     }
 }
 
+/// Whether two of the places below `end` are the same.
+fn overlap(mut places: impl Iterator<Item = usize>, end: usize) -> bool {
+    let mut taken = vec![false; end];
+    places.any(|at| std::mem::replace(&mut taken[at], true))
+}
+
 /// Bytes that tell places apart.
-fn pattern(len: usize, seed: u32) -> Vec<u8> {
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 17;
-            state ^= state << 5;
-            (state >> 8) as u8
-        })
-        .collect()
+    let mut bytes = vec![0; len];
+    for word in bytes.chunks_mut(8) {
+        word.copy_from_slice(&shifted(&mut state).to_be_bytes()[..word.len()]);
+    }
+    bytes
 }
 
 fn check(choices: &mut Choices) -> Result<(), TestCaseError> {
     let case = case(choices);
     facts(&case)?;
+    choices.go_on();
     let buffer = pattern(case.buffer, 1);
     let expected: Vec<u8> = case.bytes.iter().map(|&b| buffer[case.at(b)]).collect();
     packing(&case, &buffer, &expected, choices)?;
@@ -98,11 +102,9 @@ fn facts(case: &Case) -> Result<(), TestCaseError> {
     prop_assert_eq!(datatype.true_upper_bound(), high);
     prop_assert_eq!(datatype.signature().elements() as usize, one.entries.len());
     prop_assert_eq!(case.layout.size() as usize, case.bytes.len());
-    let elements: Vec<(i64, i64)> = Elements::new(datatype, 1)
-        .unwrap()
-        .map(|(e, at)| (at, e.size.into()))
-        .collect();
-    prop_assert_eq!(&elements, &one.entries);
+    let elements = Elements::new(datatype, 1).unwrap();
+    let elements = elements.map(|(e, at)| (at, i64::from(e.size)));
+    prop_assert!(elements.eq(one.entries.iter().copied()));
     let (low, high) = match (case.bytes.iter().min(), case.bytes.iter().max()) {
         (Some(low), Some(high)) => (*low, high + 1),
         _ => (0, 0),
@@ -175,36 +177,62 @@ fn unpacking(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
 
 fn segments(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
     let count = case.layout.segment_count();
-    let segments: Vec<_> = case.layout.segments().collect();
-    prop_assert_eq!(segments.len() as u64, count);
+    let mut bytes = Follow(&case.bytes);
+    let mut found = 0;
+    for segment in case.layout.segments() {
+        prop_assert!(bytes.by(segment), "segment {found} is {segment:?}");
+        found += 1;
+    }
+    prop_assert_eq!(found, count);
+    prop_assert!(bytes.0.is_empty());
     prop_assert!(case.layout.segment(count).is_none());
-    let bytes: Vec<i64> = segments
-        .iter()
-        .flat_map(|s| s.offset..s.offset + s.len as i64)
-        .collect();
-    prop_assert_eq!(&bytes, &case.bytes);
+    for _ in 0..3 {
+        // Where a segment begins is known from those before it.
+        let k = choices.below(count.max(1));
+        let at = case
+            .layout
+            .segments()
+            .take(k as usize)
+            .map(|s| s.len)
+            .sum::<u64>();
+        let mut bytes = Follow(&case.bytes[at as usize..]);
+        let alone = case.layout.segment(k);
+        prop_assert_eq!(alone.is_some(), k < count);
+        prop_assert!(alone.is_none_or(|alone| bytes.by(alone)));
+    }
     let mut batch = vec![Segment::default(); 1 + choices.below(40) as usize];
     let mut cursor = case.layout.cursor();
-    let mut bytes = Vec::new();
+    let mut bytes = Follow(&case.bytes);
     loop {
         let n = cursor.fill(&mut batch);
-        bytes.extend(
-            batch[..n]
-                .iter()
-                .flat_map(|s| s.offset..s.offset + s.len as i64),
-        );
+        prop_assert!(batch[..n].iter().all(|&segment| bytes.by(segment)));
         if n < batch.len() {
             break;
         }
     }
-    prop_assert_eq!(&bytes, &case.bytes);
+    prop_assert!(bytes.0.is_empty());
     Ok(())
+}
+
+/// The oracle's bytes that segments have not named yet.
+struct Follow<'a>(&'a [i64]);
+
+impl Follow<'_> {
+    /// Whether the segment is what comes next, and not empty.
+    fn by(&mut self, segment: Segment) -> bool {
+        let Some((bytes, rest)) = self.0.split_at_checked(segment.len as usize) else {
+            return false;
+        };
+        self.0 = rest;
+        !bytes.is_empty() && (segment.offset..).zip(bytes).all(|(at, &byte)| at == byte)
+    }
 }
 
 /// Cursors and checkpoints at random positions continue as the oracle's list does.
 fn cursors(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
     let size = case.layout.size();
-    let checkpoints = Checkpoints::new(&case.layout, 1 + choices.below(300)).unwrap();
+    let interval = 1 + choices.below(300) * (1 + size / 1024);
+    let checkpoints = Checkpoints::new(&case.layout, interval).unwrap();
     let mut cursor = case.layout.cursor();
     prop_assert!(cursor.seek(size + 1).is_err());
     for _ in 0..4 {
@@ -255,17 +283,14 @@ fn copying(
     let to = Layout::new(&both, 1).unwrap();
     let mut places = repeated.bytes();
     places.extend(behind..behind + rest as i64);
-    let mut sorted = places.clone();
-    sorted.sort_unstable();
-    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+    let low = places.iter().min().copied().unwrap_or(0);
+    let high = places.iter().max().copied().unwrap_or(0);
+    let reach = (high - low) as usize + 9;
+    if reach > 64 << 20 || overlap(places.iter().map(|at| (at - low) as usize), reach) {
         return Ok(());
     }
-    let (low, high) = (
-        sorted.first().copied().unwrap_or(0),
-        sorted.last().copied().unwrap_or(0),
-    );
     let origin = 3 - low as isize;
-    let mut result = pattern((high - low) as usize + 9, 7);
+    let mut result = pattern(reach, 7);
     let mut wanted = result.clone();
     for (&at, &byte) in places.iter().zip(expected) {
         wanted[(at + origin as i64) as usize] = byte;
@@ -285,11 +310,16 @@ fn copying(
 }
 
 proptest! {
+    /// One case in 32 is a copy of many elements, which takes as long as ten of the others.
     #[test]
     fn random_types_agree_with_their_type_maps(
-        list in prop::collection::vec(any::<u16>(), 0..160)
+        list in prop::collection::vec(any::<u16>(), 20..160)
     ) {
-        check(&mut Choices::new(&list))?;
+        let mut choices = Choices::new(&list);
+        match choices.below(32) {
+            31 => copying_much(&mut choices)?,
+            _ => check(&mut choices)?,
+        }
     }
 }
 
@@ -302,15 +332,28 @@ fn copying_much(choices: &mut Choices) -> Result<(), TestCaseError> {
     let Some(count) = (64_u64 << 10).checked_div(datatype.size()) else {
         return Ok(());
     };
-    let count = (count + 1) * (1 + 8 * choices.below(2));
+    // Nine times as much, and far apart, now and then: it takes as many times as long.
+    let count = (count + 1) * (1 + 8 * (choices.below(4) / 3));
+    let farthest = if choices.below(8) == 7 {
+        32 << 20
+    } else {
+        4 << 20
+    };
     let size = count * datatype.size();
     let bounds = one.true_bounds();
     let last = (count as i64 - 1) * one.extent();
     let (low, high) = (bounds.0 + last.min(0), bounds.1 + last.max(0));
-    if high - low > 32 << 20 {
+    if high - low > farthest {
         return Ok(());
     }
-    let mut places = Map::place((0..count as i64).map(|i| (i * one.extent(), &one))).bytes();
+    let origin = 3 - low as isize;
+    let elements = || {
+        (0..count as i64).flat_map(|i| {
+            let base = i * one.extent() + origin as i64;
+            let place = move |e: &(i64, i64)| ((base + e.0) as usize, e.1 as usize);
+            one.entries.iter().map(place)
+        })
+    };
     let layout = Layout::new(&datatype, count).unwrap();
     // Blocks of about as many bytes as the pieces have, of a fraction, or of a multiple.
     let mean = (size / layout.segment_count()).max(1);
@@ -320,23 +363,35 @@ fn copying_much(choices: &mut Choices) -> Result<(), TestCaseError> {
         2 => mean / (2 + choices.below(20)),
         _ => 1 + choices.below(900),
     };
-    let block = (about.clamp(1, size)..=size)
-        .find(|block| size % block == 0)
-        .unwrap_or(size);
-    let gap = 1 + choices.below(70) as i64;
+    let block = divisor(size, about.clamp(1, size));
+    let gap = 1 + choices.below(70) as usize;
     let byte = Datatype::named(Named::Byte);
     let blocks = byte
-        .vector(size / block, block, block as i64 + gap)
+        .vector(size / block, block, (block + gap as u64) as i64)
         .unwrap();
     let blocks = Layout::new(&blocks, 1).unwrap();
-    let flat = |i: usize| i + i / block as usize * gap as usize;
-    let origin = 3 - low as isize;
+    let block = block as usize;
+    // Calls with the places of each part of an element on both sides, and its length.
+    let each = |part: &mut dyn FnMut(usize, usize, usize)| {
+        let (mut there, mut left) = (2, block);
+        for (mut here, mut len) in elements() {
+            while len > 0 {
+                let n = len.min(left);
+                part(here, there, n);
+                (here, len) = (here + n, len - n);
+                (there, left) = (there + n, left - n);
+                if left == 0 {
+                    (there, left) = (there + gap, block);
+                }
+            }
+        }
+    };
     let user = pattern((high - low) as usize + 9, 3);
-    let other = pattern(flat(size as usize - 1) + 12, 5);
+    let other = pattern(size as usize / block * (block + gap) + 12, 5);
     let (mut wanted, mut result) = (other.clone(), other.clone());
-    for (i, &at) in places.iter().enumerate() {
-        wanted[2 + flat(i)] = user[(at + origin as i64) as usize];
-    }
+    each(&mut |here, there, n| {
+        wanted[there..there + n].copy_from_slice(&user[here..here + n]);
+    });
     let from = user.as_ptr().wrapping_offset(origin);
     // SAFETY: the oracle says that all bytes of the layout lie within the vector; the blocks do.
     unsafe { layout.copy_raw(from, &blocks, result.as_mut_ptr().add(2)) };
@@ -345,14 +400,14 @@ fn copying_much(choices: &mut Choices) -> Result<(), TestCaseError> {
         "{} to {block} + {gap}",
         datatype.expression()
     );
-    let (mut wanted, mut result) = (user.clone(), user);
-    for (i, &at) in places.iter().enumerate() {
-        wanted[(at + origin as i64) as usize] = other[2 + flat(i)];
-    }
-    places.sort_unstable();
-    if places.windows(2).any(|pair| pair[0] == pair[1]) {
+    let bytes = elements().flat_map(|(at, len)| at..at + len);
+    if overlap(bytes, user.len()) {
         return Ok(());
     }
+    let (mut wanted, mut result) = (user.clone(), user);
+    each(&mut |here, there, n| {
+        wanted[here..here + n].copy_from_slice(&other[there..there + n]);
+    });
     let target = result.as_mut_ptr().wrapping_offset(origin);
     // SAFETY: as above.
     unsafe { blocks.copy_raw(other.as_ptr().add(2), &layout, target) };
@@ -364,19 +419,65 @@ fn copying_much(choices: &mut Choices) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// The smallest divisor of `n` that is not below `least`, which is not above `n`.
+fn divisor(n: u64, least: u64) -> u64 {
+    (1..)
+        .take_while(|d| d * d <= n)
+        .filter(|d| n % d == 0)
+        .flat_map(|d| [d, n / d])
+        .filter(|d| *d >= least)
+        .min()
+        .unwrap_or(n)
+}
+
 proptest! {
-    // Each of them is as much as hundreds of small ones.
-    #![proptest_config(ProptestConfig {
-        cases: ProptestConfig::default().cases.div_ceil(8),
-        ..ProptestConfig::default()
-    })]
+    // Few of them are among the cases above unless those are very many.
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_large_copies_agree_with_their_type_maps(
-        list in prop::collection::vec(any::<u16>(), 0..160)
+    fn copies_of_many_elements_agree_with_their_type_maps(
+        list in prop::collection::vec(any::<u16>(), 20..160)
     ) {
         copying_much(&mut Choices::new(&list))?;
     }
+}
+
+/// The random cases are worth their number: types of all sizes are among them, deep ones, and ones
+/// that overlap.
+#[test]
+fn the_mix_has_types_of_all_kinds() {
+    let mut state = 1;
+    let mut found = [0; 6];
+    let cases = 8000;
+    for _ in 0..cases {
+        let len = shifted(&mut state) >> 32;
+        let list: Vec<u16> = (0..20 + len % 140)
+            .map(|_| (shifted(&mut state) >> 48) as u16)
+            .collect();
+        let case = case(&mut Choices::new(&list));
+        let segments = case.layout.segment_count();
+        let brackets = case.datatype.expression();
+        let levels = brackets.bytes().scan(0, |depth, byte| {
+            *depth += i32::from(byte == b'(') - i32::from(byte == b')');
+            Some(*depth)
+        });
+        let levels = levels.max().unwrap_or(0);
+        let is = [
+            case.bytes.is_empty(),
+            case.one.entries.len() > 30,
+            case.one.entries.len() > 3000,
+            case.one.entries.len() > 65_536 || segments > 65_536,
+            levels >= 7,
+            case.overlaps(),
+        ];
+        for (sum, is) in found.iter_mut().zip(is) {
+            *sum += usize::from(is);
+        }
+    }
+    let [empty, some, many, most, deep, overlapping] = found;
+    assert!(empty < cases / 2 && some > cases / 10, "{found:?}");
+    assert!(many > 10 && most > 0, "{found:?}");
+    assert!(deep > cases / 20 && overlapping > cases / 20, "{found:?}");
 }
 
 /// Copies that are too large for the random ones: transpositions in tiles and in two steps, blocks

@@ -74,7 +74,7 @@ fn check(choices: &mut Choices) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn a_layout_has_one_form_however_it_was_described(
+    fn random_layouts_have_one_form_however_they_were_described(
         list in prop::collection::vec(any::<u16>(), 0..120)
     ) {
         check(&mut Choices::new(&list))?;
