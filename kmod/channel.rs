@@ -705,6 +705,9 @@ impl Channel {
             self.raw.store(core::ptr::null_mut(), Release);
             held.hardware = None;
         }
+        if release {
+            held.device = None;
+        }
     }
 
     /// Gives every request of the queue to other channels, or to CPUs.
@@ -735,33 +738,49 @@ impl Channel {
         if held.attempt > now() || self.queue.lock().service != Service::Down {
             return;
         }
-        held.attempt = now() + i64::from(held.pause) * 1_000_000;
-        held.pause = u32::min(held.pause * 2, LAST_PAUSE);
+        let pause = held.pause;
+        held.attempt = now() + i64::from(pause) * 1_000_000;
+        held.pause = u32::min(pause * 2, LAST_PAUSE);
+        match self.try_out(&mut held) {
+            Ok(hardware) => {
+                self.bring_up(&mut held, hardware);
+                TOTAL.add_alone(Counter::Restored, 1);
+            }
+            Err((step, error)) => pr_warn!(
+                "channel {}.{} of {} stays out of service: {} ({}); next attempt in {} ms\n",
+                self.key >> 32,
+                self.key as u32,
+                self.engine.driver(),
+                step,
+                error.to_errno(),
+                pause,
+            ),
+        }
+    }
+
+    /// Has the hardware, acquired again if it was given back, copy a page.
+    fn try_out(&self, held: &mut Held) -> Result<Hardware, (&'static str, Error)> {
+        let device = held
+            .device
+            .clone()
+            .ok_or(("its device is not known", ENODEV))?;
         let hardware = match held.hardware.take() {
             Some(hardware) => hardware,
-            None => match self.request_hardware() {
-                Ok(hardware) => hardware,
-                Err(_) => return,
-            },
+            None => self
+                .request_hardware()
+                .map_err(|error| ("its driver does not give it", error))?,
         };
-        let Some(device) = held.device.clone() else {
-            return;
-        };
-        let Ok(trial) = Trial::new(&device, held.pause as u8) else {
-            return;
-        };
+        let trial = Trial::new(&device, held.pause as u8)
+            .map_err(|error| ("no memory can be mapped for a trial", error))?;
         let limit = (deadline() / 1_000_000) as u32;
-        let result = trial.run(&hardware, limit);
-        if result.is_err() {
-            // In this order: what is given back writes no more.
+        if let Err(error) = trial.run(&hardware, limit) {
             self.raw.store(core::ptr::null_mut(), Release);
+            // In this order: what is given back writes no more.
             drop(hardware);
             drop(trial);
-            return;
+            return Err(("it does not copy a page right", error));
         }
-        drop(trial);
-        self.bring_up(&mut held, hardware);
-        TOTAL.add_alone(Counter::Restored, 1);
+        Ok(hardware)
     }
 
     /// Whether the channel belongs to this device.
@@ -798,7 +817,6 @@ impl Channel {
             return;
         }
         self.recover(true);
-        self.held.lock().device = None;
     }
 
     /// Whether dmaengine offers the channel. One that it does not offer is in use by others, or
