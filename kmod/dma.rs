@@ -722,8 +722,10 @@ impl Trial {
             }
             nap(2);
         }
-        if self.ended.load(Relaxed) != 1 {
-            return Err(EIO);
+        match self.ended.load(Relaxed) {
+            0 => return Err(ETIMEDOUT),
+            1 => {}
+            _ => return Err(EIO),
         }
         for address in self.addresses {
             // SAFETY: Mapped by `new`.
