@@ -219,18 +219,25 @@ size_t libcopy_dma_max_mapping(struct device *dev)
 
 /*
  * The memory is in use by CPUs while it is mapped, so that only what is about to move, or has
- * moved, is synchronised: bouncing whole mappings would put old bytes over new ones.
+ * moved, is synchronised: bouncing whole mappings would put old bytes over new ones. A page may
+ * belong to any number of regions; dma-debug counts seven, and is told not to where it can be.
  */
+#ifdef DMA_ATTR_DEBUGGING_IGNORE_CACHELINES
+#define ATTRIBUTES (DMA_ATTR_SKIP_CPU_SYNC | DMA_ATTR_DEBUGGING_IGNORE_CACHELINES)
+#else
+#define ATTRIBUTES DMA_ATTR_SKIP_CPU_SYNC
+#endif
+
 bool libcopy_dma_map(struct device *dev, void *addr, size_t len, bool write, dma_addr_t *out)
 {
 	*out = dma_map_page_attrs(dev, virt_to_page(addr), offset_in_page(addr), len,
-				  direction(write), DMA_ATTR_SKIP_CPU_SYNC);
+				  direction(write), ATTRIBUTES);
 	return !dma_mapping_error(dev, *out);
 }
 
 void libcopy_dma_unmap(struct device *dev, dma_addr_t addr, size_t len, bool write)
 {
-	dma_unmap_page_attrs(dev, addr, len, direction(write), DMA_ATTR_SKIP_CPU_SYNC);
+	dma_unmap_page_attrs(dev, addr, len, direction(write), ATTRIBUTES);
 }
 
 void libcopy_dma_sync_for_device(struct device *dev, dma_addr_t addr, size_t len, bool write)
