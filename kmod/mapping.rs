@@ -92,12 +92,12 @@ impl Mapping {
             return Ok(());
         }
         loop {
-            let (token, changed) = self.watch.begin()?;
-            if !self.pages.still_there(self.watch.pieces(), &changed)? {
+            let look = self.watch.begin()?;
+            if !self.pages.still_there(&self.watch, &look)? {
                 self.watch.give_up();
                 return Err(errno::estale());
             }
-            if self.watch.confirm(token) {
+            if self.watch.confirm(&look) {
                 return Ok(());
             }
             // Something was announced meanwhile, perhaps about another part of the memory.

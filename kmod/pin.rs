@@ -7,7 +7,7 @@ use crate::errno;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::Piece;
-use crate::watch::Changed;
+use crate::watch::{Look, Watch};
 use kernel::bindings;
 use kernel::mm::{Mm, MmWithUser};
 use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
@@ -18,6 +18,9 @@ use kernel::sync::Arc;
 
 /// Pages pinned per call into the memory manager, so that a kill is noticed in time.
 const BATCH: usize = 16384;
+
+/// Pages that are compared at a time.
+const CHUNK: usize = 256;
 
 /// Physically contiguous bytes of the pinned memory.
 ///
@@ -305,42 +308,30 @@ impl PinnedPages {
     }
 
     /// Whether the same pages are still behind those of the owner's addresses that may have changed.
-    pub(crate) fn still_there(&self, pieces: &[Piece], changed: &Changed) -> Result<bool> {
-        const CHUNK: usize = 256;
+    pub(crate) fn still_there(&self, watch: &Watch, look: &Look) -> Result<bool> {
         let Some(mm) = self.mm.mmget_not_zero() else {
             return Ok(false);
         };
-        let mut now = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
+        let mut frames = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
         let mut old = &self.pages[..];
-        for piece in pieces {
+        for piece in watch.pieces() {
             let count = page_span(piece);
             let first = (piece.base as usize >> PAGE_SHIFT) << PAGE_SHIFT;
             let end = first + (count << PAGE_SHIFT);
             let mut address = first;
-            while let Some((low, high)) = changed.first(address as u64, end as u64) {
+            while let Some((low, high)) = look.changed.first(address as u64, end as u64) {
                 let index = (low as usize - first) >> PAGE_SHIFT;
                 address = first + (index << PAGE_SHIFT);
                 let left = (high as usize - address).div_ceil(PAGE_SIZE);
-                let batch = usize::min(left, CHUNK);
-                let room = &mut now.spare_capacity_mut()[..batch];
-                let got = match pin_now(&mm, address, room) {
-                    Ok(got) => got,
-                    // No page there is an answer; that this caller is being killed is none.
-                    Err(error) if error == EFAULT || error == errno::ehwpoison() => {
-                        return Ok(false)
-                    }
-                    Err(error) => return Err(error),
-                };
-                let same = room[..got].iter().zip(&old[index..index + got]).all(
-                    // SAFETY: The first `got` slots were filled by the call above.
-                    |(slot, old)| unsafe { slot.assume_init() == *old },
-                );
-                // SAFETY: The call above pinned these pages for us; they are released once.
-                unsafe { bindings::unpin_user_pages(room.as_mut_ptr().cast(), got) };
-                if !same {
+                let expected = &old[index..index + usize::min(left, CHUNK)];
+                let room = frames.spare_capacity_mut();
+                let plain = watch.same(look, &mm, address, expected, room);
+                let hidden = &expected[plain..];
+                if !hidden.is_empty() && !same_pinned(&mm, address + (plain << PAGE_SHIFT), hidden)?
+                {
                     return Ok(false);
                 }
-                address += got << PAGE_SHIFT;
+                address += expected.len() << PAGE_SHIFT;
                 if shim::cond_resched_interrupted() && shim::fatal_signal_pending() {
                     return Err(EINTR);
                 }
@@ -349,6 +340,38 @@ impl PinnedPages {
         }
         Ok(true)
     }
+}
+
+/// Whether these pages are behind the addresses from `address` on, which may be protected or not
+/// mapped just now: they are faulted in.
+fn same_pinned(
+    mm: &MmWithUser,
+    mut address: usize,
+    mut expected: &[*mut bindings::page],
+) -> Result<bool> {
+    let mut now = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
+    while !expected.is_empty() {
+        let batch = usize::min(expected.len(), CHUNK);
+        let room = &mut now.spare_capacity_mut()[..batch];
+        let got = match pin_now(mm, address, room) {
+            Ok(got) => got,
+            // No page there is an answer; that this caller is being killed is none.
+            Err(error) if error == EFAULT || error == errno::ehwpoison() => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let same = room[..got].iter().zip(expected).all(
+            // SAFETY: The first `got` slots were filled by the call above.
+            |(slot, old)| unsafe { slot.assume_init() == *old },
+        );
+        // SAFETY: The call above pinned these pages for us; they are released once.
+        unsafe { bindings::unpin_user_pages(room.as_mut_ptr().cast(), got) };
+        if !same {
+            return Ok(false);
+        }
+        address += got << PAGE_SHIFT;
+        expected = &expected[got..];
+    }
+    Ok(true)
 }
 
 /// Pins the pages that are behind addresses now; returns how many, at least one.

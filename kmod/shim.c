@@ -3,6 +3,7 @@
  * Thin C around kernel macros and inline functions; see shim.h. No policy lives here.
  */
 #include <linux/cred.h>
+#include <linux/hmm.h>
 #include <linux/mm.h>
 #include <linux/nospec.h>
 #include <linux/sched.h>
@@ -27,6 +28,35 @@ void *libcopy_page_address(struct page *page)
 unsigned long libcopy_page_to_pfn(struct page *page)
 {
 	return page_to_pfn(page);
+}
+
+/*
+ * How many pages from @start on are those expected, as the page tables have it: nothing is faulted
+ * in and no page referenced, which is several times as fast as pinning. What it does not count may
+ * be the same all the same. The lock of the address space is held; there is @room for @count words.
+ */
+size_t libcopy_same_pages(struct mmu_interval_notifier *notifier, unsigned long sequence,
+			  unsigned long start, struct page *const *expected, unsigned long *room,
+			  size_t count)
+{
+	size_t same = 0;
+#ifdef CONFIG_HMM_MIRROR
+	struct hmm_range range = {
+		.notifier = notifier,
+		.notifier_seq = sequence,
+		.start = start,
+		.end = start + count * PAGE_SIZE,
+		.hmm_pfns = room,
+	};
+
+	memset(room, 0, count * sizeof(*room));
+	if (hmm_range_fault(&range))
+		return 0;
+	while (same < count && (room[same] & HMM_PFN_VALID) &&
+	       hmm_pfn_to_page(room[same]) == expected[same])
+		same++;
+#endif
+	return same;
 }
 
 struct user_namespace *libcopy_get_current_user_ns(void)

@@ -8,6 +8,7 @@
 
 #include <linux/types.h>
 
+struct mmu_interval_notifier;
 struct page;
 struct user_namespace;
 struct vm_area_struct;
@@ -15,6 +16,9 @@ struct workqueue_struct;
 
 void *libcopy_page_address(struct page *page);
 unsigned long libcopy_page_to_pfn(struct page *page);
+size_t libcopy_same_pages(struct mmu_interval_notifier *notifier, unsigned long sequence,
+			  unsigned long start, struct page *const *expected, unsigned long *room,
+			  size_t count);
 struct user_namespace *libcopy_get_current_user_ns(void);
 void libcopy_put_user_ns(struct user_namespace *ns);
 struct workqueue_struct *libcopy_workqueue_create(void);

@@ -2,6 +2,7 @@
 
 //! Safe faces of `shim.c`: kernel macros and inline functions that Rust cannot call.
 
+use core::mem::MaybeUninit;
 use kernel::bindings;
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
@@ -15,6 +16,14 @@ mod raw {
     extern "C" {
         pub(super) fn libcopy_page_address(page: *mut bindings::page) -> *mut c_void;
         pub(super) fn libcopy_page_to_pfn(page: *mut bindings::page) -> c_ulong;
+        pub(super) fn libcopy_same_pages(
+            notifier: *mut bindings::mmu_interval_notifier,
+            sequence: c_ulong,
+            start: c_ulong,
+            expected: *const *mut bindings::page,
+            room: *mut c_ulong,
+            count: usize,
+        ) -> usize;
         pub(super) fn libcopy_get_current_user_ns() -> *mut bindings::user_namespace;
         pub(super) fn libcopy_put_user_ns(ns: *mut bindings::user_namespace);
         pub(super) fn libcopy_workqueue_create() -> *mut bindings::workqueue_struct;
@@ -79,6 +88,34 @@ pub(crate) unsafe fn page_address(page: *mut bindings::page) -> *mut u8 {
 pub(crate) unsafe fn page_to_pfn(page: *mut bindings::page) -> usize {
     // SAFETY: The caller promises a valid page.
     unsafe { raw::libcopy_page_to_pfn(page) }
+}
+
+/// How many pages from `start` on, of those expected, the page tables show, as far as that can be
+/// seen without faulting anything in (`mm/hmm.c`, `hmm_range_fault()`).
+///
+/// # Safety
+///
+/// The notifier must be registered, `sequence` be of its last `mmu_interval_read_begin()`, the lock
+/// of its address space be held, and all addresses be user addresses.
+pub(crate) unsafe fn same_pages(
+    notifier: *mut bindings::mmu_interval_notifier,
+    sequence: usize,
+    start: usize,
+    expected: &[*mut bindings::page],
+    room: &mut [MaybeUninit<usize>],
+) -> usize {
+    let count = usize::min(expected.len(), room.len());
+    // SAFETY: There is room for as many words; the caller promises the rest.
+    unsafe {
+        raw::libcopy_same_pages(
+            notifier,
+            sequence,
+            start,
+            expected.as_ptr(),
+            room.as_mut_ptr().cast(),
+            count,
+        )
+    }
 }
 
 /// A reference to a user namespace.

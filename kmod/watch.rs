@@ -8,8 +8,10 @@
 
 use crate::errno;
 use crate::member::Member;
+use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::Piece;
+use core::mem::MaybeUninit;
 use kernel::bindings;
 use kernel::mm::MmWithUser;
 use kernel::page::PAGE_SIZE;
@@ -57,6 +59,15 @@ impl Changed {
             .filter(|(low, high)| low < high)
             .min()
     }
+}
+
+/// A look at the page tables that has begun.
+pub(crate) struct Look {
+    token: u64,
+    /// Of the notifier.
+    sequence: usize,
+    /// Where to look.
+    pub(crate) changed: Changed,
 }
 
 /// A registered notifier over the memory that some pieces span.
@@ -159,15 +170,14 @@ impl Watch {
         self.gone.store(true, Release);
     }
 
-    /// Starts a look at the page tables, at the addresses that are returned; its result counts if
-    /// [`confirm`](Self::confirm) accepts the token that comes with them.
+    /// Starts a look at the page tables; its result counts if [`confirm`](Self::confirm) accepts it.
     ///
     /// Waits until no change is under way: a change announced before is over when this returns, a
     /// later one is announced before it touches a page table. Until somebody confirms, the memory
     /// stays stale for everybody, so that no third party trusts it meanwhile.
     ///
     /// - `ESTALE`: the memory is known to be different.
-    pub(crate) fn begin(&self) -> Result<(u64, Changed)> {
+    pub(crate) fn begin(&self) -> Result<Look> {
         if self.gone.load(Acquire) {
             return Err(errno::estale());
         }
@@ -177,18 +187,38 @@ impl Watch {
         };
         // SAFETY: The notifier is registered by the type invariant; no lock that an invalidation
         // could wait for is held.
-        unsafe { bindings::mmu_interval_read_begin(self.notifier.get()) };
-        Ok((token, changed))
+        let sequence = unsafe { bindings::mmu_interval_read_begin(self.notifier.get()) };
+        Ok(Look {
+            token,
+            sequence,
+            changed,
+        })
+    }
+
+    /// How many of the expected pages the page tables show from `address` on; the next one may be
+    /// there, too, but not plainly. `mm` is the address space under watch.
+    pub(crate) fn same(
+        &self,
+        look: &Look,
+        mm: &MmWithUser,
+        address: usize,
+        expected: &[*mut bindings::page],
+        room: &mut [MaybeUninit<usize>],
+    ) -> usize {
+        let _guard = mm.mmap_read_lock();
+        // SAFETY: The notifier is registered by the type invariant, the sequence is from `begin`, and
+        // the lock is held.
+        unsafe { shim::same_pages(self.notifier.get(), look.sequence, address, expected, room) }
     }
 
     /// Declares that the memory was unchanged, unless a change was announced since `begin`.
-    pub(crate) fn confirm(&self, token: u64) -> bool {
+    pub(crate) fn confirm(&self, look: &Look) -> bool {
         let mut changed = self.changed.lock();
-        if self.changes.load(Acquire) != token {
+        if self.changes.load(Acquire) != look.token {
             return false;
         }
         *changed = Changed::default();
-        self.verified.store(token, Release);
+        self.verified.store(look.token, Release);
         true
     }
 
