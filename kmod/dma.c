@@ -240,14 +240,20 @@ void libcopy_dma_unmap(struct device *dev, dma_addr_t addr, size_t len, bool wri
 	dma_unmap_page_attrs(dev, addr, len, direction(write), ATTRIBUTES);
 }
 
+/*
+ * Where nothing is to be done nothing is called, either: dma-debug does not find the mapping of a
+ * part of a page that is mapped several times, and complains.
+ */
 void libcopy_dma_sync_for_device(struct device *dev, dma_addr_t addr, size_t len, bool write)
 {
-	dma_sync_single_for_device(dev, addr, len, direction(write));
+	if (dma_need_sync(dev, addr))
+		dma_sync_single_for_device(dev, addr, len, direction(write));
 }
 
 void libcopy_dma_sync_for_cpu(struct device *dev, dma_addr_t addr, size_t len, bool write)
 {
-	dma_sync_single_for_cpu(dev, addr, len, direction(write));
+	if (dma_need_sync(dev, addr))
+		dma_sync_single_for_cpu(dev, addr, len, direction(write));
 }
 
 /* Buses whose devices are heard when they lose their driver. */
