@@ -40,6 +40,8 @@ pub struct Abi {
     pub packed: Word,
     /// `MPI_INFO_NULL`
     pub info_null: Word,
+    /// `MPI_ERRORS_RETURN`
+    pub errors_return: Word,
     /// `MPI_COMM_TYPE_SHARED`
     pub shared: c_int,
     /// `MPI_COMBINER_NAMED`
@@ -219,6 +221,7 @@ fn detect() -> Result<Abi, String> {
             byte,
             packed: word(c"ompi_mpi_packed"),
             info_null: info,
+            errors_return: word(c"ompi_mpi_errors_return"),
             shared: 0,
             named: 0,
             error: 16,
@@ -247,6 +250,7 @@ fn detect() -> Result<Abi, String> {
             byte: 0x4c00_010d,
             packed: 0x4c00_010f,
             info_null: 0x1c00_0000,
+            errors_return: 0x5400_0001,
             shared: 1,
             named: 1,
             error: 15,

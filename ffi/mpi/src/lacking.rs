@@ -8,16 +8,13 @@
 use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 use crate::abi::{self, Abi, Function, UNDEFINED, Word, complain};
 use crate::count::Count;
+use crate::messages::lock;
 use crate::messages::status::{Room, Status, is_ignored};
 use crate::pmpi;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Elements that are sent, packed: their sender may write to them at once.
 struct Sent {
@@ -426,10 +423,8 @@ pub unsafe fn some_of(
             unsafe {
                 *indices.add(found) = i as c_int;
                 if !is_ignored(statuses) {
-                    let to = Status::of_array(abi, statuses, found);
-                    let error = to.error();
-                    to.copy_from(Status::new(abi, room.pointer()));
-                    to.set_error(error);
+                    let from = Status::new(abi, room.pointer());
+                    Status::of_array(abi, statuses, found).copy_all_but_error(from);
                 }
             }
             found += 1;

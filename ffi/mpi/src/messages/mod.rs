@@ -33,6 +33,7 @@ use attach::Module;
 use board::Board;
 use start::Road;
 
+pub use outgoing::lock;
 pub use start::{finish, start};
 
 /// The processes of this job on this machine.

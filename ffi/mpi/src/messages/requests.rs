@@ -161,8 +161,6 @@ fn is_complete(world: &World, handle: Word, status: &mut Room) -> bool {
 /// Does `work` while errors on `MPI_COMM_WORLD` are returned. Only for libraries whose handles are
 /// numbers, and which no other thread is calling.
 fn quietly(world: &World, work: impl FnOnce() -> c_int) -> c_int {
-    /// `MPI_ERRORS_RETURN`
-    const RETURN: Word = 0x5400_0001;
     /// Bits of a handle that say of which kind it is, and those of a predefined error handler.
     const KIND: (Word, Word) = (0xff00_0000, 0x5400_0000);
     let mut before: Word = 0;
@@ -173,7 +171,7 @@ fn quietly(world: &World, work: impl FnOnce() -> c_int) -> c_int {
     }
     // SAFETY: a predefined error handler, and afterwards the one that was there.
     unsafe {
-        pmpi::comm_set_errhandler(world.abi.world, RETURN);
+        pmpi::comm_set_errhandler(world.abi.world, world.abi.errors_return);
         let answer = work();
         pmpi::comm_set_errhandler(world.abi.world, before);
         if before & KIND.0 != KIND.1 {
@@ -883,10 +881,8 @@ unsafe fn some_of(
                 unsafe {
                     *indices.add(count) = i as c_int;
                     if !is_ignored(statuses) {
-                        let to = Status::of_array(abi, statuses, count);
-                        let error = to.error();
-                        to.copy_from(Status::new(abi, room.pointer()));
-                        to.set_error(error);
+                        let from = Status::new(abi, room.pointer());
+                        Status::of_array(abi, statuses, count).copy_all_but_error(from);
                     }
                 }
                 count += 1;

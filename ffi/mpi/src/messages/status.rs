@@ -156,17 +156,33 @@ impl Status {
         nobody && self.bytes() == 0 && !self.is_cancelled()
     }
 
-    /// Copies another one.
-    pub fn copy_from(self, other: Status) {
+    /// Copies another one but for `MPI_ERROR`, which functions that complete requests leave alone
+    /// unless one failed (MPI 4.1, section 3.2.5).
+    pub fn copy_all_but_error(self, other: Status) {
         let size = if self.open { 24 } else { 20 };
+        let error = self.error();
         // SAFETY: both are statuses of this library.
         unsafe { std::ptr::copy(other.at.cast::<u8>(), self.at.cast::<u8>(), size) }
+        self.set_error(error);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_are_not_copied() {
+        for open in [true, false] {
+            let (mut from, mut to) = (Room::new(), Room::new());
+            let [from, to] = [from.pointer(), to.pointer()].map(|at| Status { at, open });
+            from.set_bytes(5);
+            from.set_error(7);
+            to.set_error(3);
+            to.copy_all_but_error(from);
+            assert_eq!((to.bytes(), to.error()), (5, 3));
+        }
+    }
 
     #[test]
     fn bytes_and_flags_keep_apart() {
