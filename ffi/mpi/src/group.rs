@@ -21,6 +21,7 @@ use crate::attributes::{Cache, Kept, Unknown};
 use crate::messages::Peers;
 use crate::neighbours::Neighbours;
 use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
+use crate::progress;
 use crate::stats::{FUNCTIONS, Fate, Function};
 
 /// The ranks of a communicator that are all on this machine.
@@ -246,7 +247,9 @@ fn examine(comm: Word) -> Option<Comm> {
 fn join(key: &TeamKey, rank: usize, size: usize) -> libcopy::Result<Team> {
     let mut policy = Policy::load()?;
     policy.asynchronous = Async::Off;
-    Team::join_with(key, rank, size, policy)
+    let mut team = Team::join_with(key, rank, size, policy)?;
+    team.set_chore(Some(progress::everything));
+    Ok(team)
 }
 
 /// Makes the team; `None`: the communicator is none for us. All ranks give the same answer.

@@ -35,6 +35,7 @@ mod messages;
 mod neighbours;
 mod packing;
 mod pmpi;
+mod progress;
 mod reductions;
 mod regular;
 mod sides;
@@ -84,6 +85,7 @@ pub unsafe extern "C" fn MPI_Finalize() -> c_int {
         }
         messages::finish();
         lacking::finish();
+        progress::finish();
         group::clear();
     });
     // SAFETY: the caller's promise.

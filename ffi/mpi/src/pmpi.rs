@@ -370,6 +370,8 @@ functions! {
     comm_split_type = c"PMPI_Comm_split_type"(
         comm: Word, kind: c_int, key: c_int, info: Word, new: *mut Word
     );
+    /// `MPI_Comm_split`
+    comm_split = c"PMPI_Comm_split"(comm: Word, color: c_int, key: c_int, new: *mut Word);
     /// `MPI_Comm_free`
     comm_free = c"PMPI_Comm_free"(comm: *mut Word);
     /// `MPI_Comm_create_keyval`

@@ -205,6 +205,13 @@ impl Team {
         &self.policy
     }
 
+    /// Has `chore` called now and then, every 1 to 8 milliseconds, while this rank waits for others in
+    /// a collective for longer than a moment: for what else must go on in this process so that these
+    /// others can come, like messages of another library that it alone moves.
+    pub fn set_chore(&mut self, chore: Option<fn()>) {
+        self.mailbox.waiter.set_chore(chore);
+    }
+
     /// Whether collectives return while copy engines still move their bytes, from now on, as
     /// `LIBCOPY_ASYNC` says it at the start. Collective: all ranks call it with the same argument.
     /// Without the module or an engine it makes no difference.
@@ -332,6 +339,13 @@ impl Team {
                 error => self.mailbox.waiter.break_team(error),
             }
         })
+    }
+
+    /// Breaks the team: nobody waits for this rank any more, whatever it would have done next.
+    pub fn give_up(&mut self) {
+        let rank = self.rank();
+        let waiter = &self.mailbox.waiter;
+        waiter.break_team(Error::Broken { rank });
     }
 
     /// The path for a part of `len` bytes.

@@ -19,6 +19,10 @@ const HEALTH_EVERY: Duration = Duration::from_millis(200);
 /// Longest sleep; a peer that was killed between changing something and ringing costs this much.
 const NAP: Duration = Duration::from_millis(50);
 
+/// Longest and shortest sleep of a rank that has something to do now and then.
+const LONG_NAP: Duration = Duration::from_millis(8);
+const SHORT_NAP: Duration = Duration::from_millis(1);
+
 /// Longest time to give the processor away without sleeping. More does not help: where peers take
 /// this long, it is because they have no processor.
 const YIELDING: Duration = Duration::from_millis(1);
@@ -46,6 +50,8 @@ pub(crate) struct Waiter {
     device: Option<OwnedFd>,
     /// The operation we are in, and its number.
     current: Cell<(u64, Call)>,
+    /// What a rank that sleeps has to do now and then.
+    chore: Option<fn()>,
 }
 
 impl Waiter {
@@ -67,6 +73,21 @@ impl Waiter {
                     len: 0,
                 },
             )),
+            chore: None,
+        }
+    }
+
+    /// Has `chore` done now and then by a rank that waits for long.
+    pub(crate) fn set_chore(&mut self, chore: Option<fn()>) {
+        self.chore = chore;
+    }
+
+    /// How long to sleep at once after having waited for `waited`. What the chore is for does not
+    /// ring, so there it depends on how long it may have waited itself.
+    fn nap(&self, waited: Duration) -> Duration {
+        match self.chore {
+            Some(_) => (waited / 4).clamp(SHORT_NAP, LONG_NAP),
+            None => NAP,
         }
     }
 
@@ -183,10 +204,13 @@ impl Waiter {
         let mut ready = || ready().transpose();
         let bell = &self.segment.block(self.rank).bell;
         loop {
-            if let Some(result) = bell.park(NAP, &mut ready) {
+            if let Some(result) = bell.park(self.nap(start.elapsed()), &mut ready) {
                 return result;
             }
             self.help();
+            if let Some(chore) = self.chore {
+                chore();
+            }
             if let Err(error) = self.check(&from) {
                 // What we wait for may have come before the peer went.
                 return ready().unwrap_or(Err(error));
@@ -321,6 +345,27 @@ mod tests {
         assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}");
         let error = b.break_team(Error::PeerDied { rank: 7 });
         assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}");
+    }
+
+    #[test]
+    fn who_waits_does_its_chore() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static DONE: AtomicU32 = AtomicU32::new(0);
+        let [mut a, mut b] = pair();
+        a.set_chore(Some(|| {
+            DONE.fetch_add(1, Ordering::Relaxed);
+        }));
+        let late = std::thread::spawn(move || {
+            // The other rank waits until it has done its chore, however busy the machine is.
+            while DONE.load(Ordering::Relaxed) < 3 {
+                std::thread::yield_now();
+            }
+            b.barrier().unwrap();
+            b
+        });
+        a.barrier().unwrap();
+        assert!(DONE.load(Ordering::Relaxed) >= 3);
+        late.join().unwrap();
     }
 
     #[test]

@@ -33,7 +33,7 @@ use attach::Module;
 use board::Board;
 use start::Road;
 
-pub use outgoing::lock;
+pub use outgoing::{lock, progress};
 pub use start::{finish, start};
 
 /// The processes of this job on this machine.

@@ -16,7 +16,7 @@ use super::requests;
 use super::start::Road;
 use super::view::View;
 use super::{Event, World, note};
-use crate::pmpi;
+use crate::progress;
 
 /// Bytes that are put into a lane at a time.
 const CHUNK: u64 = 32 << 10;
@@ -532,13 +532,7 @@ impl Pause {
 
 /// Lets the MPI library get on, and takes what has arrived here meanwhile.
 pub fn progress(world: &World) {
-    let (abi, mut flag) = (world.abi, 0);
-    let ignore = if abi.is_open_mpi() { 0 } else { 1 };
-    // SAFETY: nothing is received; the status is ignored.
-    unsafe {
-        let (source, tag) = (abi.any_source, crate::abi::ANY_TAG);
-        pmpi::iprobe(source, tag, abi.alone, &mut flag, ignore as *mut _);
-    }
+    progress::library(world.abi);
     requests::settle(world);
 }
 

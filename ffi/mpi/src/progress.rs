@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Letting the MPI library get on while we wait for something that it knows nothing of.
+//!
+//! MPI promises that what a process has under way goes on whenever it waits in a call (MPI 4.1,
+//! section 3.5, "Progress"), so a peer may rely on it before it does what we wait for. Testing a
+//! receive that nothing ever comes for makes any library go on; `MPI_Iprobe` does not always: MPICH
+//! with UCX only looks at what it has if the communicator is `MPI_COMM_SELF`.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, PoisonError, TryLockError};
+
+use crate::abi::{self, Abi, Word};
+use crate::messages;
+use crate::pmpi;
+
+/// A receive that nothing comes for, and its communicator.
+struct Receive {
+    comm: Word,
+    request: Word,
+}
+
+static RECEIVE: Mutex<Option<Receive>> = Mutex::new(None);
+
+impl Receive {
+    /// `None` if the library has none for us.
+    fn post(abi: &Abi) -> Option<Receive> {
+        let mut receive = Receive {
+            comm: 0,
+            request: 0,
+        };
+        // Not a duplicate, which would call what the program has attached to its own.
+        // SAFETY: only this process has to be here; words have room for either kind of handle, and
+        // nothing is written to no bytes.
+        unsafe {
+            if pmpi::comm_split(abi.alone, 0, 0, &mut receive.comm) != 0 {
+                return None;
+            }
+            let request = (&raw mut receive.request).cast();
+            match pmpi::irecv(ptr::null_mut(), 0, abi.byte, 0, 0, receive.comm, request) {
+                0 => Some(receive),
+                _ => {
+                    pmpi::comm_free(&mut receive.comm);
+                    None
+                }
+            }
+        }
+    }
+}
+
+/// `MPI_STATUS_IGNORE`
+fn ignored(abi: &Abi) -> *mut c_void {
+    match abi.is_open_mpi() {
+        true => ptr::null_mut(),
+        false => ptr::without_provenance_mut(1),
+    }
+}
+
+/// Lets the library get on with what is under way.
+pub fn library(abi: &Abi) {
+    let mut receive = match RECEIVE.try_lock() {
+        Ok(receive) => receive,
+        Err(TryLockError::Poisoned(receive)) => receive.into_inner(),
+        // Then another thread does.
+        Err(TryLockError::WouldBlock) => return,
+    };
+    if receive.is_none() {
+        *receive = Receive::post(abi);
+    }
+    let mut flag: c_int = 0;
+    if let Some(receive) = &mut *receive {
+        let request = (&raw mut receive.request).cast();
+        // SAFETY: our own request; the status is ignored.
+        unsafe { pmpi::test(request, &mut flag, ignored(abi)) };
+    }
+}
+
+/// Lets everything go on that this process has under way while its team waits for others.
+pub fn everything() {
+    match (messages::world(), abi::get()) {
+        (Some(world), _) => messages::progress(world),
+        (None, Ok(abi)) => library(abi),
+        (None, Err(_)) => {}
+    }
+}
+
+/// Takes the receive back, before `MPI_Finalize`.
+pub fn finish() {
+    let receive = RECEIVE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    if let (Some(mut receive), Ok(abi)) = (receive, abi::get()) {
+        let request = (&raw mut receive.request).cast();
+        // SAFETY: our own request and communicator.
+        unsafe {
+            pmpi::cancel(request);
+            pmpi::wait(request, ignored(abi));
+            pmpi::comm_free(&mut receive.comm);
+        }
+    }
+}
