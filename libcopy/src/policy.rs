@@ -417,6 +417,18 @@ impl Policy {
             .min()
     }
 
+    /// The same where the ranks are on several machines, and the MPI library goes on moving the bytes
+    /// between these: as far as `scripts/mpi-nodes` with `tests/peers/mpi_coll.c` found, whose network
+    /// is no slower than memory, so that only what is copied inside the nodes counts.
+    pub fn beats_mpi_across(op: Op, bytes: u64) -> bool {
+        let least = match op {
+            Op::Bcast | Op::Gather => 4 << 20,
+            Op::Allgather | Op::Reduce => 1 << 20,
+            _ => return false,
+        };
+        bytes >= least
+    }
+
     fn against_mpi(rival: Rival, op: Op, crowded: bool) -> Option<RangeInclusive<u64>> {
         let (least, most) = match (op, crowded) {
             (Op::Bcast | Op::Gather | Op::Alltoall | Op::ReduceScatter, _)

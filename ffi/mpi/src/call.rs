@@ -15,7 +15,7 @@ use crate::count::Count;
 use crate::fast;
 use crate::group::{self, Comm, Group};
 use crate::pmpi;
-use crate::stats::{self, Fate, Function};
+use crate::stats::{self, Across, Fate, Function};
 
 /// The library that we stand in front of; none if we are to do nothing.
 #[inline]
@@ -173,13 +173,24 @@ fn agreed(abi: &Abi, comm: Word, known: &Comm, knows: Knows, mine: u64) -> Optio
             (answer == 0).then_some(bytes)
         }
         Knows::Each | Knows::All(_) => {
-            let mut all = vec![0u64; known.size];
-            let (own, to) = ((&raw const mine).cast::<c_void>(), all.as_mut_ptr().cast());
-            // SAFETY: all ranks are here; eight bytes from each.
-            let answer = unsafe { pmpi::allgather(own, 8, abi.byte, to, 8, abi.byte, comm) };
-            (answer == 0).then(|| all.into_iter().max().unwrap_or(0))
+            let all = lengths(abi, comm, known.size, mine)?;
+            Some(all.into_iter().max().unwrap_or(0))
         }
     }
+}
+
+/// What each rank says.
+fn lengths(abi: &Abi, comm: Word, size: usize, mine: u64) -> Option<Vec<u64>> {
+    let mut all = vec![0u64; size];
+    let (own, to) = ((&raw const mine).cast::<c_void>(), all.as_mut_ptr().cast());
+    // SAFETY: all ranks are here; eight bytes from each.
+    let answer = unsafe { pmpi::allgather(own, 8, abi.byte, to, 8, abi.byte, comm) };
+    (answer == 0).then_some(all)
+}
+
+/// Whether so many bytes of all ranks can be counted between nodes.
+fn reaches(bytes: u64) -> bool {
+    c_int::try_from(bytes).is_ok()
 }
 
 /// Whether messages of this size are faster with us. Ranks that outnumber processors are another
@@ -216,7 +227,7 @@ pub fn least() -> Option<u64> {
 /// The group, if messages of this size are to go through it.
 fn admit(
     function: Function,
-    abi: &Abi,
+    abi: &'static Abi,
     comm: Word,
     known: &Comm,
     bytes: u64,
@@ -225,6 +236,20 @@ fn admit(
         return Err(Fate::Small);
     }
     let group = known.group(abi, comm)?;
+    if group.nodes.is_some() {
+        let all = match function.across_nodes().ok_or(Fate::Communicator)? {
+            Across::Whole => 0,
+            Across::Parts => bytes.saturating_mul(group.size as u64),
+        };
+        if !reaches(all) {
+            return Err(Fate::Communicator);
+        }
+        let beats = |op| Policy::beats_mpi_across(op, bytes);
+        return match least().is_some() || function.op().is_some_and(beats) {
+            true => Ok(group.clone()),
+            false => Err(Fate::Small),
+        };
+    }
     // Reductions pay only where nobody copies twice.
     let reduces = |op: Op| Op::REDUCTIONS.contains(&op);
     if !group.direct && function.op().is_some_and(reduces) {
@@ -253,7 +278,11 @@ impl Call {
     pub fn run(self, work: impl FnOnce(&Call) -> Result<(), Failure>) -> c_int {
         let code = match catch_unwind(AssertUnwindSafe(|| work(&self))) {
             Ok(Ok(())) => {
-                stats::count(self.function, Fate::Taken, self.bytes as u64);
+                let fate = match self.group.nodes {
+                    Some(_) => Fate::Nodes,
+                    None => Fate::Taken,
+                };
+                stats::count(self.function, fate, self.bytes as u64);
                 return 0;
             }
             Ok(Err(Failure::Team(error))) => {
@@ -266,6 +295,28 @@ impl Call {
         // SAFETY: the communicator was in use a moment ago.
         unsafe { pmpi::comm_call_errhandler(self.comm, code) };
         code
+    }
+
+    /// The lengths of all ranks' parts where several nodes have to know them, none elsewhere. Nothing if
+    /// they are more bytes than the MPI library's counts and places reach; all ranks find that alike.
+    pub fn with_lengths(self, mine: impl FnOnce() -> usize) -> Option<(Self, Vec<usize>)> {
+        if self.group.nodes.is_none() {
+            return Some((self, Vec::new()));
+        }
+        let lengths = lengths(self.abi, self.comm, self.group.size, mine() as u64);
+        let lengths: Vec<usize> = lengths.into_iter().flatten().map(|n| n as usize).collect();
+        let total = lengths
+            .iter()
+            .try_fold(0usize, |sum, n| sum.checked_add(*n));
+        match total {
+            Some(total) if lengths.len() == self.group.size && reaches(total as u64) => {
+                Some((self, lengths))
+            }
+            _ => {
+                stats::count(self.function, Fate::Communicator, 0);
+                None
+            }
+        }
     }
 
     /// Says how many bytes this rank has to do with, where that was not known when it was taken.

@@ -20,21 +20,25 @@ use crate::abi::{Abi, Word, complain};
 use crate::attributes::{Cache, Kept, Unknown};
 use crate::messages::Peers;
 use crate::neighbours::Neighbours;
+use crate::nodes::Nodes;
 use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
 use crate::progress;
 use crate::stats::{FUNCTIONS, Fate, Function};
 
-/// The ranks of a communicator that are all on this machine.
+/// The ranks of a communicator.
 #[derive(Debug)]
 pub struct Group {
+    /// Those on this machine.
     team: Mutex<Team>,
-    /// Our rank in the communicator, which is the one in the team.
+    /// Where the others are, if that is not all.
+    pub nodes: Option<Nodes>,
+    /// Our rank in the communicator, which is the one in the team if all ranks are on one machine.
     pub rank: usize,
     /// Ranks.
     pub size: usize,
-    /// Whether ranks outnumber processors.
+    /// Whether ranks outnumber processors on any machine.
     pub crowded: bool,
-    /// Whether bytes can go with one copy.
+    /// Whether bytes can go with one copy on all machines.
     pub direct: bool,
 }
 
@@ -85,7 +89,7 @@ pub struct Comm {
 
 impl Comm {
     /// Its team; collective the first time.
-    pub fn group(&self, abi: &Abi, comm: Word) -> Result<&Arc<Group>, Fate> {
+    pub fn group(&self, abi: &'static Abi, comm: Word) -> Result<&Arc<Group>, Fate> {
         let group = self.group.get_or_init(|| {
             if self.inter || self.size < 2 {
                 return Err(Fate::Communicator);
@@ -252,37 +256,129 @@ fn join(key: &TeamKey, rank: usize, size: usize) -> libcopy::Result<Team> {
     Ok(team)
 }
 
-/// Makes the team; `None`: the communicator is none for us. All ranks give the same answer.
-fn create(abi: &Abi, comm: Word, rank: usize, size: usize) -> Result<Option<Group>, String> {
+/// How many ranks of a machine are to be taken for a node, to try what happens across nodes; the same
+/// for all ranks.
+fn ranks_of_a_node() -> Option<usize> {
+    static RANKS: OnceLock<Option<usize>> = OnceLock::new();
+    *RANKS.get_or_init(|| {
+        let value = std::env::var("LIBCOPY_MPI_NODE_RANKS").ok()?;
+        let ranks = value.trim().parse().ok().filter(|ranks| *ranks > 0);
+        if ranks.is_none() {
+            complain(&format!(
+                "LIBCOPY_MPI_NODE_RANKS is {value:?}, not a number of ranks"
+            ));
+        }
+        ranks
+    })
+}
+
+/// The ranks of this machine, freed with this.
+struct Node(Word);
+
+impl Node {
+    /// Collective over the communicator; the library's error code if that fails.
+    fn of(abi: &Abi, comm: Word, rank: c_int) -> Result<Node, c_int> {
+        let code = |answer| if answer == 0 { Ok(()) } else { Err(answer) };
+        let mut node = Node(0);
+        // SAFETY: all ranks of the communicator are here; the outputs are writable, and a word has
+        // room for either kind of handle.
+        unsafe {
+            code(pmpi::comm_split_type(
+                comm,
+                abi.shared,
+                rank,
+                abi.info_null,
+                &mut node.0,
+            ))?;
+            let Some(ranks) = ranks_of_a_node() else {
+                return Ok(node);
+            };
+            let (mut number, mut part) = (0, Node(0));
+            code(pmpi::comm_rank(abi.world, &mut number))?;
+            let color = (number as usize / ranks) as c_int;
+            code(pmpi::comm_split(node.0, color, rank, &mut part.0))?;
+            Ok(part)
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.0 != 0 {
+            // SAFETY: our own communicator, and all its ranks are here.
+            unsafe { pmpi::comm_free(&mut self.0) };
+        }
+    }
+}
+
+/// Makes the team, and finds out about other nodes; `None`: the communicator is none for us. All ranks
+/// give the same answer.
+fn create(
+    abi: &'static Abi,
+    comm: Word,
+    rank: usize,
+    size: usize,
+) -> Result<Option<Group>, String> {
     let failed = |what: &str| Err(format!("{what} failed; its collectives are passed on"));
-    let (mut node, mut here): (Word, c_int) = (0, 0);
-    // SAFETY: all ranks of the communicator are here; the outputs are writable, and a word has room
-    // for either kind of handle.
+    let Ok(node) = Node::of(abi, comm, rank as c_int) else {
+        return failed("MPI_Comm_split_type");
+    };
+    let (mut seat, mut here) = (0, 0);
+    // SAFETY: our own communicator, and writable outputs.
     let answers = unsafe {
         [
-            pmpi::comm_split_type(comm, abi.shared, rank as c_int, abi.info_null, &mut node),
-            pmpi::comm_size(node, &mut here),
-            pmpi::comm_free(&mut node),
+            pmpi::comm_rank(node.0, &mut seat),
+            pmpi::comm_size(node.0, &mut here),
         ]
     };
-    if answers != [0; 3] {
-        return failed("MPI_Comm_split_type");
-    }
-    if usize::try_from(here) != Ok(size) {
-        return Ok(None);
-    }
+    let (Ok(seat), Ok(here), [0, 0]) = (usize::try_from(seat), usize::try_from(here), answers)
+    else {
+        return failed("MPI_Comm_rank");
+    };
     let key = TeamKey::random().map_err(|error| error.to_string());
-    let mut bytes = key.as_ref().map_or([0; 16], |key| key.to_bytes());
-    // SAFETY: all ranks are here; the key is 16 bytes.
-    if unsafe { pmpi::bcast(bytes.as_mut_ptr().cast(), 16, abi.byte, 0, comm) } != 0 {
+    // The key of a node's team, and who its leader is.
+    let mut bytes = [0u8; 24];
+    bytes[..16].copy_from_slice(&key.as_ref().map_or([0; 16], |key| key.to_bytes()));
+    bytes[16..].copy_from_slice(&(rank as u64).to_ne_bytes());
+    // SAFETY: all ranks of the node are here.
+    if unsafe { pmpi::bcast(bytes.as_mut_ptr().cast(), 24, abi.byte, 0, node.0) } != 0 {
         return failed("broadcasting a key");
     }
-    // Rank 0 has none to give if it got no random numbers.
-    let team = match bytes == [0; 16] {
-        true => Err("no random numbers for a key".to_owned()),
-        false => join(&TeamKey::from_bytes(bytes), rank, size).map_err(|e| e.to_string()),
+    drop(node);
+    let (mut key, mut leader) = ([0u8; 16], [0u8; 8]);
+    key.copy_from_slice(&bytes[..16]);
+    leader.copy_from_slice(&bytes[16..]);
+    let leader = u64::from_ne_bytes(leader) as c_int;
+    let nodes = match here == size {
+        true => None,
+        false => {
+            let mut leaders: Vec<c_int> = vec![0; size];
+            let (own, all) = ((&raw const leader).cast(), leaders.as_mut_ptr().cast());
+            // SAFETY: all ranks are here; four bytes from each.
+            if unsafe { pmpi::allgather(own, 4, abi.byte, all, 4, abi.byte, comm) } != 0 {
+                return failed("MPI_Allgather");
+            }
+            match Nodes::new(abi, comm, rank, &leaders) {
+                Ok(Some(nodes)) => Some(nodes),
+                Ok(None) => return Ok(None),
+                Err(_) => return failed("MPI_Comm_split"),
+            }
+        }
     };
-    let fine = [u8::from(team.is_ok())];
+    // A leader has none to give if it got no random numbers.
+    let team = match key == [0; 16] {
+        true => Err("no random numbers for a key".to_owned()),
+        false => join(&TeamKey::from_bytes(key), seat, here).map_err(|e| e.to_string()),
+    };
+    let direct = |team: &Team| {
+        let mut reports = team.transports().iter();
+        reports.any(|report| report.usable && report.kind != TransportKind::Shm)
+    };
+    let [mut is_crowded, mut is_direct] = [false; 2];
+    if let Ok(team) = &team {
+        (is_crowded, is_direct) = (team.is_crowded(), direct(team));
+    }
+    let fine = [u8::from(team.is_ok()) | u8::from(is_crowded) << 1 | u8::from(is_direct) << 2];
     let mut all = vec![0u8; size];
     // SAFETY: all ranks are here; one byte from each.
     let answer = unsafe {
@@ -293,16 +389,14 @@ fn create(abi: &Abi, comm: Word, rank: usize, size: usize) -> Result<Option<Grou
         return failed("MPI_Allgather");
     }
     let team = team?;
-    if let Some(other) = all.iter().position(|fine| *fine == 0) {
+    if let Some(other) = all.iter().position(|fine| fine & 1 == 0) {
         return Err(format!("rank {other} could not join its team"));
     }
     Ok(Some(Group {
-        crowded: team.is_crowded(),
-        direct: team
-            .transports()
-            .iter()
-            .any(|report| report.usable && report.kind != TransportKind::Shm),
+        crowded: all.iter().any(|fine| fine & 2 != 0),
+        direct: all.iter().all(|fine| fine & 4 != 0),
         team: Mutex::new(team),
+        nodes,
         rank,
         size,
     }))

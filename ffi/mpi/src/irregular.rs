@@ -49,7 +49,10 @@ pub unsafe fn gatherv<N: Count>(
         let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
         Some(all.insert(side).largest())
     });
-    let Some(call) = call else {
+    let sent = own.and_then(|kind| kind.bytes(send_count));
+    let mine = || sent.or(all.as_ref().map(|all| all.bytes(root as usize)));
+    let call = call.and_then(|call| call.with_lengths(|| mine().unwrap_or(0)));
+    let Some((call, lengths)) = call else {
         // SAFETY: the caller's promise.
         return unsafe {
             pmpi::gatherv(
@@ -57,8 +60,7 @@ pub unsafe fn gatherv<N: Count>(
             )
         };
     };
-    let sent = own.and_then(|kind| kind.bytes(send_count)).unwrap_or(0);
-    let bytes = all.as_ref().map_or(sent, Side::total);
+    let bytes = all.as_ref().map_or(sent.unwrap_or(0), Side::total);
     call.with_bytes(bytes).run(|call| {
         let (root, mut packed) = (root as usize, Vec::new());
         let bytes = match &own {
@@ -66,19 +68,16 @@ pub unsafe fn gatherv<N: Count>(
             Some(kind) => unsafe { outgoing(kind, send, send_count.elements(), &mut packed)? },
             None => &[],
         };
+        let bytes = own.is_some().then_some(bytes);
         let Some(all) = all else {
-            return Ok(call.group.team().gatherv(bytes, None, root)?);
+            return call.group.gatherv(bytes, None, root, &lengths);
         };
         let keep = own.is_none().then_some(root);
         // SAFETY: the caller's promise.
         unsafe {
             all.incoming(recv, keep, |all, parts| {
-                let mut team = call.group.team();
-                match keep {
-                    Some(_) => team.gatherv_in_place(all, Some(parts), root)?,
-                    None => team.gatherv(bytes, Some((all, parts)), root)?,
-                }
-                Ok(())
+                let into = Some((all, parts));
+                call.group.gatherv(bytes, into, root, &lengths)
             })
         }
     })
@@ -118,7 +117,10 @@ pub unsafe fn scatterv<N: Count>(
         let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), send_type) }?;
         Some(all.insert(side).largest())
     });
-    let Some(call) = call else {
+    let received = own.and_then(|kind| kind.bytes(recv_count));
+    let mine = || received.or(all.as_ref().map(|all| all.bytes(root as usize)));
+    let call = call.and_then(|call| call.with_lengths(|| mine().unwrap_or(0)));
+    let Some((call, lengths)) = call else {
         // SAFETY: the caller's promise.
         return unsafe {
             pmpi::scatterv(
@@ -126,8 +128,7 @@ pub unsafe fn scatterv<N: Count>(
             )
         };
     };
-    let received = own.and_then(|kind| kind.bytes(recv_count)).unwrap_or(0);
-    let bytes = all.as_ref().map_or(received, Side::total);
+    let bytes = all.as_ref().map_or(received.unwrap_or(0), Side::total);
     call.with_bytes(bytes).run(|call| {
         let root = root as usize;
         // SAFETY: the caller's promise.
@@ -135,18 +136,18 @@ pub unsafe fn scatterv<N: Count>(
             match (&all, &own) {
                 (None, None) => Err(Failure::Code(call.abi.error)),
                 (None, Some(kind)) => incoming(kind, recv, recv_count.elements(), |own| {
-                    Ok(call.group.team().scatterv(None, own, root)?)
+                    call.group.scatterv(None, own, root, &lengths)
                 }),
                 (Some(all), own) => all.outgoing(send, |bytes, parts| {
                     let whole = Some((bytes, parts));
                     match own {
                         Some(kind) => incoming(kind, recv, recv_count.elements(), |own| {
-                            Ok(call.group.team().scatterv(whole, own, root)?)
+                            call.group.scatterv(whole, own, root, &lengths)
                         }),
                         None => {
                             // The root keeps its part, so nobody looks at what is received here.
                             let mut unused = vec![0u8; parts.counts[root]];
-                            Ok(call.group.team().scatterv(whole, &mut unused, root)?)
+                            call.group.scatterv(whole, &mut unused, root, &lengths)
                         }
                     }
                 }),
@@ -204,12 +205,8 @@ pub unsafe fn allgatherv<N: Count>(
         // SAFETY: the caller's promise.
         unsafe {
             all.incoming(recv, keep, |all, parts| {
-                let mut team = call.group.team();
-                match keep {
-                    Some(_) => team.allgatherv_in_place(all, parts)?,
-                    None => team.allgatherv(bytes, all, parts)?,
-                }
-                Ok(())
+                let bytes = own.is_some().then_some(bytes);
+                call.group.allgatherv(bytes, all, parts)
             })
         }
     })

@@ -33,6 +33,7 @@ mod irregular;
 mod lacking;
 mod messages;
 mod neighbours;
+mod nodes;
 mod packing;
 mod pmpi;
 mod progress;
@@ -41,6 +42,7 @@ mod regular;
 mod sides;
 mod stats;
 mod types;
+mod ways;
 
 use std::ffi::c_int;
 use std::fs::OpenOptions;
@@ -86,6 +88,7 @@ pub unsafe extern "C" fn MPI_Finalize() -> c_int {
         messages::finish();
         lacking::finish();
         progress::finish();
+        nodes::finish();
         group::clear();
     });
     // SAFETY: the caller's promise.

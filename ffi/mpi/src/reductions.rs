@@ -11,6 +11,7 @@ use crate::buffer::{Kind, MOST, incoming, outgoing};
 use crate::call::{Call, Failure, active, is_in_place, plausible, rank_of, take};
 use crate::count::Count;
 use crate::group;
+use crate::nodes::{Combine, What};
 use crate::pmpi;
 use crate::stats::Function;
 
@@ -41,10 +42,15 @@ impl Elements {
     /// Has `work` combine elements with what it is given.
     fn combine(
         &self,
-        work: impl FnOnce(usize, &mut dyn FnMut(&[u8], &mut [u8])) -> libcopy::Result<()>,
+        work: impl FnOnce(What, Combine<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let (size, mut code) = (self.kind.size(), 0);
-        work(size, &mut |from, to| {
+        let what = What {
+            datatype: self.datatype,
+            op: self.op,
+            size,
+        };
+        work(what, &mut |from, to| {
             let most = MOST / size * size;
             for (from, to) in from.chunks(most).zip(to.chunks_mut(most)) {
                 let count = (from.len() / size) as c_int;
@@ -98,8 +104,7 @@ pub unsafe fn reduce<N: Count>(
             false => Some(unsafe { outgoing(&kind, send, count, &mut packed)? }),
         };
         let reduce = |recv: Option<&mut [u8]>| {
-            elements
-                .combine(|size, combine| call.group.team().reduce(own, recv, root, size, combine))
+            elements.combine(|what, combine| call.group.reduce(own, recv, root, (what, combine)))
         };
         match is_root {
             // SAFETY: the caller's promise.
@@ -148,8 +153,7 @@ pub unsafe fn allreduce<N: Count>(
         // SAFETY: the caller's promise.
         unsafe {
             incoming(&kind, recv, count, |recv| {
-                elements
-                    .combine(|size, combine| call.group.team().allreduce(own, recv, size, combine))
+                elements.combine(|what, combine| call.group.allreduce(own, recv, (what, combine)))
             })
         }
     })
@@ -176,9 +180,9 @@ unsafe fn scatter(
         // SAFETY: the caller's promise.
         let all = unsafe { outgoing(&kind, from, total, &mut packed)? };
         let reduce = |recv: &mut [u8]| {
-            elements.combine(|size, combine| {
+            elements.combine(|what, combine| {
                 let mut team = call.group.team();
-                team.reduce_scatter(all, recv, &lengths, size, combine)
+                Ok(team.reduce_scatter(all, recv, &lengths, what.size, combine)?)
             })
         };
         if in_place {

@@ -40,12 +40,12 @@ pub unsafe fn bcast<N: Count>(
         if call.is_root(root) && !kind.is_dense() {
             // SAFETY: the caller's promise.
             let mut packed = unsafe { kind.pack(buffer, count.elements())? };
-            return Ok(call.group.team().bcast(&mut packed, root_rank)?);
+            return call.group.bcast(&mut packed, root_rank);
         }
         // SAFETY: the caller's promise; the root's bytes are only read.
         unsafe {
             incoming(&kind, buffer, count.elements(), |bytes| {
-                Ok(call.group.team().bcast(bytes, root_rank)?)
+                call.group.bcast(bytes, root_rank)
             })
         }
     })
@@ -98,7 +98,7 @@ pub unsafe fn gather<N: Count>(
             let kind = own.ok_or(call.abi.error)?;
             // SAFETY: the caller's promise.
             let bytes = unsafe { outgoing(&kind, send, send_count.elements(), &mut packed)? };
-            return Ok(call.group.team().gather(bytes, None, root)?);
+            return call.group.gather(Some(bytes), None, root);
         };
         call.agree(&all, recv_count)?;
         let (each, size) = (recv_count.elements(), call.group.size);
@@ -106,7 +106,7 @@ pub unsafe fn gather<N: Count>(
         unsafe {
             match own {
                 None if all.is_dense() => incoming(&all, recv, each * size, |bytes| {
-                    Ok(call.group.team().gather_in_place(bytes, root)?)
+                    call.group.gather(None, Some(bytes), root)
                 }),
                 own => {
                     let bytes = match own {
@@ -117,7 +117,7 @@ pub unsafe fn gather<N: Count>(
                         }
                     };
                     incoming(&all, recv, each * size, |all| {
-                        Ok(call.group.team().gather(bytes, Some(all), root)?)
+                        call.group.gather(Some(bytes), Some(all), root)
                     })
                 }
             }
@@ -192,12 +192,12 @@ pub unsafe fn scatter<N: Count>(
         let Some(kind) = own else {
             // The root keeps its part where it is, so nobody looks at what is received here.
             let mut unused = vec![0u8; call.bytes];
-            return Ok(call.group.team().scatter(whole, &mut unused, root)?);
+            return call.group.scatter(whole, &mut unused, root);
         };
         // SAFETY: the caller's promise.
         unsafe {
             incoming(&kind, recv, recv_count.elements(), |bytes| {
-                Ok(call.group.team().scatter(whole, bytes, root)?)
+                call.group.scatter(whole, bytes, root)
             })
         }
     })
@@ -249,7 +249,7 @@ pub unsafe fn allgather<N: Count>(
         unsafe {
             if is_in_place(send) && all.is_dense() {
                 return incoming(&all, recv, each * size, |bytes| {
-                    Ok(call.group.team().allgather_in_place(bytes)?)
+                    call.group.allgather(None, bytes)
                 });
             }
             let bytes = match own {
@@ -260,7 +260,7 @@ pub unsafe fn allgather<N: Count>(
                 }
             };
             incoming(&all, recv, each * size, |all| {
-                Ok(call.group.team().allgather(bytes, all)?)
+                call.group.allgather(Some(bytes), all)
             })
         }
     })

@@ -146,7 +146,8 @@ impl Side {
         kind.as_ref()
     }
 
-    fn bytes(&self, rank: usize) -> usize {
+    /// Bytes of a rank's part.
+    pub fn bytes(&self, rank: usize) -> usize {
         self.kind(rank)
             .map_or(0, |kind| kind.size() * self.counts[rank])
     }

@@ -116,14 +116,42 @@ impl Function {
     }
 }
 
+/// How a function is done across nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Across {
+    /// Bytes go from leader to leader one behind the other.
+    Whole,
+    /// The MPI library counts all ranks' parts in one buffer.
+    Parts,
+}
+
+impl Function {
+    /// How it is done where ranks are on several nodes; none if it is passed on there.
+    pub fn across_nodes(self) -> Option<Across> {
+        match self {
+            Function::Bcast | Function::Reduce | Function::Allreduce => Some(Across::Whole),
+            Function::Gather
+            | Function::Gatherv
+            | Function::Scatter
+            | Function::Scatterv
+            | Function::Allgather
+            | Function::Allgatherv => Some(Across::Parts),
+            _ => None,
+        }
+    }
+}
+
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// libcopy did it.
     Taken,
+    /// libcopy did it inside each of several nodes, and the MPI library between them.
+    Nodes,
     /// The message is one that the MPI library moves as fast.
     Small,
-    /// The communicator spans several machines, is an intercommunicator, or has one rank.
+    /// The communicator is an intercommunicator, or has one rank, or one on each machine; or it spans
+    /// several machines, and this is nothing that is done across them.
     Communicator,
     /// The arguments are not ours to judge: the MPI library says what is wrong with them. Or the
     /// operation or datatype of a reduction is the user's own.
@@ -136,8 +164,9 @@ pub enum Fate {
     Disabled,
 }
 
-const FATES: [(Fate, &str); 7] = [
+const FATES: [(Fate, &str); 8] = [
     (Fate::Taken, "taken"),
+    (Fate::Nodes, "by nodes"),
     (Fate::Small, "small"),
     (Fate::Communicator, "communicator"),
     (Fate::Arguments, "arguments"),
