@@ -165,11 +165,12 @@ int main(int argc, char **argv)
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	if (size > MOST_RANKS)
 		MPI_Abort(MPI_COMM_WORLD, 2);
-	/* One half of the ranks, all in another order, and one rank alone. */
-	MPI_Comm comms[4] = { MPI_COMM_WORLD };
+	/* One half of the ranks, all in two other orders, and one rank alone. */
+	MPI_Comm comms[5] = { MPI_COMM_WORLD };
 	MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &comms[1]);
 	MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &comms[2]);
 	MPI_Comm_dup(MPI_COMM_SELF, &comms[3]);
+	MPI_Comm_split(MPI_COMM_WORLD, 0, rank * 5 % 8, &comms[4]);
 	MPI_Op own_op;
 	MPI_Op_create(first_wins, 0, &own_op);
 	size_t room = 2 * (most + 512) * size + 4096;
@@ -180,7 +181,7 @@ int main(int argc, char **argv)
 		for (int i = 0; i < 5; i++)
 			next(2);
 		int which = next(8);
-		MPI_Comm comm = comms[which < 4 ? which : 0];
+		MPI_Comm comm = comms[which < 5 ? which : 0];
 		int me, n;
 		MPI_Comm_rank(comm, &me);
 		MPI_Comm_size(comm, &n);
@@ -362,7 +363,7 @@ int main(int argc, char **argv)
 		MPI_Type_free(&out);
 		MPI_Type_free(&in);
 	}
-	for (int i = 1; i < 4; i++)
+	for (int i = 1; i < 5; i++)
 		MPI_Comm_free(&comms[i]);
 	MPI_Op_free(&own_op);
 	free(send);

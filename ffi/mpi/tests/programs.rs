@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential.c");
 
+const PROGRESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/progress.c");
 const LARGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/large.c");
 const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failures.c");
 const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.c");
@@ -19,6 +20,7 @@ const NEIGHBOURS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/neighbours.
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/committed.c");
 const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
 const LEFTOVERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/leftovers.c");
+const REFUSED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/refused.c");
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim.c");
 const ABSENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/absent.c");
 const WAITING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting.c");
@@ -158,15 +160,20 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What rank 0's report says was taken: the function, and how often.
-fn taken(report: &str) -> Vec<(&str, u64)> {
+/// What the ranks' reports say in a column: the function, and how often.
+fn counted(report: &str, column: usize) -> Vec<(&str, u64)> {
     let lines = report.lines().filter(|line| line.contains(" MPI_"));
     lines
         .filter_map(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            Some((words.next()?, words.next()?.parse().ok()?))
+            let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+            Some((*words.first()?, words.get(column)?.parse().ok()?))
         })
         .collect()
+}
+
+/// What they say was taken inside one machine.
+fn taken(report: &str) -> Vec<(&str, u64)> {
+    counted(report, 1)
 }
 
 /// What must be taken sooner or later: a pass by passing on does not count.
@@ -263,6 +270,132 @@ fn open_mpi_programs_that_count_further_print_the_same() {
 #[test]
 fn mpich_programs_that_count_further_print_the_same() {
     differential("mpich", "mpirun.mpich", true);
+}
+
+/// What is done node by node.
+const BY_NODES: [&str; 9] = [
+    "MPI_Bcast",
+    "MPI_Gather",
+    "MPI_Gatherv",
+    "MPI_Scatter",
+    "MPI_Scatterv",
+    "MPI_Allgather",
+    "MPI_Allgatherv",
+    "MPI_Reduce",
+    "MPI_Allreduce",
+];
+
+#[test]
+fn several_nodes_print_the_same() {
+    let library = library();
+    for (name, launcher) in BOTH {
+        let _turn = turn();
+        let Some(mpi) = mpi(name, launcher, SOURCE, C) else {
+            continue;
+        };
+        let mut all = BTreeMap::new();
+        // Even nodes, one that is smaller, and some of one rank only.
+        let runs: [(usize, &[&str], &str, &str); 4] = [
+            (4, &["40", "31", "200000"], "2", "0"),
+            (5, &["30", "32", "200000"], "2", "0"),
+            (8, &["15", "33", "60000"], "3", "0"),
+            (3, &["4", "34", "16000000", "bcast"], "2", ""),
+        ];
+        for (ranks, arguments, node, least) in runs {
+            let plain = text(&mpi.run(ranks, arguments, &[]).stdout);
+            let environment = [
+                ("LD_PRELOAD", library.to_str().expect("a plain path")),
+                ("LIBCOPY_MPI_NODE_RANKS", node),
+                ("LIBCOPY_STATS", "1"),
+                ("LIBCOPY_MPI_MIN", least),
+            ];
+            // The last one takes what is faster.
+            let many = if least.is_empty() { 3 } else { 4 };
+            let ours = mpi.run(ranks, arguments, &environment[..many]);
+            for (expected, got) in plain.lines().zip(text(&ours.stdout).lines()) {
+                assert_eq!(expected, got, "{name}, {ranks} ranks, {node} in a node");
+            }
+            assert_eq!(plain, text(&ours.stdout), "{name}, {ranks} ranks");
+            let report = text(&ours.stderr);
+            let by_nodes = counted(&report, 2);
+            let some = by_nodes.iter().any(|(_, count)| *count > 0);
+            assert!(some, "{name}, {ranks} ranks: {report}");
+            for (function, count) in by_nodes {
+                *all.entry(function.to_owned()).or_insert(0) += count;
+            }
+        }
+        for function in BY_NODES {
+            assert!(all.get(function) > Some(&0), "{name}: {function}: {all:?}");
+        }
+    }
+}
+
+#[test]
+fn network_namespaces_are_nodes() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/mpi-nodes");
+    let library = library();
+    for (name, launcher) in BOTH {
+        let _turn = turn();
+        let Some(mpi) = mpi(name, launcher, SOURCE, C) else {
+            continue;
+        };
+        let run = |environment: &[(&str, &str)]| {
+            let mut command = Command::new(script);
+            command.args(["--mpi", name, "--ranks", "2,1", "--timeout"]);
+            command.arg(LIMIT.as_secs().to_string()).arg("--");
+            command.arg(&mpi.program).args(["20", "51", "100000"]);
+            command.envs(environment.iter().copied());
+            command.output().expect("a shell")
+        };
+        let plain = run(&[]);
+        if plain.status.code() == Some(3) {
+            eprintln!("skipped: {}", text(&plain.stderr));
+            return;
+        }
+        let ours = run(&[
+            ("LD_PRELOAD", library.to_str().expect("a plain path")),
+            ("LIBCOPY_STATS", "1"),
+            ("LIBCOPY_MPI_MIN", "0"),
+        ]);
+        for output in [&plain, &ours] {
+            assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+        }
+        let (plain, ours, report) = (plain.stdout, text(&ours.stdout), text(&ours.stderr));
+        assert_eq!(text(&plain), ours, "{name}");
+        assert_eq!(ours.lines().count(), 20, "{name}: {ours}");
+        let by_nodes = counted(&report, 2);
+        let count: u64 = by_nodes.iter().map(|(_, count)| count).sum();
+        assert!(count > 20, "{name}: {report}");
+    }
+}
+
+#[test]
+fn messages_go_on_while_a_rank_is_in_a_collective() {
+    let library = library();
+    for (name, launcher) in BOTH {
+        let _turn = turn();
+        let Some(mpi) = mpi(name, launcher, PROGRESS, C) else {
+            continue;
+        };
+        let plain = text(&mpi.run(3, &[], &[]).stdout);
+        assert_eq!(plain.matches(": 1").count(), 20, "{plain}");
+        let environment = [
+            ("LD_PRELOAD", library.to_str().expect("a plain path")),
+            ("LIBCOPY_STATS", "1"),
+            ("LIBCOPY_MPI_MIN", "4096"),
+            ("LIBCOPY_MPI_NODE_RANKS", "2"),
+        ];
+        for (many, column) in [(3, 1), (4, 2)] {
+            let ours = mpi.run(3, &[], &environment[..many]);
+            assert_eq!(plain, text(&ours.stdout), "{name}");
+            let report = text(&ours.stderr);
+            for function in ["MPI_Bcast", "MPI_Gather", "MPI_Allgather", "MPI_Allreduce"] {
+                let counted = counted(&report, column);
+                let mut lines = counted.iter().filter(|(called, _)| *called == function);
+                assert!(lines.any(|(_, n)| *n >= 5), "{name}: {function}: {report}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -794,5 +927,61 @@ fn ranks_add_their_numbers_to_a_file() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(said.starts_with("3 reports of 3 ranks, "), "{said}");
         assert!(said.contains("MPI_Bcast"), "{said}");
+    }
+}
+
+#[test]
+fn unknown_libraries_get_everything_passed_on() {
+    let library = library();
+    let directory =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("refused.{}", std::process::id()));
+    // What the library is called, what it has, and what is said about it.
+    let cases: [(&str, &[&str], &str); 3] = [
+        ("libmpi_abi.so.0", &[], "has the standard ABI of MPI 5"),
+        (
+            "libmpi.so.40",
+            &[],
+            "neither Open MPI nor a library with MPICH's ABI",
+        ),
+        (
+            "libmpi.so.12",
+            &["-DOPEN_MPI", "-DMPICH"],
+            "both Open MPI and a library with MPICH's ABI",
+        ),
+    ];
+    for (name, has, why) in cases {
+        std::fs::create_dir_all(&directory).expect("a directory for the test's");
+        let (fake, program) = (directory.join(name), directory.join("program"));
+        let compile = |arguments: &[&str], output: &Path| {
+            let mut compiler = Command::new("cc");
+            compiler.args(["-Wall", "-Werror", REFUSED]).args(arguments);
+            compiler.arg("-o").arg(output);
+            assert!(compiler.status().expect("a compiler").success(), "{name}");
+        };
+        let soname = format!("-Wl,-soname,{name}");
+        let flags = [&["-DLIBRARY", "-shared", "-fPIC", &soname], has].concat();
+        compile(&flags, &fake);
+        compile(
+            &[fake.to_str().expect("a plain path"), "-Wl,-rpath,$ORIGIN"],
+            &program,
+        );
+        for messages in ["0", "1"] {
+            let output = Command::new(&program)
+                .env("LD_PRELOAD", library)
+                .env("LIBCOPY_MPI_MIN", "0")
+                .env("LIBCOPY_MPI_MESSAGES", messages)
+                .output()
+                .expect("the program starts");
+            let (said, complaint) = (text(&output.stdout), text(&output.stderr));
+            assert!(output.status.success(), "{name}: {said}{complaint}");
+            let expected = "MPI_Init\nMPI_Bcast\nMPI_Send\nMPI_Pack\nMPI_Finalize\n";
+            assert_eq!(said, expected, "{name}: {complaint}");
+            assert!(
+                complaint.contains(why) && complaint.contains("everything is passed on"),
+                "{name}: {complaint}"
+            );
+            assert_eq!(complaint.lines().count(), 1, "{name}: {complaint}");
+        }
+        std::fs::remove_dir_all(&directory).expect("the test's own directory");
     }
 }
