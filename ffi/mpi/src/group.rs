@@ -365,6 +365,8 @@ fn create(
             }
         }
     };
+    // Here no communicator is being made that would be in the way of the one that this makes.
+    progress::library(abi);
     // A leader has none to give if it got no random numbers.
     let team = match key == [0; 16] {
         true => Err("no random numbers for a key".to_owned()),

@@ -17,7 +17,7 @@ use super::header::wire_size;
 use super::{WORLD, World, memory, outgoing, requests, world};
 use crate::abi::{self, Abi, complain};
 use crate::call::active;
-use crate::pmpi;
+use crate::{pmpi, progress};
 
 /// Bytes from which on a dense message is taken.
 const LEAST_DENSE: u64 = 256 << 10;
@@ -99,6 +99,7 @@ fn start_once() {
         if let Some(abi) = active() {
             match meet(abi) {
                 Ok(Some(world)) => {
+                    progress::library(abi);
                     let world = Box::into_raw(Box::new(world));
                     WORLD.store(world, Ordering::Release);
                 }
