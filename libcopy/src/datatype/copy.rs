@@ -23,9 +23,6 @@ const WIDE_CHUNK: u64 = 256 << 10;
 /// Transpositions of more bytes are faster in two steps, each of which has a dense side.
 const TRANSPOSED: u64 = 1 << 20;
 
-/// From so many bytes on, a second-level cache does not hold both sides and a buffer.
-const LARGE: u64 = 512 << 10;
-
 /// A cache line.
 const LINE: usize = 64;
 
@@ -166,7 +163,7 @@ fn suits(form: &Form, len: i64) -> bool {
     mean == len
         || mean <= len / 8
         || mean >= RATIO.saturating_mul(len)
-        || size >= LARGE && (mean <= len / 2 || len >= SHORT && mean >= 4 * len)
+        || size >= kernel::second_level() && (mean <= len / 2 || len >= SHORT && mean >= 4 * len)
 }
 
 /// Copies if one side is equal blocks at equal distances, and the other one suits; whether so.

@@ -16,6 +16,7 @@
 //! Vector loads may read bytes between two blocks that are at most two cache lines apart; bytes
 //! between blocks are never written.
 
+mod caches;
 mod filler;
 mod list;
 mod rows;
@@ -24,6 +25,7 @@ mod tile;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86;
 
+pub(super) use caches::second_level;
 pub(super) use filler::{Filler, LONGEST, Row};
 pub(super) use list::{pieces, scattered};
 

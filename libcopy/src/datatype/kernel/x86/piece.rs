@@ -105,7 +105,7 @@ pub(in super::super) fn has_512() -> bool {
 
 /// Up to this length, a piece and its copy are in the first-level cache, from which wide vectors
 /// copy twice as fast as the C library's `memcpy`.
-pub(super) const FIRST_LEVEL: usize = 12 << 10;
+const FIRST_LEVEL: usize = 12 << 10;
 
 /// Lengths for which `memcpy` uses string instructions that take half as long again in the
 /// second-level cache.

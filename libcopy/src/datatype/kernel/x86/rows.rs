@@ -5,8 +5,9 @@
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
+use super::super::caches::first_level;
 use super::super::{Nest, Run, prefetch};
-use super::piece::{FIRST_LEVEL, has_512, lines, wide};
+use super::piece::{has_512, lines, wide};
 
 /// Blocks of more bytes than this are worth a loop each.
 const LONGEST: usize = 512;
@@ -27,7 +28,7 @@ pub(in super::super) fn rows(len: usize, total: usize) -> Option<Run> {
     if len <= 32 || len > LONGEST {
         return None;
     }
-    if total <= FIRST_LEVEL && has_512() {
+    if total <= first_level() && has_512() {
         return wide_rows(len);
     }
     if has_512() {
@@ -61,7 +62,7 @@ pub(in super::super) fn few(len: usize, total: usize) -> Option<Run> {
     if len <= 32 {
         return None;
     }
-    if len <= LONGEST && total > FIRST_LEVEL && has_512() {
+    if len <= LONGEST && total > first_level() && has_512() {
         return narrow_rows(len);
     }
     rows(len, total).or_else(|| is_x86_feature_detected!("avx2").then_some(plain as Run))
@@ -70,7 +71,7 @@ pub(in super::super) fn few(len: usize, total: usize) -> Option<Run> {
 /// What [`rows`] chooses, for a person.
 pub(in super::super) fn name(len: usize, total: usize) -> Option<&'static str> {
     rows(len, total)?;
-    Some(if total <= FIRST_LEVEL && has_512() {
+    Some(if total <= first_level() && has_512() {
         "vectors of 64 bytes"
     } else if has_512() && asked_rows(len).is_some() {
         "vectors of 32 bytes, with prefetch"
@@ -288,7 +289,7 @@ const STRING: usize = 1536;
 /// The kernel for blocks of more than 512 bytes, `total` bytes in all, if `memcpy` of each is not
 /// the fastest.
 pub(in super::super) fn long(len: usize, total: usize) -> Option<Run> {
-    if total <= FIRST_LEVEL && has_512() {
+    if total <= first_level() && has_512() {
         return Some(whole::<true>);
     }
     if total > SECOND_LEVEL && total <= LAST_LEVEL && len >= STRING {
