@@ -431,14 +431,18 @@ impl Policy {
 
     fn against_mpi(rival: Rival, op: Op, crowded: bool) -> Option<RangeInclusive<u64>> {
         let (least, most) = match (op, crowded) {
-            (Op::Bcast | Op::Gather | Op::Alltoall | Op::ReduceScatter, _)
-            | (Op::Scatter | Op::Allgather | Op::Allreduce, false) => (64 << 10, u64::MAX),
+            (Op::Gather | Op::ReduceScatter, _)
+            | (Op::Bcast | Op::Alltoall | Op::Scatter | Op::Allgather | Op::Allreduce, false) => {
+                (64 << 10, u64::MAX)
+            }
             // Where leaves wait for one root, context switches count until the bytes do.
             (Op::Scatter, true) => (512 << 10, u64::MAX),
             (Op::Allgather, true) => (64 << 10, 1 << 20),
-            (Op::Allreduce, true) => match rival {
-                Rival::OpenMpi => (256 << 10, u64::MAX),
-                Rival::Mpich => (64 << 10, u64::MAX),
+            // MPICH polls, which hurts it wherever ranks share a processor.
+            (Op::Bcast | Op::Alltoall | Op::Allreduce, true) => match (rival, op) {
+                (Rival::Mpich, _) => (64 << 10, u64::MAX),
+                (Rival::OpenMpi, Op::Allreduce) => (1 << 20, u64::MAX),
+                (Rival::OpenMpi, _) => (256 << 10, u64::MAX),
             },
             // Open MPI's root fetches and combines while the leaves go on, which averages well as
             // long as few ranks wait for it.
