@@ -764,6 +764,9 @@ impl Channel {
             .device
             .clone()
             .ok_or(("its device is not known", ENODEV))?;
+        // Nothing is submitted while the channel is out of service; whatever fails below gives the
+        // hardware back.
+        self.raw.store(core::ptr::null_mut(), Release);
         let hardware = match held.hardware.take() {
             Some(hardware) => hardware,
             None => self
@@ -774,7 +777,6 @@ impl Channel {
             .map_err(|error| ("no memory can be mapped for a trial", error))?;
         let limit = (deadline() / 1_000_000) as u32;
         if let Err(error) = trial.run(&hardware, limit) {
-            self.raw.store(core::ptr::null_mut(), Release);
             // In this order: what is given back writes no more.
             drop(hardware);
             drop(trial);

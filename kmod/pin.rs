@@ -349,10 +349,9 @@ fn same_pinned(
     mut address: usize,
     mut expected: &[*mut bindings::page],
 ) -> Result<bool> {
-    let mut now = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
+    let mut now = KVec::with_capacity(expected.len(), GFP_KERNEL)?;
     while !expected.is_empty() {
-        let batch = usize::min(expected.len(), CHUNK);
-        let room = &mut now.spare_capacity_mut()[..batch];
+        let room = &mut now.spare_capacity_mut()[..expected.len()];
         let got = match pin_now(mm, address, room) {
             Ok(got) => got,
             // No page there is an answer; that this caller is being killed is none.

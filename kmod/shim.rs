@@ -95,8 +95,8 @@ pub(crate) unsafe fn page_to_pfn(page: *mut bindings::page) -> usize {
 ///
 /// # Safety
 ///
-/// The notifier must be registered, `sequence` be of its last `mmu_interval_read_begin()`, the lock
-/// of its address space be held, and all addresses be user addresses.
+/// The notifier must be registered, `sequence` be from its `mmu_interval_read_begin()`, and the lock of
+/// its address space be held. Addresses without a mapping show no page.
 pub(crate) unsafe fn same_pages(
     notifier: *mut bindings::mmu_interval_notifier,
     sequence: usize,

@@ -205,9 +205,13 @@ impl Watch {
         expected: &[*mut bindings::page],
         room: &mut [MaybeUninit<usize>],
     ) -> usize {
+        // SAFETY: Set at registration and never changed.
+        if mm.as_raw() != unsafe { (*self.notifier.get()).mm } {
+            return 0;
+        }
         let _guard = mm.mmap_read_lock();
         // SAFETY: The notifier is registered by the type invariant, the sequence is from `begin`, and
-        // the lock is held.
+        // the lock is held of the address space that was just compared with the notifier's.
         unsafe { shim::same_pages(self.notifier.get(), look.sequence, address, expected, room) }
     }
 
