@@ -13,7 +13,7 @@
 //! later                  the way with the shortest median interval
 //! now and then           another way once more, often as long as it may well be the better one, as
 //!                        long as all that these looks have cost stays below 2 % of the time that
-//!                        has passed
+//!                        has passed, without pauses
 //! the interval changes   the application does something else now: the others are looked at once
 //!                        more, twice if one seems better, within the same budget
 //! ```
@@ -207,7 +207,8 @@ struct History {
     /// The way of the iteration that goes on, when it began, and why it was taken.
     current: Option<(Way, Duration, Reason)>,
     iteration: u64,
-    /// Seconds that have passed since the trials, and those of them that looking again has cost.
+    /// Seconds that have passed since the trials, without pauses, and those of them that looking again
+    /// has cost.
     passed: f64,
     spent: f64,
     /// Iterations of the last look, and of the last one that might have been at a way known to be slower.
@@ -277,12 +278,13 @@ impl History {
             }
             return;
         }
-        self.passed += seconds;
+        // A pause of the program pays for no looks: what they cost is to be small beside its calls.
+        let usual = self.record(way).median().unwrap_or(figure);
+        self.passed += figure.min(OUTLIER * usual) * self.level;
         if reason == Reason::Again {
             // Not the figure itself: that the machine was busy is not the way's fault.
             let best = self.best(ways).map_or(figure, |(_, best)| best);
-            let its = self.record(way).median().unwrap_or(figure);
-            self.spent += (its - best).max(0.0) * self.level;
+            self.spent += (usual - best).max(0.0) * self.level;
             if let Some(at) = self.doubted.iter().position(|doubted| *doubted == way) {
                 self.doubted.remove(at);
                 self.records[way as usize].forget();
@@ -670,8 +672,8 @@ mod tests {
             touch: 0.0,
             noise: 0.3,
         };
-        for seed in 1..50 {
-            let (mut monitor, mut clock, mut dice) = (Monitor::new(), 0.0, dice(seed));
+        let of_one = |seed: u64| {
+            let (mut monitor, mut clock, mut dice) = (Monitor::new(), 0.0, dice(seed * 7919));
             // One time in five it takes three times as long, often several times in a row.
             let mut left = 0;
             let mut bursts = || {
@@ -684,9 +686,15 @@ mod tests {
             };
             let taken = run(&mut monitor, &mut clock, &work, 600, &mut bursts);
             let time: f64 = taken[10..].iter().map(|(_, seconds)| seconds).sum();
-            let best = work.best() * 590.0;
-            assert!(time <= 1.1 * best, "seed {seed}: {:.2}", time / best);
-        }
+            time / (work.best() * 590.0)
+        };
+        let mut lost: Vec<f64> = (1..=200).map(of_one).collect();
+        lost.sort_unstable_by(f64::total_cmp);
+        let (half, last) = (lost[100], lost[190]);
+        assert!(
+            half < 1.04 && last < 1.12,
+            "{half:.2}, and {last:.2} in one run of twenty"
+        );
     }
 
     /// What is lost against the best way, in percent: the mean, and what one run in ten exceeds.
@@ -780,6 +788,39 @@ mod tests {
         let (half, tenth) = (lost[100], lost[180]);
         assert!(
             half < 1.0 && tenth < 3.0,
+            "{half:.2} %, and {tenth:.2} % in one run of ten"
+        );
+    }
+
+    /// What looks may cost is a share of the time of the calls, however much else the program does.
+    #[test]
+    fn pauses_pay_for_no_looks() {
+        // Milliseconds, as in an emulated guest without computation.
+        let exact = |way| match way {
+            Way::Cpu => 1.6,
+            Way::Engine | Way::Both => 12.0,
+        };
+        let mut lost: Vec<f64> = (1..=200)
+            .map(|seed| {
+                let (mut monitor, mut clock, mut dice) = (Monitor::new(), 0.0, dice(seed * 7919));
+                let (mut time, mut best) = (0.0, 0.0);
+                for round in 0..900 {
+                    let way = monitor.choose(SITE, &Way::ALL, Duration::from_secs_f64(clock));
+                    let exact = exact(way.way);
+                    clock += 1e-3 * exact * (1.0 + 0.3 * dice());
+                    if round >= 10 {
+                        time += exact;
+                        best += 1.6;
+                        clock += if round % 6 == 5 { 0.1 } else { 0.0 };
+                    }
+                }
+                100.0 * (time / best - 1.0)
+            })
+            .collect();
+        lost.sort_unstable_by(f64::total_cmp);
+        let (half, tenth) = (lost[100], lost[180]);
+        assert!(
+            half < 2.5 && tenth < 3.0,
             "{half:.2} %, and {tenth:.2} % in one run of ten"
         );
     }
