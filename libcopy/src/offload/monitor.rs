@@ -27,9 +27,10 @@
 //! A buffer that is touched as soon as the call returns leaves nothing to overlap: then an engine
 //! alone is no longer looked at again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use serde::Serialize;
 
 use crate::collective::Op;
@@ -115,6 +116,17 @@ pub enum Reason {
     Again,
 }
 
+/// A figure for each way, if there is one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Intervals {
+    /// Of [`Way::Engine`].
+    pub engine: Option<f64>,
+    /// Of [`Way::Cpu`].
+    pub cpu: Option<f64>,
+    /// Of [`Way::Both`].
+    pub both: Option<f64>,
+}
+
 /// What to do in the next iteration, and what is known so far.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Decision {
@@ -124,8 +136,8 @@ pub struct Decision {
     pub reason: Reason,
     /// Calls at this place before this one.
     pub iteration: u64,
-    /// Microseconds from call to call, by way; those never measured are missing.
-    pub intervals_us: HashMap<Way, f64>,
+    /// Microseconds from call to call; what was never measured is missing.
+    pub intervals_us: Intervals,
     /// Microseconds from the end of a call to the first touch, if any was seen.
     pub touched_after_us: Option<f64>,
 }
@@ -428,16 +440,16 @@ impl Monitor {
         let iteration = history.iteration;
         history.iteration += 1;
         history.current = Some((way, now, reason));
+        let interval = |way| Some(1e6 * history.level * history.record(way).median()?);
         Decision {
             way,
             reason,
             iteration,
-            intervals_us: ways
-                .iter()
-                .filter_map(|way| {
-                    Some((*way, 1e6 * history.level * history.record(*way).median()?))
-                })
-                .collect(),
+            intervals_us: Intervals {
+                engine: interval(Way::Engine),
+                cpu: interval(Way::Cpu),
+                both: interval(Way::Both),
+            },
             touched_after_us: history.touched.median().map(|s| 1e6 * s),
         }
     }

@@ -155,7 +155,7 @@ impl Offload {
             };
             let number =
                 |value: Option<f64>| value.map_or("null".to_owned(), |us| format!("{us:.1}"));
-            let interval = |way| number(decision.intervals_us.get(&way).copied());
+            let known = decision.intervals_us;
             let line = format!(
                 "{{\"libcopy\":\"policy\",\"op\":\"{}\",\"root\":{},\"bytes\":{},\"iteration\":{},\
                  \"way\":\"{}\",\"reason\":\"{why}\",\"intervals_us\":{{\"engine\":{},\"cpu\":{},\
@@ -165,9 +165,9 @@ impl Offload {
                 site.bytes,
                 decision.iteration,
                 decision.way.name(),
-                interval(Way::Engine),
-                interval(Way::Cpu),
-                interval(Way::Both),
+                number(known.engine),
+                number(known.cpu),
+                number(known.both),
                 number(decision.touched_after_us),
             );
             // One system call: what is written must not become what is measured.

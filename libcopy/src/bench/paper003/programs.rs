@@ -530,7 +530,13 @@ pub fn regret(run: &mut Run) -> Result<()> {
         // The monitor beside the best one, first and last in turns.
         let mut sums = [0.0; 2];
         let mut lost = Vec::new();
-        for round in 0..if run.quick { 16 } else { 60 } {
+        // Short calls vary most, and there is time for many of them.
+        let group = 4 * (CALLS + 1);
+        let groups = match run.quick {
+            true => 16,
+            false => affordable(group, medians[best]).clamp(60, 400),
+        };
+        for round in 0..groups {
             let mut both = [0.0; 2];
             for which in [round % 2, 1 - round % 2, 1 - round % 2, round % 2] {
                 both[which] += turn(run, &mut timings, [3, best][which])?;
