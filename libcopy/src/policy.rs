@@ -219,8 +219,9 @@ impl Policy {
                 crowded: vec![small.clone()],
                 ..bands.clone()
             },
+            // The root of a gather is there as a rule, and has its own part to copy meanwhile.
             gather: Bands {
-                spacious: once(128 << 10),
+                spacious: once(16 << 10),
                 ..bands.clone()
             },
             scatter: bands.clone(),
@@ -417,6 +418,37 @@ impl Policy {
             .min()
     }
 
+    /// The same for collectives that return at once, in which whoever waits does the work.
+    pub fn beats_mpi_nonblocking(rival: Rival, op: Op, bytes: u64, crowded: bool) -> bool {
+        Self::nonblocking(rival, op, crowded).is_some_and(|least| bytes >= least)
+    }
+
+    /// The smallest message for which [`Policy::beats_mpi_nonblocking`] may hold, whether ranks
+    /// outnumber processors or not; `None` if it never does.
+    pub fn least_nonblocking(rival: Rival, op: Op) -> Option<u64> {
+        let each = [false, true].map(|crowded| Self::nonblocking(rival, op, crowded));
+        each.into_iter().flatten().min()
+    }
+
+    fn nonblocking(rival: Rival, op: Op, crowded: bool) -> Option<u64> {
+        let least = match (op, crowded) {
+            (Op::Allgather | Op::Reduce | Op::Allreduce, _) => 64 << 10,
+            (Op::Gather, _) | (Op::Scatter, false) => 256 << 10,
+            // A request of our own costs more than a short message saves.
+            (Op::Bcast, false) => 1 << 20,
+            // MPICH polls, which hurts it wherever ranks share a processor.
+            (Op::Bcast | Op::Scatter | Op::Alltoall, true) => match rival {
+                Rival::Mpich => 256 << 10,
+                Rival::OpenMpi if op == Op::Bcast => 4 << 20,
+                Rival::OpenMpi => 1 << 20,
+            },
+            (Op::Alltoall, false) | (Op::Control | Op::Barrier | Op::ReduceScatter, _) => {
+                return None;
+            }
+        };
+        Some(least)
+    }
+
     /// The same where the ranks are on several machines, and the MPI library goes on moving the bytes
     /// between these: as far as `scripts/mpi-nodes` with `tests/peers/mpi_coll.c` found, whose network
     /// is no slower than memory, so that only what is copied inside the nodes counts.
@@ -437,11 +469,16 @@ impl Policy {
             }
             // Where leaves wait for one root, context switches count until the bytes do.
             (Op::Scatter, true) => (512 << 10, u64::MAX),
-            (Op::Allgather, true) => (64 << 10, 1 << 20),
+            (Op::Allgather, true) => match rival {
+                Rival::OpenMpi => (256 << 10, 1 << 20),
+                Rival::Mpich => (64 << 10, 1 << 20),
+            },
             // MPICH polls, which hurts it wherever ranks share a processor.
             (Op::Bcast | Op::Alltoall | Op::Allreduce, true) => match (rival, op) {
                 (Rival::Mpich, _) => (64 << 10, u64::MAX),
                 (Rival::OpenMpi, Op::Allreduce) => (1 << 20, u64::MAX),
+                // Everybody copies its own parts in either, and there nobody waits to be told.
+                (Rival::OpenMpi, Op::Alltoall) => return None,
                 (Rival::OpenMpi, _) => (256 << 10, u64::MAX),
             },
             // Open MPI's root fetches and combines while the leaves go on, which averages well as

@@ -4,7 +4,8 @@
  * Times MPI_Bcast, MPI_Gather, MPI_Scatter, MPI_Allgather, MPI_Alltoall, MPI_Reduce,
  * MPI_Allreduce, MPI_Reduce_scatter_block (sums of doubles) and MPI_Barrier as the OSU
  * micro-benchmarks do: some calls to warm up, a barrier, then every call is timed on its own with
- * a barrier after it, and the times of the ranks are averaged.
+ * a barrier after it, and the times of the ranks are averaged. Operations whose names begin with an i
+ * (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce) are started and waited for.
  *
  * Alone it prints one CSV line per operation and size. With --control SOCKET it is one of several
  * contestants of `libcopy bench peers`: every rank connects to the socket and does what it is
@@ -106,12 +107,46 @@ static int differs(const unsigned char *got, size_t bytes, uint64_t round, int f
 	return 0;
 }
 
+/* Starts a nonblocking operation, and waits for it. */
+static void start_and_wait(const char *op, size_t bytes, int root)
+{
+	unsigned char *s = send_buffer.data, *r = receive_buffer.data;
+	MPI_Comm world = MPI_COMM_WORLD;
+	MPI_Request request;
+	int n = (int)bytes;
+
+	if (!strcmp(op, "bcast"))
+		MPI_Ibcast(s, n, MPI_BYTE, root, world, &request);
+	else if (!strcmp(op, "gather"))
+		MPI_Igather(s, n, MPI_BYTE, r, n, MPI_BYTE, root, world, &request);
+	else if (!strcmp(op, "scatter"))
+		MPI_Iscatter(r, n, MPI_BYTE, s, n, MPI_BYTE, root, world, &request);
+	else if (!strcmp(op, "allgather"))
+		MPI_Iallgather(s, n, MPI_BYTE, r, n, MPI_BYTE, world, &request);
+	else if (!strcmp(op, "alltoall"))
+		MPI_Ialltoall(all_buffer.data, n, MPI_BYTE, r, n, MPI_BYTE, world, &request);
+	else if (!strcmp(op, "reduce"))
+		MPI_Ireduce(s, r, n / 8, MPI_DOUBLE, MPI_SUM, root, world, &request);
+	else if (!strcmp(op, "allreduce"))
+		MPI_Iallreduce(s, r, n / 8, MPI_DOUBLE, MPI_SUM, world, &request);
+	else {
+		errno = EINVAL;
+		die("operation (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce)");
+	}
+	MPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
+/* Whether operations are nonblocking ones. */
+static int nonblocking;
+
 static void call(const char *op, size_t bytes, int root)
 {
 	unsigned char *s = send_buffer.data, *r = receive_buffer.data;
 	int n = (int)bytes;
 
-	if (!strcmp(op, "bcast"))
+	if (nonblocking)
+		start_and_wait(op, bytes, root);
+	else if (!strcmp(op, "bcast"))
 		MPI_Bcast(s, n, MPI_BYTE, root, MPI_COMM_WORLD);
 	else if (!strcmp(op, "gather"))
 		MPI_Gather(s, n, MPI_BYTE, r, n, MPI_BYTE, root, MPI_COMM_WORLD);
@@ -275,12 +310,14 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static void print_line(const char *name, const char *op, size_t bytes)
+static void print_line(const char *name, const char *full, size_t bytes)
 {
+	const char *op = full + (*full == 'i');
 	int count = bytes >= (1u << 20) ? 20 : 200, right, all_right;
 	uint64_t times[200];
 	double mine[200], average[200];
 
+	nonblocking = *full == 'i';
 	right = check(op, bytes, size - 1, 1) & check(op, bytes, 0, 2);
 	MPI_Reduce(&right, &all_right, 1, MPI_INT, MPI_LAND, 0, MPI_COMM_WORLD);
 	measure(op, bytes, count / 10 + 1, count, times);
@@ -290,7 +327,7 @@ static void print_line(const char *name, const char *op, size_t bytes)
 	if (rank)
 		return;
 	qsort(average, (size_t)count, sizeof(*average), by_value);
-	printf("%s,%zu,%d,%s,%.3f,%.3f,%.3f,%s\n", op, bytes, size, name, average[count / 2],
+	printf("%s,%zu,%d,%s,%.3f,%.3f,%.3f,%s\n", full, bytes, size, name, average[count / 2],
 	       average[count / 10], average[count * 9 / 10], all_right ? "yes" : "no");
 	fflush(stdout);
 }
@@ -302,7 +339,7 @@ static const char help[] =
 	"Prints op,bytes,ranks,variant,median_us,p10_us,p90_us,verified for sizes from --min\n"
 	"(65536) to --max (16777216) in steps of four. LIST is comma-separated; bcast, gather,\n"
 	"scatter and allgather by default, and alltoall, reduce, allreduce,\n"
-	"reduce_scatter. NAME is what stands in the column variant.\n"
+	"reduce_scatter; the first seven of these with an i in front, too. NAME is what stands in the column variant.\n"
 	"--control is for `libcopy bench peers`, which tells the ranks what to do.\n";
 
 int main(int argc, char **argv)

@@ -9,6 +9,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
+use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -86,6 +87,14 @@ impl Abi {
     /// Whether this is Open MPI.
     pub fn is_open_mpi(&self) -> bool {
         self.handle == usize::MAX
+    }
+
+    /// `MPI_STATUS_IGNORE`
+    pub fn status_ignore(&self) -> *mut c_void {
+        match self.is_open_mpi() {
+            true => ptr::null_mut(),
+            false => ptr::without_provenance_mut(1),
+        }
     }
 
     /// Whether both words are the same handle.
@@ -324,6 +333,15 @@ fn libraries() -> Vec<CString> {
         .into_iter()
         .filter_map(|p| CString::new(p).ok())
         .collect()
+}
+
+/// With Yama in mode 1 only ancestors may look into a process, unless it says otherwise.
+pub fn permit_peers() {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    if scope.is_ok_and(|scope| scope.trim() == "1") {
+        // SAFETY: the call only changes who may trace this process.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    }
 }
 
 /// Says something once, as the first rank that gets there; MPI programs have many processes.

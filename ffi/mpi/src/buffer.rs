@@ -91,6 +91,20 @@ impl Kind {
         count.number()?.checked_mul(self.size)
     }
 
+    /// The datatype.
+    pub fn datatype(&self) -> Word {
+        self.datatype
+    }
+
+    /// The same for a duplicate of the datatype, packed for another communicator.
+    pub fn for_another(self, datatype: Word, comm: Word) -> Kind {
+        Kind {
+            datatype,
+            comm,
+            ..self
+        }
+    }
+
     /// Bytes of one element.
     pub fn size(&self) -> usize {
         self.size

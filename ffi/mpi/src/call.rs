@@ -14,6 +14,7 @@ use crate::buffer::{self, Kind};
 use crate::count::Count;
 use crate::fast;
 use crate::group::{self, Comm, Group};
+use crate::nonblocking::{self, Circle};
 use crate::pmpi;
 use crate::stats::{self, Across, Fate, Function};
 
@@ -28,18 +29,34 @@ pub fn active() -> Option<&'static Abi> {
                 .map_err(|why| complain(&format!("{why}; everything is passed on")))
                 .ok(),
         };
-        let handle = abi.map_or(usize::MAX, |abi| abi.handle);
-        fast::learn(handle, |function| match abi {
-            _ if stats::wanted() => 0,
-            Some(abi) => least().unwrap_or_else(|| {
-                let op = function.op();
-                let least = op.and_then(|op| Policy::least_against_mpi(abi.rival(), op));
-                least.unwrap_or(u64::MAX)
-            }),
-            None => u64::MAX,
-        });
+        learn(abi);
         abi
     })
+}
+
+/// Says what is passed on without a closer look.
+fn learn(abi: Option<&Abi>) {
+    let handle = abi.map_or(usize::MAX, |abi| abi.handle);
+    fast::learn(handle, |function| match abi {
+        _ if stats::wanted() => 0,
+        // Any blocking collective may be the one in which ranks meet.
+        Some(_) if nonblocking::is_wanted() && !function.is_nonblocking() => 0,
+        Some(abi) => least().unwrap_or_else(|| {
+            let least = |op| match function.is_nonblocking() {
+                true => Policy::least_nonblocking(abi.rival(), op),
+                false => Policy::least_against_mpi(abi.rival(), op),
+            };
+            function.op().and_then(least).unwrap_or(u64::MAX)
+        }),
+        None => u64::MAX,
+    });
+}
+
+/// The same, when what matters has changed.
+pub fn relearn() {
+    if let Some(abi) = active() {
+        learn(Some(abi));
+    }
 }
 
 /// A call that is ours: the library, the group, and the bytes of this rank.
@@ -85,6 +102,9 @@ pub fn take(
         stats::count(function, Fate::Disabled, 0);
         return None;
     };
+    if nonblocking::is_wanted() {
+        nonblocking::meet(abi, comm);
+    }
     let Some(bytes) = count.and_then(|count| buffer::bytes(abi, count, datatype)) else {
         stats::count(function, Fate::Arguments, 0);
         return None;
@@ -129,6 +149,9 @@ pub fn take_irregular(
 ) -> Option<Call> {
     decide(function, || {
         let abi = active().ok_or(Fate::Disabled)?;
+        if nonblocking::is_wanted() {
+            nonblocking::meet(abi, comm);
+        }
         let known = group::of(abi, comm)?;
         if !known.is_plain() {
             return Err(Fate::Communicator);
@@ -222,6 +245,68 @@ pub fn least() -> Option<u64> {
         }
         least
     })
+}
+
+/// Decides about a barrier, which has no bytes: only where the team of ranks on several nodes is there
+/// anyway, which all ranks find alike.
+pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
+    decide(Function::Barrier, || {
+        let known = group::of(abi, comm)?;
+        let group = known.across_nodes().ok_or(Fate::Communicator)?;
+        if least().is_none() && !Policy::beats_mpi_across(Op::Barrier, 0) {
+            return Err(Fate::Small);
+        }
+        Ok(Call {
+            abi,
+            comm,
+            group: group.clone(),
+            function: Function::Barrier,
+            bytes: 0,
+        })
+    })
+}
+
+/// Decides about a nonblocking call in the same way; `kinds` looks at the datatypes and arguments.
+pub fn take_nonblocking<K>(
+    function: Function,
+    comm: Word,
+    (count, datatype): (Option<usize>, Word),
+    kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
+) -> Option<(&'static Abi, Arc<Circle>, usize, K)> {
+    let decision = || {
+        let abi = active().ok_or(Fate::Disabled)?;
+        if !nonblocking::is_allowed() {
+            return Err(Fate::Disabled);
+        }
+        let bytes = count.and_then(|count| buffer::bytes(abi, count, datatype));
+        let bytes = bytes.ok_or(Fate::Arguments)?;
+        let op = function.op().ok_or(Fate::Arguments)?;
+        let beats = |crowded| match least() {
+            Some(least) => bytes as u64 >= least,
+            None => Policy::beats_mpi_nonblocking(abi.rival(), op, bytes as u64, crowded),
+        };
+        if !beats(false) && !beats(true) {
+            return Err(Fate::Small);
+        }
+        let known = group::of(abi, comm)?;
+        if !known.is_plain() {
+            return Err(Fate::Communicator);
+        }
+        let kinds = kinds(abi, &known).ok_or(Fate::Arguments)?;
+        let circle = known.circle().ok_or(Fate::NoTeam)?;
+        match beats(circle.crowded) {
+            true => Ok((abi, circle.clone(), bytes, kinds)),
+            false => Err(Fate::Small),
+        }
+    };
+    match catch_unwind(AssertUnwindSafe(decision)) {
+        Ok(Ok(taken)) => Some(taken),
+        Ok(Err(fate)) => {
+            stats::count(function, fate, 0);
+            None
+        }
+        Err(_) => None,
+    }
 }
 
 /// The group, if messages of this size are to go through it.

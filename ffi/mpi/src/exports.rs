@@ -9,7 +9,7 @@ use crate::abi::Word;
 use crate::count::{Count, Large};
 use crate::fast::{are_small_parts, are_small_together, is_small, is_special, were_small};
 use crate::stats::Function;
-use crate::{irregular, neighbours, packing, pmpi, reductions, regular};
+use crate::{barrier, irregular, neighbours, packing, pmpi, reductions, regular};
 
 /// Exports both forms of a function. `N` counts elements, `P` says where they are. What is small goes
 /// to the library at once.
@@ -114,6 +114,17 @@ exports! {
         (send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
          recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word,
          comm: Word);
+}
+
+/// The MPI function of this name.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Barrier(comm: Word) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { barrier::barrier(comm) }
 }
 
 /// Declares functions that are no collectives in both forms.

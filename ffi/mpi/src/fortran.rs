@@ -10,13 +10,23 @@ use std::ffi::{CStr, c_int, c_void};
 use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
-use crate::abi::{self, Function};
+use crate::abi::{self, Abi, Function};
 use crate::call::active;
-use crate::{irregular, neighbours, packing, pmpi, reductions, regular};
+use crate::{barrier, irregular, neighbours, nonblocking, packing, pmpi, reductions, regular};
 
 /// Whether Fortran's calls need us to reach C's.
 pub fn past_us() -> bool {
     catch_unwind(|| active().is_some_and(|abi| abi.is_open_mpi())).unwrap_or(false)
+}
+
+/// Whether functions of Fortran that receive or complete requests go past us: those of `mpi_f08` in
+/// MPICH's Fortran library, and those that Open MPI's has from 5.0 on.
+pub fn has_other_functions(abi: &Abi) -> bool {
+    let names = match abi.is_open_mpi() {
+        true => [c"mpi_isendrecv_", c"mpi_isendrecv_replace_"],
+        false => [c"MPIR_Recv_cdesc", c"mpi_recv_f08ts_"],
+    };
+    names.into_iter().any(|name| abi::symbol(name).is_some())
 }
 
 /// Fortran's special addresses: the names that compilers may give to a common block.
@@ -172,6 +182,29 @@ macro_rules! functions {
 }
 
 functions! {
+    mpi_barrier_, ompi_barrier_f => barrier::barrier, (comm: comm);
+    mpi_ibcast_, ompi_ibcast_f => nonblocking::fortran::ibcast,
+        (data: buffer, count: integer, kind: datatype, root: integer, comm: comm, request: place);
+    mpi_igather_, ompi_igather_f => nonblocking::fortran::igather,
+        (send: buffer, send_count: integer, send_type: datatype,
+         recv: buffer, recv_count: integer, recv_type: datatype, root: integer, comm: comm,
+         request: place);
+    mpi_iscatter_, ompi_iscatter_f => nonblocking::fortran::iscatter,
+        (send: buffer, send_count: integer, send_type: datatype,
+         recv: buffer, recv_count: integer, recv_type: datatype, root: integer, comm: comm,
+         request: place);
+    mpi_iallgather_, ompi_iallgather_f => nonblocking::fortran::iallgather,
+        (send: buffer, send_count: integer, send_type: datatype,
+         recv: buffer, recv_count: integer, recv_type: datatype, comm: comm, request: place);
+    mpi_ialltoall_, ompi_ialltoall_f => nonblocking::fortran::ialltoall,
+        (send: buffer, send_count: integer, send_type: datatype,
+         recv: buffer, recv_count: integer, recv_type: datatype, comm: comm, request: place);
+    mpi_ireduce_, ompi_ireduce_f => nonblocking::fortran::ireduce,
+        (send: buffer, recv: buffer, count: integer, kind: datatype, op: operation,
+         root: integer, comm: comm, request: place);
+    mpi_iallreduce_, ompi_iallreduce_f => nonblocking::fortran::iallreduce,
+        (send: buffer, recv: buffer, count: integer, kind: datatype, op: operation, comm: comm,
+         request: place);
     mpi_bcast_, ompi_bcast_f => regular::bcast,
         (data: buffer, count: integer, kind: datatype, root: integer, comm: comm);
     mpi_gather_, ompi_gather_f => regular::gather,

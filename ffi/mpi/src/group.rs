@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libcopy::offload::Async;
@@ -21,6 +21,7 @@ use crate::attributes::{Cache, Kept, Unknown};
 use crate::messages::Peers;
 use crate::neighbours::Neighbours;
 use crate::nodes::Nodes;
+use crate::nonblocking::{self, Circle};
 use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
 use crate::progress;
 use crate::stats::{FUNCTIONS, Fate, Function};
@@ -85,6 +86,18 @@ pub struct Comm {
     pub neighbours: OnceLock<Option<Neighbours>>,
     group: OnceLock<Result<Arc<Group>, Fate>>,
     irregular: [Irregular; FUNCTIONS],
+    /// What its nonblocking collectives share, once its ranks have met for that.
+    circle: OnceLock<Option<Arc<Circle>>>,
+    /// Whether they are to meet.
+    wants_circle: AtomicBool,
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        if self.wants_circle.load(Ordering::Relaxed) {
+            nonblocking::want_no_more();
+        }
+    }
 }
 
 impl Comm {
@@ -104,6 +117,35 @@ impl Comm {
             }
         });
         group.as_ref().map_err(|fate| *fate)
+    }
+
+    /// What nonblocking collectives share; the first time, its ranks are asked to meet.
+    pub fn circle(&self) -> Option<&Arc<Circle>> {
+        match self.circle.get() {
+            Some(circle) => circle.as_ref(),
+            None => {
+                if !self.wants_circle.swap(true, Ordering::Relaxed) {
+                    nonblocking::want();
+                }
+                None
+            }
+        }
+    }
+
+    /// Has its ranks meet, if they are to.
+    pub fn meet(&self, meet: impl FnOnce(&Comm) -> Option<Arc<Circle>>) {
+        if self.wants_circle.load(Ordering::Relaxed) {
+            self.circle.get_or_init(|| meet(self));
+            if self.wants_circle.swap(false, Ordering::Relaxed) {
+                nonblocking::want_no_more();
+            }
+        }
+    }
+
+    /// The team, if it was made and the ranks are on several nodes: all ranks find the same.
+    pub fn across_nodes(&self) -> Option<&Arc<Group>> {
+        let group = self.group.get()?.as_ref().ok()?;
+        group.nodes.is_some().then_some(group)
     }
 
     /// Whether it has several ranks that all call the same.
@@ -243,6 +285,8 @@ fn examine(comm: Word) -> Option<Comm> {
         neighbours: OnceLock::new(),
         group: OnceLock::new(),
         irregular: Default::default(),
+        circle: OnceLock::new(),
+        wants_circle: AtomicBool::new(false),
     })
 }
 
@@ -273,11 +317,16 @@ fn ranks_of_a_node() -> Option<usize> {
 }
 
 /// The ranks of this machine, freed with this.
-struct Node(Word);
+pub struct Node(Word);
 
 impl Node {
+    /// Their communicator.
+    pub fn word(&self) -> Word {
+        self.0
+    }
+
     /// Collective over the communicator; the library's error code if that fails.
-    fn of(abi: &Abi, comm: Word, rank: c_int) -> Result<Node, c_int> {
+    pub fn of(abi: &Abi, comm: Word, rank: c_int) -> Result<Node, c_int> {
         let code = |answer| if answer == 0 { Ok(()) } else { Err(answer) };
         let mut node = Node(0);
         // SAFETY: all ranks of the communicator are here; the outputs are writable, and a word has

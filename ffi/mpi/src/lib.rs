@@ -12,6 +12,9 @@
 //! dense are packed and unpacked by the MPI library there. `MPI_Pack` and `MPI_Unpack` are taken where
 //! libcopy's datatype engine is faster ([`packing`]).
 //!
+//! Nonblocking collectives on communicators whose ranks have met in a blocking one are taken as well
+//! ([`nonblocking`]); `LIBCOPY_MPI_NONBLOCKING=0` passes them on.
+//!
 //! With `LIBCOPY_MPI_MESSAGES=1` messages between two processes of a machine are taken as well, those of
 //! derived datatypes and long ones ([`messages`]).
 //!
@@ -22,6 +25,7 @@
 
 mod abi;
 mod attributes;
+mod barrier;
 mod buffer;
 mod call;
 mod count;
@@ -34,11 +38,13 @@ mod lacking;
 mod messages;
 mod neighbours;
 mod nodes;
+mod nonblocking;
 mod packing;
 mod pmpi;
 mod progress;
 mod reductions;
 mod regular;
+mod shared;
 mod sides;
 mod stats;
 mod types;

@@ -26,6 +26,15 @@ pub fn finish() {
     OVER.store(true, Ordering::Relaxed);
 }
 
+/// Whether ranks on several nodes have found each other on any communicator.
+static KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// Whether any communicator's collectives may be done node by node.
+#[inline(always)]
+pub fn are_known() -> bool {
+    KNOWN.load(Ordering::Relaxed)
+}
+
 /// The communicator of the leaders.
 #[derive(Debug)]
 struct Leaders {
@@ -67,6 +76,11 @@ fn address_mut(bytes: &mut [u8]) -> *mut c_void {
 }
 
 impl Leaders {
+    fn barrier(&self) -> c_int {
+        // SAFETY: all leaders are here.
+        unsafe { pmpi::barrier(self.comm) }
+    }
+
     fn bcast(&self, bytes: &mut [u8], root: usize) -> c_int {
         for chunk in bytes.chunks_mut(MOST) {
             let (at, count) = (address_mut(chunk), chunk.len() as c_int);
@@ -234,6 +248,7 @@ impl Nodes {
                 byte: abi.byte,
             }
         });
+        KNOWN.store(true, Ordering::Relaxed);
         Ok(Some(Nodes {
             abi,
             leaders,
@@ -334,6 +349,15 @@ impl Nodes {
                 Err(Failure::Code(code))
             }
         }
+    }
+
+    /// Returns when all ranks have come.
+    pub fn barrier(&self, team: &mut Team) -> Result<(), Failure> {
+        team.barrier()?;
+        if let Some(leaders) = &self.leaders {
+            self.across(team, leaders.barrier())?;
+        }
+        Ok(team.barrier()?)
     }
 
     /// Copies the root's bytes into everybody's.

@@ -351,6 +351,13 @@ pub type CopyAttribute =
 /// `MPI_Comm_delete_attr_function`
 pub type DeleteAttribute = unsafe extern "C" fn(Word, c_int, *mut c_void, *mut c_void) -> c_int;
 
+/// `MPI_Grequest_query_function`
+pub type GrequestQuery = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+/// `MPI_Grequest_free_function`
+pub type GrequestFree = unsafe extern "C" fn(*mut c_void) -> c_int;
+/// `MPI_Grequest_cancel_function`
+pub type GrequestCancel = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+
 functions! {
     /// `MPI_Finalize`
     finalize = c"PMPI_Finalize"();
@@ -537,6 +544,13 @@ functions! {
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
     );
+    /// `MPI_Grequest_start`
+    grequest_start = c"PMPI_Grequest_start"(
+        query: GrequestQuery, free: GrequestFree, cancel: GrequestCancel, extra: *mut c_void,
+        request: *mut c_void
+    );
+    /// `MPI_Grequest_complete`
+    grequest_complete = c"PMPI_Grequest_complete"(request: Word);
     /// `MPI_Request_free`
     request_free = c"PMPI_Request_free"(request: *mut c_void);
     /// `MPI_Cancel`
@@ -701,6 +715,42 @@ messages! {
     recv_init = c"PMPI_Recv_init", c"PMPI_Recv_init_c"(
         buffer: output, count: count, datatype: handle, source: number, tag: number,
         comm: handle, request: output
+    );
+    /// `MPI_Ibcast`
+    ibcast = c"PMPI_Ibcast", c"PMPI_Ibcast_c"(
+        buffer: output, count: count, datatype: handle, root: number, comm: handle, request: output
+    );
+    /// `MPI_Igather`
+    igather = c"PMPI_Igather", c"PMPI_Igather_c"(
+        send: input, send_count: count, send_type: handle,
+        recv: output, recv_count: count, recv_type: handle, root: number, comm: handle,
+        request: output
+    );
+    /// `MPI_Iscatter`
+    iscatter = c"PMPI_Iscatter", c"PMPI_Iscatter_c"(
+        send: input, send_count: count, send_type: handle,
+        recv: output, recv_count: count, recv_type: handle, root: number, comm: handle,
+        request: output
+    );
+    /// `MPI_Iallgather`
+    iallgather = c"PMPI_Iallgather", c"PMPI_Iallgather_c"(
+        send: input, send_count: count, send_type: handle,
+        recv: output, recv_count: count, recv_type: handle, comm: handle, request: output
+    );
+    /// `MPI_Ialltoall`
+    ialltoall = c"PMPI_Ialltoall", c"PMPI_Ialltoall_c"(
+        send: input, send_count: count, send_type: handle,
+        recv: output, recv_count: count, recv_type: handle, comm: handle, request: output
+    );
+    /// `MPI_Ireduce`
+    ireduce = c"PMPI_Ireduce", c"PMPI_Ireduce_c"(
+        send: input, recv: output, count: count, datatype: handle, op: handle, root: number,
+        comm: handle, request: output
+    );
+    /// `MPI_Iallreduce`
+    iallreduce = c"PMPI_Iallreduce", c"PMPI_Iallreduce_c"(
+        send: input, recv: output, count: count, datatype: handle, op: handle, comm: handle,
+        request: output
     );
     /// `MPI_Mrecv`
     mrecv = c"PMPI_Mrecv", c"PMPI_Mrecv_c"(

@@ -7,7 +7,7 @@
 //! receive that nothing ever comes for makes any library go on; `MPI_Iprobe` does not always: MPICH
 //! with UCX only looks at what it has if the communicator is `MPI_COMM_SELF`.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -49,14 +49,6 @@ impl Receive {
     }
 }
 
-/// `MPI_STATUS_IGNORE`
-fn ignored(abi: &Abi) -> *mut c_void {
-    match abi.is_open_mpi() {
-        true => ptr::null_mut(),
-        false => ptr::without_provenance_mut(1),
-    }
-}
-
 /// Lets the library get on with what is under way.
 pub fn library(abi: &Abi) {
     let mut receive = match RECEIVE.try_lock() {
@@ -72,7 +64,7 @@ pub fn library(abi: &Abi) {
     if let Some(receive) = &mut *receive {
         let request = (&raw mut receive.request).cast();
         // SAFETY: our own request; the status is ignored.
-        unsafe { pmpi::test(request, &mut flag, ignored(abi)) };
+        unsafe { pmpi::test(request, &mut flag, abi.status_ignore()) };
     }
 }
 
@@ -96,7 +88,7 @@ pub fn finish() {
         // SAFETY: our own request and communicator.
         unsafe {
             pmpi::cancel(request);
-            pmpi::wait(request, ignored(abi));
+            pmpi::wait(request, abi.status_ignore());
             pmpi::comm_free(&mut receive.comm);
         }
     }

@@ -17,7 +17,7 @@ use crate::stats::Function;
 
 /// The elements of a reduction.
 #[derive(Clone, Copy)]
-struct Elements {
+pub struct Elements {
     kind: Kind,
     datatype: Word,
     op: Word,
@@ -25,7 +25,7 @@ struct Elements {
 
 impl Elements {
     /// `None` if they are not ours to combine.
-    fn of(abi: &Abi, datatype: Word, op: Word, comm: Word) -> Option<Elements> {
+    pub fn of(abi: &Abi, datatype: Word, op: Word, comm: Word) -> Option<Elements> {
         if !abi.is_predefined(op) {
             return None;
         }
@@ -37,6 +37,28 @@ impl Elements {
         // SAFETY: no elements are touched.
         let answer = unsafe { pmpi::reduce_local(from, to, 0, datatype, op) };
         (answer == 0).then_some(Elements { kind, datatype, op })
+    }
+
+    /// How their bytes lie.
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// Bytes of one.
+    pub fn size(&self) -> usize {
+        self.kind.size()
+    }
+
+    /// Combines `len` bytes of whole elements with those at `to`, at most [`MOST`]; returns the
+    /// library's code.
+    ///
+    /// # Safety
+    ///
+    /// Both have so many bytes, `to` writable.
+    pub unsafe fn add(&self, from: *const u8, to: *mut u8, len: usize) -> c_int {
+        let count = (len / self.kind.size()) as c_int;
+        // SAFETY: the caller's promise.
+        unsafe { pmpi::reduce_local(from.cast(), to.cast(), count, self.datatype, self.op) }
     }
 
     /// Has `work` combine elements with what it is given.

@@ -48,6 +48,22 @@ pub enum Function {
     NeighborAlltoallv,
     /// `MPI_Neighbor_alltoallw`
     NeighborAlltoallw,
+    /// `MPI_Barrier`
+    Barrier,
+    /// `MPI_Ibcast`
+    Ibcast,
+    /// `MPI_Igather`
+    Igather,
+    /// `MPI_Iscatter`
+    Iscatter,
+    /// `MPI_Iallgather`
+    Iallgather,
+    /// `MPI_Ialltoall`
+    Ialltoall,
+    /// `MPI_Ireduce`
+    Ireduce,
+    /// `MPI_Iallreduce`
+    Iallreduce,
     /// `MPI_Pack`
     Pack,
     /// `MPI_Unpack`
@@ -57,7 +73,7 @@ pub enum Function {
 /// How many there are.
 pub const FUNCTIONS: usize = TABLE.len();
 
-const TABLE: [(Function, Option<Op>, &str); 19] = [
+const TABLE: [(Function, Option<Op>, &str); 27] = [
     (Function::Bcast, Some(Op::Bcast), "MPI_Bcast"),
     (Function::Gather, Some(Op::Gather), "MPI_Gather"),
     (Function::Gatherv, Some(Op::Gather), "MPI_Gatherv"),
@@ -95,6 +111,14 @@ const TABLE: [(Function, Option<Op>, &str); 19] = [
         Some(Op::Alltoall),
         "MPI_Neighbor_alltoallw",
     ),
+    (Function::Barrier, Some(Op::Barrier), "MPI_Barrier"),
+    (Function::Ibcast, Some(Op::Bcast), "MPI_Ibcast"),
+    (Function::Igather, Some(Op::Gather), "MPI_Igather"),
+    (Function::Iscatter, Some(Op::Scatter), "MPI_Iscatter"),
+    (Function::Iallgather, Some(Op::Allgather), "MPI_Iallgather"),
+    (Function::Ialltoall, Some(Op::Alltoall), "MPI_Ialltoall"),
+    (Function::Ireduce, Some(Op::Reduce), "MPI_Ireduce"),
+    (Function::Iallreduce, Some(Op::Allreduce), "MPI_Iallreduce"),
     (Function::Pack, None, "MPI_Pack"),
     (Function::Unpack, None, "MPI_Unpack"),
 ];
@@ -108,6 +132,11 @@ impl Function {
     /// The library's operation; none for what is no collective.
     pub fn op(self) -> Option<Op> {
         TABLE[self as usize].1
+    }
+
+    /// Whether it returns at once.
+    pub fn is_nonblocking(self) -> bool {
+        (Function::Ibcast as usize..=Function::Iallreduce as usize).contains(&(self as usize))
     }
 
     /// Its name in C.
@@ -129,7 +158,9 @@ impl Function {
     /// How it is done where ranks are on several nodes; none if it is passed on there.
     pub fn across_nodes(self) -> Option<Across> {
         match self {
-            Function::Bcast | Function::Reduce | Function::Allreduce => Some(Across::Whole),
+            Function::Bcast | Function::Reduce | Function::Allreduce | Function::Barrier => {
+                Some(Across::Whole)
+            }
             Function::Gather
             | Function::Gatherv
             | Function::Scatter

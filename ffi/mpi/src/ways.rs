@@ -15,6 +15,15 @@ impl Group {
         (vec![each; self.size], offsets.collect())
     }
 
+    /// Returns when all ranks have come.
+    pub fn barrier(&self) -> Result<(), Failure> {
+        let mut team = self.team();
+        match &self.nodes {
+            None => Ok(team.barrier()?),
+            Some(nodes) => nodes.barrier(&mut team),
+        }
+    }
+
     /// Copies the root's bytes into everybody's.
     pub fn bcast(&self, bytes: &mut [u8], root: usize) -> Result<(), Failure> {
         let mut team = self.team();

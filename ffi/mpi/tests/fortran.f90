@@ -15,10 +15,12 @@ program callers
   integer, parameter :: n = 30000
   integer :: rank, ranks, ierr, i, root
   integer, allocatable :: send(:), recv(:), counts(:), places(:)
+  integer, allocatable :: other(:)
 #if BINDING == 3
   type(MPI_Datatype) :: pairs
+  type(MPI_Request) :: requests(7)
 #else
-  integer :: pairs
+  integer :: pairs, requests(7)
 #endif
   call MPI_Init(ierr)
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierr)
@@ -75,6 +77,31 @@ program callers
   call show('reduce_scatter')
   call MPI_Reduce_scatter_block(send, recv, n, MPI_INTEGER, MPI_MIN, MPI_COMM_WORLD, ierr)
   call show('reduce_scatter_block')
+  ! The first one is for the ranks to meet in the barrier behind it.
+  call MPI_Ibcast(recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, requests(1), ierr)
+  call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  call MPI_Barrier(MPI_COMM_WORLD, ierr)
+  call show('ibcast')
+  allocate(other(2 * n * ranks))
+  other = send
+  call MPI_Ibcast(recv, 1, pairs, root, MPI_COMM_WORLD, requests(1), ierr)
+  call MPI_Iallreduce(MPI_IN_PLACE, other, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, requests(2), ierr)
+  call MPI_Iscatter(send, n, MPI_INTEGER, recv(2 * n + 1), n, MPI_INTEGER, root, MPI_COMM_WORLD, &
+                    requests(3), ierr)
+  call MPI_Ireduce(send, recv(3 * n + 1), n, MPI_INTEGER, MPI_MIN, 0, MPI_COMM_WORLD, requests(4), ierr)
+  call MPI_Waitall(4, requests, MPI_STATUSES_IGNORE, ierr)
+  recv(1:n) = recv(1:n) + 3 * other(1:n)
+  call show('several at once')
+  call MPI_Igather(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, requests(1), ierr)
+  call MPI_Iallgather(send, n, MPI_INTEGER, other, n, MPI_INTEGER, MPI_COMM_WORLD, requests(2), ierr)
+  call MPI_Wait(requests(2), MPI_STATUS_IGNORE, ierr)
+  call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  recv(1:n * ranks) = recv(1:n * ranks) + 3 * other(1:n * ranks)
+  call show('igather and iallgather')
+  call MPI_Ialltoall(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, MPI_COMM_WORLD, requests(1), ierr)
+  call MPI_Waitany(1, requests, i, MPI_STATUS_IGNORE, ierr)
+  recv(1) = recv(1) + i
+  call show('ialltoall')
   call MPI_Type_free(pairs, ierr)
   call MPI_Finalize(ierr)
 

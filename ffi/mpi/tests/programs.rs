@@ -17,6 +17,7 @@ const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failures.c");
 const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.c");
 const PACKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/packing.c");
 const NEIGHBOURS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/neighbours.c");
+const NONBLOCKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nonblocking.c");
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/committed.c");
 const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
 const LEFTOVERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/leftovers.c");
@@ -176,6 +177,16 @@ fn taken(report: &str) -> Vec<(&str, u64)> {
     counted(report, 1)
 }
 
+/// The same of these functions, all ranks together.
+fn taken_of(report: &str, functions: &[&'static str]) -> Vec<(&'static str, u64)> {
+    let taken = taken(report);
+    let count = |function: &&'static str| {
+        let lines = taken.iter().filter(|(called, _)| called == function);
+        (*function, lines.map(|(_, count)| count).sum())
+    };
+    functions.iter().map(count).collect()
+}
+
 /// What must be taken sooner or later: a pass by passing on does not count.
 const FUNCTIONS: [&str; 14] = [
     "MPI_Bcast",
@@ -192,6 +203,17 @@ const FUNCTIONS: [&str; 14] = [
     "MPI_Allreduce",
     "MPI_Reduce_scatter",
     "MPI_Reduce_scatter_block",
+];
+
+/// Those that return at once.
+const NONBLOCKING_FUNCTIONS: [&str; 7] = [
+    "MPI_Ibcast",
+    "MPI_Igather",
+    "MPI_Iscatter",
+    "MPI_Iallgather",
+    "MPI_Ialltoall",
+    "MPI_Ireduce",
+    "MPI_Iallreduce",
 ];
 
 /// With the functions for large counts or the others; a library that has only the others prints
@@ -331,6 +353,84 @@ fn several_nodes_print_the_same() {
 }
 
 #[test]
+fn nonblocking_collectives_are_the_same() {
+    let library = library();
+    for (name, launcher) in BOTH {
+        let _turn = turn();
+        let Some(plainly) = mpi(name, launcher, NONBLOCKING, C) else {
+            continue;
+        };
+        let flags = [C.1, &["-DLARGE"]].concat();
+        let large = mpi(name, launcher, NONBLOCKING, (C.0, &flags[..]));
+        let large = large.expect("the compiler was there a moment ago");
+        let preload = ("LD_PRELOAD", library.to_str().expect("a plain path"));
+        let stats = ("LIBCOPY_STATS", "1");
+        let mut all = BTreeMap::new();
+        // The last one takes what is faster.
+        let runs: [(usize, &[&str], &Mpi, &str, &str); 5] = [
+            (2, &["80", "1", "300000"], &plainly, "0", "0"),
+            (3, &["60", "2", "200000"], &large, "512", "0"),
+            (4, &["30", "3", "200000"], &plainly, "512", "1"),
+            (5, &["20", "4", "200000"], &plainly, "2048", "1"),
+            (2, &["30", "5", "900000"], &plainly, "", "0"),
+        ];
+        for (ranks, arguments, preloaded, least, messages) in runs {
+            let plain = text(&plainly.run(ranks, arguments, &[]).stdout);
+            assert!(plain.lines().count() > 50, "{plain}");
+            let messages = ("LIBCOPY_MPI_MESSAGES", messages);
+            let environment = [preload, stats, messages, ("LIBCOPY_MPI_MIN", least)];
+            let many = if least.is_empty() { 3 } else { 4 };
+            let ours = preloaded.run(ranks, arguments, &environment[..many]);
+            let (said, report) = (text(&ours.stdout), text(&ours.stderr));
+            for (expected, got) in plain.lines().zip(said.lines()) {
+                assert_eq!(expected, got, "{name}, {ranks} ranks, {arguments:?}");
+            }
+            assert_eq!(plain, said, "{name}, {ranks} ranks");
+            // They are passed on if somebody asks for that.
+            let mut off = environment[..many].to_vec();
+            off.push(("LIBCOPY_MPI_NONBLOCKING", "0"));
+            let other = preloaded.run(ranks, arguments, &off);
+            assert_eq!(plain, text(&other.stdout), "{name}, off");
+            for (function, count) in taken_of(&text(&other.stderr), &NONBLOCKING_FUNCTIONS) {
+                assert_eq!(count, 0, "{name}: {function}");
+            }
+            // Not counted, small calls take a shorter way.
+            if ranks == 2 {
+                let uncounted = [preload, ("LIBCOPY_MPI_MIN", least)];
+                let uncounted = &uncounted[..many - 2];
+                let said = text(&preloaded.run(ranks, arguments, uncounted).stdout);
+                assert_eq!(plain, said, "{name}, not counted");
+            }
+            for (function, count) in taken(&report) {
+                *all.entry(function.to_owned()).or_insert(0) += count;
+            }
+        }
+        for function in NONBLOCKING_FUNCTIONS {
+            assert!(all.get(function) > Some(&0), "{name}: {function}: {all:?}");
+        }
+        // On several nodes they are passed on, but a barrier is not.
+        let arguments = ["20", "6", "100000"];
+        let plain = text(&plainly.run(4, &arguments, &[]).stdout);
+        let nodes = ("LIBCOPY_MPI_NODE_RANKS", "2");
+        let ours = plainly.run(
+            4,
+            &arguments,
+            &[preload, stats, nodes, ("LIBCOPY_MPI_MIN", "0")],
+        );
+        assert_eq!(plain, text(&ours.stdout), "{name}, several nodes");
+        let report = text(&ours.stderr);
+        let barriers: Vec<u64> = counted(&report, 2)
+            .into_iter()
+            .filter_map(|(function, count)| (function == "MPI_Barrier").then_some(count))
+            .collect();
+        assert!(
+            !barriers.is_empty() && barriers.iter().all(|n| *n > 4),
+            "{name}: {report}"
+        );
+    }
+}
+
+#[test]
 fn network_namespaces_are_nodes() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/mpi-nodes");
     let library = library();
@@ -460,7 +560,7 @@ fn fortran_programs_print_the_same() {
             };
             let plain = text(&mpi.run(2, &[], &[]).stdout);
             let ours = mpi.run(2, &[], &preload);
-            assert_eq!(plain.lines().count(), 16, "{plain}");
+            assert_eq!(plain.lines().count(), 20, "{plain}");
             assert_eq!(plain, text(&ours.stdout), "{name} {binding}");
             // MPICH's mpi_f08 hands descriptors of arrays to functions within the library.
             if (name, binding) == ("mpich", "-DBINDING=3") {
@@ -476,6 +576,18 @@ fn fortran_programs_print_the_same() {
                 let found = taken.iter().find(|(called, _)| *called == function);
                 assert!(
                     found.is_some_and(|(_, count)| *count > 0),
+                    "{name} {binding} {function}: {report}"
+                );
+            }
+            let all = [preload[0], preload[1], ("LIBCOPY_MPI_MIN", "4096")];
+            let ours = mpi.run(2, &[], &all);
+            assert_eq!(plain, text(&ours.stdout), "{name} {binding}, all");
+            let report = text(&ours.stderr);
+            for (function, count) in taken_of(&report, &NONBLOCKING_FUNCTIONS) {
+                // MPICH's `mpi_f08` waits past us, and comes with its other Fortran.
+                assert_eq!(
+                    count > 0,
+                    name == "openmpi",
                     "{name} {binding} {function}: {report}"
                 );
             }

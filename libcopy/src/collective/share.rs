@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! One copy, two workers: where either side can reach the other's memory, the root does not wait
-//! idly while a leaf copies. Both claim pieces from one counter until none is left; the faster one
+//! idly while a leaf copies. Both claim pieces, from either end, until none is left; the faster one
 //! does more, and if one of them has no processor, the other does all.
 //!
 //! CMA reaches every address at no cost; through the module a leaf has to open its buffer for
@@ -116,19 +116,27 @@ impl Job {
     }
 }
 
+/// Pieces of a copy at most: sixteen bits count those of either side, and one attempt too many.
+const MOST_PIECES: usize = 1 << 14;
+
 /// Bytes per piece: large enough for a system call to be worth it, small enough for the two to
 /// end at about the same time. Short messages are cut in halves.
 fn piece(len: usize) -> usize {
     let smallest = len.div_ceil(2).clamp(16 << 10, 64 << 10);
-    (len / 4)
-        .max(smallest)
-        .next_multiple_of(4096)
-        .min(256 << 10)
+    let usual = (len / 4).max(smallest).min(256 << 10);
+    usual.max(len.div_ceil(MOST_PIECES)).next_multiple_of(4096)
 }
 
-fn range(index: usize, len: usize) -> Option<(usize, usize)> {
-    let start = index.checked_mul(piece(len))?;
-    (start < len).then(|| (start, piece(len).min(len - start)))
+/// The piece that a side has claimed when the leaf had claimed `front` from the beginning and the root
+/// `back` from the end, if any was left.
+fn range((front, back): (usize, usize), is_root: bool, len: usize) -> Option<(usize, usize)> {
+    let pieces = len.div_ceil(piece(len));
+    if front + back >= pieces {
+        return None;
+    }
+    let index = if is_root { pieces - 1 - back } else { front };
+    let start = index * piece(len);
+    Some((start, piece(len).min(len - start)))
 }
 
 /// How the root of a gather or scatter serves the leaves that are not eager.
@@ -326,7 +334,8 @@ impl Team {
                 if !open[index] {
                     continue;
                 }
-                let Some((start, len)) = range(self.mailbox.claim(root, job.leaf)?, job.len) else {
+                let claimed = self.mailbox.claim(root, job.leaf)?;
+                let Some((start, len)) = range(claimed, true, job.len) else {
                     open[index] = false;
                     continue;
                 };
@@ -367,7 +376,7 @@ impl Team {
         let mut alone = Some((0, whole));
         while copied.is_ok() {
             let piece = match go.shared {
-                true => range(self.mailbox.claim(root, me)?, whole),
+                true => range(self.mailbox.claim(root, me)?, false, whole),
                 false => alone.take(),
             };
             let Some((start, len)) = piece else { break };
@@ -405,19 +414,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_cover_everything_once() {
-        for len in [1, 4095, 65536, 65537, 1 << 20, (5 << 20) + 3] {
-            let mut covered = 0;
-            for index in 0.. {
-                let Some((start, n)) = range(index, len) else {
-                    break;
-                };
-                assert_eq!(start, covered);
-                assert!(n > 0);
-                covered += n;
+    fn pieces_are_claimed_once_whoever_comes_first() {
+        for len in [0, 1, 4095, 65536, 65537, 1 << 20, (5 << 20) + 3, 5 << 30] {
+            for turns in [0b0u64, !0, 0x5555_5555_5555_5555, 0x00ff_1234_cafe_0001] {
+                let (mut front, mut back, mut claims) = (0, 0, 0u32);
+                let (mut first, mut last) = (0, len);
+                loop {
+                    let is_root = turns >> (claims % 64) & 1 != 0;
+                    let Some((start, n)) = range((front, back), is_root, len) else {
+                        break;
+                    };
+                    assert!(n > 0);
+                    match is_root {
+                        true => {
+                            assert_eq!(start + n, last);
+                            last = start;
+                            back += 1;
+                        }
+                        false => {
+                            assert_eq!(start, first);
+                            first += n;
+                            front += 1;
+                        }
+                    }
+                    claims += 1;
+                }
+                assert_eq!(first, last, "{len} bytes, turns {turns:x}");
+                assert!(claims as usize <= MOST_PIECES);
             }
-            assert_eq!(covered, len);
         }
-        assert_eq!(range(usize::MAX, 100), None);
+        assert_eq!(range((3, 9), true, 100), None);
     }
 }

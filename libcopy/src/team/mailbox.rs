@@ -180,22 +180,28 @@ impl Mailbox {
         claims.store(self.sequence << 32, Ordering::Relaxed);
     }
 
-    /// Claims the next piece of a copy that a root and a leaf share. Whoever claims it copies it;
-    /// a number beyond the last piece means that nothing is left.
-    pub(crate) fn claim(&self, root: usize, leaf: usize) -> Result<usize> {
+    /// Claims a piece of a copy that a root and a leaf share: the leaf the first, the root the last of
+    /// those that are left, so that each has the same ones in its cache when it copies again. Returns
+    /// how many the leaf and the root have claimed before; a piece was left if that is fewer
+    /// together than there are.
+    pub(crate) fn claim(&self, root: usize, leaf: usize) -> Result<(usize, usize)> {
+        let one = if self.rank == root { 1 << 16 } else { 1 };
         // Relaxed: the bytes are handed over by the messages before and after, not by this.
         let claimed = self
             .segment
             .claims(root, leaf)
             .0
-            .fetch_add(1, Ordering::Relaxed);
+            .fetch_add(one, Ordering::Relaxed);
         if claimed >> 32 != self.sequence & 0xFFFF_FFFF {
             return Err(Error::Corrupt {
                 what: "a claim",
                 value: claimed,
             });
         }
-        Ok((claimed & 0xFFFF_FFFF) as usize)
+        Ok((
+            (claimed & 0xFFFF) as usize,
+            (claimed >> 16 & 0xFFFF) as usize,
+        ))
     }
 
     /// Free bytes towards `to`, without wrapping around.

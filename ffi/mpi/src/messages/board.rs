@@ -2,16 +2,14 @@
 
 //! The memory that the processes of one machine share: for each of them slots for messages that
 //! are under way, and lanes through which bytes stream.
-//!
-//! It is an anonymous file that the others open through `/proc`, so nothing of it can be left over.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::attach::Window;
 use super::header::SLOTS;
+use crate::shared::Shared;
 
 /// Lanes of each process.
 pub const LANES: usize = 8;
@@ -208,90 +206,32 @@ impl Slot {
     }
 }
 
-const PAGE: usize = 4096;
 const SLOT_BYTES: usize = SLOTS * size_of::<Slot>();
 const MEMBER: usize = SLOT_BYTES + LANES * LANE;
 
-/// The shared memory, mapped.
+/// The shared memory, mapped. It is used through atomics, and lanes as slots say.
 #[derive(Debug)]
 pub struct Board {
-    base: *mut u8,
+    shared: Shared,
     members: usize,
-}
-
-// SAFETY: the memory is used through atomics, and lanes as slots say.
-unsafe impl Send for Board {}
-// SAFETY: as above.
-unsafe impl Sync for Board {}
-
-/// Bytes for so many processes.
-fn length(members: usize) -> usize {
-    PAGE + members * MEMBER
 }
 
 impl Board {
     /// Makes the memory for so many processes; the file is for the others to open.
     pub fn create(members: usize, magic: [u64; 2]) -> io::Result<(Board, File)> {
-        // SAFETY: a valid name; the new descriptor is ours.
-        let file = unsafe {
-            let fd = libc::memfd_create(c"libcopy-messages".as_ptr(), libc::MFD_CLOEXEC);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            File::from_raw_fd(fd)
-        };
-        file.set_len(length(members) as u64)?;
-        let board = Board::map(&file, members)?;
-        for (place, word) in board.magic().iter().zip(magic) {
-            place.store(word, Ordering::Release);
-        }
-        Ok((board, file))
+        let (shared, file) = Shared::create(c"libcopy-messages", members * MEMBER, magic)?;
+        Ok((Board { shared, members }, file))
     }
 
     /// Opens what the process `pid` has made with this descriptor.
     pub fn open(pid: i32, fd: i32, members: usize, magic: [u64; 2]) -> io::Result<Board> {
-        let path = format!("/proc/{pid}/fd/{fd}");
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        if file.metadata()?.len() != length(members) as u64 {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        let board = Board::map(&file, members)?;
-        let found: Vec<u64> = board
-            .magic()
-            .iter()
-            .map(|word| word.load(Ordering::Acquire))
-            .collect();
-        // Another process namespace may have another process of this number.
-        match found == magic {
-            true => Ok(board),
-            false => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-
-    fn map(file: &File, members: usize) -> io::Result<Board> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping of the whole file.
-        let base = unsafe {
-            let (any, fd) = (std::ptr::null_mut(), file.as_raw_fd());
-            libc::mmap(any, length(members), protection, libc::MAP_SHARED, fd, 0)
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Board {
-            base: base.cast(),
-            members,
-        })
-    }
-
-    fn magic(&self) -> &[AtomicU64; 2] {
-        // SAFETY: the first page; all zeros are valid.
-        unsafe { &*self.base.cast() }
+        let shared = Shared::open(pid, fd, members * MEMBER, magic)?;
+        Ok(Board { shared, members })
     }
 
     fn member(&self, member: usize) -> *mut u8 {
         assert!(member < self.members, "a member of the board");
-        self.base.wrapping_add(PAGE + member * MEMBER)
+        self.shared.place(member * MEMBER, MEMBER)
     }
 
     /// A slot of a process.
@@ -317,16 +257,10 @@ impl Board {
     }
 }
 
-impl Drop for Board {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping.
-        unsafe { libc::munmap(self.base.cast(), length(self.members)) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn nobody_begins_a_part_that_is_closed() {

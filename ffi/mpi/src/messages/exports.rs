@@ -8,9 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::calls::{self, Address, Elements, Mode};
 use super::status::{Room, Status, is_ignored};
 use super::{World, probes, requests, start, world};
-use crate::abi::{Function, Word};
+use crate::abi::{Function, UNDEFINED, Word};
+use crate::call::active;
 use crate::count::{Count, Large};
-use crate::{lacking, pmpi};
+use crate::{lacking, nonblocking, pmpi};
 
 /// Both forms of a function that counts elements; `N` is what counts.
 macro_rules! both {
@@ -43,7 +44,7 @@ macro_rules! both {
 /// messages are taken, nothing of ours runs.
 #[inline(always)]
 fn guarded(work: impl FnOnce() -> c_int) -> c_int {
-    if world().is_none() {
+    if world().is_none() && !nonblocking::any() {
         return work();
     }
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -338,9 +339,13 @@ other_sends! {
     MPI_Rsend_init, MPI_Rsend_init_c, c"PMPI_Rsend_init", c"PMPI_Rsend_init_c"(request: *mut c_void);
 }
 
-/// Functions without counts, taken if `$try` takes them.
+/// Functions without counts, taken if `$try` takes them. Where nonblocking collectives are under way,
+/// `$first` comes before, and may do what the function has to.
 macro_rules! plain {
-    ($($name:ident($($argument:ident: $kind:ty),*) => $pass:path, $try:expr;)*) => { $(
+    ($($name:ident $arguments:tt => $pass:path, $try:expr $(, $first:expr)?;)*) => { $(
+        plain!(@one $name $arguments $pass, $try, [$($first)?]);
+    )* };
+    (@one $name:ident ($($argument:ident: $kind:ty),*) $pass:path, $try:expr, $first:tt) => {
         /// The MPI function of this name.
         ///
         /// # Safety
@@ -350,6 +355,7 @@ macro_rules! plain {
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             // SAFETY: the caller's promise.
             guarded(|| unsafe {
+                plain!(@first $first ($($argument),*));
                 if let Some(world) = world() {
                     let taken: Option<c_int> = $try(world, $($argument),*);
                     if let Some(code) = taken {
@@ -359,43 +365,53 @@ macro_rules! plain {
                 $pass($($argument),*)
             })
         }
-    )* };
+    };
+    (@first [] $arguments:tt) => {};
+    (@first [$first:expr] ($($argument:ident),*)) => {
+        if nonblocking::any() {
+            let done: Option<c_int> = $first($($argument),*);
+            if let Some(code) = done {
+                return code;
+            }
+        }
+    };
 }
 
 plain! {
-    MPI_Wait(request: *mut c_void, status: *mut c_void) => pmpi::wait, requests::wait;
-    MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) => pmpi::test, requests::test;
+    MPI_Wait(request: *mut c_void, status: *mut c_void) => pmpi::wait, requests::wait, before::wait;
+    MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) => pmpi::test, requests::test,
+        before::test;
     MPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void) => pmpi::waitall,
-        requests::waitall;
+        requests::waitall, before::waitall;
     MPI_Testall(count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void)
-        => pmpi::testall, requests::testall;
+        => pmpi::testall, requests::testall, before::testall;
     MPI_Waitany(count: c_int, requests: *mut c_void, index: *mut c_int, status: *mut c_void)
-        => pmpi::waitany, requests::waitany;
+        => pmpi::waitany, requests::waitany, before::waitany;
     MPI_Testany(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
-    ) => pmpi::testany, requests::testany;
+    ) => pmpi::testany, requests::testany, before::testany;
     MPI_Waitsome(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => pmpi::waitsome, requests::waitsome;
+    ) => pmpi::waitsome, requests::waitsome, before::waitsome;
     MPI_Testsome(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => pmpi::testsome, requests::testsome;
+    ) => pmpi::testsome, requests::testsome, before::testsome;
     MPI_Request_get_status(request: Word, flag: *mut c_int, status: *mut c_void)
-        => pmpi::request_get_status, requests::get_status;
+        => pmpi::request_get_status, requests::get_status, before::get_status;
     MPI_Request_get_status_any(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
-    ) => lacking::request_get_status_any, requests::get_status_any;
+    ) => lacking::request_get_status_any, requests::get_status_any, before::testany;
     MPI_Request_get_status_all(
         count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void
-    ) => lacking::request_get_status_all, requests::get_status_all;
+    ) => lacking::request_get_status_all, requests::get_status_all, before::testall;
     MPI_Request_get_status_some(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => lacking::request_get_status_some, requests::get_status_some;
+    ) => lacking::request_get_status_some, requests::get_status_some, before::testsome;
     MPI_Request_free(request: *mut c_void) => lacking::request_free, requests::free;
     MPI_Cancel(request: *mut c_void) => pmpi::cancel, requests::cancel;
     MPI_Start(request: *mut c_void) => pmpi::start, requests::start;
@@ -409,6 +425,78 @@ plain! {
         source: c_int, tag: c_int, comm: Word, flag: *mut c_int, message: *mut c_void,
         status: *mut c_void
     ) => pmpi::improbe, improbe;
+}
+
+/// What comes before a function that completes requests, or tells how they are doing, where nonblocking
+/// collectives are under way.
+mod before {
+    use super::{MPI_Testany, MPI_Testsome, UNDEFINED, Word, active, nonblocking};
+    use std::ffi::{c_int, c_void};
+
+    /// Functions that do not wait.
+    macro_rules! ask {
+        ($($name:ident($($kind:ty),*);)*) => { $(
+            pub unsafe fn $name($(_: $kind),*) -> Option<c_int> {
+                nonblocking::before_asking(active()?);
+                None
+            }
+        )* };
+    }
+
+    type Memory = *mut c_void;
+    type Number = *mut c_int;
+
+    ask! {
+        test(Memory, Number, Memory);
+        testall(c_int, Memory, Number, Memory);
+        testany(c_int, Memory, Number, Number, Memory);
+        testsome(c_int, Memory, Number, Number, Memory);
+        get_status(Word, Number, Memory);
+    }
+
+    pub unsafe fn wait(request: Memory, _status: Memory) -> Option<c_int> {
+        // SAFETY: one request.
+        unsafe { nonblocking::before_waiting(active()?, 1, request) };
+        None
+    }
+
+    pub unsafe fn waitall(count: c_int, requests: Memory, _statuses: Memory) -> Option<c_int> {
+        // SAFETY: the caller's promise.
+        unsafe { nonblocking::before_waiting(active()?, count, requests) };
+        None
+    }
+
+    pub unsafe fn waitany(
+        count: c_int,
+        requests: Memory,
+        index: Number,
+        status: Memory,
+    ) -> Option<c_int> {
+        let mut flag = 0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            nonblocking::instead_of_waiting(active()?, count, requests, || {
+                let code = MPI_Testany(count, requests, index, &mut flag, status);
+                (code, flag != 0)
+            })
+        }
+    }
+
+    pub unsafe fn waitsome(
+        count: c_int,
+        requests: Memory,
+        done: Number,
+        indices: Number,
+        statuses: Memory,
+    ) -> Option<c_int> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            nonblocking::instead_of_waiting(active()?, count, requests, || {
+                let code = MPI_Testsome(count, requests, done, indices, statuses);
+                (code, *done == UNDEFINED || *done > 0)
+            })
+        }
+    }
 }
 
 /// Calls a probe with a status, and corrects what it says; `found` says whether it found a message.

@@ -12,7 +12,7 @@ use super::status::is_ignored;
 use super::{exports, start, world};
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::fortran::{STATUS_IGNORE, STATUSES_IGNORE, buffer, past_us};
-use crate::pmpi;
+use crate::{nonblocking, pmpi};
 
 /// A request of Fortran's as C's variable, and back when it is done with.
 struct Request {
@@ -207,7 +207,7 @@ macro_rules! functions {
                     Err(_) => panic!("a name has no zeros"),
                 };
             static NEXT: Function = Function::new(NAME);
-            if world().is_none() || !past_us() {
+            if (world().is_none() && !nonblocking::any()) || !past_us() {
                 match NEXT.address() {
                     0 => return,
                     address => {

@@ -65,6 +65,18 @@ pub unsafe fn read(pid: i32, address: u64, to: *mut u8, len: usize) -> io::Resul
     Ok(())
 }
 
+/// Whether the kernel copies both of these bytes of a process.
+pub fn is_reachable(pid: i32, addresses: [u64; 2]) -> bool {
+    let mut found = [0u8; 2];
+    let theirs = addresses.map(|address| libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: 1,
+    });
+    // SAFETY: two bytes.
+    let moved = unsafe { read_pieces(pid, &theirs, found.as_mut_ptr(), 2) };
+    moved.is_ok_and(|moved| moved == 2)
+}
+
 /// Writes dense bytes into another process's memory.
 ///
 /// # Safety
@@ -202,5 +214,8 @@ mod tests {
         }
         assert!(found == expected);
         assert!(lives(own));
+        let end = source.as_ptr().wrapping_add(source.len() - 1) as u64;
+        assert!(is_reachable(own, [source.as_ptr() as u64, end]));
+        assert!(!is_reachable(own, [source.as_ptr() as u64, 16]));
     }
 }

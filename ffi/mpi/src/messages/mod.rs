@@ -14,7 +14,7 @@ mod exports;
 mod fortran;
 mod header;
 mod incoming;
-mod memory;
+pub mod memory;
 mod outgoing;
 mod probes;
 mod requests;

@@ -3,7 +3,6 @@
 //! `MPI_Init` and `MPI_Finalize`: the processes of a machine get to know each other.
 
 use std::ffi::{c_int, c_void};
-use std::fs;
 use std::os::fd::AsRawFd;
 use std::sync::Once;
 use std::sync::atomic::Ordering;
@@ -17,7 +16,7 @@ use super::header::wire_size;
 use super::{WORLD, World, memory, outgoing, requests, world};
 use crate::abi::{self, Abi, complain};
 use crate::call::active;
-use crate::{pmpi, progress};
+use crate::{fortran, pmpi, progress};
 
 /// Bytes from which on a dense message is taken.
 const LEAST_DENSE: u64 = 256 << 10;
@@ -110,25 +109,6 @@ fn start_once() {
     }
 }
 
-/// With Yama in mode 1 only ancestors may look into a process, unless it says otherwise.
-fn permit_peers() {
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
-    if scope.is_ok_and(|scope| scope.trim() == "1") {
-        // SAFETY: the call only changes who may trace this process.
-        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
-    }
-}
-
-/// Receiving functions of Fortran that go past us: those of `mpi_f08` in MPICH's Fortran library, and
-/// those that Open MPI's has from 5.0 on.
-fn has_other_receivers(abi: &Abi) -> bool {
-    let names = match abi.is_open_mpi() {
-        true => [c"mpi_isendrecv_", c"mpi_isendrecv_replace_"],
-        false => [c"MPIR_Recv_cdesc", c"mpi_recv_f08ts_"],
-    };
-    names.into_iter().any(|name| abi::symbol(name).is_some())
-}
-
 /// Whether several threads may call at the same time, and the library has an
 /// `MPI_Request_get_status` that is not made for that (MPICH 4.0).
 fn has_unsafe_threads(abi: &Abi) -> bool {
@@ -144,7 +124,7 @@ fn bytes_of<T>(value: &mut T) -> (*mut c_void, c_int) {
 
 /// Makes the world; `None` if there is nobody else on this machine.
 fn meet(abi: &'static Abi) -> Result<Option<World>, String> {
-    permit_peers();
+    abi::permit_peers();
     let (mut node, mut rank, mut size, mut own) = (0, 0, 0, 0);
     // SAFETY: all ranks are here; writable outputs.
     let answers = unsafe {
@@ -231,7 +211,9 @@ fn meet_on(
         rank: own,
         address: &raw const *word as u64,
         word: *word,
-        fine: u64::from(made.is_ok() && !has_other_receivers(abi) && !has_unsafe_threads(abi)),
+        fine: u64::from(
+            made.is_ok() && !fortran::has_other_functions(abi) && !has_unsafe_threads(abi),
+        ),
         module: u64::from(module.is_some()),
     };
     let cards = exchange(abi, node, mine, members)?;

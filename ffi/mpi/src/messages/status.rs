@@ -139,6 +139,18 @@ impl Status {
         }
     }
 
+    /// Says that nothing was received, from `nobody`, as for what is no message.
+    pub fn fill_with_nothing(self, nobody: c_int) {
+        // SAFETY: `new` was promised a status.
+        unsafe {
+            self.word(0, 8).write(nobody);
+            self.word(4, 12).write(nobody);
+            self.word(8, 16).write(0);
+            self.word(12, 4).write(0);
+        }
+        self.set_bytes(0);
+    }
+
     /// Says nothing that a status of a library's says.
     pub fn fill_with_nobody(self) {
         // SAFETY: `new` was promised a status.

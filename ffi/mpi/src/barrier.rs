@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `MPI_Barrier` of ranks on several machines: the ranks of each node wait for each other, then the
+//! leaders for each other, then each node for its leader. Inside one machine it is passed on.
+
+use std::ffi::c_int;
+
+use crate::abi::Word;
+use crate::call::{active, take_barrier};
+use crate::{nodes, nonblocking, pmpi};
+
+/// `MPI_Barrier`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[inline]
+pub unsafe fn barrier(comm: Word) -> c_int {
+    if nonblocking::is_wanted() || nodes::are_known() {
+        if let Some(call) = closer_look(comm) {
+            return call;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { pmpi::barrier(comm) }
+}
+
+#[cold]
+fn closer_look(comm: Word) -> Option<c_int> {
+    let abi = active()?;
+    if nonblocking::is_wanted() {
+        nonblocking::meet(abi, comm);
+    }
+    let call = take_barrier(abi, comm)?;
+    Some(call.run(|call| call.group.barrier()))
+}

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Nonblocking collectives as C programs call them, in both forms. What all ranks find alike decides
+//! whether a call is taken: the number of bytes, the communicator, and whether its ranks have met.
+
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::circle::Circle;
+use super::operation::{Operation, Own, Shape};
+use super::requests;
+use crate::abi::{Abi, Word, complain};
+use crate::buffer::Kind;
+use crate::call::{is_in_place, plausible, take_nonblocking};
+use crate::count::{Count, Large};
+use crate::fast::{is_small, is_special};
+use crate::pmpi;
+use crate::reductions::Elements;
+use crate::stats::{self, Fate, Function};
+
+/// A call that is taken.
+struct Taken {
+    abi: &'static Abi,
+    circle: Arc<Circle>,
+    shape: Shape,
+    comm: Word,
+    request: *mut c_void,
+}
+
+impl Taken {
+    /// Starts it: `buffers` says where ours are, and whether our own part has to be copied.
+    fn start(
+        self,
+        elements: Option<Elements>,
+        buffers: impl FnOnce(&Taken, &mut Own) -> Result<bool, c_int>,
+    ) -> c_int {
+        let started = catch_unwind(AssertUnwindSafe(|| {
+            let mut own = Own::default();
+            let copies_own = buffers(&self, &mut own)?;
+            // SAFETY: the program has lent the buffers of its call until the request is complete.
+            let code = unsafe {
+                requests::start(self.abi, &self.circle, self.request, || {
+                    Operation::begin(&self.circle, self.shape, own, copies_own, elements)
+                })
+            };
+            match code {
+                0 => Ok(()),
+                code => Err(code),
+            }
+        }));
+        let code = match started {
+            Ok(Ok(())) => {
+                stats::count(self.shape.function, Fate::Taken, self.shape.bytes as u64);
+                return 0;
+            }
+            Ok(Err(code)) => code,
+            Err(_) => self.abi.error,
+        };
+        // SAFETY: the communicator was in use a moment ago.
+        unsafe { pmpi::comm_call_errhandler(self.comm, code) };
+        code
+    }
+
+    /// Refuses a second pair of count and datatype that is not as many bytes as the first.
+    fn agree(&self, kind: &Kind, count: impl Count) -> Result<(), c_int> {
+        if kind.bytes(count) == Some(self.shape.bytes) {
+            return Ok(());
+        }
+        complain(&format!(
+            "{}: {} elements of one datatype are not the {} bytes of the other side",
+            self.shape.function.name(),
+            count.elements(),
+            self.shape.bytes
+        ));
+        Err(self.abi.error)
+    }
+
+    fn is_root(&self) -> bool {
+        self.circle.rank == self.shape.root
+    }
+}
+
+/// A buffer of the program's: where, how many elements, and of which type.
+struct Place<P, N> {
+    base: P,
+    count: N,
+    datatype: Word,
+}
+
+impl<P, N: Count> Place<P, N> {
+    fn pair(&self) -> (Option<usize>, Word) {
+        (self.count.number(), self.datatype)
+    }
+}
+
+type Sent<N> = Place<*const c_void, N>;
+type Received<N> = Place<*mut c_void, N>;
+
+/// What a call is besides its buffers.
+#[derive(Clone, Copy)]
+struct About {
+    function: Function,
+    root: c_int,
+    comm: Word,
+    request: *mut c_void,
+}
+
+/// Decides; `kinds` looks at the buffers.
+fn decide<K>(
+    about: About,
+    pair: (Option<usize>, Word),
+    kinds: impl FnOnce(&'static Abi, bool) -> Option<K>,
+) -> Option<(Taken, K)> {
+    let mut root = 0;
+    let taken = take_nonblocking(about.function, about.comm, pair, |abi, known| {
+        root = plausible(abi, about.comm, about.root)?;
+        kinds(abi, known.rank == root)
+    });
+    let (abi, circle, bytes, kinds) = taken?;
+    let shape = Shape {
+        function: about.function,
+        root,
+        bytes,
+    };
+    let taken = Taken {
+        abi,
+        circle,
+        shape,
+        comm: about.comm,
+        request: about.request,
+    };
+    Some((taken, kinds))
+}
+
+/// `MPI_Ibcast`
+unsafe fn bcast<N: Count>(about: About, buffer: Received<N>) -> Option<c_int> {
+    let (taken, kind) = decide(about, buffer.pair(), |abi, _| {
+        Kind::of(abi, buffer.datatype, about.comm)
+    })?;
+    Some(taken.start(None, |taken, own| {
+        let count = buffer.count.elements();
+        // SAFETY: the caller's promise.
+        unsafe {
+            match taken.is_root() {
+                true => own.send(&taken.circle, &kind, buffer.base, count)?,
+                false => {
+                    own.receive((taken.abi, &taken.circle), &kind, buffer.base, count, None)?
+                }
+            }
+        }
+        Ok(false)
+    }))
+}
+
+/// `MPI_Igather`
+unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
+    let in_place = is_in_place(send.base);
+    let pair = if in_place { recv.pair() } else { send.pair() };
+    let (taken, (own_kind, all)) = decide(about, pair, |abi, is_root| {
+        let all = match is_root {
+            true => Some(Kind::of(abi, recv.datatype, about.comm)?),
+            false => None,
+        };
+        let own = match in_place {
+            true => None,
+            false => Some(Kind::of(abi, send.datatype, about.comm)?),
+        };
+        Some((own, all))
+    })?;
+    Some(taken.start(None, |taken, own| {
+        let (rank, size) = (taken.circle.rank, taken.circle.size);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(kind) = &own_kind {
+                own.send(&taken.circle, kind, send.base, send.count.elements())?;
+            }
+            let Some(all) = all else {
+                return match own_kind {
+                    Some(_) => Ok(false),
+                    None => Err(taken.abi.error),
+                };
+            };
+            taken.agree(&all, recv.count)?;
+            let each = recv.count.elements();
+            let keep = in_place.then_some((each * rank, each));
+            own.receive(
+                (taken.abi, &taken.circle),
+                &all,
+                recv.base,
+                each * size,
+                keep,
+            )?;
+        }
+        Ok(!in_place)
+    }))
+}
+
+/// `MPI_Iscatter`
+unsafe fn scatter<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
+    let in_place = is_in_place(recv.base);
+    let pair = if in_place { send.pair() } else { recv.pair() };
+    let (taken, (all, own_kind)) = decide(about, pair, |abi, is_root| {
+        let all = match is_root {
+            true => Some(Kind::of(abi, send.datatype, about.comm)?),
+            false => None,
+        };
+        let own = match in_place {
+            true => None,
+            false => Some(Kind::of(abi, recv.datatype, about.comm)?),
+        };
+        Some((all, own))
+    })?;
+    Some(taken.start(None, |taken, own| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(all) = &all {
+                taken.agree(all, send.count)?;
+                let elements = send.count.elements() * taken.circle.size;
+                own.send(&taken.circle, all, send.base, elements)?;
+            }
+            if let Some(kind) = &own_kind {
+                own.receive(
+                    (taken.abi, &taken.circle),
+                    kind,
+                    recv.base,
+                    recv.count.elements(),
+                    None,
+                )?;
+            }
+        }
+        Ok(taken.is_root() && own_kind.is_some())
+    }))
+}
+
+/// `MPI_Iallgather`
+unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
+    let in_place = is_in_place(send.base);
+    let (taken, (own_kind, all)) = decide(about, recv.pair(), |abi, _| {
+        let own = match in_place {
+            true => None,
+            false => Some(Kind::of(abi, send.datatype, about.comm)?),
+        };
+        Some((own, Kind::of(abi, recv.datatype, about.comm)?))
+    })?;
+    Some(taken.start(None, |taken, own| {
+        let (rank, size, each) = (taken.circle.rank, taken.circle.size, recv.count.elements());
+        let keep = in_place.then_some((each * rank, each));
+        // SAFETY: the caller's promise.
+        unsafe {
+            own.receive(
+                (taken.abi, &taken.circle),
+                &all,
+                recv.base,
+                each * size,
+                keep,
+            )?;
+            match &own_kind {
+                Some(kind) => {
+                    taken.agree(kind, send.count)?;
+                    own.send(&taken.circle, kind, send.base, send.count.elements())?;
+                }
+                None => own.send_from_received(taken.shape.bytes * rank),
+            }
+        }
+        Ok(!in_place)
+    }))
+}
+
+/// `MPI_Ialltoall`; in place, it is passed on.
+unsafe fn alltoall<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
+    if is_in_place(send.base) {
+        stats::count(about.function, Fate::Arguments, 0);
+        return None;
+    }
+    let (taken, (kind, all)) = decide(about, recv.pair(), |abi, _| {
+        let own = Kind::of(abi, send.datatype, about.comm)?;
+        Some((own, Kind::of(abi, recv.datatype, about.comm)?))
+    })?;
+    Some(taken.start(None, |taken, own| {
+        taken.agree(&kind, send.count)?;
+        let size = taken.circle.size;
+        // SAFETY: the caller's promise.
+        unsafe {
+            own.receive(
+                (taken.abi, &taken.circle),
+                &all,
+                recv.base,
+                recv.count.elements() * size,
+                None,
+            )?;
+            own.send(
+                &taken.circle,
+                &kind,
+                send.base,
+                send.count.elements() * size,
+            )?;
+        }
+        Ok(true)
+    }))
+}
+
+/// `MPI_Ireduce` and `MPI_Iallreduce`, whose result everybody gets.
+unsafe fn reduce<N: Count>(
+    about: About,
+    send: *const c_void,
+    recv: Received<N>,
+    op: Word,
+) -> Option<c_int> {
+    let (taken, elements) = decide(about, recv.pair(), |abi, _| {
+        Elements::of(abi, recv.datatype, op, about.comm)
+    })?;
+    Some(taken.start(Some(elements), |taken, own| {
+        let (kind, count) = (elements.kind(), recv.count.elements());
+        let gets = taken.is_root() || about.function == Function::Iallreduce;
+        let in_place = gets && is_in_place(send);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if gets {
+                let keep = in_place.then_some((0, count));
+                own.receive((taken.abi, &taken.circle), kind, recv.base, count, keep)?;
+            }
+            match in_place {
+                true => own.send_from_received(0),
+                false => own.send(&taken.circle, kind, send, count)?,
+            }
+        }
+        Ok(false)
+    }))
+}
+
+/// Exports both forms of a function. What is small goes to the library at once.
+macro_rules! exports {
+    ($($name:ident, $large:ident = $pass:ident, $small:expr, $take:expr, $arguments:tt;)*) => { $(
+        exports!(@form c_int, $name = $pass, $small, $take, $arguments);
+        exports!(@form Large, $large = $pass, $small, $take, $arguments);
+    )* };
+    (@form $count:ty, $name:ident = $pass:ident, $small:expr, $take:expr,
+     ($($argument:ident: $kind:ty),*)) => {
+        const _: () = {
+            type N = $count;
+
+            /// The MPI function of this name.
+            ///
+            /// # Safety
+            ///
+            /// As the MPI standard says.
+            #[allow(clippy::too_many_arguments)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let taken: Option<c_int> = if $small { None } else { $take };
+                    taken.unwrap_or_else(|| pmpi::$pass($($argument),*))
+                }
+            }
+        };
+    };
+}
+
+fn about(function: Function, root: c_int, comm: Word, request: *mut c_void) -> About {
+    About {
+        function,
+        root,
+        comm,
+        request,
+    }
+}
+
+fn place<P, N>(base: P, count: N, datatype: Word) -> Place<P, N> {
+    Place {
+        base,
+        count,
+        datatype,
+    }
+}
+
+exports! {
+    MPI_Ibcast, MPI_Ibcast_c = ibcast, is_small(Function::Ibcast, count, datatype),
+        bcast(about(Function::Ibcast, root, comm, request), place(buffer, count, datatype)),
+        (buffer: *mut c_void, count: N, datatype: Word, root: c_int, comm: Word,
+         request: *mut c_void);
+    MPI_Igather, MPI_Igather_c = igather,
+        !is_special(send) && is_small(Function::Igather, send_count, send_type),
+        gather(about(Function::Igather, root, comm, request), place(send, send_count, send_type),
+               place(recv, recv_count, recv_type)),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word,
+         request: *mut c_void);
+    MPI_Iscatter, MPI_Iscatter_c = iscatter,
+        !is_special(recv) && is_small(Function::Iscatter, recv_count, recv_type),
+        scatter(about(Function::Iscatter, root, comm, request), place(send, send_count, send_type),
+                place(recv, recv_count, recv_type)),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word,
+         request: *mut c_void);
+    MPI_Iallgather, MPI_Iallgather_c = iallgather,
+        is_small(Function::Iallgather, recv_count, recv_type),
+        allgather(about(Function::Iallgather, 0, comm, request), place(send, send_count, send_type),
+                  place(recv, recv_count, recv_type)),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word, request: *mut c_void);
+    MPI_Ialltoall, MPI_Ialltoall_c = ialltoall,
+        is_small(Function::Ialltoall, recv_count, recv_type),
+        alltoall(about(Function::Ialltoall, 0, comm, request), place(send, send_count, send_type),
+                 place(recv, recv_count, recv_type)),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word, request: *mut c_void);
+    MPI_Ireduce, MPI_Ireduce_c = ireduce, is_small(Function::Ireduce, count, datatype),
+        reduce(about(Function::Ireduce, root, comm, request), send,
+               place(recv, count, datatype), op),
+        (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
+         root: c_int, comm: Word, request: *mut c_void);
+    MPI_Iallreduce, MPI_Iallreduce_c = iallreduce,
+        is_small(Function::Iallreduce, count, datatype),
+        reduce(about(Function::Iallreduce, 0, comm, request), send,
+               place(recv, count, datatype), op),
+        (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
+         comm: Word, request: *mut c_void);
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The ranks of a communicator that reach each other's memory, and how they come to share a table.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libcopy::TeamKey;
+
+use super::table::{MOST_RANKS, Table};
+use crate::abi::{self, Abi, Word};
+use crate::group::Node;
+use crate::messages::memory;
+use crate::{fortran, pmpi};
+
+/// What a communicator's nonblocking collectives need.
+#[derive(Debug)]
+pub struct Circle {
+    /// What the ranks share.
+    pub table: Table,
+    /// Their processes.
+    pub pids: Vec<i32>,
+    /// Our rank.
+    pub rank: usize,
+    /// Ranks.
+    pub size: usize,
+    /// Whether ranks outnumber processors.
+    pub crowded: bool,
+    last: AtomicU64,
+}
+
+/// What the first rank says about the table.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Offer {
+    magic: [u64; 2],
+    pid: i32,
+    fd: i32,
+    fine: u64,
+}
+
+/// What each rank says about itself.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Card {
+    pid: i32,
+    fine: i32,
+    /// Where a word is that the others try to read.
+    address: u64,
+    word: u64,
+    processors: u64,
+}
+
+fn bytes_of<T>(value: &mut T) -> (*mut c_void, c_int) {
+    ((value as *mut T).cast(), size_of::<T>() as c_int)
+}
+
+fn exchange(abi: &Abi, comm: Word, mut mine: Card, size: usize) -> Option<Vec<Card>> {
+    let mut all = vec![Card::default(); size];
+    let (from, len) = bytes_of(&mut mine);
+    // SAFETY: all ranks are here; a card from each.
+    let answer = unsafe {
+        let to = all.as_mut_ptr().cast();
+        pmpi::allgather(from.cast_const(), len, abi.byte, to, len, abi.byte, comm)
+    };
+    (answer == 0).then_some(all)
+}
+
+impl Circle {
+    /// Makes it, if all ranks are on one machine and reach each other's memory. Collective; all ranks
+    /// come to the same answer.
+    pub fn meet(abi: &'static Abi, comm: Word, rank: usize, size: usize) -> Option<Circle> {
+        if !(2..=MOST_RANKS).contains(&size) {
+            return None;
+        }
+        let node = Node::of(abi, comm, rank as c_int).ok()?;
+        let mut here = 0;
+        // SAFETY: our own communicator, and a writable output.
+        let answer = unsafe { pmpi::comm_size(node.word(), &mut here) };
+        drop(node);
+        let together = answer == 0 && usize::try_from(here) == Ok(size);
+        abi::permit_peers();
+        let (mut offer, mut made) = (Offer::default(), None);
+        if rank == 0 && together {
+            if let Ok(key) = TeamKey::random() {
+                let word = u128::from_ne_bytes(key.to_bytes());
+                let magic = [word as u64, (word >> 64) as u64];
+                if let Ok((table, file)) = Table::create(size, magic) {
+                    offer = Offer {
+                        magic,
+                        pid: std::process::id() as i32,
+                        fd: file.as_raw_fd(),
+                        fine: 1,
+                    };
+                    made = Some((table, file));
+                }
+            }
+        }
+        let (at, len) = bytes_of(&mut offer);
+        // SAFETY: all ranks are here; an offer from the first.
+        if unsafe { pmpi::bcast(at, len, abi.byte, 0, comm) } != 0 || offer.fine == 0 {
+            return None;
+        }
+        let (table, _file) = match made {
+            Some((table, file)) => (Some(table), Some(file)),
+            None if together => {
+                let table = Table::open(offer.pid, offer.fd, size, offer.magic);
+                (table.ok(), None)
+            }
+            None => (None, None),
+        };
+        let word = Box::new(offer.magic[0] ^ rank as u64);
+        let mine = Card {
+            pid: std::process::id() as i32,
+            // A request of ours that somebody waits for past us would never be complete.
+            fine: i32::from(table.is_some() && !fortran::has_other_functions(abi)),
+            address: &raw const *word as u64,
+            word: *word,
+            processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
+        };
+        let cards = exchange(abi, comm, mine, size)?;
+        let reaches = cards.iter().all(|card| {
+            let mut found = 0u64;
+            // SAFETY: eight bytes.
+            let read = unsafe { memory::read(card.pid, card.address, (&raw mut found).cast(), 8) };
+            card.fine != 0 && read.is_ok() && found == card.word
+        });
+        let verdict = Card {
+            fine: i32::from(reaches),
+            ..mine
+        };
+        let all = exchange(abi, comm, verdict, size)?;
+        drop(word);
+        if all.iter().any(|card| card.fine == 0) {
+            return None;
+        }
+        let processors = cards.iter().map(|card| card.processors).max().unwrap_or(1);
+        Some(Circle {
+            table: table?,
+            pids: cards.iter().map(|card| card.pid).collect(),
+            rank,
+            size,
+            crowded: size as u64 > processors,
+            last: AtomicU64::new(0),
+        })
+    }
+
+    /// The number of the next operation; all ranks count alike.
+    pub fn next(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The number that the next operation will have.
+    pub fn coming(&self) -> u64 {
+        self.last.load(Ordering::Relaxed) + 1
+    }
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What the ranks of a communicator share about the collectives that they have under way: where each
+//! rank's buffers are, and who copies which piece.
+//!
+//! Everything has the operation's number in it, which all ranks count alike. A place is used again
+//! by the operation that is [`DEPTH`] later, and only by a rank that is done with the one before.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::shared::Shared;
+
+/// Operations that a rank may have under way on a communicator.
+pub const DEPTH: u64 = 1024;
+/// Ranks of a communicator whose operations are taken; their memory grows with the square.
+pub const MOST_RANKS: usize = 64;
+
+/// Where a rank's buffers are, in its own memory, for one operation.
+#[repr(C, align(64))]
+struct Record {
+    /// The operation; written last.
+    number: AtomicU64,
+    send: AtomicU64,
+    recv: AtomicU64,
+    /// What the rank has called, to compare.
+    call: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// The same, read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffers {
+    /// Where what it sends begins.
+    pub send: u64,
+    /// Where what it receives begins.
+    pub recv: u64,
+    /// The function, and the root.
+    pub call: u64,
+    /// Bytes of a part.
+    pub bytes: u64,
+}
+
+/// Pieces of one operation that somebody copies or combines: the operation's number in 32 bits, how many
+/// were begun in 16, and how many are done in 16.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Pieces(AtomicU64);
+
+/// Pieces that there may be.
+pub const MOST_PIECES: u64 = 1 << 14;
+
+impl Pieces {
+    /// Makes them ready for an operation, before the rank whose pieces they are says that it has come.
+    pub fn open(&self, number: u64) {
+        self.0.store(number << 32, Ordering::Relaxed);
+    }
+
+    /// Begins one; `None` if there is none left, or the operation is over. Its record must have been
+    /// seen: pieces that are not open yet look like another operation's.
+    pub fn begin(&self, number: u64, total: u64) -> Option<u64> {
+        let mut seen = self.0.load(Ordering::Acquire);
+        loop {
+            let begun = seen >> 16 & 0xffff;
+            if seen >> 32 != number & 0xffff_ffff || begun >= total {
+                return None;
+            }
+            let next = seen + (1 << 16);
+            match self
+                .0
+                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return Some(begun),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// One that was begun is done.
+    pub fn end(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether all are done. Pieces of a later operation say so, too: it begins when that is so.
+    pub fn are_over(&self, number: u64, total: u64) -> bool {
+        let seen = self.0.load(Ordering::Acquire);
+        let ahead = ((seen >> 32) as u32).wrapping_sub(number as u32) as i32;
+        ahead > 0 || (ahead == 0 && seen & 0xffff >= total)
+    }
+}
+
+/// The shared memory of a communicator.
+#[derive(Debug)]
+pub struct Table {
+    shared: Shared,
+    ranks: usize,
+}
+
+/// Bytes in front of the records: the word that says that something went wrong.
+const HEAD: usize = 64;
+
+fn records(ranks: usize) -> usize {
+    ranks * DEPTH as usize * size_of::<Record>()
+}
+
+/// Bytes for so many ranks.
+fn bytes(ranks: usize) -> usize {
+    let pieces = (ranks * ranks + 1) * DEPTH as usize * size_of::<Pieces>();
+    HEAD + records(ranks) + pieces
+}
+
+impl Table {
+    /// Makes the memory for so many ranks; the file is for the others to open.
+    pub fn create(ranks: usize, magic: [u64; 2]) -> io::Result<(Table, std::fs::File)> {
+        let (shared, file) = Shared::create(c"libcopy-nonblocking", bytes(ranks), magic)?;
+        Ok((Table { shared, ranks }, file))
+    }
+
+    /// Opens what the process `pid` has made with this descriptor.
+    pub fn open(pid: i32, fd: i32, ranks: usize, magic: [u64; 2]) -> io::Result<Table> {
+        let shared = Shared::open(pid, fd, bytes(ranks), magic)?;
+        Ok(Table { shared, ranks })
+    }
+
+    fn record(&self, rank: usize, number: u64) -> &Record {
+        assert!(rank < self.ranks, "a rank of the communicator");
+        let index = rank * DEPTH as usize + (number % DEPTH) as usize;
+        let at = HEAD + index * size_of::<Record>();
+        // SAFETY: within the memory, aligned as the mapping is; all zeros are valid.
+        unsafe { &*self.shared.place(at, size_of::<Record>()).cast() }
+    }
+
+    fn pieces(&self, index: usize, number: u64) -> &Pieces {
+        let per_operation = self.ranks * self.ranks + 1;
+        let index = (number % DEPTH) as usize * per_operation + index;
+        let at = HEAD + records(self.ranks) + index * size_of::<Pieces>();
+        // SAFETY: within the memory, aligned as words are; all zeros are valid.
+        unsafe { &*self.shared.place(at, size_of::<Pieces>()).cast() }
+    }
+
+    /// What goes from one rank to another; the sender opens it.
+    pub fn between(&self, from: usize, to: usize, number: u64) -> &Pieces {
+        assert!(from < self.ranks && to < self.ranks, "ranks");
+        self.pieces(1 + from * self.ranks + to, number)
+    }
+
+    /// What is combined of all ranks' elements; the first rank opens it.
+    pub fn combined(&self, number: u64) -> &Pieces {
+        self.pieces(0, number)
+    }
+
+    /// Says where our buffers are: from now on others use them, until everything that we have to do
+    /// with is over.
+    pub fn publish(&self, rank: usize, number: u64, buffers: Buffers) {
+        if rank == 0 {
+            self.combined(number).open(number);
+        }
+        for other in 0..self.ranks {
+            self.between(rank, other, number).open(number);
+        }
+        let record = self.record(rank, number);
+        record.send.store(buffers.send, Ordering::Relaxed);
+        record.recv.store(buffers.recv, Ordering::Relaxed);
+        record.call.store(buffers.call, Ordering::Relaxed);
+        record.bytes.store(buffers.bytes, Ordering::Relaxed);
+        record.number.store(number, Ordering::Release);
+    }
+
+    /// Where another rank's buffers are, if it has come to the operation. True as long as something that
+    /// both have to do with is not over.
+    pub fn find(&self, rank: usize, number: u64) -> Option<Buffers> {
+        let record = self.record(rank, number);
+        (record.number.load(Ordering::Acquire) == number).then(|| Buffers {
+            send: record.send.load(Ordering::Relaxed),
+            recv: record.recv.load(Ordering::Relaxed),
+            call: record.call.load(Ordering::Relaxed),
+            bytes: record.bytes.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Whether something went wrong, for all operations from then on: 0, or why.
+    pub fn broken(&self) -> &AtomicU64 {
+        // SAFETY: within the memory, aligned as the mapping is; all zeros are valid.
+        unsafe { &*self.shared.place(0, HEAD).cast() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_begun_once_and_only_in_their_operation() {
+        let pieces = Pieces(AtomicU64::new(0));
+        assert!(!pieces.are_over(1, 2) && pieces.begin(1, 2).is_none());
+        pieces.open(1);
+        assert_eq!((pieces.begin(1, 2), pieces.begin(1, 2)), (Some(0), Some(1)));
+        assert_eq!(pieces.begin(1, 2), None);
+        pieces.end();
+        assert!(!pieces.are_over(1, 2));
+        pieces.end();
+        assert!(pieces.are_over(1, 2) && !pieces.are_over(1 + DEPTH, 2));
+        pieces.open(1 + DEPTH);
+        assert!(pieces.are_over(1, 2) && pieces.begin(1, 2).is_none());
+        // The number's low half has come round.
+        pieces.open((1 << 32) + 1);
+        assert!(pieces.are_over((1 << 32) + 1 - DEPTH, 1));
+        assert_eq!(pieces.begin((1 << 32) + 1, MOST_PIECES), Some(0));
+    }
+
+    #[test]
+    fn whoever_has_come_is_found() {
+        let (table, _file) = Table::create(3, [1, 2]).unwrap();
+        let buffers = Buffers {
+            send: 1,
+            recv: 2,
+            call: 3,
+            bytes: 4,
+        };
+        assert_eq!(table.find(2, 1), None);
+        for number in [1, DEPTH, DEPTH + 1] {
+            table.publish(2, number, buffers);
+            assert_eq!(table.find(2, number), Some(buffers));
+            assert_eq!(table.between(2, 1, number).begin(number, 1), Some(0));
+            assert_eq!(table.between(1, 2, number).begin(number, 1), None);
+        }
+        assert_eq!(table.find(2, 1), None, "it has gone on");
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Memory that the processes of one machine share: an anonymous file that the others open through
+//! `/proc`, so that nothing of it can be left over.
+
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes in front of what is shared, where it says which memory it is.
+const PAGE: usize = 4096;
+
+/// Shared memory, mapped; all zeros at first.
+#[derive(Debug)]
+pub struct Shared {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: it is but an address; who uses the memory says how threads and processes share it.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Makes memory of so many bytes; the file is for the others to open.
+    pub fn create(name: &CStr, bytes: usize, magic: [u64; 2]) -> io::Result<(Shared, File)> {
+        // SAFETY: a valid name; the new descriptor is ours.
+        let file = unsafe {
+            let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            File::from_raw_fd(fd)
+        };
+        file.set_len((PAGE + bytes) as u64)?;
+        let shared = Shared::map(&file, bytes)?;
+        for (place, word) in shared.magic().iter().zip(magic) {
+            place.store(word, Ordering::Release);
+        }
+        Ok((shared, file))
+    }
+
+    /// Opens what the process `pid` has made with this descriptor.
+    pub fn open(pid: i32, fd: i32, bytes: usize, magic: [u64; 2]) -> io::Result<Shared> {
+        let path = format!("/proc/{pid}/fd/{fd}");
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        if file.metadata()?.len() != (PAGE + bytes) as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let shared = Shared::map(&file, bytes)?;
+        let found: Vec<u64> = shared
+            .magic()
+            .iter()
+            .map(|word| word.load(Ordering::Acquire))
+            .collect();
+        // Another process namespace may have another process of this number.
+        match found == magic {
+            true => Ok(shared),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn map(file: &File, bytes: usize) -> io::Result<Shared> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of the whole file.
+        let base = unsafe {
+            let (any, fd) = (std::ptr::null_mut(), file.as_raw_fd());
+            libc::mmap(any, PAGE + bytes, protection, libc::MAP_SHARED, fd, 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Shared {
+            base: base.cast(),
+            bytes,
+        })
+    }
+
+    fn magic(&self) -> &[AtomicU64; 2] {
+        // SAFETY: the first page; all zeros are valid.
+        unsafe { &*self.base.cast() }
+    }
+
+    /// Where byte `at` is, on whole pages where that is a multiple of one.
+    ///
+    /// # Panics
+    ///
+    /// If `len` bytes from there on are not all there.
+    pub fn place(&self, at: usize, len: usize) -> *mut u8 {
+        let end = at.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.bytes), "shared memory");
+        self.base.wrapping_add(PAGE + at)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping.
+        unsafe { libc::munmap(self.base.cast(), PAGE + self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_see_the_same_memory() {
+        let (own, file) = Shared::create(c"libcopy-test", 64, [3, 4]).unwrap();
+        let pid = std::process::id() as i32;
+        let other = Shared::open(pid, file.as_raw_fd(), 64, [3, 4]).unwrap();
+        // SAFETY: within both mappings.
+        unsafe {
+            own.place(63, 1).write(7);
+            assert_eq!(other.place(63, 1).read(), 7);
+        }
+        assert!(Shared::open(pid, file.as_raw_fd(), 64, [3, 5]).is_err());
+        assert!(Shared::open(pid, file.as_raw_fd(), 65, [3, 4]).is_err());
+    }
+}
