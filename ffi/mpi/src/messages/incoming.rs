@@ -20,7 +20,7 @@ use super::memory::{self, Remote, lives};
 use super::outgoing::{self, Pause, attend_all, lock};
 use super::status::Status;
 use super::view::View;
-use super::{Event, Peers, World, committed, note};
+use super::{Event, Peers, World, committed, note, timed};
 use crate::abi::{Word, complain};
 use crate::group::{self, Comm};
 use crate::pmpi;
@@ -229,7 +229,9 @@ impl Arrival {
                 drained: 0,
                 whole: Vec::new(),
             };
-            let moved = pulling.run(sender).and_then(|()| pulling.unpack_whole());
+            let moved = timed(Event::ReceiveTime, || {
+                pulling.run(sender).and_then(|()| pulling.unpack_whole())
+            });
             moved.map(|()| header.total).map_err(|why| {
                 complain(&format!("a message of {} bytes: {why}", header.total));
                 world.abi.error
@@ -357,7 +359,7 @@ impl Pulling<'_> {
         let range = self.drained..self.drained + n;
         if self.view.takes_parts() {
             // SAFETY: the caller's promise.
-            let unpacked = unsafe { self.view.unpack(from, range) };
+            let unpacked = timed(Event::CopyTime, || unsafe { self.view.unpack(from, range) });
             unpacked.map_err(|code| format!("error code {code}"))?;
         } else {
             // SAFETY: the caller's promise.
@@ -452,7 +454,8 @@ impl Pulling<'_> {
 
     /// The sender's elements in our address space; `None` if they cannot be mapped.
     fn reach(&self, sender: usize, window: Window) -> Option<Reached> {
-        let attachment = self.world.module.as_ref()?.reach(sender, window)?;
+        let module = self.world.module.as_ref()?;
+        let attachment = timed(Event::AttachTime, || module.reach(sender, window))?;
         let layout = layout_of(self.pid, self.header).ok()?;
         let start = self.header.origin.wrapping_sub(window.base) as i64;
         let bounds = layout.bounds();
@@ -472,10 +475,14 @@ impl Pulling<'_> {
         let at_once = total <= AT_ONCE || !outgoing::any();
         match self.view {
             // SAFETY: the layout lies within what is mapped; the capacity was compared.
-            View::Dense(base) => unsafe { layout.pack_raw(from.origin, 0..total, *base) },
+            View::Dense(base) => timed(Event::CopyTime, || unsafe {
+                layout.pack_raw(from.origin, 0..total, *base);
+            }),
             View::Typed(to, target) if to.layout.size() == total && at_once => {
                 // SAFETY: as above, and both have the same size.
-                unsafe { layout.copy_raw(from.origin, &to.layout, *target) };
+                timed(Event::CopyTime, || unsafe {
+                    layout.copy_raw(from.origin, &to.layout, *target);
+                });
             }
             _ => {
                 let mut scratch: Vec<u8> = Vec::with_capacity(SCRATCH);
@@ -484,7 +491,7 @@ impl Pulling<'_> {
                     let (range, to) = (self.drained..self.drained + n, scratch.as_mut_ptr());
                     // SAFETY: the scratch memory has this room; the capacity was compared.
                     unsafe {
-                        layout.pack_raw(from.origin, range, to);
+                        timed(Event::CopyTime, || layout.pack_raw(from.origin, range, to));
                         self.take(to, n)?;
                     }
                     attend_all(self.world);
@@ -528,7 +535,9 @@ impl Pulling<'_> {
             let to = base.wrapping_add(at as usize);
             note(Event::Fetched, len);
             // SAFETY: the capacity was compared.
-            let read = unsafe { memory::read(pid, origin + at, to, len as usize) };
+            let read = timed(Event::CopyTime, || unsafe {
+                memory::read(pid, origin + at, to, len as usize)
+            });
             attend_all(self.world);
             read.map_err(|error| failed = Some(error)).is_ok()
         });
@@ -589,7 +598,10 @@ impl Pulling<'_> {
             let (at, len) = (self.drained as usize, (total - self.drained) as usize);
             let to = base.wrapping_add(at);
             // SAFETY: the capacity was compared.
-            unsafe { remote.read(self.pid, self.drained - start, to, len) }.map_err(failed)?;
+            let read = timed(Event::CopyTime, || unsafe {
+                remote.read(self.pid, self.drained - start, to, len)
+            });
+            read.map_err(failed)?;
             self.drained = total;
             return Ok(());
         }
@@ -599,9 +611,11 @@ impl Pulling<'_> {
             let to = scratch.as_mut_ptr();
             // SAFETY: the scratch memory has this room; the capacity was compared.
             unsafe {
-                remote
-                    .read(self.pid, self.drained - start, to, n as usize)
-                    .map_err(failed)?;
+                let at = self.drained - start;
+                let read = timed(Event::CopyTime, || {
+                    remote.read(self.pid, at, to, n as usize)
+                });
+                read.map_err(failed)?;
                 self.take(to, n)?;
             }
             attend_all(self.world);
@@ -655,8 +669,13 @@ fn read_layout(pid: i32, header: &Header) -> Result<Layout, String> {
     Ok(Layout::from_form(form))
 }
 
-/// The sender's layout: remembered, made of what all know of its type, or read out of its memory.
+/// The sender's layout.
 fn layout_of(pid: i32, header: &Header) -> Result<Layout, String> {
+    timed(Event::LayoutTime, || find_layout(pid, header))
+}
+
+/// The same: remembered, made of what all know of its type, or read out of its memory.
+fn find_layout(pid: i32, header: &Header) -> Result<Layout, String> {
     let mut known = lock(&REMEMBERED);
     known.clock += 1;
     let clock = known.clock;

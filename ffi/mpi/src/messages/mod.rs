@@ -25,10 +25,11 @@ mod view;
 use std::ffi::c_int;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::abi::{Abi, Word};
 use crate::group::Comm;
-use crate::pmpi;
+use crate::{pmpi, stats};
 use attach::Module;
 use board::Board;
 use start::Road;
@@ -153,9 +154,13 @@ enum Event {
     NoSlot,
     Retired,
     Truncated,
+    LayoutTime,
+    AttachTime,
+    CopyTime,
+    ReceiveTime,
 }
 
-const EVENTS: [(Event, &str); 13] = [
+const EVENTS: [(Event, &str); 17] = [
     (Event::Sent, "sent"),
     (Event::Received, "received"),
     (Event::Streamed, "bytes streamed"),
@@ -169,12 +174,27 @@ const EVENTS: [(Event, &str); 13] = [
     (Event::NoSlot, "without a slot"),
     (Event::Retired, "slots retired"),
     (Event::Truncated, "truncated"),
+    (Event::LayoutTime, "ns of layouts"),
+    (Event::AttachTime, "ns of attaching"),
+    (Event::CopyTime, "ns of copying"),
+    (Event::ReceiveTime, "ns of receiving"),
 ];
 
 static COUNTS: [AtomicU64; EVENTS.len()] = [const { AtomicU64::new(0) }; EVENTS.len()];
 
 fn note(event: Event, number: u64) {
     COUNTS[event as usize].fetch_add(number, Ordering::Relaxed);
+}
+
+/// Does `work`, and notes how long it took if anybody will ask.
+fn timed<R>(event: Event, work: impl FnOnce() -> R) -> R {
+    if !stats::wanted() {
+        return work();
+    }
+    let start = Instant::now();
+    let result = work();
+    note(event, start.elapsed().as_nanos() as u64);
+    result
 }
 
 /// The numbers for a report; none where messages are not taken.
