@@ -412,7 +412,7 @@ plain! {
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
     ) => lacking::request_get_status_some, requests::get_status_some, before::testsome;
-    MPI_Request_free(request: *mut c_void) => lacking::request_free, requests::free;
+    MPI_Request_free(request: *mut c_void) => lacking::request_free, requests::free, before::free;
     MPI_Cancel(request: *mut c_void) => pmpi::cancel, requests::cancel;
     MPI_Start(request: *mut c_void) => pmpi::start, requests::start;
     MPI_Startall(count: c_int, requests: *mut c_void) => pmpi::startall, requests::startall;
@@ -455,6 +455,14 @@ mod before {
     }
 
     pub unsafe fn wait(request: Memory, _status: Memory) -> Option<c_int> {
+        // SAFETY: one request.
+        unsafe { nonblocking::before_waiting(active()?, 1, request) };
+        None
+    }
+
+    /// Nobody may free the request of a collective (MPI 4.1, section 6.12); who does it all the same has
+    /// it completed.
+    pub unsafe fn free(request: Memory) -> Option<c_int> {
         // SAFETY: one request.
         unsafe { nonblocking::before_waiting(active()?, 1, request) };
         None

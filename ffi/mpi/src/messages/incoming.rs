@@ -32,8 +32,10 @@ const CHUNK: u64 = 64 << 10;
 const SCRATCH: usize = 128 << 10;
 /// Bytes that are copied at once while others may be waiting for us.
 const AT_ONCE: u64 = 4 << 20;
-/// How long a receiver waits for a sender that fills its lane no further.
-const PATIENCE: Duration = Duration::from_micros(300);
+/// How long a receiver waits for a sender that fills its lane no further, at least and at most.
+const PATIENCE: [Duration; 2] = [Duration::from_micros(300), Duration::from_millis(10)];
+/// What the kernel takes for a piece that it copies out of the sender's memory.
+const PIECE: Duration = Duration::from_nanos(100);
 
 /// Where a message goes that may be a header.
 #[derive(Debug)]
@@ -430,7 +432,7 @@ impl Pulling<'_> {
                 }
                 mover::NOBODY => {
                     let since = *idle_since.get_or_insert_with(Instant::now);
-                    if lane.is_none() || since.elapsed() > PATIENCE {
+                    if lane.is_none() || since.elapsed() > self.patience() {
                         let (from, to) = (mover::NOBODY, mover::RECEIVER);
                         ours = self
                             .slot
@@ -450,6 +452,19 @@ impl Pulling<'_> {
             }
         }
         Ok(())
+    }
+
+    /// How long to wait for the sender before its memory is read: about as long as that takes, where it
+    /// has as many pieces as we have. A sender that has lost its processor comes back sooner.
+    fn patience(&self) -> Duration {
+        let [least, most] = PATIENCE;
+        let pieces = match (self.header.layout_words, self.view) {
+            (0, _) => 1,
+            (_, View::Typed(prepared, _)) => prepared.layout.segment_count(),
+            _ => self.header.total / 64,
+        };
+        let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
+        PIECE.saturating_mul(pieces).clamp(least, most)
     }
 
     /// The sender's elements in our address space; `None` if they cannot be mapped.

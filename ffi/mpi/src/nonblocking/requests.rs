@@ -24,12 +24,9 @@ const PORTION: usize = 1 << 20;
 struct Entry {
     handle: Word,
     operation: Operation,
-    /// What the library's request says when it is asked; it frees that.
-    code: *const AtomicI32,
+    /// What the library's request says when it is asked, which has it as well.
+    code: Arc<AtomicI32>,
 }
-
-// SAFETY: the word stays until the library frees it, after we have completed the request.
-unsafe impl Send for Entry {}
 
 static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
@@ -52,8 +49,8 @@ unsafe extern "C" fn query(extra: *mut c_void, status: *mut c_void) -> c_int {
 }
 
 unsafe extern "C" fn free(extra: *mut c_void) -> c_int {
-    // SAFETY: the library frees it once.
-    drop(unsafe { Box::from_raw(extra.cast::<AtomicI32>()) });
+    // SAFETY: the library frees its own once.
+    drop(unsafe { Arc::from_raw(extra.cast::<AtomicI32>().cast_const()) });
     0
 }
 
@@ -73,12 +70,13 @@ pub unsafe fn start(
     request: *mut c_void,
     begin: impl FnOnce() -> Operation,
 ) -> c_int {
-    let code = Box::into_raw(Box::new(AtomicI32::new(0)));
+    let code = Arc::new(AtomicI32::new(0));
+    let theirs = Arc::into_raw(code.clone()).cast_mut().cast();
     // SAFETY: the functions have the types that the standard asks for.
-    let answer = unsafe { pmpi::grequest_start(query, free, cancel, code.cast(), request) };
+    let answer = unsafe { pmpi::grequest_start(query, free, cancel, theirs, request) };
     if answer != 0 {
-        // SAFETY: nobody else has it.
-        drop(unsafe { Box::from_raw(code) });
+        // SAFETY: the library has not taken it.
+        unsafe { free(theirs) };
         return answer;
     }
     // Its place in the table may be in use by an operation that we have not seen the end of.
@@ -118,11 +116,9 @@ fn advance(abi: &Abi, budget: usize) -> bool {
         KNOWN.fetch_sub(1, Ordering::Relaxed);
         let code = entry.operation.conclude(abi);
         failed = failed.or((code != 0).then_some(code));
-        // SAFETY: the library keeps the word until we have completed the request, whose handle this is.
-        unsafe {
-            (*entry.code).store(code, Ordering::Release);
-            pmpi::grequest_complete(entry.handle);
-        }
+        entry.code.store(code, Ordering::Release);
+        // SAFETY: the handle of a request that is not complete.
+        unsafe { pmpi::grequest_complete(entry.handle) };
         moved = true;
     }
     drop(entries);
