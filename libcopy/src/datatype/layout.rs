@@ -108,7 +108,22 @@ impl Layout {
     /// # Errors
     ///
     /// Data outside `buffer`, or a wrong length of `packed`.
+    #[inline]
     pub fn pack(&self, buffer: &[u8], origin: isize, packed: &mut [u8]) -> Result<()> {
+        let steps = self.form.steps();
+        // What else there is to decide would take as long as moving a few hundred bytes.
+        if steps.fit(buffer.len(), origin, packed.len()) {
+            let from = buffer.as_ptr().wrapping_offset(origin).cast_mut();
+            // SAFETY: all data lies in `buffer`, and the borrows are disjoint; packing writes only
+            // at `packed`.
+            unsafe { steps.run::<true>(from, packed.as_mut_ptr()) };
+            return Ok(());
+        }
+        self.pack_unplanned(buffer, origin, packed)
+    }
+
+    #[inline(never)]
+    fn pack_unplanned(&self, buffer: &[u8], origin: isize, packed: &mut [u8]) -> Result<()> {
         self.whole(packed.len())?;
         self.pack_range(buffer, origin, 0, packed)
     }
@@ -140,7 +155,21 @@ impl Layout {
     /// # Errors
     ///
     /// Data outside `buffer`, or a wrong length of `packed`.
+    #[inline]
     pub fn unpack(&self, packed: &[u8], buffer: &mut [u8], origin: isize) -> Result<()> {
+        let steps = self.form.steps();
+        if steps.fit(buffer.len(), origin, packed.len()) {
+            let to = buffer.as_mut_ptr().wrapping_offset(origin);
+            // SAFETY: all data lies in `buffer`, and the borrows are disjoint; unpacking only reads
+            // at `packed`.
+            unsafe { steps.run::<false>(to, packed.as_ptr().cast_mut()) };
+            return Ok(());
+        }
+        self.unpack_unplanned(packed, buffer, origin)
+    }
+
+    #[inline(never)]
+    fn unpack_unplanned(&self, packed: &[u8], buffer: &mut [u8], origin: isize) -> Result<()> {
         self.whole(packed.len())?;
         self.unpack_range(packed, 0, buffer, origin)
     }
@@ -173,14 +202,14 @@ impl Layout {
     /// The range lies in the packed stream; its bytes are readable in the layout at `origin` and
     /// writable at `packed`, and the two do not overlap.
     pub unsafe fn pack_raw(&self, origin: *const u8, range: Range<u64>, packed: *mut u8) {
+        if self.is_planned(&range) {
+            // SAFETY: the caller's promise; packing writes only at `packed`.
+            return unsafe { self.form.steps().run::<true>(origin.cast_mut(), packed) };
+        }
         if let Some(root) = self.form.root() {
             let user = origin
                 .wrapping_offset(self.form.offset() as isize)
                 .cast_mut();
-            if self.is_planned(&range) {
-                // SAFETY: the caller's promise; packing writes only at `packed`.
-                return unsafe { self.form.steps().run::<true>(user, packed) };
-            }
             let (low, high) = (range.start as i64, range.end as i64);
             // SAFETY: the caller's promise; packing writes only at `packed`.
             unsafe { Mover::<true>::new(&self.form).range(root, user, low, high, packed) };
@@ -195,13 +224,13 @@ impl Layout {
     /// The range lies in the packed stream; its bytes are readable at `packed` and writable in the
     /// layout at `origin`, and the two do not overlap.
     pub unsafe fn unpack_raw(&self, packed: *const u8, range: Range<u64>, origin: *mut u8) {
+        let packed = packed.cast_mut();
+        if self.is_planned(&range) {
+            // SAFETY: the caller's promise; unpacking writes only in the layout.
+            return unsafe { self.form.steps().run::<false>(origin, packed) };
+        }
         if let Some(root) = self.form.root() {
             let user = origin.wrapping_offset(self.form.offset() as isize);
-            let packed = packed.cast_mut();
-            if self.is_planned(&range) {
-                // SAFETY: the caller's promise; unpacking writes only in the layout.
-                return unsafe { self.form.steps().run::<false>(user, packed) };
-            }
             let (low, high) = (range.start as i64, range.end as i64);
             // SAFETY: the caller's promise; unpacking writes only in the layout.
             unsafe { Mover::<false>::new(&self.form).range(root, user, low, high, packed) };

@@ -27,18 +27,42 @@ struct Step {
 }
 
 /// What moves all bytes of a layout.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Steps(Box<[Step]>);
+#[derive(Clone, Debug)]
+pub(super) struct Steps {
+    list: Box<[Step]>,
+    /// Bytes of data; as many as nobody has if there is no plan.
+    size: u64,
+    /// Where the data is.
+    low: i64,
+    high: i64,
+}
+
+impl Default for Steps {
+    fn default() -> Steps {
+        Steps {
+            list: Box::default(),
+            size: u64::MAX,
+            low: 0,
+            high: 0,
+        }
+    }
+}
 
 impl Steps {
     /// The plan of a whole form; an empty one if it is not a few loop nests.
     pub(super) fn of(form: &Form) -> Steps {
         let mut steps = Vec::new();
-        let planned = form
-            .root()
-            .and_then(|root| add(form, root, (0, 0), DEPTH, &mut steps));
+        let planned = form.root().and_then(|root| {
+            add(form, root, (form.offset(), 0), DEPTH, &mut steps)?;
+            Some(form.extent(root))
+        });
         match planned {
-            Some(()) => Steps(steps.into()),
+            Some(extent) => Steps {
+                list: steps.into(),
+                size: extent.size as u64,
+                low: form.offset() + extent.low,
+                high: form.offset() + extent.high,
+            },
             None => Steps::default(),
         }
     }
@@ -46,22 +70,33 @@ impl Steps {
     /// Whether there is a plan.
     #[inline]
     pub(super) fn is_some(&self) -> bool {
-        !self.0.is_empty()
+        !self.list.is_empty()
     }
 
     /// Bytes of memory beside the value itself.
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.0)
+        size_of_val(&*self.list)
     }
 
-    /// Moves everything; `user` is the origin of the form's root.
+    /// Whether there is a plan, `packed` bytes are all of the data, and all of it lies in a buffer of
+    /// `len` bytes that begins `origin` bytes before the layout's origin.
+    #[inline]
+    pub(super) fn fit(&self, len: usize, origin: isize, packed: usize) -> bool {
+        let place = |at: i64| at.checked_add(origin as i64);
+        packed as u64 == self.size
+            && place(self.low).is_some_and(|low| low >= 0)
+            // It is not below the low end.
+            && place(self.high).is_some_and(|high| high as u64 <= len as u64)
+    }
+
+    /// Moves everything; `user` is the layout's origin.
     ///
     /// # Safety
     ///
     /// All bytes are valid for reading or writing at both ends, and the ends do not overlap.
     #[inline]
     pub(super) unsafe fn run<const PACK: bool>(&self, user: *mut u8, packed: *mut u8) {
-        for step in &self.0 {
+        for step in &self.list {
             let user = user.wrapping_offset(step.offset);
             let packed = packed.wrapping_offset(step.start);
             // SAFETY: the caller's promise; the steps are the layout.

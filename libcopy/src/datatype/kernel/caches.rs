@@ -7,6 +7,8 @@
 
 use std::sync::OnceLock;
 
+use super::LINE;
+
 /// In bytes.
 struct Caches {
     /// Blocks and their copies of so many bytes in all are in the first-level cache.
@@ -14,35 +16,53 @@ struct Caches {
     /// From so many bytes on, a buffer takes the place of something useful in the second-level
     /// cache.
     second: u64,
+    /// Lines of the first-level and the second-level cache.
+    lines: [usize; 2],
+    /// Of more bytes than this, nothing is left in the last cache by the time all are written.
+    last: usize,
 }
 
 /// A second-level cache that a buffer does not crowd.
 const ROOMY: u64 = 2 << 20;
 
+/// The smallest last-level cache that was measured with.
+const LAST: u64 = 36 << 20;
+
+/// Lines of a page. Which of them an address is in is part of what says where a cache keeps it.
+const PAGE_LINES: usize = 64;
+
 #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
-fn sizes() -> (u64, u64) {
+fn sizes() -> [u64; 3] {
     let size = |name| {
         // SAFETY: it only asks.
         let answer = unsafe { libc::sysconf(name) };
         u64::try_from(answer).unwrap_or(0)
     };
-    (
+    [
         size(libc::_SC_LEVEL1_DCACHE_SIZE),
         size(libc::_SC_LEVEL2_CACHE_SIZE),
-    )
+        size(libc::_SC_LEVEL3_CACHE_SIZE),
+    ]
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
-fn sizes() -> (u64, u64) {
-    (0, 0)
+fn sizes() -> [u64; 3] {
+    [0; 3]
 }
 
 impl Caches {
-    fn of((first, second): (u64, u64)) -> Caches {
+    fn of([first, second, last]: [u64; 3]) -> Caches {
         Caches {
             // Three eighths: both sides and a few lines more.
             first: (3 * first.clamp(32 << 10, 64 << 10) / 8) as usize,
             second: if second >= ROOMY { 8 << 20 } else { 512 << 10 },
+            lines: [
+                first.clamp(32 << 10, 64 << 10),
+                second.clamp(256 << 10, 4 << 20),
+            ]
+            .map(|bytes| (bytes / LINE as u64) as usize),
+            // A third: both sides, and some of the lines are others'.
+            last: (last.clamp(LAST, 1 << 30) / 3) as usize,
         }
     }
 
@@ -64,6 +84,37 @@ pub(in super::super) fn second_level() -> u64 {
     Caches::here().second
 }
 
+/// Whether `count` lines that are multiples of `stride` bytes apart are more than the first-level
+/// cache has.
+pub(super) fn overflow_first(count: usize, stride: usize) -> bool {
+    overflow(Caches::here().lines[0], count, stride)
+}
+
+/// Whether they are more than the second-level cache keeps beside their copies.
+pub(super) fn overflow_second(count: usize, stride: usize) -> bool {
+    overflow(3 * Caches::here().lines[1] / 8, count, stride)
+}
+
+/// Of strides with a power of two in them, a cache keeps fewer lines: they agree in some of the bits
+/// that say where.
+fn overflow(lines: usize, count: usize, stride: usize) -> bool {
+    let apart = (1 << stride.trailing_zeros().min(usize::BITS - 1)) / LINE;
+    count > lines / apart.clamp(1, PAGE_LINES)
+}
+
+/// Whether blocks of `total` bytes in all and their copies are in the second-level cache, together
+/// with what lies around them.
+#[cfg_attr(not(all(target_arch = "x86_64", not(miri))), allow(dead_code))]
+pub(super) fn fit_second(total: usize) -> bool {
+    total <= Caches::here().lines[1] * LINE / 4
+}
+
+/// Whether so many bytes have left all caches by the time the last of them are written.
+#[cfg_attr(not(all(target_arch = "x86_64", not(miri))), allow(dead_code))]
+pub(super) fn overflow_last(bytes: usize) -> bool {
+    bytes >= Caches::here().last
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,7 +122,7 @@ mod tests {
     #[test]
     fn unknown_caches_are_small_ones_and_strange_ones_are_bounded() {
         let of = |first, second| {
-            let caches = Caches::of((first, second));
+            let caches = Caches::of([first, second, 0]);
             (caches.first, caches.second)
         };
         assert_eq!(of(0, 0), (12 << 10, 512 << 10));
@@ -79,5 +130,20 @@ mod tests {
         assert_eq!(of(48 << 10, 2 << 20), (18 << 10, 8 << 20));
         assert_eq!(of(1 << 30, 1 << 30), (24 << 10, 8 << 20));
         assert!((12 << 10..=24 << 10).contains(&first_level()));
+        assert_eq!(Caches::of([0; 3]).last, 12 << 20);
+        assert_eq!(Caches::of([0, 0, 480 << 20]).last, 160 << 20);
+        assert!(overflow_last(1 << 40) && !overflow_last(1 << 20));
+    }
+
+    #[test]
+    fn powers_of_two_leave_less_of_a_cache() {
+        assert!(!overflow_second(100, 1040));
+        assert!(overflow_second(1 << 20, 1040));
+        assert!(overflow_first(1024, 256) && !overflow_first(500, 1040));
+        let lines = 3 * Caches::here().lines[1] / 8;
+        for (stride, fraction) in [(8, 1), (1040, 1), (128, 2), (1024, 16), (1 << 20, 64)] {
+            assert!(!overflow_second(lines / fraction, stride), "{stride}");
+            assert!(overflow_second(lines / fraction + 1, stride), "{stride}");
+        }
     }
 }

@@ -230,9 +230,9 @@ pub(super) fn transposes(len: usize, dims: &[Dim]) -> bool {
 
 /// Which loop [`nest`] runs, for a person.
 pub(super) fn name(len: usize, dims: &[Dim]) -> String {
-    let [inner, ..] = dims else {
+    if dims.is_empty() {
         return "memcpy".to_owned();
-    };
+    }
     if transposes(len, dims) {
         return "transposed in tiles".to_owned();
     }
@@ -243,7 +243,7 @@ pub(super) fn name(len: usize, dims: &[Dim]) -> String {
     match vectors {
         Some(name) => name.to_owned(),
         None if len > 2 * SMALL => "memcpy each".to_owned(),
-        None if strip::is_far(*inner) && blocks(dims) >= strip::MANY => {
+        None if strip::asks_ahead(dims) => {
             format!("a loop for {len} bytes with prefetch")
         }
         None => format!("a loop for {len} bytes"),
@@ -325,6 +325,13 @@ mod tests {
     }
 
     fn compare(len: usize, counts: [usize; 3], gap: isize) {
+        // Places that are no line's start, of blocks that cross lines and of those that do not.
+        for places in [(7, 3), (32, 48)] {
+            compare_at(places, len, counts, gap);
+        }
+    }
+
+    fn compare_at((start, begin): (usize, usize), len: usize, counts: [usize; 3], gap: isize) {
         let (apart, dense) = (strides(len, counts, gap), strides(len, counts, 0));
         let reach = |strides: [isize; 3]| {
             let last: isize = (0..3).map(|d| strides[d] * (counts[d] as isize - 1)).sum();
@@ -336,19 +343,30 @@ mod tests {
                 to: to[d],
                 from: from[d],
             });
-            // Exactly as long as they must be, at places that are no line's start.
+            // Exactly as long as they must be.
             let some: Vec<u8> = (0..251).map(|i| (i * 167 / 5) as u8).collect();
             let mut source = some.repeat(reach(from) / some.len() + 1);
-            source.truncate(reach(from) + 3);
-            source.resize(reach(from) + 3, 0x5a);
-            let mut target = vec![0xa5; reach(to) + 13];
+            source.truncate(reach(from) + begin);
+            source.resize(reach(from) + begin, 0x5a);
+            let mut target = vec![0xa5; start + reach(to) + 6];
             let mut expected = target.clone();
-            by_block(&mut expected, 7, &source, 3, len, dims);
+            by_block(&mut expected, start, &source, begin, len, dims);
             let used = 3 - dims.iter().rev().take_while(|dim| dim.count == 1).count();
             let nest = Nest::new(len, &dims[..used]).unwrap();
             // SAFETY: both buffers hold all blocks.
-            unsafe { nest.run(target.as_mut_ptr().add(7), source.as_ptr().add(3)) };
+            unsafe { nest.run(target.as_mut_ptr().add(start), source.as_ptr().add(begin)) };
             assert!(target == expected, "{len} {counts:?} {gap} {dims:?}");
+        }
+    }
+
+    #[test]
+    fn every_other_block_is_copied_wherever_lines_begin() {
+        for len in [4, 8, 16] {
+            for count in if cfg!(miri) { 8..12 } else { 8..90 } {
+                for start in (0..80).step_by(if cfg!(miri) { 28 } else { 4 }) {
+                    compare_at((start, start / 2), len, [count, 2, 1], len as isize);
+                }
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 //! Short blocks one after the other, along up to three dimensions.
 
+use super::caches::{overflow_first, overflow_second};
 use super::{Dim, Nest, Run, SMALL, blocks};
 
 /// A function for blocks of this length, which is a constant in it if it is a common one. What
@@ -47,12 +48,13 @@ const SOURCE: u8 = 2;
 /// The kernel for blocks of at most [`SMALL`] bytes.
 pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
     let a = dims[0];
-    // A short row is not worth asking ahead for.
-    let far = is_far(a) && blocks(dims) >= MANY && a.count >= AHEAD;
+    let far = asks_ahead(dims);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if !(far && dims[1].count == 1) {
         let total = blocks(dims).saturating_mul(len);
-        if let Some(run) = super::x86::rows(len, total).or_else(|| super::x86::strip(len, dims)) {
+        if let Some(run) =
+            super::x86::rows(len, total, a.to).or_else(|| super::x86::strip(len, dims, far))
+        {
             return run;
         }
     }
@@ -84,11 +86,35 @@ pub(super) fn is_far(dim: Dim) -> bool {
 /// From this stride on, the hardware does not guess the next lines well.
 const FAR: usize = 512;
 
-/// So many blocks are more than the first-level cache is likely to hold already.
-pub(super) const MANY: usize = 1024;
+/// Whether later blocks are asked for: what is read comes fast enough from the second-level cache,
+/// and what is written from the first-level one; a short row is not worth it.
+pub(super) fn asks_ahead(dims: &[Dim]) -> bool {
+    let a = dims[0];
+    let (by_source, count) = (is_source_far(a), blocks(dims));
+    // All multiples of the strides are multiples of the lowest bit of any.
+    let repeated = dims.iter().filter(|dim| dim.count > 1);
+    let stride = repeated.fold(0, |bits, dim| {
+        bits | if by_source { dim.from } else { dim.to }.unsigned_abs()
+    });
+    if by_source {
+        a.count >= READ_AHEAD && overflow_second(count, stride)
+    } else {
+        a.to.unsigned_abs() >= FAR / 2 && a.count >= WRITE_AHEAD && overflow_first(count, stride)
+    }
+}
 
-/// How many blocks ahead lines are asked for.
-const AHEAD: usize = 12;
+fn is_source_far(dim: Dim) -> bool {
+    dim.from.unsigned_abs() >= FAR
+}
+
+/// How many blocks ahead lines are asked for, of those that are read and of those that are written.
+const READ_AHEAD: usize = 32;
+const WRITE_AHEAD: usize = 20;
+
+/// The same for strides with a power of two in them from [`CROWDED`] on, of which the first-level
+/// cache keeps few lines.
+const WRITE_AHEAD_CROWDED: usize = 12;
+const CROWDED: isize = 256;
 
 /// # Safety
 ///
@@ -144,8 +170,18 @@ unsafe fn far_apart_any(to: *mut u8, from: *const u8, nest: &Nest) {
 fn ahead(to: *mut u8, from: *const u8, nest: &Nest, some: impl Fn(*mut u8, *const u8, Dim)) {
     const GROUP: usize = 8;
     let [a, b, c] = nest.dims;
-    let by_source = a.from.unsigned_abs() >= FAR;
-    let stride = if by_source { a.from } else { a.to };
+    let by_source = is_source_far(a);
+    let (stride, distance) = if by_source {
+        (a.from, READ_AHEAD)
+    } else {
+        let is_crowded = a.to % CROWDED == 0;
+        let distance = if is_crowded {
+            WRITE_AHEAD_CROWDED
+        } else {
+            WRITE_AHEAD
+        };
+        (a.to, distance)
+    };
     let side = |to: *mut u8, from: *const u8| if by_source { from } else { to.cast_const() };
     let (mut plane_to, mut plane_from) = (to, from);
     for k in 0..c.count {
@@ -168,14 +204,14 @@ fn ahead(to: *mut u8, from: *const u8, nest: &Nest, some: impl Fn(*mut u8, *cons
             while left > 0 {
                 let count = left.min(GROUP);
                 let here = side(to, from);
-                let within = left.saturating_sub(AHEAD).min(count);
-                let first = here.wrapping_offset(AHEAD as isize * stride);
+                let within = left.saturating_sub(distance).min(count);
+                let first = here.wrapping_offset(distance as isize * stride);
                 for i in 0..within as isize {
                     super::prefetch(first.wrapping_offset(i * stride));
                 }
                 if within < count && !last {
                     // As many blocks behind the row's end as the place ahead is.
-                    let past = (AHEAD + within - left) as isize;
+                    let past = (distance + within - left) as isize;
                     let first = next.wrapping_offset(past * stride);
                     for i in 0..(count - within) as isize {
                         super::prefetch(first.wrapping_offset(i * stride));

@@ -4,6 +4,9 @@
 
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
+use std::sync::OnceLock;
+
+use super::super::caches::first_level;
 
 /// Whether [`masked`] may be used.
 #[inline]
@@ -103,15 +106,27 @@ pub(in super::super) fn has_512() -> bool {
     is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl")
 }
 
-/// Up to this length, a piece and its copy are in the first-level cache, from which wide vectors
-/// copy twice as fast as the C library's `memcpy`.
-const FIRST_LEVEL: usize = 12 << 10;
+/// Lengths for which `memcpy` uses string instructions. Where they are not fast for short pieces
+/// either (before Ice Lake), they take half as long again in the second-level cache.
+const STRINGS: std::ops::RangeInclusive<usize> = 24 << 10..=256 << 10;
 
-/// Lengths for which `memcpy` uses string instructions that take half as long again in the
-/// second-level cache.
-const SECOND_LEVEL: std::ops::RangeInclusive<usize> = 24 << 10..=256 << 10;
+/// Whether the processor says that its string instructions are fast for pieces of all lengths.
+// Newer compilers need no block.
+#[allow(unused_unsafe)]
+fn has_fast_strings() -> bool {
+    static FAST: OnceLock<bool> = OnceLock::new();
+    *FAST.get_or_init(|| {
+        // SAFETY: every x86-64 processor has the instruction.
+        unsafe {
+            // "Fast short rep mov".
+            __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & 1 << 4 != 0
+        }
+    })
+}
 
 /// One piece of a length for which the C library's `memcpy` is not the fastest; whether it was.
+/// From the first-level cache, wide vectors copied twice as fast on the first machine that was
+/// measured.
 ///
 /// # Safety
 ///
@@ -120,9 +135,10 @@ const SECOND_LEVEL: std::ops::RangeInclusive<usize> = 24 << 10..=256 << 10;
 pub(in super::super) unsafe fn piece(to: *mut u8, from: *const u8, len: usize) -> bool {
     // SAFETY: the caller's promise; the processor can do it.
     unsafe {
-        if (65..=FIRST_LEVEL).contains(&len) && has_512() {
+        if (65..=first_level()).contains(&len) && has_512() {
             wide(to, from, len);
-        } else if SECOND_LEVEL.contains(&len) && is_x86_feature_detected!("avx2") {
+        } else if STRINGS.contains(&len) && is_x86_feature_detected!("avx2") && !has_fast_strings()
+        {
             lines(to, from, len);
         } else {
             return false;

@@ -5,34 +5,41 @@
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
-use super::super::caches::first_level;
+use super::super::caches::{first_level, fit_second};
 use super::super::{Nest, Run, prefetch};
 use super::piece::{has_512, lines, wide};
 
 /// Blocks of more bytes than this are worth a loop each.
 const LONGEST: usize = 512;
 
-/// Totals of blocks of whole lines that are faster without asking ahead if the blocks are long.
-const UNASKED: std::ops::RangeInclusive<usize> = 512 << 10..=LAST_LEVEL;
-
-/// Blocks of more bytes than this are long in that sense.
+/// Blocks of more bytes than this, of whole lines, are faster without asking ahead if they are in
+/// the last-level cache.
 const MEDIUM: usize = 256;
 
 /// The kernel for blocks of 33 to 512 bytes, `total` bytes in all, which are too short to call
 /// `memcpy` for each: whole vectors, and a narrower one for the rest that overlaps the last of
 /// them.
 ///
-/// Measured with a Cascade Lake Xeon: vectors of 64 bytes are faster in the first-level cache and
+/// `stride` is the target's. Measured with a Cascade Lake Xeon: vectors of 64 bytes are faster in the first-level cache and
 /// take up to a third longer beyond; asking for later blocks helps where they are whole lines.
-pub(in super::super) fn rows(len: usize, total: usize) -> Option<Run> {
+pub(in super::super) fn rows(len: usize, total: usize, stride: isize) -> Option<Run> {
     if len <= 32 || len > LONGEST {
         return None;
     }
     if total <= first_level() && has_512() {
-        return wide_rows(len);
+        // Of half lines, vectors of 64 bytes cross into the next one each time.
+        let halves = len % 32 == 0 && stride % 64 == 32;
+        return if halves {
+            narrow_rows(len)
+        } else {
+            wide_rows(len)
+        };
+    }
+    if len == LONGEST && fit_second(total) && is_x86_feature_detected!("avx2") {
+        return Some(prefetched);
     }
     if has_512() {
-        let is_long = len > MEDIUM && UNASKED.contains(&total);
+        let is_long = len > MEDIUM && total <= LAST_LEVEL && !fit_second(total);
         return asked_rows(len)
             .filter(|_| !is_long)
             .or_else(|| narrow_rows(len));
@@ -65,15 +72,15 @@ pub(in super::super) fn few(len: usize, total: usize) -> Option<Run> {
     if len <= LONGEST && total > first_level() && has_512() {
         return narrow_rows(len);
     }
-    rows(len, total).or_else(|| is_x86_feature_detected!("avx2").then_some(plain as Run))
+    rows(len, total, 0).or_else(|| is_x86_feature_detected!("avx2").then_some(plain as Run))
 }
 
 /// What [`rows`] chooses, for a person.
 pub(in super::super) fn name(len: usize, total: usize) -> Option<&'static str> {
-    rows(len, total)?;
+    rows(len, total, 0)?;
     Some(if total <= first_level() && has_512() {
         "vectors of 64 bytes"
-    } else if has_512() && asked_rows(len).is_some() {
+    } else if len == LONGEST && fit_second(total) || has_512() && asked_rows(len).is_some() {
         "vectors of 32 bytes, with prefetch"
     } else {
         "vectors of 32 bytes"
@@ -193,6 +200,22 @@ fn narrow_rows(len: usize) -> Option<Run> {
     })
 }
 
+/// Rows of more bytes than this are long: the block in the same place of the next one is too far
+/// ahead to ask for.
+const LONG_ROW: usize = 8 << 10;
+
+/// How far away the block is, on both sides, that comes `ahead` blocks later, or a few more. In short
+/// rows, that is one of a later row: what lies behind the end of a row is most often a gap, and as
+/// much work to fetch.
+fn distance(nest: &Nest, ahead: usize) -> (isize, isize) {
+    let [a, b, _] = nest.dims;
+    if b.count == 1 || a.count * nest.len > LONG_ROW {
+        return (ahead as isize * a.to, ahead as isize * a.from);
+    }
+    let rows = ahead.div_ceil(a.count) as isize;
+    (rows * b.to, rows * b.from)
+}
+
 /// As [`narrow_rows`] for blocks of a few whole lines; asks for the lines of later blocks on both
 /// sides.
 fn asked_rows(len: usize) -> Option<Run> {
@@ -203,6 +226,7 @@ fn asked_rows(len: usize) -> Option<Run> {
             /// As for [`Nest::run`], for blocks of these lines; the processor has AVX-512.
             unsafe fn kernel(to: *mut u8, from: *const u8, nest: &Nest) {
                 let dim = nest.dims[0];
+                let (to_ahead, from_ahead) = distance(nest, $ahead);
                 // SAFETY: all vectors lie within the blocks that the caller promises; what is asked
                 // for may be anywhere.
                 unsafe {
@@ -224,8 +248,8 @@ fn asked_rows(len: usize) -> Option<Run> {
                             "jnz 2b",
                             to_stride = in(reg) dim.to,
                             from_stride = in(reg) dim.from,
-                            to_ahead = in(reg) $ahead * dim.to,
-                            from_ahead = in(reg) $ahead * dim.from,
+                            to_ahead = in(reg) to_ahead,
+                            from_ahead = in(reg) from_ahead,
                             to = inout(reg) to => _,
                             from = inout(reg) from => _,
                             count = inout(reg) dim.count => _,
@@ -277,9 +301,6 @@ fn wide_rows(len: usize) -> Option<Run> {
     })
 }
 
-/// Total of a nest of long blocks that the second-level cache holds twice.
-const SECOND_LEVEL: usize = 256 << 10;
-
 /// Total that the last-level cache holds, of which string instructions copy more at a time.
 const LAST_LEVEL: usize = 2 << 20;
 
@@ -292,13 +313,16 @@ pub(in super::super) fn long(len: usize, total: usize) -> Option<Run> {
     if total <= first_level() && has_512() {
         return Some(whole::<true>);
     }
-    if total > SECOND_LEVEL && total <= LAST_LEVEL && len >= STRING {
+    let (has_avx2, in_second) = (is_x86_feature_detected!("avx2"), fit_second(total));
+    if !in_second && total <= LAST_LEVEL && len >= STRING {
         return is_x86_feature_detected!("ermsb").then_some(strings as Run);
     }
-    if !is_x86_feature_detected!("avx2") {
+    if !has_avx2 {
         return None;
     }
     match len {
+        // The next block is still in the first-level cache when it is its turn.
+        _ if in_second && len <= first_level() => Some(prefetched),
         ..PAGE if total <= LAST_LEVEL => Some(plain),
         ..PAGE => Some(prefetched),
         _ if total <= LAST_LEVEL || len <= FOUR_PAGES => Some(whole::<false>),
@@ -411,20 +435,26 @@ unsafe fn strings(to: *mut u8, from: *const u8, nest: &Nest) {
 }
 
 /// Asks for the lines of the next block while it copies one: the hardware does not know where that
-/// will be.
+/// will be. In a second-level cache of 2 MiB, that takes 7 to 12 % less time than `memcpy` of each.
 ///
 /// # Safety
 ///
 /// As for [`Nest::run`], for blocks of 32 bytes or more; the processor has AVX2.
 unsafe fn prefetched(to: *mut u8, from: *const u8, nest: &Nest) {
-    let dim = nest.dims[0];
+    let [dim, rows, _] = nest.dims;
     // SAFETY: the caller's promise.
     unsafe {
-        nest.each_row(to, from, |to, from| {
-            let (mut to, mut from) = (to, from);
-            for _ in 0..dim.count {
-                let (next_to, next_from) =
-                    (to.wrapping_offset(dim.to), from.wrapping_offset(dim.from));
+        nest.each_row(to, from, |row_to, row_from| {
+            let (mut to, mut from) = (row_to, row_from);
+            for left in (0..dim.count).rev() {
+                let (next_to, next_from) = if left > 0 {
+                    (to.wrapping_offset(dim.to), from.wrapping_offset(dim.from))
+                } else {
+                    (
+                        row_to.wrapping_offset(rows.to),
+                        row_from.wrapping_offset(rows.from),
+                    )
+                };
                 with_next(to, from, nest.len, next_to, next_from);
                 (to, from) = (next_to, next_from);
             }
@@ -443,22 +473,26 @@ unsafe fn with_next(
     next_to: *const u8,
     next_from: *const u8,
 ) {
-    // SAFETY: the caller's promise; the last vector may overlap the one before.
+    // SAFETY: the caller's promise; the first and the last vector may overlap those between them.
     unsafe {
+        let first = _mm256_loadu_si256(from.cast());
         let last = _mm256_loadu_si256(from.add(len - 32).cast());
-        let mut at = 0;
+        prefetch(next_from);
+        prefetch(next_to);
+        let mut at = 32 - to.addr() % 32;
         while at + 64 <= len {
             prefetch(next_from.wrapping_add(at));
             prefetch(next_to.wrapping_add(at));
             let (f, t) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
             let (a, b) = (_mm256_loadu_si256(f), _mm256_loadu_si256(f.add(1)));
-            _mm256_storeu_si256(t, a);
-            _mm256_storeu_si256(t.add(1), b);
+            _mm256_store_si256(t, a);
+            _mm256_store_si256(t.add(1), b);
             at += 64;
         }
         if at + 32 <= len {
-            _mm256_storeu_si256(to.add(at).cast(), _mm256_loadu_si256(from.add(at).cast()));
+            _mm256_store_si256(to.add(at).cast(), _mm256_loadu_si256(from.add(at).cast()));
         }
+        _mm256_storeu_si256(to.cast(), first);
         _mm256_storeu_si256(to.add(len - 32).cast(), last);
     }
 }

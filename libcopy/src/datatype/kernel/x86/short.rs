@@ -5,18 +5,28 @@
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
-use super::super::{Dim, Nest, Run};
+use super::super::caches::first_level;
+use super::super::{Dim, LINE, Nest, Run, blocks};
+use super::piece::has_512;
 
-/// The vector loop for a nest of short blocks, if there is one.
-pub(in super::super) fn strip(len: usize, dims: &[Dim; 3]) -> Option<Run> {
+/// The vector loop for a nest of short blocks, if there is one; `far` if lines had better be asked
+/// for.
+pub(in super::super) fn strip(len: usize, dims: &[Dim; 3], far: bool) -> Option<Run> {
     let [a, ..] = *dims;
     if !is_x86_feature_detected!("avx2") {
         return None;
     }
     let unit = len as isize;
+    // Blocks and gaps of a few whole lines.
+    let wide = || blocks(dims).saturating_mul(len) <= first_level() && has_512();
     if a.to == unit {
-        if a.from == 2 * unit && a.count >= 16 {
+        if a.from == 2 * unit && a.count * len >= 2 * LINE {
             match len {
+                16 if wide() => return Some(every_other_wide::<16>),
+                8 if wide() => return Some(every_other_wide::<8>),
+                4 if wide() => return Some(every_other_wide::<4>),
+                // Elsewhere than in one row, vectors of 32 bytes cross more lines.
+                16 if dims[1].count == 1 => return Some(every_other::<16>),
                 8 => return Some(every_other::<8>),
                 4 => return Some(every_other::<4>),
                 _ => {}
@@ -33,13 +43,223 @@ pub(in super::super) fn strip(len: usize, dims: &[Dim; 3]) -> Option<Run> {
                     _ => Some(packing::<32>),
                 }
             }
+            None if len == 8 && a.count >= 8 && !far => Some(fours),
             _ => None,
         };
     }
-    (a.from == unit && a.count >= 8 && is_masked(len)).then_some(unpacking as Run)
+    if a.from != unit || a.count < 8 {
+        return None;
+    }
+    if a.to == 2 * unit && a.count * len >= 2 * LINE && wide() {
+        match len {
+            16 => return Some(to_every_other::<16>),
+            8 => return Some(to_every_other::<8>),
+            4 => return Some(to_every_other::<4>),
+            _ => {}
+        }
+    }
+    match len {
+        8 => (!far).then_some(halves as Run),
+        // Where each block has a line of its own, narrower stores take less time.
+        _ if a.to.unsigned_abs() >= LINE => None,
+        _ => is_masked(len).then_some(unpacking as Run),
+    }
 }
 
-/// Every other block of `LEN` bytes, eight or four.
+/// [`every_other`] with AVX-512.
+///
+/// # Safety
+///
+/// As for [`every_other`], for blocks of 16 bytes too; the processor has AVX-512.
+unsafe fn every_other_wide<const LEN: usize>(to: *mut u8, from: *const u8, nest: &Nest) {
+    // Which of the words of two vectors go into one.
+    const INDEX: [[u32; 16]; 3] = [
+        [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30],
+        [0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29],
+        [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27],
+    ];
+    let index = INDEX[LEN.trailing_zeros() as usize - 2].as_ptr();
+    // Not the gap behind the last block of two vectors: it may not be readable.
+    let mask = u32::from(u16::MAX >> (LEN / 4));
+    let count = nest.dims[0].count;
+    let (groups, rest) = (count * LEN / LINE, count % (LINE / LEN));
+    // SAFETY: both vectors of a group lie within the blocks that the caller promises, but for gaps
+    // between them, and the target's bytes are those of the blocks; there is at least one group.
+    unsafe {
+        nest.each_row(to, from, |to, from| {
+            let (mut to, mut from) = (to, from);
+            std::arch::asm!(
+                "kmovw k1, {mask:e}",
+                "vmovdqu64 zmm18, zmmword ptr [{index}]",
+                ".p2align 4",
+                "2:",
+                "vmovdqu64 zmm16, zmmword ptr [{from}]",
+                "vmovdqu32 zmm17 {{k1}} {{z}}, zmmword ptr [{from} + 64]",
+                "vpermt2d zmm16, zmm18, zmm17",
+                "vmovdqu64 zmmword ptr [{to}], zmm16",
+                "add {from}, 128",
+                "add {to}, 64",
+                "dec {groups}",
+                "jnz 2b",
+                mask = in(reg) mask,
+                index = in(reg) index,
+                from = inout(reg) from,
+                to = inout(reg) to,
+                groups = inout(reg) groups => _,
+                out("k1") _,
+                out("xmm16") _, out("xmm17") _, out("xmm18") _,
+                options(nostack),
+            );
+            for _ in 0..rest {
+                std::ptr::copy_nonoverlapping(from, to, LEN);
+                to = to.wrapping_add(LEN);
+                from = from.wrapping_add(2 * LEN);
+            }
+        });
+    }
+}
+
+/// Unpacks to every other block of `LEN` bytes, all of a line's blocks with one masked store.
+///
+/// # Safety
+///
+/// As for [`Nest::run`]; the source is dense along the rows, the blocks of the target are twice
+/// their length apart; the processor has AVX-512.
+unsafe fn to_every_other<const LEN: usize>(to: *mut u8, from: *const u8, nest: &Nest) {
+    // Which word of half a vector goes where: blocks twice, so that they are in the right place
+    // whether a line begins with a block or with a gap.
+    const INDEX: [[u32; 16]; 3] = [
+        [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7],
+        [0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7],
+        [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7],
+    ];
+    const MASK: [u32; 3] = [0x5555, 0x3333, 0x0f0f];
+    let which = LEN.trailing_zeros() as usize - 2;
+    let (index, mask) = (INDEX[which].as_ptr(), MASK[which]);
+    let count = nest.dims[0].count;
+    // SAFETY: the caller's promise; bytes outside the mask are not written.
+    unsafe {
+        let few = |to: *mut u8, from: *const u8, count: usize| {
+            let (mut to, mut from) = (to, from);
+            for _ in 0..count {
+                std::ptr::copy_nonoverlapping(from, to, LEN);
+                to = to.wrapping_add(2 * LEN);
+                from = from.wrapping_add(LEN);
+            }
+        };
+        nest.each_row(to, from, |to, from| {
+            if to.addr() % LEN != 0 {
+                // Blocks that reach into the next line.
+                return few(to, from, count);
+            }
+            // Up to the first line that begins with a block or with a gap that a block follows.
+            let before = match to.addr() % LINE {
+                at if at < 2 * LEN => 0,
+                at => (LINE - at).div_ceil(2 * LEN),
+            };
+            few(to, from, before);
+            let to = to.wrapping_add(before * 2 * LEN);
+            let from = from.wrapping_add(before * LEN);
+            let (skew, left) = (to.addr() % LINE, count - before);
+            let lines = left * 2 * LEN / LINE;
+            if lines > 0 {
+                std::arch::asm!(
+                    "kmovw k1, {mask:e}",
+                    "vmovdqu64 zmm18, zmmword ptr [{index}]",
+                    ".p2align 4",
+                    "2:",
+                    "vmovdqu64 ymm17, ymmword ptr [{from}]",
+                    "vpermd zmm16, zmm18, zmm17",
+                    "vmovdqu32 zmmword ptr [{to}] {{k1}}, zmm16",
+                    "add {from}, 32",
+                    "add {to}, 64",
+                    "dec {lines}",
+                    "jnz 2b",
+                    mask = in(reg) mask << (skew / 4),
+                    index = in(reg) index,
+                    from = inout(reg) from => _,
+                    to = inout(reg) to.wrapping_sub(skew) => _,
+                    lines = inout(reg) lines => _,
+                    out("k1") _,
+                    out("xmm16") _, out("xmm17") _, out("xmm18") _,
+                    options(nostack),
+                );
+            }
+            let done = lines * LINE / (2 * LEN);
+            few(
+                to.wrapping_add(done * 2 * LEN),
+                from.wrapping_add(done * LEN),
+                left - done,
+            );
+        });
+    }
+}
+
+/// Packs blocks of 8 bytes, four with one store.
+///
+/// # Safety
+///
+/// As for [`Nest::run`]; the target is dense along the rows; the processor has AVX2.
+unsafe fn fours(to: *mut u8, from: *const u8, nest: &Nest) {
+    // SAFETY: the caller's promise.
+    unsafe { nest.each_row(to, from, |to, from| fours_of_row(to, from, nest.dims[0])) }
+}
+
+/// # Safety
+///
+/// As for [`fours`], for one row.
+#[target_feature(enable = "avx2")]
+unsafe fn fours_of_row(mut to: *mut u8, mut from: *const u8, dim: Dim) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for _ in 0..dim.count / 4 {
+            let at = |i: isize| from.wrapping_offset(i * dim.from).cast::<f64>();
+            let low = _mm_loadh_pd(_mm_load_sd(at(0)), at(1));
+            let high = _mm_loadh_pd(_mm_load_sd(at(2)), at(3));
+            let four = _mm256_insertf128_pd::<1>(_mm256_castpd128_pd256(low), high);
+            _mm256_storeu_pd(to.cast(), four);
+            to = to.wrapping_add(32);
+            from = from.wrapping_offset(4 * dim.from);
+        }
+        for _ in 0..dim.count % 4 {
+            std::ptr::copy_nonoverlapping(from, to, 8);
+            to = to.wrapping_add(8);
+            from = from.wrapping_offset(dim.from);
+        }
+    }
+}
+
+/// Unpacks blocks of 8 bytes, two with one load.
+///
+/// # Safety
+///
+/// As for [`Nest::run`]; the source is dense along the rows.
+unsafe fn halves(to: *mut u8, from: *const u8, nest: &Nest) {
+    let dim = nest.dims[0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        nest.each_row(to, from, |to, from| {
+            let (mut to, mut from) = (to, from);
+            for _ in 0..dim.count / 4 {
+                for i in 0..2 {
+                    let two = _mm_loadu_pd(from.add(16 * i).cast());
+                    let to = to.wrapping_offset(2 * i as isize * dim.to);
+                    _mm_storel_pd(to.cast(), two);
+                    _mm_storeh_pd(to.wrapping_offset(dim.to).cast(), two);
+                }
+                to = to.wrapping_offset(4 * dim.to);
+                from = from.wrapping_add(32);
+            }
+            for _ in 0..dim.count % 4 {
+                std::ptr::copy_nonoverlapping(from, to, 8);
+                to = to.wrapping_offset(dim.to);
+                from = from.wrapping_add(8);
+            }
+        });
+    }
+}
+
+/// Every other block of `LEN` bytes, 16, eight or four.
 ///
 /// # Safety
 ///
@@ -49,9 +269,38 @@ unsafe fn every_other<const LEN: usize>(to: *mut u8, from: *const u8, nest: &Nes
     // SAFETY: the caller's promise.
     unsafe {
         nest.each_row(to, from, |to, from| match LEN {
+            16 => every_other_sixteen(to, from, count),
             8 => every_other_eight(to, from, count),
             _ => every_other_four(to, from, count),
         });
+    }
+}
+
+/// # Safety
+///
+/// `count` blocks of 16 bytes are readable, 32 bytes apart; the target is writable. The processor
+/// has AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn every_other_sixteen(mut to: *mut u8, mut from: *const u8, count: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for _ in 0..count / 4 {
+            for i in 0..2 {
+                let (a, b) = (from.add(64 * i), from.add(64 * i + 32));
+                let two = _mm256_inserti128_si256::<1>(
+                    _mm256_castsi128_si256(_mm_loadu_si128(a.cast())),
+                    _mm_loadu_si128(b.cast()),
+                );
+                _mm256_storeu_si256(to.add(32 * i).cast(), two);
+            }
+            to = to.wrapping_add(64);
+            from = from.wrapping_add(128);
+        }
+        for _ in 0..count % 4 {
+            std::ptr::copy_nonoverlapping(from, to, 16);
+            to = to.wrapping_add(16);
+            from = from.wrapping_add(32);
+        }
     }
 }
 
@@ -210,24 +459,36 @@ fn is_masked(len: usize) -> bool {
 /// As for [`Nest::run`]; the source is dense along the rows; [`is_masked`] of the length.
 unsafe fn unpacking(to: *mut u8, from: *const u8, nest: &Nest) {
     let (len, dim) = (nest.len, nest.dims[0]);
+    let room: usize = if len <= 16 { 16 } else { 32 };
+    let tail = room.div_ceil(len) - 1;
     macro_rules! kernel {
         ($vector:literal, $size:literal) => {
             |to: *mut u8, from: *const u8| {
                 std::arch::asm!(
                     "kmovq k1, {mask}",
+                    ".p2align 4",
                     "2:",
+                    concat!("vmovdqu8 ", $vector, ", ", $size, " ptr [{from}]"),
+                    concat!("vmovdqu8 ", $size, " ptr [{to}] {{k1}}, ", $vector),
+                    "add {from}, {len}",
+                    "add {to}, {stride}",
+                    "dec {whole}",
+                    "jnz 2b",
+                    // Behind the last blocks there is no whole vector.
+                    "3:",
                     concat!("vmovdqu8 ", $vector, " {{k1}} {{z}}, ", $size, " ptr [{from}]"),
                     concat!("vmovdqu8 ", $size, " ptr [{to}] {{k1}}, ", $vector),
                     "add {from}, {len}",
                     "add {to}, {stride}",
                     "dec {count}",
-                    "jnz 2b",
+                    "jnz 3b",
+                    whole = inout(reg) dim.count - tail => _,
                     mask = in(reg) (1u64 << len) - 1,
                     len = in(reg) len,
                     stride = in(reg) dim.to,
                     from = inout(reg) from => _,
                     to = inout(reg) to => _,
-                    count = inout(reg) dim.count => _,
+                    count = inout(reg) tail => _,
                     out("k1") _,
                     out("xmm16") _,
                     options(nostack),
@@ -235,7 +496,8 @@ unsafe fn unpacking(to: *mut u8, from: *const u8, nest: &Nest) {
             }
         };
     }
-    // SAFETY: bytes outside the mask are neither read nor written, and cause no fault.
+    // SAFETY: bytes outside the mask are not written; those behind a block of the first loop are in
+    // later blocks. There are more blocks than `tail`, which is 1 to 3.
     unsafe {
         if len <= 16 {
             nest.each_row(to, from, kernel!("xmm16", "xmmword"));

@@ -5,6 +5,7 @@
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
+use super::super::caches::overflow_last;
 use super::super::{Dim, LINE, prefetch, tile};
 
 /// Transposes in registers if one side is dense along `a` and the other along `b`.
@@ -36,15 +37,14 @@ pub(in super::super) unsafe fn transpose(
         return false;
     }
     // What has left the caches before anybody can read it need not be read before it is written.
-    let streamed = x.count.saturating_mul(y.count) >= STREAMED / len;
+    let bytes = x.count.saturating_mul(y.count).saturating_mul(len);
+    // Measured with a last-level cache of 36 MiB: past the caches, 16 MiB take 0.6 of the time, 4 MiB
+    // twice as long.
+    let streamed = overflow_last(bytes);
     // SAFETY: the caller's promise; the processor has AVX2.
     unsafe { transpose_by_squares(to, from, len, x, y, streamed) };
     true
 }
-
-/// From so many bytes on, a transposition writes past the caches. Measured with a last-level cache
-/// of 36 MiB: 16 MiB take 0.6 of the time, 4 MiB twice as long.
-const STREAMED: usize = 12 << 20;
 
 /// # Safety
 ///
