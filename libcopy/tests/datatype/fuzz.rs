@@ -7,24 +7,17 @@ use crate::feed::{feed, holds_together};
 use libcopy::datatype::Datatype;
 use proptest::prelude::*;
 
-/// Right expressions, one at least of every constructor and of every form of a list.
-const SEEDS: &[&str] = &[
-    "double",
-    "2int",
-    "dup(byte)",
-    "contiguous(3, int)",
-    "vector(3,2,-4,double)",
-    "hvector(2, 3, 17, c_double_complex)",
-    "indexed([1,0,2],[5,9,0],short)",
-    "hindexed([2*3],[0..48:16],int)",
-    "indexed_block(2,[0..10:3, 7*2, -9],float)",
-    "hindexed_block(1,[8..-8:-4],short_int)",
-    "struct([1,2],[0,16],[int,vector(2,1,3,char)])",
-    "struct([],[],[])",
-    "subarray([5,6],[2,3],[1,2],fortran,resized(-4,12,int))",
-    "darray(6,4,[7,5],[block(4),cyclic],[2,3],c,int)",
-    "darray(2,1,[4,6],[cyclic(2),none],[2,1],fortran,wchar)",
-];
+/// Right expressions, one at least of every constructor and of every form of a list; `scripts/fuzz`
+/// starts with them too.
+fn seeds() -> Vec<&'static str> {
+    include_str!("../../../fuzz/seeds.txt").lines().collect()
+}
+
+/// One of them, by a number.
+fn pick(number: usize) -> &'static str {
+    let seeds = seeds();
+    seeds[number % seeds.len()]
+}
 
 /// Pieces that mean something somewhere.
 const WORDS: &[&str] = &[
@@ -80,7 +73,7 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 fn changed(seed: usize, changes: &[Change]) -> String {
-    let mut text: Vec<char> = SEEDS[seed % SEEDS.len()].chars().collect();
+    let mut text: Vec<char> = pick(seed).chars().collect();
     for change in changes {
         let place = |at: u16| usize::from(at) % (text.len() + 1);
         match *change {
@@ -99,7 +92,7 @@ fn changed(seed: usize, changes: &[Change]) -> String {
                 text.splice(at..at, part);
             }
             Change::Nest(outer) => {
-                let outer = SEEDS[usize::from(outer) % SEEDS.len()];
+                let outer = pick(usize::from(outer));
                 let inner: String = text.iter().collect();
                 text = outer.replacen("int", &inner, 1).chars().collect();
             }
@@ -134,7 +127,7 @@ proptest! {
         seed in any::<usize>(),
         at in any::<usize>(),
     ) {
-        let mut text = SEEDS[seed % SEEDS.len()].as_bytes().to_vec();
+        let mut text = pick(seed).as_bytes().to_vec();
         let at = at % (text.len() + 1);
         feed(&bytes);
         text.splice(at..at, bytes);
@@ -144,7 +137,7 @@ proptest! {
 
 #[test]
 fn the_seeds_are_right() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let datatype: Datatype = seed.parse().unwrap_or_else(|e| panic!("{seed}: {e}"));
         holds_together(&datatype);
     }
