@@ -432,7 +432,9 @@ impl Policy {
 
     fn nonblocking(rival: Rival, op: Op, crowded: bool) -> Option<u64> {
         let least = match (op, crowded) {
-            (Op::Allgather | Op::Reduce | Op::Allreduce, _) => 64 << 10,
+            (Op::Allgather, _) | (Op::Reduce | Op::Allreduce, true) => 64 << 10,
+            // Slices change hands between the caches, which at 1 MiB costs more than it saves.
+            (Op::Reduce | Op::Allreduce, false) => 4 << 20,
             (Op::Gather, _) | (Op::Scatter, false) => 256 << 10,
             // A request of our own costs more than a short message saves.
             (Op::Bcast, false) => 1 << 20,

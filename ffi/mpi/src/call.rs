@@ -292,12 +292,13 @@ pub fn take_nonblocking<K>(
         if !known.is_plain() {
             return Err(Fate::Communicator);
         }
+        // Before the datatypes are looked at, which costs more.
+        if known.met().is_some_and(|circle| !beats(circle.crowded)) {
+            return Err(Fate::Small);
+        }
         let kinds = kinds(abi, &known).ok_or(Fate::Arguments)?;
         let circle = known.circle().ok_or(Fate::NoTeam)?;
-        match beats(circle.crowded) {
-            true => Ok((abi, circle.clone(), bytes, kinds)),
-            false => Err(Fate::Small),
-        }
+        Ok((abi, circle.clone(), bytes, kinds))
     };
     match catch_unwind(AssertUnwindSafe(decision)) {
         Ok(Ok(taken)) => Some(taken),

@@ -119,6 +119,11 @@ impl Comm {
         group.as_ref().map_err(|fate| *fate)
     }
 
+    /// What nonblocking collectives share, if the ranks have met.
+    pub fn met(&self) -> Option<&Arc<Circle>> {
+        self.circle.get()?.as_ref()
+    }
+
     /// What nonblocking collectives share; the first time, its ranks are asked to meet.
     pub fn circle(&self) -> Option<&Arc<Circle>> {
         match self.circle.get() {

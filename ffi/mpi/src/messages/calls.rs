@@ -14,9 +14,14 @@ use super::status::{Room, Status};
 use super::view::View;
 use super::{World, header};
 use crate::abi::Word;
-use crate::group;
-use crate::pmpi;
 use crate::types::{self, Known};
+use crate::{call, group, pmpi};
+
+/// Bytes from which on a message is taken whatever its pieces are. A shorter one is passed on if they are
+/// [`LONG_PIECE`] on average: only its receiver hears of that, by what comes.
+const SHORT: u64 = 32 << 10;
+/// Bytes of a piece from which on Open MPI and MPICH move short messages as fast.
+const LONG_PIECE: [u64; 2] = [2 << 10, 128];
 
 /// Elements that are sent or received.
 #[derive(Clone, Copy, Debug)]
@@ -100,11 +105,16 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
         return None;
     }
     let view = View::new(&known, what.buffer, count)?;
-    if let View::Dense(base) = &view {
+    match &view {
         // What turned out dense is not worth as much; and no memory is at address zero.
-        if base.is_null() || bytes < world.least[0] {
-            return None;
+        View::Dense(base) if base.is_null() || bytes < world.least[0] => return None,
+        View::Typed(prepared, _) if bytes < SHORT && call::least().is_none() => {
+            let long = LONG_PIECE[usize::from(!world.abi.is_open_mpi())];
+            if bytes >= prepared.layout.segment_count().saturating_mul(long) {
+                return None;
+            }
         }
+        _ => {}
     }
     Some(Chosen {
         known,

@@ -20,8 +20,8 @@ use crate::{fortran, pmpi, progress};
 
 /// Bytes from which on a dense message is taken.
 const LEAST_DENSE: u64 = 256 << 10;
-/// Bytes from which on a message that is not dense is taken.
-const LEAST_TYPED: u64 = 8 << 10;
+/// Bytes from which on a message that is not dense is taken, from Open MPI and from MPICH.
+const LEAST_TYPED: [u64; 2] = [8 << 10, 12 << 10];
 /// Processes of one machine that share a board.
 const MOST_MEMBERS: usize = 512;
 
@@ -176,7 +176,7 @@ fn meet_on(
                 pid: std::process::id() as i32,
                 fd: file.as_raw_fd(),
                 fine: 1,
-                least: least(),
+                least: least(abi),
                 ..Offer::default()
             };
             if matches!(road, Road::Best | Road::Attach) {
@@ -271,11 +271,12 @@ fn exchange(
 }
 
 /// From how many bytes on messages are taken; never fewer than the shortest header has.
-fn least() -> [u64; 2] {
+fn least(abi: &Abi) -> [u64; 2] {
     let asked = std::env::var("LIBCOPY_MPI_MIN").ok();
     let asked: Option<u64> = asked.and_then(|value| value.trim().parse().ok());
     let floor = wire_size(0) as u64;
-    [LEAST_DENSE, LEAST_TYPED].map(|usual| asked.unwrap_or(usual).max(floor))
+    let typed = LEAST_TYPED[usize::from(!abi.is_open_mpi())];
+    [LEAST_DENSE, typed].map(|usual| asked.unwrap_or(usual).max(floor))
 }
 
 /// Before `MPI_Finalize`: what was sent is there before anybody's memory goes.

@@ -21,8 +21,8 @@ use crate::stats::Function;
 
 /// Bytes of a piece: several for those who share them, and not so few that calls of the kernel would
 /// be noticed.
-fn piece_of(bytes: usize, workers: usize) -> usize {
-    let usual = (bytes / (2 * workers)).clamp(64 << 10, 256 << 10);
+fn piece_of(bytes: usize, workers: usize, least: usize) -> usize {
+    let usual = (bytes / (2 * workers)).clamp(least, 256 << 10);
     usual
         .max(bytes.div_ceil(MOST_PIECES as usize))
         .next_multiple_of(4096)
@@ -237,7 +237,10 @@ impl Operation {
             let from = own.send.wrapping_add(send_at as usize);
             (from.cast_const(), own.recv.wrapping_add(recv_at as usize))
         });
-        let mut piece = piece_of(bytes, if elements.is_some() { size } else { 2 });
+        let mut piece = match elements {
+            Some(_) => piece_of(bytes, size, 32 << 10),
+            None => piece_of(bytes, 2, 64 << 10),
+        };
         let combining = elements.map(|elements| {
             piece = piece.next_multiple_of(elements.size());
             Combining {
