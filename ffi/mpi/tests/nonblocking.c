@@ -9,11 +9,12 @@
  * With -DLARGE, the functions for large counts of MPI 4 are called, even if the library has none.
  */
 #include <mpi.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "random.h"
 
 #ifdef LARGE
 typedef MPI_Count number;
@@ -34,24 +35,6 @@ WEAK MPI_Iallreduce_c(const void *, void *, number, MPI_Datatype, MPI_Op, MPI_Co
 typedef int number;
 #define CALL(function) function
 #endif
-
-static uint64_t state;
-
-static uint64_t next(uint64_t below)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return (state >> 11) % below;
-}
-
-static uint64_t hash(const unsigned char *bytes, size_t length)
-{
-	uint64_t sum = 14695981039346656037u;
-	for (size_t i = 0; i < length; i++)
-		sum = (sum ^ bytes[i]) * 1099511628211u;
-	return sum;
-}
 
 /* A datatype of some doubles; all ranks know how many, each chooses its own shape. */
 static MPI_Datatype shape(int doubles, int kind, int *count)

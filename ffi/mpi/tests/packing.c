@@ -10,11 +10,12 @@
  * With -DLARGE, MPI_Pack_c and MPI_Unpack_c are called, even if the library has none.
  */
 #include <mpi.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "random.h"
 
 #ifdef LARGE
 typedef MPI_Count number;
@@ -29,24 +30,6 @@ __attribute__((weak)) int MPI_Unpack_c(const void *, number, number *, void *, n
 typedef int number;
 #define CALL(function) function
 #endif
-
-static uint64_t state;
-
-static uint64_t next(uint64_t below)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return (state >> 11) % below;
-}
-
-static uint64_t hash(const unsigned char *bytes, size_t length)
-{
-	uint64_t sum = 14695981039346656037u;
-	for (size_t i = 0; i < length; i++)
-		sum = (sum ^ bytes[i]) * 1099511628211u;
-	return sum;
-}
 
 /* A type made of another one, whose bytes do not overlap. */
 static MPI_Datatype around(MPI_Datatype inner, int n)
