@@ -35,6 +35,7 @@ mod fortran;
 mod group;
 mod irregular;
 mod lacking;
+mod meeting;
 mod messages;
 mod neighbours;
 mod nodes;

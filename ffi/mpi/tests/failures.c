@@ -4,6 +4,7 @@
  *
  * usage: failures FILE kill             rank 1 is killed in the middle of large collectives
  *        failures FILE counts WHICH     rank 1 has another length than the others; MPI says so
+ *        failures FILE sides            the root of a nonblocking gather receives less than it sends
  *
  * What ranks have to say goes into FILE: launchers may drop what was printed just before an abort.
  */
@@ -75,6 +76,21 @@ int main(int argc, char **argv)
 				MPI_Abort(MPI_COMM_WORLD, 3);
 			}
 		}
+	}
+	if (strcmp(argv[2], "sides") == 0) {
+		MPI_Request request;
+		MPI_Igather(send, MOST, MPI_BYTE, recv, MOST, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
+		MPI_Wait(&request, MPI_STATUS_IGNORE);
+		/* The ranks meet. */
+		MPI_Barrier(MPI_COMM_WORLD);
+		int code = MPI_Igather(send, MOST, MPI_BYTE, recv, MOST / 2, MPI_BYTE, 0,
+				       MPI_COMM_WORLD, &request);
+		/* The root cannot begin; the others must not wait for it for ever. */
+		if (rank == 0)
+			sleep(code == MPI_SUCCESS ? 0 : 300);
+		else if (MPI_Wait(&request, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+			say(argv[1], rank, "an error, not a hang");
+		MPI_Abort(MPI_COMM_WORLD, 3);
 	}
 	int which = atoi(argv[3]), code = MPI_SUCCESS;
 	/* A rank that has all it needs may hear of it with its next call. */

@@ -614,7 +614,7 @@ fn ranks_that_die_or_disagree_end_the_program() {
             continue;
         };
         let cases = [
-            "kill", "counts 0", "counts 1", "counts 2", "counts 3", "counts 4",
+            "kill", "counts 0", "counts 1", "counts 2", "counts 3", "counts 4", "sides",
         ];
         for case in cases {
             let before = segments();

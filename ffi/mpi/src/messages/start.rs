@@ -2,7 +2,7 @@
 
 //! `MPI_Init` and `MPI_Finalize`: the processes of a machine get to know each other.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::Once;
 use std::sync::atomic::Ordering;
@@ -16,6 +16,7 @@ use super::header::wire_size;
 use super::{WORLD, World, memory, outgoing, requests, world};
 use crate::abi::{self, Abi, complain};
 use crate::call::active;
+use crate::meeting::{Plain, from_all, from_first};
 use crate::{fortran, pmpi, progress};
 
 /// Bytes from which on a dense message is taken.
@@ -57,6 +58,11 @@ struct Offer {
     key: [u8; 16],
     has_module: u64,
 }
+
+// SAFETY: integers only.
+unsafe impl Plain for Offer {}
+// SAFETY: integers only.
+unsafe impl Plain for Card {}
 
 /// How data that are not dense are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,10 +122,6 @@ fn has_unsafe_threads(abi: &Abi) -> bool {
     // SAFETY: a writable output.
     unsafe { pmpi::query_thread(&mut provided) };
     !abi.is_open_mpi() && provided >= THREAD_MULTIPLE
-}
-
-fn bytes_of<T>(value: &mut T) -> (*mut c_void, c_int) {
-    ((value as *mut T).cast(), size_of::<T>() as c_int)
 }
 
 /// Makes the world; `None` if there is nobody else on this machine.
@@ -188,9 +190,7 @@ fn meet_on(
             made = Some((board, file));
         }
     }
-    let (at, len) = bytes_of(&mut offer);
-    // SAFETY: all processes are here; an offer from the first.
-    let answer = unsafe { pmpi::bcast(at, len, abi.byte, 0, node) };
+    let answer = from_first(abi, node, &mut offer);
     let (made, _file) = match made {
         Some((board, file)) => (Ok(board), Some(file)),
         None if answer != 0 || offer.fine == 0 => (Err("no shared memory".to_owned()), None),
@@ -251,23 +251,9 @@ fn meet_on(
     })
 }
 
-fn exchange(
-    abi: &Abi,
-    node: abi::Word,
-    mut mine: Card,
-    members: usize,
-) -> Result<Vec<Card>, String> {
-    let mut all = vec![Card::default(); members];
-    let (from, len) = bytes_of(&mut mine);
-    // SAFETY: all processes are here; a card from each.
-    let answer = unsafe {
-        let to = all.as_mut_ptr().cast();
-        pmpi::allgather(from.cast_const(), len, abi.byte, to, len, abi.byte, node)
-    };
-    match answer {
-        0 => Ok(all),
-        _ => Err("MPI_Allgather failed".to_owned()),
-    }
+/// What all processes say.
+fn exchange(abi: &Abi, node: abi::Word, mine: Card, members: usize) -> Result<Vec<Card>, String> {
+    from_all(abi, node, mine, members).ok_or_else(|| "MPI_Allgather failed".to_owned())
 }
 
 /// From how many bytes on messages are taken; never fewer than the shortest header has.

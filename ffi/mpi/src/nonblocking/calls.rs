@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::circle::Circle;
 use super::operation::{Operation, Own, Shape};
@@ -57,6 +58,8 @@ impl Taken {
             Ok(Err(code)) => code,
             Err(_) => self.abi.error,
         };
+        // The others count this operation, and wait for us in it.
+        self.circle.table.broken().store(1, Ordering::Release);
         // SAFETY: the communicator was in use a moment ago.
         unsafe { pmpi::comm_call_errhandler(self.comm, code) };
         code
@@ -133,6 +136,14 @@ fn decide<K>(
     Some((taken, kinds))
 }
 
+/// The datatype of a buffer that is looked at only if `wanted`; `None` if it is not ours to move.
+fn kind_if(wanted: bool, abi: &Abi, datatype: Word, comm: Word) -> Option<Option<Kind>> {
+    match wanted {
+        true => Kind::of(abi, datatype, comm).map(Some),
+        false => Some(None),
+    }
+}
+
 /// `MPI_Ibcast`
 unsafe fn bcast<N: Count>(about: About, buffer: Received<N>) -> Option<c_int> {
     let (taken, kind) = decide(about, buffer.pair(), |abi, _| {
@@ -158,14 +169,8 @@ unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Op
     let in_place = is_in_place(send.base);
     let pair = if in_place { recv.pair() } else { send.pair() };
     let (taken, (own_kind, all)) = decide(about, pair, |abi, is_root| {
-        let all = match is_root {
-            true => Some(Kind::of(abi, recv.datatype, about.comm)?),
-            false => None,
-        };
-        let own = match in_place {
-            true => None,
-            false => Some(Kind::of(abi, send.datatype, about.comm)?),
-        };
+        let all = kind_if(is_root, abi, recv.datatype, about.comm)?;
+        let own = kind_if(!in_place, abi, send.datatype, about.comm)?;
         Some((own, all))
     })?;
     Some(taken.start(None, |taken, own| {
@@ -201,14 +206,8 @@ unsafe fn scatter<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> O
     let in_place = is_in_place(recv.base);
     let pair = if in_place { send.pair() } else { recv.pair() };
     let (taken, (all, own_kind)) = decide(about, pair, |abi, is_root| {
-        let all = match is_root {
-            true => Some(Kind::of(abi, send.datatype, about.comm)?),
-            false => None,
-        };
-        let own = match in_place {
-            true => None,
-            false => Some(Kind::of(abi, recv.datatype, about.comm)?),
-        };
+        let all = kind_if(is_root, abi, send.datatype, about.comm)?;
+        let own = kind_if(!in_place, abi, recv.datatype, about.comm)?;
         Some((all, own))
     })?;
     Some(taken.start(None, |taken, own| {
@@ -237,10 +236,7 @@ unsafe fn scatter<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> O
 unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
     let in_place = is_in_place(send.base);
     let (taken, (own_kind, all)) = decide(about, recv.pair(), |abi, _| {
-        let own = match in_place {
-            true => None,
-            false => Some(Kind::of(abi, send.datatype, about.comm)?),
-        };
+        let own = kind_if(!in_place, abi, send.datatype, about.comm)?;
         Some((own, Kind::of(abi, recv.datatype, about.comm)?))
     })?;
     Some(taken.start(None, |taken, own| {

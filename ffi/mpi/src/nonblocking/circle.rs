@@ -2,7 +2,7 @@
 
 //! The ranks of a communicator that reach each other's memory, and how they come to share a table.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,6 +11,7 @@ use libcopy::TeamKey;
 use super::table::{MOST_RANKS, Table};
 use crate::abi::{self, Abi, Word};
 use crate::group::Node;
+use crate::meeting::{Plain, from_all, from_first};
 use crate::messages::memory;
 use crate::{fortran, pmpi};
 
@@ -52,20 +53,10 @@ struct Card {
     processors: u64,
 }
 
-fn bytes_of<T>(value: &mut T) -> (*mut c_void, c_int) {
-    ((value as *mut T).cast(), size_of::<T>() as c_int)
-}
-
-fn exchange(abi: &Abi, comm: Word, mut mine: Card, size: usize) -> Option<Vec<Card>> {
-    let mut all = vec![Card::default(); size];
-    let (from, len) = bytes_of(&mut mine);
-    // SAFETY: all ranks are here; a card from each.
-    let answer = unsafe {
-        let to = all.as_mut_ptr().cast();
-        pmpi::allgather(from.cast_const(), len, abi.byte, to, len, abi.byte, comm)
-    };
-    (answer == 0).then_some(all)
-}
+// SAFETY: integers only.
+unsafe impl Plain for Offer {}
+// SAFETY: integers only.
+unsafe impl Plain for Card {}
 
 impl Circle {
     /// Makes it, if all ranks are on one machine and reach each other's memory. Collective; all ranks
@@ -97,9 +88,7 @@ impl Circle {
                 }
             }
         }
-        let (at, len) = bytes_of(&mut offer);
-        // SAFETY: all ranks are here; an offer from the first.
-        if unsafe { pmpi::bcast(at, len, abi.byte, 0, comm) } != 0 || offer.fine == 0 {
+        if from_first(abi, comm, &mut offer) != 0 || offer.fine == 0 {
             return None;
         }
         let (table, _file) = match made {
@@ -119,7 +108,7 @@ impl Circle {
             word: *word,
             processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
         };
-        let cards = exchange(abi, comm, mine, size)?;
+        let cards = from_all(abi, comm, mine, size)?;
         let reaches = cards.iter().all(|card| {
             let mut found = 0u64;
             // SAFETY: eight bytes.
@@ -130,7 +119,7 @@ impl Circle {
             fine: i32::from(reaches),
             ..mine
         };
-        let all = exchange(abi, comm, verdict, size)?;
+        let all = from_all(abi, comm, verdict, size)?;
         drop(word);
         if all.iter().any(|card| card.fine == 0) {
             return None;

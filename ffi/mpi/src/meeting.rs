@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What ranks tell each other when they meet, before they share memory.
+
+use std::ffi::c_int;
+use std::mem::size_of;
+
+use crate::abi::{Abi, Word};
+use crate::pmpi;
+
+/// What is sent as its bytes.
+///
+/// # Safety
+///
+/// Any bytes are a value.
+pub unsafe trait Plain: Copy + Default {}
+
+/// Gives all ranks what the first one has; returns the library's code. Collective.
+pub fn from_first<T: Plain>(abi: &Abi, comm: Word, value: &mut T) -> c_int {
+    let (at, len) = ((&raw mut *value).cast(), size_of::<T>() as c_int);
+    // SAFETY: all ranks are here; any bytes that come are a value.
+    unsafe { pmpi::bcast(at, len, abi.byte, 0, comm) }
+}
+
+/// What each of `size` ranks has, in their order; `None` if the library fails. Collective.
+pub fn from_all<T: Plain>(abi: &Abi, comm: Word, mine: T, size: usize) -> Option<Vec<T>> {
+    let mut all = vec![T::default(); size];
+    let (from, to, len) = (
+        (&raw const mine).cast(),
+        all.as_mut_ptr().cast(),
+        size_of::<T>() as c_int,
+    );
+    // SAFETY: all ranks are here; there is room for a value of each, which any bytes are.
+    let code = unsafe { pmpi::allgather(from, len, abi.byte, to, len, abi.byte, comm) };
+    (code == 0).then_some(all)
+}
