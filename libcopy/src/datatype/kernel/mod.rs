@@ -56,6 +56,20 @@ fn prefetch(at: *const u8) {
     let _ = at;
 }
 
+/// Asks for a line that will be written soon; any address is harmless.
+///
+/// What is written may be memory that two processes share, whose lines the other's cache holds: asked
+/// for as if it were only read, such a line would be asked for again to be written, which took two and
+/// a half times as long in all.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+fn prefetch_to_write(at: *const u8) {
+    // SAFETY: a prefetch never faults; processors of 64 bits that do not know it do nothing.
+    unsafe {
+        std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+}
+
 /// Copies one piece.
 ///
 /// # Safety

@@ -6,7 +6,7 @@ use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
 use super::super::caches::{first_level, fit_second};
-use super::super::{Nest, Run, prefetch};
+use super::super::{Nest, Run, prefetch, prefetch_to_write};
 use super::piece::{has_512, lines, wide};
 
 /// Blocks of more bytes than this are worth a loop each.
@@ -236,7 +236,7 @@ fn asked_rows(len: usize) -> Option<Run> {
                             "2:",
                             $(
                                 concat!("prefetcht0 byte ptr [{from} + {from_ahead} + ", $line, "]"),
-                                concat!("prefetcht0 byte ptr [{to} + {to_ahead} + ", $line, "]"),
+                                concat!("prefetchw byte ptr [{to} + {to_ahead} + ", $line, "]"),
                                 concat!("vmovdqu64 ymm16, ymmword ptr [{from} + ", $line, "]"),
                                 concat!("vmovdqu64 ymm17, ymmword ptr [{from} + ", $half, "]"),
                                 concat!("vmovdqu64 ymmword ptr [{to} + ", $line, "], ymm16"),
@@ -478,11 +478,11 @@ unsafe fn with_next(
         let first = _mm256_loadu_si256(from.cast());
         let last = _mm256_loadu_si256(from.add(len - 32).cast());
         prefetch(next_from);
-        prefetch(next_to);
+        prefetch_to_write(next_to);
         let mut at = 32 - to.addr() % 32;
         while at + 64 <= len {
             prefetch(next_from.wrapping_add(at));
-            prefetch(next_to.wrapping_add(at));
+            prefetch_to_write(next_to.wrapping_add(at));
             let (f, t) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
             let (a, b) = (_mm256_loadu_si256(f), _mm256_loadu_si256(f.add(1)));
             _mm256_store_si256(t, a);
