@@ -29,8 +29,16 @@ const REFUSED_FOR: u32 = 64;
 pub struct Published {
     region: Region<'static>,
     base: u64,
+    len: usize,
     /// Its number among all that this process ever published, from 1 on.
     serial: u32,
+}
+
+impl Published {
+    /// Where it begins, and how many bytes it has.
+    pub fn place(&self) -> (usize, usize) {
+        (self.base as usize, self.len)
+    }
 }
 
 /// What a receiver has to know of it; nothing if the number is 0.
@@ -57,6 +65,8 @@ struct Seen {
     uses: u32,
     /// Below so many messages it is not published.
     from: u32,
+    /// The same for single receivers, who have been faster without.
+    unwanted: Vec<(usize, u32)>,
     published: Option<Arc<Published>>,
 }
 
@@ -113,7 +123,7 @@ impl Module {
 
     /// Publishes memory that a message is about to be sent from, if that is worth it. It stays
     /// published for as long as the result lives at least.
-    pub fn publish(&self, base: usize, len: usize) -> Option<(Arc<Published>, Window)> {
+    pub fn publish(&self, to: usize, base: usize, len: usize) -> Option<(Arc<Published>, Window)> {
         let mut own = lock(&self.own);
         let Own { seen, serials } = &mut *own;
         match seen
@@ -133,6 +143,7 @@ impl Module {
                     len,
                     uses: 0,
                     from: self.after,
+                    unwanted: Vec::new(),
                     published: None,
                 });
             }
@@ -141,6 +152,13 @@ impl Module {
         this.uses = this.uses.saturating_add(1);
         if this.uses <= this.from {
             return None;
+        }
+        // One word for each receiver, of which a piece of memory has few.
+        if let Some(index) = this.unwanted.iter().position(|(member, _)| *member == to) {
+            if this.uses <= this.unwanted[index].1 {
+                return None;
+            }
+            this.unwanted.swap_remove(index);
         }
         // The program may have unmapped it meanwhile, and mapped something else.
         this.published = this.published.take().filter(|published| {
@@ -160,6 +178,7 @@ impl Module {
             this.published = Some(Arc::new(Published {
                 region,
                 base: base as u64,
+                len,
                 serial,
             }));
         }
@@ -174,6 +193,20 @@ impl Module {
             len: len as u64,
         };
         Some((published, window))
+    }
+
+    /// Has this memory not be published for so many more messages to a receiver, to whom other roads are
+    /// faster.
+    pub fn postpone(&self, to: usize, (base, len): (usize, usize), messages: u32) {
+        let mut own = lock(&self.own);
+        let this = |seen: &&mut Seen| (seen.base, seen.len) == (base, len);
+        if let Some(seen) = own.seen.iter_mut().find(this) {
+            let until = seen.uses.saturating_add(messages);
+            match seen.unwanted.iter_mut().find(|(member, _)| *member == to) {
+                Some((_, before)) => *before = until,
+                None => seen.unwanted.push((to, until)),
+            }
+        }
     }
 
     /// A peer's memory in our address space.

@@ -165,6 +165,7 @@ impl Drop for Busy<'_> {
 #[repr(C, align(64))]
 struct Receiver {
     drained: AtomicU64,
+    unwanted: AtomicU32,
 }
 
 /// A [`Window`] that others read.
@@ -198,6 +199,11 @@ impl Slot {
             len: self.window.len.load(Ordering::Relaxed),
         };
         (window.serial != 0).then_some(window)
+    }
+
+    /// For how many more messages like this one the receiver will not use memory that is mapped.
+    pub fn unwanted(&self) -> &AtomicU32 {
+        &self.receiver.unwanted
     }
 
     /// Bytes that the receiver has taken out of the lane.

@@ -17,7 +17,9 @@ use super::attach::Window;
 use super::board::{LANE, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
 use super::header::{self, Header};
 use super::memory::{self, Remote, lives};
-use super::outgoing::{self, Pause, attend_all, lock};
+use super::outgoing::{self, ATTACH_MIN, Pause, attend_all, lock};
+use super::roads::{Kind, Way};
+use super::start::Road;
 use super::status::Status;
 use super::view::View;
 use super::{Event, Peers, World, committed, note, timed};
@@ -230,10 +232,17 @@ impl Arrival {
                 pid: world.pids[sender],
                 drained: 0,
                 whole: Vec::new(),
+                kind: kind_of(world, header, view),
+                way: Way::Streamed,
             };
+            let start = pulling.kind.map(|_| Instant::now());
             let moved = timed(Event::ReceiveTime, || {
                 pulling.run(sender).and_then(|()| pulling.unpack_whole())
             });
+            if let (Some(kind), Some(start), Ok(())) = (pulling.kind, start, &moved) {
+                let left = world.roads.note(kind, pulling.way, start.elapsed());
+                slot.unwanted().store(left, Ordering::Relaxed);
+            }
             moved.map(|()| header.total).map_err(|why| {
                 complain(&format!("a message of {} bytes: {why}", header.total));
                 world.abi.error
@@ -349,6 +358,26 @@ struct Pulling<'a> {
     drained: u64,
     /// All of them, where only the library can unpack.
     whole: Vec<u8>,
+    /// Where they might come out of mapped memory: what they have in common with others.
+    kind: Option<Kind>,
+    /// How they got here.
+    way: Way,
+}
+
+/// What a message has in common with others, if such messages may come out of mapped memory, or not, as
+/// is faster.
+fn kind_of(world: &World, header: &Header, view: &View) -> Option<Kind> {
+    let typed = header.layout_words != 0 && header.total >= ATTACH_MIN;
+    let open = world.module.is_some() && world.road == Road::Best && typed;
+    open.then(|| Kind {
+        sender: header.sender as usize,
+        layout: header.layout_hash,
+        pieces: match view {
+            View::Dense(_) => 1,
+            View::Typed(prepared, _) => prepared.layout.segment_count(),
+            View::Opaque(_) => 0,
+        },
+    })
 }
 
 impl Pulling<'_> {
@@ -396,9 +425,11 @@ impl Pulling<'_> {
                 self.slot.split.wish.store(wish::STREAM, Ordering::Release);
             }
         } else if let Some(window) = self.slot.window() {
-            match self.reach(sender, window) {
+            let wanted = self.kind.map(|kind| self.world.roads.choose(kind)) != Some(Way::Streamed);
+            match wanted.then(|| self.reach(sender, window)).flatten() {
                 Some(mapped) => {
                     if self.claim()? {
+                        self.way = Way::Attached;
                         return self.copy(&mapped);
                     }
                 }

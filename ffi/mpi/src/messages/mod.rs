@@ -18,6 +18,7 @@ pub mod memory;
 mod outgoing;
 mod probes;
 mod requests;
+mod roads;
 mod start;
 pub mod status;
 mod view;
@@ -32,6 +33,7 @@ use crate::group::Comm;
 use crate::{pmpi, stats};
 use attach::Module;
 use board::Board;
+use roads::Roads;
 use start::Road;
 
 pub use outgoing::{lock, progress};
@@ -54,6 +56,8 @@ pub struct World {
     road: Road,
     /// The kernel module, if all have it.
     module: Option<Module>,
+    /// What messages took that could be attached to.
+    roads: Roads,
 }
 
 /// The world, once it is there; never freed.

@@ -121,7 +121,12 @@ impl Outbox {
             }
             message.completed();
             message.rest = Vec::new();
-            message.published = None;
+            if let (Some(published), Some(module)) = (message.published.take(), &world.module) {
+                let unwanted = slot.unwanted().load(Ordering::Relaxed);
+                if unwanted > 0 {
+                    module.postpone(message.to, published.place(), unwanted);
+                }
+            }
             if let Some(lane) = message.lane.take() {
                 *lanes |= 1 << lane;
             }
@@ -158,12 +163,12 @@ pub fn retire(world: &World, slot: usize) {
 }
 
 /// Bytes from which on elements are copied out of memory that is mapped.
-const ATTACH_MIN: u64 = 64 << 10;
+pub const ATTACH_MIN: u64 = 64 << 10;
 /// How many times the bytes of its elements memory may have that is mapped for them.
 const ATTACH_SPARSE: u64 = 64;
 
 /// Has a message's elements be where their receiver can map them, if that is worth it.
-fn offer(world: &World, view: &View, total: u64) -> Option<(Arc<Published>, Window)> {
+fn offer(world: &World, to: usize, view: &View, total: u64) -> Option<(Arc<Published>, Window)> {
     let module = world.module.as_ref()?;
     let View::Typed(prepared, origin) = view else {
         return None;
@@ -174,7 +179,7 @@ fn offer(world: &World, view: &View, total: u64) -> Option<(Arc<Published>, Wind
         return None;
     }
     let base = origin.wrapping_offset(isize::try_from(bounds.start).ok()?);
-    module.publish(base as usize, len)
+    module.publish(to, base as usize, len)
 }
 
 /// Makes a message known to its receiver; `None` if there is no slot. `owned` is what `view` shows,
@@ -187,10 +192,16 @@ pub fn post(
     committed: u64,
     fits: impl Fn(u64) -> bool,
 ) -> Option<Shared> {
-    let offered = offer(world, &view, total);
     let mut outbox = lock(&OUTBOX);
     if !outbox.live.is_empty() {
         outbox.reap(world);
+    }
+    // What was reaped has said whether memory is to be published, which takes too long to keep others out.
+    let mut offered = None;
+    if world.module.is_some() {
+        drop(outbox);
+        offered = offer(world, to, &view, total);
+        outbox = lock(&OUTBOX);
     }
     let free = (0..SLOTS).filter(|slot| outbox.free >> slot & 1 == 1);
     // Whoever receives so many bytes may have room for no more.
@@ -240,6 +251,7 @@ pub fn post(
     slot.lane.store(lane_word, Ordering::Relaxed);
     slot.filled.store(0, Ordering::Relaxed);
     slot.drained().store(0, Ordering::Relaxed);
+    slot.unwanted().store(0, Ordering::Relaxed);
     slot.rest.store(0, Ordering::Relaxed);
     slot.split.wish.store(wish::NONE, Ordering::Relaxed);
     slot.set_window(

@@ -13,6 +13,7 @@ use libcopy::TeamKey;
 use super::attach::Module;
 use super::board::Board;
 use super::header::wire_size;
+use super::roads::Roads;
 use super::{WORLD, World, memory, outgoing, requests, world};
 use crate::abi::{self, Abi, complain};
 use crate::call::active;
@@ -248,6 +249,7 @@ fn meet_on(
         least: offer.least,
         road,
         module: module.filter(|_| cards.iter().all(|card| card.module != 0)),
+        roads: Roads::default(),
     })
 }
 
