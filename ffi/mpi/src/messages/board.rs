@@ -91,8 +91,8 @@ pub struct Split {
     pub failed: AtomicU32,
     /// Where the receiver wants it.
     pub target: AtomicU64,
-    /// The first part that nobody has begun.
-    pub next: AtomicU64,
+    /// How many parts were begun from the front, and from the back ([`BACK`]).
+    pub begun: AtomicU64,
     /// Bytes that are there.
     pub moved: AtomicU64,
     /// Parts that are being copied.
@@ -107,23 +107,44 @@ pub fn part_of(total: u64) -> u64 {
     (total / 16).clamp(64 << 10, 1 << 20).next_multiple_of(4096)
 }
 
+/// Which parts one begins with. If each side keeps to its own end, the same lines of the receiver's memory
+/// are written by the same processor with each message, and stay in its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The receiver.
+    Front,
+    /// The sender.
+    Back,
+}
+
+/// A part that was begun from the back.
+const BACK: u64 = 1 << 32;
+/// More parts from the front than there can be.
+const CLOSED: u64 = 1 << 31;
+
 impl Split {
     /// Copies parts with `copy`, which is given offset and length, until nobody has to begin any.
-    pub fn help(&self, total: u64, mut copy: impl FnMut(u64, u64) -> bool) {
+    pub fn help(&self, total: u64, end: End, mut copy: impl FnMut(u64, u64) -> bool) {
         let part = part_of(total);
+        let parts = total.div_ceil(part);
         loop {
             // Said before a part is taken: whoever closes this sees either that, or no part is left.
             let _busy = Busy::new(&self.busy);
             if self.failed.load(Ordering::SeqCst) != 0 {
                 return;
             }
-            let at = self
-                .next
-                .fetch_add(1, Ordering::SeqCst)
-                .saturating_mul(part);
-            if at >= total {
+            let one = if end == End::Front { 1 } else { BACK };
+            let begun = self.begun.fetch_add(one, Ordering::SeqCst);
+            let (front, back) = (begun % BACK, begun / BACK);
+            if front + back >= parts {
                 return;
             }
+            let number = if end == End::Front {
+                front
+            } else {
+                parts - 1 - back
+            };
+            let at = number * part;
             let len = part.min(total - at);
             if copy(at, len) {
                 self.moved.fetch_add(len, Ordering::AcqRel);
@@ -135,9 +156,9 @@ impl Split {
     }
 
     /// Has nobody begin a part any more; those that were begun are over when [`Split::is_idle`].
-    pub fn close(&self, total: u64) {
+    pub fn close(&self) {
         self.failed.store(1, Ordering::SeqCst);
-        self.next.fetch_max(total, Ordering::SeqCst);
+        self.begun.fetch_or(CLOSED, Ordering::SeqCst);
     }
 
     /// Whether nobody is copying.
@@ -274,7 +295,7 @@ mod tests {
         let split = &board.slot(0, 0).split;
         let total = 4 * part_of(1 << 20);
         let mut parts = 0;
-        split.help(total, |_, _| {
+        split.help(total, End::Front, |_, _| {
             parts += 1;
             assert!(!split.is_idle());
             parts < 2
@@ -283,12 +304,39 @@ mod tests {
             (parts, split.moved.load(Ordering::Relaxed)),
             (2, part_of(total))
         );
-        split.help(total, |_, _| panic!("a part after one that failed"));
+        let after = |_, _| panic!("a part after one that failed");
+        split.help(total, End::Back, after);
         split.failed.store(0, Ordering::Relaxed);
-        split.close(total);
+        split.close();
+        split.close();
         split.failed.store(0, Ordering::Relaxed);
-        split.help(total, |_, _| panic!("a part after the end"));
+        for end in [End::Front, End::Back] {
+            split.help(total, end, |_, _| panic!("a part after the end"));
+        }
         assert!(split.is_idle());
+    }
+
+    #[test]
+    fn each_side_keeps_to_its_end() {
+        let (board, _file) = Board::create(1, [3, 4]).unwrap();
+        let split = &board.slot(0, 0).split;
+        let part = part_of(1 << 20);
+        let total = 5 * part + 7;
+        let (mut front, mut back) = (Vec::new(), Vec::new());
+        split.help(total, End::Front, |at, len| {
+            front.push((at, len));
+            if front.len() == 2 {
+                split.help(total, End::Back, |at, len| {
+                    back.push((at, len));
+                    true
+                });
+            }
+            true
+        });
+        assert_eq!(front, [(0, part), (part, part)]);
+        let rest = [5, 4, 3, 2].map(|i| (i * part, if i == 5 { 7 } else { part }));
+        assert_eq!(back, rest);
+        assert_eq!(split.moved.load(Ordering::Relaxed), total);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use libcopy::datatype::canonical::Form;
 use libcopy::device::Attachment;
 
 use super::attach::Window;
-use super::board::{LANE, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
+use super::board::{End, LANE, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
 use super::header::{self, Header};
 use super::memory::{self, Remote, lives};
 use super::outgoing::{self, ATTACH_MIN, Pause, attend_all, lock};
@@ -216,10 +216,7 @@ impl Arrival {
             complain("a message was fetched twice");
             return Err(world.abi.error);
         }
-        let over = Over {
-            slot,
-            total: header.total,
-        };
+        let over = Over { slot };
         let answer = if header.total > self.capacity {
             note(Event::Truncated, 1);
             Err(world.abi.truncate)
@@ -297,7 +294,7 @@ fn give_back_from(world: &World, view: &View, capacity: u64) {
             .is_ok()
     {
         note(Event::Truncated, 1);
-        drop(Over { slot, total: 0 });
+        drop(Over { slot });
     }
 }
 
@@ -327,13 +324,12 @@ fn unseen(world: &World, why: &str) -> Result<u64, c_int> {
 /// A message that the receiver has claimed. However that ends, its sender hears that it is over.
 struct Over<'a> {
     slot: &'a Slot,
-    total: u64,
 }
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.slot.split.close(self.total);
+            self.slot.split.close();
         }
         self.slot.state.store(state::DONE, Ordering::Release);
     }
@@ -571,13 +567,13 @@ impl Pulling<'_> {
         let (split, total) = (&self.slot.split, self.header.total);
         split.failed.store(0, Ordering::Relaxed);
         split.target.store(base as u64, Ordering::Relaxed);
-        split.next.store(0, Ordering::Relaxed);
+        split.begun.store(0, Ordering::Relaxed);
         split.moved.store(0, Ordering::Relaxed);
         split.busy.store(0, Ordering::Relaxed);
         split.wish.store(wish::SPLIT, Ordering::Release);
         let mut failed = None;
         let (origin, pid) = (self.header.origin, self.pid);
-        split.help(total, |at, len| {
+        split.help(total, End::Front, |at, len| {
             let to = base.wrapping_add(at as usize);
             note(Event::Fetched, len);
             // SAFETY: the capacity was compared.
@@ -613,7 +609,7 @@ impl Pulling<'_> {
     /// copying is waited for, unless the sender has ended.
     fn close(&self) {
         let split = &self.slot.split;
-        split.close(self.header.total);
+        split.close();
         let mut pause = Pause::new();
         while !split.is_idle() {
             pause.step();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::attach::{Published, Window};
-use super::board::{LANE, LANES, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
+use super::board::{End, LANE, LANES, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
 use super::header::{Header, SLOTS, slot_of, wire_size};
 use super::memory::{self, lives};
 use super::requests;
@@ -408,7 +408,7 @@ impl Outgoing {
             return;
         }
         let target = slot.split.target.load(Ordering::Relaxed);
-        slot.split.help(self.total, |at, len| {
+        slot.split.help(self.total, End::Back, |at, len| {
             let from = base.wrapping_add(at as usize);
             // SAFETY: the program promised its bytes.
             let written =
