@@ -10,7 +10,7 @@
 //! two still works. What decides is the same on all ranks: the number of bytes, which MPI demands
 //! to agree or which the ranks agree on now and then, and the communicator. Datatypes that are not
 //! dense are packed and unpacked by the MPI library there. `MPI_Pack` and `MPI_Unpack` are taken where
-//! libcopy's datatype engine is faster ([`packing`]).
+//! libcopy's datatype engine is faster ([`packing`]), their relatives for external32 too ([`external`]).
 //!
 //! Nonblocking collectives on communicators whose ranks have met in a blocking one are taken as well
 //! ([`nonblocking`]); `LIBCOPY_MPI_NONBLOCKING=0` passes them on.
@@ -30,6 +30,7 @@ mod buffer;
 mod call;
 mod count;
 mod exports;
+mod external;
 mod fast;
 mod fortran;
 mod group;

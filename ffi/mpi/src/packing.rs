@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread::LocalKey;
 
 use crate::abi::{Abi, Word};
 use crate::call::{active, least};
@@ -22,26 +23,29 @@ const LEAST: u64 = 64;
 /// Bytes of a piece, on average, from which on they copy as fast.
 const LONG_PIECE: [u64; 2] = [2 << 10, 8 << 10];
 
-/// What is decided about so many elements of a type, whoever has them: how they are moved, or why they
-/// are passed on.
-type Decision = Result<Arc<Prepared>, Fate>;
-
 /// A decision that was made about a handle and a count, as long as types are in this generation.
-struct Decided {
+pub struct Decided<T> {
     handle: Word,
     count: usize,
     generation: u64,
-    decision: Decision,
+    decision: Result<T, Fate>,
+}
+
+/// The last decisions of a thread.
+pub type Last<T> = RefCell<[Option<Decided<T>>; 4]>;
+
+/// No decisions.
+pub const fn none<T>() -> Last<T> {
+    RefCell::new([const { None }; 4])
 }
 
 thread_local! {
-    /// The last decisions of this thread.
-    static LAST: RefCell<[Option<Decided>; 4]> = const { RefCell::new([const { None }; 4]) };
+    static LAST: Last<Arc<Prepared>> = const { none() };
 }
 
 /// Decides about a type and a count. The library says what is wrong with arguments.
 #[cold]
-fn decide(abi: &Abi, datatype: Word, count: usize) -> Decision {
+fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Arc<Prepared>, Fate> {
     let rival = usize::from(!abi.is_open_mpi());
     let known = types::of(abi, datatype).ok_or(Fate::Arguments)?;
     let datatype = known.datatype.as_ref().ok_or(Fate::Arguments)?;
@@ -60,17 +64,18 @@ fn decide(abi: &Abi, datatype: Word, count: usize) -> Decision {
     }
 }
 
-/// Does `work` with the decision about a type and a count.
+/// Does `work` with the decision about a type and a count, which `decide` makes if it is not among
+/// the last ones.
 #[inline]
-fn with_decision<R>(
-    abi: &Abi,
-    datatype: Word,
-    count: usize,
-    work: impl FnOnce(&Decision) -> R,
+pub fn with_decision<T: 'static, R>(
+    last: &'static LocalKey<Last<T>>,
+    (abi, datatype, count): (&Abi, Word, usize),
+    decide: impl FnOnce(&Abi, Word, usize) -> Result<T, Fate>,
+    work: impl FnOnce(&Result<T, Fate>) -> R,
 ) -> R {
     let (handle, generation) = (datatype & abi.handle, types::generation());
     let place = (handle >> 4 ^ handle >> 9) % 4;
-    LAST.with_borrow_mut(|last| {
+    last.with_borrow_mut(|last| {
         let last = &mut last[place];
         match last {
             Some(known)
@@ -108,7 +113,7 @@ unsafe fn try_to<N: Count>(
 ) -> Result<u64, Fate> {
     let abi = active().ok_or(Fate::Disabled)?;
     let count = count.number().ok_or(Fate::Arguments)?;
-    with_decision(abi, datatype, count, |decision| {
+    with_decision(&LAST, (abi, datatype, count), decide, |decision| {
         let prepared = decision.as_ref().map_err(|fate| *fate)?;
         if position.is_null() || buffers.iter().any(|buffer| buffer.is_null()) {
             return Err(Fate::Arguments);
@@ -132,7 +137,7 @@ unsafe fn try_to<N: Count>(
 
 /// Whether a call was taken; counts it.
 #[inline]
-fn taken(function: Function, work: impl FnOnce() -> Result<u64, Fate>) -> bool {
+pub fn taken(function: Function, work: impl FnOnce() -> Result<u64, Fate>) -> bool {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(bytes)) => {
             stats::count(function, Fate::Taken, bytes);

@@ -999,3 +999,101 @@ pub unsafe fn unpack_any<N: Count>(
         )
     }
 }
+
+/// `MPI_Pack_external` in both its forms, whose sizes are as wide.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn pack_external_any<N: Count>(
+    name: *const c_char,
+    input: *const c_void,
+    count: N,
+    datatype: Word,
+    output: *mut c_void,
+    size: isize,
+    position: *mut isize,
+) -> c_int {
+    type Call<N> = unsafe extern "C" fn(
+        *const c_char,
+        *const c_void,
+        N,
+        Word,
+        *mut c_void,
+        isize,
+        *mut isize,
+    ) -> c_int;
+    static FUNCTION: Function = Function::new(c"PMPI_Pack_external");
+    static LARGE: Function = Function::new(c"PMPI_Pack_external_c");
+    // SAFETY: the MPI library's functions of these names have these types; the caller's promise.
+    unsafe {
+        if N::LARGE && LARGE.if_any() != 0 {
+            let call: Call<N> = std::mem::transmute(LARGE.address());
+            return call(name, input, count, datatype, output, size, position);
+        }
+        match (FUNCTION.address(), count.narrow()) {
+            (0, _) | (_, None) => refuse_anywhere("no MPI library has MPI_Pack_external for this"),
+            (own, Some(count)) => {
+                let call: Call<c_int> = std::mem::transmute(own);
+                call(name, input, count, datatype, output, size, position)
+            }
+        }
+    }
+}
+
+/// `MPI_Unpack_external` in the same way.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn unpack_external_any<N: Count>(
+    name: *const c_char,
+    input: *const c_void,
+    size: isize,
+    position: *mut isize,
+    output: *mut c_void,
+    count: N,
+    datatype: Word,
+) -> c_int {
+    type Call<N> = unsafe extern "C" fn(
+        *const c_char,
+        *const c_void,
+        isize,
+        *mut isize,
+        *mut c_void,
+        N,
+        Word,
+    ) -> c_int;
+    static FUNCTION: Function = Function::new(c"PMPI_Unpack_external");
+    static LARGE: Function = Function::new(c"PMPI_Unpack_external_c");
+    // SAFETY: the MPI library's functions of these names have these types; the caller's promise.
+    unsafe {
+        if N::LARGE && LARGE.if_any() != 0 {
+            let call: Call<N> = std::mem::transmute(LARGE.address());
+            return call(name, input, size, position, output, count, datatype);
+        }
+        match (FUNCTION.address(), count.narrow()) {
+            (0, _) | (_, None) => {
+                refuse_anywhere("no MPI library has MPI_Unpack_external for this")
+            }
+            (own, Some(count)) => {
+                let call: Call<c_int> = std::mem::transmute(own);
+                call(name, input, size, position, output, count, datatype)
+            }
+        }
+    }
+}
+
+/// Has the error handler of `MPI_COMM_WORLD` hear of a call without a communicator that nobody can do.
+#[cold]
+fn refuse_anywhere(why: &str) -> c_int {
+    match abi::get() {
+        Ok(abi) => refuse(why, abi.world),
+        Err(_) => {
+            complain(why);
+            MISSING
+        }
+    }
+}

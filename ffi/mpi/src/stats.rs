@@ -68,12 +68,16 @@ pub enum Function {
     Pack,
     /// `MPI_Unpack`
     Unpack,
+    /// `MPI_Pack_external`
+    PackExternal,
+    /// `MPI_Unpack_external`
+    UnpackExternal,
 }
 
 /// How many there are.
 pub const FUNCTIONS: usize = TABLE.len();
 
-const TABLE: [(Function, Option<Op>, &str); 27] = [
+const TABLE: [(Function, Option<Op>, &str); 29] = [
     (Function::Bcast, Some(Op::Bcast), "MPI_Bcast"),
     (Function::Gather, Some(Op::Gather), "MPI_Gather"),
     (Function::Gatherv, Some(Op::Gather), "MPI_Gatherv"),
@@ -121,6 +125,8 @@ const TABLE: [(Function, Option<Op>, &str); 27] = [
     (Function::Iallreduce, Some(Op::Allreduce), "MPI_Iallreduce"),
     (Function::Pack, None, "MPI_Pack"),
     (Function::Unpack, None, "MPI_Unpack"),
+    (Function::PackExternal, None, "MPI_Pack_external"),
+    (Function::UnpackExternal, None, "MPI_Unpack_external"),
 ];
 
 impl Function {

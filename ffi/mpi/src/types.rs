@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
-use libcopy::datatype::{Datatype, Distribution, Layout, Named, Order};
+use libcopy::datatype::{Class, Datatype, Distribution, Element, Layout, Named, Order};
 
 use crate::abi::{Abi, Word};
 use crate::attributes::{Cache, Kept};
@@ -31,6 +31,11 @@ pub struct Known {
 }
 
 impl Known {
+    /// Where basic elements end in the packed bytes, if that is known.
+    pub fn grain(&self) -> Option<&Grain> {
+        self.grain.as_ref()
+    }
+
     /// Whether the first so many bytes of elements are whole basic elements.
     pub fn ends_at(&self, bytes: u64) -> bool {
         self.grain
@@ -41,9 +46,10 @@ impl Known {
 
 /// Where basic elements end in the packed bytes of a type, which repeat themselves.
 #[derive(Clone, Debug)]
-enum Grain {
-    /// All have this size.
-    Basic(u64),
+pub enum Grain {
+    /// All have this size, and of each so many bytes are a number, of which external32 has the same in
+    /// the other order; none where it has something else.
+    Basic(u64, u8),
     /// So many bytes of one kind, then of another.
     Mixed(Arc<[(u64, Grain)]>),
 }
@@ -51,7 +57,7 @@ enum Grain {
 impl Grain {
     fn ends_at(&self, bytes: u64) -> bool {
         match self {
-            Grain::Basic(size) => bytes % (*size).max(1) == 0,
+            Grain::Basic(size, _) => bytes % (*size).max(1) == 0,
             Grain::Mixed(parts) => {
                 let whole: u64 = parts.iter().map(|(bytes, _)| bytes).sum();
                 let mut left = bytes % whole.max(1);
@@ -65,6 +71,18 @@ impl Grain {
             }
         }
     }
+}
+
+/// Bytes of a number of which external32 has the same in the other order; 0 where it has something else,
+/// or may have.
+fn unit_of(element: &Element) -> u8 {
+    let size = match element.class {
+        _ if element.size != element.external => 0,
+        Class::Bytes => 1,
+        Class::Signed | Class::Unsigned | Class::Float => element.size,
+        Class::Complex => element.size / 2,
+    };
+    if size > 8 { 0 } else { size as u8 }
 }
 
 /// A translated type, and where its basic elements end.
@@ -168,12 +186,22 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
             return None;
         }
         let parts = named.map_or(&[][..], Named::elements);
-        let grain = match parts.len() {
-            0 | 1 => Grain::Basic(size),
+        // What Fortran selects by precision has sizes of its own there, and a wide character two bytes;
+        // MPICH turns round a complex number of Fortran's as a whole.
+        let is_plain = how == combiner::NAMED
+            && named.is_some_and(|named| named != Named::Wchar && u64::from(named.size()) == size);
+        let is_c = matches!(named, Some(Named::CFloatComplex | Named::CDoubleComplex));
+        let unit = |element: &Element| match element.class == Class::Complex && !is_c {
+            false if is_plain => unit_of(element),
+            _ => 0,
+        };
+        let grain = match parts {
+            [] => Grain::Basic(size, 0),
+            [one] => Grain::Basic(size, unit(one)),
             _ => {
                 let parts = parts.iter().map(|element| {
                     let size = u64::from(element.size);
-                    (size, Grain::Basic(size))
+                    (size, Grain::Basic(size, unit(element)))
                 });
                 Grain::Mixed(parts.collect())
             }
@@ -239,12 +267,12 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
 /// Where the elements of a structure end.
 fn mixed(lengths: &[u64], children: &[Datatype], grains: Vec<Grain>) -> Grain {
     let basic = |grain: &Grain| match grain {
-        Grain::Basic(size) => Some(*size),
+        Grain::Basic(size, unit) => Some((*size, *unit)),
         Grain::Mixed(_) => None,
     };
     let first = grains.first().and_then(basic);
-    if let Some(size) = first.filter(|_| grains.iter().all(|grain| basic(grain) == first)) {
-        return Grain::Basic(size);
+    if let Some((size, unit)) = first.filter(|_| grains.iter().all(|grain| basic(grain) == first)) {
+        return Grain::Basic(size, unit);
     }
     let bytes = lengths
         .iter()

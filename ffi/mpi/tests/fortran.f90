@@ -16,6 +16,8 @@ program callers
   integer :: rank, ranks, ierr, i, root
   integer, allocatable :: send(:), recv(:), counts(:), places(:)
   integer, allocatable :: other(:)
+  integer :: at
+  integer(MPI_ADDRESS_KIND) :: length, place
 #if BINDING == 3
   type(MPI_Datatype) :: pairs
   type(MPI_Request) :: requests(7)
@@ -40,6 +42,19 @@ program callers
   call show('bcast')
   call MPI_Bcast(recv, 1, pairs, root, MPI_COMM_WORLD, ierr)
   call show('bcast of a vector')
+  at = 0
+  call MPI_Pack(send, 1, pairs, recv, 4 * n, at, MPI_COMM_WORLD, ierr)
+  at = 0
+  call MPI_Unpack(recv, 4 * n, at, recv(n + 1), 1, pairs, MPI_COMM_WORLD, ierr)
+  ierr = ierr + at
+  call show('pack')
+  length = 4 * n
+  place = 0
+  call MPI_Pack_external('external32', send, 1, pairs, recv, length, place, ierr)
+  place = 0
+  call MPI_Unpack_external('external32 ', recv, length, place, recv(n + 1), 1, pairs, ierr)
+  ierr = ierr + int(place)
+  call show('pack external')
   call MPI_Gather(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
   call show('gather')
   if (rank == root) then

@@ -187,6 +187,14 @@ fn taken_of(report: &str, functions: &[&'static str]) -> Vec<(&'static str, u64)
     functions.iter().map(count).collect()
 }
 
+/// What packs and unpacks.
+const PACKING_FUNCTIONS: [&str; 4] = [
+    "MPI_Pack",
+    "MPI_Unpack",
+    "MPI_Pack_external",
+    "MPI_Unpack_external",
+];
+
 /// What must be taken sooner or later: a pass by passing on does not count.
 const FUNCTIONS: [&str; 14] = [
     "MPI_Bcast",
@@ -560,7 +568,7 @@ fn fortran_programs_print_the_same() {
             };
             let plain = text(&mpi.run(2, &[], &[]).stdout);
             let ours = mpi.run(2, &[], &preload);
-            assert_eq!(plain.lines().count(), 20, "{plain}");
+            assert_eq!(plain.lines().count(), 22, "{plain}");
             assert_eq!(plain, text(&ours.stdout), "{name} {binding}");
             // MPICH's mpi_f08 hands descriptors of arrays to functions within the library.
             if (name, binding) == ("mpich", "-DBINDING=3") {
@@ -578,6 +586,9 @@ fn fortran_programs_print_the_same() {
                     found.is_some_and(|(_, count)| *count > 0),
                     "{name} {binding} {function}: {report}"
                 );
+            }
+            for (function, count) in taken_of(&report, &PACKING_FUNCTIONS) {
+                assert!(count > 0, "{name} {binding} {function}: {report}");
             }
             let all = [preload[0], preload[1], ("LIBCOPY_MPI_MIN", "4096")];
             let ours = mpi.run(2, &[], &all);
@@ -922,7 +933,7 @@ fn what_is_packed_is_the_same() {
                 assert!(said.ends_with("0 wrong\n"), "{name} {flag}: {said}");
                 assert_eq!(plain, said, "{name} {flag} {least}");
                 let report = text(&ours.stderr);
-                for function in ["MPI_Pack", "MPI_Unpack"] {
+                for function in PACKING_FUNCTIONS {
                     let taken = taken(&report);
                     let found = taken.iter().find(|(called, _)| *called == function);
                     assert!(
