@@ -95,6 +95,11 @@ pub(super) fn overflow_second(count: usize, stride: usize) -> bool {
     overflow(3 * Caches::here().lines[1] / 8, count, stride)
 }
 
+/// Whether the second-level cache has so many lines, wherever they would have to be.
+pub(super) fn within_second(count: usize) -> bool {
+    count <= Caches::here().lines[1]
+}
+
 /// Of strides with a power of two in them, a cache keeps fewer lines: they agree in some of the bits
 /// that say where.
 fn overflow(lines: usize, count: usize, stride: usize) -> bool {

@@ -60,7 +60,7 @@ pub(in super::super) unsafe fn scattered<const PACK: bool>(
         match offsets {
             Offsets::Narrow(list) => {
                 #[cfg(all(target_arch = "x86_64", not(miri)))]
-                if !PACK && super::x86::scatter(user, &list[first..end], packed, len) {
+                if super::x86::listed::<PACK>(user, &list[first..end], packed, len) {
                     return;
                 }
                 by_len::<PACK, i32>(user, &list[first..end], packed, len)

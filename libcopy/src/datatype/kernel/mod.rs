@@ -61,13 +61,15 @@ fn prefetch(at: *const u8) {
 /// What is written may be memory that two processes share, whose lines the other's cache holds: asked
 /// for as if it were only read, such a line would be asked for again to be written, which took two and
 /// a half times as long in all.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 fn prefetch_to_write(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch never faults; processors of 64 bits that do not know it do nothing.
     unsafe {
         std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at, options(nostack, preserves_flags));
     }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
 }
 
 /// Copies one piece.
@@ -257,6 +259,9 @@ pub(super) fn name(len: usize, dims: &[Dim]) -> String {
     match vectors {
         Some(name) => name.to_owned(),
         None if len > 2 * SMALL => "memcpy each".to_owned(),
+        None if strip::asks_ahead(dims) && strip::waits(dims) => {
+            format!("a loop for {len} bytes, a few lines at a time")
+        }
         None if strip::asks_ahead(dims) => {
             format!("a loop for {len} bytes with prefetch")
         }
@@ -308,6 +313,7 @@ fn odometer(
 
 #[cfg(test)]
 mod tests {
+    use super::super::canonical::Offsets;
     use super::*;
 
     /// Copies a nest block by block, to compare with.
@@ -413,6 +419,54 @@ mod tests {
                 compare(len, [if far { many } else { 20 }, 1, 1], gap);
                 // Rows of which the next is asked for, and rows that are transposed.
                 compare(len, [37, if far { 30 } else { 3 }, 1], gap);
+            }
+        }
+    }
+
+    /// Each way to read them, by how many there are.
+    #[test]
+    #[cfg_attr(miri, ignore = "too much for it")]
+    fn strides_of_powers_of_two_are_no_exception() {
+        for len in [1, 3, 8, 24] {
+            for count in [1700, 70_000] {
+                compare(len, [count, 1, 1], 1024 - len as isize);
+            }
+        }
+        compare(8, [40, 50, 1], 248);
+    }
+
+    #[test]
+    fn listed_blocks_are_moved_whole_and_nothing_else() {
+        // Long lists ask for later places.
+        let counts: &[usize] = if cfg!(miri) {
+            &[8]
+        } else {
+            &[1, 7, 8, 9, 10, 11, 12, 40, 1100, 1101]
+        };
+        for len in 1..=40usize {
+            for &n in counts {
+                let apart = len + 1 + n % 3;
+                let place = |i: usize| (i * 7919 % n) * apart;
+                let offsets: Vec<i32> = (0..n).map(|i| place(i) as i32).collect();
+                let reach = (n - 1) * apart + len;
+                let user: Vec<u8> = (0..reach).map(|i| (i * 167 / 5) as u8).collect();
+                let mut packed = vec![0x5a; n * len + 3];
+                let mut other = vec![0xa5; reach];
+                let mut expected = (packed.clone(), other.clone());
+                for i in 0..n {
+                    let (at, to) = (place(i), i * len);
+                    expected.0[to..to + len].copy_from_slice(&user[at..at + len]);
+                    expected.1[at..at + len].copy_from_slice(&user[at..at + len]);
+                }
+                let list = Offsets::Narrow(offsets.into());
+                let source = user.as_ptr().cast_mut();
+                // SAFETY: all blocks lie in the buffers; what is packed is only read.
+                unsafe {
+                    scattered::<true>(source, &list, (0, n), packed.as_mut_ptr(), len);
+                    scattered::<false>(other.as_mut_ptr(), &list, (0, n), packed.as_mut_ptr(), len);
+                }
+                assert!(packed == expected.0, "pack {n} of {len}");
+                assert!(other == expected.1, "unpack {n} of {len}");
             }
         }
     }

@@ -13,5 +13,5 @@ mod transpose;
 
 pub(super) use piece::{has_512, has_masks, masked, masked_narrow, piece};
 pub(super) use rows::{few, long, name, rows};
-pub(super) use short::{scatter, strip};
+pub(super) use short::{listed, strip};
 pub(super) use transpose::transpose;

@@ -5,9 +5,9 @@
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
-use super::super::caches::first_level;
+use super::super::caches::{first_level, overflow_first};
 use super::super::{Dim, LINE, Nest, Run, blocks};
-use super::piece::has_512;
+use super::piece::{has_512, masked_narrow};
 
 /// The vector loop for a nest of short blocks, if there is one; `far` if lines had better be asked
 /// for.
@@ -507,69 +507,124 @@ unsafe fn unpacking(to: *mut u8, from: *const u8, nest: &Nest) {
     }
 }
 
-/// How many blocks ahead [`scatter`] asks for the place of one.
-const AHEAD: usize = 16;
+/// How many blocks ahead [`listed`] asks for the place of one that it writes to.
+const AHEAD: usize = 32;
 
-/// As [`unpacking`], to listed offsets.
+/// Blocks of 5 to 31 bytes, none of a length that is a power of two, at listed offsets: with one
+/// move each of which the mask leaves out what is not the block's, four at a time. Where they go, if
+/// that is not in the first-level cache, is asked for early. Returns whether they are such blocks.
 ///
 /// # Safety
 ///
 /// As for [`super::super::list::scattered`].
 #[inline]
-pub(in super::super) unsafe fn scatter(
+pub(in super::super) unsafe fn listed<const PACK: bool>(
     user: *mut u8,
     offsets: &[i32],
-    from: *const u8,
+    packed: *mut u8,
     len: usize,
 ) -> bool {
     if offsets.len() < 8 || !is_masked(len) {
         return false;
     }
-    // The last ones have nothing ahead of them in the list.
-    let first = offsets.len().saturating_sub(AHEAD);
-    let rest = from.wrapping_add(first * len);
+    // Whole vectors on the packed side end with the bytes there, and so does what is asked for with
+    // the list.
+    let room: usize = if len <= 16 { 16 } else { 32 };
+    let is_far = !PACK && overflow_first(offsets.len(), LINE);
+    let behind = if is_far {
+        AHEAD
+    } else {
+        room.div_ceil(len) - 1
+    };
+    let fours = (offsets.len() - behind) / 4;
+    let (first, rest) = offsets.split_at(4 * fours);
     macro_rules! kernel {
-        ($vector:literal, $size:literal, $offsets:expr, $from:expr, $($ahead:literal)*) => {
+        ($($line:expr),*) => {
             std::arch::asm!(
-                "kmovq k1, {mask}",
+                "kmovd k1, {a:e}",
+                ".p2align 4",
                 "2:",
-                $(
-                    concat!("movsxd {at}, dword ptr [{list} + ", $ahead, "]"),
-                    "prefetcht0 byte ptr [{user} + {at}]",
-                )*
-                "movsxd {at}, dword ptr [{list}]",
-                concat!("vmovdqu8 ", $vector, " {{k1}} {{z}}, ", $size, " ptr [{from}]"),
-                concat!("vmovdqu8 ", $size, " ptr [{user} + {at}] {{k1}}, ", $vector),
-                "add {from}, {len}",
-                "add {list}, 4",
-                "dec {count}",
+                $($line,)*
+                "add {list}, 16",
+                "lea {packed}, [{packed} + 4*{len}]",
+                "dec {fours}",
                 "jnz 2b",
-                mask = in(reg) (1u64 << len) - 1,
+                a = inout(reg) (1usize << len) - 1 => _,
+                b = out(reg) _,
+                c = out(reg) _,
+                d = out(reg) _,
                 len = in(reg) len,
+                thrice = in(reg) 3 * len,
                 user = in(reg) user,
-                at = out(reg) _,
-                from = inout(reg) $from => _,
-                list = inout(reg) $offsets.as_ptr() => _,
-                count = inout(reg) $offsets.len() => _,
+                packed = inout(reg) packed => _,
+                list = inout(reg) first.as_ptr() => _,
+                fours = inout(reg) fours => _,
                 out("k1") _,
-                out("xmm16") _,
+                out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _,
                 options(nostack),
             )
         };
     }
-    // SAFETY: as above; the list is read within its bounds, 64 bytes ahead in the first part.
+    macro_rules! moves {
+        ($vector:literal, $size:literal, $($ahead:literal)*) => {
+            if PACK {
+                kernel!(
+                    "movsxd {a}, dword ptr [{list}]",
+                    "movsxd {b}, dword ptr [{list} + 4]",
+                    "movsxd {c}, dword ptr [{list} + 8]",
+                    "movsxd {d}, dword ptr [{list} + 12]",
+                    concat!("vmovdqu8 ", $vector, "16 {{k1}} {{z}}, ", $size, " ptr [{user} + {a}]"),
+                    concat!("vmovdqu8 ", $vector, "17 {{k1}} {{z}}, ", $size, " ptr [{user} + {b}]"),
+                    concat!("vmovdqu8 ", $vector, "18 {{k1}} {{z}}, ", $size, " ptr [{user} + {c}]"),
+                    concat!("vmovdqu8 ", $vector, "19 {{k1}} {{z}}, ", $size, " ptr [{user} + {d}]"),
+                    concat!("vmovdqu8 ", $size, " ptr [{packed}], ", $vector, "16"),
+                    concat!("vmovdqu8 ", $size, " ptr [{packed} + {len}], ", $vector, "17"),
+                    concat!("vmovdqu8 ", $size, " ptr [{packed} + 2*{len}], ", $vector, "18"),
+                    concat!("vmovdqu8 ", $size, " ptr [{packed} + {thrice}], ", $vector, "19")
+                )
+            } else {
+                kernel!(
+                    $(
+                        concat!("movsxd {a}, dword ptr [{list} + ", $ahead, "]"),
+                        "prefetchw byte ptr [{user} + {a}]",
+                    )*
+                    "movsxd {a}, dword ptr [{list}]",
+                    "movsxd {b}, dword ptr [{list} + 4]",
+                    "movsxd {c}, dword ptr [{list} + 8]",
+                    "movsxd {d}, dword ptr [{list} + 12]",
+                    concat!("vmovdqu8 ", $vector, "16, ", $size, " ptr [{packed}]"),
+                    concat!("vmovdqu8 ", $vector, "17, ", $size, " ptr [{packed} + {len}]"),
+                    concat!("vmovdqu8 ", $vector, "18, ", $size, " ptr [{packed} + 2*{len}]"),
+                    concat!("vmovdqu8 ", $vector, "19, ", $size, " ptr [{packed} + {thrice}]"),
+                    concat!("vmovdqu8 ", $size, " ptr [{user} + {a}] {{k1}}, ", $vector, "16"),
+                    concat!("vmovdqu8 ", $size, " ptr [{user} + {b}] {{k1}}, ", $vector, "17"),
+                    concat!("vmovdqu8 ", $size, " ptr [{user} + {c}] {{k1}}, ", $vector, "18"),
+                    concat!("vmovdqu8 ", $size, " ptr [{user} + {d}] {{k1}}, ", $vector, "19")
+                )
+            }
+        };
+    }
+    // SAFETY: the caller's promise. On the user's side, bytes outside the mask are neither read nor
+    // written. On the other side, what a vector has of later blocks is overwritten by them, and all
+    // of it lies within them. The list is read within its bounds, 128 bytes ahead if it is long.
     unsafe {
-        let (before, last) = offsets.split_at(first);
-        if len <= 16 {
-            if first > 0 {
-                kernel!("xmm16", "xmmword", before, from, 64);
+        if fours > 0 {
+            match (len <= 16, is_far) {
+                (true, false) => moves!("xmm", "xmmword",),
+                (true, true) => moves!("xmm", "xmmword", 128 132 136 140),
+                (false, false) => moves!("ymm", "ymmword",),
+                (false, true) => moves!("ymm", "ymmword", 128 132 136 140),
             }
-            kernel!("xmm16", "xmmword", last, rest,);
-        } else {
-            if first > 0 {
-                kernel!("ymm16", "ymmword", before, from, 64);
+        }
+        for (i, &offset) in rest.iter().enumerate() {
+            let user = user.wrapping_offset(offset as isize);
+            let packed = packed.wrapping_add((4 * fours + i) * len);
+            let (to, from) = if PACK { (packed, user) } else { (user, packed) };
+            if len <= 16 {
+                masked_narrow::<16>(to, from, len);
+            } else {
+                masked_narrow::<32>(to, from, len);
             }
-            kernel!("ymm16", "ymmword", last, rest,);
         }
     }
     true
