@@ -436,6 +436,22 @@ static void unpack(void)
 		   MPI_COMM_SELF);
 }
 
+static const char *external(int unpack)
+{
+	MPI_Aint position = 0, length = (MPI_Aint)packed_length;
+	int code;
+
+	if (unpack)
+		code = MPI_Unpack_external("external32", packed.data, length, &position,
+					   user.data + origin, elements, type);
+	else
+		code = MPI_Pack_external("external32", user.data + origin, elements, type,
+					 packed.data, length, &position);
+	if (code != MPI_SUCCESS)
+		return "this MPI refuses it";
+	return position == length ? NULL : "another length";
+}
+
 /* MPI's way to copy from one layout into another: a message to oneself. */
 static void copy(void)
 {
@@ -445,7 +461,11 @@ static void copy(void)
 
 int main(int argc, char **argv)
 {
-	const struct contestant c = { .type = build, .pack = pack, .unpack = unpack, .copy = copy };
+	const struct contestant c = { .type = build,
+				      .pack = pack,
+				      .unpack = unpack,
+				      .copy = copy,
+				      .external = external };
 	char version[MPI_MAX_LIBRARY_VERSION_STRING];
 	int length;
 

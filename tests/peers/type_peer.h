@@ -13,6 +13,8 @@
  *   buffers SPAN ORIGIN SIZE COUNT ok: memory for COUNT elements of the type and for SIZE packed
  *                                  bytes; displacements count from byte ORIGIN of SPAN
  *   hash OP ROUND                  hash HEX: of all bytes after packing or unpacking a pattern
+ *   external OP ROUND              hash HEX: the same in external32, of a type that has as many bytes
+ *                                  there
  *   time OP COUNT BATCH WARM CALLS times NS...: each of BATCH calls, averaged
  *                                  OP may also be memcpy (to the packed bytes) and memcpy-back
  *   quit
@@ -57,6 +59,7 @@ struct contestant {
 	void (*pack)(void);
 	void (*unpack)(void);
 	void (*copy)(void);
+	const char *(*external)(int unpack);
 };
 
 static void die(const char *what)
@@ -265,6 +268,20 @@ static void obey(const char *path, const char *description, const struct contest
 		} else if (sscanf(line, "hash %31s %llu", op, &round) == 2 &&
 			   what_to_call(c, op)) {
 			fprintf(out, "hash %016llx\n", (unsigned long long)look(c, op, round));
+		} else if (sscanf(line, "external %31s %llu", op, &round) == 2 && c->external) {
+			int unpack = !strcmp(op, "unpack");
+			struct buffer *from = unpack ? &packed : &user, *to = unpack ? &user : &packed;
+			size_t length = unpack ? user_length : packed_length;
+			const char *bad;
+
+			fill(from->data, unpack ? packed_length : user_length, round);
+			memset(to->data, 0x5a, length);
+			bad = c->external(unpack);
+			if (bad)
+				fprintf(out, "bad %s\n", bad);
+			else
+				fprintf(out, "hash %016llx\n",
+					(unsigned long long)hash(to->data, length));
 		} else if (sscanf(line, "time %31s %*s %d %d %d", op, &batch, &warm, &calls) == 4 &&
 			   what_to_call(c, op)) {
 			void (*call)(void) = what_to_call(c, op);
