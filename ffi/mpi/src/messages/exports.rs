@@ -7,19 +7,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::calls::{self, Address, Elements, Mode};
 use super::status::{Room, Status, is_ignored};
-use super::{World, probes, requests, start, world};
+use super::{World, header, incoming, probes, requests, start, world};
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::call::active;
 use crate::count::{Count, Large};
-use crate::{lacking, nonblocking, pmpi};
+use crate::{fast, lacking, nonblocking, pmpi};
 
-/// Both forms of a function that counts elements; `N` is what counts.
+/// Both forms of a function that counts elements; `N` is what counts. What is tiny is passed on before
+/// anything else.
 macro_rules! both {
-    ($($name:ident, $large:ident = |$($argument:ident: $kind:ty),*| $body:block)*) => { $(
-        both!(@form c_int, $name, ($($argument: $kind),*) $body);
-        both!(@form Large, $large, ($($argument: $kind),*) $body);
+    ($($name:ident, $large:ident = |$($argument:ident: $kind:ty),*|
+       $([$tiny:expr => $short:expr])? $body:block)*) => { $(
+        both!(@form c_int, $name, ($($argument: $kind),*) [$($tiny => $short)?] $body);
+        both!(@form Large, $large, ($($argument: $kind),*) [$($tiny => $short)?] $body);
     )* };
-    (@form $count:ty, $name:ident, ($($argument:ident: $kind:ty),*) $body:block) => {
+    (@form $count:ty, $name:ident, ($($argument:ident: $kind:ty),*)
+     [$($tiny:expr => $short:expr)?] $body:block) => {
         const _: () = {
             #[allow(dead_code)]
             type N = $count;
@@ -32,9 +35,21 @@ macro_rules! both {
             #[allow(clippy::too_many_arguments)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+                // Elsewhere, so that what is tiny needs no room on the stack.
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments)]
+                unsafe extern "C" fn other($($argument: $kind),*) -> c_int {
+                    // SAFETY: the caller's promise.
+                    #[allow(unused_unsafe)]
+                    guarded(|| unsafe { $body })
+                }
                 // SAFETY: the caller's promise.
-                #[allow(unused_unsafe)]
-                guarded(|| unsafe { $body })
+                unsafe {
+                    $(if $tiny {
+                        return $short;
+                    })?
+                    other($($argument),*)
+                }
             }
         };
     };
@@ -50,6 +65,30 @@ fn guarded(work: impl FnOnce() -> c_int) -> c_int {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(code) => code,
         Err(_) => crate::abi::get().map_or(16, |abi| abi.error),
+    }
+}
+
+/// Whether no header is so short: what is sent is not taken, and none arrives there.
+#[inline(always)]
+fn is_tiny<N: Count>(count: N, datatype: Word) -> bool {
+    let size = || (count.number()? as u64).checked_mul(fast::size(datatype)? as u64);
+    size().is_some_and(|bytes| !header::may_arrive(bytes))
+}
+
+/// The code of a receive that is that short. What was cut off may be a header, whose sender gets its slot
+/// back.
+#[inline(always)]
+fn received<N: Count>(code: c_int, buffer: *mut c_void, count: N, datatype: Word) -> c_int {
+    if code != 0 {
+        cut_off(elements(buffer, count, datatype));
+    }
+    code
+}
+
+#[cold]
+fn cut_off(what: Elements) {
+    if let Some(world) = world() {
+        incoming::give_back(world, (what.buffer, what.count, what.datatype));
     }
 }
 
@@ -70,7 +109,8 @@ macro_rules! sends {
     ($($name:ident, $large:ident = $body:ident $mode:ident;)*) => {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
-                             tag: c_int, comm: Word| {
+                             tag: c_int, comm: Word|
+            [is_tiny(count, datatype) => pmpi::$body(buffer, count, datatype, dest, tag, comm)] {
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
                     let to = address(dest, tag, comm);
@@ -89,7 +129,9 @@ macro_rules! sends_with_request {
     ($($name:ident, $large:ident = $body:ident $mode:ident;)*) => {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
-                             tag: c_int, comm: Word, request: *mut c_void| {
+                             tag: c_int, comm: Word, request: *mut c_void|
+            [is_tiny(count, datatype) =>
+                pmpi::$body(buffer, count, datatype, dest, tag, comm, request)] {
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
                     let to = address(dest, tag, comm);
@@ -141,7 +183,11 @@ persistent_sends! {
 
 both! {
     MPI_Recv, MPI_Recv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
-                            tag: c_int, comm: Word, status: *mut c_void| {
+                            tag: c_int, comm: Word, status: *mut c_void|
+    [is_tiny(count, datatype) => received(
+        pmpi::recv(buffer, count, datatype, source, tag, comm, status),
+        buffer, count, datatype
+    )] {
         let pass = |status| pmpi::recv(buffer, count, datatype, source, tag, comm, status);
         let Some(world) = world() else {
             return pass(status);
@@ -152,7 +198,9 @@ both! {
     }
 
     MPI_Irecv, MPI_Irecv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
-                              tag: c_int, comm: Word, request: *mut c_void| {
+                              tag: c_int, comm: Word, request: *mut c_void|
+    [is_tiny(count, datatype) =>
+        pmpi::irecv(buffer, count, datatype, source, tag, comm, request)] {
         let code = pmpi::irecv(buffer, count, datatype, source, tag, comm, request);
         if let Some(world) = world().filter(|_| code == 0) {
             let what = elements(buffer, count, datatype);
@@ -178,7 +226,14 @@ both! {
     MPI_Sendrecv, MPI_Sendrecv_c = |send: *const c_void, send_count: N, send_type: Word,
                                     dest: c_int, send_tag: c_int, recv: *mut c_void,
                                     recv_count: N, recv_type: Word, source: c_int,
-                                    recv_tag: c_int, comm: Word, status: *mut c_void| {
+                                    recv_tag: c_int, comm: Word, status: *mut c_void|
+    [is_tiny(send_count, send_type) && is_tiny(recv_count, recv_type) => received(
+        pmpi::sendrecv(
+            send, send_count, send_type, dest, send_tag,
+            recv, recv_count, recv_type, source, recv_tag, comm, status,
+        ),
+        recv, recv_count, recv_type
+    )] {
         let pass = |status| {
             pmpi::sendrecv(
                 send, send_count, send_type, dest, send_tag,
@@ -340,7 +395,8 @@ other_sends! {
 }
 
 /// Functions without counts, taken if `$try` takes them. Where nonblocking collectives are under way,
-/// `$first` comes before, and may do what the function has to.
+/// `$first` comes before, and may do what the function has to. Functions with one are about requests: they
+/// are passed on before anything else as long as none is known here.
 macro_rules! plain {
     ($($name:ident $arguments:tt => $pass:path, $try:expr $(, $first:expr)?;)*) => { $(
         plain!(@one $name $arguments $pass, $try, [$($first)?]);
@@ -353,17 +409,32 @@ macro_rules! plain {
         /// As the MPI standard says.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            // SAFETY: the caller's promise.
-            guarded(|| unsafe {
-                plain!(@first $first ($($argument),*));
-                if let Some(world) = world() {
-                    let taken: Option<c_int> = $try(world, $($argument),*);
-                    if let Some(code) = taken {
-                        return code;
+            // Elsewhere, so that what is passed on at once needs no room on the stack.
+            #[inline(never)]
+            unsafe extern "C" fn other($($argument: $kind),*) -> c_int {
+                // SAFETY: the caller's promise.
+                guarded(|| unsafe {
+                    plain!(@first $first ($($argument),*));
+                    if let Some(world) = world() {
+                        let taken: Option<c_int> = $try(world, $($argument),*);
+                        if let Some(code) = taken {
+                            return code;
+                        }
                     }
-                }
-                $pass($($argument),*)
-            })
+                    $pass($($argument),*)
+                })
+            }
+            // SAFETY: the caller's promise.
+            unsafe {
+                plain!(@quick $first $pass, ($($argument),*));
+                other($($argument),*)
+            }
+        }
+    };
+    (@quick [] $pass:path, $arguments:tt) => {};
+    (@quick [$first:expr] $pass:path, ($($argument:ident),*)) => {
+        if !requests::any() && !nonblocking::any() {
+            return $pass($($argument),*);
         }
     };
     (@first [] $arguments:tt) => {};
