@@ -51,15 +51,14 @@ fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Arc<Prepared>, Fate
     let datatype = known.datatype.as_ref().ok_or(Fate::Arguments)?;
     let prepared = types::layout(datatype, count as u64).ok_or(Fate::Arguments)?;
     let (bytes, pieces) = (prepared.layout.size(), prepared.layout.segment_count());
-    if pieces < 2 {
-        return Err(Fate::NoGain);
-    }
     match least() {
         Some(least) if bytes >= least => Ok(prepared),
-        None if bytes >= LEAST => match bytes >= pieces.saturating_mul(LONG_PIECE[rival]) {
-            true => Err(Fate::NoGain),
-            false => Ok(prepared),
-        },
+        None if bytes >= LEAST => {
+            match pieces > 1 && bytes >= pieces.saturating_mul(LONG_PIECE[rival]) {
+                true => Err(Fate::NoGain),
+                false => Ok(prepared),
+            }
+        }
         _ => Err(Fate::Small),
     }
 }
