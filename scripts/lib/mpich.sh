@@ -3,7 +3,8 @@
 #
 # This machine's MPICH for the guest, which has none of its own.
 
-# bundle_mpich DIR: the launcher, its helper, and the libraries of both but for the C library's.
+# bundle_mpich DIR: the launcher, its helper, the libraries of both but for the C library's, and
+# the programs that scripts/segments-in-guest and scripts/early-in-guest run.
 bundle_mpich() {
     local launcher proxy library
     launcher=$(readlink -f "$(command -v mpirun.mpich)") || return 1
@@ -19,6 +20,10 @@ bundle_mpich() {
     ldd "$launcher" "$proxy" "$library" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
         grep -vE '/(libc|libm|libpthread|libdl|librt|libresolv)\.so' |
         xargs -r -I{} cp -L {} "$1/lib/"
-    mpicc.mpich -std=gnu11 -O2 -Wall -Wextra -Werror -o "$1/bin/mpi_segments" \
-        "$(dirname "${BASH_SOURCE[0]}")/../../tests/peers/mpi_segments.c"
+    local root program
+    root=$(dirname "${BASH_SOURCE[0]}")/../..
+    for program in tests/peers/mpi_segments.c ffi/mpi/tests/early.c; do
+        mpicc.mpich -std=gnu11 -O2 -Wall -Wextra -Werror -o "$1/bin/$(basename "$program" .c)" \
+            "$root/$program" || return 1
+    done
 }

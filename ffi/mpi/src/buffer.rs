@@ -351,6 +351,8 @@ pub unsafe fn incoming(
     }
     let mut packed = vec![0u8; count * kind.size];
     work(&mut packed)?;
+    // Rather than while it is read.
+    libcopy::offload::settle(packed.as_ptr(), packed.len())?;
     // SAFETY: the caller's promise.
     unsafe { kind.unpack(&packed, base, count) }?;
     Ok(())

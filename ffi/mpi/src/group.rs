@@ -18,6 +18,7 @@ use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::abi::{Abi, Word, complain};
 use crate::attributes::{Cache, Kept, Unknown};
+use crate::early;
 use crate::messages::Peers;
 use crate::neighbours::Neighbours;
 use crate::nodes::Nodes;
@@ -295,11 +296,13 @@ fn examine(comm: Word) -> Option<Comm> {
     })
 }
 
-/// Joins a team whose collectives never return early: an MPI library may pass a buffer to a system
-/// call, which no guard can hold.
-fn join(key: &TeamKey, rank: usize, size: usize) -> libcopy::Result<Team> {
+/// Joins a team. Its collectives return early only where no leader passes what they bring to other nodes.
+fn join(key: &TeamKey, rank: usize, size: usize, alone: bool) -> libcopy::Result<Team> {
     let mut policy = Policy::load()?;
-    policy.asynchronous = Async::Off;
+    policy.asynchronous = match alone {
+        true => early::choice(&policy),
+        false => Async::Off,
+    };
     let mut team = Team::join_with(key, rank, size, policy)?;
     team.set_chore(Some(progress::everything));
     Ok(team)
@@ -424,7 +427,9 @@ fn create(
     // A leader has none to give if it got no random numbers.
     let team = match key == [0; 16] {
         true => Err("no random numbers for a key".to_owned()),
-        false => join(&TeamKey::from_bytes(key), seat, here).map_err(|e| e.to_string()),
+        false => {
+            join(&TeamKey::from_bytes(key), seat, here, nodes.is_none()).map_err(|e| e.to_string())
+        }
     };
     let direct = |team: &Team| {
         let mut reports = team.transports().iter();

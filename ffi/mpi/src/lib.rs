@@ -15,6 +15,9 @@
 //! Nonblocking collectives on communicators whose ranks have met in a blocking one are taken as well
 //! ([`nonblocking`]); `LIBCOPY_MPI_NONBLOCKING=0` passes them on.
 //!
+//! With `LIBCOPY_ASYNC` blocking collectives return while a copy engine still moves their bytes, where there
+//! is one ([`early`]).
+//!
 //! With `LIBCOPY_MPI_MESSAGES=1` messages between two processes of a machine are taken as well, those of
 //! derived datatypes and long ones ([`messages`]).
 //!
@@ -29,6 +32,7 @@ mod barrier;
 mod buffer;
 mod call;
 mod count;
+mod early;
 mod exports;
 mod external;
 mod fast;
@@ -50,6 +54,7 @@ mod shared;
 mod sides;
 mod stats;
 mod types;
+mod used;
 mod ways;
 
 use std::ffi::c_int;
@@ -57,13 +62,16 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::panic::catch_unwind;
 
+// Nobody here calls its functions, which programs find instead of the C library's.
+use libcopy_syscalls as _;
+
 /// Prints what was taken and passed on, or adds it to the file that `LIBCOPY_STATS` names.
 fn tell() {
     let abi = abi::get();
     let library = abi.map_or("no library that we know", |abi| abi.name);
     let Some(path) = stats::file() else {
         eprintln!("{}", stats::report(library));
-        if let Some(line) = messages::report() {
+        for line in [messages::report(), early::report()].into_iter().flatten() {
             eprintln!("{line}");
         }
         return;
@@ -73,7 +81,12 @@ fn tell() {
         // SAFETY: a communicator that is always there, and a writable output.
         unsafe { pmpi::comm_rank(abi.world, &mut rank) };
     }
-    let line = stats::line(library, i64::from(rank), &messages::numbers());
+    let line = stats::line(
+        library,
+        i64::from(rank),
+        &messages::numbers(),
+        &early::numbers(),
+    );
     let file = OpenOptions::new().append(true).create(true).open(&path);
     // One call, so that the lines of ranks do not mix.
     let written = file.and_then(|mut file| file.write_all(line.as_bytes()));

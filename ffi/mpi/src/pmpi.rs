@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{self, Function, Word, complain};
 use crate::count::{Count, Large};
+use crate::early;
 use crate::neighbours::Neighbours;
 
 /// Declares functions that are called through the library's address. One that is missing answers
@@ -135,6 +136,9 @@ macro_rules! collectives {
             #[allow(clippy::too_many_arguments)]
             #[inline(always)]
             pub unsafe fn $rust<N: Count>($($argument: kind!($kind),)* $comm: Word) -> c_int {
+                if let Err(code) = early::before() {
+                    return code;
+                }
                 static FUNCTION: Function = Function::new($name);
                 static LARGE: Function = Function::new($large);
                 let own = if N::LARGE { LARGE.if_any() } else { FUNCTION.address() };
@@ -343,7 +347,7 @@ conversions_back! {
 }
 
 /// What a function that is not there answers: `MPI_ERR_OTHER` of Open MPI.
-const MISSING: c_int = 16;
+pub const MISSING: c_int = 16;
 
 /// `MPI_Comm_copy_attr_function`
 pub type CopyAttribute =
@@ -555,10 +559,10 @@ functions! {
     request_free = c"PMPI_Request_free"(request: *mut c_void);
     /// `MPI_Cancel`
     cancel = c"PMPI_Cancel"(request: *mut c_void);
-    /// `MPI_Start`
-    start = c"PMPI_Start"(request: *mut c_void);
-    /// `MPI_Startall`
-    startall = c"PMPI_Startall"(count: c_int, requests: *mut c_void);
+    /// `MPI_Start`, with nothing pending
+    start_settled = c"PMPI_Start"(request: *mut c_void);
+    /// `MPI_Startall`, with nothing pending
+    startall_settled = c"PMPI_Startall"(count: c_int, requests: *mut c_void);
     /// `MPI_Probe`
     probe = c"PMPI_Probe"(source: c_int, tag: c_int, comm: Word, status: *mut c_void);
     /// `MPI_Iprobe`
@@ -576,6 +580,32 @@ functions! {
     );
 }
 
+/// `MPI_Start`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn start(request: *mut c_void) -> c_int {
+    match early::before() {
+        // SAFETY: the caller's promise.
+        Ok(()) => unsafe { start_settled(request) },
+        Err(code) => code,
+    }
+}
+
+/// `MPI_Startall`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn startall(count: c_int, requests: *mut c_void) -> c_int {
+    match early::before() {
+        // SAFETY: the caller's promise.
+        Ok(()) => unsafe { startall_settled(count, requests) },
+        Err(code) => code,
+    }
+}
+
 /// Declares point-to-point functions in both their forms; where a library has no form for large
 /// counts, the other one does what it can.
 macro_rules! messages {
@@ -589,6 +619,9 @@ macro_rules! messages {
         #[allow(clippy::too_many_arguments)]
         #[inline]
         pub unsafe fn $rust<N: Count>($($argument: message_kind!($kind)),*) -> c_int {
+            if let Err(code) = early::before() {
+                return code;
+            }
             static FUNCTION: Function = Function::new($name);
             static LARGE: Function = Function::new($large);
             let own = if N::LARGE { LARGE.if_any() } else { FUNCTION.address() };

@@ -238,8 +238,8 @@ pub fn file() -> Option<PathBuf> {
 }
 
 /// All numbers of a rank as one line of JSON, which `libcopy mpi report` reads; `messages` are those of
-/// messages.
-pub fn line(library: &str, rank: i64, messages: &[(&str, u64)]) -> String {
+/// messages, `early` those of collectives that returned early.
+pub fn line(library: &str, rank: i64, messages: &[(&str, u64)], early: &[(&str, u64)]) -> String {
     let mut text = format!(
         "{{\"report\":1,\"rank\":{rank},\"pid\":{},\"library\":\"{library}\",\"bytes\":{},\"functions\":{{",
         std::process::id(),
@@ -265,6 +265,8 @@ pub fn line(library: &str, rank: i64, messages: &[(&str, u64)]) -> String {
     }
     text.push_str("},\"messages\":{");
     object(&mut text, &mut messages.iter().copied());
+    text.push_str("},\"early\":{");
+    object(&mut text, &mut early.iter().copied());
     text.push_str("}}\n");
     text
 }
@@ -297,10 +299,13 @@ mod tests {
 
     #[test]
     fn a_line_names_everything_once() {
-        let line = line("MPICH", 3, &[("sent", 4), ("bytes fetched", 5)]);
+        let messages = [("sent", 4), ("bytes fetched", 5)];
+        let line = line("MPICH", 3, &messages, &[("buffers", 6)]);
         assert!(line.starts_with("{\"report\":1,\"rank\":3,"), "{line}");
         assert!(
-            line.ends_with("\"messages\":{\"sent\":4,\"bytes fetched\":5}}\n"),
+            line.ends_with(
+                "\"messages\":{\"sent\":4,\"bytes fetched\":5},\"early\":{\"buffers\":6}}\n"
+            ),
             "{line}"
         );
         assert_eq!(line.matches('{').count(), line.matches('}').count());

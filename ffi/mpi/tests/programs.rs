@@ -18,6 +18,7 @@ const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.c");
 const PACKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/packing.c");
 const NEIGHBOURS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/neighbours.c");
 const NONBLOCKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nonblocking.c");
+const EARLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/early.c");
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/committed.c");
 const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
 const LEFTOVERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/leftovers.c");
@@ -607,6 +608,50 @@ fn fortran_programs_print_the_same() {
 }
 
 /// Names of segments that a team may have left.
+/// Without the module and an engine nothing returns early, but everything that comes before such a buffer
+/// is used runs; scripts/early-in-guest runs the same program with engines.
+#[test]
+fn what_collectives_return_can_be_used_by_anybody() {
+    let library = library();
+    let preload = ("LD_PRELOAD", library.to_str().expect("a plain path"));
+    for (name, launcher) in BOTH {
+        let _turn = turn();
+        let Some(mpi) = mpi(name, launcher, EARLY, C) else {
+            continue;
+        };
+        let arguments = ["300000", "12", "3"];
+        let plain = text(&mpi.run(2, &arguments, &[]).stdout);
+        assert_eq!(plain.lines().count(), 24, "{plain}");
+        let asked = [preload, ("LIBCOPY_ASYNC", "1"), ("LIBCOPY_STATS", "1")];
+        let ours = mpi.run(2, &arguments, &asked);
+        assert_eq!(plain, text(&ours.stdout), "{name}");
+        let report = text(&ours.stderr);
+        assert!(!report.contains("has no effect"), "{name}: {report}");
+    }
+}
+
+/// Where calls go past us, nothing returns early.
+#[test]
+fn programs_that_call_past_us_do_not_return_early() {
+    let library = library();
+    let preload = ("LD_PRELOAD", library.to_str().expect("a plain path"));
+    let asked = [
+        preload,
+        ("LIBCOPY_ASYNC", "engine"),
+        ("LIBCOPY_MPI_MIN", "0"),
+    ];
+    for (name, launcher) in BOTH {
+        let _turn = turn();
+        let flags = [C.1, &["-DPAST_US"]].concat();
+        let Some(mpi) = mpi(name, launcher, EARLY, (C.0, &flags[..])) else {
+            continue;
+        };
+        let said = text(&mpi.run(2, &["100000", "1", "3"], &asked).stderr);
+        let why = "LIBCOPY_ASYNC has no effect: the program uses MPI_Scan_c";
+        assert!(said.contains(why), "{name}: {said}");
+    }
+}
+
 fn segments() -> Vec<std::ffi::OsString> {
     let entries = std::fs::read_dir("/dev/shm").expect("a tmpfs");
     let names = entries.flatten().map(|entry| entry.file_name());

@@ -38,6 +38,8 @@ struct Rank {
     functions: BTreeMap<String, BTreeMap<String, u64>>,
     #[serde(default)]
     messages: BTreeMap<String, u64>,
+    #[serde(default)]
+    early: BTreeMap<String, u64>,
 }
 
 /// What all ranks say together.
@@ -51,6 +53,7 @@ struct Total {
     bytes: u64,
     functions: BTreeMap<String, BTreeMap<String, u64>>,
     messages: BTreeMap<String, u64>,
+    early: BTreeMap<String, u64>,
 }
 
 /// Runs `libcopy mpi`.
@@ -86,6 +89,9 @@ fn add_up(text: &str) -> Result<Total> {
         }
         for (event, count) in rank.messages {
             *total.messages.entry(event).or_default() += count;
+        }
+        for (event, count) in rank.early {
+            *total.early.entry(event).or_default() += count;
         }
     }
     total.ranks = ranks.len();
@@ -143,6 +149,9 @@ fn report(args: &ReportArgs) -> Result<()> {
     for (event, count) in &total.messages {
         writeln!(out, "messages, {event:<24} {count:>12}")?;
     }
+    for (event, count) in total.early.iter().filter(|(_, count)| **count > 0) {
+        writeln!(out, "returned early, {event:<18} {count:>12}")?;
+    }
     Ok(())
 }
 
@@ -150,7 +159,7 @@ fn report(args: &ReportArgs) -> Result<()> {
 mod tests {
     use super::*;
 
-    const RANK: &str = r#"{"report":1,"rank":0,"library":"MPICH","bytes":7,"functions":{"MPI_Bcast":{"taken":2,"small":1}},"messages":{"sent":3}}"#;
+    const RANK: &str = r#"{"report":1,"rank":0,"library":"MPICH","bytes":7,"functions":{"MPI_Bcast":{"taken":2,"small":1}},"messages":{"sent":3},"early":{"buffers":5}}"#;
 
     #[test]
     fn ranks_are_added_up() {
@@ -160,6 +169,7 @@ mod tests {
         assert_eq!(total.functions["MPI_Bcast"]["taken"], 6);
         assert_eq!(total.functions["MPI_Bcast"]["small"], 3);
         assert_eq!(total.messages["sent"], 9);
+        assert_eq!(total.early["buffers"], 15);
     }
 
     #[test]

@@ -103,6 +103,15 @@ static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// Where the search for a free slot starts: old ranges are kept for as long as possible.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
+/// How many reasons there are not to guard anything.
+static REASONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Buffers that were guarded so far.
+static EVER: AtomicU64 = AtomicU64::new(0);
+
+/// Waits for guarded memory so far, by those who touched it and those who settled it.
+static HELD: AtomicU64 = AtomicU64::new(0);
+
 /// Held to change the table or the handler, never by a signal handler.
 static LOCK: AtomicBool = AtomicBool::new(false);
 
@@ -263,6 +272,7 @@ impl Slot {
         if self.lifted.load(Ordering::SeqCst) >= end {
             return Ok(());
         }
+        HELD.fetch_add(1, Ordering::Relaxed);
         completion.touched(clock());
         completion.hurry(start - base, end - base)?;
         self.advance(completion)?;
@@ -301,6 +311,7 @@ impl Slot {
             if base.saturating_add(completion.arrived(at - base)) >= end {
                 return Ok(());
             }
+            HELD.fetch_add(1, Ordering::Relaxed);
             completion.touched(clock());
             completion.hurry(at - base, end - base)
         });
@@ -380,7 +391,7 @@ pub(crate) unsafe fn arm(
 ) -> std::result::Result<(), Box<dyn Completion>> {
     let base = base as usize;
     let (start, end) = interior(base, len);
-    if start == end {
+    if start == end || REASONS.load(Ordering::SeqCst) != 0 {
         return Err(completion);
     }
     let _ = settle_range(start, end);
@@ -448,7 +459,28 @@ pub(crate) unsafe fn arm(
         };
     }
     slot.state.store(ARMED, Ordering::SeqCst);
+    EVER.fetch_add(1, Ordering::Relaxed);
+    if REASONS.load(Ordering::SeqCst) != 0 {
+        // Another thread has refused it meanwhile, and may have seen no guard to settle.
+        let _ = settle_range(start, end);
+    }
     Ok(())
+}
+
+/// Guards nothing until [`admit_guards`] has been called as often as this; what is guarded is settled.
+pub(crate) fn refuse_guards() -> std::result::Result<(), i32> {
+    REASONS.fetch_add(1, Ordering::SeqCst);
+    settle_range(0, usize::MAX)
+}
+
+/// One reason less not to guard anything.
+pub(crate) fn admit_guards() {
+    REASONS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Buffers that were guarded so far, and waits for them.
+pub(crate) fn counts() -> (u64, u64) {
+    (EVER.load(Ordering::Relaxed), HELD.load(Ordering::Relaxed))
 }
 
 /// Settles what overlaps `start..end`; async-signal-safe. The first error counts, all guards are
@@ -573,6 +605,12 @@ fn silence(slot: &Slot) -> Option<Box<dyn Completion>> {
     let completion = unsafe { (*slot.completion.get()).take() };
     slot.state.store(ARMED, Ordering::SeqCst);
     completion
+}
+
+/// Whether any guard may be in force.
+#[inline(always)]
+pub(crate) fn any() -> bool {
+    TAKEN.load(Ordering::Relaxed) != 0
 }
 
 /// Guards in force, of all owners.

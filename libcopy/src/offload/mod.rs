@@ -57,6 +57,42 @@ pub fn settle_all() -> Result<()> {
     guard::settle_range(0, usize::MAX).map_err(guard::loss)
 }
 
+/// Whether anything may be pending in this process: a look at one word.
+#[inline(always)]
+pub fn any_pending() -> bool {
+    guard::any()
+}
+
+/// As long as one of these is there, nothing of this process is guarded, and no collective returns here
+/// before its bytes have arrived: for a time in which others get at memory past every guard, like
+/// another process through a window of MPI's, or the threads of another library.
+#[derive(Debug)]
+pub struct NoGuards(());
+
+impl NoGuards {
+    /// Settles everything that is pending.
+    ///
+    /// # Errors
+    ///
+    /// As for [`settle`]; nothing is guarded from then on, nor after an error.
+    pub fn new() -> (Self, Result<()>) {
+        let settled = guard::refuse_guards().map_err(guard::loss);
+        (NoGuards(()), settled)
+    }
+}
+
+impl Drop for NoGuards {
+    fn drop(&mut self) {
+        guard::admit_guards();
+    }
+}
+
+/// Buffers of this process with which a collective returned early, and how often somebody had to wait
+/// for one of them afterwards.
+pub fn counts() -> (u64, u64) {
+    guard::counts()
+}
+
 /// [`settle`] for a slice, by its address: nothing is read.
 pub(crate) fn settle_bytes(bytes: &[u8]) -> Result<()> {
     settle(bytes.as_ptr(), bytes.len())

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What protection memory has now: a guard must give back what was there.
+//! What protection memory has now: a guard must give back what was there. Memory that other processes
+//! may have mapped as well is none that a guard holds: it protects this process's pages only.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
@@ -37,7 +38,11 @@ const _: () = assert!(std::mem::size_of::<Query>() == 0x68);
 /// number may be somebody else's.
 static ASKED: Mutex<Option<(u32, RawFd)>> = Mutex::new(None);
 
-/// The protection that all of `start..end` has, if it is all mapped alike, with ordinary pages.
+/// `PROCMAP_QUERY_VMA_SHARED`
+const SHARED: u64 = 8;
+
+/// The protection that all of `start..end` has, if it is all mapped alike and privately, with ordinary
+/// pages.
 pub(super) fn protection(start: usize, end: usize) -> Option<i32> {
     let open = || File::open("/proc/self/maps");
     // A child may have been forked while another thread held the lock.
@@ -93,7 +98,8 @@ fn by_query(file: RawFd, start: usize, end: usize) -> Option<Option<i32>> {
         // SAFETY: no memory is passed.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
         let one = (query.vma_flags & 7) as i32;
-        if query.page_size != page || !merge(&mut all, one) || query.end <= at {
+        let plain = query.page_size == page && query.vma_flags & SHARED == 0;
+        if !plain || !merge(&mut all, one) || query.end <= at {
             return Some(None);
         }
         at = query.end;
@@ -125,7 +131,7 @@ fn by_text(maps: &str, start: usize, end: usize) -> Option<i32> {
             .take(3)
             .filter_map(|c| flags.iter().find(|(letter, _)| *letter == c))
             .fold(0, |all, (_, bit)| all | bit);
-        if !merge(&mut all, one) {
+        if rest.chars().nth(3) != Some('p') || !merge(&mut all, one) {
             return None;
         }
         at = high;
@@ -139,13 +145,14 @@ mod tests {
 
     #[test]
     fn text_and_query_agree() {
-        let text = "1000-3000 rw-p 0 0:0 0\n3000-4000 rw-s 0 0:0 0\n4000-5000 r--p 0 0:0 0\n\
-                    6000-7000 rwxp 0 0:0 0\n";
+        let text = "1000-3000 rw-p 0 0:0 0\n3000-4000 rw-p 0 0:0 0\n4000-5000 r--p 0 0:0 0\n\
+                    6000-7000 rwxp 0 0:0 0\n8000-9000 rw-s 0 0:0 0\n";
         assert_eq!(by_text(text, 0x1000, 0x4000), Some(3));
         assert_eq!(by_text(text, 0x2000, 0x5000), None, "two protections");
         assert_eq!(by_text(text, 0x4000, 0x5000), Some(1));
         assert_eq!(by_text(text, 0x4000, 0x6000), None, "a hole");
         assert_eq!(by_text(text, 0x6000, 0x7000), Some(7));
+        assert_eq!(by_text(text, 0x8000, 0x9000), None, "shared");
         let bytes = vec![1_u8; 1 << 20];
         let start = (bytes.as_ptr() as usize).next_multiple_of(1 << 16);
         let end = start + (1 << 16);
@@ -153,5 +160,27 @@ mod tests {
         assert_eq!(by_text(&maps, start, end), Some(3));
         assert_eq!(protection(start, end), Some(3));
         assert_eq!(protection(4096, 8192), None);
+    }
+
+    #[test]
+    fn shared_memory_is_none_to_guard() {
+        // SAFETY: new memory, which is given back below.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                1 << 16,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(memory, libc::MAP_FAILED);
+        let (start, end) = (memory as usize, memory as usize + (1 << 16));
+        assert_eq!(protection(start, end), None);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert_eq!(by_text(&maps, start, end), None);
+        // SAFETY: as above.
+        unsafe { libc::munmap(memory, 1 << 16) };
     }
 }

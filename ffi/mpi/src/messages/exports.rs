@@ -11,7 +11,7 @@ use super::{World, header, incoming, probes, requests, start, world};
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::call::active;
 use crate::count::{Count, Large};
-use crate::{fast, lacking, nonblocking, pmpi};
+use crate::{early, fast, lacking, nonblocking, pmpi};
 
 /// Both forms of a function that counts elements; `N` is what counts. What is tiny is passed on before
 /// anything else.
@@ -346,6 +346,9 @@ macro_rules! other_sends {
                              tag: c_int, comm: Word $(, $more: $kind)*| {
                 static FUNCTION: Function = Function::new($pname);
                 static LARGE: Function = Function::new($plarge);
+                if let Err(code) = early::before() {
+                    return code;
+                }
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
                     calls::notice(world, what, address(dest, tag, comm));

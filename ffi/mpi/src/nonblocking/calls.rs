@@ -15,6 +15,7 @@ use crate::abi::{Abi, Word, complain};
 use crate::buffer::Kind;
 use crate::call::{is_in_place, plausible, take_nonblocking};
 use crate::count::{Count, Large};
+use crate::early;
 use crate::fast::{is_small, is_special};
 use crate::pmpi;
 use crate::reductions::Elements;
@@ -37,6 +38,8 @@ impl Taken {
         buffers: impl FnOnce(&Taken, &mut Own) -> Result<bool, c_int>,
     ) -> c_int {
         let started = catch_unwind(AssertUnwindSafe(|| {
+            // Others read and write our memory from now on.
+            early::before()?;
             let mut own = Own::default();
             let copies_own = buffers(&self, &mut own)?;
             // SAFETY: the program has lent the buffers of its call until the request is complete.

@@ -325,6 +325,34 @@ fn settle_and_a_second_guard_of_the_same_memory_wait() {
 }
 
 #[test]
+fn nothing_is_guarded_as_long_as_somebody_refuses() {
+    let _alone = alone();
+    // In a process of its own: no other test of this one could guard anything meanwhile.
+    let (buffers, waits) = counts();
+    let code = child(|| {
+        let memory = Memory::new(4);
+        let (fake, owner) = (Fake::new(&memory, 6), owner());
+        memory.arm(Kind::Destination, owner, &fake);
+        let try_to_arm = || {
+            let handle = Box::new(Handle(fake.clone()));
+            // SAFETY: the memory is the test's.
+            unsafe { arm(memory.0, memory.1, Kind::Destination, owner, handle) }.is_ok()
+        };
+        refuse_guards().unwrap();
+        assert_eq!(memory.read(0), 6, "settled by the refusal");
+        assert_eq!((fake.hurries(), pending()), (1, 0));
+        refuse_guards().unwrap();
+        assert!(!try_to_arm());
+        admit_guards();
+        assert!(!try_to_arm(), "one reason is left");
+        admit_guards();
+        assert!(try_to_arm());
+        assert_eq!(counts(), (buffers + 2, waits + 1));
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
 fn a_system_call_fails_until_settled() {
     let _alone = alone();
     let memory = Memory::new(4);

@@ -4,8 +4,8 @@
 //! its memory, but a system call fails with `EFAULT` instead. So what is pending on the memory is
 //! settled first, which costs one look at a counter where nothing is pending.
 //!
-//! A program that is linked with libcopy.so, or has it preloaded, calls these instead of the C
-//! library's. If bytes were lost because a peer died, they fail with `EOWNERDEAD`.
+//! A program that is linked with libcopy.so, or has it or libcopy_mpi.so preloaded, calls these instead
+//! of the C library's. If bytes were lost because a peer died, they fail with `EOWNERDEAD`.
 //!
 //! What the C library does on its own behalf does not come here; therefore `fread`, `fwrite` and `free`,
 //! which unmaps large blocks, are wrapped too.
@@ -37,7 +37,11 @@ fn next(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
 }
 
 /// Settles memory; -1 with errno if its bytes are lost.
+#[inline]
 fn settled(address: *const c_void, length: usize) -> Result<(), ()> {
+    if !offload::any_pending() {
+        return Ok(());
+    }
     offload::settle_raw(address as usize, length).map_err(|errno| {
         // SAFETY: the address of errno is valid on every thread.
         unsafe { *libc::__errno_location() = errno };
@@ -51,7 +55,7 @@ fn settled(address: *const c_void, length: usize) -> Result<(), ()> {
 /// The kernel reads the vector next: what it could not read it refuses, and so must we. The vector
 /// itself is read here, which waits if it is guarded.
 unsafe fn vector_settled(vector: *const iovec, count: usize) -> Result<(), ()> {
-    if offload::pending() == 0 || vector.is_null() || count > libc::UIO_MAXIOV as usize {
+    if !offload::any_pending() || vector.is_null() || count > libc::UIO_MAXIOV as usize {
         return Ok(());
     }
     for index in 0..count {
@@ -68,7 +72,7 @@ unsafe fn vector_settled(vector: *const iovec, count: usize) -> Result<(), ()> {
 ///
 /// As for [`vector_settled`].
 unsafe fn message_settled(message: *const msghdr) -> Result<(), ()> {
-    if offload::pending() == 0 || message.is_null() {
+    if !offload::any_pending() || message.is_null() {
         return Ok(());
     }
     // SAFETY: the caller of sendmsg and its like vouches for the message.
@@ -88,7 +92,7 @@ fn all_settled() -> Result<(), ()> {
 /// Settles a block of the allocator's, which may be about to be unmapped. What is lost does not
 /// matter to whoever gives the block back.
 fn block_settled(block: *const c_void) -> Result<(), ()> {
-    if offload::pending() != 0 && !block.is_null() {
+    if offload::any_pending() && !block.is_null() {
         let _ = offload::settle_raw(block as usize, usable(block));
     }
     Ok(())
