@@ -22,7 +22,7 @@ bundle_mpich() {
         xargs -r -I{} cp -L {} "$1/lib/"
     local root program
     root=$(dirname "${BASH_SOURCE[0]}")/../..
-    for program in tests/peers/mpi_segments.c ffi/mpi/tests/early.c; do
+    for program in tests/peers/mpi_segments.c ffi/mpi/tests/{early,nonblocking,overlap}.c; do
         mpicc.mpich -std=gnu11 -O2 -Wall -Wextra -Werror -o "$1/bin/$(basename "$program" .c)" \
             "$root/$program" || return 1
     done

@@ -17,8 +17,8 @@ use libcopy::offload::{self, Async, NoGuards};
 use libcopy::policy::Policy;
 
 use crate::abi::{self, Function, Word, complain};
-use crate::pmpi;
 use crate::used::first_used;
+use crate::{nonblocking, pmpi};
 
 /// Functions with buffers that we do not stand in front of. Their other forms are ours.
 const PAST_US: [&str; 24] = [
@@ -103,18 +103,25 @@ fn told(settled: libcopy::Result<()>) -> Result<(), c_int> {
     })
 }
 
-/// What this process has seen of it, if anything: buffers with which a collective returned early, and
-/// waits for them afterwards.
-pub fn numbers() -> [(&'static str, u64); 2] {
+/// What this process has seen of engines: buffers with which a collective returned early, waits for them
+/// afterwards, and parts of nonblocking collectives.
+pub fn numbers() -> [(&'static str, u64); 3] {
     let (buffers, waits) = offload::counts();
-    [("buffers", buffers), ("waits", waits)]
+    [
+        ("buffers", buffers),
+        ("waits", waits),
+        ("nonblocking parts", nonblocking::parts()),
+    ]
 }
 
 /// The same as a line.
 pub fn report() -> Option<String> {
-    let [(_, buffers), (_, waits)] = numbers();
-    (buffers != 0).then(|| {
-        format!("libcopy_mpi: returned early with {buffers} buffers; {waits} waits for them")
+    let [(_, buffers), (_, waits), (_, parts)] = numbers();
+    (buffers + parts != 0).then(|| {
+        format!(
+            "libcopy_mpi: returned early with {buffers} buffers; {waits} waits for them; {parts} parts \
+             of nonblocking collectives by engines"
+        )
     })
 }
 

@@ -4,10 +4,12 @@
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libcopy::TeamKey;
 
+use super::engine::Engines;
 use super::table::{MOST_RANKS, Table};
 use crate::abi::{self, Abi, Word};
 use crate::group::Node;
@@ -28,6 +30,8 @@ pub struct Circle {
     pub size: usize,
     /// Whether ranks outnumber processors.
     pub crowded: bool,
+    /// Engines that move parts, if all ranks have them.
+    pub engines: Option<Arc<Engines>>,
     last: AtomicU64,
 }
 
@@ -39,6 +43,9 @@ struct Offer {
     pid: i32,
     fd: i32,
     fine: u64,
+    /// The key of the kernel module's domain, if engines are to move parts.
+    key: [u8; 16],
+    engines: u64,
 }
 
 /// What each rank says about itself.
@@ -51,6 +58,8 @@ struct Card {
     address: u64,
     word: u64,
     processors: u64,
+    /// Whether engines may move our parts.
+    engines: u64,
 }
 
 // SAFETY: integers only.
@@ -72,7 +81,7 @@ impl Circle {
         drop(node);
         let together = answer == 0 && usize::try_from(here) == Ok(size);
         abi::permit_peers();
-        let (mut offer, mut made) = (Offer::default(), None);
+        let (mut offer, mut made, mut engines) = (Offer::default(), None, None);
         if rank == 0 && together {
             if let Ok(key) = TeamKey::random() {
                 let word = u128::from_ne_bytes(key.to_bytes());
@@ -83,7 +92,11 @@ impl Circle {
                         pid: std::process::id() as i32,
                         fd: file.as_raw_fd(),
                         fine: 1,
+                        ..Offer::default()
                     };
+                    if let Some((own, key)) = Engines::create() {
+                        (engines, offer.key, offer.engines) = (Some(own), key, 1);
+                    }
                     made = Some((table, file));
                 }
             }
@@ -99,6 +112,9 @@ impl Circle {
             }
             None => (None, None),
         };
+        if rank != 0 && offer.engines != 0 {
+            engines = Engines::join(offer.key);
+        }
         let word = Box::new(offer.magic[0] ^ rank as u64);
         let mine = Card {
             pid: std::process::id() as i32,
@@ -107,6 +123,7 @@ impl Circle {
             address: &raw const *word as u64,
             word: *word,
             processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
+            engines: engines.is_some().into(),
         };
         let cards = from_all(abi, comm, mine, size)?;
         let reaches = cards.iter().all(|card| {
@@ -131,6 +148,9 @@ impl Circle {
             rank,
             size,
             crowded: size as u64 > processors,
+            engines: engines
+                .filter(|_| cards.iter().all(|card| card.engines != 0))
+                .map(Arc::new),
             last: AtomicU64::new(0),
         })
     }

@@ -5,6 +5,7 @@
 
 mod calls;
 mod circle;
+mod engine;
 pub mod fortran;
 mod operation;
 mod requests;
@@ -18,6 +19,7 @@ use crate::group::Comm;
 use crate::{call, group};
 
 pub use circle::Circle;
+pub use engine::parts;
 pub use requests::{any, before_asking, before_waiting, instead_of_waiting};
 
 /// Communicators that have called a large nonblocking collective, and whose ranks have not met since.

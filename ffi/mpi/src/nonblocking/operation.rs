@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::circle::Circle;
+use super::engine::{Held, State};
 use super::table::{Buffers, MOST_PIECES};
 use crate::abi::{Abi, complain};
 use crate::buffer::Kind;
@@ -157,6 +158,30 @@ pub struct Shape {
     pub bytes: usize,
 }
 
+impl Shape {
+    /// The function and the root, to compare.
+    fn call(&self) -> u64 {
+        (self.root as u64) << 8 | self.function as u64
+    }
+
+    /// Bytes that a rank sends and receives.
+    fn lengths(&self, rank: usize, size: usize) -> (usize, usize) {
+        let (one, all) = (self.bytes, self.bytes * size);
+        let is_root = rank == self.root;
+        match self.function {
+            Function::Ibcast if is_root => (one, 0),
+            Function::Ibcast => (0, one),
+            Function::Igather if is_root => (0, all),
+            Function::Igather => (one, 0),
+            Function::Iscatter if is_root => (all, 0),
+            Function::Iscatter => (0, one),
+            Function::Iallgather => (one, all),
+            Function::Ialltoall => (all, all),
+            _ => (0, 0),
+        }
+    }
+}
+
 /// How elements are combined.
 struct Combining {
     elements: Elements,
@@ -171,6 +196,8 @@ pub struct Operation {
     circle: Arc<Circle>,
     shape: Shape,
     number: u64,
+    /// What engines use of ours; dropped before our buffers are.
+    held: Option<Held>,
     own: Own,
     piece: usize,
     total: u64,
@@ -253,7 +280,15 @@ impl Operation {
                 other: Vec::new(),
             }
         });
-        let operation = Operation {
+        let held = match &circle.engines {
+            Some(engines) if combining.is_none() && engines.takes(bytes) => {
+                let (sent, received) = shape.lengths(me, size);
+                // SAFETY: the caller's promise.
+                Some(unsafe { Held::publish(engines, (own.send, sent), (own.recv, received)) })
+            }
+            _ => None,
+        };
+        let mut operation = Operation {
             circle: circle.clone(),
             shape,
             number,
@@ -263,11 +298,70 @@ impl Operation {
             transfers,
             own_part,
             combining,
+            held,
             code: 0,
         };
         let buffers = operation.buffers();
         circle.table.publish(me, number, buffers);
+        operation.engage();
         operation
+    }
+
+    /// Gives engines what has to do with ranks that have come before us.
+    fn engage(&mut self) {
+        let Some(held) = &mut self.held else {
+            return;
+        };
+        let (me, number, total) = (self.circle.rank, self.number, self.total);
+        let (own_send, own_recv) = held.regions();
+        for transfer in &self.transfers {
+            let (from, to) = (transfer.from, transfer.to);
+            let peer = if from == me { to } else { from };
+            let Some(theirs) = self.circle.table.find(peer, number) else {
+                continue;
+            };
+            // Whoever has called something else hears of that where it is copied.
+            if (theirs.call, theirs.bytes) != (self.shape.call(), self.shape.bytes as u64) {
+                continue;
+            }
+            let (send, recv) = match from == me {
+                true => (own_send, theirs.regions.1),
+                false => (theirs.regions.0, own_recv),
+            };
+            let pieces = self.circle.table.between(from, to, number);
+            if send == 0 || recv == 0 || !pieces.begin_all(number, total) {
+                continue;
+            }
+            let (source, place) = ((send, transfer.send_at), (recv, transfer.recv_at));
+            match held.submit(source, place, self.shape.bytes) {
+                Some(id) => self.circle.table.ticket(from, to, number).issue(number, id),
+                None => pieces.begin_again(number),
+            }
+        }
+    }
+
+    /// Looks after a part that an engine moves, if one does; whoever waits copies along. Returns whether
+    /// anything got on.
+    fn attend(&self, transfer: &Transfer, waits: bool) -> bool {
+        let Some(engines) = &self.circle.engines else {
+            return false;
+        };
+        let (table, number) = (&self.circle.table, self.number);
+        let ticket = table.ticket(transfer.from, transfer.to, number);
+        let Some(id) = ticket.request(number) else {
+            return false;
+        };
+        let helped = waits && engines.state(id) == State::Running && engines.help(id) > 0;
+        let state = engines.state(id);
+        if matches!(state, State::Running | State::Gone) || !ticket.close(number, id) {
+            return helped;
+        }
+        let pieces = table.between(transfer.from, transfer.to, number);
+        match state {
+            State::Complete => pieces.end_all(self.total),
+            _ => pieces.begin_again(number),
+        }
+        true
     }
 
     /// Whether ranks outnumber processors.
@@ -279,7 +373,8 @@ impl Operation {
         Buffers {
             send: self.own.send as u64,
             recv: self.own.recv as u64,
-            call: (self.shape.root as u64) << 8 | self.shape.function as u64,
+            regions: self.held.as_ref().map_or((0, 0), Held::regions),
+            call: self.shape.call(),
             bytes: self.shape.bytes as u64,
         }
     }
@@ -312,7 +407,7 @@ impl Operation {
         Some(found)
     }
 
-    /// Goes on with it, as far as about `budget` bytes; returns whether anything was moved.
+    /// Goes on with it, as far as about `budget` bytes, `usize::MAX` if somebody waits for it; returns whether anything was moved.
     pub fn advance(&mut self, abi: &Abi, budget: usize) -> bool {
         let mut left = budget;
         if let Some((from, to)) = self.own_part.take() {
@@ -327,12 +422,12 @@ impl Operation {
         if self.combining.is_some() {
             self.combine(abi, &mut left);
         } else {
-            self.copy(abi, &mut left);
+            self.copy(abi, &mut left, budget == usize::MAX);
         }
         left < budget
     }
 
-    fn copy(&mut self, abi: &Abi, left: &mut usize) {
+    fn copy(&mut self, abi: &Abi, left: &mut usize, waits: bool) {
         let me = self.circle.rank;
         let circle = self.circle.clone();
         let mut waiting = Vec::new();
@@ -345,6 +440,9 @@ impl Operation {
             } else {
                 transfer.from
             };
+            if self.attend(&transfer, waits) {
+                *left = left.saturating_sub(self.shape.bytes);
+            }
             while *left > 0 && self.code == 0 {
                 let Some(theirs) = self.find(abi, peer) else {
                     break;

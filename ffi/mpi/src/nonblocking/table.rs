@@ -23,6 +23,8 @@ struct Record {
     number: AtomicU64,
     send: AtomicU64,
     recv: AtomicU64,
+    /// The same memory as regions of the kernel module, 32 bits each; 0: none.
+    regions: AtomicU64,
     /// What the rank has called, to compare.
     call: AtomicU64,
     bytes: AtomicU64,
@@ -35,6 +37,8 @@ pub struct Buffers {
     pub send: u64,
     /// Where what it receives begins.
     pub recv: u64,
+    /// The regions of the kernel module in which they are; 0: none.
+    pub regions: (u32, u32),
     /// The function, and the root.
     pub call: u64,
     /// Bytes of a part.
@@ -76,6 +80,25 @@ impl Pieces {
         }
     }
 
+    /// Begins all of them, if none has been begun.
+    pub fn begin_all(&self, number: u64, total: u64) -> bool {
+        let all = number << 32 | total << 16;
+        let none = number << 32;
+        self.0
+            .compare_exchange(none, all, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// All that were begun together are done.
+    pub fn end_all(&self, total: u64) {
+        self.0.fetch_add(total, Ordering::AcqRel);
+    }
+
+    /// None that were begun together will be done: they may be begun again.
+    pub fn begin_again(&self, number: u64) {
+        self.0.store(number << 32, Ordering::Release);
+    }
+
     /// One that was begun is done.
     pub fn end(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
@@ -86,6 +109,39 @@ impl Pieces {
         let seen = self.0.load(Ordering::Acquire);
         let ahead = ((seen >> 32) as u32).wrapping_sub(number as u32) as i32;
         ahead > 0 || (ahead == 0 && seen & 0xffff >= total)
+    }
+}
+
+/// Who moves all pieces between two ranks, if that is an engine: the operation's number in 32 bits, and the
+/// request's, or what has become of it.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Ticket(AtomicU64);
+
+/// The engine is done, and the pieces say so, or are about to.
+const OVER: u64 = 0xffff_ffff;
+
+impl Ticket {
+    /// Names the request that moves the pieces, which somebody has begun all together.
+    pub fn issue(&self, number: u64, request: u32) {
+        self.0
+            .store(number << 32 | u64::from(request), Ordering::Release);
+    }
+
+    /// The request, as long as nobody has seen its end.
+    pub fn request(&self, number: u64) -> Option<u32> {
+        let seen = self.0.load(Ordering::Acquire);
+        let id = seen & 0xffff_ffff;
+        (seen >> 32 == number & 0xffff_ffff && id != 0 && id != OVER).then_some(id as u32)
+    }
+
+    /// Whether we are the first to see the end of this request.
+    pub fn close(&self, number: u64, request: u32) -> bool {
+        let open = number << 32 | u64::from(request);
+        let over = number << 32 | OVER;
+        self.0
+            .compare_exchange(open, over, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     }
 }
 
@@ -103,10 +159,14 @@ fn records(ranks: usize) -> usize {
     ranks * DEPTH as usize * size_of::<Record>()
 }
 
+fn pieces(ranks: usize) -> usize {
+    (ranks * ranks + 1) * DEPTH as usize * size_of::<Pieces>()
+}
+
 /// Bytes for so many ranks.
 fn bytes(ranks: usize) -> usize {
-    let pieces = (ranks * ranks + 1) * DEPTH as usize * size_of::<Pieces>();
-    HEAD + records(ranks) + pieces
+    let tickets = ranks * ranks * DEPTH as usize * size_of::<Ticket>();
+    HEAD + records(ranks) + pieces(ranks) + tickets
 }
 
 impl Table {
@@ -144,6 +204,15 @@ impl Table {
         self.pieces(1 + from * self.ranks + to, number)
     }
 
+    /// Which engine moves what goes from one rank to another.
+    pub fn ticket(&self, from: usize, to: usize, number: u64) -> &Ticket {
+        assert!(from < self.ranks && to < self.ranks, "ranks");
+        let index = (number % DEPTH) as usize * self.ranks * self.ranks + from * self.ranks + to;
+        let at = HEAD + records(self.ranks) + pieces(self.ranks) + index * size_of::<Ticket>();
+        // SAFETY: within the memory, aligned as words are; all zeros are valid.
+        unsafe { &*self.shared.place(at, size_of::<Ticket>()).cast() }
+    }
+
     /// What is combined of all ranks' elements; the first rank opens it.
     pub fn combined(&self, number: u64) -> &Pieces {
         self.pieces(0, number)
@@ -161,6 +230,9 @@ impl Table {
         let record = self.record(rank, number);
         record.send.store(buffers.send, Ordering::Relaxed);
         record.recv.store(buffers.recv, Ordering::Relaxed);
+        let (send, recv) = buffers.regions;
+        let regions = u64::from(send) << 32 | u64::from(recv);
+        record.regions.store(regions, Ordering::Relaxed);
         record.call.store(buffers.call, Ordering::Relaxed);
         record.bytes.store(buffers.bytes, Ordering::Relaxed);
         record.number.store(number, Ordering::Release);
@@ -173,6 +245,10 @@ impl Table {
         (record.number.load(Ordering::Acquire) == number).then(|| Buffers {
             send: record.send.load(Ordering::Relaxed),
             recv: record.recv.load(Ordering::Relaxed),
+            regions: {
+                let both = record.regions.load(Ordering::Relaxed);
+                ((both >> 32) as u32, both as u32)
+            },
             call: record.call.load(Ordering::Relaxed),
             bytes: record.bytes.load(Ordering::Relaxed),
         })
@@ -209,11 +285,48 @@ mod tests {
     }
 
     #[test]
+    fn an_engine_takes_all_pieces_or_none() {
+        let (table, _file) = Table::create(2, [1, 2]).unwrap();
+        for number in [7, 7 + DEPTH, (1 << 32) + 7] {
+            let (pieces, ticket) = (table.between(0, 1, number), table.ticket(0, 1, number));
+            assert!(!pieces.begin_all(number, 3), "not open yet");
+            pieces.open(number);
+            assert!(pieces.begin_all(number, 3) && !pieces.begin_all(number, 3));
+            assert_eq!(
+                (pieces.begin(number, 3), ticket.request(number)),
+                (None, None)
+            );
+            ticket.issue(number, 9);
+            assert_eq!(
+                (ticket.request(number), ticket.request(number + 1)),
+                (Some(9), None)
+            );
+            assert!(!ticket.close(number, 8) && ticket.close(number, 9));
+            assert!(!ticket.close(number, 9), "once");
+            assert_eq!(ticket.request(number), None);
+            assert!(!pieces.are_over(number, 3));
+            if number == 7 {
+                // The engine has failed.
+                pieces.begin_again(number);
+                assert_eq!(pieces.begin(number, 3), Some(0));
+                assert!(!pieces.begin_all(number, 3), "too late");
+                pieces.end();
+                assert!(pieces.begin(number, 3).is_some() && pieces.begin(number, 3).is_some());
+                pieces.end_all(2);
+            } else {
+                pieces.end_all(3);
+            }
+            assert!(pieces.are_over(number, 3));
+        }
+    }
+
+    #[test]
     fn whoever_has_come_is_found() {
         let (table, _file) = Table::create(3, [1, 2]).unwrap();
         let buffers = Buffers {
             send: 1,
             recv: 2,
+            regions: (5, 6),
             call: 3,
             bytes: 4,
         };
