@@ -20,10 +20,10 @@ bundle_mpich() {
     ldd "$launcher" "$proxy" "$library" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
         grep -vE '/(libc|libm|libpthread|libdl|librt|libresolv)\.so' |
         xargs -r -I{} cp -L {} "$1/lib/"
-    local root program
-    root=$(dirname "${BASH_SOURCE[0]}")/../..
+    local sources program
+    sources=$(dirname "${BASH_SOURCE[0]}")/../..
     for program in tests/peers/mpi_segments.c ffi/mpi/tests/{early,nonblocking,overlap}.c; do
         mpicc.mpich -std=gnu11 -O2 -Wall -Wextra -Werror -o "$1/bin/$(basename "$program" .c)" \
-            "$root/$program" || return 1
+            "$sources/$program" || return 1
     done
 }
