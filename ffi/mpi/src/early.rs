@@ -11,12 +11,13 @@
 //! Where calls go past us nothing is guarded at all ([`obstacle`]).
 
 use std::ffi::{CStr, c_int};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use libcopy::offload::{self, Async, NoGuards};
 use libcopy::policy::Policy;
 
 use crate::abi::{self, Function, Word, complain};
+use crate::messages::lock;
 use crate::used::first_used;
 use crate::{nonblocking, pmpi};
 
@@ -136,9 +137,7 @@ fn opening(open: impl FnOnce() -> c_int) -> c_int {
     }
     let code = open();
     if code == 0 {
-        OPEN.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(guard);
+        lock(&OPEN).push(guard);
     }
     code
 }
@@ -147,7 +146,7 @@ fn opening(open: impl FnOnce() -> c_int) -> c_int {
 fn closing(close: impl FnOnce() -> c_int) -> c_int {
     let code = close();
     if code == 0 {
-        OPEN.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        lock(&OPEN).pop();
     }
     code
 }

@@ -6,7 +6,6 @@
 //! the other's, and gives the part to an engine; so a part is on its way as soon as both have started.
 //! Whoever waits copies along what the engine has not begun.
 
-use std::mem::transmute;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,16 +47,16 @@ impl Engines {
             return None;
         }
         let key = domain.key()?.to_bytes();
-        Some((Engines::of(domain)?, key))
+        Some((Engines::of(domain, &policy)?, key))
     }
 
     /// Joins it.
     pub fn join(key: [u8; 16]) -> Option<Engines> {
-        Engines::of(Domain::join(&DomainKey::from_bytes(key)).ok()?)
+        let policy = Policy::load().ok()?;
+        Engines::of(Domain::join(&DomainKey::from_bytes(key)).ok()?, &policy)
     }
 
-    fn of(domain: Domain) -> Option<Engines> {
-        let policy = Policy::load().ok()?;
+    fn of(domain: Domain, policy: &Policy) -> Option<Engines> {
         Some(Engines {
             status: domain.status_table().ok()?,
             domain,
@@ -107,6 +106,16 @@ pub enum State {
     Gone,
 }
 
+/// The domain, for longer than the borrow checker follows.
+///
+/// # Safety
+///
+/// What is borrowed from it is dropped before the caller's `engines` are.
+unsafe fn lasting(engines: &Arc<Engines>) -> &'static Domain {
+    // SAFETY: an `Arc` does not move what it holds, and the caller's keeps it.
+    unsafe { &(*Arc::as_ptr(engines)).domain }
+}
+
 /// What an operation has published and submitted.
 pub struct Held {
     // Dropped in this order: requests are stopped before their memory is taken back.
@@ -127,8 +136,8 @@ impl Held {
         (send, sent): (*const u8, usize),
         (recv, received): (*mut u8, usize),
     ) -> Held {
-        // SAFETY: what is borrowed from it is dropped before `engines` is.
-        let domain: &'static Domain = unsafe { transmute(&engines.domain) };
+        // SAFETY: the regions go into the result, which has `engines` as its last field.
+        let domain = unsafe { lasting(engines) };
         let send = (sent > 0)
             // SAFETY: peers only read.
             .then(|| unsafe { domain.share_raw(send, sent, 0) }.ok())
@@ -159,8 +168,8 @@ impl Held {
     pub fn submit(&mut self, from: (u32, u64), to: (u32, u64), len: usize) -> Option<u32> {
         let region = |id| RegionId::new(id).ok();
         let what = Submission::new(region(from.0)?, region(to.0)?, len as u64);
-        // SAFETY: as in `publish`.
-        let domain: &'static Domain = unsafe { transmute(&self.engines.domain) };
+        // SAFETY: the request goes into `self.requests`, which is dropped before `self.engines`.
+        let domain = unsafe { lasting(&self.engines) };
         let what = what
             .offsets(from.1, to.1)
             .fragment_pages(self.engines.pages);
