@@ -172,16 +172,16 @@ impl Book {
         );
     }
 
-    /// MILC, lattice quantum chromodynamics: the `su3_zdown` half of a lattice of `l`^4 sites in
+    /// MILC, lattice quantum chromodynamics: the `su3_zdown` half of a lattice of x*y*z*t sites in
     /// even and odd ones, of which each is 6 floats.
-    fn milc(&mut self, tier: Tier, l: u64) {
-        let (run, plane, half) = (l * l / 2, l * l * l / 2, l * l * l * l / 2);
+    fn milc(&mut self, name: &str, tier: Tier, [x, y, z, t]: [u64; 4]) {
+        let (run, plane, half) = (x * y / 2, x * y * z / 2, x * y * z * t / 2);
         let expression = format!(
-            "hvector(2,1,{},vector({l},{run},{plane},contiguous(6,float)))",
+            "hvector(2,1,{},vector({t},{run},{plane},contiguous(6,float)))",
             24 * half
         );
-        let loops = boxes(&[rows(0, 24 * run, [l, 2, 1], [24 * plane, 24 * half, 0])]);
-        self.add("MILC_su3_zdown", tier, "float", expression, loops);
+        let loops = boxes(&[rows(0, 24 * run, [t, 2, 1], [24 * plane, 24 * half, 0])]);
+        self.add(name, tier, "float", expression, loops);
     }
 
     /// NAS LU: an array (5, n, n) of doubles; x is contiguous, y is not.
@@ -213,13 +213,18 @@ impl Book {
             y,
             boxes(&[rows(0, 8 * m, [m, 1, 1], [plane, 0, 0])]),
         );
-        let z = format!("vector({m},{m},{n},double)");
+        self.mg_z("NAS_MG_z", tier, n, n);
+    }
+
+    /// NAS MG: a plane of `nx` times `ny` doubles, x fastest, without its border.
+    fn mg_z(&mut self, name: &str, tier: Tier, nx: u64, ny: u64) {
+        let (m, rows_there) = (nx - 2, ny - 2);
         self.add(
-            "NAS_MG_z",
+            name,
             tier,
             "double",
-            z,
-            boxes(&[rows(0, 8 * m, [m, 1, 1], [row, 0, 0])]),
+            format!("vector({rows_there},{m},{nx},double)"),
+            boxes(&[rows(0, 8 * m, [rows_there, 1, 1], [8 * nx, 0, 0])]),
         );
     }
 
@@ -460,9 +465,9 @@ pub fn cases() -> Vec<Case> {
     book.wrf("y", Small, [8, 3, 8], [18, 14]);
     book.wrf("y", Medium, [23, 3, 65], [31, 51]);
     book.wrf("y", Large, [1000, 3, 65], [1008, 16]);
-    book.milc(Small, 8);
-    book.milc(Medium, 16);
-    book.milc(Large, 32);
+    book.milc("MILC_su3_zdown", Small, [8; 4]);
+    book.milc("MILC_su3_zdown", Medium, [16; 4]);
+    book.milc("MILC_su3_zdown", Large, [32; 4]);
     book.lu(Small, 33);
     book.lu(Medium, 102);
     book.lu(Large, 408);
@@ -499,7 +504,65 @@ pub fn cases() -> Vec<Case> {
     book.odd(Small, 10);
     book.odd(Medium, 100);
     book.odd(Large, 4000);
-    // Layout by layout, sizes ascending within.
+    by_layout(&book)
+}
+
+/// The parameter sets of figures 9 to 11 of the paper on FALCON-X: its MILC, WRF_y_vec and NAS_MG_z. Of
+/// WRF it gives the bounds in i alone; with the 65 levels and 3 rows of our other cases D has its 3.8 MB.
+pub fn paper_cases() -> Vec<Case> {
+    let mut book = Book { cases: Vec::new() };
+    for (set, sites) in [
+        ("A", [16, 16, 32, 32]),
+        ("B", [32, 32, 32, 32]),
+        ("C", [64, 64, 32, 32]),
+        ("D", [128, 128, 32, 32]),
+        ("E", [128, 128, 64, 64]),
+    ] {
+        // Two lattices of E are 1.6 GB.
+        let tier = if set == "E" {
+            Tier::Large
+        } else {
+            Tier::Medium
+        };
+        book.milc(&format!("MILC_su3_zd_{set}"), tier, sites);
+    }
+    for (set, ime, ie) in [
+        ("A", 140, 136),
+        ("B", 268, 264),
+        ("C", 524, 520),
+        ("D", 1036, 1032),
+    ] {
+        let mut wrf = Book { cases: Vec::new() };
+        wrf.wrf(
+            &format!("y_vec_{set}"),
+            Tier::Medium,
+            [ie - 8 + 1, 3, 65],
+            [ime - 4 + 1, 16],
+        );
+        book.cases.extend(wrf.cases.into_iter().filter(|c| {
+            // The other one has subarrays, which the paper does not show.
+            c.layout.ends_with("_vec")
+        }));
+    }
+    for case in &mut book.cases {
+        if let Some(name) = case.layout.strip_suffix("_vec") {
+            case.layout = name.to_owned();
+        }
+    }
+    for (set, nx, ny) in [
+        ("A", 258, 130),
+        ("B", 512, 258),
+        ("C", 768, 258),
+        ("D", 1024, 258),
+        ("E", 2048, 258),
+    ] {
+        book.mg_z(&format!("NAS_MG_z_{set}"), Tier::Medium, nx, ny);
+    }
+    book.cases
+}
+
+/// Layout by layout, sizes ascending within.
+fn by_layout(book: &Book) -> Vec<Case> {
     let mut sorted: Vec<Case> = Vec::new();
     for case in &book.cases {
         if sorted.iter().any(|c| c.layout == case.layout) {
@@ -548,6 +611,16 @@ mod tests {
         ] {
             assert_eq!(find(layout, tier), (bytes, segments), "{layout}");
         }
+        let paper = |layout: &str| {
+            let cases = paper_cases();
+            let case = cases.iter().find(|c| c.layout == layout).unwrap();
+            let datatype: Datatype = case.expression.parse().unwrap();
+            datatype.size()
+        };
+        // "Roughly a 768 KB message", "a total of 3.8 MB message size".
+        assert_eq!(paper("MILC_su3_zd_B"), 786_432);
+        assert_eq!(paper("WRF_y_vec_D"), 4_046_700);
+        assert_eq!(paper("NAS_MG_z_E"), 2046 * 256 * 8);
         assert_eq!(find("LAMMPS_full_sorted", Tier::Medium).0, 195_968);
         assert_eq!(find("SPECFEM3D_oc", Tier::Medium).0, 12_900);
         assert_eq!(find("SPECFEM3D_cm", Tier::Medium).0, 141_564);

@@ -3,9 +3,12 @@
 //! `libcopy bench`: how fast it is, beside what, on which machine, and whether the bytes are right.
 
 mod buffer;
+mod claims;
 mod coll;
 mod contestant;
 mod device;
+mod dots;
+mod gains;
 mod layouts;
 mod machine;
 mod paper003;
@@ -33,6 +36,8 @@ pub enum Bench {
     /// Derived datatypes: pack, unpack and copy beside MPI libraries and loops (see
     /// `scripts/bench types`)
     Types(types::TypesArgs),
+    /// What libcopy_mpi.so gains, from the results of several rounds (`scripts/bench mpi` calls this)
+    Gains(gains::GainsArgs),
     /// The experiments of the paper on copy engines: shared engines, fragments, switching (see
     /// `scripts/vm --ioat`)
     Paper003(paper003::PaperArgs),
@@ -99,6 +104,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Device(args) => device::run(args),
         Bench::Peers(args) => coll::peers(args),
         Bench::Types(args) => types::run(args),
+        Bench::Gains(args) => gains::run(args),
         Bench::Paper003(args) => paper003::run(args),
         Bench::Rank(args) => rank::run(args),
         Bench::Player(args) => paper003::player::run(args),

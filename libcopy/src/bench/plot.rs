@@ -26,6 +26,21 @@ pub enum Axis {
     Bandwidth,
 }
 
+/// What is on both axes.
+#[derive(Clone, Copy, Debug)]
+pub struct Axes {
+    /// The vertical one.
+    pub y: Axis,
+    /// Bytes of every message, where rows differ in the size of a block and `bytes` of a row is that.
+    pub message: Option<usize>,
+}
+
+impl From<Axis> for Axes {
+    fn from(y: Axis) -> Self {
+        Axes { y, message: None }
+    }
+}
+
 const FONT: &str = "DejaVu Sans, Helvetica, Arial, sans-serif";
 const PANEL: (u32, u32) = (560, 400);
 const LEGEND_ROW: u32 = 26;
@@ -119,8 +134,8 @@ pub fn paths(path: &Path) -> (PathBuf, PathBuf) {
 }
 
 /// Writes the figure of a report. Returns the paths of the PNG and the SVG file.
-pub fn write(report: &Report, axis: Axis, path: &Path) -> Result<(PathBuf, PathBuf)> {
-    write_drawing(&draw(report, axis)?, path)
+pub fn write(report: &Report, axes: impl Into<Axes>, path: &Path) -> Result<(PathBuf, PathBuf)> {
+    write_drawing(&draw(report, axes)?, path)
 }
 
 /// Writes an SVG drawing, and a PNG of it. Returns the paths of the PNG and the SVG file.
@@ -157,15 +172,16 @@ fn render(drawing: &str) -> Result<Vec<u8>> {
     pixels.encode_png().context("cannot encode the picture")
 }
 
-fn value(row: &Row, time: f64, axis: Axis) -> f64 {
-    match axis {
+fn value(row: &Row, time: f64, axes: Axes) -> f64 {
+    match axes.y {
         Axis::Latency => time,
-        Axis::Bandwidth => row.bytes as f64 / time / 1e3,
+        Axis::Bandwidth => axes.message.unwrap_or(row.bytes) as f64 / time / 1e3,
     }
 }
 
 /// Draws the figure as SVG.
-pub fn draw(report: &Report, axis: Axis) -> Result<String> {
+pub fn draw(report: &Report, axes: impl Into<Axes>) -> Result<String> {
+    let axes = axes.into();
     let rows: Vec<&Row> = report
         .rows
         .iter()
@@ -223,7 +239,7 @@ pub fn draw(report: &Report, axis: Axis) -> Result<String> {
         let cells = panels.split_evenly((ops.len().div_ceil(columns), columns));
         for (op, cell) in ops.iter().zip(&cells) {
             let rows: Vec<&Row> = rows.iter().copied().filter(|r| r.op == *op).collect();
-            draw_panel(cell, op, &rows, &lines, axis)?;
+            draw_panel(cell, op, &rows, &lines, axes)?;
         }
         area.present().map_err(failed)?;
     }
@@ -454,9 +470,9 @@ impl Ranged for LogAxis {
     }
 }
 
-fn draw_panel(area: &Area<'_>, op: &str, rows: &[&Row], lines: &[Line], axis: Axis) -> Result<()> {
+fn draw_panel(area: &Area<'_>, op: &str, rows: &[&Row], lines: &[Line], axes: Axes) -> Result<()> {
     let x = |row: &Row| (row.bytes as f64).log2();
-    let y = |row: &Row, time: f64| value(row, time, axis).log10();
+    let y = |row: &Row, time: f64| value(row, time, axes).log10();
     let fold = |values: &mut dyn Iterator<Item = f64>| {
         values.fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(v), h.max(v)))
     };
@@ -522,8 +538,11 @@ fn draw_panel(area: &Area<'_>, op: &str, rows: &[&Row], lines: &[Line], axis: Ax
                 digits(value).trim_end_matches('0').to_owned()
             }
         })
-        .x_desc("message size (bytes)")
-        .y_desc(match axis {
+        .x_desc(match axes.message {
+            Some(_) => "block size (bytes)",
+            None => "message size (bytes)",
+        })
+        .y_desc(match axes.y {
             Axis::Latency => "latency (µs)",
             Axis::Bandwidth => "bandwidth (GB/s)",
         })

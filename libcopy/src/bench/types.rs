@@ -11,6 +11,7 @@
 use super::Output;
 use super::buffer::Shared;
 use super::contestant::Contestant;
+use super::dots;
 use super::layouts::{self, Case, Tier};
 use super::machine::Machine;
 use super::plot;
@@ -88,6 +89,10 @@ pub struct TypesArgs {
     #[arg(long)]
     pub list: bool,
 
+    /// The parameter sets of the paper on FALCON-X instead
+    #[arg(long)]
+    pub paper: bool,
+
     #[command(flatten)]
     pub output: Output,
 }
@@ -115,7 +120,7 @@ const HEADER: &str = "op,bytes,ranks,variant,median_us,p10_us,p90_us,verified,la
 /// Runs it.
 pub fn run(args: &TypesArgs) -> Result<()> {
     if args.list {
-        for case in &layouts::cases() {
+        for case in &cases(args) {
             let datatype: Datatype = case.expression.parse()?;
             if wanted(args, case, datatype.size() as usize) {
                 println!("{}\t{}", case.layout, case.expression);
@@ -152,6 +157,15 @@ fn start(name: &str, command: &str, directory: &Path, core: usize) -> Result<Con
         bail!("{name} cannot be tied to core {core}: {what}");
     }
     Ok(contestant)
+}
+
+/// The layouts that the command line asks for, before any choice among them.
+fn cases(args: &TypesArgs) -> Vec<Case> {
+    if args.paper {
+        layouts::paper_cases()
+    } else {
+        layouts::cases()
+    }
 }
 
 /// Whether the command line wants this case, which has `bytes` of data.
@@ -373,7 +387,7 @@ fn compare(
     let mut notes = vec![format!("libcopy {}", env!("CARGO_PKG_VERSION"))];
     notes.extend(peers.iter().map(|(_, peer)| peer.description.clone()));
     let mut cells = Vec::new();
-    let cases = layouts::cases();
+    let cases = cases(args);
     for case in &cases {
         let datatype: Datatype = case.expression.parse()?;
         if wanted(args, case, datatype.size() as usize) {
@@ -714,7 +728,8 @@ fn lines<'a>(found: &'a Found, op: &str) -> Vec<Line<'a>> {
     lines
 }
 
-fn geometric_mean(values: &[f64]) -> Option<f64> {
+/// `None` of no values.
+pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().map(|v| v.ln()).sum();
     (!values.is_empty()).then(|| (sum / values.len() as f64).exp())
 }
@@ -801,119 +816,23 @@ fn table(found: &Found) -> String {
 
 /// A figure: per operation a panel, per layout a row, the speed-up over each rival as a dot.
 fn draw(found: &Found) -> String {
-    // Okabe and Ito's colours, which colour-blind readers tell apart.
-    const COLOURS: [&str; 5] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#606060"];
-    const FONT: &str = "font-family=\"DejaVu Sans, Helvetica, Arial, sans-serif\"";
-    let (row, left, panel, top) = (15.0, 230.0, 400.0, 116.0);
-    let ops = first_seen(found.rows.iter().map(|r| r.row.op.as_str()));
     let variants = first_seen(found.rows.iter().map(|r| r.row.variant.as_str()));
     let others: Vec<&str> = variants.into_iter().filter(|v| *v != LIBCOPY).collect();
-    let panels: Vec<(&str, Vec<Line>)> = ops.iter().map(|op| (*op, lines(found, op))).collect();
-    let ratios = panels
-        .iter()
-        .flat_map(|(_, lines)| lines)
-        .flat_map(|line| others.iter().filter_map(|o| line.ratio(&[o])));
-    let (low, high) = ratios.fold((0.8f64, 1.25f64), |(low, high), r| {
-        (low.min(r), high.max(r))
+    let ops = first_seen(found.rows.iter().map(|r| r.row.op.as_str()));
+    let panels = ops.iter().map(|op| {
+        let rows = lines(found, op).into_iter().map(|line| dots::Row {
+            label: format!("{} {}", line.layout, sizes::short(line.bytes)),
+            ratios: others.iter().map(|o| line.ratio(&[o])).collect(),
+        });
+        ((*op).to_owned(), rows.collect())
     });
-    // What is far slower than memcpy of as many bytes stands at the edge.
-    let (low, high) = (low.log2().floor().max(-4.0), high.log2().ceil());
-    let place = |ratio: f64| ((ratio.log2() - low) / (high - low)).clamp(0.0, 1.0) * panel;
-    let rows = panels.first().map_or(0, |(_, lines)| lines.len());
-    let width = left + (panel + 24.0) * panels.len() as f64;
-    let height = top + row * rows as f64 + 56.0;
-    let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;");
-    let mut svg = String::new();
-    let write = |svg: &mut String, x: f64, y: f64, size: f64, anchor: &str, text: &str| {
-        let _ = writeln!(
-            svg,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" text-anchor=\"{anchor}\" {FONT}>{}</text>",
-            escape(text)
-        );
-    };
-    let _ = writeln!(
-        svg,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         viewBox=\"0 0 {width} {height}\"><rect width=\"100%\" height=\"100%\" fill=\"white\"/>"
-    );
-    let title = format!("{}: times as fast as", found.title);
-    write(&mut svg, 16.0, 28.0, 20.0, "start", &title);
-    write(&mut svg, 16.0, 50.0, 12.0, "start", &found.machine.line());
-    write(
-        &mut svg,
-        16.0,
-        67.0,
-        12.0,
-        "start",
-        &found.notes.join(" · "),
-    );
-    for (i, other) in others.iter().enumerate() {
-        let x = 24.0 + 140.0 * i as f64;
-        let colour = COLOURS[i % COLOURS.len()];
-        let _ = writeln!(
-            svg,
-            "<circle cx=\"{x}\" cy=\"84\" r=\"4\" fill=\"{colour}\"/>"
-        );
-        write(&mut svg, x + 10.0, 88.0, 13.0, "start", other);
-    }
-    for (p, (op, lines)) in panels.iter().enumerate() {
-        let x0 = left + (panel + 24.0) * p as f64;
-        let bottom = top + row * lines.len() as f64;
-        write(&mut svg, x0 + panel / 2.0, top - 8.0, 14.0, "middle", op);
-        for power in low as i32..=high as i32 {
-            let ratio = f64::from(power).exp2();
-            let (x, weight) = (x0 + place(ratio), if power == 0 { 1.6 } else { 0.4 });
-            let _ = writeln!(
-                svg,
-                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top}\" y2=\"{bottom}\" stroke=\"#888\" \
-                 stroke-width=\"{weight}\"/>"
-            );
-            write(
-                &mut svg,
-                x,
-                bottom + 16.0,
-                11.0,
-                "middle",
-                &ratio.to_string(),
-            );
-        }
-        for (i, line) in lines.iter().enumerate() {
-            let y = top + row * (i as f64 + 0.5);
-            if p == 0 {
-                let label = format!("{} {}", line.layout, sizes::short(line.bytes));
-                write(&mut svg, left - 8.0, y + 4.0, 11.0, "end", &label);
-            }
-            for (o, other) in others.iter().enumerate() {
-                if let Some(ratio) = line.ratio(&[other]) {
-                    let _ = writeln!(
-                        svg,
-                        "<circle cx=\"{:.1}\" cy=\"{y:.1}\" r=\"3.4\" fill=\"{}\" \
-                         fill-opacity=\"0.85\"/>",
-                        x0 + place(ratio),
-                        COLOURS[o % COLOURS.len()]
-                    );
-                }
-            }
-        }
-        let means: Vec<String> = others
-            .iter()
-            .filter_map(|other| {
-                let ratios: Vec<f64> = lines.iter().filter_map(|l| l.ratio(&[other])).collect();
-                Some(format!("{other} {:.2}", geometric_mean(&ratios)?))
-            })
-            .collect();
-        let means = format!("geometric mean: {}", means.join(", "));
-        write(
-            &mut svg,
-            x0 + panel / 2.0,
-            bottom + 38.0,
-            11.0,
-            "middle",
-            &means,
-        );
-    }
-    svg.push_str("</svg>\n");
-    svg
+    dots::draw(&dots::Figure {
+        title: format!("{}: times as fast as", found.title),
+        machine: found.machine.line(),
+        notes: found.notes.join(" · "),
+        series: others.iter().map(|o| (*o).to_owned()).collect(),
+        panels: panels.collect(),
+    })
 }
 
 #[cfg(test)]
