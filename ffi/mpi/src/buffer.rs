@@ -38,7 +38,7 @@ fn size_of(abi: &Abi, datatype: Word) -> Option<usize> {
         ]
     };
     let size = usize::try_from(size).ok().filter(|_| answers == [0; 2])?;
-    if combiner == abi.named && abi.is_open_mpi() {
+    if combiner == abi.named && abi.has_wide_handles() {
         fast::learn_size(datatype, size);
     }
     Some(size)

@@ -21,7 +21,7 @@ static HANDLE: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Bits of an address.
 const ADDRESS: u32 = 48;
 
-/// Predefined datatypes that were asked for: the address in the low bits, the size above. Predefined
+/// Predefined datatypes that were asked for: the handle in the low bits, the size above. Predefined
 /// ones never go, so this stays true.
 static TYPES: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
@@ -34,10 +34,11 @@ pub fn learn(handle: usize, least: impl Fn(Function) -> u64) {
 }
 
 fn place(datatype: Word) -> &'static AtomicU64 {
-    &TYPES[(datatype >> 4 ^ datatype >> 9) % TYPES.len()]
+    // Addresses differ in higher bits, the standard ABI's numbers in the lowest.
+    &TYPES[(datatype ^ datatype >> 4 ^ datatype >> 9) % TYPES.len()]
 }
 
-/// Learns the size of a predefined datatype whose handle is an address.
+/// Learns the size of a predefined datatype whose handle is as large as an address.
 pub fn learn_size(datatype: Word, size: usize) {
     let word = datatype as u64;
     if word < 1 << ADDRESS && size < 1 << (64 - ADDRESS) {

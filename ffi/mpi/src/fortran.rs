@@ -10,19 +10,19 @@ use std::ffi::{CStr, c_int, c_void};
 use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
-use crate::abi::{self, Abi, Function};
+use crate::abi::{self, Abi, Family, Function};
 use crate::call::active;
 use crate::{barrier, irregular, neighbours, nonblocking, packing, pmpi, reductions, regular};
 
 /// Whether Fortran's calls need us to reach C's.
 pub fn past_us() -> bool {
-    catch_unwind(|| active().is_some_and(|abi| abi.is_open_mpi())).unwrap_or(false)
+    catch_unwind(|| active().is_some_and(|abi| abi.family == Family::OpenMpi)).unwrap_or(false)
 }
 
 /// Whether functions of Fortran that receive or complete requests go past us: those of `mpi_f08` in
 /// MPICH's Fortran library, and those that Open MPI's has from 5.0 on.
 pub fn has_other_functions(abi: &Abi) -> bool {
-    let names = match abi.is_open_mpi() {
+    let names = match abi.family == Family::OpenMpi {
         true => [c"mpi_isendrecv_", c"mpi_isendrecv_replace_"],
         false => [c"MPIR_Recv_cdesc", c"mpi_recv_f08ts_"],
     };

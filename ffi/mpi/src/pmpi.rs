@@ -530,6 +530,16 @@ functions! {
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
     );
+    /// `MPI_Get_count_c`, which the standard ABI has
+    get_count_c = c"PMPI_Get_count_c"(status: *const c_void, datatype: Word, count: *mut i64);
+    /// `MPI_Status_set_elements_c`, which the standard ABI has
+    status_set_elements_c = c"PMPI_Status_set_elements_c"(
+        status: *mut c_void, datatype: Word, count: i64
+    );
+    /// `MPI_Test_cancelled`
+    test_cancelled = c"PMPI_Test_cancelled"(status: *const c_void, flag: *mut c_int);
+    /// `MPI_Status_set_cancelled`
+    status_set_cancelled = c"PMPI_Status_set_cancelled"(status: *mut c_void, flag: c_int);
     /// `MPI_Request_get_status`
     request_get_status = c"PMPI_Request_get_status"(
         request: Word, flag: *mut c_int, status: *mut c_void

@@ -88,8 +88,44 @@ fn unit_of(element: &Element) -> u8 {
 /// A translated type, and where its basic elements end.
 type Translated = (Datatype, Grain);
 
-/// Forms of combiners, as Open MPI numbers them; MPICH begins with 1.
+/// Forms of combiners, as Open MPI numbers them; MPICH begins with 1, the standard ABI has another order
+/// without the forms that Fortran's first functions made.
 mod combiner {
+    use crate::abi::{Abi, Family};
+
+    /// What a library's number stands for.
+    pub fn of(abi: &Abi, number: i32) -> Option<i32> {
+        const STANDARD: [i32; 17] = [
+            NAMED,
+            DUP,
+            CONTIGUOUS,
+            VECTOR,
+            HVECTOR,
+            INDEXED,
+            HINDEXED,
+            INDEXED_BLOCK,
+            HINDEXED_BLOCK,
+            STRUCT,
+            SUBARRAY,
+            DARRAY,
+            F90_REAL,
+            F90_COMPLEX,
+            F90_INTEGER,
+            RESIZED,
+            VALUE_INDEX,
+        ];
+        let number = number.checked_sub(abi.named)?;
+        match abi.family {
+            Family::Standard => STANDARD.get(usize::try_from(number).ok()?).copied(),
+            Family::OpenMpi | Family::Mpich => Some(number),
+        }
+    }
+
+    /// Whether such a type is a predefined one, or one of those that Fortran selects, which have no parts.
+    pub fn is_basic(how: i32) -> bool {
+        how == NAMED || how == VALUE_INDEX || (F90_REAL..=F90_INTEGER).contains(&how)
+    }
+
     pub const NAMED: i32 = 0;
     pub const DUP: i32 = 1;
     pub const CONTIGUOUS: i32 = 2;
@@ -105,9 +141,11 @@ mod combiner {
     pub const SUBARRAY: i32 = 12;
     pub const DARRAY: i32 = 13;
     pub const F90_REAL: i32 = 14;
+    pub const F90_COMPLEX: i32 = 15;
     pub const F90_INTEGER: i32 = 16;
     pub const RESIZED: i32 = 17;
     pub const HINDEXED_BLOCK: i32 = 18;
+    pub const VALUE_INDEX: i32 = 19;
 }
 
 /// Nesting that is followed; more is not likely to be anybody's intention.
@@ -177,8 +215,8 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
     if answer != 0 {
         return None;
     }
-    let how = how - abi.named;
-    if how == combiner::NAMED || (combiner::F90_REAL..=combiner::F90_INTEGER).contains(&how) {
+    let how = combiner::of(abi, how)?;
+    if combiner::is_basic(how) {
         let (size, lower, extent) = facts;
         let named = named(datatype);
         // Anything may be received from packed bytes, with elements of any size.
@@ -243,8 +281,7 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
         // SAFETY: what is derived is a new reference, which is ours to free.
         unsafe {
             if pmpi::type_get_envelope(child, &mut a, &mut b, &mut c, &mut named) == 0
-                && named != abi.named
-                && !(combiner::F90_REAL..=combiner::F90_INTEGER).contains(&(named - abi.named))
+                && !combiner::of(abi, named).is_some_and(combiner::is_basic)
             {
                 pmpi::type_free(&mut child);
             }

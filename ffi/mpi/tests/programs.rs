@@ -1105,10 +1105,14 @@ fn unknown_libraries_get_everything_passed_on() {
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("refused.{}", std::process::id()));
     // What the library is called, what it has, and what is said about it.
     let cases: [(&str, &[&str], &str); 3] = [
-        ("libmpi_abi.so.0", &[], "has the standard ABI of MPI 5"),
+        (
+            "libmpi_abi.so.2",
+            &["-DABI=2"],
+            "version 2.0 of the standard ABI",
+        ),
         (
             "libmpi.so.40",
-            &[],
+            &["-DABI=-1"],
             "neither Open MPI nor a library with MPICH's ABI",
         ),
         (

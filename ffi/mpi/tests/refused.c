@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* With -DLIBRARY, a library that looks like an MPI library from outside (with -DOPEN_MPI, -DMPICH or
- * neither), has no communicator at all, and says what it is asked for; without, a program for it. */
+ * neither, and with -DABI=N a version of the standard ABI, -1 for none), has no communicator at all, and says what it is asked for; without, a program for it. */
 #include <stdio.h>
 
 #ifdef LIBRARY
@@ -12,6 +12,15 @@ char ompi_mpi_byte[64], ompi_mpi_info_null[64];
 int MPIR_Dup_fn(void);
 int MPIR_Dup_fn(void)
 {
+	return 0;
+}
+#endif
+#ifdef ABI
+int PMPI_Abi_get_version(int *major, int *minor);
+int PMPI_Abi_get_version(int *major, int *minor)
+{
+	*major = ABI;
+	*minor = ABI < 0 ? -1 : 0;
 	return 0;
 }
 #endif

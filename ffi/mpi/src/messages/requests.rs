@@ -47,6 +47,9 @@ struct State {
     /// Started, if it is a persistent one.
     active: bool,
     ready: bool,
+    /// What the library said when it was asked, its code and its status. MPICH 5.0 says it once of a
+    /// persistent request, which is inactive afterwards.
+    seen: Option<(c_int, Room)>,
     /// Bytes that were received, where the library knows another number.
     bytes: Option<u64>,
     error: c_int,
@@ -112,6 +115,7 @@ pub fn remember(world: &World, request: *const c_void, work: Work, persistent: b
             work,
             active: !persistent,
             ready: false,
+            seen: None,
             bytes: None,
             error: 0,
             orphan: false,
@@ -141,9 +145,9 @@ fn forget(handle: Word) {
     }
 }
 
-/// Whether the library has completed a request; its status is written. One that was completed with an
-/// error is complete, too: whoever finishes it hears of that.
-fn is_complete(world: &World, handle: Word, status: &mut Room) -> bool {
+/// Whether the library has completed a request, and with which code; its status is written. One that was
+/// completed with an error is complete, too: whoever finishes it hears of that.
+fn completed(world: &World, handle: Word, status: &mut Room) -> Option<c_int> {
     let mut flag = 0;
     let mut ask = || {
         // SAFETY: a request that is not freed; writable outputs.
@@ -155,14 +159,12 @@ fn is_complete(world: &World, handle: Word, status: &mut Room) -> bool {
         false => quietly(world, ask),
     };
     // What cannot be asked for, the completing function has to complain about.
-    answer != 0 || flag != 0
+    (answer != 0 || flag != 0).then_some(answer)
 }
 
-/// Does `work` while errors on `MPI_COMM_WORLD` are returned. Only for libraries whose handles are
-/// numbers, and which no other thread is calling.
+/// Does `work` while errors on `MPI_COMM_WORLD` are returned. Only where no other thread is calling the
+/// library.
 fn quietly(world: &World, work: impl FnOnce() -> c_int) -> c_int {
-    /// Bits of a handle that say of which kind it is, and those of a predefined error handler.
-    const KIND: (Word, Word) = (0xff00_0000, 0x5400_0000);
     let mut before: Word = 0;
     let variable = (&raw mut before).cast();
     // SAFETY: a communicator that is always there, and room for a handle.
@@ -174,10 +176,36 @@ fn quietly(world: &World, work: impl FnOnce() -> c_int) -> c_int {
         pmpi::comm_set_errhandler(world.abi.world, world.abi.errors_return);
         let answer = work();
         pmpi::comm_set_errhandler(world.abi.world, before);
-        if before & KIND.0 != KIND.1 {
+        if !world.abi.is_predefined_handler(before) {
             pmpi::errhandler_free(variable);
         }
         answer
+    }
+}
+
+/// What the library does not know of a request that it has completed.
+struct End {
+    /// See [`State::seen`].
+    seen: Option<(c_int, Room)>,
+    bytes: Option<u64>,
+    error: c_int,
+}
+
+impl End {
+    /// Corrects a status that the library has written, with `code`, and that code.
+    fn correct(&mut self, world: &World, persistent: bool, status: Status, code: c_int) -> c_int {
+        let mut code = code;
+        if let Some((before, room)) = self.seen.as_mut().filter(|_| persistent) {
+            // SAFETY: the library has written it.
+            status.copy_all_but_error(unsafe { Status::new(world.abi, room.pointer()) });
+            if code == 0 {
+                code = *before;
+            }
+        }
+        if let Some(bytes) = self.bytes {
+            status.set_bytes(bytes);
+        }
+        code
     }
 }
 
@@ -190,9 +218,9 @@ impl State {
         let mut room = Room::new();
         match &self.work {
             Work::Receive(arrival) => {
-                if !is_complete(world, self.handle, &mut room) {
+                let Some(code) = completed(world, self.handle, &mut room) else {
                     return false;
-                }
+                };
                 // SAFETY: the status was written just now.
                 let status = unsafe { Status::new(world.abi, room.pointer()) };
                 match arrival.complete(world, status) {
@@ -200,24 +228,26 @@ impl State {
                     Some(Err(code)) => self.error = code,
                     None => {}
                 }
+                self.seen = Some((code, room));
             }
             Work::Send(shared, _) => {
-                if !push(world, shared) || !is_complete(world, self.handle, &mut room) {
+                if !push(world, shared) || completed(world, self.handle, &mut room).is_none() {
                     return false;
                 }
                 self.error = lost(world, shared);
             }
             Work::Start(_, Some((shared, header))) => {
-                if !push(world, shared) || !is_complete(world, *header, &mut room) {
+                if !push(world, shared) || completed(world, *header, &mut room).is_none() {
                     return false;
                 }
                 self.error = lost(world, shared);
             }
             // Nothing of ours is under way.
             Work::Start(_, None) => {
-                if !is_complete(world, self.handle, &mut room) {
+                let Some(code) = completed(world, self.handle, &mut room) else {
                     return false;
-                }
+                };
+                self.seen = Some((code, room));
             }
         }
         self.ready = true;
@@ -225,7 +255,7 @@ impl State {
     }
 
     /// What is left to do when the library's function has been called or is about to be.
-    fn end(&mut self, world: &World) -> (Option<u64>, c_int) {
+    fn end(&mut self, world: &World) -> End {
         if let Work::Start(_, current) = &mut self.work {
             if let Some((shared, header)) = current.take() {
                 let mut room = Room::new();
@@ -237,7 +267,11 @@ impl State {
         }
         self.active = false;
         self.ready = false;
-        (self.bytes.take(), std::mem::take(&mut self.error))
+        End {
+            seen: self.seen.take(),
+            bytes: self.bytes.take(),
+            error: std::mem::take(&mut self.error),
+        }
     }
 
     fn comm(&self) -> Option<Word> {
@@ -370,20 +404,13 @@ impl<'a> Batch<'a> {
         unsafe { self.world.abi.handle_at(self.requests, index) }
     }
 
-    /// Whether the request at an index is ready, or complete as far as the library knows. Inactive
-    /// ones are.
+    /// Whether the request at an index is ready, as far as we know: the library is not asked about others.
+    /// Inactive ones are.
     fn is_ready(&self, index: usize) -> bool {
-        match &self.entries[index] {
-            Some(entry) => {
-                let mut state = lock(&entry.state);
-                !state.active || state.advance(self.world)
-            }
-            None => {
-                let handle = self.handle(index);
-                self.world.abi.same(handle, self.world.abi.request_null)
-                    || is_complete(self.world, handle, &mut Room::new())
-            }
-        }
+        self.entries[index].as_ref().is_none_or(|entry| {
+            let mut state = lock(&entry.state);
+            !state.active || state.advance(self.world)
+        })
     }
 
     /// Completes one request if that is possible now: `None` if not, otherwise whether it was active,
@@ -471,40 +498,32 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Completes all, which are ready but for those we do not know.
+    /// Completes all, which are ready but for those we do not know; `complete` is the library's function,
+    /// with its code and whether they are complete. `None` if they are not.
     ///
     /// # Safety
     ///
     /// The statuses are writable, or ignored.
-    unsafe fn finish_all(&self, statuses: *mut c_void) -> c_int {
-        let mut ends = Vec::with_capacity(self.entries.len());
-        let (mut comm, mut sends) = (None, false);
+    unsafe fn finish_all(
+        &self,
+        statuses: *mut c_void,
+        complete: impl FnOnce(*mut c_void) -> (c_int, bool),
+    ) -> Option<c_int> {
+        let mut ours = Vec::with_capacity(self.entries.len());
+        let mut sends = false;
         for entry in &self.entries {
-            let Some(entry) = entry else {
-                ends.push(None);
-                continue;
-            };
-            let mut state = lock(&entry.state);
-            if !state.active {
-                ends.push(None);
-                continue;
-            }
-            let end = state.end(self.world);
-            if end.1 != 0 {
-                comm = state.comm();
-            }
-            let mut sent = None;
-            if !entry.persistent {
-                state.gone = true;
-                forget(state.handle);
-                if let Work::Send(shared, _) = &state.work {
-                    sent = Some(shared.clone());
-                    sends = true;
+            let active = entry.as_ref().filter(|entry| {
+                let mut state = lock(&entry.state);
+                if state.active && !entry.persistent {
+                    // Before somebody else gets the handle.
+                    state.gone = true;
+                    forget(state.handle);
+                    sends |= matches!(state.work, Work::Send(..));
                 }
-            }
-            ends.push(Some((end, sent)));
+                state.active
+            });
+            ours.push(active);
         }
-        let count = self.entries.len() as c_int;
         // Whether a send was cancelled, nothing but its status tells.
         let mut own: Vec<Room> = Vec::new();
         let statuses = match is_ignored(statuses) && sends {
@@ -514,46 +533,62 @@ impl<'a> Batch<'a> {
             }
             false => statuses,
         };
-        // SAFETY: the caller's promise, or room for as many statuses of either library.
-        let code = unsafe { pmpi::waitall(count, self.requests, statuses) };
-        let mut failed = false;
-        for (i, end) in ends.iter().enumerate() {
-            let Some(((bytes, error), sent)) = end else {
+        let (mut code, done) = complete(statuses);
+        if !done {
+            for entry in ours.into_iter().flatten().filter(|entry| !entry.persistent) {
+                let mut state = lock(&entry.state);
+                state.gone = false;
+                insert(state.handle, entry.clone());
+            }
+            return None;
+        }
+        let (mut errors, mut comm) = (vec![0; ours.len()], None);
+        for (i, entry) in ours.into_iter().enumerate() {
+            let Some(entry) = entry else {
                 continue;
             };
-            failed |= *error != 0;
+            let mut state = lock(&entry.state);
+            let mut end = state.end(self.world);
+            let sent = match &state.work {
+                Work::Send(shared, _) => Some(shared),
+                _ => None,
+            };
             if sent.is_some() {
                 // SAFETY: a request of our own, which is complete.
                 unsafe { pmpi::request_free(self.request(i)) };
             }
-            if is_ignored(statuses) {
-                continue;
-            }
-            // SAFETY: there is one for each request.
-            let status = unsafe { Status::of_array(self.world.abi, statuses, i) };
-            if let Some(bytes) = bytes {
-                status.set_bytes(*bytes);
-            }
-            if let Some(sent) = sent.as_ref().filter(|_| status.is_cancelled()) {
+            let mut room = Room::new();
+            let status = match is_ignored(statuses) {
+                // SAFETY: room for one.
+                true => unsafe { Status::new(self.world.abi, room.pointer()) },
+                // SAFETY: there is one for each request.
+                false => unsafe { Status::of_array(self.world.abi, statuses, i) },
+            };
+            let before = end.correct(self.world, entry.persistent, status, 0);
+            if let Some(sent) = sent.filter(|_| status.is_cancelled()) {
                 lock(sent).withdraw(self.world);
             }
-        }
-        if !failed {
-            return code;
-        }
-        for (i, end) in ends.iter().enumerate().filter(|_| !is_ignored(statuses)) {
-            // SAFETY: there is one for each request.
-            let status = unsafe { Status::of_array(self.world.abi, statuses, i) };
-            match end {
-                Some(((_, error), _)) if *error != 0 => status.set_error(*error),
-                _ if code == 0 => status.set_error(0),
-                _ => {}
+            errors[i] = match end.error {
+                0 if code == 0 => before,
+                error => error,
+            };
+            if errors[i] != 0 {
+                comm = state.comm();
             }
         }
-        raise(
-            comm.unwrap_or(self.world.abi.world),
-            self.world.abi.in_status,
-        )
+        let failed = errors.iter().any(|error| *error != 0);
+        if failed {
+            for (i, error) in errors.iter().enumerate().filter(|_| !is_ignored(statuses)) {
+                // SAFETY: there is one for each request.
+                let status = unsafe { Status::of_array(self.world.abi, statuses, i) };
+                if *error != 0 || code == 0 {
+                    status.set_error(*error);
+                }
+            }
+            let abi = self.world.abi;
+            code = raise(comm.unwrap_or(abi.world), abi.in_status);
+        }
+        Some(code)
     }
 }
 
@@ -599,7 +634,7 @@ unsafe fn finish(
     owner: Owner,
 ) -> c_int {
     let mut state = lock(&entry.state);
-    let (bytes, error) = state.end(world);
+    let mut end = state.end(world);
     if !entry.persistent {
         state.gone = true;
         forget(state.handle);
@@ -611,9 +646,7 @@ unsafe fn finish(
     let code = unsafe { owner.wait(world, request, at) };
     // SAFETY: written just now.
     let status = unsafe { Status::new(world.abi, at) };
-    if let Some(bytes) = bytes {
-        status.set_bytes(bytes);
-    }
+    let seen = end.correct(world, entry.persistent, status, code);
     match &state.work {
         Work::Send(shared, _) => {
             if status.is_cancelled() {
@@ -626,6 +659,10 @@ unsafe fn finish(
         _ => {}
     }
     drop(state);
+    let error = match end.error {
+        0 if code == 0 => seen,
+        error => error,
+    };
     if error != 0 {
         status.set_error(error);
         return raise(comm.unwrap_or(world.abi.world), error);
@@ -783,7 +820,11 @@ pub unsafe fn waitall(
         left.is_empty()
     });
     // SAFETY: the caller's promise.
-    Some(unsafe { batch.finish_all(statuses) })
+    unsafe {
+        batch.finish_all(statuses, |statuses| {
+            (pmpi::waitall(count, requests, statuses), true)
+        })
+    }
 }
 
 /// `MPI_Testall`
@@ -801,11 +842,19 @@ pub unsafe fn testall(
     let ready = waiting.count() == 0;
     // SAFETY: the caller's promise.
     unsafe {
-        *flag = c_int::from(ready);
-        match ready {
-            true => Some(batch.finish_all(statuses)),
-            false => Some(0),
+        *flag = 0;
+        if !ready {
+            return Some(0);
         }
+        // Whether the others are complete, too, the library says.
+        let code = batch.finish_all(statuses, |statuses| {
+            let code = pmpi::testall(count, requests, flag, statuses);
+            if code != 0 {
+                *flag = 1;
+            }
+            (code, *flag != 0)
+        });
+        Some(code.unwrap_or(0))
     }
 }
 
@@ -966,6 +1015,10 @@ pub unsafe fn get_status(
         let at = room.instead_of(status);
         let code = pmpi::request_get_status(request, flag, at);
         *flag = 1;
+        if let Some((_, seen)) = state.seen.as_mut().filter(|_| entry.persistent) {
+            let seen = Status::new(world.abi, seen.pointer());
+            Status::new(world.abi, at).copy_all_but_error(seen);
+        }
         if let Some(bytes) = state.bytes {
             Status::new(world.abi, at).set_bytes(bytes);
         }

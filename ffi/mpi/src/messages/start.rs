@@ -27,9 +27,6 @@ const LEAST_TYPED: [u64; 2] = [8 << 10, 12 << 10];
 /// Processes of one machine that share a board.
 const MOST_MEMBERS: usize = 512;
 
-/// `MPI_THREAD_MULTIPLE` of all libraries.
-const THREAD_MULTIPLE: c_int = 3;
-
 /// What each process says about itself.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -119,10 +116,10 @@ fn start_once() {
 /// Whether several threads may call at the same time, and the library has an
 /// `MPI_Request_get_status` that is not made for that (MPICH 4.0).
 fn has_unsafe_threads(abi: &Abi) -> bool {
-    let mut provided = THREAD_MULTIPLE;
+    let mut provided = abi.thread_multiple;
     // SAFETY: a writable output.
     unsafe { pmpi::query_thread(&mut provided) };
-    !abi.is_open_mpi() && provided >= THREAD_MULTIPLE
+    !abi.is_open_mpi() && provided >= abi.thread_multiple
 }
 
 /// Makes the world; `None` if there is nobody else on this machine.

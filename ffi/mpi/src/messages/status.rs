@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! `MPI_Status`, whose places differ between the libraries: Open MPI has source, tag, error, a flag
-//! and a count of bytes; MPICH's ABI has the count in two halves first, the flag in the upper one.
+//! and a count of bytes; MPICH's ABI has the count in two halves first, the flag in the upper one. In
+//! the standard ABI source, tag and error come first, and what the rest means is the library's affair,
+//! which is asked.
 
 use std::ffi::{c_int, c_void};
 
-use crate::abi::{ANY_TAG, Abi};
+use crate::abi::{Abi, Family, STANDARD_BYTE};
+use crate::pmpi;
 
-/// Room for the status of either library.
+/// Room for the status of any library.
 #[repr(C, align(8))]
-pub struct Room([u8; 24]);
+pub struct Room([u8; 32]);
 
 impl Room {
     /// An empty one.
     pub fn new() -> Room {
-        Room([0; 24])
+        Room([0; 32])
     }
 
     /// As an argument.
@@ -31,17 +34,28 @@ impl Room {
     }
 }
 
-/// Whether this is `MPI_STATUS_IGNORE` or `MPI_STATUSES_IGNORE`: 0 in Open MPI, 1 in MPICH.
+/// Whether this is `MPI_STATUS_IGNORE` or `MPI_STATUSES_IGNORE`: 1 in MPICH's ABI, 0 elsewhere.
 #[inline]
 pub fn is_ignored(status: *mut c_void) -> bool {
     status as usize <= 1
+}
+
+impl Family {
+    /// Bytes of a status.
+    fn status_size(self) -> usize {
+        match self {
+            Family::OpenMpi => 24,
+            Family::Mpich => 20,
+            Family::Standard => 32,
+        }
+    }
 }
 
 /// A status of the program's, or one of ours.
 #[derive(Clone, Copy)]
 pub struct Status {
     at: *mut c_void,
-    open: bool,
+    family: Family,
 }
 
 impl Status {
@@ -52,7 +66,7 @@ impl Status {
     pub unsafe fn new(abi: &Abi, at: *mut c_void) -> Status {
         Status {
             at,
-            open: abi.is_open_mpi(),
+            family: abi.family,
         }
     }
 
@@ -60,9 +74,8 @@ impl Status {
     ///
     /// As for [`Status::new`], for all of an array.
     pub unsafe fn of_array(abi: &Abi, array: *mut c_void, index: usize) -> Status {
-        let size = if abi.is_open_mpi() { 24 } else { 20 };
         // SAFETY: the caller's promise.
-        unsafe { Status::new(abi, array.byte_add(size * index)) }
+        unsafe { Status::new(abi, array.byte_add(abi.family.status_size() * index)) }
     }
 
     /// As an argument.
@@ -70,45 +83,59 @@ impl Status {
         self.at
     }
 
-    #[inline]
-    fn word(self, open: usize, other: usize) -> *mut c_int {
-        let place = if self.open { open } else { other };
+    fn word(self, place: usize) -> *mut c_int {
         self.at.wrapping_byte_add(place).cast()
+    }
+
+    /// `MPI_SOURCE`, `MPI_TAG` and `MPI_ERROR`, the three in this order.
+    #[inline]
+    fn public(self, which: usize) -> *mut c_int {
+        let first = match self.family {
+            Family::OpenMpi | Family::Standard => 0,
+            Family::Mpich => 8,
+        };
+        self.word(first + 4 * which)
     }
 
     /// `MPI_SOURCE`
     #[inline]
     pub fn source(self) -> c_int {
         // SAFETY: `new` was promised a status.
-        unsafe { self.word(0, 8).read() }
+        unsafe { self.public(0).read() }
     }
 
     /// `MPI_TAG`
     #[inline]
     pub fn tag(self) -> c_int {
         // SAFETY: `new` was promised a status.
-        unsafe { self.word(4, 12).read() }
+        unsafe { self.public(1).read() }
     }
 
     /// `MPI_ERROR`
     #[inline]
     pub fn error(self) -> c_int {
         // SAFETY: `new` was promised a status.
-        unsafe { self.word(8, 16).read() }
+        unsafe { self.public(2).read() }
     }
 
     /// Sets `MPI_ERROR`.
     pub fn set_error(self, code: c_int) {
         // SAFETY: `new` was promised a status.
-        unsafe { self.word(8, 16).write(code) }
+        unsafe { self.public(2).write(code) }
     }
 
     /// Whether the request was cancelled.
     #[inline]
     pub fn is_cancelled(self) -> bool {
+        let mut flag = 0;
         // SAFETY: `new` was promised a status.
-        let word = unsafe { self.word(12, 4).read() };
-        if self.open { word != 0 } else { word & 1 != 0 }
+        unsafe {
+            match self.family {
+                Family::OpenMpi => self.word(12).read() != 0,
+                Family::Mpich => self.word(4).read() & 1 != 0,
+                Family::Standard => pmpi::test_cancelled(self.at, &mut flag) == 0 && flag != 0,
+            }
+        }
     }
 
     /// Bytes that were received.
@@ -116,11 +143,20 @@ impl Status {
     pub fn bytes(self) -> u64 {
         // SAFETY: `new` was promised a status. Fortran's are arrays of `int`s, aligned like these.
         unsafe {
-            if self.open {
-                return self.at.byte_add(16).cast::<u64>().read_unaligned();
+            match self.family {
+                Family::OpenMpi => self.at.byte_add(16).cast::<u64>().read_unaligned(),
+                Family::Mpich => {
+                    let (low, high) = (self.word(0).read(), self.word(4).read());
+                    u64::from(low as u32) | u64::from(high as u32 >> 1) << 32
+                }
+                Family::Standard => {
+                    let mut count = 0;
+                    match pmpi::get_count_c(self.at, STANDARD_BYTE, &mut count) {
+                        0 => u64::try_from(count).unwrap_or(0),
+                        _ => 0,
+                    }
+                }
             }
-            let (low, high) = (self.word(0, 0).read(), self.word(0, 4).read());
-            u64::from(low as u32) | u64::from(high as u32 >> 1) << 32
         }
     }
 
@@ -128,14 +164,32 @@ impl Status {
     pub fn set_bytes(self, bytes: u64) {
         // SAFETY: `new` was promised a status.
         unsafe {
-            if self.open {
-                self.at.byte_add(16).cast::<u64>().write_unaligned(bytes);
-                return;
+            match self.family {
+                Family::OpenMpi => self.at.byte_add(16).cast::<u64>().write_unaligned(bytes),
+                Family::Mpich => {
+                    let cancelled = self.word(4).read() & 1;
+                    self.word(0).write(bytes as u32 as c_int);
+                    let high = (bytes >> 32) as u32;
+                    self.word(4).write((high << 1) as c_int | cancelled);
+                }
+                Family::Standard => {
+                    pmpi::status_set_elements_c(self.at, STANDARD_BYTE, bytes as i64);
+                }
             }
-            let cancelled = self.word(0, 4).read() & 1;
-            self.word(0, 0).write(bytes as u32 as c_int);
-            let high = (bytes >> 32) as u32;
-            self.word(0, 4).write((high << 1) as c_int | cancelled);
+        }
+    }
+
+    /// Says that it was not cancelled.
+    fn clear_cancelled(self) {
+        // SAFETY: `new` was promised a status.
+        unsafe {
+            match self.family {
+                Family::OpenMpi => self.word(12).write(0),
+                Family::Mpich => self.word(4).write(self.word(4).read() & !1),
+                Family::Standard => {
+                    pmpi::status_set_cancelled(self.at, 0);
+                }
+            }
         }
     }
 
@@ -143,11 +197,11 @@ impl Status {
     pub fn fill_with_nothing(self, nobody: c_int) {
         // SAFETY: `new` was promised a status.
         unsafe {
-            self.word(0, 8).write(nobody);
-            self.word(4, 12).write(nobody);
-            self.word(8, 16).write(0);
-            self.word(12, 4).write(0);
+            self.public(0).write(nobody);
+            self.public(1).write(nobody);
+            self.public(2).write(0);
         }
+        self.clear_cancelled();
         self.set_bytes(0);
     }
 
@@ -155,23 +209,23 @@ impl Status {
     pub fn fill_with_nobody(self) {
         // SAFETY: `new` was promised a status.
         unsafe {
-            self.word(0, 8).write(0);
-            self.word(4, 12).write(0);
-            self.word(12, 4).write(0);
+            self.public(0).write(0);
+            self.public(1).write(0);
         }
+        self.clear_cancelled();
         self.set_bytes(1);
     }
 
     /// Whether this is an empty status (MPI 4.1, section 3.7.3).
     pub fn is_empty(self, abi: &Abi) -> bool {
-        let nobody = self.source() == abi.any_source && self.tag() == ANY_TAG;
+        let nobody = self.source() == abi.any_source && self.tag() == abi.any_tag;
         nobody && self.bytes() == 0 && !self.is_cancelled()
     }
 
     /// Copies another one but for `MPI_ERROR`, which functions that complete requests leave alone
     /// unless one failed (MPI 4.1, section 3.2.5).
     pub fn copy_all_but_error(self, other: Status) {
-        let size = if self.open { 24 } else { 20 };
+        let size = self.family.status_size();
         let error = self.error();
         // SAFETY: both are statuses of this library.
         unsafe { std::ptr::copy(other.at.cast::<u8>(), self.at.cast::<u8>(), size) }
@@ -185,9 +239,9 @@ mod tests {
 
     #[test]
     fn errors_are_not_copied() {
-        for open in [true, false] {
+        for family in [Family::OpenMpi, Family::Mpich] {
             let (mut from, mut to) = (Room::new(), Room::new());
-            let [from, to] = [from.pointer(), to.pointer()].map(|at| Status { at, open });
+            let [from, to] = [from.pointer(), to.pointer()].map(|at| Status { at, family });
             from.set_bytes(5);
             from.set_error(7);
             to.set_error(3);
@@ -198,11 +252,11 @@ mod tests {
 
     #[test]
     fn bytes_and_flags_keep_apart() {
-        for open in [true, false] {
+        for family in [Family::OpenMpi, Family::Mpich] {
             let mut room = Room::new();
             let status = Status {
                 at: room.pointer(),
-                open,
+                family,
             };
             for bytes in [0, 1, 0xffff_ffff, 0x1_0000_0005, 1 << 40] {
                 status.set_bytes(bytes);
