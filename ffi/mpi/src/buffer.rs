@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A rank's buffers as bytes: in place where the datatype is dense, packed by the MPI library
-//! where it is not.
+//! A rank's buffers as bytes: in place where the datatype is dense, packed where it is not, by the MPI
+//! library only if we do not know how the datatype was made.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use crate::abi::{Abi, Word};
 use crate::call::Failure;
 use crate::count::Count;
 use crate::fast;
 use crate::pmpi;
+use crate::scratch::Scratch;
+use crate::types::{self, Known, Prepared};
 
 /// Bytes that are packed or combined with one call of the library: positions are `int`s.
 pub const MOST: usize = 1 << 30;
@@ -45,7 +48,7 @@ fn size_of(abi: &Abi, datatype: Word) -> Option<usize> {
 }
 
 /// A datatype, as far as moving its bytes needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Kind {
     datatype: Word,
     comm: Word,
@@ -55,6 +58,8 @@ pub struct Kind {
     extent: isize,
     /// Whether elements are dense, one behind the other.
     dense: bool,
+    /// A derived type as we know it.
+    known: Option<Arc<Known>>,
 }
 
 impl Kind {
@@ -76,13 +81,22 @@ impl Kind {
             return None;
         }
         let size = usize::try_from(size).ok()?;
+        let known = match combiner == abi.named {
+            true => None,
+            false => types::of(abi, datatype),
+        };
+        // A derived type of full extent may still have its bytes in another order.
+        let dense = match &known {
+            Some(known) => known.dense,
+            None => combiner == abi.named && lower == 0 && usize::try_from(extent) == Ok(size),
+        };
         Some(Kind {
             datatype,
             comm,
             size,
             extent,
-            // A derived type of full extent may still have its bytes in another order.
-            dense: combiner == abi.named && lower == 0 && usize::try_from(extent) == Ok(size),
+            dense,
+            known,
         })
     }
 
@@ -97,11 +111,11 @@ impl Kind {
     }
 
     /// The same for a duplicate of the datatype, packed for another communicator.
-    pub fn for_another(self, datatype: Word, comm: Word) -> Kind {
+    pub fn for_another(&self, datatype: Word, comm: Word) -> Kind {
         Kind {
             datatype,
             comm,
-            ..self
+            ..self.clone()
         }
     }
 
@@ -162,7 +176,15 @@ impl Kind {
         }
     }
 
-    /// Packs `count` elements.
+    /// The layout of so many elements at this address, if we are the ones to pack it. What is at
+    /// `MPI_BOTTOM` the library packs.
+    fn layout(&self, base: *const c_void, count: usize) -> Option<Arc<Prepared>> {
+        let datatype = self.known.as_ref()?.datatype.as_ref()?;
+        let layout = types::layout(datatype, count as u64).filter(|_| !base.is_null())?;
+        (layout.layout.size() == (count * self.size) as u64).then_some(layout)
+    }
+
+    /// Packs `count` elements into as many bytes.
     ///
     /// # Errors
     ///
@@ -171,8 +193,23 @@ impl Kind {
     /// # Safety
     ///
     /// The elements are readable.
-    pub unsafe fn pack(&self, base: *const c_void, count: usize) -> Result<Vec<u8>, c_int> {
-        let mut packed = vec![0u8; count * self.size];
+    pub unsafe fn pack(
+        &self,
+        base: *const c_void,
+        count: usize,
+        packed: &mut [u8],
+    ) -> Result<(), c_int> {
+        if let Some(prepared) = self.layout(base, count) {
+            let bytes = prepared.layout.size();
+            debug_assert_eq!(bytes, packed.len() as u64);
+            // SAFETY: the caller's promise; `packed` has room for that.
+            unsafe {
+                prepared
+                    .layout
+                    .pack_raw(base.cast(), 0..bytes, packed.as_mut_ptr())
+            };
+            return Ok(());
+        }
         let mut done = 0;
         while done < count {
             let n = (count - done).min(self.batch());
@@ -198,7 +235,7 @@ impl Kind {
             }
             done += n;
         }
-        Ok(packed)
+        Ok(())
     }
 
     /// A copy of the bytes of `count` elements.
@@ -211,13 +248,35 @@ impl Kind {
     ///
     /// The elements are readable.
     pub unsafe fn copy_out(&self, base: *const c_void, count: usize) -> Result<Vec<u8>, c_int> {
-        let mut packed = Vec::new();
+        let mut copy = vec![0u8; count * self.size];
         // SAFETY: the caller's promise.
-        let bytes = unsafe { outgoing(self, base, count, &mut packed)? };
-        match self.dense {
-            true => Ok(bytes.to_vec()),
-            false => Ok(packed),
+        unsafe { self.copy_to(base, count, &mut copy)? };
+        Ok(copy)
+    }
+
+    /// Copies the bytes of `count` elements, dense or not, to as many bytes.
+    ///
+    /// # Errors
+    ///
+    /// The library's error code.
+    ///
+    /// # Safety
+    ///
+    /// The elements are readable, and the bytes are elsewhere.
+    pub unsafe fn copy_to(
+        &self,
+        base: *const c_void,
+        count: usize,
+        to: &mut [u8],
+    ) -> Result<(), c_int> {
+        let bytes = count * self.size;
+        match self.dense && bytes > 0 {
+            // SAFETY: dense elements are their bytes; the caller's promise.
+            true => to.copy_from_slice(unsafe { std::slice::from_raw_parts(base.cast(), bytes) }),
+            // SAFETY: the caller's promise.
+            false => unsafe { self.pack(base, count, to)? },
         }
+        Ok(())
     }
 
     /// Unpacks `count` elements.
@@ -235,6 +294,17 @@ impl Kind {
         base: *mut c_void,
         count: usize,
     ) -> Result<(), c_int> {
+        if let Some(prepared) = self.layout(base, count) {
+            let bytes = prepared.layout.size();
+            debug_assert_eq!(bytes, packed.len() as u64);
+            // SAFETY: the caller's promise.
+            unsafe {
+                prepared
+                    .layout
+                    .unpack_raw(packed.as_ptr(), 0..bytes, base.cast())
+            };
+            return Ok(());
+        }
         let mut done = 0;
         while done < count {
             let n = (count - done).min(self.batch());
@@ -261,6 +331,47 @@ impl Kind {
             done += n;
         }
         Ok(())
+    }
+}
+
+impl Kind {
+    /// Copies `count` elements to `elsewhere.1` elements of another kind, which are as many bytes.
+    ///
+    /// # Errors
+    ///
+    /// The library's error code.
+    ///
+    /// # Safety
+    ///
+    /// The elements are readable, the others writable, and no byte is both.
+    pub unsafe fn copy_across(
+        &self,
+        (base, count): (*const c_void, usize),
+        to: &Kind,
+        (target, to_count): (*mut c_void, usize),
+    ) -> Result<(), c_int> {
+        let bytes = count * self.size;
+        // SAFETY: the caller's promise; dense elements are their bytes.
+        unsafe {
+            if self.dense {
+                let from = std::slice::from_raw_parts(base.cast(), bytes);
+                return to.unpack_any(from, target, to_count);
+            }
+            if to.dense {
+                let into = std::slice::from_raw_parts_mut(target.cast(), bytes);
+                return self.pack(base, count, into);
+            }
+            if let (Some(from), Some(into)) =
+                (self.layout(base, count), to.layout(target, to_count))
+            {
+                from.layout
+                    .copy_raw(base.cast(), &into.layout, target.cast());
+                return Ok(());
+            }
+            let mut packed = Scratch::new(bytes);
+            self.pack(base, count, &mut packed)?;
+            to.unpack(&packed, target, to_count)
+        }
     }
 }
 
@@ -317,7 +428,7 @@ pub unsafe fn outgoing<'a>(
     kind: &Kind,
     base: *const c_void,
     count: usize,
-    packed: &'a mut Vec<u8>,
+    packed: &'a mut Scratch,
 ) -> Result<&'a [u8], c_int> {
     if count == 0 {
         return Ok(&[]);
@@ -326,8 +437,9 @@ pub unsafe fn outgoing<'a>(
         // SAFETY: dense elements are their bytes; the caller's promise.
         return Ok(unsafe { std::slice::from_raw_parts(base.cast(), count * kind.size) });
     }
+    *packed = Scratch::new(count * kind.size);
     // SAFETY: the caller's promise.
-    *packed = unsafe { kind.pack(base, count)? };
+    unsafe { kind.pack(base, count, packed)? };
     Ok(packed)
 }
 
@@ -349,7 +461,7 @@ pub unsafe fn incoming(
         // SAFETY: dense elements are their bytes; the caller's promise.
         return work(unsafe { std::slice::from_raw_parts_mut(base.cast(), count * kind.size) });
     }
-    let mut packed = vec![0u8; count * kind.size];
+    let mut packed = Scratch::new(count * kind.size);
     work(&mut packed)?;
     // Rather than while it is read.
     libcopy::offload::settle(packed.as_ptr(), packed.len())?;

@@ -12,6 +12,7 @@ use crate::call::{Call, Failure, Knows, active, is_in_place, take_irregular};
 use crate::count::Count;
 use crate::group;
 use crate::pmpi;
+use crate::scratch::Scratch;
 use crate::sides::Side;
 use crate::stats::Function;
 
@@ -49,7 +50,7 @@ pub unsafe fn gatherv<N: Count>(
         let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
         Some(all.insert(side).largest())
     });
-    let sent = own.and_then(|kind| kind.bytes(send_count));
+    let sent = own.as_ref().and_then(|kind| kind.bytes(send_count));
     let mine = || sent.or(all.as_ref().map(|all| all.bytes(root as usize)));
     let call = call.and_then(|call| call.with_lengths(|| mine().unwrap_or(0)));
     let Some((call, lengths)) = call else {
@@ -62,7 +63,7 @@ pub unsafe fn gatherv<N: Count>(
     };
     let bytes = all.as_ref().map_or(sent.unwrap_or(0), Side::total);
     call.with_bytes(bytes).run(|call| {
-        let (root, mut packed) = (root as usize, Vec::new());
+        let (root, mut packed) = (root as usize, Scratch::default());
         let bytes = match &own {
             // SAFETY: the caller's promise.
             Some(kind) => unsafe { outgoing(kind, send, send_count.elements(), &mut packed)? },
@@ -117,7 +118,7 @@ pub unsafe fn scatterv<N: Count>(
         let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), send_type) }?;
         Some(all.insert(side).largest())
     });
-    let received = own.and_then(|kind| kind.bytes(recv_count));
+    let received = own.as_ref().and_then(|kind| kind.bytes(recv_count));
     let mine = || received.or(all.as_ref().map(|all| all.bytes(root as usize)));
     let call = call.and_then(|call| call.with_lengths(|| mine().unwrap_or(0)));
     let Some((call, lengths)) = call else {
@@ -195,7 +196,7 @@ pub unsafe fn allgatherv<N: Count>(
         };
     };
     call.with_bytes(all.total()).run(|call| {
-        let mut packed = Vec::new();
+        let mut packed = Scratch::default();
         let bytes = match &own {
             // SAFETY: the caller's promise.
             Some(kind) => unsafe { outgoing(kind, send, send_count.elements(), &mut packed)? },
@@ -236,10 +237,18 @@ unsafe fn largest<N: Count>(counts: *const N, datatype: Word, comm: Word) -> Opt
 /// The buffers are what the MPI standard says.
 pub unsafe fn exchange(
     call: Call,
-    (send, outgoing): (*const c_void, Option<Side>),
-    (recv, incoming): (*mut c_void, Side),
+    (send, mut outgoing): (*const c_void, Option<Side>),
+    (recv, mut incoming): (*mut c_void, Side),
 ) -> c_int {
     call.with_bytes(incoming.total()).run(|call| {
+        let own = call.group.rank;
+        // What is packed for others need not be for ourselves. Lengths that differ are the team's to refuse.
+        if let Some(from) = outgoing.as_mut().filter(|from| {
+            (from.packs() || incoming.packs()) && from.bytes(own) == incoming.bytes(own)
+        }) {
+            // SAFETY: the caller's promise.
+            unsafe { from.settle(send, (&mut incoming, recv), own)? };
+        }
         let receive = |bytes: &[u8], outgoing: Parts<'_>| {
             // SAFETY: the caller's promise.
             unsafe {

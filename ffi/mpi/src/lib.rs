@@ -50,6 +50,7 @@ mod pmpi;
 mod progress;
 mod reductions;
 mod regular;
+mod scratch;
 mod shared;
 mod sides;
 mod stats;

@@ -195,7 +195,7 @@ fn uniform(
     let kind = Kind::of(abi, datatype, comm)?;
     Side::of_some(known.size, neighbours, |index| {
         let (count, place) = part(index)?;
-        Some((Some(kind), count, place.checked_mul(kind.extent())?))
+        Some((Some(kind.clone()), count, place.checked_mul(kind.extent())?))
     })
 }
 

@@ -812,15 +812,30 @@ messages! {
 ///
 /// As the MPI standard says of `MPI_Type_get_envelope`.
 pub unsafe fn type_combiner(datatype: Word, combiner: *mut c_int) -> c_int {
+    let mut large = 0;
+    // SAFETY: a writable output; the caller's promise.
+    unsafe { type_origin(datatype, combiner, &mut large) }
+}
+
+/// The combiner of a datatype, and how many large counts it was made with: with any, only the form for
+/// large counts describes it.
+///
+/// # Safety
+///
+/// As the MPI standard says of `MPI_Type_get_envelope_c`.
+pub unsafe fn type_origin(datatype: Word, combiner: *mut c_int, large: *mut Large) -> c_int {
     static FUNCTION: Function = Function::new(c"PMPI_Type_get_envelope_c");
     match FUNCTION.if_any() {
         0 => {
             let (mut a, mut b, mut c) = (0, 0, 0);
             // SAFETY: writable outputs; the caller's promise.
-            unsafe { type_get_envelope(datatype, &mut a, &mut b, &mut c, combiner) }
+            unsafe {
+                large.write(0);
+                type_get_envelope(datatype, &mut a, &mut b, &mut c, combiner)
+            }
         }
         address => {
-            let (mut a, mut b, mut c, mut d) = (0, 0, 0, 0);
+            let (mut a, mut b, mut d) = (0, 0, 0);
             // SAFETY: the MPI library's function of this name has this type; writable outputs; the
             // caller's promise.
             unsafe {
@@ -832,7 +847,7 @@ pub unsafe fn type_combiner(datatype: Word, combiner: *mut c_int) -> c_int {
                     *mut Large,
                     *mut c_int,
                 ) -> c_int = std::mem::transmute(address);
-                call(datatype, &mut a, &mut b, &mut c, &mut d, combiner)
+                call(datatype, &mut a, &mut b, large, &mut d, combiner)
             }
         }
     }

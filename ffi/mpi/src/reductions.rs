@@ -13,10 +13,11 @@ use crate::count::Count;
 use crate::group;
 use crate::nodes::{Combine, What};
 use crate::pmpi;
+use crate::scratch::Scratch;
 use crate::stats::Function;
 
 /// The elements of a reduction.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Elements {
     kind: Kind,
     datatype: Word,
@@ -118,8 +119,8 @@ pub unsafe fn reduce<N: Count>(
         return unsafe { pmpi::reduce(send, recv, count, datatype, op, root, comm) };
     };
     call.run(|call| {
-        let (count, root, kind) = (count.elements(), root as usize, elements.kind);
-        let mut packed = Vec::new();
+        let (count, root, kind) = (count.elements(), root as usize, elements.kind.clone());
+        let mut packed = Scratch::default();
         let own = match is_root && is_in_place(send) {
             true => None,
             // SAFETY: the caller's promise.
@@ -166,7 +167,8 @@ pub unsafe fn allreduce<N: Count>(
         return unsafe { pmpi::allreduce(send, recv, count, datatype, op, comm) };
     };
     call.run(|call| {
-        let (count, kind, mut packed) = (count.elements(), elements.kind, Vec::new());
+        let (count, kind, mut packed) =
+            (count.elements(), elements.kind.clone(), Scratch::default());
         let own = match is_in_place(send) {
             true => None,
             // SAFETY: the caller's promise.
@@ -194,10 +196,10 @@ unsafe fn scatter(
     counts: &[usize],
 ) -> c_int {
     call.run(|call| {
-        let (kind, total) = (elements.kind, counts.iter().sum());
+        let (kind, total) = (elements.kind.clone(), counts.iter().sum());
         let own = counts[call.group.rank];
         let lengths: Vec<usize> = counts.iter().map(|count| count * kind.size()).collect();
-        let (mut packed, in_place) = (Vec::new(), is_in_place(send));
+        let (mut packed, in_place) = (Scratch::default(), is_in_place(send));
         let from = if in_place { recv.cast_const() } else { send };
         // SAFETY: the caller's promise.
         let all = unsafe { outgoing(&kind, from, total, &mut packed)? };
@@ -209,7 +211,7 @@ unsafe fn scatter(
         };
         if in_place {
             // The result goes to where others read our elements until the end.
-            let mut result = vec![0u8; own * kind.size()];
+            let mut result = Scratch::new(own * kind.size());
             reduce(&mut result)?;
             // SAFETY: the caller's promise.
             unsafe { kind.unpack_any(&result, recv, own)? };

@@ -9,6 +9,7 @@ use crate::buffer::{Kind, incoming, outgoing};
 use crate::call::{is_in_place, plausible, rank_of, take};
 use crate::count::Count;
 use crate::pmpi;
+use crate::scratch::Scratch;
 use crate::stats::Function;
 
 /// `MPI_Bcast`
@@ -38,8 +39,9 @@ pub unsafe fn bcast<N: Count>(
     call.run(|call| {
         let root_rank = root as usize;
         if call.is_root(root) && !kind.is_dense() {
+            let mut packed = Scratch::new(call.bytes);
             // SAFETY: the caller's promise.
-            let mut packed = unsafe { kind.pack(buffer, count.elements())? };
+            unsafe { kind.pack(buffer, count.elements(), &mut packed)? };
             return call.group.bcast(&mut packed, root_rank);
         }
         // SAFETY: the caller's promise; the root's bytes are only read.
@@ -93,7 +95,7 @@ pub unsafe fn gather<N: Count>(
         };
     };
     call.run(|call| {
-        let (root, mut packed) = (root as usize, Vec::new());
+        let (root, mut packed) = (root as usize, Scratch::default());
         let Some(all) = all else {
             let kind = own.ok_or(call.abi.error)?;
             // SAFETY: the caller's promise.
@@ -167,7 +169,7 @@ pub unsafe fn scatter<N: Count>(
     };
     call.run(|call| {
         let root = root as usize;
-        let packed;
+        let mut packed;
         let whole = match all {
             None => None,
             Some(kind) => {
@@ -181,8 +183,9 @@ pub unsafe fn scatter<N: Count>(
                             call.bytes * call.group.size,
                         ),
                         false => {
-                            packed = kind.pack(send, elements)?;
-                            packed.as_slice()
+                            packed = Scratch::new(call.bytes * call.group.size);
+                            kind.pack(send, elements, &mut packed)?;
+                            &packed
                         }
                     }
                 };
@@ -191,7 +194,7 @@ pub unsafe fn scatter<N: Count>(
         };
         let Some(kind) = own else {
             // The root keeps its part where it is, so nobody looks at what is received here.
-            let mut unused = vec![0u8; call.bytes];
+            let mut unused = Scratch::new(call.bytes);
             return call.group.scatter(whole, &mut unused, root);
         };
         // SAFETY: the caller's promise.
@@ -244,7 +247,7 @@ pub unsafe fn allgather<N: Count>(
         if let Some(kind) = &own {
             call.agree(kind, send_count)?;
         }
-        let (each, size, mut packed) = (recv_count.elements(), call.group.size, Vec::new());
+        let (each, size, mut packed) = (recv_count.elements(), call.group.size, Scratch::default());
         // SAFETY: the caller's promise: the receive buffer has the elements of all ranks.
         unsafe {
             if is_in_place(send) && all.is_dense() {
@@ -303,7 +306,7 @@ pub unsafe fn alltoall<N: Count>(
         if let Some(kind) = &own {
             call.agree(kind, send_count)?;
         }
-        let (size, mut packed) = (call.group.size, Vec::new());
+        let (size, mut packed) = (call.group.size, Scratch::default());
         let elements = recv_count.elements() * size;
         // SAFETY: the caller's promise: both buffers have the elements of all ranks.
         unsafe {
@@ -311,7 +314,8 @@ pub unsafe fn alltoall<N: Count>(
                 Some(kind) => outgoing(&kind, send, send_count.elements() * size, &mut packed)?,
                 None => {
                     // What is sent is overwritten by what is received.
-                    packed = all.copy_out(recv, elements)?;
+                    packed = Scratch::new(elements * all.size());
+                    all.copy_to(recv, elements, &mut packed)?;
                     &packed
                 }
             };

@@ -11,6 +11,7 @@ use crate::abi::Word;
 use crate::buffer::Kind;
 use crate::call::Failure;
 use crate::count::Count;
+use crate::scratch::Scratch;
 
 /// The parts of a buffer, one for each rank.
 #[derive(Debug)]
@@ -60,11 +61,12 @@ impl Side {
         };
         let places = places
             .iter()
-            .map(|place| N::place(*place).checked_mul(kind.extent()));
+            .map(|place| N::place(*place).checked_mul(kind.extent()))
+            .collect::<Option<_>>()?;
         Side {
             kinds: vec![Some(kind)],
             counts,
-            places: places.collect::<Option<_>>()?,
+            places,
         }
         .checked()
     }
@@ -220,15 +222,47 @@ impl Side {
     /// # Safety
     ///
     /// The elements of all parts are readable.
-    pub unsafe fn pack(&self, base: *const c_void) -> Result<Vec<u8>, Failure> {
-        let mut packed = Vec::with_capacity(self.total());
+    pub unsafe fn pack(&self, base: *const c_void) -> Result<Scratch, Failure> {
+        let mut packed = Scratch::new(self.total());
+        let mut end = 0;
         for rank in 0..self.counts.len() {
+            let bytes = self.bytes(rank);
             if let Some((kind, place, count)) = self.elements(rank, base.cast_mut()) {
                 // SAFETY: the caller's promise.
-                packed.extend_from_slice(&unsafe { kind.copy_out(place, count)? });
+                unsafe { kind.copy_to(place, count, &mut packed[end..end + bytes])? };
             }
+            end += bytes;
         }
         Ok(packed)
+    }
+
+    /// Whether elements are packed or unpacked.
+    pub fn packs(&self) -> bool {
+        self.span().is_none()
+    }
+
+    /// Copies a rank's part to the same rank's part of another side, which is as many bytes, and leaves
+    /// it out of both from then on.
+    ///
+    /// # Safety
+    ///
+    /// The elements here are readable, those there writable, and no byte is both.
+    pub unsafe fn settle(
+        &mut self,
+        base: *const c_void,
+        (to, target): (&mut Side, *mut c_void),
+        rank: usize,
+    ) -> Result<(), Failure> {
+        let from = self.elements(rank, base.cast_mut());
+        if let (Some((kind, place, count)), Some((other, there, many))) =
+            (from, to.elements(rank, target))
+        {
+            // SAFETY: the caller's promise.
+            unsafe { kind.copy_across((place, count), other, (there, many))? };
+        }
+        self.counts[rank] = 0;
+        to.counts[rank] = 0;
+        Ok(())
     }
 
     /// Does `work` with the bytes that are sent.
@@ -286,13 +320,12 @@ impl Side {
             }
             None => {}
         }
-        let mut packed = vec![0u8; self.total()];
+        let mut packed = Scratch::new(self.total());
         let range = |rank: usize| offsets[rank]..offsets[rank] + counts[rank];
         if let Some(rank) = keep {
             if let Some((kind, place, count)) = self.elements(rank, base) {
                 // SAFETY: the caller's promise.
-                let own = unsafe { kind.copy_out(place, count)? };
-                packed[range(rank)].copy_from_slice(&own);
+                unsafe { kind.copy_to(place, count, &mut packed[range(rank)])? };
             }
         }
         work(&mut packed, parts)?;

@@ -202,6 +202,13 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
     }
     let facts = facts(datatype)?;
     let (mut n_integers, mut n_addresses, mut n_types, mut how) = (0, 0, 0, 0);
+    let mut large = 0;
+    // SAFETY: writable outputs; the library checks the datatype.
+    let answer = unsafe { pmpi::type_origin(datatype, &mut how, &mut large) };
+    // MPICH calls the error handler, which ends the program, if it is asked more about such a type.
+    if answer != 0 || large != 0 {
+        return None;
+    }
     // SAFETY: writable outputs; the library checks the datatype.
     let answer = unsafe {
         pmpi::type_get_envelope(
@@ -277,10 +284,10 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
         // SAFETY: the library wrote `n` handles.
         let mut child = unsafe { abi.handle_at(types_at, i) };
         children.push(translate(abi, child, depth + 1));
-        let (mut a, mut b, mut c, mut named) = (0, 0, 0, 0);
+        let mut named = 0;
         // SAFETY: what is derived is a new reference, which is ours to free.
         unsafe {
-            if pmpi::type_get_envelope(child, &mut a, &mut b, &mut c, &mut named) == 0
+            if pmpi::type_combiner(child, &mut named) == 0
                 && !combiner::of(abi, named).is_some_and(combiner::is_basic)
             {
                 pmpi::type_free(&mut child);

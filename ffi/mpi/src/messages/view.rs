@@ -110,7 +110,7 @@ impl View {
                 let size = opaque.kind.size().max(1) as u64;
                 let count = (range.end.div_ceil(size) as usize).min(opaque.count);
                 // SAFETY: the caller's promise.
-                let packed = unsafe { opaque.kind.pack(opaque.base, count)? };
+                let packed = unsafe { opaque.kind.copy_out(opaque.base, count)? };
                 let part = &packed[range.start as usize..range.end as usize];
                 // SAFETY: the caller's promise.
                 unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
@@ -144,7 +144,7 @@ impl View {
                 unsafe {
                     let mut whole = match len % size {
                         0 => Vec::new(),
-                        _ => opaque.kind.pack(opaque.base, count)?,
+                        _ => opaque.kind.copy_out(opaque.base, count)?,
                     };
                     let bytes = std::slice::from_raw_parts(from, len);
                     let bytes = match whole.get_mut(..len) {

@@ -309,7 +309,7 @@ unsafe fn reduce<N: Count>(
     let (taken, elements) = decide(about, recv.pair(), |abi, _| {
         Elements::of(abi, recv.datatype, op, about.comm)
     })?;
-    Some(taken.start(Some(elements), |taken, own| {
+    Some(taken.start(Some(elements.clone()), |taken, own| {
         let (kind, count) = (elements.kind(), recv.count.elements());
         let gets = taken.is_root() || about.function == Function::Iallreduce;
         let in_place = gets && is_in_place(send);
