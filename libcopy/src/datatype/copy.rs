@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::canonical::{Form, Node, NodeId};
-use super::kernel::{self, Dim, Filler, Row};
+use super::kernel::{self, Dim, Filler, Piece, Repeats, Row, Weave};
 use super::layout::Layout;
 
 /// Bytes that are packed and unpacked at a time where the pieces of both sides are short: they
@@ -52,6 +52,7 @@ const RATIO: i64 = 16;
 /// both regular, counts fit         one loop nest over both (Joint)
 /// one side equal blocks, and the   these are filled or emptied one after the other, see [`suits`]
 ///   other side's much shorter or longer
+/// both regular                     by a pattern of fragments that repeats, see [`weave`]
 /// both regular, blocks not short   fragment by fragment, as blocks end on one side or the other
 /// a few regular parts              the same for each of them
 /// long pieces on one side          each is the packed form of a part of the other side
@@ -105,7 +106,7 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
                 write.wrapping_offset(pair.to_at as isize),
             );
             // SAFETY: see above.
-            if unsafe { pair.run(read, write, &mut chunk) } {
+            if unsafe { pair.run(read, write, size, &mut chunk) } {
                 // SAFETY: see above.
                 unsafe { bounce(from, source, to, target, left..pair.range.start, chunk) };
                 left = pair.range.end;
@@ -314,10 +315,10 @@ struct Pair {
 fn pairs(from: &Form, to: &Form) -> Option<Vec<Pair>> {
     let is_list = |form: &Form, root: NodeId| matches!(form.node(root), Node::Sequence { .. });
     if is_list(from, from.root()?) || is_list(to, to.root()?) {
-        // Where blocks are short and different, the parts would all go through the buffer.
+        // Where blocks are short and different, few parts go past the buffer.
         match (from.nodes(), to.nodes()) {
             ([Node::Dense { len: a }, ..], [Node::Dense { len: b }, ..])
-                if a == b || *a.min(b) >= SHORT => {}
+                if a == b || *a.min(b) >= SHORT || from.size() >= MUCH => {}
             _ => return None,
         }
     }
@@ -390,13 +391,16 @@ fn add(
 
 impl Pair {
     /// Copies without a buffer, if that is faster; else it may say how large the buffer should be.
+    /// `whole` bytes are copied in all.
     ///
     /// # Safety
     ///
     /// As for [`copy`], for the pair's bytes; the pointers are where the first of them are.
-    unsafe fn run(&self, read: *const u8, write: *mut u8, chunk: &mut u64) -> bool {
+    unsafe fn run(&self, read: *const u8, write: *mut u8, whole: u64, chunk: &mut u64) -> bool {
         let size = self.range.end - self.range.start;
-        if let Some(mut joint) = Joint::of(self.from, self.to) {
+        let joint = Joint::of(self.from, self.to);
+        let is_joint = joint.is_some();
+        if let Some(mut joint) = joint {
             let dims = &mut joint.dims[..joint.n];
             if kernel::transposes(joint.len, dims) && size > TRANSPOSED {
                 *chunk = WIDE_CHUNK;
@@ -405,6 +409,11 @@ impl Pair {
                 unsafe { kernel::nest(write, read, joint.len, dims) };
                 return true;
             }
+        }
+        // SAFETY: the caller's promise.
+        let is_woven = || unsafe { weave(&self.from, read, &self.to, write, size as i64) };
+        if !is_joint && whole >= MUCH && size >= FEW && is_woven() {
+            return true;
         }
         let (a, b) = (self.from.len, self.to.len);
         let (short, long) = (a.min(b), a.max(b));
@@ -438,6 +447,19 @@ impl<'a> Side<'a> {
         }
     }
 
+    /// At a position of the stream, which is not its end.
+    fn at(regular: &'a Regular, position: i64) -> Side<'a> {
+        let mut side = Side::new(regular);
+        side.done = position % regular.len;
+        side.block = regular.offset(position) - side.done;
+        let mut index = position / regular.len;
+        for (left, &(count, _)) in side.left.iter_mut().zip(&regular.dims[..regular.n]) {
+            *left = count - index % count;
+            index /= count;
+        }
+        side
+    }
+
     /// Goes on within the block, or to the next one; whether there is more.
     #[inline(always)]
     fn advance(&mut self, bytes: i64) -> bool {
@@ -462,6 +484,181 @@ impl<'a> Side<'a> {
         false
     }
 }
+
+/// Most pieces of a pattern.
+const WOVEN: i64 = 1024;
+
+/// A pattern that repeats, and which parts of layouts it is for, however often.
+struct Woven {
+    from: Regular,
+    to: Regular,
+    /// Bytes of the stream.
+    period: i64,
+    /// How far apart the repetitions are.
+    apart: (i64, i64),
+    weave: Option<Weave>,
+}
+
+thread_local! {
+    /// The pattern of the last copy that looked for one: finding it takes as long as moving some ten
+    /// thousand bytes.
+    static PATTERN: Cell<Option<Box<Woven>>> = const { Cell::new(None) };
+}
+
+impl Woven {
+    /// The pattern of two parts of layouts of `size` bytes, if it comes often there.
+    fn of(from: &Regular, to: &Regular, size: i64) -> Option<Box<Woven>> {
+        let (from, to) = (from.endless()?, to.endless()?);
+        let (from_step, to_step) = (from.step(), to.step());
+        let common = gcd(from_step.0 as u64, to_step.0 as u64) as i64;
+        let period = (from_step.0 / common).saturating_mul(to_step.0);
+        if size / period < OFTEN {
+            return None;
+        }
+        let kept = PATTERN.try_with(Cell::take).ok().flatten();
+        if let Some(kept) = kept.filter(|kept| kept.from == from && kept.to == to) {
+            return Some(kept);
+        }
+        let few = period / from.len + period / to.len <= WOVEN;
+        Some(Box::new(Woven {
+            from,
+            to,
+            period,
+            apart: (
+                period / from_step.0 * from_step.1,
+                period / to_step.0 * to_step.1,
+            ),
+            weave: few
+                .then(|| Weave::new(&pieces(&from, &to, period)))
+                .flatten(),
+        }))
+    }
+}
+
+/// The pieces of one period of two layouts.
+fn pieces(from: &Regular, to: &Regular, period: i64) -> Vec<Piece> {
+    let (mut list, mut done) = (Vec::new(), 0);
+    let cluster = from.cluster();
+    let (mut a, mut b) = (Side::new(from), Side::new(to));
+    while done < period {
+        let len = (from.len - a.done).min(to.len - b.done);
+        let at = a.block + a.done;
+        let (low, high) = match cluster {
+            Some((bytes, extent)) => {
+                let start = from.offset(done / bytes * bytes);
+                (start, start.saturating_add(extent))
+            }
+            None => (i64::MIN, i64::MAX),
+        };
+        list.push(Piece {
+            to: b.block + b.done,
+            from: at,
+            len,
+            low,
+            high,
+        });
+        done += len;
+        a.advance(len);
+        b.advance(len);
+    }
+    list
+}
+
+/// Fewer repetitions along the outermost dimension are looked at one by one.
+const REPEATED: i64 = 8;
+
+/// Copies by a pattern of pieces that repeats, if there is one that is worth it; whether so.
+///
+/// # Safety
+///
+/// As for [`zip`]; both have `size` bytes.
+unsafe fn weave(
+    from: &Regular,
+    source: *const u8,
+    to: &Regular,
+    target: *mut u8,
+    size: i64,
+) -> bool {
+    // The one with fewer dimensions is cut where the other one's planes end.
+    for (planes, rows, is_source) in [(from, to, true), (to, from, false)] {
+        let Some((&(count, stride), inner)) = planes.dims[..planes.n].split_last() else {
+            return false;
+        };
+        if inner.is_empty() || count > REPEATED {
+            continue;
+        }
+        let mut plane = *planes;
+        plane.n -= 1;
+        plane.dims[plane.n] = (0, 0);
+        let bytes = size / count;
+        for i in 0..count {
+            let Some(row) = rows.slice(i * bytes, (i + 1) * bytes) else {
+                return false;
+            };
+            let (a, b) = ((i * stride) as isize, row.at as isize);
+            // SAFETY: the caller's promise, for a plane.
+            let done = unsafe {
+                if is_source {
+                    let (source, target) = (source.wrapping_offset(a), target.wrapping_offset(b));
+                    weave_plane(&plane, source, &row.regular, target, bytes)
+                } else {
+                    let (source, target) = (source.wrapping_offset(b), target.wrapping_offset(a));
+                    weave_plane(&row.regular, source, &plane, target, bytes)
+                }
+            };
+            // All planes are alike.
+            if !done {
+                return false;
+            }
+        }
+        return true;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { weave_plane(from, source, to, target, size) }
+}
+
+/// As [`weave`], by repetitions along the outermost dimensions.
+///
+/// # Safety
+///
+/// As for [`weave`].
+unsafe fn weave_plane(
+    from: &Regular,
+    source: *const u8,
+    to: &Regular,
+    target: *mut u8,
+    size: i64,
+) -> bool {
+    let Some(woven) = Woven::of(from, to, size) else {
+        return false;
+    };
+    let is_woven = match &woven.weave {
+        Some(weave) => {
+            let count = size / woven.period;
+            let repeats = Repeats {
+                count: count as usize,
+                to: woven.apart.1 as isize,
+                from: woven.apart.0 as isize,
+            };
+            let done = count * woven.period;
+            // SAFETY: the pieces are those of both streams, whose places repeat, and what is left of
+            // them.
+            unsafe {
+                weave.run(target, source, repeats);
+                if done < size {
+                    go_on(Side::at(from, done), source, Side::at(to, done), target);
+                }
+            }
+            true
+        }
+        None => false,
+    };
+    let _ = PATTERN.try_with(|kept| kept.set(Some(woven)));
+    is_woven
+}
+
+/// A pattern that comes less often is not worth it.
+const OFTEN: i64 = 4;
 
 /// Copies between two regular layouts whose blocks do not fit each other.
 ///
@@ -491,7 +688,18 @@ unsafe fn zip(from: &Regular, source: *const u8, to: &Regular, target: *mut u8) 
 /// As for [`zip`].
 #[inline(always)]
 unsafe fn fragments(from: &Regular, source: *const u8, to: &Regular, target: *mut u8) {
-    let (mut a, mut b) = (Side::new(from), Side::new(to));
+    // SAFETY: the caller's promise.
+    unsafe { go_on(Side::new(from), source, Side::new(to), target) }
+}
+
+/// The rest of [`fragments`], from where both sides are.
+///
+/// # Safety
+///
+/// As for [`zip`].
+#[inline(always)]
+unsafe fn go_on(mut a: Side, source: *const u8, mut b: Side, target: *mut u8) {
+    let (from, to) = (a.regular, b.regular);
     loop {
         let len = (from.len - a.done).min(to.len - b.done);
         let read = source.wrapping_offset((a.block + a.done) as isize);
@@ -615,7 +823,7 @@ struct Joint {
 }
 
 /// A regular layout: the length of its blocks, and counts and strides, the innermost first.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Regular {
     len: i64,
     dims: [(i64, i64); DIMS],
@@ -665,6 +873,46 @@ impl Regular {
             start,
             regular,
         })
+    }
+
+    /// Without an end along the outermost dimension, if there is one.
+    fn endless(&self) -> Option<Regular> {
+        let mut endless = *self;
+        endless.dims[..self.n].last_mut()?.0 = i64::MAX;
+        Some(endless)
+    }
+
+    /// Bytes of the stream in a step along the outermost dimension, and the step.
+    fn step(&self) -> (i64, i64) {
+        let (last, inner) = match self.dims[..self.n].split_last() {
+            Some((last, inner)) => (last.1, inner),
+            None => (0, &[][..]),
+        };
+        (inner.iter().fold(self.len, |len, dim| len * dim.0), last)
+    }
+
+    /// Where a position of the stream is, from the first byte.
+    fn offset(&self, position: i64) -> i64 {
+        let (mut index, mut offset) = (position / self.len, position % self.len);
+        for &(count, stride) in &self.dims[..self.n] {
+            offset += index % count * stride;
+            index /= count;
+        }
+        offset
+    }
+
+    /// Bytes of the stream in blocks that are at most two cache lines apart each, and the bytes from
+    /// the first to the end of the last of them; `None` if all blocks are.
+    fn cluster(&self) -> Option<(i64, i64)> {
+        let (mut bytes, mut extent) = (self.len, self.len);
+        for &(count, stride) in &self.dims[..self.n] {
+            if !(extent..=extent + 2 * LINE as i64).contains(&stride) {
+                return Some((bytes, extent));
+            }
+            bytes = bytes.saturating_mul(count);
+            extent = extent.saturating_add(stride.saturating_mul(count - 1));
+        }
+        None
     }
 
     /// Cuts the blocks into shorter ones.
@@ -740,7 +988,7 @@ impl Joint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datatype::Datatype;
+    use crate::datatype::{Datatype, Segment};
 
     fn layout(expression: &str) -> Layout {
         Layout::new(&expression.parse::<Datatype>().unwrap(), 1).unwrap()
@@ -779,6 +1027,78 @@ mod tests {
         a.copy(&source, origin, &b, &mut target, target_origin)
             .unwrap();
         assert!(target == expected, "{from} to {to}");
+    }
+
+    /// Copies by [`weave`] alone, if it does that; whether so.
+    fn compare_woven(from: &str, to: &str) -> bool {
+        let (a, b) = (layout(from), layout(to));
+        assert_eq!(a.size(), b.size(), "{from} {to}");
+        let regular = |layout: &Layout| {
+            let form = layout.form();
+            Regular::of(form, form.root().unwrap()).unwrap()
+        };
+        // Exactly as long as they must be, to their first and last byte.
+        let room = |layout: &Layout| {
+            let at = |segment: Segment| (segment.offset, segment.offset + segment.len as i64);
+            let ends = layout.segments().map(at);
+            ends.fold((i64::MAX, i64::MIN), |(low, high), (start, end)| {
+                (low.min(start), high.max(end))
+            })
+        };
+        let (read, written) = (room(&a), room(&b));
+        let source: Vec<u8> = (read.0..read.1).map(|i| (i * 167 / 5) as u8).collect();
+        let mut target = vec![0xa5; (written.1 - written.0) as usize];
+        let mut expected = target.clone();
+        let bytes = a.segments().flat_map(|s| s.offset..s.offset + s.len as i64);
+        let places = b.segments().flat_map(|s| s.offset..s.offset + s.len as i64);
+        for (i, k) in bytes.zip(places) {
+            expected[(k - written.0) as usize] = source[(i - read.0) as usize];
+        }
+        let first = |layout: &Layout, low: i64| (layout.form().offset() - low) as usize;
+        let read = source.as_ptr().wrapping_add(first(&a, read.0));
+        let write = target.as_mut_ptr().wrapping_add(first(&b, written.0));
+        let size = a.size() as i64;
+        // SAFETY: both buffers hold all bytes of their layouts.
+        let done = unsafe { weave(&regular(&a), read, &regular(&b), write, size) };
+        assert!(!done || target == expected, "{from} {to}");
+        done
+    }
+
+    #[test]
+    fn repeated_patterns_are_woven() {
+        let lengths: &[usize] = if cfg!(miri) {
+            &[12, 33, 64]
+        } else {
+            &[4, 12, 20, 47, 64, 92, 129, 200]
+        };
+        let mut woven = 0;
+        for &a in lengths {
+            for &b in lengths.iter().filter(|b| **b != a) {
+                let unit = a * b / gcd(a as u64, b as u64) as usize;
+                // A few bytes more than whole patterns.
+                let all = unit * 5;
+                let (n, m) = (all / a, all / b);
+                for (gap, apart) in [(4, 4), (1, 200), (32, 16), (-1000, 8), (8, -1000)] {
+                    let step = |len: usize, gap: i64| len as i64 + gap;
+                    let from = format!("vector({n},{a},{},byte)", step(a, gap));
+                    let to = format!("vector({m},{b},{},byte)", step(b, apart));
+                    woven += usize::from(compare_woven(&from, &to));
+                    // Planes of rows, few and many.
+                    for (planes, rows) in [(2, 5 * b), (8 * b, 3)] {
+                        let bytes = planes * rows * a;
+                        let plane = (step(a, gap) * rows as i64).abs() + 333;
+                        let deep = format!(
+                            "hvector({planes},1,{plane},vector({rows},{a},{},byte))",
+                            step(a, gap)
+                        );
+                        let flat = format!("vector({},{b},{},byte)", bytes / b, step(b, apart));
+                        woven += usize::from(compare_woven(&deep, &flat));
+                        woven += usize::from(compare_woven(&flat, &deep));
+                    }
+                }
+            }
+        }
+        assert!(woven > 20, "{woven}");
     }
 
     /// `count` times `length`, in this order, at places that nothing is regular about.

@@ -22,12 +22,14 @@ mod list;
 mod rows;
 mod strip;
 mod tile;
+mod weave;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86;
 
 pub(super) use caches::second_level;
 pub(super) use filler::{Filler, LONGEST, Row};
 pub(super) use list::{pieces, scattered};
+pub(super) use weave::{Piece, Repeats, Weave};
 
 /// One dimension of a loop nest: how often, and the strides of both sides in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

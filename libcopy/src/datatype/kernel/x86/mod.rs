@@ -10,8 +10,10 @@ mod piece;
 mod rows;
 mod short;
 mod transpose;
+mod weave;
 
 pub(super) use piece::{has_512, has_masks, masked, masked_narrow, piece};
 pub(super) use rows::{few, long, name, rows};
 pub(super) use short::{listed, strip};
 pub(super) use transpose::transpose;
+pub(super) use weave::Shuffle;
