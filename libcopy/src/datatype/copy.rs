@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::canonical::{Form, Node, NodeId};
+use super::canonical::{Form, Node, NodeId, Offsets};
 use super::kernel::{self, Dim, Filler, Piece, Repeats, Row, Weave};
 use super::layout::Layout;
 
@@ -55,6 +55,8 @@ const RATIO: i64 = 16;
 /// both regular                     by a pattern of fragments that repeats, see [`weave`]
 /// both regular, blocks not short   fragment by fragment, as blocks end on one side or the other
 /// a few regular parts              the same for each of them
+/// one side equal blocks, the other lists or long rows, few bytes
+///                                  over a buffer in the first-level cache, see [`Stage`]
 /// long pieces on one side          each is the packed form of a part of the other side
 /// anything else                    through a buffer that stays in the cache
 /// ```
@@ -97,6 +99,11 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
             return;
         }
     }
+    let is_done = || {
+        let (from, to) = (from.form(), to.form());
+        // SAFETY: see above.
+        (MUCH..=ONCE).contains(&size) && unsafe { staged(from, read, to, write, STAGE, is_staged) }
+    };
     if let Some(pairs) = pairs {
         // Where what has not been copied begins.
         let mut left = 0;
@@ -113,13 +120,23 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
             }
         }
         // SAFETY: see above.
-        return unsafe { bounce(from, source, to, target, left..size, chunk) };
+        unsafe {
+            if left > 0 || chunk != CHUNK || !is_done() {
+                bounce(from, source, to, target, left..size, chunk);
+            }
+        }
+        return;
     }
     let mean = |layout: &Layout| layout.size() / layout.segment_count().max(1);
     let (read, write) = (mean(from), mean(to));
     if read.max(write) < LONG {
         // SAFETY: see above.
-        return unsafe { bounce(from, source, to, target, 0..size, chunk) };
+        unsafe {
+            if !is_done() {
+                bounce(from, source, to, target, 0..size, chunk);
+            }
+        }
+        return;
     }
     let (mut at, by_target) = (0, write >= read);
     let mut pieces = if by_target {
@@ -208,6 +225,308 @@ unsafe fn fill(
     }
 }
 
+/// What takes the bytes of a layout in the order of its stream (`PACK`), or gives them.
+trait Sink<const PACK: bool> {
+    /// # Safety
+    ///
+    /// As for [`Filler::piece`].
+    unsafe fn piece(&mut self, user: *mut u8, len: usize);
+    /// # Safety
+    ///
+    /// As for [`Filler::row`].
+    unsafe fn row(&mut self, row: Row);
+    /// # Safety
+    ///
+    /// As for [`Filler::list`].
+    unsafe fn list(&mut self, user: *mut u8, offsets: &Offsets, len: usize);
+    /// # Safety
+    ///
+    /// As for [`Filler::pieces`].
+    unsafe fn pieces(&mut self, user: *mut u8, offsets: &Offsets, starts: &Offsets);
+}
+
+impl<const PACK: bool> Sink<PACK> for Filler<PACK> {
+    #[inline(always)]
+    unsafe fn piece(&mut self, user: *mut u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { Filler::piece(self, user, len) }
+    }
+
+    unsafe fn row(&mut self, row: Row) {
+        // SAFETY: the caller's promise.
+        unsafe { Filler::row(self, row) }
+    }
+
+    unsafe fn list(&mut self, user: *mut u8, offsets: &Offsets, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { Filler::list(self, user, offsets, len) }
+    }
+
+    unsafe fn pieces(&mut self, user: *mut u8, offsets: &Offsets, starts: &Offsets) {
+        // SAFETY: the caller's promise.
+        unsafe { Filler::pieces(self, user, offsets, starts) }
+    }
+}
+
+/// Bytes of a [`Stage`], which stay in the first-level cache.
+const STAGE: usize = 16 << 10;
+
+/// Equal blocks on one side, filled from a small buffer, or emptied into it, as many at a time as it
+/// holds. Unlike [`bounce`], it never has to look for its place in a list.
+struct Stage<const PACK: bool> {
+    /// Where the next block is.
+    at: *mut u8,
+    len: usize,
+    stride: isize,
+    /// Blocks that have not been moved.
+    left: usize,
+    /// Bytes of the buffer that are used: what has not gone on yet.
+    used: Range<usize>,
+    capacity: usize,
+    buffer: Buffer,
+}
+
+impl<const PACK: bool> Stage<PACK> {
+    /// `count` blocks of `len` bytes, `stride` apart, the first one at `at`; neither they nor short
+    /// pieces are longer than an eighth of the capacity.
+    fn new(at: *mut u8, (len, stride, count): (usize, isize, usize), capacity: usize) -> Self {
+        Stage {
+            at,
+            len,
+            stride,
+            left: count,
+            used: 0..0,
+            capacity,
+            buffer: Buffer::of_thread(capacity),
+        }
+    }
+
+    /// Bytes that the layout's side can take or give.
+    #[inline(always)]
+    fn room(&self) -> usize {
+        if PACK {
+            self.capacity - self.used.end
+        } else {
+            self.used.len()
+        }
+    }
+
+    /// Where they are; the next `len` of them are done then.
+    #[inline(always)]
+    fn take(&mut self, len: usize) -> *mut u8 {
+        let start = self.buffer.start();
+        if PACK {
+            let place = start.wrapping_add(self.used.end);
+            self.used.end += len;
+            place
+        } else {
+            let place = start.wrapping_add(self.used.start);
+            self.used.start += len;
+            place
+        }
+    }
+
+    /// Moves as many whole blocks as there are in the buffer, or as it has room for.
+    ///
+    /// # Safety
+    ///
+    /// The blocks are readable or writable.
+    unsafe fn turn(&mut self) {
+        let start = self.buffer.start();
+        let (unit, rest) = (self.len as isize, self.used.clone());
+        let mut blocks = [Dim {
+            count: 0,
+            to: self.stride,
+            from: unit,
+        }];
+        // SAFETY: the caller's promise; what is read in the buffer was written before. What is left
+        // there is moved to its start.
+        unsafe {
+            if PACK {
+                blocks[0].count = rest.len() / self.len;
+                kernel::nest(self.at, start, self.len, &mut blocks);
+                let done = blocks[0].count * self.len;
+                std::ptr::copy(start.add(done), start, rest.len() - done);
+                self.used = 0..rest.len() - done;
+            } else {
+                std::ptr::copy(start.add(rest.start), start, rest.len());
+                blocks[0] = Dim {
+                    count: ((self.capacity - rest.len()) / self.len).min(self.left),
+                    to: unit,
+                    from: self.stride,
+                };
+                kernel::nest(start.add(rest.len()), self.at, self.len, &mut blocks);
+                self.used = 0..rest.len() + blocks[0].count * self.len;
+            }
+        }
+        self.left -= blocks[0].count;
+        self.at = self
+            .at
+            .wrapping_offset(blocks[0].count as isize * self.stride);
+    }
+
+    /// Calls `some` for `count` items of `len` bytes, a few at a time: which ones, and where in the
+    /// buffer.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Stage::turn`].
+    #[inline(always)]
+    unsafe fn each(
+        &mut self,
+        count: usize,
+        len: usize,
+        mut some: impl FnMut(Range<usize>, *mut u8),
+    ) {
+        let mut done = 0;
+        while done < count {
+            let n = (self.room() / len).min(count - done);
+            if n == 0 {
+                // SAFETY: the caller's promise.
+                unsafe { self.turn() };
+                continue;
+            }
+            some(done..done + n, self.take(n * len));
+            done += n;
+        }
+    }
+}
+
+impl<const PACK: bool> Sink<PACK> for Stage<PACK> {
+    unsafe fn piece(&mut self, user: *mut u8, len: usize) {
+        let mut done = 0;
+        while done < len {
+            let n = self.room().min(len - done);
+            // SAFETY: the caller's promise, for a part of the piece.
+            unsafe {
+                if n == 0 {
+                    self.turn();
+                    continue;
+                }
+                let (user, place) = (user.add(done), self.take(n));
+                if PACK {
+                    kernel::dense(place, user, n);
+                } else {
+                    kernel::dense(user, place, n);
+                }
+            }
+            done += n;
+        }
+    }
+
+    unsafe fn row(&mut self, row: Row) {
+        let unit = row.len as isize;
+        // SAFETY: the caller's promise, for some blocks of the row.
+        unsafe {
+            self.each(row.count, row.len, |some, place| {
+                let user = row.user.wrapping_offset(some.start as isize * row.stride);
+                let dim = |to, from| Dim {
+                    count: some.len(),
+                    to,
+                    from,
+                };
+                if PACK {
+                    kernel::nest(place, user, row.len, &mut [dim(unit, row.stride)]);
+                } else {
+                    kernel::nest(user, place, row.len, &mut [dim(row.stride, unit)]);
+                }
+            });
+        }
+    }
+
+    unsafe fn list(&mut self, user: *mut u8, offsets: &Offsets, len: usize) {
+        // SAFETY: the caller's promise, for some blocks of the list.
+        unsafe {
+            self.each(offsets.len(), len, |some, place| {
+                kernel::scattered::<PACK>(user, offsets, (some.start, some.end), place, len);
+            });
+        }
+    }
+
+    unsafe fn pieces(&mut self, user: *mut u8, offsets: &Offsets, starts: &Offsets) {
+        let (mut first, n) = (0, offsets.len());
+        while first < n {
+            let start = starts.get(first);
+            let end = starts.last_not_above(start + self.room() as i64).min(n);
+            // SAFETY: the caller's promise, for some of the pieces.
+            unsafe {
+                if end > first {
+                    let place = self.take((starts.get(end) - start) as usize);
+                    kernel::pieces::<PACK>(user, offsets, starts, (first, end), place);
+                    first = end;
+                } else if self.room() < self.capacity / 2 {
+                    self.turn();
+                } else {
+                    let user = user.wrapping_offset(offsets.get(first) as isize);
+                    self.piece(user, (starts.get(first + 1) - start) as usize);
+                    first += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Copies over a [`Stage`] of this capacity if one side is equal blocks at equal distances, and the
+/// other one suits; whether so.
+///
+/// # Safety
+///
+/// As for [`fill`].
+unsafe fn staged(
+    from: &Form,
+    source: *const u8,
+    to: &Form,
+    target: *mut u8,
+    capacity: usize,
+    suits: impl Fn(&Form) -> bool,
+) -> bool {
+    let (Some(from_root), Some(to_root)) = (from.root(), to.root()) else {
+        return false;
+    };
+    let flat = |form: &Form, other: &Form| match form.nodes() {
+        [Node::Dense { len }, Node::Stream { stride, count, .. }]
+            if *len <= capacity as i64 / 8 && suits(other) =>
+        {
+            Some((*len as usize, *stride as isize, *count as usize))
+        }
+        _ => None,
+    };
+    let source = source.cast_mut();
+    if let Some(blocks) = flat(to, from) {
+        let mut stage = Stage::<true>::new(target, blocks, capacity);
+        // SAFETY: the caller's promise: both streams are equally long.
+        unsafe {
+            walk(from, from_root, source, &mut stage);
+            stage.turn();
+        }
+        return true;
+    }
+    if let Some(blocks) = flat(from, to) {
+        let mut stage = Stage::<false>::new(source, blocks, capacity);
+        // SAFETY: as above; only the target is written.
+        unsafe { walk(to, to_root, target, &mut stage) };
+        return true;
+    }
+    false
+}
+
+/// Rows of so many blocks are worth a call each.
+const LONG_ROW: i64 = 256;
+
+/// Whether going over a [`Stage`] is faster than through a larger buffer: lists of short pieces, in
+/// which [`bounce`] would look for its place each time, and long rows.
+fn is_staged(form: &Form) -> bool {
+    let is_short = |len: i64| len <= STAGE as i64 / 8;
+    let nodes = form.nodes();
+    let dense = |id: NodeId| matches!(form.node(id), Node::Dense { len } if is_short(*len));
+    nodes.iter().all(|node| match node {
+        Node::Dense { .. } | Node::Sequence { .. } => true,
+        Node::Pieces { .. } => is_short((form.size() / form.segments().max(1)) as i64),
+        Node::Blocks { child, offsets } => dense(*child) && offsets.len() as i64 >= LONG_ROW,
+        Node::Stream { child, count, .. } => !dense(*child) || *count >= LONG_ROW,
+    })
+}
+
 /// Moves all bytes of a node in the order of its stream.
 ///
 /// # Safety
@@ -217,7 +536,7 @@ unsafe fn walk<const PACK: bool>(
     form: &Form,
     id: NodeId,
     user: *mut u8,
-    filler: &mut Filler<PACK>,
+    filler: &mut impl Sink<PACK>,
 ) {
     let at = |offset: i64| user.wrapping_offset(offset as isize);
     // SAFETY (all blocks): the caller's promise, for parts of the node.
@@ -994,7 +1313,7 @@ mod tests {
         Layout::new(&expression.parse::<Datatype>().unwrap(), 1).unwrap()
     }
 
-    /// Copies by [`fill`] alone, to be compared with a copy piece by piece, gaps included.
+    /// Copies by [`fill`] alone, and by [`staged`], to be compared with a copy piece by piece, gaps included.
     fn compare(from: &str, to: &str) {
         let (a, b) = (layout(from), layout(to));
         assert_eq!(a.size(), b.size(), "{from} {to}");
@@ -1022,6 +1341,14 @@ mod tests {
         let done = unsafe { fill(a.form(), read, b.form(), write, |_, _| true) };
         assert!(done, "{from} to {to} is not for it");
         assert!(target == expected, "{from} to {to}");
+        target.fill(0xa5);
+        // Little enough that it is filled several times.
+        let longest = a.segments().chain(b.segments()).map(|s| s.len).max();
+        let capacity = 8 * longest.unwrap() as usize;
+        // SAFETY: as above.
+        let done = unsafe { staged(a.form(), read, b.form(), write, capacity, |_| true) };
+        assert!(done, "{from} to {to} is not for it");
+        assert!(target == expected, "{from} over a stage to {to}");
         // Whatever is chosen gives the same.
         target.fill(0xa5);
         a.copy(&source, origin, &b, &mut target, target_origin)

@@ -105,17 +105,25 @@ impl Weave {
     /// All pieces are readable and writable at their places from `from` and `to`, repeated as
     /// `repeats` says, and none of the former overlaps one of the latter.
     pub(in super::super) unsafe fn run(&self, to: *mut u8, from: *const u8, repeats: Repeats) {
-        let (mut to, mut from, mut repeats) = (to, from, repeats);
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if let Some(shuffle) = self.shuffle.as_ref().filter(|_| repeats.count > 1) {
-            // The vectors of the last one could reach beyond everything that may be read.
-            let count = repeats.count - 1;
-            // SAFETY: the caller's promise; there is one repetition more.
-            unsafe { shuffle.run(to, from, Repeats { count, ..repeats }) };
-            to = to.wrapping_offset(count as isize * repeats.to);
-            from = from.wrapping_offset(count as isize * repeats.from);
-            repeats.count = 1;
-        }
+        let (to, from, repeats) = match &self.shuffle {
+            Some(shuffle) if repeats.count > 1 => {
+                // The vectors of the last one could reach beyond everything that may be read.
+                let count = repeats.count - 1;
+                // SAFETY: the caller's promise; there is one repetition more.
+                unsafe { shuffle.run(to, from, Repeats { count, ..repeats }) };
+                let skip = |step: isize| count as isize * step;
+                (
+                    to.wrapping_offset(skip(repeats.to)),
+                    from.wrapping_offset(skip(repeats.from)),
+                    Repeats {
+                        count: 1,
+                        ..repeats
+                    },
+                )
+            }
+            _ => (to, from, repeats),
+        };
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if std::arch::is_x86_feature_detected!("avx2") {
             /// # Safety
