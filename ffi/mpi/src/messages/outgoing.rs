@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::attach::{Published, Window};
@@ -25,8 +25,16 @@ const CHUNK: u64 = 32 << 10;
 const PATIENCE: Duration = Duration::from_millis(1);
 /// The same where the receiver can copy out of our memory, which is worth more than packing early.
 const LONG_PATIENCE: Duration = Duration::from_millis(10);
+/// How much longer a sender waits for a receiver that is busy with other messages of ours. Not for ever:
+/// one thread may wait for what another one's messages keep from happening.
+const WHILE_BUSY: u32 = 50;
 /// Bytes that are packed in a microsecond, about.
 const PACE: u64 = 4096;
+
+/// When each process, by its number, was last seen to be receiving something of ours, in nanoseconds since
+/// [`BEGINNING`]. Those that share an entry are waited for a little longer.
+static BUSY: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// One message.
 #[derive(Debug)]
@@ -354,7 +362,12 @@ impl Outgoing {
             return true;
         }
         let slot = self.slot(world);
-        if slot.state.load(Ordering::Acquire) == state::DONE {
+        let state = slot.state.load(Ordering::Acquire);
+        if state != state::POSTED {
+            let now = BEGINNING.elapsed().as_nanos() as u64;
+            BUSY[self.to % BUSY.len()].store(now, Ordering::Relaxed);
+        }
+        if state == state::DONE {
             self.completed();
             return true;
         }
@@ -434,7 +447,15 @@ impl Outgoing {
             Some(_) => LONG_PATIENCE,
             None => PATIENCE,
         };
-        !begun && self.posted.elapsed() > patience + more
+        let waited = self.posted.elapsed();
+        if begun || waited <= patience + more {
+            return false;
+        }
+        let busy = BUSY[self.to % BUSY.len()].load(Ordering::Relaxed);
+        let idle = BEGINNING
+            .elapsed()
+            .saturating_sub(Duration::from_nanos(busy));
+        busy == 0 || idle > patience + more || waited > WHILE_BUSY * (patience + more)
     }
 
     /// Packs what is not in the lane; returns whether the program may have its buffer back.
