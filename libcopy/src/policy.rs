@@ -146,6 +146,31 @@ pub enum Rival {
     Mpich,
 }
 
+/// How ranks and processors go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Crowd {
+    /// Every rank has a processor.
+    Spacious,
+    /// Ranks outnumber processors, by up to two to one.
+    Crowded,
+    /// There are more than twice as many ranks as processors.
+    Packed,
+}
+
+impl Crowd {
+    /// All of them, the roomiest first.
+    pub const ALL: [Crowd; 3] = [Crowd::Spacious, Crowd::Crowded, Crowd::Packed];
+
+    /// So many ranks on so many processors.
+    pub fn of(ranks: usize, processors: usize) -> Self {
+        match ranks {
+            n if n <= processors => Crowd::Spacious,
+            n if n <= processors.saturating_mul(2) => Crowd::Crowded,
+            _ => Crowd::Packed,
+        }
+    }
+}
+
 /// What an operation does with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
@@ -403,14 +428,14 @@ impl Policy {
     /// (for reductions, the bytes that each rank contributes) inside a machine, as far as
     /// `scripts/bench mpi` found. The same on every rank of every machine, because all ranks of a
     /// communicator must decide alike.
-    pub fn beats_mpi(rival: Rival, op: Op, bytes: u64, crowded: bool) -> bool {
-        Self::against_mpi(rival, op, crowded).is_some_and(|bytes_won| bytes_won.contains(&bytes))
+    pub fn beats_mpi(rival: Rival, op: Op, bytes: u64, crowd: Crowd) -> bool {
+        Self::against_mpi(rival, op, crowd).is_some_and(|bytes_won| bytes_won.contains(&bytes))
     }
 
-    /// The smallest message for which [`Policy::beats_mpi`] may hold, whether ranks outnumber
-    /// processors or not; `None` if it never does.
+    /// The smallest message for which [`Policy::beats_mpi`] may hold, however ranks and processors go
+    /// together; `None` if it never does.
     pub fn least_against_mpi(rival: Rival, op: Op) -> Option<u64> {
-        let ranges = [false, true].map(|crowded| Self::against_mpi(rival, op, crowded));
+        let ranges = Crowd::ALL.map(|crowd| Self::against_mpi(rival, op, crowd));
         ranges
             .into_iter()
             .flatten()
@@ -463,31 +488,37 @@ impl Policy {
         bytes >= least
     }
 
-    fn against_mpi(rival: Rival, op: Op, crowded: bool) -> Option<RangeInclusive<u64>> {
-        let (least, most) = match (op, crowded) {
+    fn against_mpi(rival: Rival, op: Op, crowd: Crowd) -> Option<RangeInclusive<u64>> {
+        let (least, most) = match (op, crowd) {
             (Op::Gather | Op::ReduceScatter, _)
-            | (Op::Bcast | Op::Alltoall | Op::Scatter | Op::Allgather | Op::Allreduce, false) => {
-                (64 << 10, u64::MAX)
-            }
+            | (
+                Op::Bcast | Op::Alltoall | Op::Scatter | Op::Allgather | Op::Allreduce,
+                Crowd::Spacious,
+            ) => (64 << 10, u64::MAX),
             // Where leaves wait for one root, context switches count until the bytes do.
-            (Op::Scatter, true) => (512 << 10, u64::MAX),
-            (Op::Allgather, true) => match rival {
-                Rival::OpenMpi => (256 << 10, 1 << 20),
-                Rival::Mpich => (64 << 10, 1 << 20),
+            (Op::Scatter, _) => (512 << 10, u64::MAX),
+            (Op::Allgather, crowd) => match (rival, crowd) {
+                (Rival::Mpich, _) => (64 << 10, 1 << 20),
+                // The more ranks, the more switches; Open MPI's ring has few of them.
+                (Rival::OpenMpi, Crowd::Packed) => return None,
+                (Rival::OpenMpi, _) => (256 << 10, 1 << 20),
             },
             // MPICH polls, which hurts it wherever ranks share a processor.
-            (Op::Bcast | Op::Alltoall | Op::Allreduce, true) => match (rival, op) {
+            (Op::Bcast | Op::Alltoall | Op::Allreduce, crowd) => match (rival, op) {
                 (Rival::Mpich, _) => (64 << 10, u64::MAX),
+                // As measured: with two ranks per processor its tree needs fewer context switches.
+                (Rival::OpenMpi, Op::Bcast) if crowd == Crowd::Packed => (256 << 10, u64::MAX),
+                (Rival::OpenMpi, Op::Bcast) => (512 << 10, u64::MAX),
+                (Rival::OpenMpi, Op::Allreduce) if crowd == Crowd::Packed => (2 << 20, u64::MAX),
                 (Rival::OpenMpi, Op::Allreduce) => (1 << 20, u64::MAX),
                 // Everybody copies its own parts in either, and there nobody waits to be told.
-                (Rival::OpenMpi, Op::Alltoall) => return None,
-                (Rival::OpenMpi, _) => (256 << 10, u64::MAX),
+                (Rival::OpenMpi, _) => return None,
             },
             // Open MPI's root fetches and combines while the leaves go on, which averages well as
             // long as few ranks wait for it.
-            (Op::Reduce, crowded) => match (rival, crowded) {
-                (Rival::OpenMpi, false) => return None,
-                (Rival::OpenMpi, true) => (1 << 20, u64::MAX),
+            (Op::Reduce, crowd) => match (rival, crowd) {
+                (Rival::OpenMpi, Crowd::Spacious) => return None,
+                (Rival::OpenMpi, _) => (1 << 20, u64::MAX),
                 (Rival::Mpich, _) => (64 << 10, u64::MAX),
             },
             (Op::Control | Op::Barrier, _) => return None,

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use libcopy::collective::Op;
-use libcopy::policy::Policy;
+use libcopy::policy::{Crowd, Policy};
 
 use crate::abi::{self, Abi, Word, complain};
 use crate::buffer::{self, Kind};
@@ -217,18 +217,18 @@ fn reaches(bytes: u64) -> bool {
 }
 
 /// Whether messages of this size are faster with us. Ranks that outnumber processors are another
-/// matter, but only the team knows; so the first question is whether either case could be ours.
-fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowded: Option<bool>) -> bool {
+/// matter, but only the team knows; so the first question is whether any case could be ours.
+fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowd: Option<Crowd>) -> bool {
     if let Some(least) = least() {
         return bytes >= least;
     }
     let Some(op) = function.op() else {
         return false;
     };
-    let beats = |crowded| Policy::beats_mpi(abi.rival(), op, bytes, crowded);
-    match crowded {
-        Some(crowded) => beats(crowded),
-        None => beats(false) || beats(true),
+    let beats = |crowd| Policy::beats_mpi(abi.rival(), op, bytes, crowd);
+    match crowd {
+        Some(crowd) => beats(crowd),
+        None => Crowd::ALL.into_iter().any(beats),
     }
 }
 
@@ -341,7 +341,7 @@ fn admit(
     if !group.direct && function.op().is_some_and(reduces) {
         return Err(Fate::NoTeam);
     }
-    if !beats_mpi(abi, function, bytes, Some(group.crowded)) {
+    if !beats_mpi(abi, function, bytes, Some(group.crowd)) {
         return Err(Fate::Small);
     }
     Ok(group.clone())

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libcopy::offload::Async;
-use libcopy::policy::Policy;
+use libcopy::policy::{Crowd, Policy};
 use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::abi::{Abi, Word, complain};
@@ -38,8 +38,8 @@ pub struct Group {
     pub rank: usize,
     /// Ranks.
     pub size: usize,
-    /// Whether ranks outnumber processors on any machine.
-    pub crowded: bool,
+    /// How ranks and processors go together on the machine where they are the most.
+    pub crowd: Crowd,
     /// Whether bytes can go with one copy on all machines.
     pub direct: bool,
 }
@@ -435,11 +435,11 @@ fn create(
         let mut reports = team.transports().iter();
         reports.any(|report| report.usable && report.kind != TransportKind::Shm)
     };
-    let [mut is_crowded, mut is_direct] = [false; 2];
+    let (mut crowd, mut is_direct) = (Crowd::Spacious, false);
     if let Ok(team) = &team {
-        (is_crowded, is_direct) = (team.is_crowded(), direct(team));
+        (crowd, is_direct) = (team.crowd(), direct(team));
     }
-    let fine = [u8::from(team.is_ok()) | u8::from(is_crowded) << 1 | u8::from(is_direct) << 2];
+    let fine = [u8::from(team.is_ok()) | u8::from(is_direct) << 1 | (crowd as u8) << 2];
     let mut all = vec![0u8; size];
     // SAFETY: all ranks are here; one byte from each.
     let answer = unsafe {
@@ -454,8 +454,8 @@ fn create(
         return Err(format!("rank {other} could not join its team"));
     }
     Ok(Some(Group {
-        crowded: all.iter().any(|fine| fine & 2 != 0),
-        direct: all.iter().all(|fine| fine & 4 != 0),
+        crowd: Crowd::ALL[usize::from(all.iter().map(|fine| fine >> 2).max().unwrap_or(0)) % 3],
+        direct: all.iter().all(|fine| fine & 2 != 0),
         team: Mutex::new(team),
         nodes,
         rank,

@@ -27,7 +27,7 @@ use crate::config;
 use crate::device::Domain;
 use crate::error::{Error, Result};
 use crate::offload::{Async, Offload};
-use crate::policy::{Path, Policy};
+use crate::policy::{Crowd, Path, Policy};
 use crate::topology::Topology;
 use crate::transport::cma::Cma;
 use crate::transport::kmod::Kmod;
@@ -80,7 +80,7 @@ pub struct Team {
     segment: Arc<Segment>,
     policy: Policy,
     forced: Option<TransportKind>,
-    crowded: bool,
+    crowd: Crowd,
     reports: Vec<TransportReport>,
     last_look: Instant,
     /// Memory for bytes on their way, kept because pages that were touched before cost less.
@@ -136,7 +136,7 @@ impl Team {
             *word = shared.load(Ordering::Relaxed);
         }
         let policy = Policy::from_words(words)?;
-        let crowded = mailbox.waiter.adapt(policy.spin());
+        let crowd = mailbox.waiter.adapt(policy.spin());
         let mut team = Team {
             offload: None,
             kmod: None,
@@ -145,7 +145,7 @@ impl Team {
             segment,
             forced: None,
             policy,
-            crowded,
+            crowd,
             reports: Vec::new(),
             last_look: started,
             scratch: Vec::new(),
@@ -187,7 +187,12 @@ impl Team {
 
     /// Whether ranks outnumber the processors that they may run on.
     pub fn is_crowded(&self) -> bool {
-        self.crowded
+        self.crowd != Crowd::Spacious
+    }
+
+    /// How ranks and the processors that they may run on go together.
+    pub fn crowd(&self) -> Crowd {
+        self.crowd
     }
 
     /// Each transport, whether this team can use it, and why.
@@ -358,7 +363,7 @@ impl Team {
         };
         let fits = len <= ring / 2;
         let usable = |kind| self.is_usable(kind);
-        let (crowded, forced) = (self.crowded, self.forced);
+        let (crowded, forced) = (self.is_crowded(), self.forced);
         match self.policy.path(op, len as u64, crowded, forced, usable) {
             Path::Eager if !fits => Path::Via(forced.unwrap_or(TransportKind::Shm)),
             path => path,
@@ -390,7 +395,7 @@ impl Team {
         // Four in the ring at a time, whichever ring it is.
         let ring = self.segment.cast_ring().min(self.segment.pair_ring());
         Flow {
-            chunk: self.policy.chunk(self.crowded),
+            chunk: self.policy.chunk(self.is_crowded()),
             largest: ring / 4,
             streaming: self.policy.streaming(len),
         }
@@ -502,7 +507,7 @@ impl Team {
 
     /// Whether root and leaf share a copy of `len` bytes.
     pub(crate) fn shares(&self, op: Op, len: usize) -> bool {
-        self.policy.shares(op, len as u64, self.crowded)
+        self.policy.shares(op, len as u64, self.is_crowded())
     }
 
     fn probe_transports(&mut self) -> Result<()> {

@@ -12,6 +12,7 @@ use super::sync::Ordering;
 use crate::collective::{Call, Op};
 use crate::error::{Error, Result};
 use crate::offload;
+use crate::policy::Crowd;
 
 /// How often sleepers look whether everybody is alive; survivors know within a second.
 const HEALTH_EVERY: Duration = Duration::from_millis(200);
@@ -92,8 +93,8 @@ impl Waiter {
     }
 
     /// Chooses how to wait: where ranks outnumber processors, a rank that spins keeps the one it
-    /// waits for from running. Returns whether they do.
-    pub(crate) fn adapt(&mut self, spin: Option<Duration>) -> bool {
+    /// waits for from running. Returns how many they are.
+    pub(crate) fn adapt(&mut self, spin: Option<Duration>) -> Crowd {
         let mut cpus = [0u64; 16];
         for rank in 0..self.size {
             for (all, word) in cpus.iter_mut().zip(&self.segment.block(rank).cpus) {
@@ -101,13 +102,14 @@ impl Waiter {
             }
         }
         let cpus: u32 = cpus.iter().map(|word| word.count_ones()).sum();
-        let crowded = self.size > cpus as usize;
+        let crowd = Crowd::of(self.size, cpus as usize);
+        let crowded = crowd != Crowd::Spacious;
         self.spin = spin.unwrap_or(match crowded {
             true => Duration::ZERO,
             false => Duration::from_micros(100),
         });
         self.yields = if crowded { 200 } else { u32::MAX };
-        crowded
+        crowd
     }
 
     /// Falls asleep at once from now on, or not any more: what is waited for leaves the processor to
