@@ -755,6 +755,25 @@ mod tests {
     }
 
     #[test]
+    fn what_may_be_taken_by_any_crowd_is_found_first() {
+        assert_eq!(Crowd::of(2, 2), Crowd::Spacious);
+        assert_eq!(Crowd::of(4, 2), Crowd::Crowded);
+        assert_eq!(Crowd::of(5, 2), Crowd::Packed);
+        for rival in [Rival::OpenMpi, Rival::Mpich] {
+            for op in Op::ALL {
+                for crowd in Crowd::ALL {
+                    for bytes in (10..30).map(|shift| 1u64 << shift) {
+                        if Policy::beats_mpi(rival, op, bytes, crowd) {
+                            let least = Policy::least_against_mpi(rival, op);
+                            assert!(least.is_some_and(|least| least <= bytes), "{op}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn words_say_everything() {
         let mut policy = policy();
         policy.transport = Some(TransportKind::Cma);
