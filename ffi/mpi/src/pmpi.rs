@@ -805,6 +805,12 @@ messages! {
     );
 }
 
+/// Whether the library has the functions of MPI 5's standard ABI, as MPICH has from 5.0 on.
+pub fn has_standard_abi() -> bool {
+    static FUNCTION: Function = Function::new(c"PMPI_Abi_get_version");
+    FUNCTION.if_any() != 0
+}
+
 /// The combiner of a datatype. A library that has large counts has them in datatypes, too, and then
 /// refuses to describe these with `int`s.
 ///

@@ -25,6 +25,8 @@ pub struct Known {
     pub dense: bool,
     /// The same type; `None` if it was made in a way that we do not know.
     pub datatype: Option<Datatype>,
+    /// Pieces of one element; 1 if that is not known.
+    pub pieces: u64,
     /// The number that processes gave it together; 0 if they did not.
     pub committed: AtomicU64,
     grain: Option<Grain>,
@@ -409,8 +411,10 @@ fn assemble(
 fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
     let (size, _, _) = facts(datatype)?;
     let (translated, grain) = translate(abi, datatype, 0).unzip();
+    let mut pieces = 1;
     let dense = translated.as_ref().is_some_and(|known| {
         let form = known.commit();
+        pieces = form.segments().max(1);
         let whole = known.lower_bound() == 0 && u64::try_from(known.extent()) == Ok(size);
         size > 0 && whole && form.segments() == 1 && form.offset() == 0
     });
@@ -418,6 +422,7 @@ fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
         size,
         dense,
         datatype: translated,
+        pieces,
         committed: AtomicU64::new(0),
         grain,
     })

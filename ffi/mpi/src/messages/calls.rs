@@ -22,6 +22,10 @@ use crate::{call, group, pmpi};
 const SHORT: u64 = 32 << 10;
 /// Bytes of a piece from which on Open MPI and MPICH move short messages as fast.
 const LONG_PIECE: [u64; 2] = [2 << 10, 128];
+/// Bytes of a message and of its pieces below which Open MPI 5 is as fast.
+const TINY: (u64, u64) = (12 << 10, 16);
+/// So many pieces, of so many bytes at least, MPICH 5 has the kernel copy at once.
+const FEW_PIECES: (u64, u64) = (64, 2 << 10);
 
 /// Elements that are sent or received.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +90,19 @@ fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
     choose_slowly(world, what, count, to)
 }
 
+/// Whether the library moves so many pieces as fast as we do.
+fn is_fast_without_us(world: &World, bytes: u64, pieces: u64) -> bool {
+    if call::least().is_some() {
+        return false;
+    }
+    let each = bytes / pieces.max(1);
+    if world.abi.is_open_mpi() {
+        return bytes < SHORT && each >= LONG_PIECE[0] || bytes < TINY.0 && each < TINY.1;
+    }
+    bytes < SHORT && each >= LONG_PIECE[1]
+        || (2..=FEW_PIECES.0).contains(&pieces) && each >= FEW_PIECES.1 && pmpi::has_standard_abi()
+}
+
 #[inline(never)]
 fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Option<Chosen> {
     let known = types::of(world.abi, what.datatype)?;
@@ -93,6 +110,11 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
     let special = header::slot_of(bytes);
     let least = world.least[usize::from(!known.dense)];
     if special.is_none() && (bytes < least || known.datatype.is_none()) {
+        return None;
+    }
+    // Before anything that takes longer.
+    let pieces = known.pieces.saturating_mul(count as u64);
+    if special.is_none() && !known.dense && is_fast_without_us(world, bytes, pieces) {
         return None;
     }
     let comm = group::of(world.abi, to.comm).ok()?;
@@ -108,12 +130,6 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
     match &view {
         // What turned out dense is not worth as much; and no memory is at address zero.
         View::Dense(base) if base.is_null() || bytes < world.least[0] => return None,
-        View::Typed(prepared, _) if bytes < SHORT && call::least().is_none() => {
-            let long = LONG_PIECE[usize::from(!world.abi.is_open_mpi())];
-            if bytes >= prepared.layout.segment_count().saturating_mul(long) {
-                return None;
-            }
-        }
         _ => {}
     }
     Some(Chosen {
