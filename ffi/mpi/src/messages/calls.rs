@@ -114,7 +114,12 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
     }
     // Before anything that takes longer.
     let pieces = known.pieces.saturating_mul(count as u64);
-    if special.is_none() && !known.dense && is_fast_without_us(world, bytes, pieces) {
+    let is_left = match pieces {
+        // One piece is dense, wherever it is.
+        0 | 1 => bytes < world.least[0],
+        _ => is_fast_without_us(world, bytes, pieces),
+    };
+    if special.is_none() && !known.dense && is_left {
         return None;
     }
     let comm = group::of(world.abi, to.comm).ok()?;
