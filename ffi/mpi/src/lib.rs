@@ -71,10 +71,14 @@ fn tell() {
     let abi = abi::get();
     let library = abi.map_or("no library that we know", |abi| abi.name);
     let Some(path) = stats::file() else {
-        eprintln!("{}", stats::report(library));
+        let mut text = stats::report(library);
         for line in [messages::report(), early::report()].into_iter().flatten() {
-            eprintln!("{line}");
+            text.push('\n');
+            text.push_str(&line);
         }
+        text.push('\n');
+        // One call, so that the lines of ranks do not mix.
+        let _ = std::io::stderr().write_all(text.as_bytes());
         return;
     };
     let mut rank = -1;
