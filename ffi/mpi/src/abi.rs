@@ -497,14 +497,22 @@ impl Function {
     }
 }
 
-/// A C string of the process's environment is set to something else than 0.
+/// A variable of the process's environment is set to something else than 0.
 pub fn is_set(name: &CStr) -> bool {
+    is_set_or(name, false)
+}
+
+/// The same, with an answer for one that is not set.
+pub fn is_set_or(name: &CStr, otherwise: bool) -> bool {
     // SAFETY: a valid name; the value is only looked at here.
     let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
-        return false;
+        return otherwise;
     }
     // SAFETY: the environment's values end with a zero.
     let value = unsafe { CStr::from_ptr(value) };
-    !value.is_empty() && value != c"0"
+    match value.is_empty() {
+        true => otherwise,
+        false => value != c"0",
+    }
 }

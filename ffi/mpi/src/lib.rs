@@ -18,8 +18,8 @@
 //! With `LIBCOPY_ASYNC` blocking collectives return while a copy engine still moves their bytes, where there
 //! is one ([`early`]).
 //!
-//! With `LIBCOPY_MPI_MESSAGES=1` messages between two processes of a machine are taken as well, those of
-//! derived datatypes and long ones ([`messages`]).
+//! Messages between two processes of a machine are taken as well, those of derived datatypes and long ones
+//! ([`messages`]); `LIBCOPY_MPI_MESSAGES=0` passes them on.
 //!
 //! `LIBCOPY_DISABLE=1` passes everything on; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
 //! taken, and what was passed on why; with a file's name in place of 1 every rank adds a line to that

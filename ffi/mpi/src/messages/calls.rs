@@ -428,6 +428,22 @@ pub unsafe fn receive(
     let mut room = Room::new();
     let at = room.instead_of(status);
     let code = receive(at);
+    // SAFETY: the library wrote a status, or failed.
+    unsafe { arrived(world, what, (source, comm), at, code) }
+}
+
+/// After `MPI_Recv` or a relative with this code: what has come may be a header.
+///
+/// # Safety
+///
+/// The library wrote the status if it did not fail; the elements are writable.
+pub unsafe fn arrived(
+    world: &World,
+    what: Elements,
+    (source, comm): (c_int, Word),
+    status: *mut c_void,
+    code: c_int,
+) -> c_int {
     if code != 0 {
         incoming::give_back(world, (what.buffer, what.count, what.datatype));
         return code;
@@ -436,7 +452,7 @@ pub unsafe fn receive(
         return 0;
     }
     // SAFETY: the library wrote a status.
-    let status = unsafe { Status::new(world.abi, at) };
+    let status = unsafe { Status::new(world.abi, status) };
     if header::slot_of(status.bytes()).is_none() {
         return 0;
     }

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::calls::{self, Address, Elements, Mode};
 use super::status::{Room, Status, is_ignored};
-use super::{World, header, incoming, probes, requests, start, world};
+use super::{World, header, incoming, outgoing, probes, requests, start, world};
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::call::active;
 use crate::count::{Count, Large};
@@ -17,12 +17,12 @@ use crate::{early, fast, lacking, nonblocking, pmpi};
 /// anything else.
 macro_rules! both {
     ($($name:ident, $large:ident = |$($argument:ident: $kind:ty),*|
-       $([$tiny:expr => $short:expr])? $body:block)*) => { $(
-        both!(@form c_int, $name, ($($argument: $kind),*) [$($tiny => $short)?] $body);
-        both!(@form Large, $large, ($($argument: $kind),*) [$($tiny => $short)?] $body);
+       $([$tiny:expr => $short:expr])* $body:block)*) => { $(
+        both!(@form c_int, $name, ($($argument: $kind),*) [$($tiny => $short),*] $body);
+        both!(@form Large, $large, ($($argument: $kind),*) [$($tiny => $short),*] $body);
     )* };
     (@form $count:ty, $name:ident, ($($argument:ident: $kind:ty),*)
-     [$($tiny:expr => $short:expr)?] $body:block) => {
+     [$($tiny:expr => $short:expr),*] $body:block) => {
         const _: () = {
             #[allow(dead_code)]
             type N = $count;
@@ -47,7 +47,7 @@ macro_rules! both {
                 unsafe {
                     $(if $tiny {
                         return $short;
-                    })?
+                    })*
                     other($($argument),*)
                 }
             }
@@ -73,6 +73,14 @@ fn guarded(work: impl FnOnce() -> c_int) -> c_int {
 fn is_tiny<N: Count>(count: N, datatype: Word) -> bool {
     let size = || (count.number()? as u64).checked_mul(fast::size(datatype)? as u64);
     size().is_some_and(|bytes| !header::may_arrive(bytes))
+}
+
+/// Whether a send of so many elements is passed on whatever else there is: it is not taken, and no length
+/// that names a slot.
+#[inline(always)]
+fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
+    let size = || (count.number()? as u64).checked_mul(fast::size(datatype)? as u64);
+    outgoing::is_off() || size().is_some_and(outgoing::is_passed)
 }
 
 /// The code of a receive that is that short. What was cut off may be a header, whose sender gets its slot
@@ -110,7 +118,7 @@ macro_rules! sends {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word|
-            [is_tiny(count, datatype) => pmpi::$body(buffer, count, datatype, dest, tag, comm)] {
+            [is_passed(count, datatype) => pmpi::$body(buffer, count, datatype, dest, tag, comm)] {
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
                     let to = address(dest, tag, comm);
@@ -130,7 +138,7 @@ macro_rules! sends_with_request {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word, request: *mut c_void|
-            [is_tiny(count, datatype) =>
+            [is_passed(count, datatype) =>
                 pmpi::$body(buffer, count, datatype, dest, tag, comm, request)] {
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
@@ -181,12 +189,48 @@ persistent_sends! {
     MPI_Ssend_init, MPI_Ssend_init_c = ssend_init Synchronous;
 }
 
+/// Whether nothing has to get on while a receive waits.
+#[inline(always)]
+fn is_idle() -> bool {
+    !outgoing::any() && !requests::any()
+}
+
+/// `MPI_Recv` while nothing else is under way: `pass` is the library's function, `arrived` looks at what may
+/// be a header.
+#[inline(always)]
+unsafe fn receive_at_once(
+    status: *mut c_void,
+    pass: impl FnOnce(*mut c_void) -> c_int,
+    arrived: impl FnOnce(&'static World, *mut c_void, c_int) -> c_int,
+) -> c_int {
+    let Some(world) = world() else {
+        return pass(status);
+    };
+    let mut room = Room::new();
+    let at = room.instead_of(status);
+    let code = pass(at);
+    // SAFETY: the library wrote a status unless it failed, which is asked first.
+    let bytes = || unsafe { Status::new(world.abi, at) }.bytes();
+    if code == 0 && header::slot_of(bytes()).is_none_or(|slot| world.is_unposted(slot)) {
+        return 0;
+    }
+    guarded(|| arrived(world, at, code))
+}
+
 both! {
     MPI_Recv, MPI_Recv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
                             tag: c_int, comm: Word, status: *mut c_void|
-    [is_tiny(count, datatype) => received(
+    [is_tiny(count, datatype) || outgoing::is_off() => received(
         pmpi::recv(buffer, count, datatype, source, tag, comm, status),
         buffer, count, datatype
+    )]
+    [is_idle() => receive_at_once(
+        status,
+        |status| pmpi::recv(buffer, count, datatype, source, tag, comm, status),
+        |world, status, code| {
+            let what = elements(buffer, count, datatype);
+            calls::arrived(world, what, (source, comm), status, code)
+        },
     )] {
         let pass = |status| pmpi::recv(buffer, count, datatype, source, tag, comm, status);
         let Some(world) = world() else {

@@ -30,10 +30,13 @@ pub fn slot_of(bytes: u64) -> Option<usize> {
     named.then_some((above / STEP as u64) as usize)
 }
 
+/// Bytes that the shortest header takes.
+pub const SHORTEST: u64 = FIRST as u64;
+
 /// Whether a receive of so many bytes may get a header.
 #[inline]
 pub fn may_arrive(capacity: u64) -> bool {
-    capacity >= FIRST as u64
+    capacity >= SHORTEST
 }
 
 /// A message that is under way.

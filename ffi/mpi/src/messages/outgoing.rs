@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::attach::{Published, Window};
 use super::board::{End, LANE, LANES, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
-use super::header::{Header, SLOTS, slot_of, wire_size};
+use super::header::{self, Header, SLOTS, slot_of, wire_size};
 use super::memory::{self, lives};
 use super::requests;
 use super::start::Road;
@@ -100,6 +100,27 @@ static RETIRED: AtomicU64 = AtomicU64::new(0);
 #[inline]
 pub fn is_special(bytes: u64) -> bool {
     slot_of(bytes).is_some_and(|slot| RETIRED.load(Ordering::Relaxed) >> slot & 1 == 0)
+}
+
+/// Dense messages of fewer bytes are not taken; until it is known whether any are, what is shorter than
+/// headers.
+static LEAST: AtomicU64 = AtomicU64::new(header::SHORTEST);
+
+/// Learns from how many bytes on dense messages are taken; `None` if none are.
+pub fn learn(least: Option<u64>) {
+    LEAST.store(least.unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
+/// Whether no messages are taken, as all processes know.
+#[inline(always)]
+pub fn is_off() -> bool {
+    LEAST.load(Ordering::Relaxed) == u64::MAX
+}
+
+/// Whether a dense message of so many bytes is passed on without a closer look.
+#[inline(always)]
+pub fn is_passed(bytes: u64) -> bool {
+    bytes < LEAST.load(Ordering::Relaxed) && !is_special(bytes)
 }
 
 /// Messages that are not done.

@@ -98,7 +98,7 @@ pub fn start() {
 }
 
 fn start_once() {
-    if abi::is_set(c"LIBCOPY_MPI_MESSAGES") && world().is_none() {
+    if abi::is_set_or(c"LIBCOPY_MPI_MESSAGES", true) && world().is_none() {
         if let Some(abi) = active() {
             match meet(abi) {
                 Ok(Some(world)) => {
@@ -111,6 +111,7 @@ fn start_once() {
             }
         }
     }
+    outgoing::learn(world().map(|world| world.least[0]));
 }
 
 /// Whether several threads may call at the same time, and the library has an
