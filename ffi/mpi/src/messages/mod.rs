@@ -43,6 +43,8 @@ pub use start::{finish, start};
 #[derive(Debug)]
 pub struct World {
     abi: &'static Abi,
+    /// Their communicator, which is ours.
+    node: Word,
     /// Our number among them.
     me: usize,
     pids: Vec<i32>,

@@ -18,7 +18,7 @@ use super::{WORLD, World, memory, outgoing, requests, world};
 use crate::abi::{self, Abi, complain};
 use crate::call::active;
 use crate::meeting::{Plain, from_all, from_first};
-use crate::{fortran, pmpi, progress};
+use crate::{fortran, pmpi, progress, stats};
 
 /// Bytes from which on a dense message is taken.
 const LEAST_DENSE: u64 = 256 << 10;
@@ -107,7 +107,11 @@ fn start_once() {
                     WORLD.store(world, Ordering::Release);
                 }
                 Ok(None) => {}
-                Err(why) => complain(&format!("{why}; messages are passed on")),
+                // Whoever did not ask for them need not hear of it.
+                Err(why) if abi::is_set(c"LIBCOPY_MPI_MESSAGES") || stats::wanted() => {
+                    complain(&format!("{why}; messages are passed on"));
+                }
+                Err(_) => {}
             }
         }
     }
@@ -145,8 +149,10 @@ fn meet(abi: &'static Abi) -> Result<Option<World>, String> {
         _ if members > MOST_MEMBERS => Err(format!("{members} processes are too many")),
         _ => meet_on(abi, node, (rank as usize, members), own).map(Some),
     };
-    // SAFETY: our own communicator.
-    unsafe { pmpi::comm_free(&mut node) };
+    if !matches!(met, Ok(Some(_))) {
+        // SAFETY: our own communicator.
+        unsafe { pmpi::comm_free(&mut node) };
+    }
     met
 }
 
@@ -239,6 +245,7 @@ fn meet_on(
     }
     Ok(World {
         abi,
+        node,
         me,
         pids: cards.iter().map(|card| card.pid).collect(),
         ranks: cards.iter().map(|card| card.rank).collect(),
@@ -276,8 +283,13 @@ pub fn finish() {
         outgoing::progress(world);
         std::thread::yield_now();
     }
-    // SAFETY: every rank comes here.
-    unsafe { pmpi::barrier(world.abi.world) };
+    // Not with the processes of other machines, of which some may be alone there, without a world.
+    let mut node = world.node;
+    // SAFETY: every process of the communicator comes here.
+    unsafe {
+        pmpi::barrier(node);
+        pmpi::comm_free(&mut node);
+    }
     if let Some(module) = &world.module {
         module.clear();
     }
