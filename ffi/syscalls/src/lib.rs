@@ -98,36 +98,46 @@ fn block_settled(block: *const c_void) -> Result<(), ()> {
     Ok(())
 }
 
+/// `malloc_usable_size` of the allocator whose `free` comes next, if that is known.
+static USABLE_SIZE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// That `free`.
+static FREE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Finds both when the library is loaded. Not in `free`: dlsym(3) frees the text of an error before it
+/// forgets it, and would free it again if it were called from there.
+extern "C" fn find_allocator() {
+    let library = |function: *mut c_void| {
+        let mut info = libc::Dl_info {
+            dli_fname: std::ptr::null(),
+            dli_fbase: null_mut(),
+            dli_sname: std::ptr::null(),
+            dli_saddr: null_mut(),
+        };
+        // SAFETY: the structure is ours; any address may be asked about.
+        let found = unsafe { libc::dladdr(function, &raw mut info) } != 0;
+        found.then_some(info.dli_fbase)
+    };
+    // SAFETY: the names are strings.
+    let (asked, freeing) = unsafe {
+        (
+            libc::dlsym(libc::RTLD_DEFAULT, c"malloc_usable_size".as_ptr()),
+            libc::dlsym(libc::RTLD_NEXT, c"free".as_ptr()),
+        )
+    };
+    FREE.store(freeing, Ordering::Relaxed);
+    if !asked.is_null() && library(asked).is_some() && library(asked) == library(freeing) {
+        USABLE_SIZE.store(asked, Ordering::Relaxed);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = find_allocator;
+
 /// Bytes of a block, as far as its allocator tells: the one whose `free` comes next must be the one
 /// that is asked. Otherwise 1, which finds guards that begin where the block does.
 fn usable(block: *const c_void) -> usize {
-    static ASKED: AtomicBool = AtomicBool::new(false);
-    static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    // Looking for it may free something itself, which must not look for it again.
-    if !ASKED.swap(true, Ordering::Relaxed) {
-        let library = |function: *mut c_void| {
-            let mut info = libc::Dl_info {
-                dli_fname: std::ptr::null(),
-                dli_fbase: null_mut(),
-                dli_sname: std::ptr::null(),
-                dli_saddr: null_mut(),
-            };
-            // SAFETY: the structure is ours; any address may be asked about.
-            let found = unsafe { libc::dladdr(function, &raw mut info) } != 0;
-            found.then_some(info.dli_fbase)
-        };
-        // SAFETY: the names are strings.
-        let (asked, freeing) = unsafe {
-            (
-                libc::dlsym(libc::RTLD_DEFAULT, c"malloc_usable_size".as_ptr()),
-                libc::dlsym(libc::RTLD_NEXT, c"free".as_ptr()),
-            )
-        };
-        if !asked.is_null() && library(asked).is_some() && library(asked) == library(freeing) {
-            FUNCTION.store(asked, Ordering::Relaxed);
-        }
-    }
-    let function = FUNCTION.load(Ordering::Relaxed);
+    let function = USABLE_SIZE.load(Ordering::Relaxed);
     if function.is_null() {
         return 1;
     }
@@ -144,16 +154,15 @@ fn usable(block: *const c_void) -> usize {
 /// That of the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
     static SOUGHT: AtomicBool = AtomicBool::new(false);
     let _ = block_settled(block);
-    if NEXT.load(Ordering::Relaxed).is_null() && SOUGHT.swap(true, Ordering::Relaxed) {
+    if FREE.load(Ordering::Relaxed).is_null() && SOUGHT.swap(true, Ordering::Relaxed) {
         // Freed by whoever looks for the function: kept, rather than looking for ever.
         return;
     }
     // SAFETY: the caller's promise; the next function has this signature.
     unsafe {
-        let function = next(c"free", &NEXT);
+        let function = next(c"free", &FREE);
         transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(function)(block);
     }
 }

@@ -3,6 +3,7 @@
 //! The functions that send and receive: which messages are taken, and what becomes of them. `None`
 //! everywhere means that a call is passed on.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -103,23 +104,40 @@ fn is_fast_without_us(world: &World, bytes: u64, pieces: u64) -> bool {
         || (2..=FEW_PIECES.0).contains(&pieces) && each >= FEW_PIECES.1 && pmpi::has_standard_abi()
 }
 
+thread_local! {
+    /// What this thread was last told to pass on, whoever gets it: a type, the generation of types, and
+    /// how many elements.
+    static PASSED: Cell<(Word, u64, usize)> = const { Cell::new((0, 0, 0)) };
+}
+
+/// Whether so many elements were passed on last because of their type and their number.
+#[inline]
+pub fn were_passed(datatype: Word, count: usize) -> bool {
+    PASSED.get() == (datatype, types::generation(), count)
+}
+
+/// Whether elements of a type are passed on whoever gets them, unless their length is one that names a slot.
+fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
+    if bytes < world.least[usize::from(!known.dense)] || known.datatype.is_none() {
+        return true;
+    }
+    // Before anything that takes longer.
+    match known.pieces.saturating_mul(count as u64) {
+        _ if known.dense => false,
+        // One piece is dense, wherever it is.
+        0 | 1 => bytes < world.least[0],
+        pieces => is_fast_without_us(world, bytes, pieces),
+    }
+}
+
 #[inline(never)]
 fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Option<Chosen> {
+    let generation = types::generation();
     let known = types::of(world.abi, what.datatype)?;
     let bytes = known.size.checked_mul(count as u64)?;
     let special = header::slot_of(bytes);
-    let least = world.least[usize::from(!known.dense)];
-    if special.is_none() && (bytes < least || known.datatype.is_none()) {
-        return None;
-    }
-    // Before anything that takes longer.
-    let pieces = known.pieces.saturating_mul(count as u64);
-    let is_left = match pieces {
-        // One piece is dense, wherever it is.
-        0 | 1 => bytes < world.least[0],
-        _ => is_fast_without_us(world, bytes, pieces),
-    };
-    if special.is_none() && !known.dense && is_left {
+    if special.is_none() && is_passed(world, &known, bytes, count) {
+        PASSED.set((what.datatype, generation, count));
         return None;
     }
     let comm = group::of(world.abi, to.comm).ok()?;

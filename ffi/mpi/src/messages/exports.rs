@@ -79,8 +79,18 @@ fn is_tiny<N: Count>(count: N, datatype: Word) -> bool {
 /// that names a slot.
 #[inline(always)]
 fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
-    let size = || (count.number()? as u64).checked_mul(fast::size(datatype)? as u64);
-    outgoing::is_off() || size().is_some_and(outgoing::is_passed)
+    if outgoing::is_off() {
+        return true;
+    }
+    let Some(count) = count.number() else {
+        return false;
+    };
+    match fast::size(datatype) {
+        Some(size) => (count as u64)
+            .checked_mul(size as u64)
+            .is_some_and(outgoing::is_passed),
+        None => calls::were_passed(datatype, count),
+    }
 }
 
 /// The code of a receive that is that short. What was cut off may be a header, whose sender gets its slot
