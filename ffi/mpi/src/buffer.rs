@@ -176,12 +176,12 @@ impl Kind {
         }
     }
 
-    /// The layout of so many elements at this address, if we are the ones to pack it. What is at
-    /// `MPI_BOTTOM` the library packs.
-    fn layout(&self, base: *const c_void, count: usize) -> Option<Arc<Prepared>> {
+    /// The layout of so many elements at this address, which are so many bytes, if we are the ones to
+    /// pack it. What is at `MPI_BOTTOM` the library packs.
+    fn layout(&self, base: *const c_void, count: usize, bytes: usize) -> Option<Arc<Prepared>> {
         let datatype = self.known.as_ref()?.datatype.as_ref()?;
         let layout = types::layout(datatype, count as u64).filter(|_| !base.is_null())?;
-        (layout.layout.size() == (count * self.size) as u64).then_some(layout)
+        (layout.layout.size() == bytes as u64).then_some(layout)
     }
 
     /// Packs `count` elements into as many bytes.
@@ -199,10 +199,9 @@ impl Kind {
         count: usize,
         packed: &mut [u8],
     ) -> Result<(), c_int> {
-        if let Some(prepared) = self.layout(base, count) {
+        if let Some(prepared) = self.layout(base, count, packed.len()) {
             let bytes = prepared.layout.size();
-            debug_assert_eq!(bytes, packed.len() as u64);
-            // SAFETY: the caller's promise; `packed` has room for that.
+            // SAFETY: the caller's promise; the layout is one of as many bytes as `packed` has.
             unsafe {
                 prepared
                     .layout
@@ -294,10 +293,9 @@ impl Kind {
         base: *mut c_void,
         count: usize,
     ) -> Result<(), c_int> {
-        if let Some(prepared) = self.layout(base, count) {
+        if let Some(prepared) = self.layout(base, count, packed.len()) {
             let bytes = prepared.layout.size();
-            debug_assert_eq!(bytes, packed.len() as u64);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's promise; the layout is one of as many bytes as `packed` has.
             unsafe {
                 prepared
                     .layout
@@ -335,7 +333,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// Copies `count` elements to `elsewhere.1` elements of another kind, which are as many bytes.
+    /// Copies `count` elements to `to_count` elements of another kind, which are as many bytes.
     ///
     /// # Errors
     ///
@@ -351,7 +349,11 @@ impl Kind {
         (target, to_count): (*mut c_void, usize),
     ) -> Result<(), c_int> {
         let bytes = count * self.size;
-        // SAFETY: the caller's promise; dense elements are their bytes.
+        if bytes == 0 {
+            // Nothing may be at address zero.
+            return Ok(());
+        }
+        // SAFETY: the caller's promise; dense elements are their bytes, of which there are some.
         unsafe {
             if self.dense {
                 let from = std::slice::from_raw_parts(base.cast(), bytes);
@@ -361,9 +363,10 @@ impl Kind {
                 let into = std::slice::from_raw_parts_mut(target.cast(), bytes);
                 return self.pack(base, count, into);
             }
-            if let (Some(from), Some(into)) =
-                (self.layout(base, count), to.layout(target, to_count))
-            {
+            if let (Some(from), Some(into)) = (
+                self.layout(base, count, bytes),
+                to.layout(target, to_count, bytes),
+            ) {
                 from.layout
                     .copy_raw(base.cast(), &into.layout, target.cast());
                 return Ok(());

@@ -805,8 +805,8 @@ messages! {
     );
 }
 
-/// Whether the library has the functions of MPI 5's standard ABI, as MPICH has from 5.0 on.
-pub fn has_standard_abi() -> bool {
+/// Whether the library has functions of MPI 5, whatever its ABI, as MPICH has from 5.0 on.
+pub fn is_mpi_5() -> bool {
     static FUNCTION: Function = Function::new(c"PMPI_Abi_get_version");
     FUNCTION.if_any() != 0
 }

@@ -84,7 +84,7 @@ impl Chosen {
 fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
     let count = what.count?;
     if let Some(bytes) = types::quick_size(what.datatype, count) {
-        if bytes < world.least[0] && !outgoing::is_special(bytes) {
+        if outgoing::is_passed(bytes) {
             return None;
         }
     }
@@ -101,7 +101,7 @@ fn is_fast_without_us(world: &World, bytes: u64, pieces: u64) -> bool {
         return bytes < SHORT && each >= LONG_PIECE[0] || bytes < TINY.0 && each < TINY.1;
     }
     bytes < SHORT && each >= LONG_PIECE[1]
-        || (2..=FEW_PIECES.0).contains(&pieces) && each >= FEW_PIECES.1 && pmpi::has_standard_abi()
+        || (2..=FEW_PIECES.0).contains(&pieces) && each >= FEW_PIECES.1 && pmpi::is_mpi_5()
 }
 
 thread_local! {
