@@ -487,7 +487,9 @@ impl Function {
     fn look(&self, wanted: bool) -> usize {
         let found = match self.address.load(Ordering::Relaxed) {
             0 => symbol(self.name).map_or(0, |address| address as usize),
-            _ => 0,
+            NOWHERE => 0,
+            // Another thread has found it meanwhile.
+            address => address,
         };
         self.address.store(found.max(NOWHERE), Ordering::Relaxed);
         if found == 0 && wanted {
@@ -515,5 +517,28 @@ pub fn is_set_or(name: &CStr, otherwise: bool) -> bool {
     match value.is_empty() {
         true => otherwise,
         false => value != c"0",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_comes_late_finds_what_another_thread_has_found() {
+        let function = Function::new(c"qsort");
+        let found = function.address();
+        assert!(found > NOWHERE);
+        // What a thread does that saw zero just before.
+        assert_eq!(function.look(true), found);
+        assert_eq!(function.address(), found);
+    }
+
+    #[test]
+    fn what_no_library_has_is_nowhere() {
+        let function = Function::new(c"libcopy_has_no_such_function");
+        assert_eq!(function.if_any(), 0);
+        assert_eq!(function.if_any(), 0);
+        assert_eq!(function.address(), 0);
     }
 }
