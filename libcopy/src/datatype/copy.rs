@@ -1405,7 +1405,7 @@ mod tests {
                 // A few bytes more than whole patterns.
                 let all = unit * 5;
                 let (n, m) = (all / a, all / b);
-                for (gap, apart) in [(4, 4), (1, 200), (32, 16), (-1000, 8), (8, -1000)] {
+                for (gap, apart) in [(4, 4), (1, 200), (32, 16), (112, 4), (-1000, 8), (8, -1000)] {
                     let step = |len: usize, gap: i64| len as i64 + gap;
                     let from = format!("vector({n},{a},{},byte)", step(a, gap));
                     let to = format!("vector({m},{b},{},byte)", step(b, apart));
