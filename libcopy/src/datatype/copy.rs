@@ -20,7 +20,8 @@ const ONCE: u64 = 256 << 10;
 /// The same for transpositions, which use up more of each line the more they have at a time.
 const WIDE_CHUNK: u64 = 256 << 10;
 
-/// Transpositions of more bytes are faster in two steps, each of which has a dense side.
+/// Transpositions of more bytes, block by block, are faster in two steps, each of which has a dense
+/// side.
 const TRANSPOSED: u64 = 1 << 20;
 
 /// A cache line.
@@ -721,7 +722,7 @@ impl Pair {
         let is_joint = joint.is_some();
         if let Some(mut joint) = joint {
             let dims = &mut joint.dims[..joint.n];
-            if kernel::transposes(joint.len, dims) && size > TRANSPOSED {
+            if kernel::transposes_blocks(joint.len, dims) && size > TRANSPOSED {
                 *chunk = WIDE_CHUNK;
             } else {
                 // SAFETY: the nest visits the blocks of both streams, in pairs.

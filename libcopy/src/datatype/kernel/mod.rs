@@ -242,8 +242,22 @@ pub(super) unsafe fn nest(to: *mut u8, from: *const u8, len: usize, dims: &mut [
 }
 
 /// Whether [`nest`] runs a transposition.
-pub(super) fn transposes(len: usize, dims: &[Dim]) -> bool {
+fn transposes(len: usize, dims: &[Dim]) -> bool {
     dims.len() > 1 && len <= SMALL && tile::partner(len, dims).is_some()
+}
+
+/// Whether it does that block by block.
+pub(super) fn transposes_blocks(len: usize, dims: &[Dim]) -> bool {
+    if dims.len() < 2 || len > SMALL {
+        return false;
+    }
+    match tile::partner(len, dims) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        Some(other) => !x86::transposes(len, dims[0], dims[other]),
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        Some(_) => true,
+        None => false,
+    }
 }
 
 /// Which loop [`nest`] runs, for a person.
@@ -404,6 +418,7 @@ mod tests {
             for (counts, gap) in [
                 ([1, 1, 1], 0),
                 ([3, 1, 1], 1),
+                ([4, 1, 1], 7),
                 ([5, 3, 2], 24),
                 ([9, 2, 1], 100),
             ] {

@@ -15,5 +15,5 @@ mod weave;
 pub(super) use piece::{has_512, has_masks, masked, masked_narrow, piece};
 pub(super) use rows::{few, long, name, rows};
 pub(super) use short::{listed, strip};
-pub(super) use transpose::transpose;
+pub(super) use transpose::{transpose, transposes};
 pub(super) use weave::Shuffle;
