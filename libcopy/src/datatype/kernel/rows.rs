@@ -8,9 +8,7 @@ use super::{Dim, Nest, Run, blocks};
 pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
     let total = blocks(dims).saturating_mul(len);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if let Some(run) =
-        super::x86::rows(len, total, dims[0].to).or_else(|| super::x86::long(len, total))
-    {
+    if let Some(run) = super::x86::rows(len, total, dims).or_else(|| super::x86::long(len, total)) {
         return run;
     }
     let _ = total;

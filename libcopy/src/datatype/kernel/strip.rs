@@ -55,7 +55,7 @@ pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
     if !(far && dims[1].count == 1) {
         let total = blocks(dims).saturating_mul(len);
         if let Some(run) =
-            super::x86::rows(len, total, a.to).or_else(|| super::x86::strip(len, dims, far))
+            super::x86::rows(len, total, dims).or_else(|| super::x86::strip(len, dims, far))
         {
             return run;
         }

@@ -20,19 +20,21 @@ const MEDIUM: usize = 256;
 /// `memcpy` for each: whole vectors, and a narrower one for the rest that overlaps the last of
 /// them.
 ///
-/// `stride` is the target's. Measured with a Cascade Lake Xeon: vectors of 64 bytes are faster in the first-level cache and
+/// Measured with a Cascade Lake Xeon: vectors of 64 bytes are faster in the first-level cache and
 /// take up to a third longer beyond; asking for later blocks helps where they are whole lines.
-pub(in super::super) fn rows(len: usize, total: usize, stride: isize) -> Option<Run> {
+pub(in super::super) fn rows(len: usize, total: usize, dims: &[Dim; 3]) -> Option<Run> {
     if len <= 32 || len > LONGEST {
         return None;
     }
     if total <= first_level() && has_512() {
         // Of half lines, vectors of 64 bytes cross into the next one each time.
-        let halves = len % 32 == 0 && stride % 64 == 32;
+        let halves = len % 32 == 0 && dims[0].to % 64 == 32;
         return if halves {
             narrow_rows(len)
         } else {
-            wide_rows(len)
+            near_rows(len)
+                .filter(|_| is_near(dims))
+                .or_else(|| wide_rows(len))
         };
     }
     if len == LONGEST && fit_second(total) && is_x86_feature_detected!("avx2") {
@@ -72,12 +74,13 @@ pub(in super::super) fn few(len: usize, total: usize) -> Option<Run> {
     if len <= LONGEST && total > first_level() && has_512() {
         return narrow_rows(len);
     }
-    rows(len, total, 0).or_else(|| is_x86_feature_detected!("avx2").then_some(plain as Run))
+    rows(len, total, &[Dim::ONCE; 3])
+        .or_else(|| is_x86_feature_detected!("avx2").then_some(plain as Run))
 }
 
 /// What [`rows`] chooses, for a person.
 pub(in super::super) fn name(len: usize, total: usize) -> Option<&'static str> {
-    rows(len, total, 0)?;
+    rows(len, total, &[Dim::ONCE; 3])?;
     Some(if total <= first_level() && has_512() {
         "vectors of 64 bytes"
     } else if len == LONGEST && fit_second(total) || has_512() && asked_rows(len).is_some() {
@@ -159,6 +162,66 @@ macro_rules! wide_kernel {
                         count = inout(reg) dim.count => _,
                         out("xmm16") _,
                         out("xmm17") _,
+                        options(nostack),
+                    );
+                });
+            }
+        }
+        kernel as Run
+    }};
+}
+
+/// A kernel for blocks of one vector of 32 bytes and a rest, two blocks at a time: in the first-level
+/// cache, what counts is how many instructions there are.
+macro_rules! pair_kernel {
+    ($move:literal $tail:literal $other:literal of $bytes:literal) => {{
+        /// # Safety
+        ///
+        /// As for [`Nest::run`], for blocks that the vectors cover; the processor has AVX-512.
+        unsafe fn kernel(to: *mut u8, from: *const u8, nest: &Nest) {
+            let (last, dim) = (nest.len - $bytes, nest.dims[0]);
+            let odd = dim.count % 2;
+            // SAFETY: all vectors lie within the blocks that the caller promises, of which there is at
+            // least one.
+            unsafe {
+                nest.each_row(to, from, |to, from| {
+                    std::arch::asm!(
+                        "test {odd:e}, {odd:e}",
+                        "jz 3f",
+                        "vmovdqu64 ymm16, [{from}]",
+                        "vmovdqu64 [{to}], ymm16",
+                        concat!($move, " ", $tail, ", [{from} + {last}]"),
+                        concat!($move, " [{to} + {last}], ", $tail),
+                        "add {to}, {to_stride}",
+                        "add {from}, {from_stride}",
+                        "3:",
+                        "test {pairs}, {pairs}",
+                        "jz 4f",
+                        ".p2align 4",
+                        "2:",
+                        "vmovdqu64 ymm16, [{from}]",
+                        concat!($move, " ", $tail, ", [{from} + {last}]"),
+                        "vmovdqu64 ymm18, [{from} + {from_stride}]",
+                        concat!($move, " ", $other, ", [{from} + {from_last}]"),
+                        "vmovdqu64 [{to}], ymm16",
+                        concat!($move, " [{to} + {last}], ", $tail),
+                        "vmovdqu64 [{to} + {to_stride}], ymm18",
+                        concat!($move, " [{to} + {to_last}], ", $other),
+                        "lea {from}, [{from} + 2*{from_stride}]",
+                        "lea {to}, [{to} + 2*{to_stride}]",
+                        "dec {pairs}",
+                        "jnz 2b",
+                        "4:",
+                        odd = in(reg) odd,
+                        last = in(reg) last,
+                        to_last = in(reg) dim.to.wrapping_add(last as isize),
+                        from_last = in(reg) dim.from.wrapping_add(last as isize),
+                        to_stride = in(reg) dim.to,
+                        from_stride = in(reg) dim.from,
+                        to = inout(reg) to => _,
+                        from = inout(reg) from => _,
+                        pairs = inout(reg) dim.count / 2 => _,
+                        out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _,
                         options(nostack),
                     );
                 });
@@ -272,6 +335,33 @@ fn asked_rows(len: usize) -> Option<Run> {
     }
 }
 
+/// Bytes of the pages whose places the processor has at hand. Of blocks in more pages, two at a time
+/// take a tenth longer.
+const PAGES_AT_HAND: usize = 64 * PAGE;
+
+/// Whether all blocks are in so few pages, on both sides.
+fn is_near(dims: &[Dim; 3]) -> bool {
+    let span = |stride: fn(&Dim) -> isize| {
+        let reach = |dim: &Dim| {
+            stride(dim)
+                .unsigned_abs()
+                .saturating_mul(dim.count.saturating_sub(1))
+        };
+        dims.iter().map(reach).fold(0, usize::saturating_add)
+    };
+    span(|dim| dim.to) <= PAGES_AT_HAND && span(|dim| dim.from) <= PAGES_AT_HAND
+}
+
+/// As [`wide_rows`], for blocks of 33 to 63 bytes in a few pages.
+fn near_rows(len: usize) -> Option<Run> {
+    Some(match len {
+        33..=40 => pair_kernel!("vmovq" "xmm17" "xmm19" of 8),
+        41..=48 => pair_kernel!("vmovdqu64" "xmm17" "xmm19" of 16),
+        49..=63 => pair_kernel!("vmovdqu64" "ymm17" "ymm19" of 32),
+        _ => return None,
+    })
+}
+
 /// [`rows`] with AVX-512.
 fn wide_rows(len: usize) -> Option<Run> {
     macro_rules! tails {
@@ -323,13 +413,16 @@ pub(in super::super) fn long(len: usize, total: usize) -> Option<Run> {
     match len {
         // The next block is still in the first-level cache when it is its turn.
         _ if in_second && len <= first_level() => Some(prefetched::<1>),
-        ..PAGE if total <= LAST_LEVEL => Some(plain),
         // From farther away they take longer than one block does.
+        ..SHORT if total > LAST_LEVEL => Some(prefetched::<4>),
         ..PAGE => Some(prefetched::<2>),
         _ if total <= LAST_LEVEL || len <= FOUR_PAGES => Some(whole::<false>),
         _ => None,
     }
 }
+
+/// Shorter blocks than this take less time than lines from the last-level cache.
+const SHORT: usize = PAGE / 3;
 
 /// From this length on, the hardware finds the next lines of a block itself in good time; and
 /// `memcpy` uses string instructions, whose speed depends on where the pages are.
