@@ -254,6 +254,12 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
     Ok(known)
 }
 
+/// As long as this stays the same, handles stand for the same communicators.
+#[inline(always)]
+pub fn generation() -> u64 {
+    CACHE.generation()
+}
+
 /// Does `work` with a communicator if this thread used it last. `handle` is the bits of a word that
 /// are a handle.
 #[inline(always)]

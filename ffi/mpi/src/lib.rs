@@ -19,7 +19,8 @@
 //! is one ([`early`]).
 //!
 //! Messages between two processes of a machine are taken as well, those of derived datatypes and long ones
-//! ([`messages`]); `LIBCOPY_MPI_MESSAGES=0` passes them on.
+//! ([`messages`]); `LIBCOPY_MPI_MESSAGES=0` passes them on. Short ones of derived datatypes are packed here and
+//! sent as bytes (`LIBCOPY_MPI_PACKED=0`: as they are).
 //!
 //! `LIBCOPY_DISABLE=1` passes everything on; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
 //! taken, and what was passed on why; with a file's name in place of 1 every rank adds a line to that

@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
+use libcopy::datatype::canonical::Node;
 use libcopy::datatype::{Class, Datatype, Distribution, Element, Layout, Named, Order};
 
 use crate::abi::{Abi, Word};
@@ -27,6 +28,8 @@ pub struct Known {
     pub datatype: Option<Datatype>,
     /// Pieces of one element; 1 if that is not known.
     pub pieces: u64,
+    /// Whether these follow a rule.
+    pub is_regular: bool,
     /// The number that processes gave it together; 0 if they did not.
     pub committed: AtomicU64,
     grain: Option<Grain>,
@@ -407,14 +410,26 @@ fn assemble(
     made.ok()
 }
 
+/// Whether a part of a form is no list of offsets, or a short one.
+fn follows_a_rule(node: &Node) -> bool {
+    /// Parts of a structure, as programs write them down one by one.
+    const FEW: usize = 32;
+    match node {
+        Node::Dense { .. } | Node::Stream { .. } => true,
+        Node::Sequence { parts } => parts.len() <= FEW,
+        Node::Blocks { .. } | Node::Pieces { .. } => false,
+    }
+}
+
 /// What this type is.
 fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
     let (size, _, _) = facts(datatype)?;
     let (translated, grain) = translate(abi, datatype, 0).unzip();
-    let mut pieces = 1;
+    let (mut pieces, mut is_regular) = (1, false);
     let dense = translated.as_ref().is_some_and(|known| {
         let form = known.commit();
         pieces = form.segments().max(1);
+        is_regular = form.nodes().iter().all(follows_a_rule);
         let whole = known.lower_bound() == 0 && u64::try_from(known.extent()) == Ok(size);
         size > 0 && whole && form.segments() == 1 && form.offset() == 0
     });
@@ -423,6 +438,7 @@ fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
         dense,
         datatype: translated,
         pieces,
+        is_regular,
         committed: AtomicU64::new(0),
         grain,
     })

@@ -15,6 +15,7 @@ const PROGRESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/progress.c");
 const LARGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/large.c");
 const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failures.c");
 const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.c");
+const SHORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/short.c");
 const PACKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/packing.c");
 const NEIGHBOURS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/neighbours.c");
 const NONBLOCKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nonblocking.c");
@@ -856,9 +857,40 @@ fn messages_are_the_same_on_any_way() {
                 text(&ours.stdout),
                 "{name} {arguments:?}"
             );
-            for what in [" sent", "received", "bytes streamed"] {
+            for what in [" sent", "received", "bytes streamed", "packed"] {
                 assert!(noted(&report, what) > 0, "{name} {what}: {report}");
             }
+        }
+    }
+}
+
+#[test]
+fn short_messages_are_the_same() {
+    let _turn = turn();
+    let preload = ("LD_PRELOAD", library().to_str().expect("a plain path"));
+    let stats = ("LIBCOPY_STATS", "1");
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, SHORT, C) else {
+            continue;
+        };
+        let sorted = |output: &Output| {
+            let said = text(&output.stdout);
+            let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let plain = sorted(&mpi.run(2, &[], &[]));
+        assert!(plain.len() > 1000, "{name}");
+        // As is fast, which is found out while they are sent; all that can be packed; and none.
+        for (asked, packs) in [("", None), ("100000", Some(true)), ("0", Some(false))] {
+            let mut environment = vec![preload, stats, ("LIBCOPY_MPI_PACKED", asked)];
+            if asked.is_empty() {
+                environment.pop();
+            }
+            let ours = mpi.run(2, &[], &environment);
+            assert_eq!(plain, sorted(&ours), "{name} {asked}");
+            let packed = noted(&text(&ours.stderr), "packed") > 0;
+            assert!(packs.is_none_or(|packs| packs == packed), "{name} {asked}");
         }
     }
 }

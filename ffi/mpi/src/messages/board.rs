@@ -102,9 +102,56 @@ pub struct Split {
 /// Dense messages from this length on are copied by both sides.
 pub const SPLIT_MIN: u64 = 256 << 10;
 
-/// Bytes of a part: whole pages, and not so few that calls of the kernel would be noticed.
-pub fn part_of(total: u64) -> u64 {
-    (total / 16).clamp(64 << 10, 1 << 20).next_multiple_of(4096)
+/// Bytes of the shortest part: not so few that calls of the kernel would be noticed.
+const SHORTEST_PART: u64 = 32 << 10;
+
+/// The parts of a message: from either end half of what is left there, and so on, so that few calls of the
+/// kernel move most bytes, and both sides are done at the same time.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    total: u64,
+    /// Of one half.
+    each: u64,
+}
+
+impl Parts {
+    fn of(total: u64) -> Self {
+        let halvings = (total / 2 / SHORTEST_PART).max(1).ilog2();
+        Parts {
+            total,
+            each: u64::from(halvings) + 1,
+        }
+    }
+
+    fn number(self) -> u64 {
+        2 * self.each
+    }
+
+    /// Where the first `number` parts of a half end, counted from its end of the message.
+    fn end(self, number: u64) -> u64 {
+        let half = self.total / 2;
+        match number < self.each {
+            true => (half - (half >> number)) & !4095,
+            false => half,
+        }
+    }
+
+    /// Offset and length of a part.
+    fn get(self, number: u64) -> (u64, u64) {
+        let (from, to) = match number < self.each {
+            true => (self.end(number), self.end(number + 1)),
+            false => {
+                let mirrored = self.number() - 1 - number;
+                // The middle belongs to both halves' last parts, once.
+                let from = match mirrored + 1 == self.each {
+                    true => self.total / 2,
+                    false => self.total - self.end(mirrored + 1),
+                };
+                (from, self.total - self.end(mirrored))
+            }
+        };
+        (from, to - from)
+    }
 }
 
 /// Which parts one begins with. If each side keeps to its own end, the same lines of the receiver's memory
@@ -125,8 +172,7 @@ const CLOSED: u64 = 1 << 31;
 impl Split {
     /// Copies parts with `copy`, which is given offset and length, until nobody has to begin any.
     pub fn help(&self, total: u64, end: End, mut copy: impl FnMut(u64, u64) -> bool) {
-        let part = part_of(total);
-        let parts = total.div_ceil(part);
+        let parts = Parts::of(total);
         loop {
             // Said before a part is taken: whoever closes this sees either that, or no part is left.
             let _busy = Busy::new(&self.busy);
@@ -136,16 +182,15 @@ impl Split {
             let one = if end == End::Front { 1 } else { BACK };
             let begun = self.begun.fetch_add(one, Ordering::SeqCst);
             let (front, back) = (begun % BACK, begun / BACK);
-            if front + back >= parts {
+            if front + back >= parts.number() {
                 return;
             }
             let number = if end == End::Front {
                 front
             } else {
-                parts - 1 - back
+                parts.number() - 1 - back
             };
-            let at = number * part;
-            let len = part.min(total - at);
+            let (at, len) = parts.get(number);
             if copy(at, len) {
                 self.moved.fetch_add(len, Ordering::AcqRel);
             } else {
@@ -293,17 +338,14 @@ mod tests {
     fn nobody_begins_a_part_that_is_closed() {
         let (board, _file) = Board::create(1, [3, 4]).unwrap();
         let split = &board.slot(0, 0).split;
-        let total = 4 * part_of(1 << 20);
+        let total = 1 << 20;
         let mut parts = 0;
         split.help(total, End::Front, |_, _| {
             parts += 1;
             assert!(!split.is_idle());
             parts < 2
         });
-        assert_eq!(
-            (parts, split.moved.load(Ordering::Relaxed)),
-            (2, part_of(total))
-        );
+        assert_eq!((parts, split.moved.load(Ordering::Relaxed)), (2, total / 4));
         let after = |_, _| panic!("a part after one that failed");
         split.help(total, End::Back, after);
         split.failed.store(0, Ordering::Relaxed);
@@ -320,8 +362,8 @@ mod tests {
     fn each_side_keeps_to_its_end() {
         let (board, _file) = Board::create(1, [3, 4]).unwrap();
         let split = &board.slot(0, 0).split;
-        let part = part_of(1 << 20);
-        let total = 5 * part + 7;
+        // Four parts in each half; the last one takes what is left over.
+        let total = (512 << 10) + 7;
         let (mut front, mut back) = (Vec::new(), Vec::new());
         split.help(total, End::Front, |at, len| {
             front.push((at, len));
@@ -333,10 +375,35 @@ mod tests {
             }
             true
         });
-        assert_eq!(front, [(0, part), (part, part)]);
-        let rest = [5, 4, 3, 2].map(|i| (i * part, if i == 5 { 7 } else { part }));
-        assert_eq!(back, rest);
+        let kib = |at: u64, len: u64| (at << 10, len << 10);
+        assert_eq!(front, [kib(0, 128), kib(128, 64)]);
+        assert_eq!(back.len(), 6);
+        assert_eq!(back[0], (total - (128 << 10), 128 << 10));
+        assert_eq!(back[3], (total / 2, total - (224 << 10) - total / 2));
+        assert_eq!(back[5], kib(192, 32));
         assert_eq!(split.moved.load(Ordering::Relaxed), total);
+    }
+
+    #[test]
+    fn parts_are_the_whole() {
+        for total in [
+            1,
+            4097,
+            65536,
+            256 << 10,
+            (1 << 20) + 3,
+            100_000_007,
+            16 << 30,
+        ] {
+            let parts = Parts::of(total);
+            let mut at = 0;
+            for number in 0..parts.number() {
+                let (from, len) = parts.get(number);
+                assert_eq!(from, at, "part {number} of {total}");
+                at += len;
+            }
+            assert_eq!(at, total);
+        }
     }
 
     #[test]

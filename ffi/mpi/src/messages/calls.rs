@@ -13,20 +13,10 @@ use super::outgoing::{self, Pause, Shared, lock};
 use super::requests::{self, Handle, Work};
 use super::status::{Room, Status};
 use super::view::View;
-use super::{World, header};
+use super::{World, header, packed};
 use crate::abi::Word;
 use crate::types::{self, Known};
-use crate::{call, group, pmpi};
-
-/// Bytes from which on a message is taken whatever its pieces are. A shorter one is passed on if they are
-/// [`LONG_PIECE`] on average: only its receiver hears of that, by what comes.
-const SHORT: u64 = 32 << 10;
-/// Bytes of a piece from which on Open MPI and MPICH move short messages as fast.
-const LONG_PIECE: [u64; 2] = [2 << 10, 128];
-/// Bytes of a message and of its pieces below which Open MPI 5 is as fast.
-const TINY: (u64, u64) = (12 << 10, 16);
-/// So many pieces, of so many bytes at least, MPICH 5 has the kernel copy at once.
-const FEW_PIECES: (u64, u64) = (64, 2 << 10);
+use crate::{group, pmpi};
 
 /// Elements that are sent or received.
 #[derive(Clone, Copy, Debug)]
@@ -91,19 +81,6 @@ fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
     choose_slowly(world, what, count, to)
 }
 
-/// Whether the library moves so many pieces as fast as we do.
-fn is_fast_without_us(world: &World, bytes: u64, pieces: u64) -> bool {
-    if call::least().is_some() {
-        return false;
-    }
-    let each = bytes / pieces.max(1);
-    if world.abi.is_open_mpi() {
-        return bytes < SHORT && each >= LONG_PIECE[0] || bytes < TINY.0 && each < TINY.1;
-    }
-    bytes < SHORT && each >= LONG_PIECE[1]
-        || (2..=FEW_PIECES.0).contains(&pieces) && each >= FEW_PIECES.1 && pmpi::is_mpi_5()
-}
-
 thread_local! {
     /// What this thread was last told to pass on, whoever gets it: a type, the generation of types, and
     /// how many elements.
@@ -126,7 +103,7 @@ fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
         _ if known.dense => false,
         // One piece is dense, wherever it is.
         0 | 1 => bytes < world.least[0],
-        pieces => is_fast_without_us(world, bytes, pieces),
+        pieces => world.choice.is_fast(known, bytes, pieces),
     }
 }
 
@@ -137,7 +114,10 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
     let bytes = known.size.checked_mul(count as u64)?;
     let special = header::slot_of(bytes);
     if special.is_none() && is_passed(world, &known, bytes, count) {
-        PASSED.set((what.datatype, generation, count));
+        // What is packed on its way to other processes has to be asked for again.
+        if packed::are_left(what.datatype, count) {
+            PASSED.set((what.datatype, generation, count));
+        }
         return None;
     }
     let comm = group::of(world.abi, to.comm).ok()?;
@@ -256,6 +236,10 @@ unsafe fn send_header(
 ///
 /// As the MPI standard says, for this and all functions below.
 pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    if let Some(code) = unsafe { packed::send(world, mode, what, to) } {
+        return Some(code);
+    }
     let shared = choose(world, what, to)?.post(world, None, to.tag)?;
     let mut request = Handle::new(world, world.abi.request_null);
     let way = match mode {
@@ -303,6 +287,10 @@ pub unsafe fn isend(
     to: Address,
     request: *mut c_void,
 ) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    if let Some(code) = unsafe { packed::isend(world, mode, what, to, request) } {
+        return Some(code);
+    }
     let shared = choose(world, what, to)?.post(world, None, to.tag)?;
     // SAFETY: the message lives until the request is complete.
     if let Err(code) = unsafe { send_header(world, &shared, (mode, Way::Own), to, request) } {

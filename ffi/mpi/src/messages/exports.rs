@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::calls::{self, Address, Elements, Mode};
 use super::status::{Room, Status, is_ignored};
-use super::{World, header, incoming, outgoing, probes, requests, start, world};
+use super::{World, header, incoming, outgoing, packed, probes, requests, start, world};
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::call::active;
 use crate::count::{Count, Large};
@@ -205,6 +205,13 @@ fn is_idle() -> bool {
     !outgoing::any() && !requests::any()
 }
 
+/// Whether elements may be received as bytes and unpacked here.
+#[inline(always)]
+fn may_unpack<N: Count>(count: N, datatype: Word) -> bool {
+    let is_left = |count| packed::are_left(datatype, count);
+    fast::size(datatype).is_none() && !count.number().is_some_and(is_left)
+}
+
 /// `MPI_Recv` while nothing else is under way: `pass` is the library's function, `arrived` looks at what may
 /// be a header.
 #[inline(always)]
@@ -234,7 +241,7 @@ both! {
         pmpi::recv(buffer, count, datatype, source, tag, comm, status),
         buffer, count, datatype
     )]
-    [is_idle() => receive_at_once(
+    [is_idle() && !may_unpack(count, datatype) => receive_at_once(
         status,
         |status| pmpi::recv(buffer, count, datatype, source, tag, comm, status),
         |world, status, code| {
@@ -246,8 +253,13 @@ both! {
         let Some(world) = world() else {
             return pass(status);
         };
-        let post = |request| pmpi::irecv(buffer, count, datatype, source, tag, comm, request);
         let what = elements(buffer, count, datatype);
+        if is_idle() {
+            if let Some(code) = packed::receive(world, what, (source, tag, comm), status) {
+                return code;
+            }
+        }
+        let post = |request| pmpi::irecv(buffer, count, datatype, source, tag, comm, request);
         calls::receive(world, what, (source, comm), status, pass, Some(&post))
     }
 
@@ -297,11 +309,17 @@ both! {
         let Some(world) = world() else {
             return pass(status);
         };
+        let sent = (elements(send, send_count, send_type), address(dest, send_tag, comm));
+        let received = (elements(recv, recv_count, recv_type), source);
+        if is_idle() {
+            let received = (received.0, source, recv_tag);
+            if let Some(code) = packed::exchange(world, sent, received, status) {
+                return code;
+            }
+        }
         let post = |request| {
             pmpi::irecv(recv, recv_count, recv_type, source, recv_tag, comm, request)
         };
-        let sent = (elements(send, send_count, send_type), address(dest, send_tag, comm));
-        let received = (elements(recv, recv_count, recv_type), source);
         calls::exchange(world, sent, received, status, pass, &post)
     }
 

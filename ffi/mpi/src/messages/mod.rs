@@ -9,6 +9,7 @@
 mod attach;
 mod board;
 mod calls;
+mod choice;
 mod committed;
 mod exports;
 mod fortran;
@@ -16,6 +17,7 @@ mod header;
 mod incoming;
 pub mod memory;
 mod outgoing;
+mod packed;
 mod probes;
 mod requests;
 mod roads;
@@ -33,6 +35,7 @@ use crate::group::Comm;
 use crate::{pmpi, stats};
 use attach::Module;
 use board::Board;
+use choice::Choice;
 use roads::Roads;
 use start::Road;
 
@@ -52,7 +55,9 @@ pub struct World {
     ranks: Vec<c_int>,
     magic: [u64; 2],
     board: Board,
-    /// Bytes from which on a dense message is taken, and one that is not dense.
+    /// Which messages are worth it.
+    choice: &'static Choice,
+    /// Bytes from which on a dense message is taken, and one that is not dense, as the first process says.
     least: [u64; 2],
     /// How data that are not dense are moved.
     road: Road,
@@ -77,8 +82,8 @@ pub fn world() -> Option<&'static World> {
 pub enum Peers {
     /// Messages go to none past the MPI library.
     None,
-    /// Numbers in the world, [`NOBODY`] for others and for ourselves.
-    Known(Vec<u32>),
+    /// Numbers in the world, [`NOBODY`] for others and for ourselves; whether there are no others.
+    Known { numbers: Vec<u32>, all: bool },
     /// The library did not say: nothing is sent past it, but anybody may do so.
     Unknown,
 }
@@ -89,7 +94,7 @@ impl Peers {
     /// The process behind a rank, if messages may go to it past the MPI library.
     #[inline]
     fn of(&self, rank: c_int) -> Option<usize> {
-        let Peers::Known(numbers) = self else {
+        let Peers::Known { numbers, .. } = self else {
             return None;
         };
         let number = *numbers.get(usize::try_from(rank).ok()?)?;
@@ -137,9 +142,12 @@ impl World {
             }
         };
         let numbers: Vec<u32> = ranks.iter().map(number).collect();
-        match numbers.iter().any(|number| *number != NOBODY) {
-            true => Peers::Known(numbers),
-            false => Peers::None,
+        match numbers.iter().filter(|number| **number == NOBODY).count() {
+            strangers if strangers == size => Peers::None,
+            strangers => Peers::Known {
+                numbers,
+                all: strangers <= 1,
+            },
         }
     }
 }
@@ -153,6 +161,7 @@ enum Event {
     Fetched,
     Pushed,
     Buffered,
+    Packed,
     Attached,
     LayoutSent,
     LayoutKnown,
@@ -166,13 +175,14 @@ enum Event {
     ReceiveTime,
 }
 
-const EVENTS: [(Event, &str); 17] = [
+const EVENTS: [(Event, &str); 18] = [
     (Event::Sent, "sent"),
     (Event::Received, "received"),
     (Event::Streamed, "bytes streamed"),
     (Event::Fetched, "bytes fetched"),
     (Event::Pushed, "bytes pushed"),
     (Event::Buffered, "bytes buffered"),
+    (Event::Packed, "packed"),
     (Event::Attached, "bytes attached"),
     (Event::LayoutSent, "bytes of layouts"),
     (Event::LayoutKnown, "layouts known"),

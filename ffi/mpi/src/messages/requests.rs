@@ -17,6 +17,7 @@ use super::World;
 use super::calls::Plan;
 use super::incoming::{Arrival, raise};
 use super::outgoing::{self, Pause, Shared, lock};
+use super::packed::Memory;
 use super::status::{Room, Status, is_ignored};
 use crate::abi::{UNDEFINED, Word};
 use crate::lacking::{self, Look};
@@ -31,6 +32,8 @@ pub enum Work {
     /// Sends with every start; the message that is under way, and the library's request for its
     /// header. The program's own request is never started then.
     Start(Plan, Option<(Shared, Word)>),
+    /// Sends packed bytes on a communicator.
+    Packed { _bytes: Memory, comm: Word },
 }
 
 /// A request that we know.
@@ -243,7 +246,7 @@ impl State {
                 self.error = lost(world, shared);
             }
             // Nothing of ours is under way.
-            Work::Start(_, None) => {
+            Work::Start(_, None) | Work::Packed { .. } => {
                 let Some(code) = completed(world, self.handle, &mut room) else {
                     return false;
                 };
@@ -277,7 +280,7 @@ impl State {
     fn comm(&self) -> Option<Word> {
         match &self.work {
             Work::Receive(arrival) => Some(arrival.comm()),
-            Work::Send(_, comm) => Some(*comm),
+            Work::Send(_, comm) | Work::Packed { comm, .. } => Some(*comm),
             Work::Start(plan, _) => Some(plan.comm()),
         }
     }

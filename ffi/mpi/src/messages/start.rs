@@ -12,7 +12,7 @@ use libcopy::TeamKey;
 
 use super::attach::Module;
 use super::board::Board;
-use super::header::wire_size;
+use super::choice::Choice;
 use super::roads::Roads;
 use super::{WORLD, World, memory, outgoing, requests, world};
 use crate::abi::{self, Abi, complain};
@@ -20,10 +20,6 @@ use crate::call::active;
 use crate::meeting::{Plain, from_all, from_first};
 use crate::{fortran, pmpi, progress, stats};
 
-/// Bytes from which on a dense message is taken.
-const LEAST_DENSE: u64 = 256 << 10;
-/// Bytes from which on a message that is not dense is taken, from Open MPI and from MPICH.
-const LEAST_TYPED: [u64; 2] = [8 << 10, 12 << 10];
 /// Processes of one machine that share a board.
 const MOST_MEMBERS: usize = 512;
 
@@ -183,7 +179,7 @@ fn meet_on(
                 pid: std::process::id() as i32,
                 fd: file.as_raw_fd(),
                 fine: 1,
-                least: least(abi),
+                least: Choice::of(abi).least(),
                 ..Offer::default()
             };
             if matches!(road, Road::Best | Road::Attach) {
@@ -251,6 +247,7 @@ fn meet_on(
         ranks: cards.iter().map(|card| card.rank).collect(),
         magic: offer.magic,
         board: made?,
+        choice: Choice::of(abi),
         least: offer.least,
         road,
         module: module.filter(|_| cards.iter().all(|card| card.module != 0)),
@@ -261,15 +258,6 @@ fn meet_on(
 /// What all processes say.
 fn exchange(abi: &Abi, node: abi::Word, mine: Card, members: usize) -> Result<Vec<Card>, String> {
     from_all(abi, node, mine, members).ok_or_else(|| "MPI_Allgather failed".to_owned())
-}
-
-/// From how many bytes on messages are taken; never fewer than the shortest header has.
-fn least(abi: &Abi) -> [u64; 2] {
-    let asked = std::env::var("LIBCOPY_MPI_MIN").ok();
-    let asked: Option<u64> = asked.and_then(|value| value.trim().parse().ok());
-    let floor = wire_size(0) as u64;
-    let typed = LEAST_TYPED[usize::from(!abi.is_open_mpi())];
-    [LEAST_DENSE, typed].map(|usual| asked.unwrap_or(usual).max(floor))
 }
 
 /// Before `MPI_Finalize`: what was sent is there before anybody's memory goes.

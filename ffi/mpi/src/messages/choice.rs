@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which messages are taken, which are packed here and moved by the library as bytes, and which it moves as
+//! fast as we do: measured with two ranks, by vectors of 512 bytes to 64 KiB in pieces of 8 bytes to 4 KiB,
+//! and by the layouts of applications (`scripts/bench mpi --ops typed-pingpong`).
+
+use std::ops::RangeInclusive;
+use std::sync::OnceLock;
+
+use super::header::wire_size;
+use crate::abi::{Abi, Function, complain};
+use crate::types::Known;
+use crate::{call, pmpi};
+
+/// Bytes from which on a dense message is taken.
+const LEAST_DENSE: u64 = 256 << 10;
+
+/// What a library is good at.
+#[derive(Debug)]
+pub struct Choice {
+    /// Bytes from which on a message that is not dense is taken.
+    least: u64,
+    /// Bytes below which such a message may be packed here and moved as bytes. Never more than the library
+    /// sends at once: what is longer, Open MPI writes into the receiver's memory as a whole if both sides
+    /// are dense, whether there is room for it or not.
+    packed: u64,
+    /// But not if its pieces follow a rule and have so many bytes, in a message of fewer than these.
+    but: (RangeInclusive<u64>, u64),
+    /// What it takes longer to move packed bytes than elements, apart from packing, in nanoseconds per KiB:
+    /// packing has to make up for that. `None` where it always does.
+    toll: Option<u64>,
+    /// Bytes below which the rest is about.
+    short: u64,
+    /// Pieces of so many bytes and more it moves as fast in short messages.
+    long_piece: u64,
+    /// Pieces of fewer bytes, if they follow a rule, as well, in messages of fewer bytes than these.
+    tiny: (u64, u64),
+    /// So many pieces, of so many bytes at least, it has the kernel copy at once.
+    few_pieces: (u64, u64),
+}
+
+const OPEN_MPI_4: Choice = Choice {
+    least: 4000,
+    packed: 4000,
+    but: (20..=40, 2800),
+    toll: None,
+    short: 32 << 10,
+    long_piece: 4 << 10,
+    tiny: (0, 0),
+    few_pieces: (0, 0),
+};
+
+const OPEN_MPI_5: Choice = Choice {
+    tiny: (16, 12 << 10),
+    ..OPEN_MPI_4
+};
+
+const MPICH_4: Choice = Choice {
+    least: 12 << 10,
+    packed: 8000,
+    but: (0..=0, 0),
+    toll: Some(60),
+    short: 32 << 10,
+    long_piece: 256,
+    tiny: (0, 0),
+    few_pieces: (0, 0),
+};
+
+const MPICH_5: Choice = Choice {
+    least: 8000,
+    toll: Some(90),
+    long_piece: 1024,
+    few_pieces: (64, 2 << 10),
+    ..MPICH_4
+};
+
+/// Nanoseconds that it takes here to find out what to do.
+const FIXED: u64 = 20;
+
+/// The number of bytes that a variable of the environment asks for.
+fn asked(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    let number = value.trim().parse().ok();
+    if number.is_none() {
+        complain(&format!("{name} is {value:?}, not a number of bytes"));
+    }
+    number
+}
+
+impl Choice {
+    /// For this library.
+    pub fn of(abi: &Abi) -> &'static Choice {
+        // What Open MPI has from 5.0 on.
+        static NEW: Function = Function::new(c"PMPI_Isendrecv");
+        match abi.is_open_mpi() {
+            true if NEW.if_any() != 0 => &OPEN_MPI_5,
+            true => &OPEN_MPI_4,
+            false if pmpi::is_mpi_5() => &MPICH_5,
+            false => &MPICH_4,
+        }
+    }
+
+    /// From how many bytes on messages are taken, dense ones and others, or what `LIBCOPY_MPI_MIN` asks for;
+    /// never fewer than the shortest header has.
+    pub fn least(&self) -> [u64; 2] {
+        let floor = wire_size(0) as u64;
+        [LEAST_DENSE, self.least].map(|usual| call::least().unwrap_or(usual).max(floor))
+    }
+
+    /// Whether the library moves so many bytes of a type in so many pieces as fast as we do together.
+    pub fn is_fast(&self, known: &Known, bytes: u64, pieces: u64) -> bool {
+        if call::least().is_some() {
+            return false;
+        }
+        let each = bytes / pieces.max(1);
+        let is_tiny = each < self.tiny.0 && bytes < self.tiny.1 && known.is_regular;
+        bytes < self.short && each >= self.long_piece
+            || is_tiny
+            || (2..=self.few_pieces.0).contains(&pieces) && each >= self.few_pieces.1
+    }
+
+    /// Whether so many elements are packed here, if they stay on this machine and packing pays.
+    pub fn packs(&self, known: &Known, count: usize) -> bool {
+        let bytes = known.size.saturating_mul(count as u64);
+        let pieces = known.pieces.saturating_mul(count as u64);
+        if known.datatype.is_none() || known.dense || pieces < 2 || bytes == 0 {
+            return false;
+        }
+        let (each, below) = &self.but;
+        let but = known.is_regular && bytes < *below && each.contains(&(bytes / pieces));
+        bytes < self.below() && (!but || self.is_asked())
+    }
+
+    /// Nanoseconds that packing so many bytes has to take less, on both sides together, than in the library;
+    /// `None` if it need not.
+    pub fn toll(&self, bytes: u64) -> Option<u64> {
+        let toll = self.toll.filter(|_| !self.is_asked())?;
+        Some(FIXED + bytes * toll / 1024)
+    }
+
+    /// Whether the environment says what is packed.
+    fn is_asked(&self) -> bool {
+        packed().is_some() || call::least().is_some()
+    }
+
+    /// Bytes below which messages are packed; from `LIBCOPY_MPI_MIN` bytes on everything is taken, for tests.
+    fn below(&self) -> u64 {
+        let asked = packed().or_else(call::least);
+        asked.map_or(self.packed, |asked| asked.min(self.packed))
+    }
+}
+
+/// What `LIBCOPY_MPI_PACKED` asks for: bytes below which messages are packed, whether that pays or not.
+fn packed() -> Option<u64> {
+    static PACKED: OnceLock<Option<u64>> = OnceLock::new();
+    *PACKED.get_or_init(|| asked("LIBCOPY_MPI_PACKED"))
+}

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Short messages of derived types: packed here, moved by the MPI library as bytes, unpacked here. Both
+//! libraries move bytes sooner than elements, which they pack themselves.
+//!
+//! Neither side needs the other for that: the packed bytes of elements are what both libraries send for
+//! them (between processes of one machine, where numbers look the same), so each side may do so alone.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use super::calls::{self, Address, Elements, Mode};
+use super::incoming;
+use super::requests::{self, Work};
+use super::status::{Room, Status};
+use super::{Event, Peers, World, header, note, outgoing};
+use crate::abi::Word;
+use crate::types::{self, Prepared};
+use crate::{group, pmpi};
+
+/// Elements of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    datatype: Word,
+    count: usize,
+    /// As long as it is [`types::generation`], the handle stands for the same type.
+    generation: u64,
+}
+
+const NOTHING: Kind = Kind {
+    datatype: 0,
+    count: 0,
+    generation: 0,
+};
+
+impl Kind {
+    #[inline(always)]
+    fn new(datatype: Word, count: usize) -> Self {
+        Kind {
+            datatype,
+            count,
+            generation: types::generation(),
+        }
+    }
+
+    #[inline(always)]
+    fn place(&self) -> usize {
+        (self.datatype >> 4 ^ self.datatype >> 9 ^ self.count) % PLACES
+    }
+}
+
+/// Elements whose layout is at hand.
+#[derive(Debug)]
+struct Ready {
+    kind: Kind,
+    bytes: u64,
+    /// `None` if they are not packed here.
+    prepared: Option<Arc<Prepared>>,
+    /// Messages of these elements until it is found out whether packing pays.
+    trials: u32,
+}
+
+/// Messages after which that is found out: not for types that are used once.
+const TRIALS: u32 = 3;
+
+/// Whether messages of a rank, or for it, stay on this machine.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    comm: Word,
+    rank: c_int,
+    generation: u64,
+    is_here: bool,
+}
+
+/// Kinds of elements that a thread remembers.
+const PLACES: usize = 8;
+
+/// What a thread needs for a message: to find all of it takes as long as a short message's bytes do.
+#[derive(Debug)]
+struct Desk {
+    ready: [Ready; PLACES],
+    peer: Peer,
+    /// For what is sent, and for what is received.
+    memory: [Option<Memory>; 2],
+}
+
+/// A side of a message.
+#[derive(Clone, Copy)]
+enum Side {
+    Sends,
+    Receives,
+}
+
+/// Room for packed bytes. Open MPI (4.1 and 5.0) writes all bytes of a message that is longer than what it is
+/// received into, before it says so, if those are dense; so there is more room behind, of which only pages
+/// that are written to take memory.
+#[derive(Debug)]
+pub struct Memory(*mut u8);
+
+// SAFETY: memory of our own, whichever thread uses it.
+unsafe impl Send for Memory {}
+
+/// Bytes of the longest message that may come by mistake.
+const LONGEST: usize = 256 << 20;
+/// Bytes behind it that are nobody's.
+const FENCE: usize = 64 << 10;
+
+impl Memory {
+    /// `None` if the system gives no addresses.
+    fn new() -> Option<Memory> {
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        );
+        // SAFETY: new memory.
+        let place = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                LONGEST + FENCE,
+                libc::PROT_NONE,
+                flags,
+                -1,
+                0,
+            )
+        };
+        if place == libc::MAP_FAILED {
+            return None;
+        }
+        let memory = Memory(place.cast());
+        // SAFETY: our own memory.
+        let usable = unsafe {
+            // A program that has all its memory locked does not mean this.
+            libc::munlock(place, LONGEST + FENCE);
+            libc::madvise(place, LONGEST, libc::MADV_NOHUGEPAGE);
+            libc::mprotect(place, LONGEST, protection)
+        };
+        (usable == 0).then_some(memory)
+    }
+
+    /// Gives back what was written by mistake behind so many bytes.
+    #[cold]
+    fn tidy(at: *mut u8, bytes: u64) {
+        let kept = (bytes as usize).next_multiple_of(FENCE);
+        // SAFETY: the memory behind is ours and nobody's.
+        unsafe {
+            libc::madvise(
+                at.wrapping_add(kept).cast(),
+                LONGEST - kept,
+                libc::MADV_DONTNEED,
+            )
+        };
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: our own memory, which nobody uses any more.
+        unsafe { libc::munmap(self.0.cast(), LONGEST + FENCE) };
+    }
+}
+
+thread_local! {
+    /// Elements that are not packed here, for good.
+    static LEFT: [Cell<Kind>; PLACES] = const { [const { Cell::new(NOTHING) }; PLACES] };
+
+    /// `None` while a message is under way that began here.
+    static DESK: Cell<Option<Box<Desk>>> = const { Cell::new(None) };
+}
+
+/// Does `work` with what this thread has at hand. Within it, this thread's other messages, which functions
+/// of the program's may send that the library calls, have another desk.
+fn at_desk<R>(work: impl FnOnce(&mut Desk) -> Option<R>) -> Option<R> {
+    static NO_ROOM: AtomicBool = AtomicBool::new(false);
+    let result = DESK.try_with(|place| {
+        let desk = match place.take() {
+            None if NO_ROOM.load(Ordering::Relaxed) => None,
+            desk => desk.or_else(Desk::new),
+        };
+        let Some(mut desk) = desk else {
+            NO_ROOM.store(true, Ordering::Relaxed);
+            return None;
+        };
+        let result = work(&mut desk);
+        place.set(Some(desk));
+        result
+    });
+    // A thread that ends has no desk any more.
+    result.unwrap_or(None)
+}
+
+impl Desk {
+    #[cold]
+    fn new() -> Option<Box<Desk>> {
+        let nothing = || Ready {
+            kind: NOTHING,
+            bytes: 0,
+            prepared: None,
+            trials: 0,
+        };
+        Some(Box::new(Desk {
+            ready: std::array::from_fn(|_| nothing()),
+            peer: Peer {
+                comm: 0,
+                rank: 0,
+                generation: 0,
+                is_here: false,
+            },
+            memory: [Some(Memory::new()?), Some(Memory::new()?)],
+        }))
+    }
+
+    /// The layout of elements that are packed here, their bytes, and room for these.
+    fn lay_out(
+        &mut self,
+        world: &World,
+        what: Elements,
+        comm: Word,
+        side: Side,
+    ) -> Option<(&Prepared, u64, *mut u8)> {
+        let kind = Kind::new(what.datatype, what.count?);
+        let ready = &mut self.ready[kind.place()];
+        if ready.kind != kind {
+            *ready = Ready::new(world, kind)?;
+        }
+        let prepared = ready.prepared.as_ref()?;
+        let memory = match &self.memory[side as usize] {
+            Some(memory) => memory.0,
+            None => self.memory[side as usize].insert(Memory::new()?).0,
+        };
+        if ready.trials > 0 {
+            ready.trials -= 1;
+            if ready.trials == 0 && !pays(world, prepared, ready.bytes, memory, (what, comm)) {
+                ready.prepared = None;
+                LEFT.with(|left| left[kind.place()].set(kind));
+            }
+            // In any case this one is not.
+            return None;
+        }
+        let prepared = ready.prepared.as_deref()?;
+        Some((prepared, ready.bytes, memory))
+    }
+
+    /// Whether a rank of a communicator is another process of this machine; for any source, whether all are.
+    fn is_here(&mut self, world: &World, rank: c_int, comm: Word) -> bool {
+        let generation = group::generation();
+        let last = &self.peer;
+        if last.comm == comm && last.rank == rank && last.generation == generation {
+            return last.is_here;
+        }
+        let is_here = group::of(world.abi, comm).is_ok_and(|known| {
+            let peers = world.peers(&known, comm);
+            match rank == world.abi.any_source {
+                true => peers.are_all_here(),
+                false => peers.of(rank).is_some(),
+            }
+        });
+        self.peer = Peer {
+            comm,
+            rank,
+            generation,
+            is_here,
+        };
+        is_here
+    }
+}
+
+impl Ready {
+    #[cold]
+    fn new(world: &World, kind: Kind) -> Option<Ready> {
+        let known = types::of(world.abi, kind.datatype)?;
+        let prepare = || {
+            let datatype = known.datatype.as_ref()?;
+            let prepared = types::layout(datatype, kind.count as u64)?;
+            (prepared.layout.segment_count() > 1).then_some(prepared)
+        };
+        let packs = world.choice.packs(&known, kind.count);
+        let prepared = packs.then(prepare).flatten();
+        if prepared.is_none() {
+            LEFT.with(|left| left[kind.place()].set(kind));
+        }
+        let bytes = known.size.saturating_mul(kind.count as u64);
+        let trials = match world.choice.toll(bytes) {
+            Some(_) => TRIALS,
+            None => 0,
+        };
+        Some(Ready {
+            kind,
+            bytes,
+            prepared,
+            trials,
+        })
+    }
+}
+
+/// Whether so many elements are not packed here, whoever gets them.
+#[inline(always)]
+pub fn are_left(datatype: Word, count: usize) -> bool {
+    let kind = Kind::new(datatype, count);
+    LEFT.with(|left| left[kind.place()].get() == kind)
+}
+
+/// Whether packing elements here takes so much less than in the library that it pays. Those of a receive
+/// are packed to find out, too: what is in them does not matter.
+#[cold]
+fn pays(
+    world: &World,
+    prepared: &Prepared,
+    bytes: u64,
+    to: *mut u8,
+    (what, comm): (Elements, Word),
+) -> bool {
+    /// What a library may want beyond the bytes.
+    const MORE: u64 = 256;
+    /// Elements are packed so many times.
+    const ROUNDS: u32 = 4;
+    const SAMPLES: usize = 3;
+    let (Some(toll), Some(count)) = (world.choice.toll(bytes), what.count) else {
+        return true;
+    };
+    let Ok(count) = c_int::try_from(count) else {
+        return false;
+    };
+    let theirs = || {
+        let mut end = 0;
+        let (from, room) = (what.buffer.cast_const(), (bytes + MORE) as c_int);
+        // SAFETY: the program's elements, of which it has sent or received such before; room for more.
+        unsafe { pmpi::pack(from, count, what.datatype, to.cast(), room, &mut end, comm) == 0 }
+    };
+    let ours = || {
+        // SAFETY: as above.
+        unsafe { prepared.layout.pack_raw(what.buffer.cast(), 0..bytes, to) };
+        true
+    };
+    let shortest = |pack: &dyn Fn() -> bool| {
+        let times = (0..SAMPLES).map(|_| {
+            let start = Instant::now();
+            let fine = (0..ROUNDS).all(|_| pack());
+            fine.then(|| start.elapsed().as_nanos() as u64)
+        });
+        times.collect::<Option<Vec<_>>>()?.into_iter().min()
+    };
+    let (Some(ours), Some(theirs)) = (shortest(&ours), shortest(&theirs)) else {
+        return false;
+    };
+    2 * theirs > 2 * ours + u64::from(ROUNDS) * toll
+}
+
+/// Bytes in place of a message's elements.
+struct Bytes {
+    at: *mut u8,
+    number: u64,
+}
+
+impl Bytes {
+    /// As arguments of the library's functions.
+    fn arguments(&self) -> (*mut c_void, c_int) {
+        (self.at.cast(), self.number as c_int)
+    }
+}
+
+/// Packs what is sent; `None` if that is not packed here.
+///
+/// # Safety
+///
+/// The elements are readable. The bytes are there until this desk packs something else.
+unsafe fn pack(desk: &mut Desk, world: &World, what: Elements, to: Address) -> Option<Bytes> {
+    if !desk.is_here(world, to.dest, to.comm) {
+        return None;
+    }
+    let (prepared, number, at) = desk.lay_out(world, what, to.comm, Side::Sends)?;
+    // A length that names a slot has to be noticed.
+    if outgoing::is_special(number) {
+        return None;
+    }
+    // SAFETY: the program's elements; room for their bytes.
+    unsafe { prepared.layout.pack_raw(what.buffer.cast(), 0..number, at) };
+    note(Event::Packed, 1);
+    Some(Bytes { at, number })
+}
+
+/// Receives bytes with `receive`, which is told where and writes a status, and unpacks them; `None` if the
+/// elements are not unpacked here.
+///
+/// # Safety
+///
+/// The elements are writable; the status is, or it is ignored.
+unsafe fn unpack(
+    desk: &mut Desk,
+    world: &World,
+    what: Elements,
+    (source, comm): (c_int, Word),
+    status: *mut c_void,
+    receive: impl FnOnce(Bytes, *mut c_void) -> c_int,
+) -> Option<c_int> {
+    if !desk.is_here(world, source, comm) {
+        return None;
+    }
+    let (prepared, capacity, at) = desk.lay_out(world, what, comm, Side::Receives)?;
+    let mut room = Room::new();
+    let status = room.instead_of(status);
+    let number = capacity;
+    let code = receive(Bytes { at, number }, status);
+    if code != 0 {
+        incoming::give_back(world, (at.cast(), Some(capacity as usize), world.abi.byte));
+        Memory::tidy(at, capacity);
+        return Some(code);
+    }
+    // SAFETY: the library wrote a status.
+    let bytes = unsafe { Status::new(world.abi, status) }
+        .bytes()
+        .min(capacity);
+    // SAFETY: so many bytes came; the program's elements.
+    unsafe { prepared.layout.unpack_raw(at, 0..bytes, what.buffer.cast()) };
+    if header::slot_of(bytes).is_none_or(|slot| world.is_unposted(slot)) {
+        return Some(0);
+    }
+    // SAFETY: as above.
+    Some(unsafe { calls::arrived(world, what, (source, comm), status, code) })
+}
+
+/// `MPI_Send` and `MPI_Ssend`; `None` if the elements are not packed here.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Option<c_int> {
+    at_desk(|desk| {
+        let byte = world.abi.byte;
+        // SAFETY: the caller's promise; the bytes stay until the library has sent them.
+        unsafe {
+            let (from, n) = pack(desk, world, what, to)?.arguments();
+            Some(match mode {
+                Mode::Standard => pmpi::send(from, n, byte, to.dest, to.tag, to.comm),
+                Mode::Synchronous => pmpi::ssend(from, n, byte, to.dest, to.tag, to.comm),
+            })
+        }
+    })
+}
+
+/// `MPI_Isend` and `MPI_Issend`; `None` if the elements are not packed here.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn isend(
+    world: &World,
+    mode: Mode,
+    what: Elements,
+    to: Address,
+    request: *mut c_void,
+) -> Option<c_int> {
+    at_desk(|desk| {
+        let byte = world.abi.byte;
+        // SAFETY: the caller's promise; the bytes stay until the library has sent them.
+        let (code, is_over) = unsafe {
+            let (from, n) = pack(desk, world, what, to)?.arguments();
+            let (dest, tag, comm) = (to.dest, to.tag, to.comm);
+            let code = match mode {
+                Mode::Standard => pmpi::isend(from, n, byte, dest, tag, comm, request),
+                Mode::Synchronous => pmpi::issend(from, n, byte, dest, tag, comm, request),
+            };
+            (code, code != 0 || is_complete(world, request))
+        };
+        if let Some(bytes) = desk.memory[Side::Sends as usize].take_if(|_| !is_over) {
+            let work = Work::Packed {
+                _bytes: bytes,
+                comm: to.comm,
+            };
+            requests::remember(world, request, work, false);
+        }
+        Some(code)
+    })
+}
+
+/// Whether the library has completed a request already.
+///
+/// # Safety
+///
+/// It has made the request.
+unsafe fn is_complete(world: &World, request: *const c_void) -> bool {
+    let (mut flag, mut room) = (0, Room::new());
+    // SAFETY: the caller's promise; writable outputs.
+    let code = unsafe {
+        let handle = world.abi.handle_at(request, 0);
+        pmpi::request_get_status(handle, &mut flag, room.pointer())
+    };
+    code == 0 && flag != 0
+}
+
+/// `MPI_Recv` while nothing else is under way; `None` if the elements are not unpacked here.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn receive(
+    world: &World,
+    what: Elements,
+    (source, tag, comm): (c_int, c_int, Word),
+    status: *mut c_void,
+) -> Option<c_int> {
+    let byte = world.abi.byte;
+    let receive = |bytes: Bytes, status| {
+        let (to, n) = bytes.arguments();
+        // SAFETY: room for so many bytes, and for a status.
+        unsafe { pmpi::recv(to, n, byte, source, tag, comm, status) }
+    };
+    // SAFETY: the caller's promise.
+    at_desk(|desk| unsafe { unpack(desk, world, what, (source, comm), status, receive) })
+}
+
+/// `MPI_Sendrecv` while nothing else is under way; `None` unless both sides are packed here.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn exchange(
+    world: &World,
+    (send, to): (Elements, Address),
+    (recv, source, recv_tag): (Elements, c_int, c_int),
+    status: *mut c_void,
+) -> Option<c_int> {
+    at_desk(|desk| {
+        // Before anything is packed.
+        desk.lay_out(world, recv, to.comm, Side::Receives)?;
+        if !desk.is_here(world, source, to.comm) {
+            return None;
+        }
+        let byte = world.abi.byte;
+        // SAFETY: the caller's promise.
+        let (from, n) = unsafe { pack(desk, world, send, to)?.arguments() };
+        let receive = |bytes: Bytes, status| {
+            let (at, room) = bytes.arguments();
+            let (dest, tag, comm) = (to.dest, to.tag, to.comm);
+            // SAFETY: what is packed, room for so many bytes, and for a status.
+            unsafe {
+                pmpi::sendrecv(
+                    from, n, byte, dest, tag, at, room, byte, source, recv_tag, comm, status,
+                )
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { unpack(desk, world, recv, (source, to.comm), status, receive) }
+    })
+}
+
+impl Peers {
+    /// Whether messages may come from no other machine.
+    fn are_all_here(&self) -> bool {
+        matches!(self, Peers::Known { all: true, .. })
+    }
+}
