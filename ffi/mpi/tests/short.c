@@ -98,6 +98,7 @@ int main(int argc, char **argv)
 						     MPI_COMM_WORLD, &status);
 				} else if (rank == 0) {
 					MPI_Request requests[2];
+					MPI_Status both[2];
 					if (i % 2) {
 						MPI_Ssend(from, 1, out, 1, i, MPI_COMM_WORLD);
 					} else if (i % 4) {
@@ -106,7 +107,7 @@ int main(int argc, char **argv)
 						/* The second one is not received before the first one is complete. */
 						MPI_Issend(from, 1, out, 1, i, MPI_COMM_WORLD, requests);
 						MPI_Isend(from, 1, out, 1, 99, MPI_COMM_WORLD, requests + 1);
-						MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
+						MPI_Waitall(2, requests, both);
 					}
 					MPI_Recv(to, 1, in, MPI_ANY_SOURCE, MPI_ANY_TAG,
 						 MPI_COMM_WORLD, &status);
