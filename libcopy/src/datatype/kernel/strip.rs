@@ -133,8 +133,11 @@ const FAR_SOURCE: usize = 1024;
 const READ_AHEAD: usize = 32;
 const WRITE_AHEAD: usize = 16;
 
-/// How many blocks [`few_at_a_time`] reads before the first of them has come.
+/// How many blocks [`few_at_a_time`] reads before the first of them has come: up to a stride of 2 KiB,
+/// seven take 5 to 10 % less time than ten, and from 4 KiB on 5 to 30 % more.
 const FEW: usize = 10;
+const FEWER: usize = 7;
+const NEAR_SOURCE: usize = 2048;
 
 /// # Safety
 ///
@@ -191,12 +194,14 @@ unsafe fn few_at_a_time<const LEN: usize, const DENSE: u8>(
     // The compiler does not know that the sum changes nothing.
     let (nothing, held) = (std::hint::black_box(0), Cell::new(0));
     let row = nest.dims[0];
+    let is_near = row.from.unsigned_abs() <= NEAR_SOURCE;
+    let few = if is_near { FEWER } else { FEW };
     // SAFETY: the caller's promise.
     unsafe {
         nest.each_row(to, from, |to, from| {
             let (mut to, mut from, mut left) = (to, from, row.count);
             while left > 0 {
-                let count = left.min(FEW);
+                let count = left.min(few);
                 from = from.wrapping_add(held.get());
                 held.set(usize::from(from.read()) & nothing);
                 one::<LEN, DENSE>(to, from, Dim { count, ..row });
