@@ -500,6 +500,16 @@ impl Function {
     }
 }
 
+/// The number of bytes that a variable of the process's environment asks for.
+pub fn asked(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    let number = value.trim().parse().ok();
+    if number.is_none() {
+        complain(&format!("{name} is {value:?}, not a number of bytes"));
+    }
+    number
+}
+
 /// A variable of the process's environment is set to something else than 0.
 pub fn is_set(name: &CStr) -> bool {
     is_set_or(name, false)

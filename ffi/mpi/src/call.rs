@@ -235,16 +235,7 @@ fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowd: Option<Crowd>) ->
 /// From how many bytes on everything is taken, whether it is faster or not: for tests.
 pub fn least() -> Option<u64> {
     static LEAST: OnceLock<Option<u64>> = OnceLock::new();
-    *LEAST.get_or_init(|| {
-        let value = std::env::var("LIBCOPY_MPI_MIN").ok()?;
-        let least = value.trim().parse().ok();
-        if least.is_none() {
-            complain(&format!(
-                "LIBCOPY_MPI_MIN is {value:?}, not a number of bytes"
-            ));
-        }
-        least
-    })
+    *LEAST.get_or_init(|| abi::asked("LIBCOPY_MPI_MIN"))
 }
 
 /// Decides about a barrier, which has no bytes: only where the team of ranks on several nodes is there

@@ -10,21 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checksum.h"
+
 enum { ROWS = 20000, ROW = 24, STRIDE = 40, SPAN = ROWS * STRIDE, PART = 6000, MANY = 200 };
 
 #define WEAK __attribute__((weak)) int
 WEAK MPI_Request_get_status_any(int, const MPI_Request *, int *, int *, MPI_Status *);
 WEAK MPI_Request_get_status_all(int, const MPI_Request *, int *, MPI_Status *);
 WEAK MPI_Request_get_status_some(int, const MPI_Request *, int *, int *, MPI_Status *);
-
-static uint64_t hash(const void *data, size_t length)
-{
-	const unsigned char *bytes = data;
-	uint64_t sum = 14695981039346656037u;
-	for (size_t i = 0; i < length; i++)
-		sum = (sum ^ bytes[i]) * 1099511628211u;
-	return sum;
-}
 
 static int received(MPI_Status *status)
 {

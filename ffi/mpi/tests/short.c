@@ -11,19 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checksum.h"
+
 enum { SPAN = 1 << 17, TIMES = 9, SHAPES = 5 };
 
 static int rank;
 static unsigned char *from, *to;
-
-static uint64_t hash(const void *data, size_t length)
-{
-	const unsigned char *bytes = data;
-	uint64_t sum = 14695981039346656037u;
-	for (size_t i = 0; i < length; i++)
-		sum = (sum ^ bytes[i]) * 1099511628211u;
-	return sum;
-}
 
 static void fill(unsigned char *data, uint64_t seed)
 {

@@ -15,20 +15,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "checksum.h"
+
 enum { ROWS = 20000, ROW = 24, STRIDE = 40, LARGE = 3 << 20, MANY = 150, PART = 6000 };
 
 static int rank, peer;
 static unsigned char *a, *b;
 static MPI_Datatype rows;
-
-static uint64_t hash(const void *data, size_t length)
-{
-	const unsigned char *bytes = data;
-	uint64_t sum = 14695981039346656037u;
-	for (size_t i = 0; i < length; i++)
-		sum = (sum ^ bytes[i]) * 1099511628211u;
-	return sum;
-}
 
 static void reset(void)
 {

@@ -104,6 +104,8 @@ pub const SPLIT_MIN: u64 = 256 << 10;
 
 /// Bytes of the shortest part: not so few that calls of the kernel would be noticed.
 const SHORTEST_PART: u64 = 32 << 10;
+/// Bytes of the longest part: others wait for whoever copies it.
+const LONGEST_PART: u64 = 4 << 20;
 
 /// The parts of a message: from either end half of what is left there, and so on, so that few calls of the
 /// kernel move most bytes, and both sides are done at the same time.
@@ -112,14 +114,21 @@ struct Parts {
     total: u64,
     /// Of one half.
     each: u64,
+    /// Of these, those that are as long as any may be.
+    long: u64,
 }
 
 impl Parts {
     fn of(total: u64) -> Self {
-        let halvings = (total / 2 / SHORTEST_PART).max(1).ilog2();
+        let half = total / 2;
+        let long = (half / LONGEST_PART).saturating_sub(1);
+        let halvings = ((half - long * LONGEST_PART) / SHORTEST_PART)
+            .max(1)
+            .ilog2();
         Parts {
             total,
-            each: u64::from(halvings) + 1,
+            each: long + u64::from(halvings) + 1,
+            long,
         }
     }
 
@@ -130,10 +139,12 @@ impl Parts {
     /// Where the first `number` parts of a half end, counted from its end of the message.
     fn end(self, number: u64) -> u64 {
         let half = self.total / 2;
-        match number < self.each {
-            true => (half - (half >> number)) & !4095,
-            false => half,
+        if number == self.each {
+            return half;
         }
+        let long = number.min(self.long);
+        let rest = half - long * LONGEST_PART;
+        (half - (rest >> (number - long))) & !4095
     }
 
     /// Offset and length of a part.
@@ -400,6 +411,7 @@ mod tests {
             for number in 0..parts.number() {
                 let (from, len) = parts.get(number);
                 assert_eq!(from, at, "part {number} of {total}");
+                assert!(len <= LONGEST_PART + 4096, "part {number} of {total}");
                 at += len;
             }
             assert_eq!(at, total);

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::incoming::{self, Arrival, raise};
 use super::outgoing::{self, Pause, Shared, lock};
+use super::packed::Kind;
 use super::requests::{self, Handle, Work};
 use super::status::{Room, Status};
 use super::view::View;
@@ -82,15 +83,14 @@ fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
 }
 
 thread_local! {
-    /// What this thread was last told to pass on, whoever gets it: a type, the generation of types, and
-    /// how many elements.
-    static PASSED: Cell<(Word, u64, usize)> = const { Cell::new((0, 0, 0)) };
+    /// What this thread was last told to pass on, whoever gets it.
+    static PASSED: Cell<Kind> = const { Cell::new(Kind::NONE) };
 }
 
 /// Whether so many elements were passed on last because of their type and their number.
 #[inline]
 pub fn were_passed(datatype: Word, count: usize) -> bool {
-    PASSED.get() == (datatype, types::generation(), count)
+    PASSED.get() == Kind::new(datatype, count)
 }
 
 /// Whether elements of a type are passed on whoever gets them, unless their length is one that names a slot.
@@ -109,14 +109,14 @@ fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
 
 #[inline(never)]
 fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Option<Chosen> {
-    let generation = types::generation();
+    let kind = Kind::new(what.datatype, count);
     let known = types::of(world.abi, what.datatype)?;
     let bytes = known.size.checked_mul(count as u64)?;
     let special = header::slot_of(bytes);
     if special.is_none() && is_passed(world, &known, bytes, count) {
         // What is packed on its way to other processes has to be asked for again.
         if packed::are_left(what.datatype, count) {
-            PASSED.set((what.datatype, generation, count));
+            PASSED.set(kind);
         }
         return None;
     }

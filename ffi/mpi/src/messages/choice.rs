@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
 use super::header::wire_size;
-use crate::abi::{Abi, Function, complain};
+use crate::abi::{self, Abi, Function};
 use crate::types::Known;
 use crate::{call, pmpi};
 
@@ -77,16 +77,6 @@ const MPICH_5: Choice = Choice {
 /// Nanoseconds that it takes here to find out what to do.
 const FIXED: u64 = 20;
 
-/// The number of bytes that a variable of the environment asks for.
-fn asked(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
-    let number = value.trim().parse().ok();
-    if number.is_none() {
-        complain(&format!("{name} is {value:?}, not a number of bytes"));
-    }
-    number
-}
-
 impl Choice {
     /// For this library.
     pub fn of(abi: &Abi) -> &'static Choice {
@@ -153,5 +143,5 @@ impl Choice {
 /// What `LIBCOPY_MPI_PACKED` asks for: bytes below which messages are packed, whether that pays or not.
 fn packed() -> Option<u64> {
     static PACKED: OnceLock<Option<u64>> = OnceLock::new();
-    *PACKED.get_or_init(|| asked("LIBCOPY_MPI_PACKED"))
+    *PACKED.get_or_init(|| abi::asked("LIBCOPY_MPI_PACKED"))
 }

@@ -588,16 +588,13 @@ impl Pulling<'_> {
         let (origin, pid) = (self.header.origin, self.pid);
         split.help(total, End::Front, |at, len| {
             note(Event::Fetched, len);
-            (0..len).step_by(AT_ONCE as usize).all(|done| {
-                let (at, n) = (at + done, AT_ONCE.min(len - done));
-                let to = base.wrapping_add(at as usize);
-                // SAFETY: the capacity was compared.
-                let read = timed(Event::CopyTime, || unsafe {
-                    memory::read(pid, origin + at, to, n as usize)
-                });
-                attend_all(self.world);
-                read.map_err(|error| failed = Some(error)).is_ok()
-            })
+            let to = base.wrapping_add(at as usize);
+            // SAFETY: the capacity was compared.
+            let read = timed(Event::CopyTime, || unsafe {
+                memory::read(pid, origin + at, to, len as usize)
+            });
+            attend_all(self.world);
+            read.map_err(|error| failed = Some(error)).is_ok()
         });
         if let Some(error) = failed {
             self.close();

@@ -21,24 +21,26 @@ use crate::abi::Word;
 use crate::types::{self, Prepared};
 use crate::{group, pmpi};
 
-/// Elements of a type.
+/// So many elements of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kind {
+pub struct Kind {
     datatype: Word,
     count: usize,
     /// As long as it is [`types::generation`], the handle stands for the same type.
     generation: u64,
 }
 
-const NOTHING: Kind = Kind {
-    datatype: 0,
-    count: 0,
-    generation: 0,
-};
-
 impl Kind {
+    /// No elements.
+    pub const NONE: Kind = Kind {
+        datatype: 0,
+        count: 0,
+        generation: 0,
+    };
+
+    /// These elements.
     #[inline(always)]
-    fn new(datatype: Word, count: usize) -> Self {
+    pub fn new(datatype: Word, count: usize) -> Self {
         Kind {
             datatype,
             count,
@@ -81,9 +83,9 @@ const PLACES: usize = 8;
 /// What a thread needs for a message: to find all of it takes as long as a short message's bytes do.
 #[derive(Debug)]
 struct Desk {
-    ready: [Ready; PLACES],
-    peer: Peer,
-    /// For what is sent, and for what is received.
+    /// All of it for what is sent, and for what is received.
+    ready: [[Ready; PLACES]; 2],
+    peer: [Peer; 2],
     memory: [Option<Memory>; 2],
 }
 
@@ -164,7 +166,7 @@ impl Drop for Memory {
 
 thread_local! {
     /// Elements that are not packed here, for good.
-    static LEFT: [Cell<Kind>; PLACES] = const { [const { Cell::new(NOTHING) }; PLACES] };
+    static LEFT: [Cell<Kind>; PLACES] = const { [const { Cell::new(Kind::NONE) }; PLACES] };
 
     /// `None` while a message is under way that began here.
     static DESK: Cell<Option<Box<Desk>>> = const { Cell::new(None) };
@@ -195,19 +197,19 @@ impl Desk {
     #[cold]
     fn new() -> Option<Box<Desk>> {
         let nothing = || Ready {
-            kind: NOTHING,
+            kind: Kind::NONE,
             bytes: 0,
             prepared: None,
             trials: 0,
         };
         Some(Box::new(Desk {
-            ready: std::array::from_fn(|_| nothing()),
-            peer: Peer {
+            ready: std::array::from_fn(|_| std::array::from_fn(|_| nothing())),
+            peer: [Peer {
                 comm: 0,
                 rank: 0,
                 generation: 0,
                 is_here: false,
-            },
+            }; 2],
             memory: [Some(Memory::new()?), Some(Memory::new()?)],
         }))
     }
@@ -221,7 +223,7 @@ impl Desk {
         side: Side,
     ) -> Option<(&Prepared, u64, *mut u8)> {
         let kind = Kind::new(what.datatype, what.count?);
-        let ready = &mut self.ready[kind.place()];
+        let ready = &mut self.ready[side as usize][kind.place()];
         if ready.kind != kind {
             *ready = Ready::new(world, kind)?;
         }
@@ -244,9 +246,9 @@ impl Desk {
     }
 
     /// Whether a rank of a communicator is another process of this machine; for any source, whether all are.
-    fn is_here(&mut self, world: &World, rank: c_int, comm: Word) -> bool {
+    fn is_here(&mut self, world: &World, side: Side, rank: c_int, comm: Word) -> bool {
         let generation = group::generation();
-        let last = &self.peer;
+        let last = &self.peer[side as usize];
         if last.comm == comm && last.rank == rank && last.generation == generation {
             return last.is_here;
         }
@@ -257,7 +259,7 @@ impl Desk {
                 false => peers.of(rank).is_some(),
             }
         });
-        self.peer = Peer {
+        self.peer[side as usize] = Peer {
             comm,
             rank,
             generation,
@@ -367,7 +369,7 @@ impl Bytes {
 ///
 /// The elements are readable. The bytes are there until this desk packs something else.
 unsafe fn pack(desk: &mut Desk, world: &World, what: Elements, to: Address) -> Option<Bytes> {
-    if !desk.is_here(world, to.dest, to.comm) {
+    if !desk.is_here(world, Side::Sends, to.dest, to.comm) {
         return None;
     }
     let (prepared, number, at) = desk.lay_out(world, what, to.comm, Side::Sends)?;
@@ -395,7 +397,7 @@ unsafe fn unpack(
     status: *mut c_void,
     receive: impl FnOnce(Bytes, *mut c_void) -> c_int,
 ) -> Option<c_int> {
-    if !desk.is_here(world, source, comm) {
+    if !desk.is_here(world, Side::Receives, source, comm) {
         return None;
     }
     let (prepared, capacity, at) = desk.lay_out(world, what, comm, Side::Receives)?;
@@ -525,7 +527,7 @@ pub unsafe fn exchange(
     at_desk(|desk| {
         // Before anything is packed.
         desk.lay_out(world, recv, to.comm, Side::Receives)?;
-        if !desk.is_here(world, source, to.comm) {
+        if !desk.is_here(world, Side::Receives, source, to.comm) {
             return None;
         }
         let byte = world.abi.byte;
