@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# The MPI part of scripts/bench: programs of tests/peers as they are and with libcopy_mpi.so
-# preloaded. Needs $root, $target, $cache, $tool, say and die of the script that sources it.
+# The MPI part of scripts/bench: programs of tests/peers with libcopy_mpi.so preloaded, which compare what is
+# intercepted with the MPI library's own functions inside each launch. Needs $root, $target, $cache, $tool, say and die of the script that sources it.
 
 # What compiles and what starts programs of each library; choose_mpis says where they are.
 declare -A mpi_cc=() mpi_run=()
@@ -93,12 +93,12 @@ settings() {
         shift
     done
     shift
-    set=([quick]=0 [again]=0 [messages]=0)
+    set=([quick]=0)
     while (($#)); do
         name=${1#--}
         [[ $1 == -n ]] && name=ranks
         case $1 in
-        --quick | --again) set[$name]=1 && shift && continue ;;
+        --quick) set[$name]=1 && shift && continue ;;
         --*=*) value=${1#*=} name=${name%%=*} && shift ;;
         --* | -n)
             (($# > 1)) || die "$1 needs a value, or is not known (see --help)"
@@ -116,47 +116,47 @@ settings() {
         die "--ranks '${set[ranks]}' is not a list of numbers"
 }
 
-# default_rounds QUICK FULL: how often variants take turns unless the command line says so.
-default_rounds() {
-    [[ ${set[rounds]:=$((set[quick] ? $1 : $2))} =~ ^[1-9][0-9]*$ ]] ||
-        die "--rounds '${set[rounds]}' is not a number of rounds"
+# default_launches QUICK FULL: how often a program is launched unless the command line says so.
+default_launches() {
+    [[ ${set[launches]:=$((set[quick] ? $1 : $2))} =~ ^[1-9][0-9]*$ ]] ||
+        die "--launches '${set[launches]}' is not a number of launches"
 }
 
-# compare NAME TITLE [OPTION]...: what the rounds in the file $results say, as a table, as CSV and as a
+# compare NAME TITLE [OPTION]...: what the launches in the file $results say, as a table, as CSV and as a
 # figure, which have the benchmark's name unless the command line says otherwise.
 compare() {
     local name=$1 title=$2
     shift 2
     [[ -z $results_header ]] || sed -i "1i $results_header" "$results"
-    "$tool" bench gains "$results" --title "$title" --note "$mpi_versions" \
+    "$tool" bench speedup "$results" --title "$title" --note "$mpi_versions" \
         --csv "${set[csv]:-$target/bench/$name.csv}" --plot "${set[plot]:-$target/bench/$name.png}" "$@"
 }
 
-# in_turns NAME RANKS ARGUMENT...: the program tests/peers/NAME.c, which prints results with an empty
-# column `variant', with each library as it is, preloaded and, with --again, as it is once more, in
-# turns, ${set[rounds]} times. Appends to the file $results.
-in_turns() {
-    local source=$1 n=$2 round mpi program variant run turns
+# pairs NAME RANKS ARGUMENT...: launches tests/peers/NAME.c, which prints lines of mpi_paired.h, with each
+# library in turns, ${set[launches]} times. Appends to the file $results. With one rank the program runs
+# alone and may go where it likes.
+pairs() {
+    local source=$1 n=$2 number mpi program
     shift 2
-    local preload=(env "LD_PRELOAD=$target/release/libcopy_mpi.so")
-    ((set[messages])) && preload+=(LIBCOPY_MPI_MESSAGES=1)
-    for ((round = 1; round <= set[rounds]; round++)); do
+    for ((number = 1; number <= set[launches]; number++)); do
         for mpi in ${set[mpi]}; do
             program=$(compile "${mpi_cc[$mpi]}" "$source.$mpi" "$source.c" -O2)
-            launch "$mpi" "$n"
-            turns=("$mpi" "$mpi+libcopy")
-            ((set[again])) && turns+=("$mpi/again")
-            # Who is first changes, so that nobody is always behind the same neighbour.
-            ((round % 2)) || mapfile -t turns < <(printf '%s\n' "${turns[@]}" | tac)
-            for variant in "${turns[@]}"; do
-                say "$n ranks, round $round of ${set[rounds]}: $variant"
-                run=("${launch[@]}")
-                [[ $variant == *+libcopy ]] && run+=("${preload[@]}")
-                "${run[@]}" "$program" "$@" | awk -F, -v OFS=, -v variant="$variant" '
-                    $1 != "op" { $4 = variant; print }' >>"$results"
-            done
+            if ((n == 1)); then alone "$mpi"; else launch "$mpi" "$n"; fi
+            say "$n ranks, launch $number of ${set[launches]}: $mpi"
+            "${launch[@]}" env "LD_PRELOAD=$target/release/libcopy_mpi.so" "$program" "$@" |
+                awk -F, -v OFS=, -v mpi="$mpi" '$1 != "op" { $4 = mpi; print }' >>"$results"
         done
     done
+}
+
+# layouts_of FILE [OPTION]...: the layouts of applications that the command line asks for.
+layouts_of() {
+    local file=$1 choice=()
+    shift
+    ((set[quick])) && choice+=(--quick)
+    [[ -n ${set[layouts]-} ]] && choice+=(--layouts "${set[layouts]}")
+    [[ -n ${set[sizes]-} ]] && choice+=(--sizes "${set[sizes]}")
+    "$tool" bench types --list "${choice[@]}" "$@" >"$file"
 }
 
 # breakdown ROAD LAYOUTS MILLISECONDS COMMAND...: where the time of those who receive goes (the steps of
@@ -197,88 +197,72 @@ breakdown() {
 
 # ping_pong OPTION...: the layouts of applications in messages between two ranks.
 ping_pong() {
-    settings layouts sizes breakdown rounds again mpi -- "$@"
-    default_rounds 2 3
-    local quick=() choice=() layouts=$target/bench/layouts.txt budget=100 title
+    settings layouts sizes breakdown launches mpi -- "$@"
+    default_launches 2 5
+    local paper=() bytes layouts=$target/bench/layouts.txt budget=200 title
+    title='Layouts of applications, ping-pong of two ranks'
     if [[ $ops == paper-layouts ]]; then
-        choice=(--paper)
+        paper=(--paper)
         title='Layouts of applications as FALCON-X has them, ping-pong of two ranks'
-    else
-        title='Layouts of applications, ping-pong of two ranks'
     fi
-    if ((set[quick])); then
-        quick=(--quick) budget=40
-    fi
-    [[ -n ${set[layouts]-} ]] && choice+=(--layouts "${set[layouts]}")
-    [[ -n ${set[sizes]-} ]] && choice+=(--sizes "${set[sizes]}")
-    {
-        "$tool" bench types --list "${quick[@]}" "${choice[@]}"
-        ((${#choice[@]})) || for bytes in 1048576 2097152 4194304 16777216; do
+    ((!set[quick])) || budget=80
+    layouts_of "$layouts" "${paper[@]}"
+    [[ $ops == paper-layouts || -n ${set[layouts]-}${set[sizes]-} ]] ||
+        for bytes in 1048576 2097152 4194304 16777216; do
             printf 'contiguous\tcontiguous(%d,byte)\n' "$bytes"
-        done
-    } >"$layouts"
+        done >>"$layouts"
     local road=${set[breakdown]-}
     if [[ -n $road ]]; then
         [[ $road =~ ^(best|stream|fetch|attach)$ ]] ||
             die "--breakdown '$road' is not best, stream, fetch or attach"
         launch mpich 2
-        breakdown "$road" "$layouts" "$((budget / 4))" "${launch[@]}" env \
-            "LD_PRELOAD=$target/release/libcopy_mpi.so" LIBCOPY_MPI_MESSAGES=1 "LIBCOPY_MPI_ROAD=$road" \
+        breakdown "$road" "$layouts" "$((budget / 8))" "${launch[@]}" env \
+            "LD_PRELOAD=$target/release/libcopy_mpi.so" "LIBCOPY_MPI_ROAD=$road" \
             "$(compile "${mpi_cc[mpich]}" mpi_pingpong.mpich mpi_pingpong.c -O2)"
         return
     fi
-    set[messages]=1
-    in_turns mpi_pingpong 2 "$layouts" "$budget"
+    pairs mpi_pingpong 2 "$layouts" "$budget"
     results_header+=,layout
     compare "$ops" "$title"
 }
 
-# collectives OPTION...: collectives of several numbers of ranks, plain and preloaded.
+# collectives OPTION...: collectives of several numbers of ranks.
 collectives() {
-    settings ranks mpi rounds again -- "$@"
-    default_rounds 1 3
-    local list=bcast,gather,allgather,alltoall,allreduce most=16777216 n
+    settings ranks mpi launches -- "$@"
+    default_launches 2 5
+    local list=bcast,gather,allgather,alltoall,allreduce most=16777216 budget=200 n
     [[ $ops == nonblocking ]] && list=ibcast,igather,iallgather,ialltoall,iallreduce
-    ((set[quick])) && most=4194304
+    ((!set[quick])) || most=4194304 budget=80
     for n in ${set[ranks]//,/ }; do
-        in_turns mpi_coll "$n" --ops "$list" --max "$most"
+        pairs mpi_coll "$n" --ops "$list" --max "$most" --time "$budget"
     done
     compare "$ops" "MPI collectives ($ops)"
 }
 
-# packing OPTION...: MPI_Pack and MPI_Unpack of the layouts of applications, plain and preloaded.
+# packing OPTION...: MPI_Pack and MPI_Unpack of the layouts of applications.
 packing() {
-    settings layouts sizes mpi -- "$@"
-    local passed=() mpi program peers=() preload=(env "LD_PRELOAD=$target/release/libcopy_mpi.so")
-    ((set[quick])) && passed+=(--quick)
-    [[ -n ${set[layouts]-} ]] && passed+=(--layouts "${set[layouts]}")
-    [[ -n ${set[sizes]-} ]] && passed+=(--sizes "${set[sizes]}")
-    for mpi in ${set[mpi]}; do
-        program=$(compile "${mpi_cc[$mpi]}" "mpi_types.$mpi" mpi_types.c -O2)
-        alone "$mpi"
-        peers+=(--peer "$mpi=${launch[*]@Q} ${program@Q}"
-            --peer "$mpi+libcopy=${launch[*]@Q} ${preload[*]@Q} ${program@Q}")
-    done
-    "$tool" bench types --ops "$ops" --csv "$results" "${passed[@]}" "${peers[@]}" >/dev/null
-    results_header=
+    settings layouts sizes mpi launches -- "$@"
+    default_launches 2 5
+    local layouts=$target/bench/layouts.txt
+    layouts_of "$layouts"
+    pairs mpi_packing 1 "$layouts" "$((set[quick] ? 60 : 200))" "$ops"
+    results_header+=,layout
     compare packing 'MPI_Pack and MPI_Unpack'
 }
 
 # vectors OPTION...: latency and bandwidths of 2 MiB in blocks of 128 bytes to 2 MiB.
 vectors() {
-    settings mpi rounds again -- "$@"
-    default_rounds 2 3
-    set[messages]=1
-    in_turns mpi_vector 2 "$ops" "$((set[quick] ? 40 : 100))" "$((set[quick] ? 4 : 2))"
+    settings mpi launches -- "$@"
+    default_launches 2 5
+    pairs mpi_vector 2 "$ops" "$((set[quick] ? 80 : 200))" "$((set[quick] ? 4 : 2))"
     results_header+=,layout,block
     compare "${ops//,/-}" 'Vector types of 2 MiB, two ranks' --axis bandwidth
 }
 
 # stencil OPTION...: the faces of a cube in all ways to cut it in halves.
 stencil() {
-    settings ranks mpi rounds again cells -- "$@"
-    default_rounds 1 2
-    set[messages]=1
+    settings ranks mpi launches cells -- "$@"
+    default_launches 1 3
     local n cut cells=${set[cells]-$((set[quick] ? 128 : 512))} budget=$((set[quick] ? 300 : 1000))
     [[ $cells =~ ^[1-9][0-9]*$ ]] || die "--cells '$cells' is not a number of cells along an edge"
     for n in ${set[ranks]//,/ }; do
@@ -290,7 +274,7 @@ stencil() {
         *) cut=('') ;;
         esac
         for cut in "${cut[@]}"; do
-            in_turns mpi_stencil "$n" "$cells" "$budget" ${cut:+"$cut"}
+            pairs mpi_stencil "$n" "$cells" "$budget" ${cut:+"$cut"}
         done
     done
     results_header+=,layout
@@ -299,13 +283,13 @@ stencil() {
 
 # fft2d OPTION...: Fourier transforms, transposed by MPI_Alltoallw.
 fft2d() {
-    settings ranks mpi rounds again -- "$@"
-    default_rounds 1 3
+    settings ranks mpi launches -- "$@"
+    default_launches 1 3
     local n points edges=(512 1024 2048 4096)
     ((set[quick])) && edges=(512 1024)
     for n in ${set[ranks]//,/ }; do
         for points in "${edges[@]}"; do
-            in_turns mpi_fft2d "$n" "$points" "$((set[quick] ? 200 : 500))"
+            pairs mpi_fft2d "$n" "$points" "$((set[quick] ? 200 : 500))"
         done
     done
     results_header+=,layout
@@ -343,7 +327,7 @@ has_own_benchmark() {
 
 # own_benchmark OPTION...: measures it.
 own_benchmark() {
-    local ops run results results_header=op,bytes,ranks,variant,median_us,p10_us,p90_us,verified
+    local ops run results results_header=op,bytes,ranks,variant,rounds,verified
     ops=$(ops_of "$@")
     run=$(own_of "$ops")
     (cd "$root" && cargo build --quiet --release -p libcopy-mpi)

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * What the programs of `scripts/bench mpi` that measure on their own have in common: they print one
- * line op,bytes,ranks,,median,p10,p90,verified[,layout[,block]] for each case, of which the script
- * fills in who it was.
+ * What programs of `scripts/bench mpi` have in common beside mpi_paired.h.
  */
 #ifndef MPI_BENCH_H
 #define MPI_BENCH_H
@@ -19,8 +17,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-
-enum { MOST_TIMES = 512 };
 
 static int rank, size;
 
@@ -54,57 +50,6 @@ static double microseconds(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
-
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-/* How many calls of `one` microseconds, as rank 0 took it, make up a budget in milliseconds. */
-static int fitting(double budget, double one, int least, int most)
-{
-	double n = budget * 1e3 / (one > 0.01 ? one : 0.01);
-	int calls = n > most ? most : n < least ? least : (int)n;
-
-	MPI_Bcast(&calls, 1, MPI_INT, 0, MPI_COMM_WORLD);
-	return calls;
-}
-
-/* Whether it is so on all ranks. */
-static int everywhere(int mine)
-{
-	int all;
-
-	MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD);
-	return all;
-}
-
-/*
- * Prints a case; each of the times is averaged over the ranks. `rest` is what follows `verified`, with
- * its comma.
- */
-static void report(const char *op, size_t bytes, double *times, int count, int verified,
-		   const char *rest)
-{
-	double average[MOST_TIMES];
-
-	if (count > MOST_TIMES) {
-		errno = E2BIG;
-		die("more times than room");
-	}
-	verified = everywhere(verified);
-	MPI_Reduce(times, average, count, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
-	for (int i = 0; i < count; i++)
-		average[i] /= size;
-	qsort(average, (size_t)count, sizeof(*average), ascending);
-	if (!rank) {
-		printf("%s,%zu,%d,,%.3f,%.3f,%.3f,%s%s\n", op, bytes, size, average[count / 2],
-		       average[count / 10], average[count * 9 / 10], verified ? "yes" : "no", rest);
-		fflush(stdout);
-	}
 }
 
 #endif

@@ -7,7 +7,7 @@
  * a barrier after it, and the times of the ranks are averaged. Operations whose names begin with an i
  * (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce) are started and waited for.
  *
- * Alone it prints one CSV line per operation and size. With --control SOCKET it is one of several
+ * Alone it compares calls that are intercepted with plain ones (mpi_paired.h). With --control SOCKET it is one of several
  * contestants of `libcopy bench peers`: every rank connects to the socket and does what it is
  * told, and sleeps in read(2) meanwhile so that it does not disturb the others.
  */
@@ -23,6 +23,8 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "mpi_paired.h"
 
 static int rank, size;
 
@@ -116,24 +118,24 @@ static void start_and_wait(const char *op, size_t bytes, int root)
 	int n = (int)bytes;
 
 	if (!strcmp(op, "bcast"))
-		MPI_Ibcast(s, n, MPI_BYTE, root, world, &request);
+		CALL(Ibcast, s, n, MPI_BYTE, root, world, &request);
 	else if (!strcmp(op, "gather"))
-		MPI_Igather(s, n, MPI_BYTE, r, n, MPI_BYTE, root, world, &request);
+		CALL(Igather, s, n, MPI_BYTE, r, n, MPI_BYTE, root, world, &request);
 	else if (!strcmp(op, "scatter"))
-		MPI_Iscatter(r, n, MPI_BYTE, s, n, MPI_BYTE, root, world, &request);
+		CALL(Iscatter, r, n, MPI_BYTE, s, n, MPI_BYTE, root, world, &request);
 	else if (!strcmp(op, "allgather"))
-		MPI_Iallgather(s, n, MPI_BYTE, r, n, MPI_BYTE, world, &request);
+		CALL(Iallgather, s, n, MPI_BYTE, r, n, MPI_BYTE, world, &request);
 	else if (!strcmp(op, "alltoall"))
-		MPI_Ialltoall(all_buffer.data, n, MPI_BYTE, r, n, MPI_BYTE, world, &request);
+		CALL(Ialltoall, all_buffer.data, n, MPI_BYTE, r, n, MPI_BYTE, world, &request);
 	else if (!strcmp(op, "reduce"))
-		MPI_Ireduce(s, r, n / 8, MPI_DOUBLE, MPI_SUM, root, world, &request);
+		CALL(Ireduce, s, r, n / 8, MPI_DOUBLE, MPI_SUM, root, world, &request);
 	else if (!strcmp(op, "allreduce"))
-		MPI_Iallreduce(s, r, n / 8, MPI_DOUBLE, MPI_SUM, world, &request);
+		CALL(Iallreduce, s, r, n / 8, MPI_DOUBLE, MPI_SUM, world, &request);
 	else {
 		errno = EINVAL;
 		die("operation (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce)");
 	}
-	MPI_Wait(&request, MPI_STATUS_IGNORE);
+	CALL(Wait, &request, MPI_STATUS_IGNORE);
 }
 
 /* Whether operations are nonblocking ones. */
@@ -147,23 +149,23 @@ static void call(const char *op, size_t bytes, int root)
 	if (nonblocking)
 		start_and_wait(op, bytes, root);
 	else if (!strcmp(op, "bcast"))
-		MPI_Bcast(s, n, MPI_BYTE, root, MPI_COMM_WORLD);
+		CALL(Bcast, s, n, MPI_BYTE, root, MPI_COMM_WORLD);
 	else if (!strcmp(op, "gather"))
-		MPI_Gather(s, n, MPI_BYTE, r, n, MPI_BYTE, root, MPI_COMM_WORLD);
+		CALL(Gather, s, n, MPI_BYTE, r, n, MPI_BYTE, root, MPI_COMM_WORLD);
 	else if (!strcmp(op, "scatter"))
-		MPI_Scatter(r, n, MPI_BYTE, s, n, MPI_BYTE, root, MPI_COMM_WORLD);
+		CALL(Scatter, r, n, MPI_BYTE, s, n, MPI_BYTE, root, MPI_COMM_WORLD);
 	else if (!strcmp(op, "allgather"))
-		MPI_Allgather(s, n, MPI_BYTE, r, n, MPI_BYTE, MPI_COMM_WORLD);
+		CALL(Allgather, s, n, MPI_BYTE, r, n, MPI_BYTE, MPI_COMM_WORLD);
 	else if (!strcmp(op, "alltoall"))
-		MPI_Alltoall(all_buffer.data, n, MPI_BYTE, r, n, MPI_BYTE, MPI_COMM_WORLD);
+		CALL(Alltoall, all_buffer.data, n, MPI_BYTE, r, n, MPI_BYTE, MPI_COMM_WORLD);
 	else if (!strcmp(op, "reduce"))
-		MPI_Reduce(s, r, n / 8, MPI_DOUBLE, MPI_SUM, root, MPI_COMM_WORLD);
+		CALL(Reduce, s, r, n / 8, MPI_DOUBLE, MPI_SUM, root, MPI_COMM_WORLD);
 	else if (!strcmp(op, "allreduce"))
-		MPI_Allreduce(s, r, n / 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+		CALL(Allreduce, s, r, n / 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 	else if (!strcmp(op, "reduce_scatter"))
-		MPI_Reduce_scatter_block(s, r, n / 8 / size, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+		CALL(Reduce_scatter_block, s, r, n / 8 / size, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 	else if (!strcmp(op, "barrier"))
-		MPI_Barrier(MPI_COMM_WORLD);
+		CALL(Barrier, MPI_COMM_WORLD);
 	else {
 		errno = EINVAL;
 		die("operation (one of bcast, gather, scatter, allgather, alltoall, reduce, allreduce, reduce_scatter, barrier)");
@@ -303,48 +305,48 @@ static void obey(const char *path)
 	}
 }
 
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
+/* What `timed` measures. */
+static const char *timed_op;
+static size_t timed_bytes;
 
-	return (x > y) - (x < y);
+static void timed_call(void)
+{
+	call(timed_op, timed_bytes, 0);
 }
 
-static void print_line(const char *name, const char *full, size_t bytes)
+static double timed(int calls)
 {
-	const char *op = full + (*full == 'i');
-	int count = bytes >= (1u << 20) ? 20 : 200, right, all_right;
-	uint64_t times[200];
-	double mine[200], average[200];
+	return paired_each(timed_call, calls);
+}
 
+static void compare(const char *full, size_t bytes, double budget)
+{
+	int right;
+
+	timed_op = full + (*full == 'i');
+	timed_bytes = bytes;
 	nonblocking = *full == 'i';
-	right = check(op, bytes, size - 1, 1) & check(op, bytes, 0, 2);
-	MPI_Reduce(&right, &all_right, 1, MPI_INT, MPI_LAND, 0, MPI_COMM_WORLD);
-	measure(op, bytes, count / 10 + 1, count, times);
-	for (int i = 0; i < count; i++)
-		mine[i] = (double)times[i] / 1e3 / size;
-	MPI_Reduce(mine, average, count, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
-	if (rank)
-		return;
-	qsort(average, (size_t)count, sizeof(*average), by_value);
-	printf("%s,%zu,%d,%s,%.3f,%.3f,%.3f,%s\n", full, bytes, size, name, average[count / 2],
-	       average[count / 10], average[count * 9 / 10], all_right ? "yes" : "no");
-	fflush(stdout);
+	intercepted = 1;
+	right = check(timed_op, bytes, size - 1, 1) & check(timed_op, bytes, 0, 2);
+	intercepted = 0;
+	prepare(timed_op, bytes);
+	paired(full, bytes, timed, budget, 1, right, "");
 }
 
 static const char help[] =
-	"usage: mpirun -n N mpi_coll [--name NAME] [--ops LIST] [--min BYTES] [--max BYTES]\n"
+	"usage: mpirun -n N mpi_coll [--ops LIST] [--min BYTES] [--max BYTES] [--time MILLISECONDS]\n"
 	"       mpirun -n N mpi_coll --control SOCKET\n"
 	"\n"
-	"Prints op,bytes,ranks,variant,median_us,p10_us,p90_us,verified for sizes from --min\n"
-	"(65536) to --max (16777216) in steps of four. LIST is comma-separated; bcast, gather,\n"
-	"scatter and allgather by default, and alltoall, reduce, allreduce,\n"
-	"reduce_scatter; the first seven of these with an i in front, too. NAME is what stands in the column variant.\n"
+	"Compares intercepted with plain calls (tests/peers/mpi_paired.h) for sizes from --min (65536) to --max\n"
+	"(16777216) in steps of four, each case for --time (100) or seven rounds. LIST is comma-separated;\n"
+	"bcast, gather, scatter and allgather by default, and alltoall, reduce, allreduce, reduce_scatter;\n"
+	"the first seven of these with an i in front, too.\n"
 	"--control is for `libcopy bench peers`, which tells the ranks what to do.\n";
 
 int main(int argc, char **argv)
 {
-	const char *control = NULL, *name = "mpi", *ops = "bcast,gather,scatter,allgather";
+	const char *control = NULL, *ops = "bcast,gather,scatter,allgather";
+	double budget = 100;
 	size_t min = 65536, max = 16u << 20;
 
 	MPI_Init(&argc, &argv);
@@ -355,14 +357,14 @@ int main(int argc, char **argv)
 
 		if (value && !strcmp(argv[i], "--control"))
 			control = value;
-		else if (value && !strcmp(argv[i], "--name"))
-			name = value;
 		else if (value && !strcmp(argv[i], "--ops"))
 			ops = value;
 		else if (value && !strcmp(argv[i], "--min"))
 			min = strtoull(value, NULL, 0);
 		else if (value && !strcmp(argv[i], "--max"))
 			max = strtoull(value, NULL, 0);
+		else if (value && !strcmp(argv[i], "--time"))
+			budget = atof(value);
 		else {
 			if (!rank)
 				fputs(help, !strcmp(argv[i], "--help") ? stdout : stderr);
@@ -384,10 +386,10 @@ int main(int argc, char **argv)
 		char *list = strdup(ops), *rest = NULL;
 
 		if (!rank)
-			puts("op,bytes,ranks,variant,median_us,p10_us,p90_us,verified");
+			puts(PAIRED_HEADER);
 		for (char *op = strtok_r(list, ",", &rest); op; op = strtok_r(NULL, ",", &rest))
 			for (size_t bytes = min; bytes <= max; bytes *= 4)
-				print_line(name, op, bytes);
+				compare(op, bytes, budget);
 		free(list);
 	}
 	MPI_Finalize();

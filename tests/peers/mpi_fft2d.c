@@ -11,11 +11,10 @@
  * and fft2d, the whole transform; the column for bytes has what a rank holds.
  */
 #include "mpi_bench.h"
+#include "mpi_paired.h"
 
 #include <complex.h>
 #include <math.h>
-
-enum { MOST = 400 };
 
 static size_t n, rows;
 static double complex *a, *b, *roots;
@@ -55,8 +54,7 @@ static void create_types(void)
 
 static void transpose(double complex *from, double complex *to)
 {
-	MPI_Alltoallw(from, ones, from_places, columns, to, ones, to_places, blocks,
-		      MPI_COMM_WORLD);
+	CALL(Alltoallw, from, ones, from_places, columns, to, ones, to_places, blocks, MPI_COMM_WORLD);
 }
 
 /* The transform of one row, in place. */
@@ -107,7 +105,9 @@ static int check_transpose(void)
 			a[i * n + j] = (double)(first + i) + (double)j * I;
 			b[i * n + j] = -1;
 		}
+	intercepted = 1;
 	transpose(a, b);
+	intercepted = 0;
 	for (size_t i = 0; i < rows; i++)
 		for (size_t j = 0; j < n; j++)
 			right &= b[i * n + j] == (double)j + (double)(first + i) * I;
@@ -125,7 +125,9 @@ static int check_whole(void)
 		for (size_t j = 0; j < n; j++)
 			a[i * n + j] = cexp(2 * M_PI * I *
 					    (double)((p * (first + i) + q * j) % n) / (double)n);
+	intercepted = 1;
 	whole();
+	intercepted = 0;
 	for (size_t i = 0; i < rows; i++)
 		for (size_t j = 0; j < n; j++) {
 			double wanted = first + i == p && j == q ? (double)n * (double)n : 0;
@@ -135,36 +137,34 @@ static int check_whole(void)
 	return right;
 }
 
-static double timed(int only_transpose)
+/* Numbers that are transformed over and over grow without end. */
+static void whole_of_zeros(void)
 {
-	double start;
-
-	MPI_Barrier(MPI_COMM_WORLD);
-	start = microseconds();
-	if (only_transpose)
-		transpose(a, b);
-	else
-		whole();
-	return microseconds() - start;
+	memset(a, 0, rows * n * sizeof(*a));
+	whole();
 }
 
-static void measure(const char *op, int only_transpose, double budget, int right)
+static void transpose_once(void)
 {
-	double times[MOST], first;
-	char rest[32];
-	int count;
+	transpose(a, b);
+}
 
-	timed(only_transpose);
-	first = timed(only_transpose);
-	count = fitting(budget, first, 5, MOST);
-	for (int i = 0; i < count; i++) {
-		/* Numbers that are transformed over and over grow without end. */
-		if (!only_transpose)
-			memset(a, 0, rows * n * sizeof(*a));
-		times[i] = timed(only_transpose);
-	}
+static double timed_transpose(int calls)
+{
+	return paired_each(transpose_once, calls);
+}
+
+static double timed_whole(int calls)
+{
+	return paired_each(whole_of_zeros, calls);
+}
+
+static void measure(const char *op, double (*once)(int calls), double budget, int right)
+{
+	char rest[64];
+
 	snprintf(rest, sizeof(rest), ",%zux%zu", n, n);
-	report(op, rows * n * sizeof(*a), times, count, right, rest);
+	paired(op, rows * n * sizeof(*a), once, budget, 1, right, rest);
 }
 
 int main(int argc, char **argv)
@@ -194,9 +194,9 @@ int main(int argc, char **argv)
 		roots[i] = cexp(-2 * M_PI * I * (double)i / (double)n);
 	create_types();
 	right = check_transpose();
-	measure("fft2d-transpose", 1, budget, right);
+	measure("fft2d-transpose", timed_transpose, budget, right);
 	right = check_whole();
-	measure("fft2d", 0, budget, right);
+	measure("fft2d", timed_whole, budget, right);
 	MPI_Type_free(&columns[0]);
 	MPI_Type_free(&blocks[0]);
 	MPI_Finalize();

@@ -6,44 +6,34 @@
  *
  * usage: mpi_pingpong FILE [MILLISECONDS]
  *
- * FILE has lines NAME<tab>EXPRESSION (`libcopy bench types --list`). Rank 0 prints for each
- * typed-pingpong,BYTES,2,,MEDIAN,P10,P90,VERIFIED,NAME: microseconds of half a round trip.
+ * FILE has lines NAME<tab>EXPRESSION (`libcopy bench types --list`), each measured for MILLISECONDS (100).
+ * Rank 0 prints a line of mpi_paired.h for each: microseconds of half a round trip.
  */
 #define main types_main
 #include "mpi_types.c"
 #undef main
-
-enum { SAMPLES = 21, MOST_BATCH = 2000 };
+#include "mpi_paired.h"
 
 static int rank;
 
 static void once(unsigned char *from, unsigned char *to)
 {
 	if (rank == 0) {
-		MPI_Send(from + origin, 1, type, 1, 1, MPI_COMM_WORLD);
-		MPI_Recv(to + origin, 1, type, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		CALL(Send, from + origin, 1, type, 1, 1, MPI_COMM_WORLD);
+		CALL(Recv, to + origin, 1, type, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 	} else {
-		MPI_Recv(to + origin, 1, type, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-		MPI_Send(from + origin, 1, type, 0, 1, MPI_COMM_WORLD);
+		CALL(Recv, to + origin, 1, type, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		CALL(Send, from + origin, 1, type, 0, 1, MPI_COMM_WORLD);
 	}
 }
 
-static int ascending(const void *a, const void *b)
+static double timed(int calls)
 {
-	double x = *(const double *)a, y = *(const double *)b;
+	uint64_t start = now();
 
-	return (x > y) - (x < y);
-}
-
-static double batch(unsigned char *from, unsigned char *to, int rounds)
-{
-	uint64_t start;
-
-	MPI_Barrier(MPI_COMM_WORLD);
-	start = now();
-	for (int i = 0; i < rounds; i++)
-		once(from, to);
-	return (double)(now() - start) / rounds / 2000;
+	for (int i = 0; i < calls; i++)
+		once(user.data, target.data);
+	return (double)(now() - start) / calls / 1000;
 }
 
 /* The bytes that rank 0 has sent, and that rank 1 has sent back from where it received them. */
@@ -53,10 +43,12 @@ static int verified(unsigned char *from, unsigned char *to, size_t span, MPI_Cou
 
 	fill(from, span, 1);
 	memset(to, 0, span);
+	intercepted = 1;
 	if (rank == 0)
 		once(from, to);
 	else
 		once(to, to);
+	intercepted = 0;
 	if (rank == 0 && size <= INT_MAX) {
 		unsigned char *a = malloc(size), *b = malloc(size);
 
@@ -73,9 +65,9 @@ static int verified(unsigned char *from, unsigned char *to, size_t span, MPI_Cou
 static void measure(const char *name, double budget)
 {
 	MPI_Count size, lb, extent, true_lb, true_extent;
-	double times[SAMPLES], one;
-	int rounds, same;
+	char rest[128];
 	size_t span;
+	int same;
 
 	MPI_Type_size_x(type, &size);
 	MPI_Type_get_extent_x(type, &lb, &extent);
@@ -85,20 +77,8 @@ static void measure(const char *name, double budget)
 	reserve(&user, span + 8, rank);
 	reserve(&target, span + 8, 2 + rank);
 	same = verified(user.data, target.data, span, size);
-	one = batch(user.data, target.data, 3);
-	rounds = (int)(budget * 1000 / SAMPLES / (2 * one));
-	rounds = rounds < 1 ? 1 : rounds > MOST_BATCH ? MOST_BATCH : rounds;
-	MPI_Bcast(&rounds, 1, MPI_INT, 0, MPI_COMM_WORLD);
-	batch(user.data, target.data, rounds);
-	for (int i = 0; i < SAMPLES; i++)
-		times[i] = batch(user.data, target.data, rounds);
-	qsort(times, SAMPLES, sizeof(*times), ascending);
-	if (rank == 0) {
-		printf("typed-pingpong,%lld,2,,%.3f,%.3f,%.3f,%s,%s\n", (long long)size,
-		       times[SAMPLES / 2], times[SAMPLES / 10], times[SAMPLES * 9 / 10],
-		       same ? "true" : "false", name);
-		fflush(stdout);
-	}
+	snprintf(rest, sizeof(rest), ",%s", name);
+	paired("typed-pingpong", (size_t)size, timed, budget, 2, same, rest);
 }
 
 int main(int argc, char **argv)

@@ -12,8 +12,7 @@
  * the column for bytes has what a rank receives on average.
  */
 #include "mpi_bench.h"
-
-enum { MOST = 200 };
+#include "mpi_paired.h"
 
 static int dims[3], place[3], neighbour[3][2];
 /* Cells of this rank along each index, without the halo. */
@@ -63,13 +62,13 @@ static void exchange(double *values)
 
 	for (int d = 0; d < 3; d++)
 		for (int side = 0; side < 2; side++)
-			MPI_Irecv(values, 1, incoming[d][side], neighbour[d][side],
+			CALL(Irecv, values, 1, incoming[d][side], neighbour[d][side],
 				  2 * d + !side, grid, &requests[n++]);
 	for (int d = 0; d < 3; d++)
 		for (int side = 0; side < 2; side++)
-			MPI_Isend(values, 1, outgoing[d][side], neighbour[d][side], 2 * d + side,
+			CALL(Isend, values, 1, outgoing[d][side], neighbour[d][side], 2 * d + side,
 				  grid, &requests[n++]);
-	MPI_Waitall(n, requests, statuses);
+	CALL(Waitall, n, requests, statuses);
 }
 
 static void compute(const double *restrict u, double *restrict v)
@@ -132,7 +131,9 @@ static int check(int round)
 				now_values[cell(at[0], at[1], at[2])] =
 					inside ? expected(at, round) : -1;
 			}
+	intercepted = 1;
 	exchange(now_values);
+	intercepted = 0;
 	for (at[0] = 0; at[0] < mine[0] + 2; at[0]++)
 		for (at[1] = 0; at[1] < mine[1] + 2; at[1]++)
 			for (at[2] = 0; at[2] < mine[2] + 2; at[2]++)
@@ -141,44 +142,33 @@ static int check(int round)
 	return right;
 }
 
-static double timed_exchange(void)
+static void exchange_now(void)
 {
-	double start;
-
-	MPI_Barrier(MPI_COMM_WORLD);
-	start = microseconds();
 	exchange(now_values);
-	return microseconds() - start;
 }
 
-static double timed_step(void)
+static double timed_exchange(int calls)
 {
-	double start;
-
-	MPI_Barrier(MPI_COMM_WORLD);
-	start = microseconds();
-	step();
-	return microseconds() - start;
+	return paired_each(exchange_now, calls);
 }
 
-static void measure(const char *op, double (*once)(void), double budget, int right)
+static double timed_step(int calls)
 {
-	double times[MOST], faces = 0, all, first;
+	return paired_each(step, calls);
+}
+
+static void measure(const char *op, double (*once)(int calls), double budget, int right)
+{
+	double faces = 0, all;
 	char rest[64];
-	int count;
 
 	for (int d = 0; d < 3; d++)
 		for (int side = 0; side < 2; side++)
 			if (neighbour[d][side] != MPI_PROC_NULL)
 				faces += 8.0 * (double)(mine[0] * mine[1] * mine[2] / mine[d]);
 	MPI_Allreduce(&faces, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-	once();
-	first = once();
-	count = fitting(budget, first, 5, MOST);
-	for (int i = 0; i < count; i++)
-		times[i] = once();
 	snprintf(rest, sizeof(rest), ",%dx%dx%d", dims[0], dims[1], dims[2]);
-	report(op, (size_t)(all / size), times, count, right, rest);
+	paired(op, (size_t)(all / size), once, budget, 1, right, rest);
 }
 
 int main(int argc, char **argv)

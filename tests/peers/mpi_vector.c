@@ -8,11 +8,12 @@
  *
  * OP is latency (half of a round trip), bandwidth (a window of messages in one direction, answered by
  * one of no bytes) or bibandwidth (a window in each direction at once); of the last two the time of a
- * message is printed. Blocks go from 128 bytes to 2 MiB, each FACTOR (2) times the one before.
+ * message is printed, in lines of mpi_paired.h. Blocks go from 128 bytes to 2 MiB, each FACTOR (2) times the one before.
  */
 #include "mpi_bench.h"
+#include "mpi_paired.h"
 
-enum { TOTAL = 2 << 20, SPAN = 2 * TOTAL, WINDOW = 8, SAMPLES = 21 };
+enum { TOTAL = 2 << 20, SPAN = 2 * TOTAL, WINDOW = 8 };
 
 static unsigned char *from, *to;
 static MPI_Datatype type;
@@ -20,11 +21,11 @@ static MPI_Datatype type;
 static void latency(void)
 {
 	if (rank == 0) {
-		MPI_Send(from, 1, type, 1, 1, MPI_COMM_WORLD);
-		MPI_Recv(to, 1, type, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		CALL(Send, from, 1, type, 1, 1, MPI_COMM_WORLD);
+		CALL(Recv, to, 1, type, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 	} else {
-		MPI_Recv(to, 1, type, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-		MPI_Send(from, 1, type, 0, 1, MPI_COMM_WORLD);
+		CALL(Recv, to, 1, type, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		CALL(Send, from, 1, type, 0, 1, MPI_COMM_WORLD);
 	}
 }
 
@@ -35,16 +36,16 @@ static void bandwidth(void)
 
 	for (int i = 0; i < WINDOW; i++)
 		if (rank == 0)
-			MPI_Isend(from + (size_t)i * SPAN, 1, type, 1, 2, MPI_COMM_WORLD,
+			CALL(Isend, from + (size_t)i * SPAN, 1, type, 1, 2, MPI_COMM_WORLD,
 				  &requests[i]);
 		else
-			MPI_Irecv(to + (size_t)i * SPAN, 1, type, 0, 2, MPI_COMM_WORLD,
+			CALL(Irecv, to + (size_t)i * SPAN, 1, type, 0, 2, MPI_COMM_WORLD,
 				  &requests[i]);
-	MPI_Waitall(WINDOW, requests, statuses);
+	CALL(Waitall, WINDOW, requests, statuses);
 	if (rank == 0)
-		MPI_Recv(NULL, 0, MPI_BYTE, 1, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		CALL(Recv, NULL, 0, MPI_BYTE, 1, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 	else
-		MPI_Send(NULL, 0, MPI_BYTE, 0, 3, MPI_COMM_WORLD);
+		CALL(Send, NULL, 0, MPI_BYTE, 0, 3, MPI_COMM_WORLD);
 }
 
 static void bibandwidth(void)
@@ -53,12 +54,12 @@ static void bibandwidth(void)
 	MPI_Status statuses[2 * WINDOW];
 
 	for (int i = 0; i < WINDOW; i++)
-		MPI_Irecv(to + (size_t)i * SPAN, 1, type, 1 - rank, 4, MPI_COMM_WORLD,
+		CALL(Irecv, to + (size_t)i * SPAN, 1, type, 1 - rank, 4, MPI_COMM_WORLD,
 			  &requests[i]);
 	for (int i = 0; i < WINDOW; i++)
-		MPI_Isend(from + (size_t)i * SPAN, 1, type, 1 - rank, 4, MPI_COMM_WORLD,
+		CALL(Isend, from + (size_t)i * SPAN, 1, type, 1 - rank, 4, MPI_COMM_WORLD,
 			  &requests[WINDOW + i]);
-	MPI_Waitall(2 * WINDOW, requests, statuses);
+	CALL(Waitall, 2 * WINDOW, requests, statuses);
 }
 
 static const struct test {
@@ -91,7 +92,9 @@ static int check(const struct test *test, size_t block)
 	for (size_t i = 0; i < (size_t)WINDOW * SPAN; i++)
 		from[i] = pattern(rank, i, block);
 	memset(to, poison, (size_t)WINDOW * SPAN);
+	intercepted = 1;
 	test->once();
+	intercepted = 0;
 	for (size_t i = 0; i < (size_t)WINDOW * SPAN; i++) {
 		int message = i / SPAN < (size_t)test->received[rank];
 		int mine = message && i % SPAN % (2 * block) < block;
@@ -101,29 +104,29 @@ static int check(const struct test *test, size_t block)
 	return right;
 }
 
+/* What `timed` measures. */
+static const struct test *current;
+
+static double timed(int calls)
+{
+	double start = microseconds();
+
+	for (int i = 0; i < calls; i++)
+		current->once();
+	return (microseconds() - start) / calls;
+}
+
 static void measure(const struct test *test, size_t block, double budget)
 {
-	double times[SAMPLES], start;
 	char rest[64];
-	int right, rounds;
+	int right;
 
 	MPI_Type_vector((int)(TOTAL / block), (int)block, (int)(2 * block), MPI_CHAR, &type);
 	MPI_Type_commit(&type);
 	right = check(test, block);
-	MPI_Barrier(MPI_COMM_WORLD);
-	start = microseconds();
-	for (int i = 0; i < 3; i++)
-		test->once();
-	rounds = fitting(budget / SAMPLES, (microseconds() - start) / 3, 1, 1000);
-	for (int i = 0; i < SAMPLES; i++) {
-		MPI_Barrier(MPI_COMM_WORLD);
-		start = microseconds();
-		for (int j = 0; j < rounds; j++)
-			test->once();
-		times[i] = (microseconds() - start) / rounds / test->messages;
-	}
+	current = test;
 	snprintf(rest, sizeof(rest), ",vector_%zuB,%zu", block, block);
-	report(test->name, TOTAL, times, SAMPLES, right, rest);
+	paired(test->name, TOTAL, timed, budget, test->messages, right, rest);
 	MPI_Type_free(&type);
 }
 

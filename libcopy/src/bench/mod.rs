@@ -8,9 +8,9 @@ mod coll;
 mod contestant;
 mod device;
 mod dots;
-mod gains;
 mod layouts;
 mod machine;
+mod pairs;
 mod paper003;
 mod pattern;
 mod plot;
@@ -18,6 +18,7 @@ mod rank;
 mod report;
 mod sample;
 mod sizes;
+mod speedup;
 mod types;
 
 use anyhow::{Result, ensure};
@@ -36,8 +37,9 @@ pub enum Bench {
     /// Derived datatypes: pack, unpack and copy beside MPI libraries and loops (see
     /// `scripts/bench types`)
     Types(types::TypesArgs),
-    /// What libcopy_mpi.so gains, from the results of several rounds (`scripts/bench mpi` calls this)
-    Gains(gains::GainsArgs),
+    /// How many times as fast MPI calls are with libcopy_mpi.so, from paired blocks of several launches
+    /// (`scripts/bench mpi` calls this)
+    Speedup(speedup::SpeedupArgs),
     /// The experiments of the paper on copy engines: shared engines, fragments, switching (see
     /// `scripts/vm --ioat`)
     Paper003(paper003::PaperArgs),
@@ -104,7 +106,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Device(args) => device::run(args),
         Bench::Peers(args) => coll::peers(args),
         Bench::Types(args) => types::run(args),
-        Bench::Gains(args) => gains::run(args),
+        Bench::Speedup(args) => speedup::run(args),
         Bench::Paper003(args) => paper003::run(args),
         Bench::Rank(args) => rank::run(args),
         Bench::Player(args) => paper003::player::run(args),

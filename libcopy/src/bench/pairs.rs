@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Blocks of calls that alternate inside one launch, plain and intercepted (`tests/peers/mpi_paired.h`):
+//! the paired ratio, its confidence interval, and the control of plain against plain.
+
+use super::sample::Spread;
+use anyhow::{Result, ensure};
+
+/// How far the control may be from 1.
+pub const CONTROL: f64 = 0.03;
+/// Launches are in different modes if one takes this many times as long as another.
+const MODES: f64 = 1.4;
+
+/// Four blocks that follow each other: microseconds per call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Round {
+    /// Of the plain library, the first and the last of the four.
+    pub plain: [f64; 2],
+    /// Intercepted.
+    pub intercepted: [f64; 2],
+}
+
+impl Round {
+    /// Reads `PLAIN:INTERCEPTED:INTERCEPTED:PLAIN`.
+    ///
+    /// # Errors
+    ///
+    /// Names the text, if it is not four positive numbers.
+    pub fn parse(text: &str) -> Result<Self> {
+        let numbers: Vec<f64> = text.split(':').filter_map(|n| n.parse().ok()).collect();
+        let fine = numbers.len() == 4 && numbers.iter().all(|n| n.is_finite() && *n > 0.0);
+        ensure!(
+            fine && text.split(':').count() == 4,
+            "round {text:?} is not four positive times separated by colons"
+        );
+        Ok(Self {
+            plain: [numbers[0], numbers[3]],
+            intercepted: [numbers[1], numbers[2]],
+        })
+    }
+
+    /// How many times as fast the intercepted calls were.
+    fn gain(&self) -> f64 {
+        self.plain.iter().sum::<f64>() / self.intercepted.iter().sum::<f64>()
+    }
+
+    fn control(&self) -> f64 {
+        self.plain[0] / self.plain[1]
+    }
+}
+
+/// A median with its 95 % confidence interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The median.
+    pub median: f64,
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Interval {
+    /// By order statistics, whatever the distribution: the k-th lowest and k-th highest value, where k is the
+    /// largest number for which fewer than k of n fair coins show heads with a probability of at most 2.5 %.
+    /// With fewer than six values, their extremes. `None` without values.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let n = sorted.len();
+        let median = Spread::of(&sorted)?.median;
+        // Terms of the binomial distribution, summed up from the lowest; in logarithms, for large n.
+        let (mut k, mut sum, mut term) = (0, 0.0, -(n as f64) * 2f64.ln());
+        while k < n / 2 {
+            sum += term.exp();
+            if sum > 0.025 {
+                break;
+            }
+            term += ((n - k) as f64 / (k + 1) as f64).ln();
+            k += 1;
+        }
+        let k = k.max(1);
+        Some(Self {
+            median,
+            low: sorted[k - 1],
+            high: sorted[n - k],
+        })
+    }
+}
+
+/// A case: the rounds of all launches.
+#[derive(Clone, Debug, Default)]
+pub struct Pairs {
+    launches: Vec<Vec<Round>>,
+}
+
+impl Pairs {
+    /// Adds the rounds of a launch.
+    pub fn add(&mut self, rounds: Vec<Round>) {
+        self.launches.push(rounds);
+    }
+
+    fn rounds(&self) -> impl Iterator<Item = &Round> {
+        self.launches.iter().flatten()
+    }
+
+    /// How many times as fast intercepted calls were.
+    pub fn gain(&self) -> Option<Interval> {
+        Interval::of(&self.rounds().map(Round::gain).collect::<Vec<_>>())
+    }
+
+    /// The same of plain calls against plain ones.
+    pub fn control(&self) -> Option<Interval> {
+        Interval::of(&self.rounds().map(Round::control).collect::<Vec<_>>())
+    }
+
+    /// Microseconds of plain and of intercepted calls.
+    pub fn times(&self) -> Option<[Spread; 2]> {
+        let plain: Vec<f64> = self.rounds().flat_map(|r| r.plain).collect();
+        let intercepted: Vec<f64> = self.rounds().flat_map(|r| r.intercepted).collect();
+        Some([Spread::of(&plain)?, Spread::of(&intercepted)?])
+    }
+
+    /// The plain library's median of each launch, if launches differ so much that they were in different
+    /// modes; ascending.
+    pub fn modes(&self) -> Option<Vec<f64>> {
+        let median = |rounds: &Vec<Round>| {
+            let plain: Vec<f64> = rounds.iter().flat_map(|r| r.plain).collect();
+            Some(Spread::of(&plain)?.median)
+        };
+        let mut medians: Vec<f64> = self.launches.iter().filter_map(median).collect();
+        medians.sort_unstable_by(f64::total_cmp);
+        let (first, last) = (medians.first()?, medians.last()?);
+        (*last > first * MODES).then_some(medians)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_read_and_what_is_none_is_named() {
+        let round = Round::parse("4:1:3:12").unwrap();
+        assert_eq!((round.gain(), round.control()), (4.0, 1.0 / 3.0));
+        for wrong in ["", "1:2:3", "1:2:3:4:5", "1:2:x:4", "1:2:0:4", "1:2:inf:4"] {
+            let error = Round::parse(wrong).unwrap_err().to_string();
+            assert!(error.contains(&format!("{wrong:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn intervals_are_those_of_the_sign_test() {
+        let values = |n: usize| (1..=n).map(|v| v as f64).collect::<Vec<_>>();
+        let ends = |n| {
+            let interval = Interval::of(&values(n)).unwrap();
+            (interval.low, interval.high)
+        };
+        // Conover, Practical Nonparametric Statistics: ranks for 95 %.
+        assert_eq!(ends(6), (1.0, 6.0));
+        assert_eq!(ends(9), (2.0, 8.0));
+        assert_eq!(ends(20), (6.0, 15.0));
+        assert_eq!(ends(100), (40.0, 61.0));
+        assert_eq!(ends(1), (1.0, 1.0));
+        assert_eq!(Interval::of(&[]), None);
+        assert_eq!(Interval::of(&values(2000)).unwrap().median, 1000.5);
+    }
+
+    #[test]
+    fn gains_are_paired_whatever_mode_a_launch_is_in() {
+        let mut pairs = Pairs::default();
+        for speed in [1.0, 5.0, 1.0] {
+            let round = |noise: f64| Round {
+                plain: [12.0 * speed, 12.0 * speed * noise],
+                intercepted: [10.0 * speed, 10.0 * speed * noise],
+            };
+            pairs.add([0.99, 1.0, 1.01].map(round).to_vec());
+        }
+        let gain = pairs.gain().unwrap();
+        assert!((gain.low - 1.2).abs() < 1e-9 && (gain.high - 1.2).abs() < 1e-9);
+        let control = pairs.control().unwrap();
+        assert!((control.median - 1.0).abs() < CONTROL, "{control:?}");
+        let modes = pairs.modes().unwrap();
+        assert_eq!(modes.len(), 3);
+        assert!((modes[0] - 12.0).abs() < 0.2 && (modes[2] - 60.0).abs() < 1.0);
+        assert!(pairs.times().unwrap()[0].median < 13.0);
+    }
+}
