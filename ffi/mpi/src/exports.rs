@@ -9,7 +9,7 @@ use crate::abi::Word;
 use crate::count::{Count, Large};
 use crate::fast::{are_small_parts, are_small_together, is_small, is_special, were_small};
 use crate::stats::Function;
-use crate::{barrier, irregular, neighbours, packing, pmpi, reductions, regular};
+use crate::{barrier, irregular, messages, neighbours, packing, pmpi, reductions, regular};
 
 /// Exports both forms of a function. `N` counts elements, `P` says where they are. What is small goes
 /// to the library at once.
@@ -35,6 +35,9 @@ macro_rules! exports {
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {
+                    if messages::has_orphans() {
+                        return messages::settle_orphans($module::$body($($argument),*));
+                    }
                     if $small {
                         return pmpi::$body($($argument),*);
                     }
@@ -124,7 +127,11 @@ exports! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn MPI_Barrier(comm: Word) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { barrier::barrier(comm) }
+    let code = unsafe { barrier::barrier(comm) };
+    match messages::has_orphans() {
+        true => messages::settle_orphans(code),
+        false => code,
+    }
 }
 
 /// Declares functions that are no collectives in both forms.
@@ -184,6 +191,12 @@ macro_rules! neighbor_alltoallw {
         ) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
+                if messages::has_orphans() {
+                    return messages::settle_orphans(neighbours::neighbor_alltoallw(
+                        send, send_counts, send_places, send_types,
+                        recv, recv_counts, recv_places, recv_types, comm,
+                    ));
+                }
                 if were_small(Function::NeighborAlltoallw, comm) {
                     return pmpi::neighbor_alltoallw(
                         send, send_counts, send_places.cast(), send_types,

@@ -27,6 +27,8 @@ const REFUSED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/refused.c");
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim.c");
 const ABSENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/absent.c");
 const WAITING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting.c");
+const ORPHANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/orphans.c");
+const PROBING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probing.c");
 const FORTRAN_MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.f90");
 const FORTRAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fortran.f90");
 
@@ -929,6 +931,48 @@ fn messages_wait_for_nobody_who_waits_elsewhere() {
         let (_, killed) = mpi.output(2, &["kill"], &preload);
         assert!(!killed.status.success(), "{name}");
         assert!(started.elapsed() < LIMIT, "{name} hung");
+    }
+}
+
+#[test]
+fn requests_that_were_freed_are_completed() {
+    let _turn = turn();
+    let library = library();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, ORPHANS, C) else {
+            continue;
+        };
+        let ours = mpi.run(2, &[], &with_messages(library));
+        let (said, report) = (text(&ours.stdout), text(&ours.stderr));
+        assert_eq!(said.lines().count(), 48, "{name}: {said}");
+        for line in said.lines() {
+            assert!(line.ends_with(": 0 wrong"), "{name}: {line}");
+        }
+        assert!(noted(&report, "received") >= 60, "{name}: {report}");
+    }
+}
+
+#[test]
+fn probes_say_how_long_messages_are_that_others_receive() {
+    let _turn = turn();
+    let library = library();
+    for (name, launcher) in BOTH {
+        let shared = [C.1, &["-shared", "-fPIC", "-DSHIM"]].concat();
+        let threads = [C.1, &["-pthread"]].concat();
+        let compiled = (
+            mpi(name, launcher, PROBING, (C.0, &shared[..])),
+            mpi(name, launcher, PROBING, (C.0, &threads[..])),
+        );
+        let (Some(shim), Some(mpi)) = compiled else {
+            continue;
+        };
+        let shim = shim.program.to_str().expect("a plain path");
+        let both = format!("{}:{shim}", library.to_str().expect("a plain path"));
+        let mut environment = with_messages(library);
+        environment[0].1 = &both;
+        let said = text(&mpi.run(2, &[], &environment).stdout);
+        let expected = ["probes: 0 wrong lengths\n", "no threads\n"];
+        assert!(expected.contains(&said.as_str()), "{name}: {said}");
     }
 }
 

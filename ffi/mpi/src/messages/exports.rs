@@ -45,6 +45,9 @@ macro_rules! both {
                 }
                 // SAFETY: the caller's promise.
                 unsafe {
+                    if requests::has_orphans() {
+                        return requests::settle_orphans(other($($argument),*));
+                    }
                     $(if $tiny {
                         return $short;
                     })*
@@ -488,7 +491,7 @@ macro_rules! plain {
             #[inline(never)]
             unsafe extern "C" fn other($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
-                guarded(|| unsafe {
+                let code = guarded(|| unsafe {
                     plain!(@first $first ($($argument),*));
                     if let Some(world) = world() {
                         let taken: Option<c_int> = $try(world, $($argument),*);
@@ -497,7 +500,11 @@ macro_rules! plain {
                         }
                     }
                     $pass($($argument),*)
-                })
+                });
+                match requests::has_orphans() {
+                    true => requests::settle_orphans(code),
+                    false => code,
+                }
             }
             // SAFETY: the caller's promise.
             unsafe {
@@ -653,7 +660,8 @@ mod before {
     }
 }
 
-/// Calls a probe with a status, and corrects what it says; `found` says whether it found a message.
+/// Calls a probe, which returns its code and whether it found a message, with a status, and corrects what
+/// that says. Probes again if another thread has received the message before its length was known.
 ///
 /// # Safety
 ///
@@ -662,17 +670,24 @@ unsafe fn corrected(
     world: &World,
     comm: Word,
     status: *mut c_void,
-    probe: impl FnOnce(*mut c_void) -> (c_int, bool),
+    probe: impl Fn(*mut c_void) -> (c_int, bool),
 ) -> c_int {
     if is_ignored(status) {
         return probe(status).0;
     }
-    let (code, found) = probe(status);
-    if code == 0 && found {
+    let mut before = None;
+    loop {
+        let (code, found) = probe(status);
+        if code != 0 || !found {
+            return code;
+        }
         // SAFETY: the library wrote a status.
-        probes::correct(world, comm, unsafe { Status::new(world.abi, status) });
+        let gone = probes::correct(world, comm, unsafe { Status::new(world.abi, status) });
+        if gone.is_none_or(|gone| gone.is_still(before)) {
+            return code;
+        }
+        before = gone;
     }
-    code
 }
 
 unsafe fn probe(

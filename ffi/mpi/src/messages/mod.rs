@@ -40,6 +40,7 @@ use roads::Roads;
 use start::Road;
 
 pub use outgoing::{lock, progress};
+pub use requests::{has_orphans, settle_orphans};
 pub use start::{finish, start};
 
 /// The processes of this job on this machine.

@@ -4,40 +4,89 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{LazyLock, Mutex, OnceLock};
 
-use super::board::state;
+use super::board::{Slot, state};
 use super::outgoing::lock;
 use super::status::Status;
 use super::{World, header, requests};
 use crate::abi::Word;
-use crate::group;
+use crate::{group, pmpi};
 
-/// Corrects the length of a message that was found.
-pub fn correct(world: &World, comm: Word, status: Status) {
-    let Some(number) = header::slot_of(status.bytes()) else {
-        return;
-    };
+/// A message that was found, and whose length names a slot that is not under way to us: the sender, the
+/// slot, and the sequence of the slot's last message. Either the program's own message has that length, or
+/// another thread has received the header since it was found.
+#[derive(Clone, Copy, Debug)]
+pub struct Gone(usize, usize, u64);
+
+impl Gone {
+    /// Nothing is known of a message whose length is no length.
+    const UNKNOWN: Gone = Gone(usize::MAX, 0, 0);
+
+    /// Whether a second probe has found the same message.
+    pub fn is_still(self, before: Option<Gone>) -> bool {
+        let known = self.0 != Gone::UNKNOWN.0;
+        known
+            && before
+                .is_some_and(|before| (before.0, before.1, before.2) == (self.0, self.1, self.2))
+    }
+}
+
+/// Corrects the length of a message that was found. `Some` if it may have been a header that another thread
+/// has received since: then the caller probes again. A second probe that gives the same [`Gone`] has found
+/// the program's own message, since a header leaves the library's queue before its slot's state changes.
+pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
+    // Open MPI 4.1 looks into a short message after another thread may have received it, and says -14 bytes.
+    if status.bytes() > i64::MAX as u64 && has_threads(world) {
+        return Some(Gone::UNKNOWN);
+    }
+    let number = header::slot_of(status.bytes())?;
+    let known = group::of(world.abi, comm).ok()?;
+    let sender = world.peers(&known, comm).of(status.source())?;
+    let slot = world.board.slot(sender, number);
     let total = || {
-        let known = group::of(world.abi, comm).ok()?;
-        let sender = world.peers(&known, comm).of(status.source())?;
-        let slot = world.board.slot(sender, number);
-        let is_ours = || {
-            slot.state.load(Ordering::Acquire) == state::POSTED
-                && slot.to.load(Ordering::Relaxed) == world.me as u32
-                && slot.tag.load(Ordering::Relaxed) == status.tag()
-        };
-        if !is_ours() {
-            return None;
-        }
+        posted(world, slot, status)?;
         // It may have been received already without anybody having looked.
         requests::settle(world);
-        is_ours().then(|| slot.total.load(Ordering::Relaxed))
+        posted(world, slot, status)
     };
-    if let Some(total) = total() {
-        status.set_bytes(total);
+    match total() {
+        Some(total) => {
+            status.set_bytes(total);
+            None
+        }
+        None if has_threads(world) => {
+            let sequence = slot.sequence.load(Ordering::Acquire);
+            Some(Gone(sender, number, sequence))
+        }
+        None => None,
     }
+}
+
+/// The length of the message that a slot stands for, if that is under way to us with the status's tag.
+fn posted(world: &World, slot: &Slot, status: Status) -> Option<u64> {
+    let sequence = slot.sequence.load(Ordering::Acquire);
+    let is_ours = slot.state.load(Ordering::Acquire) == state::POSTED
+        && slot.to.load(Ordering::Relaxed) == world.me as u32
+        && slot.tag.load(Ordering::Relaxed) == status.tag();
+    let total = slot.total.load(Ordering::Relaxed);
+    // Another thread may receive it meanwhile, and the sender use the slot again.
+    fence(Ordering::Acquire);
+    let is_same = slot.sequence.load(Ordering::Relaxed) == sequence
+        && slot.state.load(Ordering::Relaxed) == state::POSTED;
+    (is_ours && is_same).then_some(total)
+}
+
+/// Whether other threads may receive what this one has found.
+fn has_threads(world: &World) -> bool {
+    static THREADS: OnceLock<bool> = OnceLock::new();
+    *THREADS.get_or_init(|| {
+        let mut provided = world.abi.thread_multiple;
+        // SAFETY: a writable output.
+        unsafe { pmpi::query_thread(&mut provided) };
+        provided >= world.abi.thread_multiple
+    })
 }
 
 /// Messages that were taken out of the library's queue, and their communicators.

@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -99,12 +100,26 @@ pub fn any() -> bool {
     KNOWN.load(Ordering::Relaxed) != 0
 }
 
-/// Whether requests are under way that nobody will ask for.
-pub fn orphans() -> bool {
-    any()
-        && lock(&TABLE)
-            .values()
-            .any(|entry| entry.state.try_lock().is_ok_and(|state| state.orphan))
+/// Requests that are under way and that the program has freed: nobody will ask for them.
+static ORPHANS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether requests are under way that nobody will ask for. Then every call that lets the MPI library get on
+/// ends with [`settle_orphans`].
+#[inline(always)]
+pub fn has_orphans() -> bool {
+    ORPHANS.load(Ordering::Relaxed) != 0
+}
+
+/// Goes on with what is under way after a call that returns this code, and returns it.
+#[cold]
+pub fn settle_orphans(code: c_int) -> c_int {
+    if let Some(world) = super::world() {
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            outgoing::attend_all(world);
+            settle(world);
+        }));
+    }
+    code
 }
 
 /// Makes a request known. An active persistent one counts as started.
@@ -341,6 +356,7 @@ pub fn settle(world: &World) {
             continue;
         }
         state.gone = true;
+        ORPHANS.fetch_sub(1, Ordering::Relaxed);
         let handle = state.handle;
         state.end(world);
         forget(handle);
@@ -1117,6 +1133,7 @@ pub unsafe fn free(world: &World, request: *mut c_void) -> Option<c_int> {
         return None;
     }
     state.orphan = true;
+    ORPHANS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: the caller's variable.
     unsafe { world.abi.set_handle(request, world.abi.request_null) };
     drop(state);

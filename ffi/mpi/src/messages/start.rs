@@ -267,7 +267,7 @@ pub fn finish() {
     };
     // Requests that were freed while they were under way; a receive that nothing comes for stays.
     let started = Instant::now();
-    while requests::orphans() && started.elapsed() < Duration::from_secs(1) {
+    while requests::has_orphans() && started.elapsed() < Duration::from_secs(1) {
         outgoing::progress(world);
         std::thread::yield_now();
     }
