@@ -5,6 +5,8 @@
 //! The values are built in, overridden by what `libcopy tune` measured on this machine, overridden
 //! by the environment. Rank 0's policy is used by the whole team, so all ranks always decide alike.
 
+pub mod governor;
+
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 use std::time::Duration;
