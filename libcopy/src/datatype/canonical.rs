@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use super::construct::{Datatype, fastest_first};
 use super::contents::Contents;
+use super::overlap::Overlap;
 use super::steps::Steps;
 use long::{Blocks, Lengths, Number};
 
@@ -171,6 +172,8 @@ pub struct Form {
     offset: i64,
     /// What the nodes lead to.
     steps: Steps,
+    /// Found when it is asked for; see [`super::overlap`].
+    overlap: Overlap,
 }
 
 impl PartialEq for Form {
@@ -221,6 +224,7 @@ impl Form {
             extents,
             offset,
             steps: Steps::default(),
+            overlap: Overlap::default(),
         };
         form.steps = Steps::of(&form);
         form
@@ -271,76 +275,6 @@ impl Form {
         self.extents.last().map_or(0, |e| e.segments as u64)
     }
 
-    /// Whether no byte belongs to two pieces, as far as that can be told without listing them all;
-    /// `false` means that some may overlap.
-    pub fn is_disjoint(&self) -> bool {
-        let Some(root) = self.root() else {
-            return true;
-        };
-        self.nodes.iter().enumerate().all(|(id, node)| {
-            let is_inner = self.nodes.iter().any(
-                |parent| matches!(parent, Node::Stream { child, .. } if *child as usize == id),
-            );
-            match node {
-                Node::Dense { .. } => true,
-                // Nested streams are looked at together: a transposition interleaves them.
-                Node::Stream { .. } if is_inner && id as NodeId != root => {
-                    self.only_in_streams(id as NodeId) || self.streams_apart(id as NodeId)
-                }
-                Node::Stream { .. } => self.streams_apart(id as NodeId),
-                Node::Blocks { offsets, child } => {
-                    let one = self.extent(*child);
-                    let places = (0..offsets.len()).map(|i| offsets.get(i));
-                    apart(places.map(|at| (at + one.low, at + one.high)).collect())
-                }
-                Node::Pieces { offsets, starts } => {
-                    let len = |i: usize| starts.get(i + 1) - starts.get(i);
-                    let places =
-                        (0..offsets.len()).map(|i| (offsets.get(i), offsets.get(i) + len(i)));
-                    apart(places.collect())
-                }
-                Node::Sequence { parts } => {
-                    let place = |part: &Part| {
-                        let one = self.extent(part.child);
-                        (part.offset + one.low, part.offset + one.high)
-                    };
-                    apart(parts.iter().map(place).collect())
-                }
-            }
-        })
-    }
-
-    /// Whether a stream occurs only directly within streams, so that those vouch for it.
-    fn only_in_streams(&self, id: NodeId) -> bool {
-        !self.nodes.iter().any(|parent| match parent {
-            Node::Blocks { child, .. } => *child == id,
-            Node::Sequence { parts } => parts.iter().any(|part| part.child == id),
-            _ => false,
-        })
-    }
-
-    fn streams_apart(&self, id: NodeId) -> bool {
-        let mut dims = Vec::new();
-        let mut at = id;
-        while let Node::Stream {
-            count,
-            stride,
-            child,
-        } = self.node(at)
-        {
-            dims.push((stride.unsigned_abs(), *count as u64 - 1));
-            at = *child;
-        }
-        dims.sort_unstable();
-        let leaf = self.extent(at);
-        let mut reach = (leaf.high - leaf.low) as u64;
-        dims.iter().all(|&(stride, steps)| {
-            let clear = stride >= reach;
-            reach += stride * steps;
-            clear
-        })
-    }
-
     /// Bytes of memory that the form takes.
     pub fn memory(&self) -> usize {
         let lists: usize = self
@@ -358,6 +292,11 @@ impl Form {
             + self.extents.capacity() * size_of::<Extent>()
             + self.steps.memory()
             + lists
+    }
+
+    /// What is known about overlapping pieces.
+    pub(super) fn overlap(&self) -> &Overlap {
+        &self.overlap
     }
 
     /// The plan, if there is one.
@@ -594,7 +533,7 @@ impl Arena {
             // without streams would lead to.
             if last.count >= 2
                 && last.stride == run.stride
-                && last.last() + last.stride == run.offset
+                && last.last().checked_add(last.stride) == Some(run.offset)
             {
                 last.count += run.count;
                 return;
@@ -760,7 +699,7 @@ impl Arena {
         let n = offsets.len();
         let len = |i: usize| starts.get(i + 1) - starts.get(i);
         let total = starts.get(n);
-        if n as i64 * len(0) == total && (0..n).all(|i| len(i) == len(0)) {
+        if (n as i64).checked_mul(len(0)) == Some(total) && (0..n).all(|i| len(i) == len(0)) {
             let child = self.dense(len(0));
             return vec![(0, self.equal_blocks(offsets, child))];
         }
@@ -1017,6 +956,7 @@ impl Arena {
                 extents: Vec::new(),
                 offset: 0,
                 steps: Steps::default(),
+                overlap: Overlap::default(),
             };
         };
         let mut number: Vec<NodeId> = vec![NodeId::MAX; self.nodes.len()];
@@ -1221,7 +1161,7 @@ fn cut<O: Copy + Into<i64>, S: Copy + Into<i64>>(
         let mut places = Vec::with_capacity(units as usize);
         for (&offset, pair) in offsets.iter().zip(starts.windows(2)) {
             let mut at = offset.into() - base;
-            let end = at + pair[1].into() - pair[0].into();
+            let end = at + (pair[1].into() - pair[0].into());
             while at < end {
                 places.push(number(at));
                 at += unit;
@@ -1235,7 +1175,7 @@ fn cut<O: Copy + Into<i64>, S: Copy + Into<i64>>(
         .zip(starts.windows(2))
         .all(|(&offset, pair)| {
             let at = offset.into() - base;
-            let last = at + pair[1].into() - pair[0].into() - unit;
+            let last = at + (pair[1].into() - pair[0].into()) - unit;
             i32::try_from(at).is_ok() & i32::try_from(last).is_ok()
         });
     if is_narrow {
@@ -1243,12 +1183,6 @@ fn cut<O: Copy + Into<i64>, S: Copy + Into<i64>>(
     } else {
         Offsets::Wide(all(offsets, starts, unit, units, |at| at))
     }
-}
-
-/// Whether ranges do not overlap.
-fn apart(mut ranges: Vec<(i64, i64)>) -> bool {
-    ranges.sort_unstable();
-    ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0)
 }
 
 /// The lowest and the highest offset.
@@ -1267,7 +1201,7 @@ fn reach<O: Copy + Into<i64>, S: Copy + Into<i64>>(
     for (&offset, pair) in offsets.iter().zip(starts.windows(2)) {
         let at: i64 = offset.into();
         low = low.min(at);
-        high = high.max(at + pair[1].into() - pair[0].into());
+        high = high.max(at + (pair[1].into() - pair[0].into()));
     }
     (extent.low, extent.high) = (low, high);
 }

@@ -60,6 +60,7 @@ const RATIO: i64 = 16;
 ///                                  over a buffer in the first-level cache, see [`Stage`]
 /// long pieces on one side          each is the packed form of a part of the other side
 /// anything else                    through a buffer that stays in the cache
+/// the target's nests overlap       the same: the last piece of the type map wins
 /// ```
 ///
 /// # Safety
@@ -88,7 +89,14 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
         _ => {}
     }
     let mut chunk = CHUNK;
-    let pairs = pairs(from.form(), to.form());
+    if !to.form().is_free() {
+        // Only unpacking keeps to the order of the type map, in which the last piece wins.
+        // SAFETY: see above.
+        return unsafe { bounce(from, source, to, target, 0..size, CHUNK) };
+    }
+    let pairs = pairs(from.form(), to.form())
+        // Parts that share bytes are written in order by all other ways.
+        .filter(|pairs| pairs.len() == 1 || to.form().is_disjoint());
     let is_joint = |pairs: &Vec<Pair>| {
         let mut pairs = pairs.iter();
         pairs.all(|pair| Joint::of(pair.from, pair.to).is_some())

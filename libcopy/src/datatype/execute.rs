@@ -7,12 +7,10 @@
 
 use super::canonical::{Form, Node, NodeId};
 use super::kernel::{self, Dim};
+use super::overlap::FEW;
 
 /// Dimensions that are collected before a kernel runs them; deeper nests loop around it.
 const DIMS: usize = 6;
-
-/// Irregular lists up to this length are interchanged with the streams around them.
-const FEW: usize = 32;
 
 /// Bytes of packed data between two entries of an interchanged list, so that they stay cached.
 const BATCH: i64 = 4096;
@@ -57,11 +55,15 @@ fn dim<const PACK: bool>(count: i64, stride: i64, size: i64) -> Dim {
 /// A form, and the way the bytes go: from the layout to the packed stream, or back.
 pub(super) struct Mover<'a, const PACK: bool> {
     form: &'a Form,
+    /// Whether pieces are written one after the other, in the order of the type map, because some of
+    /// a loop nest may overlap: the last one wins.
+    in_order: bool,
 }
 
 impl<'a, const PACK: bool> Mover<'a, PACK> {
     pub(super) fn new(form: &'a Form) -> Self {
-        Mover { form }
+        let in_order = !PACK && !form.is_free();
+        Mover { form, in_order }
     }
 
     /// Moves the bytes from `low` up to `high` of a node's packed stream. `user` is the node's
@@ -115,8 +117,8 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
                         self.range(*child, at(first * stride), skip, size, packed);
                     }
                     if start < last {
-                        let around = Around::NONE.within::<PACK>(last - start, *stride, size);
-                        self.whole(*child, at(start * stride), to(start * size), &around);
+                        let (at, to) = (at(start * stride), to(start * size));
+                        self.stream((last - start, *stride, *child), at, to, &Around::NONE);
                     }
                     self.range(*child, at(last * stride), 0, rest, to(last * size));
                 }
@@ -152,19 +154,22 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
                     last -= 1;
                 }
                 // The pieces of both ends may be cut, those between them are whole.
-                let ends = if first == last { 1 } else { 2 };
-                for i in [first, last].into_iter().take(ends) {
+                let end = |i: usize| {
                     let (start, end) = (starts.get(i).max(low), starts.get(i + 1).min(high));
                     let user = at(offsets.get(i) + (start - starts.get(i)));
                     // SAFETY: see above.
                     unsafe { self.piece(user, to(start), (end - start) as usize) };
-                }
+                };
+                end(first);
                 if first + 1 < last {
                     let packed = to(starts.get(first + 1));
                     // SAFETY: see above.
                     unsafe {
                         kernel::pieces::<PACK>(user, offsets, starts, (first + 1, last), packed);
                     }
+                }
+                if first < last {
+                    end(last);
                 }
             }
             Node::Sequence { parts } => {
@@ -216,17 +221,8 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
                 stride,
                 child,
             } => {
-                let size = form.extent(*child).size;
-                if around.len < DIMS {
-                    let inner = around.within::<PACK>(*count, *stride, size);
-                    // SAFETY: the caller's promise.
-                    return unsafe { self.whole(*child, user, packed, &inner) };
-                }
-                // SAFETY: the caller's promise; each call of the closure is one node.
-                self.each(user, packed, around, |user, packed| unsafe {
-                    let inner = Around::NONE.within::<PACK>(*count, *stride, size);
-                    self.whole(*child, user, packed, &inner);
-                });
+                // SAFETY: the caller's promise.
+                unsafe { self.stream((*count, *stride, *child), user, packed, around) };
             }
             Node::Blocks { offsets, child } => {
                 let each = |i: usize| (offsets.get(i), i as i64 * form.extent(*child).size, *child);
@@ -290,6 +286,49 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
         }
     }
 
+    /// Moves a stream: count, stride and child.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mover::range`].
+    unsafe fn stream(
+        &self,
+        (count, stride, child): (i64, i64, NodeId),
+        user: *mut u8,
+        packed: *mut u8,
+        around: &Around,
+    ) {
+        let size = self.form.extent(child).size;
+        if self.in_order {
+            if let Node::Dense { len } = self.form.node(child) {
+                if stride.unsigned_abs() >= *len as u64 {
+                    let (to, from) = if PACK { (packed, user) } else { (user, packed) };
+                    let mut dims = [dim::<PACK>(count, stride, *len)];
+                    // SAFETY: the caller's promise; a row whose blocks are apart may be written in any
+                    // order.
+                    return unsafe { kernel::nest(to, from, *len as usize, &mut dims) };
+                }
+            }
+            for i in 0..count {
+                let user = user.wrapping_offset((i * stride) as isize);
+                let packed = packed.wrapping_offset((i * size) as isize);
+                // SAFETY: the caller's promise, for one child.
+                unsafe { self.whole(child, user, packed, &Around::NONE) };
+            }
+            return;
+        }
+        if around.len < DIMS {
+            let inner = around.within::<PACK>(count, stride, size);
+            // SAFETY: the caller's promise.
+            return unsafe { self.whole(child, user, packed, &inner) };
+        }
+        // SAFETY: the caller's promise; each call of the closure is one node.
+        self.each(user, packed, around, |user, packed| unsafe {
+            let inner = Around::NONE.within::<PACK>(count, stride, size);
+            self.whole(child, user, packed, &inner);
+        });
+    }
+
     /// Moves a dense node, or a stream of dense ones, which most small types are, without the
     /// bookkeeping of nests. Returns whether the node is one.
     ///
@@ -312,6 +351,9 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
                 let Node::Dense { len } = self.form.node(*child) else {
                     return false;
                 };
+                if self.in_order {
+                    return false;
+                }
                 let mut dims = [dim::<PACK>(*count, *stride, *len)];
                 let (to, from) = if PACK { (packed, user) } else { (user, packed) };
                 // SAFETY: the caller's promise.

@@ -150,7 +150,7 @@ impl Layout {
 
     /// Unpacks everything: the slice `packed` must be [`Layout::size`] bytes long. Bytes between
     /// the data are not touched. If pieces of the layout overlap, which MPI forbids for receiving,
-    /// the bytes that several pieces share get one of their values.
+    /// the bytes that several pieces share get the value of the last one in the type map.
     ///
     /// # Errors
     ///
@@ -174,7 +174,8 @@ impl Layout {
         self.unpack_range(packed, 0, buffer, origin)
     }
 
-    /// Unpacks `packed.len()` bytes that belong at `position` of the packed stream.
+    /// Unpacks `packed.len()` bytes that belong at `position` of the packed stream. Of overlapping
+    /// pieces within the range, the last one in the type map wins.
     ///
     /// # Errors
     ///
@@ -244,6 +245,7 @@ impl Layout {
     }
 
     /// Copies from this layout in `buffer` to another one in `target`, without packing in between.
+    /// Where pieces of the target overlap, the last one in the type map wins.
     ///
     /// # Errors
     ///

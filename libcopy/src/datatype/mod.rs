@@ -40,6 +40,7 @@ mod external32;
 mod kernel;
 mod layout;
 mod named;
+mod overlap;
 mod parallel;
 mod plan;
 mod signature;

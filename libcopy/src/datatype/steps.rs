@@ -7,6 +7,7 @@
 
 use super::canonical::{Form, Node, NodeId};
 use super::kernel::{Dim, Nest};
+use super::overlap::blocks_apart;
 
 /// Most loop nests of a plan; more are found on the way.
 const MOST: usize = 32;
@@ -149,6 +150,14 @@ fn add(
             _ => return None,
         }
     };
+    let mut strides = [(0, 0); DIMS];
+    for (to, stream) in strides.iter_mut().zip(&streams[..n]) {
+        *to = (stream.1, stream.0);
+    }
+    // Kernels choose their order, which matters if blocks overlap.
+    if !blocks_apart(len, &strides[..n]) {
+        return None;
+    }
     // The innermost first.
     let (mut pack, mut unpack) = ([Dim::default(); DIMS], [Dim::default(); DIMS]);
     for (i, &(count, stride, size)) in streams[..n].iter().rev().enumerate() {
