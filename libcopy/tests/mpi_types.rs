@@ -285,8 +285,8 @@ fn basic(tree: &Tree) -> Option<Vec<(Class, u32)>> {
             let size = element.size;
             match element.class {
                 _ if *named == Named::Wchar => vec![(Class::Bytes, size)],
-                Class::Complex => vec![(Class::Float, size / 2); 2],
-                Class::Float => vec![(Class::Float, size)],
+                Class::Complex | Class::QuadComplex => vec![(Class::Float, size / 2); 2],
+                Class::Float | Class::Quad => vec![(Class::Float, size)],
                 Class::Signed | Class::Unsigned | Class::Bytes => vec![(Class::Signed, size)],
             }
         });
@@ -554,8 +554,8 @@ fn has_plain_external(datatype: &Datatype) -> bool {
     let mut elements = Elements::new(datatype, 1).expect("has a size");
     elements.all(|(element, _)| {
         let is_odd = match element.class {
-            Class::Complex => true,
-            Class::Float => element.size > 8,
+            Class::Complex | Class::QuadComplex => true,
+            Class::Float | Class::Quad => element.size > 8,
             Class::Signed | Class::Unsigned | Class::Bytes => false,
         };
         element.size == element.external && !is_odd

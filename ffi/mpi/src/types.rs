@@ -84,8 +84,8 @@ fn unit_of(element: &Element) -> u8 {
     let size = match element.class {
         _ if element.size != element.external => 0,
         Class::Bytes => 1,
-        Class::Signed | Class::Unsigned | Class::Float => element.size,
-        Class::Complex => element.size / 2,
+        Class::Signed | Class::Unsigned | Class::Float | Class::Quad => element.size,
+        Class::Complex | Class::QuadComplex => element.size / 2,
     };
     if size > 8 { 0 } else { size as u8 }
 }

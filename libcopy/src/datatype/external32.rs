@@ -116,18 +116,28 @@ fn is_x87(element: &Element, size: usize) -> bool {
 fn encode(element: &Element, native: &[u8], external: &mut [u8]) -> Result<()> {
     match element.class {
         Class::Bytes => external.copy_from_slice(native),
-        Class::Complex => {
+        Class::Complex | Class::QuadComplex => {
             let (half, external_half) = (native.len() / 2, external.len() / 2);
             let (re, im) = external.split_at_mut(external_half);
             float(element, &native[..half], re, Way::Out);
             float(element, &native[half..], im, Way::Out);
         }
-        Class::Float => float(element, native, external, Way::Out),
+        Class::Float | Class::Quad => float(element, native, external, Way::Out),
         Class::Signed | Class::Unsigned if native.len() == external.len() => {
             reordered(native, external);
         }
         Class::Signed | Class::Unsigned => {
-            // Only `long` and `unsigned long` change their size, from eight bytes to four.
+            if let ([a, b, c, d], [_, _]) = (native, &external) {
+                let value = i32::from_ne_bytes([*a, *b, *c, *d]);
+                let Ok(narrow) = u16::try_from(value) else {
+                    let allowed =
+                        "within 16 bits, which is what external32 has for a wide character";
+                    return Err(Error::argument("a wide character", value, allowed));
+                };
+                external.copy_from_slice(&narrow.to_be_bytes());
+                return Ok(());
+            }
+            // Else only `long` and `unsigned long` change their size, from eight bytes to four.
             let mut bytes = [0; 8];
             bytes.copy_from_slice(native);
             let value = i64::from_ne_bytes(bytes);
@@ -148,17 +158,21 @@ fn encode(element: &Element, native: &[u8], external: &mut [u8]) -> Result<()> {
 fn decode(element: &Element, external: &[u8], native: &mut [u8]) {
     match element.class {
         Class::Bytes => native.copy_from_slice(external),
-        Class::Complex => {
+        Class::Complex | Class::QuadComplex => {
             let (half, external_half) = (native.len() / 2, external.len() / 2);
             let (re, im) = native.split_at_mut(half);
             float(element, &external[..external_half], re, Way::In);
             float(element, &external[external_half..], im, Way::In);
         }
-        Class::Float => float(element, external, native, Way::In),
+        Class::Float | Class::Quad => float(element, external, native, Way::In),
         Class::Signed | Class::Unsigned if native.len() == external.len() => {
             reordered(external, native);
         }
         Class::Signed | Class::Unsigned => {
+            if let [high, low] = external {
+                let value = u32::from(u16::from_be_bytes([*high, *low]));
+                return native.copy_from_slice(&value.to_ne_bytes());
+            }
             let mut bytes = [0; 4];
             bytes.copy_from_slice(external);
             let value = match element.class {
@@ -282,6 +296,43 @@ mod tests {
         assert!(long.pack_external(1, &large, 0, &mut packed).is_err());
         let unsigned = Datatype::named(Named::UnsignedLong);
         assert!(unsigned.pack_external(1, &large, 0, &mut packed).is_ok());
+    }
+
+    #[test]
+    fn a_wide_character_has_two_bytes_and_must_fit() {
+        let wide = Datatype::named(Named::Wchar);
+        let memory = [0x41i32.to_ne_bytes(), 0x20ac_i32.to_ne_bytes()].concat();
+        let mut packed = [0; 4];
+        assert_eq!(wide.external_size(2).unwrap(), 4);
+        wide.pack_external(2, &memory, 0, &mut packed).unwrap();
+        assert_eq!(packed, [0, 0x41, 0x20, 0xac]);
+        let mut back = vec![0; 8];
+        wide.unpack_external(2, &packed, &mut back, 0).unwrap();
+        assert_eq!(back, memory);
+        for other in [-1, 0x1_f600] {
+            let other: i32 = other;
+            let error = wide.pack_external(1, &other.to_ne_bytes(), 0, &mut packed);
+            assert!(error.unwrap_err().to_string().contains("wide character"));
+        }
+    }
+
+    #[test]
+    fn binary128_only_changes_its_byte_order() {
+        let pair = Datatype::named(Named::Complex32);
+        let memory: Vec<u8> = (1..=32).collect();
+        let mut packed = [0; 32];
+        pair.pack_external(1, &memory, 0, &mut packed).unwrap();
+        let mut expected: Vec<u8> = memory.clone();
+        if cfg!(target_endian = "little") {
+            expected[..16].reverse();
+            expected[16..].reverse();
+        }
+        assert_eq!(packed[..], expected);
+        let mut back = [0; 32];
+        pair.unpack_external(1, &packed, &mut back, 0).unwrap();
+        assert_eq!(back[..], memory);
+        let real = Datatype::named(Named::Real16).signature().elements();
+        assert_eq!(real, 1);
     }
 
     #[test]

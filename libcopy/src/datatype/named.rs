@@ -19,6 +19,10 @@ pub enum Class {
     Float,
     /// Two floats, real part first.
     Complex,
+    /// An IEEE 754 binary128 number, also where `long double` is something else.
+    Quad,
+    /// Two of those, real part first.
+    QuadComplex,
 }
 
 macro_rules! named {
@@ -80,8 +84,8 @@ named! {
     Byte "MPI_BYTE" [Bytes 1, 1, 0, 1] 1;
     /// What `MPI_Pack` produces.
     Packed "MPI_PACKED" [Bytes 1, 1, 0, 1] 1;
-    /// `wchar_t`.
-    Wchar "MPI_WCHAR" [Signed 4, 4, 0, 4] 4;
+    /// `wchar_t`; external32 has two bytes for it, a character of UTF-16.
+    Wchar "MPI_WCHAR" [Unsigned 4, 4, 0, 2] 4;
     /// `short`.
     Short "MPI_SHORT" [Signed 2, 2, 0, 2] 2;
     /// `unsigned short`.
@@ -172,10 +176,16 @@ named! {
     Real4 "MPI_REAL4" [Float 4, 4, 0, 4] 4;
     /// Fortran `REAL*8`.
     Real8 "MPI_REAL8" [Float 8, 8, 0, 8] 8;
+    /// Fortran `REAL*16`.
+    Real16 "MPI_REAL16" [Quad 16, 16, 0, 16] 16;
+    /// Fortran `COMPLEX*4`.
+    Complex4 "MPI_COMPLEX4" [Complex 4, 2, 0, 4] 4;
     /// Fortran `COMPLEX*8`.
     Complex8 "MPI_COMPLEX8" [Complex 8, 4, 0, 8] 8;
     /// Fortran `COMPLEX*16`.
     Complex16 "MPI_COMPLEX16" [Complex 16, 8, 0, 16] 16;
+    /// Fortran `COMPLEX*32`.
+    Complex32 "MPI_COMPLEX32" [QuadComplex 32, 16, 0, 32] 32;
     /// Fortran `LOGICAL*1`.
     Logical1 "MPI_LOGICAL1" [Unsigned 1, 1, 0, 1] 1;
     /// Fortran `LOGICAL*2`.
@@ -254,6 +264,10 @@ mod tests {
         assert_eq!(Named::DoubleInt.extent(), 16);
         assert_eq!(Named::ShortInt.size(), 6);
         assert_eq!(Named::ShortInt.true_extent(), 8);
+        // Table 14.2: a wide character is two bytes long there.
+        assert_eq!(Named::Wchar.external_size(), 2);
+        assert_eq!(Named::from_name("real16").map(Named::size), Some(16));
+        assert_eq!(Named::from_name("MPI_COMPLEX32").map(Named::size), Some(32));
         for named in Named::ALL {
             assert_eq!(named.extent() % named.align(), 0, "{named:?}");
             assert!(named.true_extent() <= named.extent());

@@ -65,6 +65,8 @@ impl Signature {
             Class::Unsigned => 3,
             Class::Float => 4,
             Class::Complex => 5,
+            Class::Quad => 6,
+            Class::QuadComplex => 7,
         };
         let letter = class << 16 | u64::from(element.size) << 8 | u64::from(element.external);
         Signature {
