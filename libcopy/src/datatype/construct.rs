@@ -84,12 +84,13 @@ fn sweep_list(lengths: &[u64], places: &[i64], unit: i64, step: i64) -> (i128, i
         let (before, behind) = sweep(length, step.into());
         let at = i128::from(place) * i128::from(unit);
         copies += i128::from(length);
-        low = low.min(at + before);
-        high = high.max(at + behind);
+        low = low.min(at.saturating_add(before));
+        high = high.max(at.saturating_add(behind));
     }
     (low, high, copies)
 }
 
+/// A number of bytes in 64 bits.
 fn narrow(what: &'static str, value: i128, how: impl FnOnce() -> String) -> Result<i64> {
     i64::try_from(value).map_err(|_| {
         Error::argument(
@@ -98,6 +99,19 @@ fn narrow(what: &'static str, value: i128, how: impl FnOnce() -> String) -> Resu
             "within 64 bits: use smaller counts, strides or displacements",
         )
     })
+}
+
+/// A number of copies of `child` in 64 bits. It matters only if the child has data.
+fn elements(child: &Facts, copies: u128, how: impl FnOnce() -> String) -> Result<u64> {
+    match u64::try_from(copies) {
+        Ok(elements) => Ok(elements),
+        Err(_) if child.size == 0 => Ok(0),
+        Err(_) => Err(Error::argument(
+            "the number of elements of the new type",
+            format!("{copies} elements ({})", how()),
+            "within 64 bits: use smaller counts",
+        )),
+    }
 }
 
 /// Collects the blocks of a new type.
@@ -141,9 +155,12 @@ impl Gathered {
         if copies == 0 || !child.exists() {
             return;
         }
-        self.size += copies * i128::from(child.size);
-        self.external += copies * i128::from(child.external);
-        let (lb, ub) = (low + i128::from(child.lb), high + i128::from(child.ub));
+        // What leaves 128 bits leaves 64 as well, and is refused in the end.
+        let sum = |to: i128, size: i64| to.saturating_add(copies.saturating_mul(size.into()));
+        self.size = sum(self.size, child.size);
+        self.external = sum(self.external, child.external);
+        let lb = low.saturating_add(child.lb.into());
+        let ub = high.saturating_add(child.ub.into());
         if child.lb_marked {
             lower(&mut self.marked_lb, lb);
         } else {
@@ -155,8 +172,8 @@ impl Gathered {
             raise(&mut self.ub, ub);
         }
         if child.size > 0 {
-            lower(&mut self.true_lb, low + i128::from(child.true_lb));
-            raise(&mut self.true_ub, high + i128::from(child.true_ub));
+            lower(&mut self.true_lb, low.saturating_add(child.true_lb.into()));
+            raise(&mut self.true_ub, high.saturating_add(child.true_ub.into()));
         }
         self.align = self.align.max(child.align);
     }
@@ -164,6 +181,7 @@ impl Gathered {
     fn finish(self, signature: Signature, how: impl Fn() -> String) -> Result<Facts> {
         let lb = self.marked_lb.or(self.lb).unwrap_or(0);
         let mut ub = self.marked_ub.or(self.ub).unwrap_or(0);
+        narrow("the extent of the new type", ub.saturating_sub(lb), &how)?;
         if self.marked_ub.is_none() && ub > lb {
             // The epsilon of section 5.1.7: an array of these keeps its elements aligned.
             let align = i128::from(self.align);
@@ -172,10 +190,11 @@ impl Gathered {
         let true_lb = self.true_lb.unwrap_or(0);
         let true_ub = self.true_ub.unwrap_or(0);
         narrow("the extent of the new type", ub - lb, &how)?;
-        narrow("the true extent of the new type", true_ub - true_lb, &how)?;
+        let true_extent = true_ub.saturating_sub(true_lb);
+        narrow("the true extent of the new type", true_extent, &how)?;
         Ok(Facts {
             size: narrow("the size of the new type", self.size, &how)?,
-            external: narrow("the size of the new type", self.external, &how)?,
+            external: narrow("the external32 size of the new type", self.external, &how)?,
             lb: narrow("the lower bound of the new type", lb, &how)?,
             ub: narrow("the upper bound of the new type", ub, &how)?,
             lb_marked: self.marked_lb.is_some(),
@@ -330,29 +349,21 @@ impl Datatype {
     ) -> Result<Facts> {
         let child = &self.0.facts;
         let (block_low, block_high) = sweep(blocklength, i128::from(child.extent()));
-        // A stride that does not fit matters only if there is a second block.
-        let (low, high) = if count > 1 {
+        // A stride that does not fit matters only if there is a second block that has something.
+        let (low, high) = if count > 1 && blocklength > 0 && child.exists() {
             let stride = i128::from(narrow("the stride", stride, &how)?);
             sweep(count, stride)
         } else {
             (0, 0)
         };
-        let copies = i128::from(count) * i128::from(blocklength);
-        // With 64-bit counts, only these two products could leave 128 bits.
-        let elements = match u64::try_from(copies) {
-            Ok(elements) => elements,
-            Err(_) if child.size == 0 => 0,
-            Err(_) => {
-                narrow("the size of the new type", copies, &how)?;
-                0
-            }
-        };
+        let copies = u128::from(count) * u128::from(blocklength);
+        let elements = elements(child, copies, &how)?;
         let mut all = Gathered::new();
         all.add(
             child,
-            low + block_low,
-            high + block_high,
-            copies.min(i128::from(u64::MAX)),
+            low.saturating_add(block_low),
+            high.saturating_add(block_high),
+            copies.min(u64::MAX.into()) as i128,
         );
         all.finish(child.signature.repeat(elements), how)
     }
@@ -434,8 +445,8 @@ impl Datatype {
                         i128::from(least) * i128::from(unit),
                         i128::from(most) * i128::from(unit),
                     );
-                    low = a.min(b) + before;
-                    high = a.max(b) + behind;
+                    low = a.min(b).saturating_add(before);
+                    high = a.max(b).saturating_add(behind);
                 }
             }
             Lengths::Each(lengths) => {
@@ -454,7 +465,7 @@ impl Datatype {
         if copies > 0 {
             all.add(child, low, high, copies);
         }
-        let elements = u64::try_from(copies).unwrap_or(0);
+        let elements = elements(child, copies as u128, how)?;
         all.finish(child.signature.repeat(elements), how)
     }
 
@@ -478,7 +489,8 @@ impl Datatype {
             let child = &child.0.facts;
             let (before, behind) = sweep(length, i128::from(child.extent()));
             let at = i128::from(displacement);
-            all.add(child, at + before, at + behind, i128::from(length));
+            let (low, high) = (at.saturating_add(before), at.saturating_add(behind));
+            all.add(child, low, high, i128::from(length));
             signature = signature.then(&child.signature.repeat(length));
             narrow("the size of the new type", all.size, || {
                 format!("with {length} elements of {} bytes", child.size)
@@ -530,7 +542,7 @@ impl Datatype {
             )
         };
         let mut stride = extent;
-        let (mut low, mut high, mut copies) = (0i128, 0i128, 1i128);
+        let (mut low, mut high, mut copies) = (0i128, 0i128, 1u64);
         for dimension in fastest_first(sizes.len(), order) {
             let (size, subsize) = (sizes[dimension], subsizes[dimension]);
             let start = starts[dimension];
@@ -545,14 +557,13 @@ impl Datatype {
             let (before, behind) = sweep(subsize, stride);
             low += first + before;
             high += first + behind;
-            copies *= i128::from(subsize);
             stride *= i128::from(size);
             narrow("the extent of the new type", stride, how)?;
-            narrow("the number of elements", copies, how)?;
+            copies = elements(child, u128::from(copies) * u128::from(subsize), how)?;
         }
         let mut all = Gathered::new();
-        all.add(child, low, high, copies);
-        let signature = child.signature.repeat(copies as u64);
+        all.add(child, low, high, copies.into());
+        let signature = child.signature.repeat(copies);
         let facts = resize(all.finish(signature, how)?, 0, stride, how)?;
         let contents = Contents::Subarray {
             sizes: sizes.into(),
@@ -618,7 +629,7 @@ impl Datatype {
                 coordinates[dimension],
                 step,
             )?;
-            stride *= i128::from(sizes[dimension]);
+            stride = stride.saturating_mul(i128::from(sizes[dimension]));
         }
         let extent = narrow("the extent of the new type", stride, how)?;
         let expansion = part.resized(0, extent)?;
@@ -894,6 +905,114 @@ impl Inner {
             | Contents::Subarray { child, .. }
             | Contents::Darray { child, .. }
             | Contents::Resized { child, .. } => doomed.push(child),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn strides_and_displacements_matter_only_where_they_are_used() {
+        let wide = Datatype::named(Named::Double).resized(0, 16).unwrap();
+        for (count, length) in [(0, 1), (1, 1), (2, 0), (u64::MAX, 0), (0, u64::MAX)] {
+            let vector = wide.vector(count, length, i64::MAX).unwrap();
+            assert_eq!(vector.size(), 8 * count.min(1) * length.min(1));
+        }
+        assert!(wide.vector(2, 1, i64::MAX).is_err());
+        let nothing = wide.contiguous(0).unwrap();
+        let empty = nothing.resized(0, i64::MAX).unwrap();
+        assert_eq!(nothing.vector(9, u64::MAX, i64::MAX).unwrap().size(), 0);
+        // The bounds of a resized type count, also without data.
+        assert!(empty.vector(9, 1, i64::MAX).is_err());
+    }
+
+    #[test]
+    fn places_at_the_ends_of_the_address_space_are_no_exception() {
+        let far = (1 << 61) - 1;
+        let pair = Datatype::named(Named::Double).hindexed(&[1, 1], &[far, 0]);
+        let both = pair.unwrap().hindexed_block(3, &[0, 0]).unwrap();
+        assert_eq!(both.commit().size(), 96);
+        let wide = Datatype::named(Named::Byte).hvector(2, 1, i64::MAX - 1);
+        assert_eq!(wide.unwrap().commit().segments(), 2);
+    }
+
+    #[test]
+    fn messages_name_the_unit_of_what_is_too_large() {
+        let double = Datatype::named(Named::Double);
+        for (made, part) in [
+            (double.contiguous(1 << 60), "9223372036854775808 bytes"),
+            (
+                double
+                    .contiguous(u64::MAX)
+                    .and_then(|_| double.contiguous(1)),
+                "147573952589676412920 bytes",
+            ),
+            (
+                double.vector(1 << 40, 1 << 40, 0),
+                "1208925819614629174706176 elements",
+            ),
+            (
+                double.subarray(&[1 << 40; 2], &[1 << 40; 2], &[0; 2], Order::C),
+                "bytes",
+            ),
+            (
+                double
+                    .resized(0, 0)
+                    .and_then(|d| d.subarray(&[1 << 40; 2], &[1 << 40; 2], &[0; 2], Order::C)),
+                "1208925819614629174706176 elements",
+            ),
+        ] {
+            let error = made.expect_err(part).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    /// Numbers at the borders of what can be written, and some in between.
+    fn number() -> impl Strategy<Value = u64> {
+        let near = (0..65u32, 0..3u64).prop_map(|(bit, more)| {
+            let power = 1u64.checked_shl(bit).unwrap_or(0);
+            power.wrapping_sub(1).wrapping_add(more)
+        });
+        prop_oneof![0..4u64, near]
+    }
+
+    proptest! {
+        /// No constructor panics or wraps, whatever the numbers.
+        #[test]
+        fn huge_numbers_are_refused_or_right(
+            steps in prop::collection::vec((0..9u32, prop::array::uniform4(number())), 1..5)
+        ) {
+            let mut at = Datatype::named(Named::Double);
+            for (kind, [a, b, c, d]) in steps {
+                let (x, y) = (c as i64, d as i64);
+                let copies = match kind {
+                    0 => u128::from(a),
+                    1 | 2 => u128::from(a) * u128::from(b),
+                    3 | 4 => u128::from(a) + u128::from(b),
+                    5 | 6 => 2 * u128::from(a),
+                    _ => 1,
+                };
+                let made = match kind {
+                    0 => at.contiguous(a),
+                    1 => at.vector(a, b, x),
+                    2 => at.hvector(a, b, x),
+                    3 => at.indexed(&[a, b], &[x, y]),
+                    4 => at.hindexed(&[a, b], &[x, y]),
+                    5 => at.indexed_block(a, &[x, y]),
+                    6 => at.hindexed_block(a, &[x, y]),
+                    7 => at.resized(x, y),
+                    _ => at.subarray(&[a.max(1)], &[1], &[0], Order::C),
+                };
+                let Ok(made) = made else { continue };
+                prop_assert_eq!(u128::from(made.size()), copies * u128::from(at.size()));
+                let bounds = [made.true_lower_bound(), made.true_upper_bound()];
+                prop_assert!(bounds[0] <= bounds[1]);
+                prop_assert!(made.commit().size() == made.size());
+                at = made;
+            }
         }
     }
 }

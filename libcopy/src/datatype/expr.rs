@@ -39,13 +39,22 @@ const LONGEST: u64 = 1 << 26;
 
 /// An argument of a constructor.
 enum Value {
-    Number(i64),
-    Numbers(Vec<i64>),
+    Number(i128),
+    Numbers(Numbers),
     Type(Datatype),
     Types(Vec<Datatype>),
     Order(Order),
     Distribution(Distribution),
     Distributions(Vec<Distribution>),
+}
+
+/// A list of numbers, each from the least of `i64` to the largest of `u64`.
+#[derive(Default)]
+struct Numbers {
+    /// Their lowest 64 bits.
+    bits: Vec<i64>,
+    lowest: i128,
+    highest: i128,
 }
 
 impl Value {
@@ -68,7 +77,7 @@ struct Open<'a> {
     name: Option<&'a str>,
     at: usize,
     values: Vec<Value>,
-    numbers: Vec<i64>,
+    numbers: Numbers,
 }
 
 struct Parser<'a> {
@@ -122,14 +131,16 @@ impl<'a> Parser<'a> {
         &rest[..len]
     }
 
-    fn number(&mut self) -> Result<i64> {
+    fn number(&mut self) -> Result<i128> {
         self.skip_space();
         let rest = self.rest();
         let sign = usize::from(rest.starts_with('-'));
         let digits = rest[sign..]
             .find(|c: char| !c.is_ascii_digit())
             .unwrap_or(rest.len() - sign);
-        let Ok(number) = rest[..sign + digits].parse() else {
+        let number = rest[..sign + digits].parse().ok();
+        let fits = |number: &i128| i64::try_from(*number).is_ok() || u64::try_from(*number).is_ok();
+        let Some(number) = number.filter(fits) else {
             return Err(self.unexpected("a number of 64 bits"));
         };
         self.at += sign + digits;
@@ -142,16 +153,15 @@ impl<'a> Parser<'a> {
         let first = self.number()?;
         let in_list = self.open.last().is_some_and(|open| open.name.is_none());
         let (length, step) = if in_list && self.eat("*") {
-            (i128::from(self.number()?), 0)
+            (self.number()?, 0)
         } else if in_list && self.eat("..") {
             let end = self.number()?;
             let step = if self.eat(":") { self.number()? } else { 1 };
-            let span = i128::from(end) - i128::from(first);
+            let span = end - first;
             if step == 0 || (span < 0) != (step < 0) && span != 0 {
                 self.at = start;
                 return Err(self.unexpected("a range whose step leads to its end"));
             }
-            let step = i128::from(step);
             ((span + step - step.signum()) / step, step)
         } else {
             (1, 0)
@@ -164,14 +174,19 @@ impl<'a> Parser<'a> {
             open.values.push(Value::Number(first));
             return Ok(());
         }
-        if length < 0 || length + open.numbers.len() as i128 > i128::from(LONGEST) {
+        if length < 0 || length + open.numbers.bits.len() as i128 > i128::from(LONGEST) {
             self.at = start;
             let wanted = format!("a list of at most {LONGEST} entries");
             return Err(self.unexpected(&wanted));
         }
         // The last entry lies before the range's end, so no entry leaves 64 bits.
-        let entries = (0..length).map(|i| (i128::from(first) + i * step) as i64);
-        open.numbers.extend(entries);
+        let entries = (0..length).map(|i| (first + i * step) as i64);
+        open.numbers.bits.extend(entries);
+        if length > 0 {
+            let (numbers, last) = (&mut open.numbers, first + (length - 1) * step);
+            numbers.lowest = numbers.lowest.min(first).min(last);
+            numbers.highest = numbers.highest.max(first).max(last);
+        }
         Ok(())
     }
 
@@ -187,7 +202,7 @@ impl<'a> Parser<'a> {
                         name: None,
                         at,
                         values: Vec::new(),
-                        numbers: Vec::new(),
+                        numbers: Numbers::default(),
                     });
                     if !self.eat("]") {
                         continue;
@@ -202,7 +217,7 @@ impl<'a> Parser<'a> {
                             name: Some(name),
                             at,
                             values: Vec::new(),
-                            numbers: Vec::new(),
+                            numbers: Numbers::default(),
                         });
                         if !self.eat(")") {
                             continue;
@@ -315,7 +330,7 @@ fn list(open: Open) -> Result<Value> {
     if open.values.is_empty() {
         return Ok(Value::Numbers(open.numbers));
     }
-    if !open.numbers.is_empty() {
+    if !open.numbers.bits.is_empty() {
         return Err(mixed(open.at));
     }
     let mut types = Vec::new();
@@ -364,34 +379,52 @@ impl Arguments<'_> {
         }
     }
 
-    fn number(&mut self, what: &str) -> Result<i64> {
+    fn any_number(&mut self, what: &str) -> Result<i128> {
         self.take(what, |value| match value {
             Value::Number(number) => Ok(number),
             other => Err(other),
         })
     }
 
-    fn count(&mut self, what: &str) -> Result<u64> {
-        let number = self.number(what)?;
-        u64::try_from(number)
-            .map_err(|_| self.wrong(&number.to_string(), &format!("{what}, at least 0")))
-    }
-
-    fn numbers(&mut self, what: &str) -> Result<Vec<i64>> {
+    fn any_numbers(&mut self, what: &str) -> Result<Numbers> {
         self.take(what, |value| match value {
             Value::Numbers(numbers) => Ok(numbers),
             other => Err(other),
         })
     }
 
+    fn too_small(&self, number: i128, what: &str) -> Error {
+        self.wrong(&number.to_string(), &format!("{what}, at least 0"))
+    }
+
+    fn too_large(&self, number: i128, what: &str) -> Error {
+        self.wrong(&number.to_string(), &format!("{what}, below 2^63"))
+    }
+
+    fn number(&mut self, what: &str) -> Result<i64> {
+        let number = self.any_number(what)?;
+        i64::try_from(number).map_err(|_| self.too_large(number, what))
+    }
+
+    fn count(&mut self, what: &str) -> Result<u64> {
+        let number = self.any_number(what)?;
+        u64::try_from(number).map_err(|_| self.too_small(number, what))
+    }
+
+    fn numbers(&mut self, what: &str) -> Result<Vec<i64>> {
+        let list = self.any_numbers(what)?;
+        if i64::try_from(list.highest).is_err() {
+            return Err(self.too_large(list.highest, what));
+        }
+        Ok(list.bits)
+    }
+
     fn counts(&mut self, what: &str) -> Result<Vec<u64>> {
-        self.numbers(what)?
-            .into_iter()
-            .map(|number| {
-                u64::try_from(number)
-                    .map_err(|_| self.wrong(&number.to_string(), &format!("{what}, at least 0")))
-            })
-            .collect()
+        let list = self.any_numbers(what)?;
+        if list.lowest < 0 {
+            return Err(self.too_small(list.lowest, what));
+        }
+        Ok(list.bits.into_iter().map(|bits| bits as u64).collect())
     }
 
     fn datatype(&mut self) -> Result<Datatype> {
@@ -464,7 +497,7 @@ fn construct(mut arguments: Arguments) -> Result<Value> {
             let places = a.numbers("a list of displacements")?;
             let children = a.take("a list of types", |value| match value {
                 Value::Types(types) => Ok(types),
-                Value::Numbers(none) if none.is_empty() => Ok(Vec::new()),
+                Value::Numbers(none) if none.bits.is_empty() => Ok(Vec::new()),
                 other => Err(other),
             })?;
             Datatype::structure(&lengths, &places, &children)?
@@ -772,6 +805,11 @@ mod tests {
             "darray(6,5,[10,9],[block(5),cyclic],[2,3],c,int)",
             "darray(2,0,[10,9],[none,cyclic(2)],[1,2],c,int)",
             "resized(-8,64,2real)",
+            // Counts above 63 bits belong to types without data.
+            "contiguous(18446744073709551615,contiguous(0,int))",
+            "vector(9223372036854775808,0,3,int)",
+            "hindexed([9223372036854775808*4,0,18446744073709551615],[0..6],contiguous(0,int))",
+            "hindexed([18446744073709551615,9223372036854775808,0],[5,-9,0],contiguous(0,int))",
         ] {
             round_trip(text);
         }
@@ -806,6 +844,10 @@ mod tests {
             ("indexed([1,int],[0,1],int)", "different things"),
             ("indexed([1],[0,1],int)", "blocklengths"),
             ("contiguous(99999999999999999999,int)", "64 bits"),
+            ("contiguous(18446744073709551616,int)", "64 bits"),
+            ("resized(0,9223372036854775808,int)", "below 2^63"),
+            ("indexed_block(1,[0,9223372036854775808],int)", "below 2^63"),
+            ("indexed([1,-2],[0,9],int)", "-2"),
             ("indexed_block(1,[0..9999999999],int)", "at most"),
             ("indexed_block(1,[0..9:0],int)", "range"),
             ("indexed_block(1,[0..9:-1],int)", "range"),
