@@ -490,7 +490,8 @@ int libcopy_type_contents(const libcopy_type_t *datatype,
                           libcopy_type_t **types);
 
 // Packs bytes of `count` elements at `buffer`: those from byte `offset` of the packed stream on,
-// at most `max`. `*actual` is how many.
+// at most `max`. `*actual` is how many. A null `buffer` is for types whose displacements are
+// addresses, as with `MPI_BOTTOM`; here and in the calls below.
 //
 // The data of the layout is readable, `packed` writable for `max` bytes, `actual` points to a
 // number; `packed` does not overlap the data.
@@ -503,7 +504,8 @@ int libcopy_type_pack(const void *buffer,
                       size_t *actual);
 
 // Unpacks `length` bytes that belong at byte `offset` of the packed stream into `count` elements
-// at `buffer`; what lies behind the stream's end is left alone. `*actual` is how many.
+// at `buffer`; what lies behind the stream's end is left alone. `*actual` is how many. Where entries
+// of the type overlap, the last one in the type map wins, as in MPI libraries.
 //
 // `packed` is readable for `length` bytes, the data of the layout writable, `actual` points to a
 // number; `packed` does not overlap the data.

@@ -892,8 +892,24 @@ fn part(layout: &Layout, offset: u64, max: usize) -> Result<Range<u64>, Failure>
     Ok(offset..offset + most.min(max as u64))
 }
 
+/// Bytes at the start of the address space that no process has.
+const NEVER_MAPPED: i64 = 4096;
+
+/// Refuses a null buffer unless the type's displacements are addresses.
+fn addressed(what: &str, buffer: *const c_void, layout: &Layout) -> Result<(), Failure> {
+    let low = layout.bounds().start;
+    if buffer.is_null() && layout.size() > 0 && low < NEVER_MAPPED {
+        return Err(invalid(format!(
+            "{what} is null, and the data begin at offset {low}: only a type whose displacements are \
+             addresses can be used with it"
+        )));
+    }
+    Ok(())
+}
+
 /// Packs bytes of `count` elements at `buffer`: those from byte `offset` of the packed stream on,
-/// at most `max`. `*actual` is how many.
+/// at most `max`. `*actual` is how many. A null `buffer` is for types whose displacements are
+/// addresses, as with `MPI_BOTTOM`; here and in the calls below.
 ///
 /// # Safety
 ///
@@ -915,8 +931,11 @@ pub unsafe extern "C" fn libcopy_type_pack(
             let layout = handle(datatype)?.layout(count)?;
             let range = part(&layout, offset, max)?;
             let bytes = (range.end - range.start) as usize;
-            if packed.is_null() && bytes > 0 {
-                return Err(invalid("packed is null"));
+            if bytes > 0 {
+                addressed("the buffer", buffer.cast(), &layout)?;
+                if packed.is_null() {
+                    return Err(invalid("packed is null"));
+                }
             }
             put("the number of bytes", actual, bytes)?;
             if bytes > 0 {
@@ -928,7 +947,8 @@ pub unsafe extern "C" fn libcopy_type_pack(
 }
 
 /// Unpacks `length` bytes that belong at byte `offset` of the packed stream into `count` elements
-/// at `buffer`; what lies behind the stream's end is left alone. `*actual` is how many.
+/// at `buffer`; what lies behind the stream's end is left alone. `*actual` is how many. Where entries
+/// of the type overlap, the last one in the type map wins, as in MPI libraries.
 ///
 /// # Safety
 ///
@@ -950,8 +970,11 @@ pub unsafe extern "C" fn libcopy_type_unpack(
             let layout = handle(datatype)?.layout(count)?;
             let range = part(&layout, offset, length)?;
             let bytes = (range.end - range.start) as usize;
-            if packed.is_null() && bytes > 0 {
-                return Err(invalid("packed is null"));
+            if bytes > 0 {
+                addressed("the buffer", buffer.cast(), &layout)?;
+                if packed.is_null() {
+                    return Err(invalid("packed is null"));
+                }
             }
             put("the number of bytes", actual, bytes)?;
             if bytes > 0 {
@@ -1000,6 +1023,8 @@ pub unsafe extern "C" fn libcopy_type_copy(
                     ),
                 ));
             }
+            addressed("the buffer to copy from", from, &source)?;
+            addressed("the buffer to copy to", to.cast_const(), &target)?;
             if source.size() > 0 {
                 source.copy_raw(from.cast(), &target, to.cast());
             }

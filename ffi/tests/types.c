@@ -178,6 +178,23 @@ static void movement(void)
 	GOOD(libcopy_type_pack(NULL, 0, column, 0, NULL, 7, &actual));
 	EXPECT(actual == 0);
 	EXPECT(libcopy_type_pack(matrix, 1, column, 0, NULL, 7, &actual) == LIBCOPY_EINVAL);
+	/* Null is an address only for types whose displacements are addresses. */
+	EXPECT(libcopy_type_pack(NULL, 1, column, 0, back, 7, &actual) == LIBCOPY_EINVAL);
+	EXPECT(strstr(libcopy_error_detail(), "offset 0"));
+	EXPECT(libcopy_type_unpack(back, 7, NULL, 1, column, 0, &actual) == LIBCOPY_EINVAL);
+	EXPECT(libcopy_type_copy(NULL, 500, dense, back, 10, column) == LIBCOPY_EINVAL);
+	EXPECT(libcopy_type_copy(transposed, 500, dense, NULL, 10, column) == LIBCOPY_EINVAL);
+	EXPECT(libcopy_type_copy(NULL, 0, dense, NULL, 0, column) == LIBCOPY_OK);
+	{
+		int64_t place = (int64_t)(intptr_t)&matrix[7];
+		libcopy_type_t *absolute;
+		int seven = 0;
+
+		GOOD(libcopy_type_hindexed_block(1, 1, &place, dense, &absolute));
+		GOOD(libcopy_type_pack(NULL, 1, absolute, 0, &seven, 4, &actual));
+		EXPECT(actual == 4 && seven == 7);
+		GOOD(libcopy_type_free(absolute));
+	}
 	EXPECT(libcopy_type_pack(matrix, UINT64_MAX, column, 0, back, 7, &actual) ==
 	       LIBCOPY_EINVAL);
 	GOOD(libcopy_type_free(column));
@@ -212,9 +229,28 @@ static void mistakes(void)
 	GOOD(libcopy_type_free(i32));
 }
 
+/* Where entries overlap, the last one in the type map wins. */
+static void overlapping(void)
+{
+	/* Columns of 100 rows that are one element too close, all of them beginning with the last. */
+	libcopy_type_t *type = parsed("contiguous(50,resized(0,8,vector(100,1,49,double)))");
+	static double packed[5000], buffer[5000], expected[5000];
+	size_t actual;
+
+	for (int i = 0; i < 5000; i++)
+		packed[i] = i;
+	for (int column = 0; column < 50; column++)
+		for (int row = 0; row < 100; row++)
+			expected[row * 49 + column] = column * 100 + row;
+	GOOD(libcopy_type_unpack(packed, sizeof(packed), buffer, 1, type, 0, &actual));
+	EXPECT(actual == sizeof(packed) && !memcmp(buffer, expected, sizeof(buffer)));
+	GOOD(libcopy_type_free(type));
+}
+
 int main(void)
 {
 	constructors();
+	overlapping();
 	questions();
 	movement();
 	mistakes();
