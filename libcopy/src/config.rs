@@ -109,7 +109,8 @@ settings! {
     SPIN = "LIBCOPY_SPIN", "", "Microseconds to spin before sleeping (default: adaptive; none if ranks outnumber cores).";
     DISABLE = "LIBCOPY_DISABLE", "", "libcopy_mpi.so passes every call on to the MPI library if this is set to something else than 0.";
     STATS = "LIBCOPY_STATS", "", "libcopy_mpi.so tells at MPI_Finalize what it took and what it passed on if this is set to something else than 0.";
-    MPI_MESSAGES = "LIBCOPY_MPI_MESSAGES", "", "libcopy_mpi.so passes messages between two processes on to the MPI library if this is 0, for all ranks alike.";
+    MPI_MESSAGES = "LIBCOPY_MPI_MESSAGES", "", "libcopy_mpi.so passes messages between two processes on to the MPI library if this is 0 on any rank.";
+    MPI_EVERYWHERE = "LIBCOPY_MPI_EVERYWHERE", "", "1: all ranks on all machines have libcopy_mpi.so, which then works across machines; a rank without it would hang the job.";
     ASYNC = "LIBCOPY_ASYNC", "", "Let collectives return while copy engines still move their bytes: off, auto, engine, cpu or both (default: off; auto learns which is best).";
     OFFLOAD_MIN = "LIBCOPY_OFFLOAD_MIN", "", "Parts of this size or more may be moved by copy engines (with LIBCOPY_ASYNC).";
     OFFLOAD_RANKS = "LIBCOPY_OFFLOAD_RANKS", "", "Teams of this many ranks or more may use copy engines (with LIBCOPY_ASYNC).";

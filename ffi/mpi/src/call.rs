@@ -10,6 +10,7 @@ use libcopy::collective::Op;
 use libcopy::policy::{Crowd, Policy};
 
 use crate::abi::{self, Abi, Word, complain};
+use crate::bootstrap;
 use crate::buffer::{self, Kind};
 use crate::count::Count;
 use crate::fast;
@@ -39,6 +40,8 @@ fn learn(abi: Option<&Abi>) {
     let handle = abi.map_or(usize::MAX, |abi| abi.handle);
     fast::learn(handle, |function| match abi {
         _ if stats::wanted() => 0,
+        // Nobody takes part in ours.
+        Some(_) if bootstrap::world().is_none() => u64::MAX,
         // Any blocking collective may be the one in which ranks meet.
         Some(_) if nonblocking::is_wanted() && !function.is_nonblocking() => 0,
         Some(abi) => least().unwrap_or_else(|| {
@@ -153,9 +156,7 @@ pub fn take_irregular(
             nonblocking::meet(abi, comm);
         }
         let known = group::of(abi, comm)?;
-        if !known.is_plain() {
-            return Err(Fate::Communicator);
-        }
+        known.admits()?;
         // Counted whatever else is wrong, as small calls are.
         let (agree, mut largest) = match knows {
             Knows::All(largest) => (false, largest),
@@ -280,9 +281,7 @@ pub fn take_nonblocking<K>(
             return Err(Fate::Small);
         }
         let known = group::of(abi, comm)?;
-        if !known.is_plain() {
-            return Err(Fate::Communicator);
-        }
+        known.admits()?;
         // Before the datatypes are looked at, which costs more.
         if known.met().is_some_and(|circle| !beats(circle.crowded)) {
             return Err(Fate::Small);

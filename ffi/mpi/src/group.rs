@@ -18,6 +18,7 @@ use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::abi::{Abi, Word, complain};
 use crate::attributes::{Cache, Kept, Unknown};
+use crate::bootstrap::{self, feature};
 use crate::early;
 use crate::messages::Peers;
 use crate::neighbours::Neighbours;
@@ -81,6 +82,8 @@ pub struct Comm {
     /// Ranks.
     pub size: usize,
     pub(crate) inter: bool,
+    /// Whether all its ranks have agreed to work together.
+    agreed: bool,
     /// Which of its ranks messages may reach past the MPI library.
     pub peers: OnceLock<Peers>,
     /// Who its neighbours are; `None` if neighbourhood collectives are passed on.
@@ -105,9 +108,7 @@ impl Comm {
     /// Its team; collective the first time.
     pub fn group(&self, abi: &'static Abi, comm: Word) -> Result<&Arc<Group>, Fate> {
         let group = self.group.get_or_init(|| {
-            if self.inter || self.size < 2 {
-                return Err(Fate::Communicator);
-            }
+            self.admits()?;
             match create(abi, comm, self.rank, self.size) {
                 Ok(Some(group)) => Ok(Arc::new(group)),
                 Ok(None) => Err(Fate::Communicator),
@@ -156,7 +157,16 @@ impl Comm {
 
     /// Whether it has several ranks that all call the same.
     pub fn is_plain(&self) -> bool {
-        !self.inter && self.size > 1
+        !self.inter && self.size > 1 && self.agreed
+    }
+
+    /// The same, with what becomes of its calls if it has not.
+    pub fn admits(&self) -> Result<(), Fate> {
+        match () {
+            () if self.inter || self.size < 2 => Err(Fate::Communicator),
+            () if !self.agreed => Err(Fate::NoTeam),
+            () => Ok(()),
+        }
     }
 
     /// Counts a call of an irregular function, whose ranks know only their own parts. Returns
@@ -246,10 +256,12 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
     if let Some(known) = last {
         return Ok(known);
     }
-    let known = CACHE.of(comm, || examine(comm)).map_err(|why| match why {
-        Unknown::Object => Fate::Arguments,
-        Unknown::Attribute => Fate::NoTeam,
-    })?;
+    let known = CACHE
+        .of(comm, || examine(abi, comm))
+        .map_err(|why| match why {
+            Unknown::Object => Fate::Arguments,
+            Unknown::Attribute => Fate::NoTeam,
+        })?;
     LAST.set((comm, generation, Arc::as_ptr(&known)));
     Ok(known)
 }
@@ -275,7 +287,7 @@ pub fn with_last<R>(comm: Word, handle: usize, work: impl FnOnce(&Comm) -> R) ->
 }
 
 /// Asks the library about a communicator; `None` if it does not accept it.
-fn examine(comm: Word) -> Option<Comm> {
+fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
     let (mut inter, mut rank, mut size) = (0, 0, 0);
     // SAFETY: a communicator, and writable outputs.
     let answers = unsafe {
@@ -293,6 +305,7 @@ fn examine(comm: Word) -> Option<Comm> {
         rank,
         size,
         inter: inter != 0,
+        agreed: inter == 0 && size > 1 && is_agreed(abi, comm, size),
         peers: OnceLock::new(),
         neighbours: OnceLock::new(),
         group: OnceLock::new(),
@@ -300,6 +313,40 @@ fn examine(comm: Word) -> Option<Comm> {
         circle: OnceLock::new(),
         wants_circle: AtomicBool::new(false),
     })
+}
+
+/// Whether all ranks of an intracommunicator have agreed to work together in `MPI_Init`. Ranks that are not in our
+/// `MPI_COMM_WORLD` have not.
+fn is_agreed(abi: &Abi, comm: Word, size: usize) -> bool {
+    let Some(world) = bootstrap::world().filter(|world| world.has(feature::COLLECTIVES)) else {
+        return false;
+    };
+    if abi.same(comm, abi.world) {
+        return world.everywhere || world.is_whole();
+    }
+    world_ranks(abi, comm, size)
+        .is_some_and(|ranks| ranks.into_iter().all(|rank| world.includes(rank)))
+}
+
+/// The ranks in `MPI_COMM_WORLD` of a communicator's processes, `MPI_UNDEFINED` for those of other worlds;
+/// `None` if the library does not say.
+pub fn world_ranks(abi: &Abi, comm: Word, size: usize) -> Option<Vec<c_int>> {
+    let length = c_int::try_from(size).ok()?;
+    let (mut group, mut world) = (0, 0);
+    let own: Vec<c_int> = (0..length).collect();
+    let mut ranks = vec![-1; size];
+    // SAFETY: a communicator; arrays of its size; words have room for either kind of handle.
+    let answers = unsafe {
+        let answers = [
+            pmpi::comm_group(comm, &mut group),
+            pmpi::comm_group(abi.world, &mut world),
+            pmpi::group_translate_ranks(group, length, own.as_ptr(), world, ranks.as_mut_ptr()),
+        ];
+        pmpi::group_free(&mut group);
+        pmpi::group_free(&mut world);
+        answers
+    };
+    (answers == [0; 3]).then_some(ranks)
 }
 
 /// Joins a team. Its collectives return early only where no leader passes what they bring to other nodes.

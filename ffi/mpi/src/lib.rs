@@ -26,10 +26,14 @@
 //! taken, and what was passed on why; with a file's name in place of 1 every rank adds a line to that
 //! file, which `libcopy mpi report` reads. `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, takes everything
 //! from this size on, faster or not.
+//!
+//! All that concerns several ranks is done only if all of them have this library, which they find out in
+//! `MPI_Init` ([`bootstrap`]).
 
 mod abi;
 mod attributes;
 mod barrier;
+mod bootstrap;
 mod buffer;
 mod call;
 mod count;
@@ -73,6 +77,7 @@ fn tell() {
     let library = abi.map_or("no library that we know", |abi| abi.name);
     let Some(path) = stats::file() else {
         let mut text = stats::report(library);
+        text.push_str(&format!("\nlibcopy_mpi: {}", bootstrap::summary()));
         for line in [messages::report(), early::report()].into_iter().flatten() {
             text.push('\n');
             text.push_str(&line);
@@ -92,6 +97,7 @@ fn tell() {
         i64::from(rank),
         &messages::numbers(),
         &early::numbers(),
+        &bootstrap::summary(),
     );
     let file = OpenOptions::new().append(true).create(true).open(&path);
     // One call, so that the lines of ranks do not mix.
@@ -117,6 +123,7 @@ pub unsafe extern "C" fn MPI_Finalize() -> c_int {
         progress::finish();
         nodes::finish();
         group::clear();
+        bootstrap::close();
     });
     // SAFETY: the caller's promise.
     unsafe { pmpi::finalize() }

@@ -239,7 +239,14 @@ pub fn file() -> Option<PathBuf> {
 
 /// All numbers of a rank as one line of JSON, which `libcopy mpi report` reads; `messages` are those of
 /// messages, `early` those of collectives that returned early.
-pub fn line(library: &str, rank: i64, messages: &[(&str, u64)], early: &[(&str, u64)]) -> String {
+/// `bootstrap` says who takes part.
+pub fn line(
+    library: &str,
+    rank: i64,
+    messages: &[(&str, u64)],
+    early: &[(&str, u64)],
+    bootstrap: &str,
+) -> String {
     let mut text = format!(
         "{{\"report\":1,\"rank\":{rank},\"pid\":{},\"library\":\"{library}\",\"bytes\":{},\"functions\":{{",
         std::process::id(),
@@ -267,7 +274,8 @@ pub fn line(library: &str, rank: i64, messages: &[(&str, u64)], early: &[(&str, 
     object(&mut text, &mut messages.iter().copied());
     text.push_str("},\"early\":{");
     object(&mut text, &mut early.iter().copied());
-    text.push_str("}}\n");
+    let plain = bootstrap.replace(['"', '\\'], "'");
+    let _ = writeln!(text, "}},\"bootstrap\":\"{plain}\"}}");
     text
 }
 
@@ -300,11 +308,11 @@ mod tests {
     #[test]
     fn a_line_names_everything_once() {
         let messages = [("sent", 4), ("bytes fetched", 5)];
-        let line = line("MPICH", 3, &messages, &[("buffers", 6)]);
+        let line = line("MPICH", 3, &messages, &[("buffers", 6)], "all \"2\" ranks");
         assert!(line.starts_with("{\"report\":1,\"rank\":3,"), "{line}");
         assert!(
             line.ends_with(
-                "\"messages\":{\"sent\":4,\"bytes fetched\":5},\"early\":{\"buffers\":6}}\n"
+                "\"messages\":{\"sent\":4,\"bytes fetched\":5},\"early\":{\"buffers\":6},\"bootstrap\":\"all '2' ranks\"}\n"
             ),
             "{line}"
         );

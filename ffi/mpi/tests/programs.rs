@@ -2,12 +2,16 @@
 
 //! A program that knows nothing of libcopy, run by Open MPI and by MPICH, with and without it.
 
+// Other tests use other parts of it.
+#[allow(dead_code)]
+mod common;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+use common::{BOTH, C, LIMIT, Mpi, counted, library, mpi, noted, taken, text, turn};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential.c");
 
@@ -31,164 +35,6 @@ const ORPHANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/orphans.c");
 const PROBING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probing.c");
 const FORTRAN_MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.f90");
 const FORTRAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fortran.f90");
-
-/// After so long a program hangs: on a busy machine one may take minutes.
-const LIMIT: Duration = Duration::from_secs(900);
-
-/// The compiler for C, without the library's name.
-const C: (&str, &[&str]) = ("mpicc", &["-Wall", "-Werror"]);
-
-/// Both libraries, and what starts their programs.
-const BOTH: [(&str, &str); 2] = [("openmpi", "mpirun.openmpi"), ("mpich", "mpirun.mpich")];
-
-/// The library under test. Cargo does not build it for a test; it is built together with the
-/// crate whose features it would otherwise change.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let own = std::env::current_exe().expect("this test is a file");
-        let directory = own.ancestors().nth(2).expect("cargo's layout");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "libcopy", "-p", "libcopy-mpi"]);
-        build.args([
-            "--manifest-path",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
-        ]);
-        if directory.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo starts").success());
-        directory.join("libcopy_mpi.so")
-    })
-}
-
-struct Mpi {
-    name: &'static str,
-    launcher: &'static str,
-    program: PathBuf,
-}
-
-/// Compiles the program; without the MPI library there is nothing to test against.
-fn mpi(
-    name: &'static str,
-    launcher: &'static str,
-    source: &str,
-    (compiler, flags): (&str, &[&str]),
-) -> Option<Mpi> {
-    let compiler = format!("{compiler}.{name}");
-    let answer = Command::new(&compiler).arg("-v").output();
-    if !answer.is_ok_and(|answer| answer.status.success()) {
-        let missing = format!("{compiler}, or the compiler behind it, is not installed");
-        assert!(
-            std::env::var_os("LIBCOPY_TEST_MPI").is_none(),
-            "{missing}, but LIBCOPY_TEST_MPI asks for it"
-        );
-        eprintln!("skipped: {missing}");
-        return None;
-    }
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    static PROGRAMS: AtomicU32 = AtomicU32::new(0);
-    let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
-    let file = format!("program.{name}.{}.{number}", std::process::id());
-    let program = directory.join(file);
-    let output = Command::new(&compiler)
-        .args(flags)
-        .args(["-O2", "-o"])
-        .arg(&program)
-        .arg(source)
-        .output()
-        .expect("the compiler starts");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Some(Mpi {
-        name,
-        launcher,
-        program,
-    })
-}
-
-impl Drop for Mpi {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.program);
-    }
-}
-
-impl Mpi {
-    /// What came of it, within [`LIMIT`].
-    fn output(
-        &self,
-        ranks: usize,
-        arguments: &[&str],
-        environment: &[(&str, &str)],
-    ) -> (Command, Output) {
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after", "60", &LIMIT.as_secs().to_string()]);
-        command.arg(self.launcher);
-        if self.name == "openmpi" {
-            command.args(["--oversubscribe", "--allow-run-as-root"]);
-            command.args(["--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
-        }
-        command.args(["-n", &ranks.to_string()]);
-        // The launcher itself is no MPI program.
-        command.arg("env");
-        for (name, value) in environment {
-            command.arg(format!("{name}={value}"));
-        }
-        // Launchers of Open MPI 5 put some of what ranks say as errors between what they print.
-        let said = self.program.with_extension("stderr");
-        command
-            .args(["sh", "-c", "exec \"$@\" 2>>\"$0\""])
-            .arg(&said);
-        command.arg(&self.program).args(arguments);
-        let mut output = command.output().expect("the launcher starts");
-        output
-            .stderr
-            .extend(std::fs::read(&said).unwrap_or_default());
-        let _ = std::fs::remove_file(&said);
-        (command, output)
-    }
-
-    fn run(&self, ranks: usize, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
-        let (command, output) = self.output(ranks, arguments, environment);
-        assert!(
-            output.status.success(),
-            "{command:?}\n{}: {}{}",
-            output.status,
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        output
-    }
-}
-
-/// One program at a time: each has more ranks than there may be processors, and some poll.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// What the ranks' reports say in a column: the function, and how often.
-fn counted(report: &str, column: usize) -> Vec<(&str, u64)> {
-    let lines = report.lines().filter(|line| line.contains(" MPI_"));
-    lines
-        .filter_map(|line| {
-            let words: Vec<&str> = line.split_whitespace().skip(1).collect();
-            Some((*words.first()?, words.get(column)?.parse().ok()?))
-        })
-        .collect()
-}
-
-/// What they say was taken inside one machine.
-fn taken(report: &str) -> Vec<(&str, u64)> {
-    counted(report, 1)
-}
 
 /// The same of these functions, all ranks together.
 fn taken_of(report: &str, functions: &[&'static str]) -> Vec<(&'static str, u64)> {
@@ -477,6 +323,7 @@ fn network_namespaces_are_nodes() {
             ("LD_PRELOAD", library.to_str().expect("a plain path")),
             ("LIBCOPY_STATS", "1"),
             ("LIBCOPY_MPI_MIN", "0"),
+            ("LIBCOPY_MPI_EVERYWHERE", "1"),
         ]);
         for output in [&plain, &ours] {
             assert!(output.status.success(), "{name}: {}", text(&output.stderr));
@@ -821,16 +668,6 @@ last: 299999
 }
 
 /// A number that the report of a rank says about messages, of all ranks together.
-fn noted(report: &str, what: &str) -> u64 {
-    let lines = report.lines().filter(|line| line.contains("messages:"));
-    let numbers = lines.filter_map(|line| {
-        let behind = &line[line.find(what)? + what.len()..];
-        let digits = behind.trim_start().split(',').next()?;
-        digits.parse::<u64>().ok()
-    });
-    numbers.sum()
-}
-
 #[test]
 fn messages_are_the_same_on_any_way() {
     let _turn = turn();

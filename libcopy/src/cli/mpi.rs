@@ -40,6 +40,9 @@ struct Rank {
     messages: BTreeMap<String, u64>,
     #[serde(default)]
     early: BTreeMap<String, u64>,
+    /// Who takes part.
+    #[serde(default)]
+    bootstrap: String,
 }
 
 /// What all ranks say together.
@@ -54,6 +57,8 @@ struct Total {
     functions: BTreeMap<String, BTreeMap<String, u64>>,
     messages: BTreeMap<String, u64>,
     early: BTreeMap<String, u64>,
+    /// Reports that say who takes part, by what they say.
+    bootstrap: BTreeMap<String, u64>,
 }
 
 /// Runs `libcopy mpi`.
@@ -81,6 +86,9 @@ fn add_up(text: &str) -> Result<Total> {
         ranks.insert(rank.rank);
         total.libraries.insert(rank.library);
         total.bytes += rank.bytes;
+        if !rank.bootstrap.is_empty() {
+            *total.bootstrap.entry(rank.bootstrap).or_default() += 1;
+        }
         for (function, fates) in rank.functions {
             let sum = total.functions.entry(function).or_default();
             for (fate, count) in fates {
@@ -119,6 +127,9 @@ fn report(args: &ReportArgs) -> Result<()> {
         libraries.join(", "),
         total.bytes
     )?;
+    for (outcome, reports) in &total.bootstrap {
+        writeln!(out, "{reports} reports: {outcome}")?;
+    }
     // Columns that nobody needs are left out; what was taken comes first.
     let mut fates: Vec<&str> = vec!["taken"];
     let others: BTreeSet<&str> = total
@@ -159,13 +170,14 @@ fn report(args: &ReportArgs) -> Result<()> {
 mod tests {
     use super::*;
 
-    const RANK: &str = r#"{"report":1,"rank":0,"library":"MPICH","bytes":7,"functions":{"MPI_Bcast":{"taken":2,"small":1}},"messages":{"sent":3},"early":{"buffers":5}}"#;
+    const RANK: &str = r#"{"report":1,"rank":0,"library":"MPICH","bytes":7,"functions":{"MPI_Bcast":{"taken":2,"small":1}},"messages":{"sent":3},"early":{"buffers":5},"bootstrap":"all 2 ranks agreed"}"#;
 
     #[test]
     fn ranks_are_added_up() {
         let other = RANK.replace(r#""rank":0"#, r#""rank":1"#);
         let total = add_up(&format!("{RANK}\n{other}\n{RANK}\n")).unwrap();
         assert_eq!((total.reports, total.ranks, total.bytes), (3, 2, 21));
+        assert_eq!(total.bootstrap["all 2 ranks agreed"], 3);
         assert_eq!(total.functions["MPI_Bcast"]["taken"], 6);
         assert_eq!(total.functions["MPI_Bcast"]["small"], 3);
         assert_eq!(total.messages["sent"], 9);

@@ -70,7 +70,7 @@ pub fn layout(header: &Header) -> Option<Layout> {
 
 /// Has all processes of a communicator know their types; the number that these get.
 fn hand_round(abi: &Abi, comm: Word, datatype: Word) -> Option<()> {
-    let known = group::of(abi, comm).ok().filter(|known| !known.inter)?;
+    let known = group::of(abi, comm).ok().filter(|known| known.is_plain())?;
     let own = types::of(abi, datatype);
     let form = own.as_ref().and_then(|own| own.datatype.as_ref());
     let mut words = form.map_or_else(Vec::new, |datatype| datatype.commit().to_words());

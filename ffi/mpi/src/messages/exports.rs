@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::calls::{self, Address, Elements, Mode};
 use super::status::{Room, Status, is_ignored};
-use super::{World, header, incoming, outgoing, packed, probes, requests, start, world};
+use super::{World, announce, header, incoming, outgoing, packed, probes, requests, start, world};
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::call::active;
 use crate::count::{Count, Large};
@@ -787,11 +787,10 @@ unsafe fn source_of(world: &World, status: *mut c_void) -> c_int {
 /// As the MPI standard says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn MPI_Init(argc: *mut c_int, argv: *mut *mut *mut c_char) -> c_int {
+    let _ = catch_unwind(announce);
     // SAFETY: the caller's promise.
     let code = unsafe { pmpi::init(argc, argv.cast()) };
-    if code == 0 {
-        let _ = catch_unwind(start);
-    }
+    let _ = catch_unwind(|| start(code));
     code
 }
 
@@ -807,10 +806,9 @@ pub unsafe extern "C" fn MPI_Init_thread(
     required: c_int,
     provided: *mut c_int,
 ) -> c_int {
+    let _ = catch_unwind(announce);
     // SAFETY: the caller's promise.
     let code = unsafe { pmpi::init_thread(argc, argv.cast(), required, provided) };
-    if code == 0 {
-        let _ = catch_unwind(start);
-    }
+    let _ = catch_unwind(|| start(code));
     code
 }

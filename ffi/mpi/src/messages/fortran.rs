@@ -9,7 +9,7 @@
 use std::ffi::{CStr, c_int, c_void};
 
 use super::status::is_ignored;
-use super::{exports, start, world};
+use super::{announce, exports, start, world};
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::fortran::{STATUS_IGNORE, STATUSES_IGNORE, buffer, past_us};
 use crate::{nonblocking, pmpi};
@@ -497,6 +497,7 @@ macro_rules! inits {
                 return;
             }
             let mut code = 0;
+            let _ = std::panic::catch_unwind(announce);
             // SAFETY: the MPI library's function of this name has this type.
             unsafe {
                 let call: unsafe extern "C" fn($($kind,)* *mut c_int) =
@@ -506,9 +507,7 @@ macro_rules! inits {
                     *error = code;
                 }
             }
-            if code == 0 {
-                let _ = std::panic::catch_unwind(start);
-            }
+            let _ = std::panic::catch_unwind(|| start(code));
         }
     )* };
 }

@@ -32,7 +32,7 @@ use std::time::Instant;
 
 use crate::abi::{Abi, Word};
 use crate::group::Comm;
-use crate::{pmpi, stats};
+use crate::{bootstrap, group, stats};
 use attach::Module;
 use board::Board;
 use choice::Choice;
@@ -41,14 +41,14 @@ use start::Road;
 
 pub use outgoing::{lock, progress};
 pub use requests::{has_orphans, settle_orphans};
-pub use start::{finish, start};
+pub use start::{announce, finish, start};
 
 /// The processes of this job on this machine.
 #[derive(Debug)]
 pub struct World {
     abi: &'static Abi,
-    /// Their communicator, which is ours.
-    node: Word,
+    /// The ranks that have agreed.
+    agreed: &'static bootstrap::World,
     /// Our number among them.
     me: usize,
     pids: Vec<i32>,
@@ -115,26 +115,9 @@ impl World {
     }
 
     fn translate(&self, comm: Word, size: usize) -> Peers {
-        let Ok(length) = c_int::try_from(size) else {
+        let Some(ranks) = group::world_ranks(self.abi, comm, size) else {
             return Peers::Unknown;
         };
-        let (mut group, mut world) = (0, 0);
-        let own: Vec<c_int> = (0..length).collect();
-        let mut ranks = vec![-1; size];
-        // SAFETY: a communicator; arrays of its size; words have room for either kind of handle.
-        let answers = unsafe {
-            let answers = [
-                pmpi::comm_group(comm, &mut group),
-                pmpi::comm_group(self.abi.world, &mut world),
-                pmpi::group_translate_ranks(group, length, own.as_ptr(), world, ranks.as_mut_ptr()),
-            ];
-            pmpi::group_free(&mut group);
-            pmpi::group_free(&mut world);
-            answers
-        };
-        if answers != [0; 3] {
-            return Peers::Unknown;
-        }
         let number = |rank: &c_int| {
             let found = self.ranks.iter().position(|member| member == rank);
             match found {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `MPI_Init` and `MPI_Finalize`: the processes of a machine get to know each other.
+//! `MPI_Init` and `MPI_Finalize`: the ranks agree on what they do together.
 
 use std::ffi::c_int;
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Once;
 use std::sync::atomic::Ordering;
@@ -16,47 +17,73 @@ use super::choice::Choice;
 use super::roads::Roads;
 use super::{WORLD, World, memory, outgoing, requests, world};
 use crate::abi::{self, Abi, complain};
-use crate::call::active;
-use crate::meeting::{Plain, from_all, from_first};
-use crate::{fortran, pmpi, progress, stats};
+use crate::bootstrap::{self, MOST_MEMBERS, Meeting, feature};
+use crate::call::{self, active};
+use crate::{fortran, nonblocking, pmpi, progress, stats};
 
-/// Processes of one machine that share a board.
-const MOST_MEMBERS: usize = 512;
+/// Variables that have to be the same on all ranks: otherwise some would take part in what others forward.
+const SETTINGS: [&str; 3] = [
+    "LIBCOPY_MPI_MIN",
+    "LIBCOPY_MPI_NODE_RANKS",
+    "LIBCOPY_MPI_EVERYWHERE",
+];
 
-/// What each process says about itself.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Card {
-    pid: i32,
-    rank: i32,
-    /// Where a word is that the others try to read.
-    address: u64,
-    word: u64,
-    /// Whether all has gone well so far.
-    fine: u64,
-    /// Whether it is in the kernel module's domain.
-    module: u64,
-}
+/// Tag of the communicator that is made at the end: of a communicator's own space, which programs do not see.
+const TAG: c_int = 4711;
 
-/// What the first process says about the board.
-#[repr(C)]
+/// What the owner of the bootstrap table says about the board.
 #[derive(Clone, Copy, Default)]
 struct Offer {
     magic: [u64; 2],
     pid: i32,
     fd: i32,
-    fine: u64,
+    /// Processes that the board has room for; 0 if there is none.
+    members: u64,
     /// From how many bytes on messages are taken: senders and receivers have to judge alike.
     least: [u64; 2],
     /// Of the kernel module's domain, if there is one.
-    key: [u8; 16],
-    has_module: u64,
+    key: Option<[u8; 16]>,
 }
 
-// SAFETY: integers only.
-unsafe impl Plain for Offer {}
-// SAFETY: integers only.
-unsafe impl Plain for Card {}
+impl Offer {
+    fn words(self) -> bootstrap::Offer {
+        let key = u128::from_ne_bytes(self.key.unwrap_or_default());
+        [
+            self.magic[0],
+            self.magic[1],
+            self.pid as u64,
+            self.fd as u64,
+            self.members,
+            self.least[0],
+            self.least[1],
+            self.key.is_some().into(),
+            key as u64,
+            (key >> 64) as u64,
+            0,
+            0,
+        ]
+    }
+
+    fn of(words: bootstrap::Offer) -> Offer {
+        let key = u128::from(words[8]) | u128::from(words[9]) << 64;
+        Offer {
+            magic: [words[0], words[1]],
+            pid: words[2] as i32,
+            fd: words[3] as i32,
+            members: words[4],
+            least: [words[5], words[6]],
+            key: (words[7] != 0).then(|| key.to_ne_bytes()),
+        }
+    }
+}
+
+/// What the owner has made.
+struct Made {
+    board: Board,
+    /// Open until the others have opened it.
+    file: File,
+    module: Option<Module>,
+}
 
 /// How data that are not dense are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,29 +114,27 @@ fn road() -> Road {
     }
 }
 
-/// Has messages taken from now on, if all processes of the machine can. Collective.
-pub fn start() {
+/// Before `MPI_Init`: has the other ranks know of this one.
+pub fn announce() {
+    if active().is_some() {
+        abi::permit_peers();
+        bootstrap::announce(SETTINGS.map(|name| std::env::var_os(name).unwrap_or_default()));
+    }
+}
+
+/// After `MPI_Init`, with its answer: the ranks agree on what they do together.
+pub fn start(code: c_int) {
     static ONCE: Once = Once::new();
-    ONCE.call_once(start_once);
+    match code {
+        0 => ONCE.call_once(start_once),
+        _ => bootstrap::withdraw(),
+    }
 }
 
 fn start_once() {
-    if abi::is_set_or(c"LIBCOPY_MPI_MESSAGES", true) && world().is_none() {
-        if let Some(abi) = active() {
-            match meet(abi) {
-                Ok(Some(world)) => {
-                    progress::library(abi);
-                    let world = Box::into_raw(Box::new(world));
-                    WORLD.store(world, Ordering::Release);
-                }
-                Ok(None) => {}
-                // Whoever did not ask for them need not hear of it.
-                Err(why) if abi::is_set(c"LIBCOPY_MPI_MESSAGES") || stats::wanted() => {
-                    complain(&format!("{why}; messages are passed on"));
-                }
-                Err(_) => {}
-            }
-        }
+    if let Some(abi) = active() {
+        meet(abi);
+        call::relearn();
     }
     outgoing::learn(world().map(|world| world.least[0]));
 }
@@ -123,141 +148,172 @@ fn has_unsafe_threads(abi: &Abi) -> bool {
     !abi.is_open_mpi() && provided >= abi.thread_multiple
 }
 
-/// Makes the world; `None` if there is nobody else on this machine.
-fn meet(abi: &'static Abi) -> Result<Option<World>, String> {
-    abi::permit_peers();
-    let (mut node, mut rank, mut size, mut own) = (0, 0, 0, 0);
-    // SAFETY: all ranks are here; writable outputs.
+/// Has the ranks agree, and makes what messages need.
+fn meet(abi: &'static Abi) {
+    let (mut rank, mut size) = (0, 0);
+    // SAFETY: writable outputs.
     let answers = unsafe {
         [
-            pmpi::comm_rank(abi.world, &mut own),
-            pmpi::comm_split_type(abi.world, abi.shared, own, abi.info_null, &mut node),
-            pmpi::comm_rank(node, &mut rank),
-            pmpi::comm_size(node, &mut size),
+            pmpi::comm_rank(abi.world, &mut rank),
+            pmpi::comm_size(abi.world, &mut size),
         ]
     };
-    if answers != [0; 4] {
-        return Err("MPI_Comm_split_type failed".to_owned());
+    let size = usize::try_from(size).unwrap_or(0);
+    if answers != [0; 2] || size == 0 {
+        return bootstrap::withdraw();
     }
-    let members = usize::try_from(size).unwrap_or(0);
-    let met = match members {
-        0 | 1 => Ok(None),
-        _ if members > MOST_MEMBERS => Err(format!("{members} processes are too many")),
-        _ => meet_on(abi, node, (rank as usize, members), own).map(Some),
+    let mut why = match abi::is_set_or(c"LIBCOPY_MPI_MESSAGES", true) {
+        true => None,
+        false => Some("LIBCOPY_MPI_MESSAGES is 0".to_owned()),
     };
-    if !matches!(met, Ok(Some(_))) {
-        // SAFETY: our own communicator.
-        unsafe { pmpi::comm_free(&mut node) };
-    }
-    met
-}
-
-fn meet_on(
-    abi: &'static Abi,
-    node: abi::Word,
-    (me, members): (usize, usize),
-    own: c_int,
-) -> Result<World, String> {
-    let mut offer = Offer::default();
-    let (mut made, mut module, road) = (None, None, road());
-    let eager = road == Road::Attach;
-    if me == 0 {
-        let board = TeamKey::random().map_err(|error| error.to_string());
-        let board = board.and_then(|key| {
-            let bytes = key.to_bytes();
-            let half = |at: usize| {
-                let part = bytes[at..at + 8].try_into().unwrap_or_default();
-                u64::from_ne_bytes(part)
-            };
-            let magic = [half(0), half(8)];
-            let made = Board::create(members, magic).map_err(|error| error.to_string());
-            made.map(|made| (made, magic))
-        });
-        if let Ok(((board, file), magic)) = board {
-            offer = Offer {
-                magic,
-                pid: std::process::id() as i32,
-                fd: file.as_raw_fd(),
-                fine: 1,
-                least: Choice::of(abi).least(),
-                ..Offer::default()
-            };
-            if matches!(road, Road::Best | Road::Attach) {
-                if let Some((created, key)) = Module::create(eager) {
-                    (offer.key, offer.has_module) = (key, 1);
-                    module = Some(created);
-                }
-            }
-            made = Some((board, file));
+    let (mut offer, mut made) = (Offer::default(), None);
+    if why.is_none() && size > 1 && bootstrap::is_owner() {
+        match make(abi, size.min(MOST_MEMBERS)) {
+            Ok((new, about)) => (made, offer) = (Some(new), about),
+            Err(error) => why = Some(error),
         }
     }
-    let answer = from_first(abi, node, &mut offer);
-    let (made, _file) = match made {
-        Some((board, file)) => (Ok(board), Some(file)),
-        None if answer != 0 || offer.fine == 0 => (Err("no shared memory".to_owned()), None),
+    let idle = || progress::library(abi);
+    let Some(meeting) = bootstrap::meet(rank, size, offer.words(), idle) else {
+        across(abi, size, None);
+        return;
+    };
+    let offer = Offer::of(meeting.offer());
+    let mut own = feature::COLLECTIVES;
+    if nonblocking::is_wanted_here() && !fortran::has_other_functions(abi) {
+        own |= feature::NONBLOCKING;
+    }
+    let mut used = None;
+    if why.is_none() {
+        match prepare(abi, &meeting, &offer, made) {
+            Ok(prepared) => used = Some(prepared),
+            Err(error) => why = Some(error),
+        }
+    }
+    if let Some((_, _, module)) = &used {
+        own |= feature::MESSAGES;
+        if module.is_some() {
+            own |= feature::MODULE;
+        }
+    }
+    let mut agreed = meeting.agree(own, idle);
+    if !agreed.is_whole() {
+        agreed.everywhere = across(abi, size, Some(&agreed));
+    }
+    let agreed = bootstrap::open(agreed);
+    match used {
+        Some((board, _file, module)) if agreed.has(feature::MESSAGES) => {
+            progress::library(abi);
+            let world = Box::new(World {
+                abi,
+                agreed,
+                me: agreed.me,
+                pids: agreed.pids.clone(),
+                ranks: agreed.ranks.clone(),
+                magic: offer.magic,
+                board,
+                choice: Choice::of(abi),
+                least: offer.least,
+                road: road(),
+                module: module.filter(|_| agreed.has(feature::MODULE)),
+                roads: Roads::default(),
+            });
+            WORLD.store(Box::into_raw(world), Ordering::Release);
+        }
+        // Who did not ask for messages need not hear of it.
+        _ if abi::is_set(c"LIBCOPY_MPI_MESSAGES") || stats::wanted() => {
+            let why = why.unwrap_or("another rank cannot take part".to_owned());
+            if abi::is_set_or(c"LIBCOPY_MPI_MESSAGES", true) {
+                complain(&format!("{why}; messages are forwarded"));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What the owner of the bootstrap table has for the others.
+fn make(abi: &'static Abi, members: usize) -> Result<(Made, Offer), String> {
+    let key = TeamKey::random().map_err(|error| error.to_string())?;
+    let word = u128::from_ne_bytes(key.to_bytes());
+    let magic = [word as u64, (word >> 64) as u64];
+    let made = Board::create(members, magic);
+    let (board, file) = made.map_err(|error| format!("no shared memory: {error}"))?;
+    let (mut module, mut key, road) = (None, None, road());
+    if matches!(road, Road::Best | Road::Attach) {
+        (module, key) = Module::create(road == Road::Attach).unzip();
+    }
+    let offer = Offer {
+        magic,
+        pid: std::process::id() as i32,
+        fd: file.as_raw_fd(),
+        members: members as u64,
+        least: Choice::of(abi).least(),
+        key,
+    };
+    let made = Made {
+        board,
+        file,
+        module,
+    };
+    Ok((made, offer))
+}
+
+type Prepared = (Board, Option<File>, Option<Module>);
+
+/// Opens what the owner has made, and tries whether this process can read the others' memory.
+fn prepare(
+    abi: &'static Abi,
+    meeting: &Meeting,
+    offer: &Offer,
+    made: Option<Made>,
+) -> Result<Prepared, String> {
+    if fortran::has_other_functions(abi) {
+        return Err("Fortran's functions go past this library".to_owned());
+    }
+    if has_unsafe_threads(abi) {
+        return Err("several threads may call, which this MPI library does not allow".to_owned());
+    }
+    let members = usize::try_from(offer.members).unwrap_or(0);
+    if meeting.world().ranks.len() > members {
+        return Err("there is no shared memory for messages".to_owned());
+    }
+    let prepared = match made {
+        Some(made) => (made.board, Some(made.file), made.module),
         None => {
             let board = Board::open(offer.pid, offer.fd, members, offer.magic);
-            (
-                board.map_err(|error| format!("its shared memory: {error}")),
-                None,
-            )
+            let board =
+                board.map_err(|error| format!("the shared memory for messages: {error}"))?;
+            let eager = road() == Road::Attach;
+            let module = offer.key.and_then(|key| Module::join(key, eager));
+            (board, None, module)
         }
     };
-    if me != 0 && offer.has_module != 0 {
-        module = Module::join(offer.key, eager);
-    }
-    let word = Box::new(offer.magic[0] ^ me as u64);
-    let mine = Card {
-        pid: std::process::id() as i32,
-        rank: own,
-        address: &raw const *word as u64,
-        word: *word,
-        fine: u64::from(
-            made.is_ok() && !fortran::has_other_functions(abi) && !has_unsafe_threads(abi),
-        ),
-        module: u64::from(module.is_some()),
-    };
-    let cards = exchange(abi, node, mine, members)?;
-    let mut fine = Card { fine: 1, ..mine };
-    let mut why = None;
-    for (other, card) in cards.iter().enumerate() {
+    for (member, (pid, address, word)) in meeting.probes().enumerate() {
         let mut found = 0u64;
-        let to = (&raw mut found).cast();
         // SAFETY: eight bytes.
-        let read = unsafe { memory::read(card.pid, card.address, to, 8) };
-        if card.fine == 0 {
-            why = Some(format!("process {other} cannot take part"));
-        } else if read.is_err() || found != card.word {
-            why = Some(format!("the memory of process {other} cannot be read"));
+        let read = unsafe { memory::read(pid, address, (&raw mut found).cast(), 8) };
+        if read.is_err() || found != word {
+            let rank = meeting.world().ranks[member];
+            return Err(format!("the memory of rank {rank} cannot be read"));
         }
     }
-    if why.is_some() {
-        fine.fine = 0;
-    }
-    let verdict = exchange(abi, node, fine, members)?;
-    drop(word);
-    if let Some(bad) = verdict.iter().position(|card| card.fine == 0) {
-        return Err(why.unwrap_or(format!("process {bad} has not met all others")));
-    }
-    Ok(World {
-        abi,
-        node,
-        me,
-        pids: cards.iter().map(|card| card.pid).collect(),
-        ranks: cards.iter().map(|card| card.rank).collect(),
-        magic: offer.magic,
-        board: made?,
-        choice: Choice::of(abi),
-        least: offer.least,
-        road,
-        module: module.filter(|_| cards.iter().all(|card| card.module != 0)),
-        roads: Roads::default(),
-    })
+    Ok(prepared)
 }
 
-/// What all processes say.
-fn exchange(abi: &Abi, node: abi::Word, mine: Card, members: usize) -> Result<Vec<Card>, String> {
-    from_all(abi, node, mine, members).ok_or_else(|| "MPI_Allgather failed".to_owned())
+/// Whether the ranks of all machines have agreed, each on its own. Only where the user says that all of them
+/// have this library (`LIBCOPY_MPI_EVERYWHERE=1`): then all of them come here, whatever they have decided.
+fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> bool {
+    if size < 2 || !abi::is_set(c"LIBCOPY_MPI_EVERYWHERE") {
+        return false;
+    }
+    let fine = u8::from(agreed.is_some());
+    let mut all = vec![0u8; size];
+    // SAFETY: all ranks are here, as the user says; one byte from each.
+    let answer = unsafe {
+        let (from, to) = ((&raw const fine).cast(), all.as_mut_ptr().cast());
+        pmpi::allgather(from, 1, abi.byte, to, 1, abi.byte, abi.world)
+    };
+    answer == 0 && all.iter().all(|fine| *fine == 1)
 }
 
 /// Before `MPI_Finalize`: what was sent is there before anybody's memory goes.
@@ -271,14 +327,35 @@ pub fn finish() {
         outgoing::progress(world);
         std::thread::yield_now();
     }
-    // Not with the processes of other machines, of which some may be alone there, without a world.
-    let mut node = world.node;
-    // SAFETY: every process of the communicator comes here.
-    unsafe {
-        pmpi::barrier(node);
-        pmpi::comm_free(&mut node);
-    }
+    barrier(world);
     if let Some(module) = &world.module {
         module.clear();
+    }
+}
+
+/// Waits until all members have come here.
+fn barrier(world: &World) {
+    let abi = world.abi;
+    if world.agreed.is_whole() {
+        // SAFETY: every rank comes here.
+        unsafe { pmpi::barrier(abi.world) };
+        return;
+    }
+    // Not with the processes of other machines, some of which may have no world.
+    let (mut all, mut members, mut here) = (0, 0, 0);
+    // SAFETY: every member comes here; words have room for either kind of handle.
+    unsafe {
+        let count = world.ranks.len() as c_int;
+        if pmpi::comm_group(abi.world, &mut all) != 0 {
+            return;
+        }
+        if pmpi::group_incl(all, count, world.ranks.as_ptr(), &mut members) == 0 {
+            if pmpi::comm_create_group(abi.world, members, TAG, &mut here) == 0 {
+                pmpi::barrier(here);
+                pmpi::comm_free(&mut here);
+            }
+            pmpi::group_free(&mut members);
+        }
+        pmpi::group_free(&mut all);
     }
 }

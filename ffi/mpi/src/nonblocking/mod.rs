@@ -11,10 +11,11 @@ mod operation;
 mod requests;
 mod table;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use crate::abi::{Abi, Word, complain};
+use crate::bootstrap::{self, feature};
 use crate::group::Comm;
 use crate::{call, group};
 
@@ -31,21 +32,22 @@ pub fn is_wanted() -> bool {
     WANTED.load(Ordering::Relaxed) != 0
 }
 
-/// Whether nonblocking collectives may be taken: not with `LIBCOPY_MPI_NONBLOCKING=0`, the same for all
-/// ranks, for tools that wait for requests past us.
+/// Whether nonblocking collectives may be taken: all ranks have agreed to that in `MPI_Init`.
 pub fn is_allowed() -> bool {
-    static ALLOWED: OnceLock<bool> = OnceLock::new();
-    *ALLOWED.get_or_init(|| {
-        let value = std::env::var("LIBCOPY_MPI_NONBLOCKING").unwrap_or_default();
-        match value.trim() {
-            "" | "1" => true,
-            "0" => false,
-            other => {
-                complain(&format!("LIBCOPY_MPI_NONBLOCKING is {other:?}, not 0 or 1"));
-                true
-            }
+    bootstrap::world().is_some_and(|world| world.has(feature::NONBLOCKING))
+}
+
+/// Whether this rank wants them: not with `LIBCOPY_MPI_NONBLOCKING=0`, for tools that wait for requests past us.
+pub fn is_wanted_here() -> bool {
+    let value = std::env::var("LIBCOPY_MPI_NONBLOCKING").unwrap_or_default();
+    match value.trim() {
+        "" | "1" => true,
+        "0" => false,
+        other => {
+            complain(&format!("LIBCOPY_MPI_NONBLOCKING is {other:?}, not 0 or 1"));
+            true
         }
-    })
+    }
 }
 
 /// Notes that one more communicator's ranks are to meet in its next blocking collective. A nonblocking

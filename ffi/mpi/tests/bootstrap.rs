@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Ranks that have the library, and ranks that have not, in one job: nobody hangs, every byte is right, and what
+//! is intercepted where all have it is intercepted.
+
+// Other tests use other parts of it.
+#[allow(dead_code)]
+mod common;
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{BOTH, C, Mpi, library, mpi, noted, taken, text, turn};
+
+const PARTIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/partial.c");
+
+/// After so long one of these programs hangs; each takes a second or two on a quiet machine.
+const BOUND: Duration = Duration::from_secs(120);
+
+/// Ranks of a job, and whether they have the library.
+type Part<'a> = (usize, &'a [&'a str]);
+
+/// The job's command.
+fn job(mpi: &Mpi, parts: &[Part<'_>], arguments: &[&str]) -> Command {
+    let mut command = mpi.launch(BOUND);
+    for (i, (ranks, environment)) in parts.iter().enumerate() {
+        if i > 0 {
+            command.arg(":");
+        }
+        command.args(["-n", &ranks.to_string(), "env"]);
+        command.args(*environment).arg(&mpi.program).args(arguments);
+    }
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// What came of a job whose ranks found all bytes right: its report.
+fn report(mpi: &Mpi, output: &Output, ranks: usize) -> String {
+    let (said, report) = (text(&output.stdout), text(&output.stderr));
+    let right = said.matches("right").count();
+    let good = output.status.success() && right == ranks;
+    assert!(good, "{}: {}: {said}{report}", mpi.name, output.status);
+    // Launchers of Open MPI 5 put both together.
+    said + &report
+}
+
+fn run(mpi: &Mpi, parts: &[Part<'_>], arguments: &[&str], ranks: usize) -> String {
+    let output = job(mpi, parts, arguments).output().expect("a launcher");
+    report(mpi, &output, ranks)
+}
+
+fn assert_all_forwarded(name: &str, report: &str) {
+    assert!(report.contains("libcopy_mpi: function"), "{name}: {report}");
+    let count: u64 = taken(report).iter().map(|(_, count)| count).sum();
+    assert_eq!(count, 0, "{name}: {report}");
+    assert!(!report.contains("messages: sent"), "{name}: {report}");
+}
+
+fn assert_intercepted(name: &str, report: &str, ranks: usize) {
+    let agreed = format!("all {ranks} ranks agreed");
+    assert_eq!(report.matches(&agreed).count(), ranks, "{name}: {report}");
+    for function in [
+        "MPI_Bcast",
+        "MPI_Allgather",
+        "MPI_Alltoallv",
+        "MPI_Iallgather",
+    ] {
+        let counts = taken(report);
+        let mut counts = counts.iter().filter(|(called, _)| *called == function);
+        let all = counts.clone().count() == ranks && counts.all(|(_, count)| *count > 0);
+        assert!(all, "{name}: {function}: {report}");
+    }
+    assert!(noted(report, "received") >= 9, "{name}: {report}");
+}
+
+/// With this a rank has the library, and says what it did.
+fn with_library() -> [String; 4] {
+    let path = library().to_str().expect("a plain path");
+    [
+        format!("LD_PRELOAD={path}"),
+        "LIBCOPY_STATS=1".to_owned(),
+        "LIBCOPY_MPI_MESSAGES=1".to_owned(),
+        // Whatever the machine.
+        "LIBCOPY_MPI_MIN=65536".to_owned(),
+    ]
+}
+
+#[test]
+fn one_rank_without_the_library_has_all_forward() {
+    let _turn = turn();
+    let ours = with_library();
+    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, PARTIAL, C) else {
+            continue;
+        };
+        assert_intercepted(name, &run(&mpi, &[(3, &ours)], &[], 3), 3);
+        for (parts, have) in [
+            ([(1, &ours[..]), (1, &[])], "1 of 2 ranks have"),
+            ([(1, &[]), (2, &ours[..])], "2 of 3 ranks have"),
+        ] {
+            let ranks = parts.iter().map(|part| part.0).sum();
+            let report = run(&mpi, &parts, &[], ranks);
+            assert!(report.contains(have), "{name}: {report}");
+            assert_all_forwarded(name, &report);
+        }
+    }
+}
+
+#[test]
+fn one_rank_with_other_settings_has_all_forward() {
+    let _turn = turn();
+    let ours = with_library();
+    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, PARTIAL, C) else {
+            continue;
+        };
+        let other = [&ours[..], &["LIBCOPY_MPI_MIN=100"]].concat();
+        let report = run(&mpi, &[(1, &ours), (1, &other)], &[], 2);
+        let why = "the ranks have different LIBCOPY_ variables";
+        assert_eq!(report.matches(why).count(), 2, "{name}: {report}");
+        assert_all_forwarded(name, &report);
+        // A rank may leave out what not all do: the others do as well.
+        let other = [&ours[..], &["LIBCOPY_MPI_NONBLOCKING=0"]].concat();
+        let report = run(&mpi, &[(1, &ours), (1, &other)], &[], 2);
+        for (function, count) in taken(&report) {
+            let is_off = function.starts_with("MPI_I") || function == "MPI_Barrier";
+            let is_small = function == "MPI_Allreduce";
+            assert_eq!(
+                count > 0,
+                !is_off && !is_small,
+                "{name}: {function}: {report}"
+            );
+        }
+    }
+}
+
+#[test]
+fn children_without_the_library_have_their_parents_forward() {
+    let _turn = turn();
+    let ours = with_library();
+    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, PARTIAL, C) else {
+            continue;
+        };
+        let program = mpi.program.to_str().expect("a plain path");
+        let plain = ["spawn", "/usr/bin/env", program];
+        let output = job(&mpi, &[(1, &[])], &plain).output();
+        if !output.expect("a launcher").status.success() {
+            eprintln!("skipped: {name} starts no children without the library either");
+            continue;
+        }
+        // The parents have a world of their own, where they intercept; not with their children.
+        let clean = ["spawn", "/usr/bin/env", "-u", "LD_PRELOAD", program];
+        let report = run(&mpi, &[(2, &ours)], &clean, 4);
+        assert_intercepted(name, &report, 2);
+        let mut with = vec!["spawn", "/usr/bin/env"];
+        with.extend(&ours);
+        with.push(program);
+        let report = run(&mpi, &[(2, &ours)], &with, 4);
+        let agreed = report.matches("all 2 ranks agreed").count();
+        assert_eq!(agreed, 4, "{name}: {report}");
+    }
+}
+
+#[test]
+fn two_jobs_at_the_same_time_do_not_meet() {
+    let _turn = turn();
+    let ours = with_library();
+    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, PARTIAL, C) else {
+            continue;
+        };
+        let start = || job(&mpi, &[(2, &ours)], &[]).spawn().expect("a launcher");
+        let jobs = [start(), start()];
+        for job in jobs {
+            let output = job.wait_with_output().expect("its output");
+            assert_intercepted(name, &report(&mpi, &output, 2), 2);
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_in_mpi_init_leaves_nothing() {
+    let _turn = turn();
+    let ours = with_library();
+    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, PARTIAL, C) else {
+            continue;
+        };
+        for rank in ["0", "1"] {
+            let started = Instant::now();
+            let died = job(&mpi, &[(3, &ours)], &["die", rank]);
+            let output = { died }.output().expect("a launcher");
+            let said = text(&output.stdout) + &text(&output.stderr);
+            assert!(!output.status.success(), "{name}: {said}");
+            assert!(started.elapsed() < BOUND, "{name} hung: {said}");
+        }
+        // No table has a name in a file system; sockets' names go with their processes.
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let left = |text: &str| {
+            let mut names = text
+                .lines()
+                .filter_map(|line| line.split_whitespace().nth(7));
+            names.any(|name| name.starts_with("@libcopy-mpi-") && sockets.contains(name))
+        };
+        while left(&std::fs::read_to_string("/proc/net/unix").unwrap_or_default()) {
+            assert!(Instant::now() < deadline, "{name}: a socket is left over");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_intercepted(name, &run(&mpi, &[(2, &ours)], &[], 2), 2);
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What tests of MPI programs have in common: the library under test, compilers, launchers, and reports.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// After so long a program hangs: on a busy machine one may take minutes.
+pub const LIMIT: Duration = Duration::from_secs(900);
+
+/// The compiler for C, without the library's name.
+pub const C: (&str, &[&str]) = ("mpicc", &["-Wall", "-Werror"]);
+
+/// Both libraries, and what starts their programs.
+pub const BOTH: [(&str, &str); 2] = [("openmpi", "mpirun.openmpi"), ("mpich", "mpirun.mpich")];
+
+/// The library under test. Cargo does not build it for a test; it is built together with the
+/// crate whose features it would otherwise change.
+pub fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let own = std::env::current_exe().expect("this test is a file");
+        let directory = own.ancestors().nth(2).expect("cargo's layout");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "-p", "libcopy", "-p", "libcopy-mpi"]);
+        build.args([
+            "--manifest-path",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+        ]);
+        if directory.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo starts").success());
+        directory.join("libcopy_mpi.so")
+    })
+}
+
+pub struct Mpi {
+    pub name: &'static str,
+    pub launcher: &'static str,
+    pub program: PathBuf,
+}
+
+/// Compiles the program; without the MPI library there is nothing to test against.
+pub fn mpi(
+    name: &'static str,
+    launcher: &'static str,
+    source: &str,
+    (compiler, flags): (&str, &[&str]),
+) -> Option<Mpi> {
+    let compiler = format!("{compiler}.{name}");
+    let answer = Command::new(&compiler).arg("-v").output();
+    if !answer.is_ok_and(|answer| answer.status.success()) {
+        let missing = format!("{compiler}, or the compiler behind it, is not installed");
+        assert!(
+            std::env::var_os("LIBCOPY_TEST_MPI").is_none(),
+            "{missing}, but LIBCOPY_TEST_MPI asks for it"
+        );
+        eprintln!("skipped: {missing}");
+        return None;
+    }
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    static PROGRAMS: AtomicU32 = AtomicU32::new(0);
+    let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
+    let file = format!("program.{name}.{}.{number}", std::process::id());
+    let program = directory.join(file);
+    let output = Command::new(&compiler)
+        .args(flags)
+        .args(["-O2", "-o"])
+        .arg(&program)
+        .arg(source)
+        .output()
+        .expect("the compiler starts");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Some(Mpi {
+        name,
+        launcher,
+        program,
+    })
+}
+
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.program);
+    }
+}
+
+impl Mpi {
+    /// The launcher with its options, which is killed after `limit`.
+    pub fn launch(&self, limit: Duration) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after", "60", &limit.as_secs().to_string()]);
+        command.arg(self.launcher);
+        if self.name == "openmpi" {
+            command.args(["--oversubscribe", "--allow-run-as-root"]);
+            command.args(["--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
+        }
+        command
+    }
+
+    /// What came of it, within [`LIMIT`].
+    pub fn output(
+        &self,
+        ranks: usize,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> (Command, Output) {
+        let mut command = self.launch(LIMIT);
+        command.args(["-n", &ranks.to_string()]);
+        // The launcher itself is no MPI program.
+        command.arg("env");
+        for (name, value) in environment {
+            command.arg(format!("{name}={value}"));
+        }
+        // Launchers of Open MPI 5 put some of what ranks say as errors between what they print.
+        let said = self.program.with_extension("stderr");
+        command
+            .args(["sh", "-c", "exec \"$@\" 2>>\"$0\""])
+            .arg(&said);
+        command.arg(&self.program).args(arguments);
+        let mut output = command.output().expect("the launcher starts");
+        output
+            .stderr
+            .extend(std::fs::read(&said).unwrap_or_default());
+        let _ = std::fs::remove_file(&said);
+        (command, output)
+    }
+
+    pub fn run(&self, ranks: usize, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+        let (command, output) = self.output(ranks, arguments, environment);
+        assert!(
+            output.status.success(),
+            "{command:?}\n{}: {}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        output
+    }
+}
+
+/// One program at a time: each has more ranks than there may be processors, and some poll.
+pub fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What the ranks' reports say in a column: the function, and how often.
+pub fn counted(report: &str, column: usize) -> Vec<(&str, u64)> {
+    let lines = report.lines().filter(|line| line.contains(" MPI_"));
+    lines
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+            Some((*words.first()?, words.get(column)?.parse().ok()?))
+        })
+        .collect()
+}
+
+/// What they say was taken inside one machine.
+pub fn taken(report: &str) -> Vec<(&str, u64)> {
+    counted(report, 1)
+}
+
+pub fn noted(report: &str, what: &str) -> u64 {
+    let lines = report.lines().filter(|line| line.contains("messages:"));
+    let numbers = lines.filter_map(|line| {
+        let behind = &line[line.find(what)? + what.len()..];
+        let digits = behind.trim_start().split(',').next()?;
+        digits.parse::<u64>().ok()
+    });
+    numbers.sum()
+}
