@@ -19,6 +19,7 @@
 mod caches;
 mod filler;
 mod list;
+mod profile;
 mod rows;
 mod strip;
 mod tile;
@@ -29,6 +30,7 @@ mod x86;
 pub(super) use caches::second_level;
 pub(super) use filler::{Filler, LONGEST, Row};
 pub(super) use list::{pieces, scattered};
+pub use profile::CpuProfile;
 pub(super) use weave::{Piece, Repeats, Weave};
 
 /// One dimension of a loop nest: how often, and the strides of both sides in bytes.
@@ -131,6 +133,11 @@ const DIMS: usize = 3;
 impl Nest {
     /// `None` if there are too many dimensions. The order of `dims` is the kernel's choice.
     pub(super) fn new(len: usize, dims: &[Dim]) -> Option<Nest> {
+        Nest::with(CpuProfile::here(), len, dims)
+    }
+
+    /// As [`Nest::new`], for a processor with this profile.
+    fn with(profile: &CpuProfile, len: usize, dims: &[Dim]) -> Option<Nest> {
         let mut own = [Dim::ONCE; DIMS];
         own.get_mut(..dims.len())?.copy_from_slice(dims);
         let transposed = len <= SMALL && dims.len() > 1;
@@ -140,18 +147,18 @@ impl Nest {
             None
         };
         own.swap(1, other.unwrap_or(1));
-        Some(Nest::of(len, own, other.is_some()))
+        Some(Nest::of(profile, len, own, other.is_some()))
     }
 
-    fn of(len: usize, dims: [Dim; DIMS], transposed: bool) -> Nest {
+    fn of(profile: &CpuProfile, len: usize, dims: [Dim; DIMS], transposed: bool) -> Nest {
         let run = if transposed {
             tile::run
         } else if dims == [Dim::ONCE; DIMS] {
             single
         } else if len > SMALL {
-            rows::select(len, &dims)
+            rows::select(profile, len, &dims)
         } else {
-            strip::select(len, &dims)
+            strip::select(profile, len, &dims)
         };
         Nest { run, len, dims }
     }
@@ -236,7 +243,7 @@ pub(super) unsafe fn nest(to: *mut u8, from: *const u8, len: usize, dims: &mut [
     let (inner, rest) = dims.split_at(DIMS);
     let mut own = [Dim::ONCE; DIMS];
     own.copy_from_slice(inner);
-    let inner = Nest::of(len, own, other.is_some());
+    let inner = Nest::of(CpuProfile::here(), len, own, other.is_some());
     // SAFETY: each call is for a part of the nest, each part once.
     odometer(to, from, rest, |to, from| unsafe { inner.run(to, from) });
 }
@@ -268,17 +275,20 @@ pub(super) fn name(len: usize, dims: &[Dim]) -> String {
     if transposes(len, dims) {
         return "transposed in tiles".to_owned();
     }
+    let profile = CpuProfile::here();
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    let vectors = x86::name(len, blocks(dims).saturating_mul(len));
+    let vectors = x86::name(profile, len, blocks(dims).saturating_mul(len));
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let vectors: Option<&str> = None;
     match vectors {
         Some(name) => name.to_owned(),
         None if len > 2 * SMALL => "memcpy each".to_owned(),
-        None if strip::asks_ahead(dims) && strip::waits(dims) => {
+        None if strip::writes_few(profile, len, dims)
+            || strip::asks_ahead(profile, dims) && strip::waits(profile, dims) =>
+        {
             format!("a loop for {len} bytes, a few lines at a time")
         }
-        None if strip::asks_ahead(dims) => {
+        None if strip::asks_ahead(profile, dims) => {
             format!("a loop for {len} bytes with prefetch")
         }
         None => format!("a loop for {len} bytes"),
@@ -367,7 +377,17 @@ mod tests {
         }
     }
 
-    fn compare_at((start, begin): (usize, usize), len: usize, counts: [usize; 3], gap: isize) {
+    fn compare_at(places: (usize, usize), len: usize, counts: [usize; 3], gap: isize) {
+        compare_for(CpuProfile::here(), places, len, counts, gap);
+    }
+
+    fn compare_for(
+        profile: &CpuProfile,
+        (start, begin): (usize, usize),
+        len: usize,
+        counts: [usize; 3],
+        gap: isize,
+    ) {
         let (apart, dense) = (strides(len, counts, gap), strides(len, counts, 0));
         let reach = |strides: [isize; 3]| {
             let last: isize = (0..3).map(|d| strides[d] * (counts[d] as isize - 1)).sum();
@@ -388,7 +408,7 @@ mod tests {
             let mut expected = target.clone();
             by_block(&mut expected, start, &source, begin, len, dims);
             let used = 3 - dims.iter().rev().take_while(|dim| dim.count == 1).count();
-            let nest = Nest::new(len, &dims[..used]).unwrap();
+            let nest = Nest::with(profile, len, &dims[..used]).unwrap();
             // SAFETY: both buffers hold all blocks.
             unsafe { nest.run(target.as_mut_ptr().add(start), source.as_ptr().add(begin)) };
             assert!(target == expected, "{len} {counts:?} {gap} {dims:?}");
@@ -514,6 +534,50 @@ mod tests {
                 assert!(target == expected, "{len} {dims:?}");
             }
         }
+    }
+
+    /// Whatever a profile says, on whatever processor: each kernel for each class of lengths, level and
+    /// flag, as far as this processor has the instructions.
+    #[test]
+    #[cfg_attr(miri, ignore = "too much for it")]
+    fn blocks_are_copied_whole_with_any_profile() {
+        use proptest::prelude::*;
+        let total = prop_oneof![
+            3 => 1usize..20_000,
+            3 => 20_000usize..300_000,
+            1 => 300_000usize..3_000_000
+        ];
+        let len = prop_oneof![1usize..70, 33usize..530, 513usize..20_000];
+        let gap = prop_oneof![Just(0isize), 1isize..130, Just(-1)];
+        let case = (
+            any::<u64>(),
+            len,
+            total,
+            gap,
+            0usize..70,
+            0usize..70,
+            1usize..4,
+        );
+        let config = ProptestConfig {
+            cases: 400,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        };
+        proptest!(config, |((seed, len, total, gap, start, begin, rows) in case)| {
+            let profile = CpuProfile::random(seed);
+            let count = (total / len).max(1);
+            // -1: the distance of blocks is a power of two.
+            let gap = match gap {
+                -1 => {
+                    let apart = (len + 400).max(512 << (seed % 4)).next_power_of_two();
+                    (apart - len) as isize
+                }
+                gap => gap,
+            };
+            let count = count.min((24 << 20) / (len + gap as usize)).max(1);
+            let counts = [count.div_ceil(rows), rows, 1];
+            compare_for(&profile, (start, begin), len, counts, gap);
+        });
     }
 
     /// Each kernel for long blocks, which are chosen by the total.

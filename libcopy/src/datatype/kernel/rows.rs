@@ -2,16 +2,18 @@
 
 //! Blocks of more than 64 bytes, each copied by itself.
 
-use super::{Dim, Nest, Run, blocks};
+use super::{CpuProfile, Dim, Nest, Run, blocks};
 
 /// The kernel for blocks of more than [`super::SMALL`] bytes.
-pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
+pub(super) fn select(profile: &CpuProfile, len: usize, dims: &[Dim; 3]) -> Run {
     let total = blocks(dims).saturating_mul(len);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if let Some(run) = super::x86::rows(len, total, dims).or_else(|| super::x86::long(len, total)) {
+    if let Some(run) = super::x86::rows(profile, len, total, dims)
+        .or_else(|| super::x86::long(profile, len, total))
+    {
         return run;
     }
-    let _ = total;
+    let _ = (profile, total);
     each
 }
 
@@ -19,7 +21,7 @@ pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
 /// bytes in all.
 pub(super) fn few(len: usize, total: usize) -> Run {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if let Some(run) = super::x86::few(len, total) {
+    if let Some(run) = super::x86::few(CpuProfile::here(), len, total) {
         return run;
     }
     let _ = (len, total);

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use super::caches::{overflow_first, overflow_second, within_second};
-use super::{Dim, Nest, Run, SMALL, blocks, prefetch, prefetch_to_write};
+use super::{CpuProfile, Dim, Nest, Run, SMALL, blocks, prefetch, prefetch_to_write};
 
 /// A function for blocks of this length, which is a constant in it if it is a common one. What
 /// comes behind the length are more constants.
@@ -48,21 +48,26 @@ const TARGET: u8 = 1;
 const SOURCE: u8 = 2;
 
 /// The kernel for blocks of at most [`SMALL`] bytes.
-pub(super) fn select(len: usize, dims: &[Dim; 3]) -> Run {
+pub(super) fn select(profile: &CpuProfile, len: usize, dims: &[Dim; 3]) -> Run {
     let a = dims[0];
-    let far = asks_ahead(dims);
+    if writes_few(profile, len, dims) {
+        return by_length!(len, few_written, SOURCE; few_written_any);
+    }
+    let far = asks_ahead(profile, dims);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if !(far && dims[1].count == 1) {
         let total = blocks(dims).saturating_mul(len);
-        if let Some(run) =
-            super::x86::rows(len, total, dims).or_else(|| super::x86::strip(len, dims, far))
+        if let Some(run) = super::x86::rows(profile, len, total, dims)
+            .or_else(|| super::x86::strip(profile, len, dims, far))
         {
             return run;
         }
     }
     let unit = len as isize;
     match (far, a.to == unit, a.from == unit) {
-        (true, true, _) if waits(dims) => by_length!(len, few_at_a_time, TARGET; far_apart_any),
+        (true, true, _) if waits(profile, dims) => {
+            by_length!(len, few_at_a_time, TARGET; far_apart_any)
+        }
         (true, true, _) => by_length!(len, far_apart, TARGET; far_apart_any),
         (true, _, true) => by_length!(len, far_apart, SOURCE; far_apart_any),
         (true, ..) => by_length!(len, far_apart, NEITHER; far_apart_any),
@@ -92,22 +97,45 @@ const FAR: usize = 512;
 /// Whether later blocks are asked for: what is read comes fast enough from the second-level cache.
 /// Most of what is more than that, and of what is written, the hardware guesses as well, but not for
 /// strides of which the caches keep few lines. A short row is not worth it.
-pub(super) fn asks_ahead(dims: &[Dim]) -> bool {
+pub(super) fn asks_ahead(profile: &CpuProfile, dims: &[Dim]) -> bool {
     let a = dims[0];
     let (by_source, count) = (is_source_far(a), blocks(dims));
-    // All multiples of the strides are multiples of the lowest bit of any.
-    let repeated = dims.iter().filter(|dim| dim.count > 1);
-    let stride = repeated.fold(0, |bits, dim| {
-        bits | if by_source { dim.from } else { dim.to }.unsigned_abs()
-    });
+    let stride = lowest_bits(dims, |dim| if by_source { dim.from } else { dim.to });
     if by_source {
         a.count >= READ_AHEAD
             && overflow_second(count, stride)
-            && (is_crowded(a.from) || within_second(count))
+            && (is_crowded(a.from) || profile.ask_far_reads && within_second(count))
     } else {
-        is_crowded(a.to) && a.count >= WRITE_AHEAD && overflow_first(count, stride)
+        profile.ask_far_writes
+            && is_crowded(a.to)
+            && a.count >= WRITE_AHEAD
+            && overflow_first(count, stride)
     }
 }
+
+/// A number that has as many zeros at the end as the strides of one side together: all multiples of the
+/// strides are multiples of the lowest bit of any.
+fn lowest_bits(dims: &[Dim], side: impl Fn(&Dim) -> isize) -> usize {
+    let repeated = dims.iter().filter(|dim| dim.count > 1);
+    repeated.fold(0, |bits, dim| bits | side(dim).unsigned_abs())
+}
+
+/// Whether blocks are written a few at a time, so that lines are not thrown out of the first-level
+/// cache before they are written.
+pub(super) fn writes_few(profile: &CpuProfile, len: usize, dims: &[Dim]) -> bool {
+    let a = dims[0];
+    profile.few_far_writes
+        && a.from == len as isize
+        && a.to != 0
+        && a.to % CROWDED_WRITES == 0
+        && a.count >= WRITE_AHEAD
+        && 8 * len < a.to.unsigned_abs()
+        && overflow_first(blocks(dims), lowest_bits(dims, |dim| dim.to))
+}
+
+/// Written lines that are multiples of this apart share so few sets of the first-level cache that the
+/// processor has more of them on their way than fit.
+const CROWDED_WRITES: isize = 512;
 
 /// Strides with a power of two in them from this one on leave only a part of the first-level cache.
 const CROWDED: isize = 256;
@@ -118,8 +146,10 @@ fn is_crowded(stride: isize) -> bool {
 
 /// Whether lines had better not be asked for, of those that [`asks_ahead`] is for: the second-level
 /// cache has as many, but cannot keep them where they are.
-pub(super) fn waits(dims: &[Dim]) -> bool {
-    is_source_far(dims[0]) && is_crowded(dims[0].from) && within_second(blocks(dims))
+pub(super) fn waits(profile: &CpuProfile, dims: &[Dim]) -> bool {
+    is_source_far(dims[0])
+        && is_crowded(dims[0].from)
+        && (profile.few_far_reads || within_second(blocks(dims)))
 }
 
 fn is_source_far(dim: Dim) -> bool {
@@ -205,6 +235,80 @@ unsafe fn few_at_a_time<const LEN: usize, const DENSE: u8>(
                 from = from.wrapping_add(held.get());
                 held.set(usize::from(from.read()) & nothing);
                 one::<LEN, DENSE>(to, from, Dim { count, ..row });
+                to = to.wrapping_offset(count as isize * row.to);
+                from = from.wrapping_offset(count as isize * row.from);
+                left -= count;
+            }
+        });
+    }
+}
+
+/// As [`few_at_a_time`], for blocks that are written far apart: each time so many as fit into the sets
+/// of the first-level cache that they share.
+///
+/// # Safety
+///
+/// As for [`strip`].
+unsafe fn few_written<const LEN: usize, const DENSE: u8>(
+    to: *mut u8,
+    from: *const u8,
+    nest: &Nest,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        written(to, from, nest, |to, from, some| {
+            one::<LEN, DENSE>(to, from, some)
+        })
+    }
+}
+
+/// # Safety
+///
+/// As for [`Nest::run`].
+unsafe fn few_written_any(to: *mut u8, from: *const u8, nest: &Nest) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        written(to, from, nest, |to, from, some| {
+            each(to, from, nest.len, some)
+        })
+    }
+}
+
+/// Of lines 512 bytes apart, the first-level cache has eight sets (64 sets), of those 1 KiB and more
+/// apart one to four. Half as many at a time, since those of the next group are on their way, too.
+const WRITTEN: usize = 4;
+const WRITTEN_FARTHER: usize = 2;
+
+/// Calls `some` for a few blocks at a time; where they go depends on what the first of those before
+/// held.
+///
+/// # Safety
+///
+/// As for [`Nest::run`], which `some` relies on for a few blocks of a row.
+#[inline(always)]
+unsafe fn written(
+    to: *mut u8,
+    from: *const u8,
+    nest: &Nest,
+    some: impl Fn(*mut u8, *const u8, Dim),
+) {
+    // The compiler does not know that the sum changes nothing.
+    let (nothing, held) = (std::hint::black_box(0), Cell::new(0));
+    let row = nest.dims[0];
+    let few = if row.to % (2 * CROWDED_WRITES) == 0 {
+        WRITTEN_FARTHER
+    } else {
+        WRITTEN
+    };
+    // SAFETY: the first byte of each block that is read is one that will be written.
+    unsafe {
+        nest.each_row(to, from, |to, from| {
+            let (mut to, mut from, mut left) = (to, from, row.count);
+            while left > 0 {
+                let count = left.min(few);
+                to = to.wrapping_add(held.get());
+                held.set(usize::from(to.read()) & nothing);
+                some(to, from, Dim { count, ..row });
                 to = to.wrapping_offset(count as isize * row.to);
                 from = from.wrapping_offset(count as isize * row.from);
                 left -= count;

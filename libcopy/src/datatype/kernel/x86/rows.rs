@@ -6,49 +6,116 @@ use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
 use super::super::caches::{first_level, fit_second};
-use super::super::{Dim, Nest, Run, prefetch, prefetch_to_write};
+use super::super::profile::Block;
+use super::super::strip::writes_few;
+use super::super::{CpuProfile, Dim, Nest, Run, SMALL, prefetch, prefetch_to_write};
 use super::piece::{has_512, lines, wide};
 
 /// Blocks of more bytes than this are worth a loop each.
 const LONGEST: usize = 512;
 
-/// Blocks of more bytes than this, of whole lines, are faster without asking ahead if they are in
-/// the last-level cache.
-const MEDIUM: usize = 256;
-
 /// The kernel for blocks of 33 to 512 bytes, `total` bytes in all, which are too short to call
 /// `memcpy` for each: whole vectors, and a narrower one for the rest that overlaps the last of
-/// them.
-///
-/// Measured with a Cascade Lake Xeon: vectors of 64 bytes are faster in the first-level cache and
-/// take up to a third longer beyond; asking for later blocks helps where they are whole lines.
-pub(in super::super) fn rows(len: usize, total: usize, dims: &[Dim; 3]) -> Option<Run> {
-    if len <= 32 || len > LONGEST {
+/// them. The profile says which.
+pub(in super::super) fn rows(
+    profile: &CpuProfile,
+    len: usize,
+    total: usize,
+    dims: &[Dim; 3],
+) -> Option<Run> {
+    let least = if profile.vectors_from_32 { 32 } else { 33 };
+    if len < least || len > LONGEST {
         return None;
     }
-    if total <= first_level() && has_512() {
-        // Of half lines, vectors of 64 bytes cross into the next one each time.
-        let halves = len % 32 == 0 && dims[0].to % 64 == 32;
-        return if halves {
-            narrow_rows(len)
-        } else {
-            near_rows(len)
-                .filter(|_| is_near(dims))
-                .or_else(|| wide_rows(len))
-        };
-    }
-    if len == LONGEST && fit_second(total) && is_x86_feature_detected!("avx2") {
+    if len > SMALL && writes_few(profile, len, dims) && is_x86_feature_detected!("avx2") {
         return Some(prefetched::<1>);
     }
-    if has_512() {
-        let is_long = len > MEDIUM && total <= LAST_LEVEL && !fit_second(total);
-        return asked_rows(len)
-            .filter(|_| !is_long)
-            .or_else(|| narrow_rows(len));
+    run_of(kernel(profile, len, total), profile, len, total, dims)
+}
+
+/// What the profile says about blocks of this length.
+fn kernel(profile: &CpuProfile, len: usize, total: usize) -> Block {
+    let levels = profile.blocks(len);
+    if total <= first_level() && has_512() {
+        levels[0]
+    } else if fit_second(total) {
+        levels[1]
+    } else if total <= LAST_LEVEL {
+        levels[2]
+    } else {
+        levels[3]
     }
-    if !is_x86_feature_detected!("avx2") {
+}
+
+/// What runs a kernel for blocks of 32 to 512 bytes, if the processor can; for kernels that do not know
+/// the length, the nearest that does.
+fn run_of(
+    block: Block,
+    profile: &CpuProfile,
+    len: usize,
+    total: usize,
+    dims: &[Dim; 3],
+) -> Option<Run> {
+    let avx2 = is_x86_feature_detected!("avx2");
+    match block {
+        Block::Wide if has_512() => {
+            // Of half lines, vectors of 64 bytes cross into the next one each time.
+            let halves = len % 32 == 0 && dims[0].to % 64 == 32;
+            if halves || len == 32 {
+                return narrow_rows(len);
+            }
+            let (near, unpacks) = (is_near(dims), dims[0].from == len as isize);
+            if total > first_level() {
+                wide_rows(len)
+            } else if near || profile.pairs_far && unpacks {
+                near_rows(len).or_else(|| wide_rows(len))
+            } else if profile.pairs_far && len < SMALL {
+                vector_rows(len)
+            } else {
+                wide_rows(len)
+            }
+        }
+        Block::Asked if has_512() => asked_rows(len).or_else(|| narrow_rows(len)),
+        Block::Narrow if has_512() => narrow_rows(len),
+        Block::Wide | Block::Asked | Block::Narrow | Block::Avx2 if avx2 => vector_rows(len),
+        Block::Memcpy | Block::Wide | Block::Asked | Block::Narrow | Block::Avx2 => None,
+        _ if len < SMALL => vector_rows(len).filter(|_| avx2),
+        _ => long_run(block),
+    }
+}
+
+/// As [`rows`], without asking for later blocks, and longer ones too.
+pub(in super::super) fn few(profile: &CpuProfile, len: usize, total: usize) -> Option<Run> {
+    if len <= 32 {
         return None;
     }
+    if len <= LONGEST && total > first_level() && has_512() {
+        return narrow_rows(len);
+    }
+    rows(profile, len, total, &[Dim::ONCE; 3])
+        .or_else(|| is_x86_feature_detected!("avx2").then_some(plain as Run))
+}
+
+/// What [`rows`] chooses, for a person.
+pub(in super::super) fn name(
+    profile: &CpuProfile,
+    len: usize,
+    total: usize,
+) -> Option<&'static str> {
+    rows(profile, len, total, &[Dim::ONCE; 3])?;
+    Some(match kernel(profile, len, total) {
+        Block::Wide | Block::Whole64 if has_512() && len > 32 => "vectors of 64 bytes",
+        Block::Asked if has_512() && asked_rows(len).is_some() => {
+            "vectors of 32 bytes, with prefetch"
+        }
+        Block::Ahead1 | Block::Ahead2 | Block::Ahead4 => "vectors of 32 bytes, with prefetch",
+        Block::Strings => "string instructions for each",
+        _ => "vectors of 32 bytes",
+    })
+}
+
+/// [`rows`] with AVX2.
+fn vector_rows(len: usize) -> Option<Run> {
     macro_rules! pick {
         ($tail:literal: $($n:literal)*) => {
             match len / 32 {
@@ -59,35 +126,11 @@ pub(in super::super) fn rows(len: usize, total: usize, dims: &[Dim; 3]) -> Optio
     }
     // A narrow store crosses fewer cache lines than a wide one.
     match len % 32 {
-        0 => pick!(0: 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16),
+        0 => pick!(0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16),
         1..=8 => pick!(8: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15),
         9..=16 => pick!(16: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15),
         _ => pick!(32: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15),
     }
-}
-
-/// As [`rows`], without asking for later blocks, and longer ones too.
-pub(in super::super) fn few(len: usize, total: usize) -> Option<Run> {
-    if len <= 32 {
-        return None;
-    }
-    if len <= LONGEST && total > first_level() && has_512() {
-        return narrow_rows(len);
-    }
-    rows(len, total, &[Dim::ONCE; 3])
-        .or_else(|| is_x86_feature_detected!("avx2").then_some(plain as Run))
-}
-
-/// What [`rows`] chooses, for a person.
-pub(in super::super) fn name(len: usize, total: usize) -> Option<&'static str> {
-    rows(len, total, &[Dim::ONCE; 3])?;
-    Some(if total <= first_level() && has_512() {
-        "vectors of 64 bytes"
-    } else if len == LONGEST && fit_second(total) || has_512() && asked_rows(len).is_some() {
-        "vectors of 32 bytes, with prefetch"
-    } else {
-        "vectors of 32 bytes"
-    })
 }
 
 /// # Safety
@@ -244,6 +287,7 @@ fn narrow_rows(len: usize) -> Option<Run> {
     }
     let rest = len - (len - 1) / 32 * 32;
     Some(match (len - 1) / 32 {
+        0 if len == 32 => wide_kernel!("ymm16":, "vmovdqu64" "ymm17" of 32),
         1 => tails!(rest, 0),
         2 => tails!(rest, 0 32),
         3 => tails!(rest, 0 32 64),
@@ -337,7 +381,7 @@ fn asked_rows(len: usize) -> Option<Run> {
 
 /// Bytes of the pages whose places the processor has at hand. Of blocks in more pages, two at a time
 /// take a tenth longer.
-const PAGES_AT_HAND: usize = 64 * PAGE;
+const PAGES_AT_HAND: usize = 64 * 4096;
 
 /// Whether all blocks are in so few pages, on both sides.
 fn is_near(dims: &[Dim; 3]) -> bool {
@@ -391,45 +435,32 @@ fn wide_rows(len: usize) -> Option<Run> {
     })
 }
 
-/// Total that the last-level cache holds, of which string instructions copy more at a time.
+/// Total that the last-level cache surely holds.
 const LAST_LEVEL: usize = 2 << 20;
-
-/// From this length on, string instructions are worth starting.
-const STRING: usize = 1536;
 
 /// The kernel for blocks of more than 512 bytes, `total` bytes in all, if `memcpy` of each is not
 /// the fastest.
-pub(in super::super) fn long(len: usize, total: usize) -> Option<Run> {
-    if total <= first_level() && has_512() {
-        return Some(whole::<true>);
-    }
-    let (has_avx2, in_second) = (is_x86_feature_detected!("avx2"), fit_second(total));
-    if !in_second && total <= LAST_LEVEL && len >= STRING {
-        return is_x86_feature_detected!("ermsb").then_some(strings as Run);
-    }
-    if !has_avx2 {
-        return None;
-    }
-    match len {
-        // The next block is still in the first-level cache when it is its turn.
-        _ if in_second && len <= first_level() => Some(prefetched::<1>),
-        // From farther away they take longer than one block does.
-        ..SHORT if total > LAST_LEVEL => Some(prefetched::<4>),
-        ..PAGE => Some(prefetched::<2>),
-        _ if total <= LAST_LEVEL || len <= FOUR_PAGES => Some(whole::<false>),
-        _ => None,
+pub(in super::super) fn long(profile: &CpuProfile, len: usize, total: usize) -> Option<Run> {
+    match kernel(profile, len, total) {
+        // The next block would not be in the first-level cache any more when it is its turn.
+        Block::Ahead1 if len > first_level() => long_run(Block::Whole32),
+        block => long_run(block),
     }
 }
 
-/// Shorter blocks than this take less time than lines from the last-level cache.
-const SHORT: usize = PAGE / 3;
-
-/// From this length on, the hardware finds the next lines of a block itself in good time; and
-/// `memcpy` uses string instructions, whose speed depends on where the pages are.
-const PAGE: usize = 4096;
-
-/// Up to this length, vectors are faster than those in memory.
-const FOUR_PAGES: usize = 4 * PAGE;
+/// What runs a kernel for blocks of 64 bytes and more, if the processor can.
+fn long_run(block: Block) -> Option<Run> {
+    let run: Run = match block {
+        Block::Strings => return is_x86_feature_detected!("ermsb").then_some(strings),
+        Block::Whole64 if has_512() => return Some(whole::<true>),
+        Block::Ahead1 => prefetched::<1>,
+        Block::Ahead2 => prefetched::<2>,
+        Block::Ahead4 => prefetched::<4>,
+        Block::Memcpy => return None,
+        _ => whole::<false>,
+    };
+    is_x86_feature_detected!("avx2").then_some(run)
+}
 
 /// # Safety
 ///

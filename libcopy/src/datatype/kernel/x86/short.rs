@@ -5,21 +5,29 @@
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
-use super::super::caches::{first_level, overflow_first};
-use super::super::{Dim, LINE, Nest, Run, blocks, prefetch, prefetch_to_write};
+use super::super::caches::{first_level, fit_second, overflow_first};
+use super::super::{CpuProfile, Dim, LINE, Nest, Run, blocks, prefetch, prefetch_to_write};
 use super::piece::{has_512, masked_narrow};
 
 /// The vector loop for a nest of short blocks, if there is one; `far` if lines had better be asked
 /// for.
-pub(in super::super) fn strip(len: usize, dims: &[Dim; 3], far: bool) -> Option<Run> {
+pub(in super::super) fn strip(
+    profile: &CpuProfile,
+    len: usize,
+    dims: &[Dim; 3],
+    far: bool,
+) -> Option<Run> {
     let [a, ..] = *dims;
     if !is_x86_feature_detected!("avx2") {
         return None;
     }
     let unit = len as isize;
-    let near = blocks(dims).saturating_mul(len) <= first_level();
+    let total = blocks(dims).saturating_mul(len);
+    let near = total <= first_level();
+    // Whether lines are asked for where blocks follow each other closely.
+    let asks = !near && profile.ask_close;
     // Blocks and gaps of a few whole lines.
-    let wide = || near && has_512();
+    let wide = || (near || profile.permute_in_second && fit_second(total)) && has_512();
     if a.to == unit {
         if a.from == 2 * unit && a.count * len >= 2 * LINE {
             match len {
@@ -27,9 +35,9 @@ pub(in super::super) fn strip(len: usize, dims: &[Dim; 3], far: bool) -> Option<
                 8 if wide() => return Some(every_other_wide::<8>),
                 4 if wide() => return Some(every_other_wide::<4>),
                 // Elsewhere than in one row, vectors of 32 bytes cross more lines.
-                16 if dims[1].count == 1 && near => return Some(every_other::<16, false>),
+                16 if dims[1].count == 1 && !asks => return Some(every_other::<16, false>),
                 16 if dims[1].count == 1 => return Some(every_other::<16, true>),
-                8 if near => return Some(every_other::<8, false>),
+                8 if !asks => return Some(every_other::<8, false>),
                 8 => return Some(every_other::<8, true>),
                 4 => return Some(every_other::<4, false>),
                 _ => {}
@@ -61,7 +69,7 @@ pub(in super::super) fn strip(len: usize, dims: &[Dim; 3], far: bool) -> Option<
             _ => {}
         }
     }
-    if a.to == 2 * unit && a.count * len >= AHEAD_IN_ROW && !near {
+    if a.to == 2 * unit && a.count * len >= AHEAD_IN_ROW && asks {
         match len {
             16 => return Some(spread::<16>),
             8 => return Some(spread::<8>),
@@ -71,10 +79,11 @@ pub(in super::super) fn strip(len: usize, dims: &[Dim; 3], far: bool) -> Option<
     match len {
         8 => (!far).then_some(halves as Run),
         // Where each block has a line of its own, narrower stores take less time.
-        _ if a.to.unsigned_abs() >= LINE => None,
+        _ if a.to.unsigned_abs() >= LINE && !profile.masked_far => None,
         _ if !is_masked(len) => None,
-        _ if near => Some(unpacking::<false>),
-        _ => Some(unpacking::<true>),
+        _ if profile.masked_far && near && len <= 16 && a.to.unsigned_abs() < LINE => None,
+        _ if asks => Some(unpacking::<true>),
+        _ => Some(unpacking::<false>),
     }
 }
 
