@@ -1,0 +1,218 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# The applications of scripts/apps. Of each: the Debian packages it is in, the MPI libraries it is there for,
+# and three functions:
+#
+#   prepare_NAME            makes the input, in the current directory
+#   command_NAME MPI RANKS  sets the array `argv` to what the ranks run there; run once per measurement
+#   result_NAME             prints what has to be the same, from the file `output` of the run
+
+# What is there; a subset of it is what --quick runs.
+apps=(lammps qe xzllt xdtrd xdlu xdinv fftw petsc-mumps petsc-hypre icofoam hpcc h5py boost nwchem)
+quick_apps=(xdtrd fftw boost)
+
+declare -A app_packages=(
+    [lammps]=lammps
+    [qe]='quantum-espresso quantum-espresso-data'
+    [xzllt]=scalapack-mpi-test [xdtrd]=scalapack-mpi-test [xdlu]=scalapack-mpi-test [xdinv]=scalapack-mpi-test
+    [fftw]='libfftw3-mpi-dev libopenmpi-dev'
+    [petsc-mumps]='libpetsc-real-dev libpetsc3.18-dev-examples'
+    [petsc-hypre]='libpetsc-real-dev libpetsc3.18-dev-examples'
+    [icofoam]='openfoam openfoam-examples'
+    [hpcc]=hpcc
+    [h5py]='python3-h5py-mpi python3-mpi4py'
+    [boost]='libboost-mpi-dev libboost-serialization-dev g++'
+    [nwchem]=nwchem-openmpi
+)
+declare -A app_mpis=(
+    [xzllt]='openmpi mpich' [xdtrd]='openmpi mpich' [xdlu]='openmpi mpich' [xdinv]='openmpi mpich'
+)
+
+# Solid argon after Lennard and Jones, 32,000 atoms.
+prepare_lammps() {
+    cat >in.lj <<'TEXT'
+units lj
+atom_style atomic
+lattice fcc 0.8442
+region box block 0 20 0 20 0 20
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 1.44 87287 loop geom
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+neighbor 0.3 bin
+neigh_modify delay 0 every 20 check no
+fix 1 all nve
+thermo 50
+run 150
+TEXT
+}
+command_lammps() { argv=(lmp -in in.lj -log none); }
+result_lammps() { awk '$1 == "Step" { on = 1 } /^Loop/ { on = 0 } on' output; }
+
+# Silicon, the ground state.
+prepare_qe() {
+    cat >si.in <<'TEXT'
+&control
+ calculation='scf', prefix='si', pseudo_dir='/usr/share/espresso/pseudo', outdir='./out'
+/
+&system
+ ibrav=2, celldm(1)=10.2, nat=2, ntyp=1, ecutwfc=36.0
+/
+&electrons
+ conv_thr=1.0d-8
+/
+ATOMIC_SPECIES
+ Si 28.086 Si.pz-vbc.UPF
+ATOMIC_POSITIONS alat
+ Si 0.00 0.00 0.00
+ Si 0.25 0.25 0.25
+K_POINTS automatic
+ 6 6 6 1 1 1
+TEXT
+}
+command_qe() { argv=(pw.x -in si.in); }
+result_qe() { sed -n '/^!/p; /convergence has been/p' output; }
+
+# grids RANKS: P and Q of a process grid that is as square as it can be.
+grids() {
+    local p=1
+    while ((p * p * 2 <= $1)); do ((p *= 2)); done
+    echo "$p $(($1 / p))"
+}
+# scalapack NAME MPI: the test's program.
+scalapack() {
+    argv=("/usr/lib/$(gcc -print-multiarch)/scalapack/$2-tests/$1")
+}
+# The table without its times and residuals, whose last digits may differ: what was tried, and whether it passed.
+scalapack_result() {
+    awk '/PASSED|FAILED/ { print $1, $2, $3, $4, $5, $NF } /^Finished|tests completed/' output
+}
+# factor_input TITLE FILE RANKS FIRST-LINES: without iterative refinement, in which ranks may disagree about
+# going on, so that the program hangs now and then, plain as well.
+factor_input() {
+    local p q
+    read -r p q <<<"$(grids "$3")"
+    cat >"$2.dat" <<TEXT
+'$1'
+'MPI'
+'$2.out'
+6
+$4
+2
+16 32
+1
+9
+1
+7
+1
+$p
+$q
+3.0
+F
+TEXT
+}
+prepare_xzllt() { factor_input LLt LLT "$1" $'\'U\'\n2\n400 500'; }
+command_xzllt() { scalapack xzllt "$1"; }
+result_xzllt() { scalapack_result; }
+prepare_xdlu() { factor_input LU LU "$1" $'2\n500 700\n500 700'; }
+command_xdlu() { scalapack xdlu "$1"; }
+result_xdlu() { scalapack_result; }
+prepare_xdtrd() {
+    local p q
+    read -r p q <<<"$(grids "$1")"
+    printf "%s\n" "'TRD'" "'MPI'" "'TRD.out'" 6 "'L'" 2 '400 500' 2 '16 32' 1 "$p" "$q" 10.0 >TRD.dat
+}
+command_xdtrd() { scalapack xdtrd "$1"; }
+result_xdtrd() { scalapack_result; }
+prepare_xdinv() {
+    local p q
+    read -r p q <<<"$(grids "$1")"
+    printf "%s\n" "'Inversion'" "'MPI'" "'INV.out'" 6 2 "'GEN' 'UPD'" 2 '400 600' 2 '16 32' 1 "$p" "$q" 1.0 >INV.dat
+}
+command_xdinv() { scalapack xdinv "$1"; }
+result_xdinv() { scalapack_result; }
+
+prepare_fftw() { mpicc.openmpi -O2 -o fftw "$root/tests/apps/fftw.c" -lfftw3_mpi -lfftw3 -lm; }
+command_fftw() { argv=(./fftw 1024 20); }
+result_fftw() { grep sums output; }
+
+# Laplace's equation on a grid, KSP's second tutorial.
+petsc_tutorial() {
+    local flags
+    flags=$(pkg-config --cflags --libs petsc)
+    # shellcheck disable=SC2086 # words
+    mpicc.openmpi -O2 -w -o ex2 /usr/share/petsc/3.18/share/petsc/examples/src/ksp/ksp/tutorials/ex2.c $flags -lm
+}
+prepare_petsc-mumps() { petsc_tutorial; }
+command_petsc-mumps() {
+    argv=(./ex2 -m 300 -n 300 -ksp_type preonly -pc_type lu -pc_factor_mat_solver_type mumps)
+}
+# The last digits depend on the order in which parts arrive.
+result_petsc-mumps() { awk '/Norm of error/ { print "iterations", $NF, ($4 < 1e-6 ? "small error" : "LARGE ERROR") }' output; }
+prepare_petsc-hypre() { petsc_tutorial; }
+command_petsc-hypre() { argv=(./ex2 -m 500 -n 500 -ksp_type cg -pc_type hypre -ksp_rtol 1e-10); }
+result_petsc-hypre() { grep 'Norm of error' output; }
+
+# The cavity of the tutorial, finer, in as many parts as there are ranks.
+prepare_icofoam() {
+    # Where OpenFOAM looks for its settings.
+    export WM_PROJECT_DIR=/usr/share/openfoam
+    cp -r /usr/share/doc/openfoam-examples/examples/incompressible/icoFoam/cavity/cavity/. .
+    find . -name '*.gz' -exec gunzip {} +
+    sed -i 's/(20 20 1)/(100 100 1)/' system/blockMeshDict
+    sed -i 's/^endTime .*/endTime 0.015;/; s/^deltaT .*/deltaT 0.0005;/; s/^writeInterval .*/writeInterval 1000;/' \
+        system/controlDict
+    cat >system/decomposeParDict <<TEXT
+FoamFile { version 2.0; format ascii; class dictionary; object decomposeParDict; }
+numberOfSubdomains $1;
+method simple;
+simpleCoeffs { n ($(grids "$1" | tr ' ' '\n' | sort -n | tr '\n' ' ')1); delta 0.001; }
+TEXT
+    blockMesh >log.blockMesh || { tail -n 3 log.blockMesh && return 1; }
+    decomposePar >log.decomposePar || { tail -n 3 log.decomposePar && return 1; }
+}
+command_icofoam() { argv=(icoFoam -parallel); }
+result_icofoam() { grep -E 'Solving for|Courant' output; }
+
+# The HPC Challenge's suite; what fails says so.
+prepare_hpcc() {
+    local p q
+    read -r p q <<<"$(grids "$1")"
+    sed -n 1,30p /usr/share/doc/hpcc/examples/_hpccinf.txt |
+        sed "s/^1000 .*/900 Ns/; s/^2            Ps/$p Ps/; s/^2            Qs/$q Qs/" >hpccinf.txt
+    sed -n '31,$p' /usr/share/doc/hpcc/examples/_hpccinf.txt >>hpccinf.txt
+}
+command_hpcc() { rm -f hpccoutf.txt && argv=(hpcc); }
+result_hpcc() { grep -E '^(Success|HPL_N|PTRANS_residual|StarDGEMM_N|CommWorldProcs|.*Failures)=' hpccoutf.txt; }
+
+prepare_h5py() { :; }
+command_h5py() { argv=(/usr/bin/python3 "$root/tests/apps/h5.py" data.h5 5); }
+result_h5py() { grep sha256 output; }
+
+prepare_boost() { OMPI_CXX=g++ mpicxx.openmpi -O2 -o boost "$root/tests/apps/boost.cpp" -lboost_mpi -lboost_serialization; }
+command_boost() { argv=(./boost 60); }
+result_boost() { grep hash output; }
+
+# Two molecules of water, after Hartree and Fock.
+prepare_nwchem() {
+    cat >water.nw <<'TEXT'
+start water
+geometry units angstrom
+ O 0.0 0.0 0.117
+ H 0.0 0.757 -0.469
+ H 0.0 -0.757 -0.469
+ O 0.0 0.0 3.017
+ H 0.0 0.757 2.431
+ H 0.0 -0.757 2.431
+end
+basis
+ * library 6-311g**
+end
+task scf gradient
+TEXT
+}
+command_nwchem() { argv=(nwchem.openmpi water.nw); }
+result_nwchem() { grep 'Total SCF energy' output; }
