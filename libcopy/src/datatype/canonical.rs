@@ -22,8 +22,10 @@
 
 mod long;
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::sync::Arc;
+
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use super::construct::{Datatype, fastest_first};
 use super::contents::Contents;
@@ -209,7 +211,7 @@ impl Form {
         }
         let mut arena = Arena::default();
         for (node, extent) in self.nodes.iter().zip(&self.extents) {
-            arena.push(node.clone(), *extent);
+            arena.push(node.clone(), *extent, None);
         }
         let root = (self.nodes.len() - 1) as NodeId;
         let root = arena.stream(count as i64, extent, root);
@@ -318,7 +320,8 @@ struct Arena {
     nodes: Vec<Node>,
     extents: Vec<Extent>,
     /// Only filled when there are too many nodes to look through.
-    known: HashMap<Node, NodeId>,
+    known: HashTable<NodeId>,
+    hasher: DefaultHashBuilder,
 }
 
 /// So many nodes are searched one by one; a hash table would cost more.
@@ -340,35 +343,44 @@ impl Run {
 }
 
 impl Arena {
-    fn push(&mut self, node: Node, extent: Extent) -> NodeId {
+    /// Adds a node whose hash may be known.
+    fn push(&mut self, node: Node, extent: Extent, hash: Option<u64>) -> NodeId {
         let id = self.nodes.len() as NodeId;
-        if self.nodes.len() >= FEW {
-            if self.nodes.len() == FEW {
-                for (id, node) in self.nodes.iter().enumerate() {
-                    self.known.insert(node.clone(), id as NodeId);
-                }
-            }
-            self.known.insert(node.clone(), id);
-        }
         self.nodes.push(node);
         self.extents.push(extent);
+        let Arena {
+            nodes,
+            known,
+            hasher,
+            ..
+        } = self;
+        let hash_of = |id: &NodeId| hasher.hash_one(&nodes[*id as usize]);
+        if nodes.len() > FEW {
+            // The first time, all those before it.
+            let first = if known.is_empty() { 0 } else { id };
+            for other in first..id {
+                known.insert_unique(hash_of(&other), other, hash_of);
+            }
+            known.insert_unique(hash.unwrap_or_else(|| hash_of(&id)), id, hash_of);
+        }
         id
     }
 
     fn intern(&mut self, node: Node, extent: impl FnOnce(&Self) -> Extent) -> NodeId {
-        let known = if self.nodes.len() <= FEW {
-            self.nodes
-                .iter()
-                .position(|n| *n == node)
-                .map(|id| id as NodeId)
+        let (known, hash) = if self.nodes.len() <= FEW {
+            let mut nodes = self.nodes.iter();
+            let known = nodes.position(|n| *n == node);
+            (known.map(|id| id as NodeId), None)
         } else {
-            self.known.get(&node).copied()
+            let hash = self.hasher.hash_one(&node);
+            let is_it = |id: &NodeId| self.nodes[*id as usize] == node;
+            (self.known.find(hash, is_it).copied(), Some(hash))
         };
         match known {
             Some(id) => id,
             None => {
                 let extent = extent(self);
-                self.push(node, extent)
+                self.push(node, extent, hash)
             }
         }
     }
@@ -667,10 +679,74 @@ impl Arena {
             }
             rest = &rest[stretch..];
         }
+        if let Some(pieces) = self.flattened(&grouped) {
+            grouped = pieces;
+        }
         if let [(_, id)] = grouped[..] {
             return id;
         }
         self.sequence(&grouped)
+    }
+
+    /// Many tiny nests as a list of their pieces, or a few of them: choosing a kernel for a nest takes as
+    /// long as moving a dozen pieces of a list. The first entry is at offset 0.
+    fn flattened(&mut self, list: &[Placed]) -> Option<Vec<Placed>> {
+        /// Fewest nests.
+        const NESTS: usize = 64;
+        /// Most pieces of a nest, and most bytes of a piece, on average.
+        const PIECES: i64 = 16;
+        const BYTES: i64 = 128;
+        if list.len() < NESTS {
+            return None;
+        }
+        let all = self.span(list);
+        if all.segments > PIECES * list.len() as i64 || all.size > BYTES * all.segments {
+            return None;
+        }
+        let mut offsets = Vec::with_capacity(all.segments as usize);
+        let mut starts = Vec::with_capacity(all.segments as usize + 1);
+        let (mut start, mut end) = (0i64, None);
+        for &(at, id) in list {
+            self.each_piece(id, at, &mut |at, len| {
+                if end != Some(at) {
+                    offsets.push(at);
+                    starts.push(start);
+                }
+                start += len;
+                end = at.checked_add(len);
+            });
+        }
+        starts.push(start);
+        let offsets = Offsets::collect(offsets.len(), |i| offsets[i]);
+        let starts = Offsets::collect(starts.len(), |i| starts[i]);
+        Some(self.dense_nodes(offsets, starts))
+    }
+
+    /// Calls `piece` with the place and the length of each dense piece of a node. Recurses as deep as the
+    /// node is, which is at most the logarithm of its pieces.
+    fn each_piece(&self, id: NodeId, at: i64, piece: &mut dyn FnMut(i64, i64)) {
+        match &self.nodes[id as usize] {
+            Node::Dense { len } => piece(at, *len),
+            Node::Stream {
+                count,
+                stride,
+                child,
+            } => {
+                if let Some(len) = self.dense_len(*child) {
+                    (0..*count).for_each(|i| piece(at + i * stride, len));
+                } else {
+                    (0..*count).for_each(|i| self.each_piece(*child, at + i * stride, piece));
+                }
+            }
+            Node::Blocks { offsets, child } => {
+                (0..offsets.len()).for_each(|i| self.each_piece(*child, at + offsets.get(i), piece))
+            }
+            Node::Pieces { offsets, starts } => (0..offsets.len())
+                .for_each(|i| piece(at + offsets.get(i), starts.get(i + 1) - starts.get(i))),
+            Node::Sequence { parts } => parts
+                .iter()
+                .for_each(|part| self.each_piece(part.child, at + part.offset, piece)),
+        }
     }
 
     /// Different nodes in a row.
