@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 // Everything went well.
 #define LIBCOPY_OK 0
@@ -100,6 +101,42 @@
 // Made by `libcopy_type_resized`.
 #define LIBCOPY_COMBINER_RESIZED 12
 
+// What arrives takes the place of what is there.
+#define LIBCOPY_REPLACE 0
+
+// The sum of integers, real or complex numbers.
+#define LIBCOPY_SUM 1
+
+// The product of integers, real or complex numbers.
+#define LIBCOPY_PROD 2
+
+// The lower of two integers or real numbers.
+#define LIBCOPY_MIN 3
+
+// The higher of two integers or real numbers.
+#define LIBCOPY_MAX 4
+
+// 1 if both integers are not 0, else 0.
+#define LIBCOPY_LAND 5
+
+// 1 if one of two integers is not 0, else 0.
+#define LIBCOPY_LOR 6
+
+// 1 if exactly one of two integers is not 0, else 0.
+#define LIBCOPY_LXOR 7
+
+// Bit by bit, of integers and bytes.
+#define LIBCOPY_BAND 8
+
+// Bit by bit, of integers and bytes.
+#define LIBCOPY_BOR 9
+
+// Bit by bit, of integers and bytes.
+#define LIBCOPY_BXOR 10
+
+// A place in the packed stream of a number of elements. One thread uses it at a time.
+typedef struct libcopy_cursor_t libcopy_cursor_t;
+
 // Membership of this process in a team.
 typedef struct libcopy_team_t libcopy_team_t;
 
@@ -113,6 +150,15 @@ typedef struct {
   // Bytes.
   uint64_t length;
 } libcopy_segment_t;
+
+// The sequence of basic elements of some data; equal ones have equal signatures, and different ones have
+// different signatures but for a chance below 2^-90.
+typedef struct {
+  // How many.
+  uint64_t elements;
+  // Depends on their kinds, sizes and order.
+  uint64_t fingerprint[2];
+} libcopy_signature_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -542,6 +588,195 @@ int libcopy_type_segments(uint64_t count,
                           uint64_t first,
                           libcopy_segment_t *segments,
                           size_t max,
+                          size_t *actual);
+
+// The strictest alignment of the type's basic elements, in bytes.
+//
+// `datatype` is a type, `alignment` points to a number.
+int libcopy_type_alignment(const libcopy_type_t *datatype, uint32_t *alignment);
+
+// How many basic elements the first `bytes` bytes of the packed stream of any number of elements
+// hold, as `MPI_Get_elements` counts them. Fails with `LIBCOPY_EINVAL` if they end within one.
+//
+// `datatype` is a type, `elements` points to a number.
+int libcopy_type_elements(const libcopy_type_t *datatype, uint64_t bytes, uint64_t *elements);
+
+// The signature of `count` elements.
+//
+// `datatype` is a type, `signature` points to one.
+int libcopy_type_signature(uint64_t count,
+                           const libcopy_type_t *datatype,
+                           libcopy_signature_t *signature);
+
+// The type as bytes, which `libcopy_type_unflatten` reads in any process: at most `max` of them;
+// `*length` is how many there are. A null `bytes` only asks for the length.
+//
+// `datatype` is a type, `bytes` null or writable for `max` bytes, `length` points to a number.
+int libcopy_type_flatten(const libcopy_type_t *datatype, void *bytes, size_t max, size_t *length);
+
+// The type that `libcopy_type_flatten` wrote. The bytes may come from anywhere: those of another
+// version, damaged ones and those that are no type are refused.
+//
+// `bytes` is readable for `length` bytes, `type_out` points to a pointer.
+int libcopy_type_unflatten(const void *bytes, size_t length, libcopy_type_t **type_out);
+
+// Bytes that `count` elements take in MPI's portable representation, external32.
+//
+// `datatype` is a type, `size` points to a number.
+int libcopy_type_external_size(uint64_t count, const libcopy_type_t *datatype, uint64_t *size);
+
+// Packs `count` elements at `buffer` in external32. `*actual` is how many bytes were written.
+//
+// The data of the layout is readable, `packed` writable for `max` bytes, `actual` points to a
+// number; `packed` does not overlap the data.
+int libcopy_type_pack_external(const void *buffer,
+                               uint64_t count,
+                               const libcopy_type_t *datatype,
+                               void *packed,
+                               size_t max,
+                               size_t *actual);
+
+// Unpacks `count` elements in external32 to `buffer`. `*actual` is how many of the `length` bytes
+// were read.
+//
+// `packed` is readable for `length` bytes, the data of the layout writable, `actual` points to a
+// number; `packed` does not overlap the data.
+int libcopy_type_unpack_external(const void *packed,
+                                 size_t length,
+                                 void *buffer,
+                                 uint64_t count,
+                                 const libcopy_type_t *datatype,
+                                 size_t *actual);
+
+// `libcopy_type_pack` that combines: each element of `packed` becomes itself `op` the one of the
+// layout, with `op` a `LIBCOPY_SUM` and so on. All basic elements are of one kind; `offset` and `max`
+// are multiples of their size (but for `LIBCOPY_REPLACE`).
+//
+// The data of the layout is readable, `packed` readable and writable for `max` bytes, `actual`
+// points to a number; `packed` does not overlap the data.
+int libcopy_type_pack_reduce(const void *buffer,
+                             uint64_t count,
+                             const libcopy_type_t *datatype,
+                             int op,
+                             uint64_t offset,
+                             void *packed,
+                             size_t max,
+                             size_t *actual);
+
+// `libcopy_type_unpack` that combines: each element of the layout becomes itself `op` the one of
+// `packed`. As for `libcopy_type_pack_reduce`.
+//
+// `packed` is readable for `length` bytes, the data of the layout readable and writable, `actual`
+// points to a number; `packed` does not overlap the data.
+int libcopy_type_unpack_reduce(const void *packed,
+                               size_t length,
+                               void *buffer,
+                               uint64_t count,
+                               const libcopy_type_t *datatype,
+                               int op,
+                               uint64_t offset,
+                               size_t *actual);
+
+// Which dense piece of `count` elements, as `libcopy_type_segments` numbers them, holds byte
+// `offset` of the packed stream, and how many bytes of the piece lie before it.
+//
+// `datatype` is a type, `segment` and `skip` point to numbers.
+int libcopy_type_segment_at(uint64_t count,
+                            const libcopy_type_t *datatype,
+                            uint64_t offset,
+                            uint64_t *segment,
+                            uint64_t *skip);
+
+// How many whole dense pieces of `count` elements, from the first on, have at most `max_bytes` bytes
+// together, and how many they have.
+//
+// `datatype` is a type, `segments` and `bytes` point to numbers.
+int libcopy_type_segments_within(uint64_t count,
+                                 const libcopy_type_t *datatype,
+                                 uint64_t max_bytes,
+                                 uint64_t *segments,
+                                 uint64_t *bytes);
+
+// Writes up to `max` entries for `readv`, `process_vm_readv` and the like: the pieces of `count`
+// elements at `buffer` from byte `offset` of the packed stream on, at most `max_bytes` bytes together.
+// Adjacent pieces become one entry; the first and the last entry may be parts of pieces. `*actual` is how
+// many entries were written, `*bytes` how many bytes they have.
+//
+// `datatype` is a type, `list` is writable for `max` entries, `actual` and `bytes` point to numbers.
+int libcopy_type_iovec(void *buffer,
+                       uint64_t count,
+                       const libcopy_type_t *datatype,
+                       uint64_t offset,
+                       uint64_t max_bytes,
+                       struct iovec *list,
+                       size_t max,
+                       size_t *actual,
+                       uint64_t *bytes);
+
+// A cursor at the start of the packed stream of `count` elements; `libcopy_cursor_free` ends it. The
+// type may be freed before. `*cursor_out` is null after an error.
+//
+// `datatype` is a type, `cursor_out` points to a pointer.
+int libcopy_cursor_new(uint64_t count,
+                       const libcopy_type_t *datatype,
+                       libcopy_cursor_t **cursor_out);
+
+// Ends a cursor. Null is allowed.
+//
+// `cursor` is null or a cursor that was not freed.
+int libcopy_cursor_free(libcopy_cursor_t *cursor);
+
+// Bytes of the packed stream before the cursor.
+//
+// `cursor` is a cursor, `position` points to a number.
+int libcopy_cursor_position(libcopy_cursor_t *cursor, uint64_t *position);
+
+// Moves the cursor to any position, at most the size of the packed stream.
+//
+// `cursor` is a cursor.
+int libcopy_cursor_seek(libcopy_cursor_t *cursor, uint64_t position);
+
+// Writes up to `max` dense pieces from the cursor on, at most `max_bytes` bytes together, and moves
+// behind them. Adjacent pieces become one. `*actual` is how many; 0 at the end.
+//
+// `cursor` is a cursor, `segments` is writable for `max` entries, `actual` points to a number.
+int libcopy_cursor_segments(libcopy_cursor_t *cursor,
+                            uint64_t max_bytes,
+                            libcopy_segment_t *segments,
+                            size_t max,
+                            size_t *actual);
+
+// `libcopy_type_iovec` from the cursor on; moves it behind what was written.
+//
+// `cursor` is a cursor, `list` is writable for `max` entries, `actual` and `bytes` point to numbers.
+int libcopy_cursor_iovec(libcopy_cursor_t *cursor,
+                         void *buffer,
+                         uint64_t max_bytes,
+                         struct iovec *list,
+                         size_t max,
+                         size_t *actual,
+                         uint64_t *bytes);
+
+// Packs the next bytes of the elements at `buffer`, at most `max`, and moves the cursor behind them.
+// `*actual` is how many; 0 at the end.
+//
+// The data of the layout is readable, `packed` writable for `max` bytes, `actual` points to a
+// number; `packed` does not overlap the data.
+int libcopy_cursor_pack(libcopy_cursor_t *cursor,
+                        const void *buffer,
+                        void *packed,
+                        size_t max,
+                        size_t *actual);
+
+// Unpacks `length` bytes into the elements at `buffer` from the cursor on, as far as they go, and moves
+// it behind them. `*actual` is how many.
+//
+// `packed` is readable for `length` bytes, the data of the layout writable, `actual` points to a
+// number; `packed` does not overlap the data.
+int libcopy_cursor_unpack(libcopy_cursor_t *cursor,
+                          const void *packed,
+                          size_t length,
+                          void *buffer,
                           size_t *actual);
 
 #ifdef __cplusplus

@@ -72,7 +72,11 @@ pub struct libcopy_segment_t {
 }
 
 impl libcopy_type_t {
-    fn layout(&self, count: u64) -> Result<Layout, Failure> {
+    pub(crate) fn datatype(&self) -> &Datatype {
+        &self.datatype
+    }
+
+    pub(crate) fn layout(&self, count: u64) -> Result<Layout, Failure> {
         if count == 1 {
             if let Some(layout) = self.single.get() {
                 return Ok(layout.clone());
@@ -95,7 +99,9 @@ impl libcopy_type_t {
 /// # Safety
 ///
 /// `datatype` is null or a handle that was not freed.
-unsafe fn handle<'a>(datatype: *const libcopy_type_t) -> Result<&'a libcopy_type_t, Failure> {
+pub(crate) unsafe fn handle<'a>(
+    datatype: *const libcopy_type_t,
+) -> Result<&'a libcopy_type_t, Failure> {
     // SAFETY: the caller vouches for a pointer that is not null.
     unsafe { datatype.as_ref() }.ok_or_else(|| invalid("the type is null"))
 }
@@ -103,7 +109,11 @@ unsafe fn handle<'a>(datatype: *const libcopy_type_t) -> Result<&'a libcopy_type
 /// # Safety
 ///
 /// `address` is null or readable for `length` values for `'a`.
-unsafe fn list<'a, T>(what: &str, address: *const T, length: usize) -> Result<&'a [T], Failure> {
+pub(crate) unsafe fn list<'a, T>(
+    what: &str,
+    address: *const T,
+    length: usize,
+) -> Result<&'a [T], Failure> {
     if length == 0 {
         return Ok(&[]);
     }
@@ -119,7 +129,7 @@ unsafe fn list<'a, T>(what: &str, address: *const T, length: usize) -> Result<&'
 /// # Safety
 ///
 /// `address` is null or writable for `length` values for `'a`, and nobody else uses them.
-unsafe fn list_mut<'a, T>(
+pub(crate) unsafe fn list_mut<'a, T>(
     what: &str,
     address: *mut T,
     length: usize,
@@ -139,7 +149,7 @@ unsafe fn list_mut<'a, T>(
 /// # Safety
 ///
 /// `to` is null or writable.
-unsafe fn put<T>(what: &str, to: *mut T, value: T) -> Result<(), Failure> {
+pub(crate) unsafe fn put<T>(what: &str, to: *mut T, value: T) -> Result<(), Failure> {
     if to.is_null() {
         return Err(invalid(format!("the address for {what} is null")));
     }
@@ -162,7 +172,7 @@ fn new_handle(datatype: Datatype) -> *mut libcopy_type_t {
 /// # Safety
 ///
 /// `to` is null or writable.
-unsafe fn give(
+pub(crate) unsafe fn give(
     to: *mut *mut libcopy_type_t,
     make: impl FnOnce() -> Result<Datatype, Failure>,
 ) -> c_int {
@@ -881,7 +891,7 @@ pub unsafe extern "C" fn libcopy_type_contents(
 }
 
 /// The part of the packed stream of a layout that a call moves.
-fn part(layout: &Layout, offset: u64, max: usize) -> Result<Range<u64>, Failure> {
+pub(crate) fn part(layout: &Layout, offset: u64, max: usize) -> Result<Range<u64>, Failure> {
     if offset > layout.size() {
         return Err(invalid(format!(
             "offset {offset} is behind the {} bytes of the layout",
@@ -896,7 +906,7 @@ fn part(layout: &Layout, offset: u64, max: usize) -> Result<Range<u64>, Failure>
 const NEVER_MAPPED: i64 = 4096;
 
 /// Refuses a null buffer unless the type's displacements are addresses.
-fn addressed(what: &str, buffer: *const c_void, layout: &Layout) -> Result<(), Failure> {
+pub(crate) fn addressed(what: &str, buffer: *const c_void, layout: &Layout) -> Result<(), Failure> {
     let low = layout.bounds().start;
     if buffer.is_null() && layout.size() > 0 && low < NEVER_MAPPED {
         return Err(invalid(format!(

@@ -8,12 +8,14 @@
 
 mod datatype;
 mod error;
+mod exchange;
 mod memory;
 mod offload;
 mod team;
 
 pub use datatype::*;
 pub use error::*;
+pub use exchange::*;
 pub use offload::*;
 pub use team::*;
 

@@ -100,6 +100,18 @@ fn every_collective_among_ranks() {
 fn datatypes_in_c() {
     let program = compile(&here("tests/types.c"), &scratch("types"));
     run(&mut Command::new(&program));
+    with_valgrind(&program);
+}
+
+#[test]
+fn cursors_external32_binary_forms_and_reductions_in_c() {
+    let program = compile(&here("tests/exchange.c"), &scratch("exchange"));
+    run(&mut Command::new(&program));
+    with_valgrind(&program);
+}
+
+/// Runs a program once more, where valgrind looks for what is lost.
+fn with_valgrind(program: &Path) {
     let valgrind = Command::new("valgrind").arg("--version").output();
     if valgrind.is_err() {
         eprintln!("valgrind is not installed: the same again without it is all there is");

@@ -106,12 +106,16 @@ fn verify(
 fn libcopy_h_is_fresh() {
     let mut config = config("LIBCOPY_H", "MIT OR Apache-2.0");
     config.style = Style::Type;
+    config.sys_includes.push("sys/uio.h".into());
+    let iovec = ("iovec".to_owned(), "struct iovec".to_owned());
+    config.export.rename = HashMap::from([iovec]);
     let mut builder = Builder::new().with_config(config);
     for source in [
         "src/error.rs",
         "src/team.rs",
         "src/offload.rs",
         "src/datatype.rs",
+        "src/exchange.rs",
     ] {
         builder = builder.with_src(here(source));
     }

@@ -72,6 +72,69 @@ impl Datatype {
     }
 }
 
+impl Datatype {
+    /// As [`Datatype::pack_external`]; `origin` is the address that displacements count from.
+    ///
+    /// # Safety
+    ///
+    /// The data of `count` elements at `origin` is readable, and `packed` does not overlap it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Datatype::pack_external`], but for the buffer.
+    pub unsafe fn pack_external_raw(
+        &self,
+        count: u64,
+        origin: *const u8,
+        packed: &mut [u8],
+    ) -> Result<usize> {
+        let mut at = 0;
+        for (element, offset) in Elements::new(self, count)? {
+            let end = at + element.external as usize;
+            let room = packed.len();
+            let target = packed
+                .get_mut(at..end)
+                .ok_or_else(|| too_short(room, end))?;
+            let place = origin.wrapping_offset(offset as isize);
+            // SAFETY: the caller's promise; the element is part of the data.
+            let native = unsafe { std::slice::from_raw_parts(place, element.size as usize) };
+            encode(&element, native, target)?;
+            at = end;
+        }
+        Ok(at)
+    }
+
+    /// As [`Datatype::unpack_external`]; `origin` is the address that displacements count from.
+    ///
+    /// # Safety
+    ///
+    /// The data of `count` elements at `origin` is writable, and `packed` does not overlap it.
+    ///
+    /// # Errors
+    ///
+    /// Too few bytes in `packed`.
+    pub unsafe fn unpack_external_raw(
+        &self,
+        count: u64,
+        packed: &[u8],
+        origin: *mut u8,
+    ) -> Result<usize> {
+        let mut at = 0;
+        for (element, offset) in Elements::new(self, count)? {
+            let end = at + element.external as usize;
+            let source = packed
+                .get(at..end)
+                .ok_or_else(|| too_short(packed.len(), end))?;
+            let place = origin.wrapping_offset(offset as isize);
+            // SAFETY: the caller's promise; the element is part of the data. What was there are bytes.
+            let native = unsafe { std::slice::from_raw_parts_mut(place, element.size as usize) };
+            decode(&element, source, native);
+            at = end;
+        }
+        Ok(at)
+    }
+}
+
 fn too_short(len: usize, wanted: usize) -> Error {
     let allowed = format!("at least {wanted}; see external_size");
     Error::argument("the length of the packed bytes", len, allowed)

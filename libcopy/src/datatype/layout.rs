@@ -347,6 +347,39 @@ impl Layout {
         }
     }
 
+    /// The index of the segment that holds a byte of the packed stream, and how many bytes of the
+    /// segment lie before it, in O(depth · log blocks); `None` behind the end.
+    pub fn segment_at(&self, position: u64) -> Option<(u64, u64)> {
+        if position >= self.size() {
+            return None;
+        }
+        let mut left = position as i64;
+        let mut index = 0;
+        let mut id = self.form.root()?;
+        loop {
+            match self.form.node(id) {
+                Node::Dense { .. } => return Some((index as u64, left as u64)),
+                Node::Stream { child, .. } | Node::Blocks { child, .. } => {
+                    let one = self.form.extent(*child);
+                    index += left / one.size * one.segments;
+                    left %= one.size;
+                    id = *child;
+                }
+                Node::Pieces { starts, .. } => {
+                    let piece = starts.last_not_above(left);
+                    let skip = left - starts.get(piece);
+                    return Some(((index + piece as i64) as u64, skip as u64));
+                }
+                Node::Sequence { parts } => {
+                    let part = &parts[parts.partition_point(|part| part.start <= left) - 1];
+                    index += part.first_segment;
+                    left -= part.start;
+                    id = part.child;
+                }
+            }
+        }
+    }
+
     /// The segments in the order of the packed stream.
     pub fn segments(&self) -> Segments<'_> {
         Segments {
@@ -359,6 +392,17 @@ impl Layout {
     pub(super) fn check_whole(&self, len: usize, origin: isize, packed: usize) -> Result<()> {
         self.whole(packed)?;
         self.check(len, origin, 0, packed)
+    }
+
+    /// What packing or unpacking a range needs.
+    pub(super) fn check_range(
+        &self,
+        len: usize,
+        origin: isize,
+        position: u64,
+        packed: usize,
+    ) -> Result<()> {
+        self.check(len, origin, position, packed)
     }
 
     #[inline]

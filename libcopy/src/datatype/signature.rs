@@ -58,6 +58,11 @@ impl Signature {
         self.elements
     }
 
+    /// A number that depends on the elements and their order: equal sequences have equal ones.
+    pub fn fingerprint(&self) -> [u64; 2] {
+        self.hash
+    }
+
     pub(super) fn of_element(element: &Element) -> Signature {
         let class = match element.class {
             Class::Bytes => 1,
