@@ -259,10 +259,10 @@ impl Policy {
 
     /// Built-in values, overridden by the machine's profile, overridden by the environment.
     pub fn load() -> Result<Self> {
-        let topology = Topology::read();
-        let mut policy = match Profile::load(&topology.machine())? {
-            Some(profile) => profile.policy,
-            None => Self::built_in(&topology),
+        let topology = Topology::current();
+        let mut policy = match Profile::current()? {
+            Some(policy) => policy,
+            None => Self::built_in(topology),
         };
         let set = |setting: &config::Setting, value: &mut u64| -> Result<()> {
             if let Some(bytes) = setting.bytes()? {

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::{Pid, SysconfVar, sysconf};
@@ -44,6 +45,13 @@ impl Topology {
     /// Reads the machine we run on.
     pub fn read() -> Self {
         Self::read_below(Path::new("/"))
+    }
+
+    /// The machine we run on, read once per process: some sixty files of sysfs, which no team and no
+    /// communicator needs to read again.
+    pub fn current() -> &'static Self {
+        static CURRENT: OnceLock<Topology> = OnceLock::new();
+        CURRENT.get_or_init(Self::read)
     }
 
     fn read_below(root: &Path) -> Self {

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
@@ -31,6 +32,12 @@ pub struct Profile {
     /// The policy that follows.
     pub policy: Policy,
 }
+
+/// A profile's path, and the thresholds found there.
+type Read = (Option<PathBuf>, Option<Policy>);
+
+/// What [`Profile::current`] has read.
+static CURRENT: Mutex<Option<Read>> = Mutex::new(None);
 
 /// The profile file: one policy per machine, as a home directory may serve several.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -66,6 +73,18 @@ impl Profile {
         }))
     }
 
+    /// The thresholds of this machine's profile, if there is one, read once per process and path.
+    pub(crate) fn current() -> Result<Option<Policy>> {
+        let path = Self::path();
+        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, policy)) = current.as_ref().filter(|(known, _)| *known == path) {
+            return Ok(policy.clone());
+        }
+        let found = Self::load(&Topology::current().machine())?.map(|profile| profile.policy);
+        *current = Some((path, found.clone()));
+        Ok(found)
+    }
+
     /// Writes the profile to [`Profile::path`], beside those of other machines; returns the path.
     pub fn save(&self) -> Result<PathBuf> {
         let path = Self::path().ok_or_else(|| Error::Profile {
@@ -89,6 +108,7 @@ impl Profile {
         fs::write(&fresh, text)
             .and_then(|()| fs::rename(&fresh, &path))
             .map_err(|e| wrong(e.to_string()))?;
+        *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(path)
     }
 }

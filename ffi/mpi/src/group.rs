@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libcopy::offload::Async;
 use libcopy::policy::{Crowd, Policy};
+use libcopy::team::Usage;
 use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::abi::{Abi, Word, complain};
@@ -27,12 +28,15 @@ use crate::nonblocking::{self, Circle};
 use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
 use crate::progress;
 use crate::stats::{FUNCTIONS, Fate, Function};
+use crate::teams::{self, Lease};
 
 /// The ranks of a communicator.
 #[derive(Debug)]
 pub struct Group {
     /// Those on this machine.
     team: Mutex<Team>,
+    /// Which communicators' ranks use it.
+    pub usage: Usage,
     /// Where the others are, if that is not all.
     pub nodes: Option<Nodes>,
     /// Our rank in the communicator, which is the one in the team if all ranks are on one machine.
@@ -88,7 +92,9 @@ pub struct Comm {
     pub peers: OnceLock<Peers>,
     /// Who its neighbours are; `None` if neighbourhood collectives are passed on.
     pub neighbours: OnceLock<Option<Neighbours>>,
-    group: OnceLock<Result<Arc<Group>, Fate>>,
+    group: OnceLock<Result<Lease, Fate>>,
+    /// Large calls that came before it had one.
+    large: AtomicU64,
     irregular: [Irregular; FUNCTIONS],
     /// What its nonblocking collectives share, once its ranks have met for that.
     circle: OnceLock<Option<Arc<Circle>>>,
@@ -105,20 +111,31 @@ impl Drop for Comm {
 }
 
 impl Comm {
-    /// Its team; collective the first time.
+    /// Its team; collective as long as there is none. All its ranks get the same answer.
     pub fn group(&self, abi: &'static Abi, comm: Word) -> Result<&Arc<Group>, Fate> {
-        let group = self.group.get_or_init(|| {
-            self.admits()?;
-            match create(abi, comm, self.rank, self.size) {
-                Ok(Some(group)) => Ok(Arc::new(group)),
-                Ok(None) => Err(Fate::Communicator),
-                Err(why) => {
-                    complain(&why);
-                    Err(Fate::NoTeam)
-                }
+        if let Some(group) = self.group.get() {
+            return group.as_deref().map_err(|fate| *fate);
+        }
+        self.admits()?;
+        // Calls on one communicator come one after the other.
+        let calls = self.large.fetch_add(1, Ordering::Relaxed) + 1;
+        if !calls.is_power_of_two() {
+            return Err(Fate::Communicator);
+        }
+        let make = || match create(abi, comm, self.rank, self.size) {
+            Ok(Some(group)) => Ok(Arc::new(group)),
+            Ok(None) => Err(Fate::Communicator),
+            Err(why) => {
+                complain(&why);
+                Err(Fate::NoTeam)
             }
-        });
-        group.as_ref().map_err(|fate| *fate)
+        };
+        let lease = teams::of(abi, comm, (self.rank, self.size), calls, make);
+        let lease = lease.ok_or(Fate::Communicator)?;
+        self.group
+            .get_or_init(|| lease)
+            .as_deref()
+            .map_err(|fate| *fate)
     }
 
     /// What nonblocking collectives share, if the ranks have met.
@@ -151,7 +168,7 @@ impl Comm {
 
     /// The team, if it was made and the ranks are on several nodes: all ranks find the same.
     pub fn across_nodes(&self) -> Option<&Arc<Group>> {
-        let group = self.group.get()?.as_ref().ok()?;
+        let group = self.group.get()?.as_deref().ok()?;
         group.nodes.is_some().then_some(group)
     }
 
@@ -236,6 +253,7 @@ thread_local! {
 /// Lets go of all teams: the program ends.
 pub fn clear() {
     CACHE.clear();
+    teams::clear();
 }
 
 /// What we know of a communicator.
@@ -309,6 +327,7 @@ fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
         peers: OnceLock::new(),
         neighbours: OnceLock::new(),
         group: OnceLock::new(),
+        large: AtomicU64::new(0),
         irregular: Default::default(),
         circle: OnceLock::new(),
         wants_circle: AtomicBool::new(false),
@@ -509,6 +528,7 @@ fn create(
     Ok(Some(Group {
         crowd: Crowd::ALL[usize::from(all.iter().map(|fine| fine >> 2).max().unwrap_or(0)) % 3],
         direct: all.iter().all(|fine| fine & 2 != 0),
+        usage: team.usage(),
         team: Mutex::new(team),
         nodes,
         rank,

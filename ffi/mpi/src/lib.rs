@@ -59,6 +59,7 @@ mod scratch;
 mod shared;
 mod sides;
 mod stats;
+mod teams;
 mod types;
 mod used;
 mod ways;

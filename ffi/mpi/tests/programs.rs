@@ -30,6 +30,7 @@ const LEFTOVERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/leftovers.c"
 const REFUSED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/refused.c");
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim.c");
 const ABSENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/absent.c");
+const COMMUNICATORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/communicators.c");
 const WAITING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting.c");
 const ORPHANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/orphans.c");
 const PROBING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probing.c");
@@ -990,6 +991,36 @@ fn types_that_are_committed_together_send_no_layouts() {
             match together {
                 true => assert!(sent == 0 && made > 0, "{name}: {report}"),
                 false => assert!(sent > 0 && made == 0, "{name}: {report}"),
+            }
+        }
+    }
+}
+
+/// Communicators of the same processes share a team, so that many of them, or one after the other, take
+/// neither descriptors nor memory; threads get teams of their own.
+#[test]
+fn communicators_take_no_descriptors_and_little_memory() {
+    let _turn = turn();
+    let library = library().to_str().expect("a plain path");
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, COMMUNICATORS, C) else {
+            continue;
+        };
+        // Teams from the first call on, and as they are earned.
+        // MPICH polls, and takes its time on few processors.
+        let (all, some) = match name {
+            "openmpi" => ("400", "200"),
+            _ => ("80", "40"),
+        };
+        for least in ["LIBCOPY_MPI_MIN=1000", "LIBCOPY_STATS=0"] {
+            let (variable, value) = least.split_once('=').expect("a variable");
+            let environment = [("LD_PRELOAD", library), (variable, value)];
+            for arguments in [
+                &["many", all, "5", "120000"][..],
+                &["loop", some, "60000"],
+                &["threads", some],
+            ] {
+                mpi.run(4, arguments, &environment);
             }
         }
     }

@@ -11,11 +11,13 @@ mod probe;
 mod ring;
 mod segment;
 mod sync;
+mod usage;
 mod wait;
 
 pub use key::TeamKey;
 pub use launch::launch;
 pub(crate) use segment::POLICY_WORDS;
+pub use usage::Usage;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -116,7 +118,7 @@ impl Team {
         let directory = PathBuf::from(config::SHM_DIR.or_default());
         let policy = policy.checked()?;
         let cpus = crate::topology::affinity().len();
-        let cpus = cpus.max(Topology::read().cpus.len());
+        let cpus = cpus.max(Topology::current().cpus.len());
         let blueprint = Blueprint {
             pair_ring: policy.pair_ring(size),
             cast_ring: policy.cast_ring(size, cpus),
@@ -344,6 +346,11 @@ impl Team {
                 error => self.mailbox.waiter.break_team(error),
             }
         })
+    }
+
+    /// Who uses the team, where several owners share it.
+    pub fn usage(&self) -> Usage {
+        Usage::new(self.segment.clone())
     }
 
     /// Breaks the team: nobody waits for this rank any more, whatever it would have done next.

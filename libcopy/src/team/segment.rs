@@ -63,6 +63,10 @@ pub(crate) struct Preamble {
     /// Key of the kernel module's domain, made by rank 0.
     pub(crate) domain_key: [AtomicU64; 2],
     pub(crate) barrier: Barrier,
+    /// How often the team was lent to a rank and not given back, for [`super::Usage`].
+    pub(crate) lent: AtomicU64,
+    /// 1 once nobody is to use the team any more.
+    pub(crate) retired: AtomicU64,
 }
 
 /// What a rank says about itself.

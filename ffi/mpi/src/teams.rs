@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The teams that communicators over the same processes share.
+//!
+//! A team costs memory and a meeting of its ranks, and programs duplicate communicators as they like.
+//! So a communicator's first large collective asks the communicator's first rank, the leader, which
+//! team to use: one that was made for a communicator with the same processes in the same order, a new
+//! one, or none yet because the communicator has not earned one. All ranks follow the leader, so none
+//! has to know what the others still keep.
+//!
+//! Where only one thread at a time may call MPI, communicators share a team while all of them are in
+//! use: a correct program calls the blocking collectives of the same processes in one order (MPI 4.1,
+//! section 6.14). Where several threads may call, a team goes from one communicator to the next when
+//! all ranks have given it back.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use libcopy::TeamKey;
+
+use crate::abi::{Abi, Word};
+use crate::call::least;
+use crate::group::{Group, world_ranks};
+use crate::meeting::{Plain, from_first};
+use crate::pmpi;
+use crate::stats::Fate;
+
+/// Teams that the leader of a list keeps although no communicator uses them.
+const IDLE: usize = 4;
+/// Teams that a process leads at most; further communicators are forwarded.
+const LED: usize = 64;
+/// Lists of processes whose first calls a leader remembers.
+const ASKED: usize = 64;
+
+/// What a communicator has of a team: given back when the communicator goes.
+#[derive(Debug)]
+pub struct Lease {
+    group: Arc<Group>,
+    shared: bool,
+}
+
+impl Deref for Lease {
+    type Target = Arc<Group>;
+
+    fn deref(&self) -> &Arc<Group> {
+        &self.group
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.shared {
+            self.group.usage.give_back();
+        }
+    }
+}
+
+/// A team, or why there is none, for these ranks of `MPI_COMM_WORLD`.
+struct Kept {
+    list: Vec<c_int>,
+    id: u64,
+    /// Whether we are the leader.
+    led: bool,
+    made: Result<Arc<Group>, Fate>,
+}
+
+impl Kept {
+    /// Whether it can be lent to a communicator that this one's members make now. Asked by the leader.
+    fn can_be_lent(&self, many_threads: bool) -> bool {
+        match &self.made {
+            Ok(group) => !group.usage.is_broken() && (!many_threads || group.usage.is_idle()),
+            // No team can be made of these ranks.
+            Err(_) => true,
+        }
+    }
+}
+
+struct Teams {
+    /// The team that was lent last comes last.
+    kept: Vec<Kept>,
+    /// Lists that this process leads, which have asked once.
+    asked: VecDeque<Vec<c_int>>,
+}
+
+static TEAMS: Mutex<Teams> = Mutex::new(Teams {
+    kept: Vec::new(),
+    asked: VecDeque::new(),
+});
+
+fn teams() -> MutexGuard<'static, Teams> {
+    TEAMS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the leader says.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Offer {
+    what: u64,
+    id: u64,
+}
+
+// SAFETY: integers only.
+unsafe impl Plain for Offer {}
+
+/// The communicator has not earned a team.
+const WAIT: u64 = 0;
+/// A new team is made now.
+const MAKE: u64 = 1;
+/// The team `id` is used.
+const SHARE: u64 = 2;
+
+/// Whether several threads may call MPI at the same time.
+fn has_many_threads(abi: &Abi) -> bool {
+    static MANY: OnceLock<bool> = OnceLock::new();
+    *MANY.get_or_init(|| {
+        let mut provided = abi.thread_multiple;
+        // SAFETY: a writable output.
+        unsafe { pmpi::query_thread(&mut provided) };
+        provided >= abi.thread_multiple
+    })
+}
+
+/// The ranks in `MPI_COMM_WORLD` of a communicator's processes, in their order; `None` if there are
+/// others. Local; all ranks of the communicator find the same.
+fn members(abi: &Abi, comm: Word, size: usize) -> Option<Vec<c_int>> {
+    let ranks = world_ranks(abi, comm, size)?;
+    // `MPI_UNDEFINED` and `MPI_PROC_NULL` are negative.
+    ranks.iter().all(|rank| *rank >= 0).then_some(ranks)
+}
+
+/// Drops the teams that their leaders have retired and no communicator of this process uses.
+fn sweep() {
+    let retired = |kept: &Kept| match &kept.made {
+        Ok(group) => group.usage.is_retired() && Arc::strong_count(group) == 1,
+        Err(_) => false,
+    };
+    let mut teams = teams();
+    let (gone, kept) = std::mem::take(&mut teams.kept)
+        .into_iter()
+        .partition(retired);
+    teams.kept = kept;
+    drop(teams);
+    // Not under the lock: a team's memory and regions go with it.
+    let gone: Vec<Kept> = gone;
+    drop(gone);
+}
+
+/// What the leader says to `list`, whose communicator has made `calls` large calls.
+fn decide(abi: &Abi, list: &[c_int], calls: u64) -> Offer {
+    let many_threads = has_many_threads(abi);
+    let mut teams = teams();
+    let Teams { kept, asked } = &mut *teams;
+    let same = |kept: &Kept| kept.led && kept.list == list;
+    let free = |kept: &Kept| same(kept) && kept.can_be_lent(many_threads);
+    if let Some(index) = kept.iter().position(free) {
+        let lent = kept.remove(index);
+        let id = lent.id;
+        if let Ok(group) = &lent.made {
+            group.usage.lend(list.len());
+        }
+        kept.push(lent);
+        return Offer { what: SHARE, id };
+    }
+    // Teams that nobody uses make room for the new one, the oldest first; broken ones at once.
+    let mut idle = 0;
+    for kept in kept.iter().rev().filter(|kept| kept.led) {
+        if let Ok(group) = &kept.made {
+            idle += usize::from(group.usage.is_idle());
+            if group.usage.is_broken() || (group.usage.is_idle() && idle > IDLE) {
+                group.usage.retire();
+            }
+        }
+    }
+    let led =
+        |kept: &&Kept| kept.led && !matches!(&kept.made, Ok(group) if group.usage.is_retired());
+    let mut world = 0;
+    // SAFETY: a communicator that is always there, and a writable output.
+    unsafe { pmpi::comm_size(abi.world, &mut world) };
+    let is_first = !kept.iter().any(same);
+    // The world earns a team with its first large call, others with the second one of the same
+    // processes; one more beside a team that is in use, with the fourth of one communicator.
+    let known = asked.iter().position(|asked| asked == list);
+    let earned = least().is_some()
+        || match is_first {
+            true => usize::try_from(world) == Ok(list.len()) || known.is_some(),
+            false => calls >= 4,
+        };
+    if !earned || kept.iter().filter(led).count() >= LED {
+        if known.is_none() {
+            asked.push_back(list.to_vec());
+            if asked.len() > ASKED {
+                asked.pop_front();
+            }
+        }
+        return Offer { what: WAIT, id: 0 };
+    }
+    if let Some(index) = known {
+        asked.remove(index);
+    }
+    match TeamKey::random() {
+        Ok(key) => {
+            let half = key.to_bytes()[..8].try_into().unwrap_or_default();
+            let id = u64::from_ne_bytes(half);
+            Offer { what: MAKE, id }
+        }
+        Err(_) => Offer { what: WAIT, id: 0 },
+    }
+}
+
+/// The team for a communicator that has made `calls` large calls, `make` if there has to be a new one;
+/// `None`: the communicator has not earned one yet. Collective, and all ranks get the same answer.
+pub fn of(
+    abi: &'static Abi,
+    comm: Word,
+    (rank, size): (usize, usize),
+    calls: u64,
+    make: impl FnOnce() -> Result<Arc<Group>, Fate>,
+) -> Option<Result<Lease, Fate>> {
+    let Some(list) = members(abi, comm, size) else {
+        let shared = false;
+        return Some(make().map(|group| Lease { group, shared }));
+    };
+    sweep();
+    let led = rank == 0;
+    let mut offer = Offer::default();
+    if led {
+        offer = decide(abi, &list, calls);
+    }
+    if from_first(abi, comm, &mut offer) != 0 {
+        return Some(Err(Fate::NoTeam));
+    }
+    let id = offer.id;
+    let made = match offer.what {
+        SHARE => {
+            let teams = teams();
+            let kept = teams.kept.iter().find(|kept| kept.id == id);
+            kept.map_or(Err(Fate::NoTeam), |kept| kept.made.clone())
+        }
+        MAKE => {
+            let made = make();
+            // The communicator of several nodes' leaders cannot outlive the one that it was made for.
+            if made.as_ref().is_ok_and(|group| group.nodes.is_some()) {
+                let shared = false;
+                return Some(made.map(|group| Lease { group, shared }));
+            }
+            if let (true, Ok(group)) = (led, &made) {
+                group.usage.lend(size);
+            }
+            let made_too = made.clone();
+            teams().kept.push(Kept {
+                list,
+                id,
+                led,
+                made,
+            });
+            made_too
+        }
+        _ => return None,
+    };
+    let shared = true;
+    Some(made.map(|group| Lease { group, shared }))
+}
+
+/// Lets go of all teams: the program ends.
+pub fn clear() {
+    let kept = std::mem::take(&mut teams().kept);
+    drop(kept);
+}
