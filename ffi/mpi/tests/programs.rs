@@ -1016,8 +1016,8 @@ fn communicators_take_no_descriptors_and_little_memory() {
             let (variable, value) = least.split_once('=').expect("a variable");
             let environment = [("LD_PRELOAD", library), (variable, value)];
             for arguments in [
-                &["many", all, "5", "120000"][..],
-                &["loop", some, "60000"],
+                &["many", all, "5", "14000"][..],
+                &["loop", some, "4000"],
                 &["threads", some],
             ] {
                 mpi.run(4, arguments, &environment);

@@ -84,6 +84,7 @@ fn arrivals(team: &mut Team, call: Call) -> Result<Vec<(usize, Option<Header>)>>
 fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
     let flow = team.flow(bytes.len().saturating_mul(team.size()));
     let words = Go::STREAM.to_words();
+    team.mailbox.prepare(Target::All, bytes.len())?;
     team.mailbox.announce(Target::All, Step::Go, call, words)?;
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::All, bytes.as_ptr(), bytes.len()) };

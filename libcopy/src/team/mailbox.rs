@@ -113,6 +113,17 @@ impl Header {
     }
 }
 
+/// Bytes of a ring that are used at first, between two ranks and from one to all: enough for headers and
+/// short messages. More are used when a message needs them.
+const FIRST_PAIR: usize = 8 << 10;
+const FIRST_CAST: usize = 16 << 10;
+
+/// A ring grows to this many messages, so that a writer that is ahead of its readers need not wait ...
+const AHEAD: usize = 8;
+/// ... up to this many bytes, unless one message has more.
+const ROOMY_PAIR: usize = 256 << 10;
+const ROOMY_CAST: usize = 1 << 20;
+
 /// Rounds up to what a payload occupies.
 fn padded(len: usize) -> usize {
     len.next_multiple_of(LINE)
@@ -142,10 +153,16 @@ impl Mailbox {
             rank,
             size,
             sequence: 0,
-            out: (0..size).map(|_| WriterState::new(pair, LINE)).collect(),
-            cast: WriterState::new(cast, LINE),
-            inbox: (0..size).map(|_| ReaderState::new(pair, LINE)).collect(),
-            casts: (0..size).map(|_| ReaderState::new(cast, LINE)).collect(),
+            out: (0..size)
+                .map(|_| WriterState::new(pair.min(FIRST_PAIR), pair, LINE))
+                .collect(),
+            cast: WriterState::new(cast.min(FIRST_CAST), cast, LINE),
+            inbox: (0..size)
+                .map(|_| ReaderState::new(pair.min(FIRST_PAIR), pair, LINE))
+                .collect(),
+            casts: (0..size)
+                .map(|_| ReaderState::new(cast.min(FIRST_CAST), cast, LINE))
+                .collect(),
             epoch: 0,
             segment,
         }
@@ -285,6 +302,66 @@ impl Mailbox {
         )
     }
 
+    /// Gives the ring memory for a message of `len` bytes and its header, if it has less and is empty;
+    /// returns whether it has enough now.
+    fn grow(&mut self, to: Target, len: usize) -> Result<bool> {
+        let needed = LINE + padded(len);
+        let (ring, roomy) = match to {
+            Target::One(rank) => (&self.out[rank], ROOMY_PAIR),
+            Target::All => (&self.cast, ROOMY_CAST),
+        };
+        if !ring.is_short(needed) {
+            return Ok(true);
+        }
+        let wanted = needed.max(needed.saturating_mul(AHEAD).min(roomy));
+        let (segment, me) = (&self.segment, self.rank);
+        match to {
+            Target::One(rank) => {
+                let tails = [segment.pair_tail(me, rank)];
+                self.out[rank].grow(wanted, segment.pair_head(me, rank), tails)
+            }
+            Target::All => {
+                let others = (0..self.size).filter(|rank| *rank != me);
+                let tails = others.map(|rank| segment.cast_tail(me, rank));
+                self.cast.grow(wanted, segment.cast_head(me), tails)
+            }
+        }
+    }
+
+    /// The same before a message's header, waiting for readers: what is in the ring belongs to earlier
+    /// operations, of which nothing depends on us any more.
+    pub(crate) fn prepare(&mut self, to: Target, len: usize) -> Result<()> {
+        while !self.grow(to, len)? {
+            let Mailbox {
+                waiter,
+                segment,
+                out,
+                cast,
+                size,
+                rank,
+                ..
+            } = self;
+            let me = *rank;
+            waiter.wait(
+                |rank| match to {
+                    Target::One(peer) => rank == peer,
+                    Target::All => true,
+                },
+                || {
+                    let empty = match to {
+                        Target::One(rank) => out[rank].is_empty([segment.pair_tail(me, rank)]),
+                        Target::All => {
+                            let others = (0..*size).filter(|rank| *rank != me);
+                            cast.is_empty(others.map(|rank| segment.cast_tail(me, rank)))
+                        }
+                    }?;
+                    Ok(empty.then_some(()))
+                },
+            )?;
+        }
+        Ok(())
+    }
+
     /// Writes a header; readers see it with the next publication.
     fn put_header(
         &mut self,
@@ -342,6 +419,7 @@ impl Mailbox {
             }
             return self.tell(to, Step::Message, call, words);
         }
+        self.prepare(to, bytes.len())?;
         self.put_header(to, Step::Message, call, words)?;
         let mut sent = 0;
         while sent < bytes.len() {
@@ -369,6 +447,8 @@ impl Mailbox {
         len: usize,
         chunk: usize,
     ) -> Result<usize> {
+        // Where a header is not published yet, the ring is not empty.
+        self.grow(to, len)?;
         let n = len.min(chunk).min(self.room(to, len.min(chunk))?);
         if n == 0 {
             return Ok(0);

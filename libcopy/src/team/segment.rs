@@ -30,7 +30,7 @@ use nix::unistd::geteuid;
 use super::TeamKey;
 use super::barrier::Barrier;
 use super::bell::Bell;
-use super::ring::Counter;
+use super::ring::{Counter, Head};
 use super::sync::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 
@@ -134,9 +134,9 @@ impl Plan {
         let counter = size_of::<Counter>();
         place(size_of::<Preamble>());
         let blocks = place(size * size_of::<RankBlock>());
-        let pair_heads = place(size * size * counter);
+        let pair_heads = place(size * size * size_of::<Head>());
         let pair_tails = place(size * size * counter);
-        let cast_heads = place(size * counter);
+        let cast_heads = place(size * size_of::<Head>());
         let cast_tails = place(size * size * counter);
         let claims = place(size * size * counter);
         let pair_bytes = place(size * size * pair_ring);
@@ -425,14 +425,19 @@ impl Segment {
         unsafe { &*self.base.as_ptr().add(table).cast::<Counter>().add(index) }
     }
 
+    fn head(&self, table: usize, index: usize) -> &Head {
+        // SAFETY: as for the counters.
+        unsafe { &*self.base.as_ptr().add(table).cast::<Head>().add(index) }
+    }
+
     fn index(&self, from: usize, to: usize) -> usize {
         assert!(from < self.plan.size && to < self.plan.size);
         from * self.plan.size + to
     }
 
     /// Counter of the bytes that `from` wrote to `to` alone.
-    pub(crate) fn pair_head(&self, from: usize, to: usize) -> &Counter {
-        self.counter(self.plan.pair_heads, self.index(from, to))
+    pub(crate) fn pair_head(&self, from: usize, to: usize) -> &Head {
+        self.head(self.plan.pair_heads, self.index(from, to))
     }
 
     /// Counter of those that `to` is done with.
@@ -441,8 +446,8 @@ impl Segment {
     }
 
     /// Counter of the bytes that `from` wrote to all.
-    pub(crate) fn cast_head(&self, from: usize) -> &Counter {
-        self.counter(self.plan.cast_heads, self.index(0, from))
+    pub(crate) fn cast_head(&self, from: usize) -> &Head {
+        self.head(self.plan.cast_heads, self.index(0, from))
     }
 
     /// Counter of those that `to` is done with.
