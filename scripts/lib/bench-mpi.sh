@@ -250,6 +250,17 @@ packing() {
     compare packing 'MPI_Pack and MPI_Unpack'
 }
 
+# fresh_types OPTION...: types that are made for one use, and the same types kept.
+fresh_types() {
+    settings sizes mpi launches -- "$@"
+    default_launches 1 5
+    local sizes=${set[sizes]-128,512,2048,8192,32768,131072}
+    [[ $sizes =~ ^[1-9][0-9]*(,[1-9][0-9]*)*$ ]] || die "--sizes '$sizes' is not a list of bytes"
+    pairs mpi_fresh 2 "$((set[quick] ? 60 : 200))" "$sizes"
+    results_header+=,layout
+    compare "$ops" 'Types made for one use, and kept'
+}
+
 # vectors OPTION...: latency and bandwidths of 2 MiB in blocks of 128 bytes to 2 MiB.
 vectors() {
     settings mpi launches -- "$@"
@@ -313,6 +324,7 @@ own_of() {
     fi
     case $1 in
     typed-pingpong | paper-layouts) echo ping_pong ;;
+    fresh-types) echo fresh_types ;;
     collectives | nonblocking) echo collectives ;;
     stencil | fft2d) echo "$1" ;;
     pack | unpack | pack,unpack | unpack,pack) echo packing ;;

@@ -33,6 +33,11 @@ pub trait Kept: Sized + Send + Sync + 'static {
     unsafe fn get(object: Word, keyval: c_int, value: *mut *mut c_void, found: *mut c_int)
     -> c_int;
 
+    /// The object with this handle is freed.
+    fn goes(&self, object: Word) {
+        let _ = object;
+    }
+
     /// `MPI_Comm_set_attr` and its relatives.
     unsafe fn set(object: Word, keyval: c_int, value: *mut c_void) -> c_int;
 }
@@ -49,6 +54,15 @@ pub enum Unknown {
 /// Values of attributes: numbers from here on.
 const FIRST: usize = 16;
 
+/// Generations of handles.
+const PLACES: usize = 64;
+
+/// Where a handle's generation is. Only the low half of a word may be a handle.
+#[inline(always)]
+fn place(object: Word) -> usize {
+    (object as u32).wrapping_mul(0x9e37_79b1) as usize >> 26
+}
+
 struct Registry<T> {
     known: BTreeMap<usize, Arc<T>>,
     next: usize,
@@ -58,8 +72,9 @@ struct Registry<T> {
 pub struct Cache<T> {
     keyval: OnceLock<Option<c_int>>,
     registry: Mutex<Registry<T>>,
-    /// Changes when an object goes, whose handle may come back as another's.
-    generation: AtomicU64,
+    /// Change when an object goes, whose handle may come back as another's: one for all handles of a
+    /// place, so that what is known of others stays.
+    generations: [AtomicU64; PLACES],
     /// Held while an object becomes known, so that no two threads do that: the second attribute would
     /// delete the first, which the first thread uses. Not the registry, which is locked where the
     /// library deletes an attribute.
@@ -75,15 +90,15 @@ impl<T: Kept> Cache<T> {
                 known: BTreeMap::new(),
                 next: FIRST,
             }),
-            generation: AtomicU64::new(1),
+            generations: [const { AtomicU64::new(1) }; PLACES],
             becoming_known: Mutex::new(()),
         }
     }
 
-    /// As long as this stays the same, what is known of a handle is so, too. Never zero.
+    /// As long as this stays the same, what is known of this handle is so, too. Never zero.
     #[inline(always)]
-    pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+    pub fn generation(&self, object: Word) -> u64 {
+        self.generations[place(object)].load(Ordering::Relaxed)
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry<T>> {
@@ -92,14 +107,19 @@ impl<T: Kept> Cache<T> {
 
     /// Forgets everything: the program ends.
     pub fn clear(&self) {
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        for generation in &self.generations {
+            generation.fetch_add(1, Ordering::Relaxed);
+        }
         let known = std::mem::take(&mut self.registry().known);
         drop(known);
     }
 
-    fn forget(&self, number: usize) {
-        self.generation.fetch_add(1, Ordering::Relaxed);
+    fn forget(&self, object: Word, number: usize) {
+        self.generations[place(object)].fetch_add(1, Ordering::Relaxed);
         let known = self.registry().known.remove(&number);
+        if let Some(known) = &known {
+            known.goes(object);
+        }
         // Not under the lock: what goes may delete other attributes.
         drop(known);
     }
@@ -171,7 +191,7 @@ impl<T: Kept> Cache<T> {
         let answer = unsafe { T::set(object, keyval, number as *mut c_void) };
         if answer != 0 {
             // Without the attribute nobody would tell us when the object goes.
-            self.forget(number);
+            self.forget(object, number);
             return Err(Unknown::Attribute);
         }
         Ok(known)
@@ -193,11 +213,11 @@ unsafe extern "C" fn copy_attribute(
 }
 
 unsafe extern "C" fn delete_attribute<T: Kept>(
-    _object: Word,
+    object: Word,
     _keyval: c_int,
     value: *mut c_void,
     _extra: *mut c_void,
 ) -> c_int {
-    T::cache().forget(value as usize);
+    T::cache().forget(object, value as usize);
     0
 }

@@ -9,7 +9,7 @@ use crate::abi::Word;
 use crate::count::{Count, Large};
 use crate::fast::{are_small_parts, are_small_together, is_small, is_special, were_small};
 use crate::stats::Function;
-use crate::{barrier, irregular, messages, neighbours, packing, pmpi, reductions, regular};
+use crate::{barrier, irregular, messages, neighbours, packing, pmpi, reductions, regular, types};
 
 /// Exports both forms of a function. `N` counts elements, `P` says where they are. What is small goes
 /// to the library at once.
@@ -132,6 +132,17 @@ pub unsafe extern "C" fn MPI_Barrier(comm: Word) -> c_int {
         true => messages::settle_orphans(code),
         false => code,
     }
+}
+
+/// The MPI function of this name.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Type_free(datatype: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { types::free(datatype) }
 }
 
 /// Declares functions that are no collectives in both forms.

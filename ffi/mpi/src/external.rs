@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::abi::{Abi, Word};
 use crate::call::{active, least};
 use crate::count::{Count, Large};
+use crate::earned::Use;
 use crate::packing::{Last, none, taken, with_decision};
 use crate::stats::{self, Fate, Function};
 use crate::types::{self, Grain, Prepared};
@@ -208,7 +209,7 @@ impl Swapped {
 unsafe fn try_to<N: Count>(
     name: *const c_char,
     (count, datatype): (N, Word),
-    buffers: [*const c_void; 2],
+    (buffers, elements): ([*const c_void; 2], usize),
     (room, position): (isize, *mut isize),
     work: impl FnOnce(&Swapped, usize),
 ) -> Result<u64, Fate> {
@@ -221,7 +222,13 @@ unsafe fn try_to<N: Count>(
     if unsafe { CStr::from_ptr(name) } != c"external32" {
         return Err(Fate::Arguments);
     }
-    with_decision(&LAST, (abi, datatype, count), decide, |decision| {
+    let what = Use {
+        buffer: buffers[elements],
+        count,
+        datatype,
+        comm: None,
+    };
+    with_decision(&LAST, (abi, what), decide, |decision| {
         let swapped = decision.as_ref().map_err(|fate| *fate)?;
         let bytes = swapped.bytes();
         // SAFETY: the caller's promise.
@@ -264,7 +271,7 @@ pub unsafe fn pack<N: Count>(
         let what = (count, datatype);
         let work = || {
             let buffers = [input, output.cast_const()];
-            try_to(name, what, buffers, (size, position), |swapped, at| {
+            try_to(name, what, (buffers, 0), (size, position), |swapped, at| {
                 swapped.pack(input.cast(), output.cast::<u8>().wrapping_add(at));
             })
         };
@@ -295,7 +302,7 @@ pub unsafe fn unpack<N: Count>(
         let what = (count, datatype);
         let work = || {
             let buffers = [input, output.cast_const()];
-            try_to(name, what, buffers, (size, position), |swapped, at| {
+            try_to(name, what, (buffers, 1), (size, position), |swapped, at| {
                 swapped.unpack(input.cast::<u8>().wrapping_add(at), output.cast());
             })
         };

@@ -33,6 +33,12 @@ pub fn learn(handle: usize, least: impl Fn(Function) -> u64) {
     }
 }
 
+/// The bits of a word that are a handle, once that is known.
+#[inline(always)]
+pub fn handle_bits() -> usize {
+    HANDLE.load(Ordering::Relaxed)
+}
+
 fn place(datatype: Word) -> &'static AtomicU64 {
     // Addresses differ in higher bits, the standard ABI's numbers in the lowest.
     &TYPES[(datatype ^ datatype >> 4 ^ datatype >> 9) % TYPES.len()]

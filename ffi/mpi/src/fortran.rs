@@ -12,7 +12,9 @@ use std::sync::OnceLock;
 
 use crate::abi::{self, Abi, Family, Function};
 use crate::call::active;
-use crate::{barrier, irregular, neighbours, nonblocking, packing, pmpi, reductions, regular};
+use crate::{
+    barrier, irregular, neighbours, nonblocking, packing, pmpi, reductions, regular, types,
+};
 
 /// Whether Fortran's calls need us to reach C's.
 pub fn past_us() -> bool {
@@ -257,5 +259,6 @@ functions! {
     mpi_unpack_, ompi_unpack_f => packing::unpack,
         (input: buffer, size: integer, position: place, output: buffer, count: integer,
          kind: datatype, comm: comm);
+    mpi_type_free_, ompi_type_free_f => types::free_of_fortran, (datatype: place);
     mpi_finalize_, ompi_finalize_f => crate::MPI_Finalize, ();
 }

@@ -261,7 +261,7 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
     if !abi.is_comm(comm) {
         return Err(Fate::Arguments);
     }
-    let generation = CACHE.generation();
+    let generation = CACHE.generation(comm);
     let last = with_last(comm, abi.handle, |known| {
         let known: *const Comm = known;
         // SAFETY: a communicator's `Arc` gave this pointer, and the registry holds one as long as
@@ -286,8 +286,8 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
 
 /// As long as this stays the same, handles stand for the same communicators.
 #[inline(always)]
-pub fn generation() -> u64 {
-    CACHE.generation()
+pub fn generation(comm: Word) -> u64 {
+    CACHE.generation(comm)
 }
 
 /// Does `work` with a communicator if this thread used it last. `handle` is the bits of a word that
@@ -295,7 +295,7 @@ pub fn generation() -> u64 {
 #[inline(always)]
 pub fn with_last<R>(comm: Word, handle: usize, work: impl FnOnce(&Comm) -> R) -> Option<R> {
     let (word, generation, known) = LAST.get();
-    if (word ^ comm) & handle != 0 || generation != CACHE.generation() || known.is_null() {
+    if (word ^ comm) & handle != 0 || generation != CACHE.generation(comm) || known.is_null() {
         return None;
     }
     // SAFETY: the registry holds what we know of a communicator until the communicator goes, which

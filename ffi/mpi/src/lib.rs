@@ -38,6 +38,7 @@ mod buffer;
 mod call;
 mod count;
 mod early;
+mod earned;
 mod exports;
 mod external;
 mod fast;
@@ -62,6 +63,7 @@ mod stats;
 mod teams;
 mod types;
 mod used;
+mod uses;
 mod ways;
 
 use std::ffi::c_int;

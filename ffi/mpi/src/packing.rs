@@ -13,9 +13,10 @@ use std::thread::LocalKey;
 use crate::abi::{Abi, Word};
 use crate::call::{active, least};
 use crate::count::Count;
+use crate::earned::Use;
 use crate::stats::{self, Fate, Function};
 use crate::types::{self, Prepared};
-use crate::{fast, group, pmpi};
+use crate::{earned, fast, group, pmpi, uses};
 
 /// Bytes from which on this is not slower than Open MPI and MPICH (`packing time` in `ffi/mpi/tests`
 /// measures it).
@@ -48,13 +49,19 @@ thread_local! {
 fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Arc<Prepared>, Fate> {
     let rival = usize::from(!abi.is_open_mpi());
     let known = types::of(abi, datatype).ok_or(Fate::Arguments)?;
+    let long_piece = known.pieces.saturating_mul(LONG_PIECE[rival]);
+    if least().is_none() && (known.dense || known.pieces > 1 && known.size >= long_piece) {
+        // Whatever their number is.
+        uses::decide(datatype & abi.handle, uses::PACKED_THERE, 0);
+        return Err(Fate::NoGain);
+    }
     let datatype = known.datatype.as_ref().ok_or(Fate::Arguments)?;
     let prepared = types::layout(datatype, count as u64).ok_or(Fate::Arguments)?;
     let (bytes, pieces) = (prepared.layout.size(), prepared.layout.segment_count());
     match least() {
         Some(least) if bytes >= least => Ok(prepared),
         None if bytes >= LEAST => {
-            match pieces > 1 && bytes >= pieces.saturating_mul(LONG_PIECE[rival]) {
+            match pieces <= 1 || bytes >= pieces.saturating_mul(LONG_PIECE[rival]) {
                 true => Err(Fate::NoGain),
                 false => Ok(prepared),
             }
@@ -64,15 +71,16 @@ fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Arc<Prepared>, Fate
 }
 
 /// Does `work` with the decision about a type and a count, which `decide` makes if it is not among
-/// the last ones.
+/// the last ones and the type has earned it.
 #[inline]
 pub fn with_decision<T: 'static, R>(
     last: &'static LocalKey<Last<T>>,
-    (abi, datatype, count): (&Abi, Word, usize),
+    (abi, what): (&Abi, Use),
     decide: impl FnOnce(&Abi, Word, usize) -> Result<T, Fate>,
     work: impl FnOnce(&Result<T, Fate>) -> R,
 ) -> R {
-    let (handle, generation) = (datatype & abi.handle, types::generation());
+    let (datatype, count) = (what.datatype, what.count);
+    let (handle, generation) = (datatype & abi.handle, types::generation(datatype));
     let place = (handle >> 4 ^ handle >> 9) % 4;
     last.with_borrow_mut(|last| {
         let last = &mut last[place];
@@ -84,6 +92,8 @@ pub fn with_decision<T: 'static, R>(
             {
                 work(&known.decision)
             }
+            // Not remembered: nothing says when such a type is freed.
+            _ if !earned::by(abi, what) => work(&Err(Fate::Fresh)),
             _ => {
                 let known = last.insert(Decided {
                     handle,
@@ -98,7 +108,7 @@ pub fn with_decision<T: 'static, R>(
 }
 
 /// Does it, if it is worth it; the call is passed on otherwise. `work` gets the layout, the position
-/// in the packed buffer and the number of bytes.
+/// in the packed buffer and the number of bytes. The buffer with this index has the elements.
 ///
 /// # Safety
 ///
@@ -106,13 +116,19 @@ pub fn with_decision<T: 'static, R>(
 #[inline]
 unsafe fn try_to<N: Count>(
     (count, datatype, comm): (N, Word, Word),
-    buffers: [*const c_void; 2],
+    (buffers, elements): ([*const c_void; 2], usize),
     (room, position): (N, *mut N),
     work: impl FnOnce(&Prepared, usize, u64),
 ) -> Result<u64, Fate> {
     let abi = active().ok_or(Fate::Disabled)?;
     let count = count.number().ok_or(Fate::Arguments)?;
-    with_decision(&LAST, (abi, datatype, count), decide, |decision| {
+    let what = Use {
+        buffer: buffers[elements],
+        count,
+        datatype,
+        comm: Some(comm),
+    };
+    with_decision(&LAST, (abi, what), decide, |decision| {
         let prepared = decision.as_ref().map_err(|fate| *fate)?;
         if position.is_null() || buffers.iter().any(|buffer| buffer.is_null()) {
             return Err(Fate::Arguments);
@@ -150,10 +166,20 @@ pub fn taken(function: Function, work: impl FnOnce() -> Result<u64, Fate>) -> bo
     }
 }
 
-/// Whether this is known to be dense, or nothing is taken, so that nothing is asked about it.
+/// Whether this is known to be forwarded, or nothing is taken, so that nothing is asked about it.
 #[inline(always)]
 fn is_plain(datatype: Word) -> bool {
-    (fast::size(datatype).is_some() || active().is_none()) && !stats::wanted()
+    // The last question counts a use, so it is asked where nobody else will.
+    !stats::wanted()
+        && (fast::size(datatype).is_some() || active().is_none() || is_packed_there(datatype))
+}
+
+/// Whether elements of a derived type are forwarded since that was decided, or since the type has no
+/// layout; counts a use then.
+#[inline(always)]
+fn is_packed_there(datatype: Word) -> bool {
+    uses::find(datatype & fast::handle_bits())
+        .is_some_and(|entry| entry.is_packed_there() || entry.spares())
 }
 
 /// `MPI_Pack`
@@ -176,10 +202,15 @@ pub unsafe fn pack<N: Count>(
         let what = (count, datatype, comm);
         let work = || {
             let buffers = [input, output.cast_const()];
-            try_to(what, buffers, (size, position), |prepared, at, bytes| {
-                let to = output.cast::<u8>().wrapping_add(at);
-                prepared.layout.pack_raw(input.cast(), 0..bytes, to);
-            })
+            try_to(
+                what,
+                (buffers, 0),
+                (size, position),
+                |prepared, at, bytes| {
+                    let to = output.cast::<u8>().wrapping_add(at);
+                    prepared.layout.pack_raw(input.cast(), 0..bytes, to);
+                },
+            )
         };
         if !is_plain(datatype) && taken(Function::Pack, work) {
             return 0;
@@ -208,10 +239,15 @@ pub unsafe fn unpack<N: Count>(
         let what = (count, datatype, comm);
         let work = || {
             let buffers = [input, output.cast_const()];
-            try_to(what, buffers, (size, position), |prepared, at, bytes| {
-                let from = input.cast::<u8>().wrapping_add(at);
-                prepared.layout.unpack_raw(from, 0..bytes, output.cast());
-            })
+            try_to(
+                what,
+                (buffers, 1),
+                (size, position),
+                |prepared, at, bytes| {
+                    let from = input.cast::<u8>().wrapping_add(at);
+                    prepared.layout.unpack_raw(from, 0..bytes, output.cast());
+                },
+            )
         };
         if !is_plain(datatype) && taken(Function::Unpack, work) {
             return 0;

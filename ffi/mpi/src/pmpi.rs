@@ -344,6 +344,8 @@ conversions_back! {
     request_c2f = c"PMPI_Request_c2f";
     /// `MPI_Message_c2f`
     message_c2f = c"PMPI_Message_c2f";
+    /// `MPI_Type_c2f`
+    type_c2f = c"PMPI_Type_c2f";
 }
 
 /// What a function that is not there answers: `MPI_ERR_OTHER` of Open MPI.
@@ -411,6 +413,10 @@ functions! {
     /// `MPI_Type_create_hindexed`
     type_create_hindexed = c"PMPI_Type_create_hindexed"(
         count: c_int, lengths: *const c_int, places: *const isize, old: Word, new: *mut Word
+    );
+    /// `MPI_Type_vector`
+    type_vector = c"PMPI_Type_vector"(
+        count: c_int, length: c_int, stride: c_int, old: Word, new: *mut Word
     );
     /// `MPI_Type_commit`
     type_commit = c"PMPI_Type_commit"(datatype: *mut Word);

@@ -199,9 +199,11 @@ pub enum Fate {
     NoTeam,
     /// `LIBCOPY_DISABLE` is set, or the MPI library is an unknown one.
     Disabled,
+    /// The datatype has not been used often enough to be worth a layout.
+    Fresh,
 }
 
-const FATES: [(Fate, &str); 8] = [
+const FATES: [(Fate, &str); 9] = [
     (Fate::Taken, "taken"),
     (Fate::Nodes, "by nodes"),
     (Fate::Small, "small"),
@@ -210,6 +212,7 @@ const FATES: [(Fate, &str); 8] = [
     (Fate::NoGain, "no gain"),
     (Fate::NoTeam, "no team"),
     (Fate::Disabled, "disabled"),
+    (Fate::Fresh, "fresh"),
 ];
 
 static COUNTS: [[AtomicU64; FATES.len()]; FUNCTIONS] =

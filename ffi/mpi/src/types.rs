@@ -6,16 +6,16 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libcopy::datatype::canonical::Node;
 use libcopy::datatype::{Class, Datatype, Distribution, Element, Layout, Named, Order};
 
 use crate::abi::{Abi, Word};
-use crate::attributes::{Cache, Kept};
+use crate::attributes::{self, Cache};
 use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
-use crate::{buffer, fast};
+use crate::{buffer, fast, uses};
 
 /// A datatype of the program's.
 #[derive(Debug)]
@@ -446,7 +446,7 @@ fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
 
 static CACHE: Cache<Known> = Cache::new();
 
-impl Kept for Known {
+impl attributes::Kept for Known {
     fn cache() -> &'static Cache<Self> {
         &CACHE
     }
@@ -471,6 +471,14 @@ impl Kept for Known {
         unsafe { pmpi::type_get_attr(datatype, keyval, value, found) }
     }
 
+    fn goes(&self, datatype: Word) {
+        // Where nobody saw that it was freed, as Fortran's mpi_f08 may.
+        uses::forget(datatype & fast::handle_bits());
+        if let Some(datatype) = &self.datatype {
+            Layouts::lock().forget(datatype.id());
+        }
+    }
+
     unsafe fn set(datatype: Word, keyval: c_int, value: *mut c_void) -> c_int {
         // SAFETY: the caller's promise.
         unsafe { pmpi::type_set_attr(datatype, keyval, value) }
@@ -487,7 +495,7 @@ thread_local! {
 /// What we know of a datatype; `None` if the library does not accept it.
 pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     let handle = datatype & abi.handle;
-    let generation = CACHE.generation();
+    let generation = CACHE.generation(datatype);
     let place = (handle >> 4 ^ handle >> 9) % 4;
     let last = LAST.with_borrow(|last| {
         let (word, when, known) = &last[place];
@@ -510,10 +518,60 @@ pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     Some(known)
 }
 
-/// As long as this stays the same, handles stand for the same types.
+/// As long as this stays the same, a handle stands for the same type.
 #[inline(always)]
-pub fn generation() -> u64 {
-    CACHE.generation()
+pub fn generation(datatype: Word) -> u64 {
+    CACHE.generation(datatype)
+}
+
+/// Bytes of data in so many elements of any type, without a look at how it was made; `None` if the library
+/// does not accept it.
+#[inline]
+pub fn size(datatype: Word, count: usize) -> Option<u64> {
+    let mut size = 0i64;
+    // SAFETY: a writable output; the library checks the datatype.
+    match unsafe { pmpi::type_size(datatype, &mut size) } {
+        0 => u64::try_from(size).ok()?.checked_mul(count as u64),
+        _ => None,
+    }
+}
+
+/// `MPI_Type_free`: the next type with this handle is another one.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[inline]
+pub unsafe fn free(datatype: *mut c_void) -> c_int {
+    if uses::any() && !datatype.is_null() {
+        // SAFETY: the caller's variable, as wide as a handle.
+        let handle = unsafe {
+            match fast::handle_bits() {
+                usize::MAX => datatype.cast::<Word>().read(),
+                _ => datatype.cast::<u32>().read() as Word,
+            }
+        };
+        uses::forget(handle);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { pmpi::type_free(datatype.cast()) }
+}
+
+/// `MPI_Type_free` for a Fortran that goes past C's.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn free_of_fortran(datatype: *mut c_int) -> c_int {
+    // SAFETY: the caller's variable; a word has room for either kind of handle.
+    unsafe {
+        let mut handle = pmpi::type_f2c(*datatype);
+        let code = free((&raw mut handle).cast());
+        if code == 0 {
+            *datatype = pmpi::type_c2f(handle);
+        }
+        code
+    }
 }
 
 /// Bytes of data in so many elements, and whether they are dense, as far as a few comparisons tell.
@@ -531,6 +589,11 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// Bytes that it takes.
+    fn memory(&self) -> usize {
+        self.layout.form().memory()
+    }
+
     /// The form in words, and a hash of them.
     pub fn described(&self) -> &(Vec<u64>, [u64; 2]) {
         self.described.get_or_init(|| {
@@ -560,10 +623,20 @@ pub fn hash(words: &[u64]) -> [u64; 2] {
     sums
 }
 
-/// Layouts that were needed, by type and count.
+/// A layout that was needed.
+struct Kept {
+    count: u64,
+    prepared: Arc<Prepared>,
+    /// When it was used last.
+    used: u64,
+}
+
+/// Layouts that were needed, by type.
 struct Layouts {
-    known: HashMap<(u64, u64), (Arc<Prepared>, u64)>,
+    known: HashMap<u64, Vec<Kept>>,
     clock: u64,
+    /// How many there are, and the bytes of their forms.
+    number: usize,
     bytes: usize,
 }
 
@@ -576,41 +649,119 @@ static LAYOUTS: LazyLock<Mutex<Layouts>> = LazyLock::new(|| {
     Mutex::new(Layouts {
         known: HashMap::new(),
         clock: 0,
+        number: 0,
         bytes: 0,
     })
 });
 
+/// Layouts that were made.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// Layouts that were made.
+pub fn made() -> u64 {
+    MADE.load(Ordering::Relaxed)
+}
+
+impl Layouts {
+    fn lock() -> MutexGuard<'static, Layouts> {
+        LAYOUTS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that is there, which was used just now.
+    fn find(&mut self, (id, count): (u64, u64)) -> Option<Arc<Prepared>> {
+        self.clock += 1;
+        let of_type = self.known.get_mut(&id)?;
+        let kept = of_type.iter_mut().find(|kept| kept.count == count)?;
+        kept.used = self.clock;
+        Some(kept.prepared.clone())
+    }
+
+    /// Gives up the one that was used least recently; whether there was one.
+    fn drop_oldest(&mut self) -> bool {
+        let all = self
+            .known
+            .iter()
+            .flat_map(|(id, of_type)| of_type.iter().map(|kept| (kept.used, *id, kept.count)));
+        let Some((_, id, count)) = all.min() else {
+            return false;
+        };
+        if let Some(of_type) = self.known.get_mut(&id) {
+            of_type.retain(|kept| kept.count != count);
+            if of_type.is_empty() {
+                self.known.remove(&id);
+            }
+        }
+        self.count_again();
+        true
+    }
+
+    fn count_again(&mut self) {
+        let all = || self.known.values().flatten();
+        self.number = all().count();
+        self.bytes = all().map(|kept| kept.prepared.memory()).sum();
+    }
+
+    /// Gives up those of a type that is freed.
+    fn forget(&mut self, id: u64) {
+        for kept in self.known.remove(&id).unwrap_or_default() {
+            self.number -= 1;
+            self.bytes -= kept.prepared.memory();
+        }
+    }
+}
+
 /// The layout of so many elements; `None` if there can be none.
 pub fn layout(datatype: &Datatype, count: u64) -> Option<Arc<Prepared>> {
-    let mut layouts = LAYOUTS.lock().unwrap_or_else(PoisonError::into_inner);
-    layouts.clock += 1;
-    let clock = layouts.clock;
     let request = (datatype.id(), count);
-    if let Some((prepared, used)) = layouts.known.get_mut(&request) {
-        *used = clock;
-        return Some(prepared.clone());
+    if let Some(prepared) = Layouts::lock().find(request) {
+        return Some(prepared);
     }
-    drop(layouts);
     let made = Arc::new(Prepared {
         layout: Layout::new(datatype, count).ok()?,
         described: OnceLock::new(),
     });
-    let mut layouts = LAYOUTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let bytes = made.layout.form().memory();
-    while !layouts.known.is_empty()
-        && (layouts.bytes + bytes > MOST_BYTES || layouts.known.len() >= MOST)
-    {
-        let oldest = layouts.known.iter().min_by_key(|(_, (_, used))| *used);
-        let Some(oldest) = oldest.map(|(request, _)| *request) else {
-            break;
-        };
-        if let Some((gone, _)) = layouts.known.remove(&oldest) {
-            layouts.bytes -= gone.layout.form().memory();
-        }
+    MADE.fetch_add(1, Ordering::Relaxed);
+    let bytes = made.memory();
+    let mut layouts = Layouts::lock();
+    if let Some(prepared) = layouts.find(request) {
+        // Another thread was faster.
+        return Some(prepared);
     }
-    let before = layouts.known.insert(request, (made.clone(), clock));
-    if before.is_none() {
-        layouts.bytes += bytes;
-    }
+    while (layouts.bytes + bytes > MOST_BYTES || layouts.number >= MOST) && layouts.drop_oldest() {}
+    layouts.number += 1;
+    layouts.bytes += bytes;
+    let kept = Kept {
+        count,
+        prepared: made.clone(),
+        used: layouts.clock,
+    };
+    layouts.known.entry(request.0).or_default().push(kept);
     Some(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_of_a_type_go_with_it_and_the_oldest_when_there_are_many() {
+        let types: Vec<Datatype> = (0..3)
+            .map(|i| Datatype::named(Named::Byte).vector(4 + i, 1, 3).unwrap())
+            .collect();
+        for count in 0..MOST as u64 {
+            layout(&types[(count % 2) as usize], 1 + count).unwrap();
+        }
+        assert_eq!(Layouts::lock().number, MOST);
+        // Used again, so the second one is the oldest.
+        layout(&types[0], 1).unwrap();
+        layout(&types[2], 1).unwrap();
+        let mut layouts = Layouts::lock();
+        assert_eq!(layouts.number, MOST);
+        assert!(layouts.find((types[0].id(), 1)).is_some());
+        assert!(layouts.find((types[1].id(), 2)).is_none());
+        for datatype in &types {
+            layouts.forget(datatype.id());
+        }
+        assert_eq!((layouts.number, layouts.bytes), (0, 0));
+    }
 }

@@ -20,6 +20,7 @@ const LARGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/large.c");
 const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failures.c");
 const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.c");
 const SHORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/short.c");
+const FRESH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fresh.c");
 const PACKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/packing.c");
 const NEIGHBOURS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/neighbours.c");
 const NONBLOCKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nonblocking.c");
@@ -736,6 +737,72 @@ fn short_messages_are_the_same() {
 }
 
 #[test]
+fn types_that_come_and_go_are_the_same() {
+    let _turn = turn();
+    let preload = ("LD_PRELOAD", library().to_str().expect("a plain path"));
+    let sorted = |output: &Output| {
+        let said = text(&output.stdout);
+        let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let flags = [C.1, &["-pthread"]].concat();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, FRESH, (C.0, &flags[..])) else {
+            continue;
+        };
+        let plain = sorted(&mpi.run(2, &[], &[]));
+        assert!(plain.len() > 1000, "{name}");
+        // As is worth it, which is found out while types are used; and from the first use on.
+        for asked in [None, Some(("LIBCOPY_MPI_MIN", "1000"))] {
+            let environment: Vec<_> = [preload].into_iter().chain(asked).collect();
+            let ours = mpi.run(2, &[], &environment);
+            assert_eq!(plain, sorted(&ours), "{name} {asked:?}");
+            assert!(text(&ours.stderr).contains("handles came back"), "{name}");
+        }
+        let plain = sorted(&mpi.run(2, &["threads"], &[]));
+        assert_eq!(
+            plain,
+            sorted(&mpi.run(2, &["threads"], &[preload])),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn only_types_that_are_used_often_get_layouts() {
+    let _turn = turn();
+    let preload = ("LD_PRELOAD", library().to_str().expect("a plain path"));
+    let stats = ("LIBCOPY_STATS", "1");
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(
+            name,
+            launcher,
+            FRESH,
+            (C.0, &[C.1, &["-pthread"]].concat()[..]),
+        ) else {
+            continue;
+        };
+        let counts = |how: &str, environment: &[(&str, &str)]| {
+            let report = text(&mpi.run(2, &[how], environment).stderr);
+            let packs = taken_of(&report, &["MPI_Pack"])[0].1;
+            let others = noted(&report, "packed") + noted(&report, "sent");
+            (noted(&report, "layouts made"), packs, others, report)
+        };
+        let (made, packs, others, report) = counts("once", &[preload, stats]);
+        assert_eq!((made, packs, others), (0, 0, 0), "{name}: {report}");
+        // Each type is used 4000 times, most of them with a layout.
+        let (made, packs, _, report) = counts("often", &[preload, stats]);
+        assert!(made > 0 && packs > 2 * 4 * 3000, "{name}: {report}");
+        // Where the environment asks for it, the first use has one.
+        let asked = ("LIBCOPY_MPI_MIN", "1000");
+        let (made, packs, others, report) = counts("once", &[preload, stats, asked]);
+        let all = made > 2000 && packs == 2 * 2000 && others > 0;
+        assert!(all, "{name}: {report}");
+    }
+}
+
+#[test]
 fn messages_wait_for_nobody_who_waits_elsewhere() {
     let _turn = turn();
     let library = library();
@@ -893,24 +960,23 @@ fn what_is_packed_is_the_same() {
             let arguments = ["120", "11", "20000"];
             let off = [("LD_PRELOAD", library), ("LIBCOPY_DISABLE", "1")];
             let plain = text(&mpi.run(1, &arguments, &off).stdout);
-            for least in ["0", "none"] {
-                let environment = [
-                    ("LD_PRELOAD", library),
-                    ("LIBCOPY_STATS", "1"),
-                    ("LIBCOPY_MPI_MIN", least),
-                ];
-                let many = if least == "0" { 3 } else { 2 };
-                let ours = mpi.run(1, &arguments, &environment[..many]);
+            // Everything; what is worth it from the first use of a type on; and as types earn it.
+            let everything = Some(("LIBCOPY_MPI_MIN", "0"));
+            let at_once = Some(("LIBCOPY_MPI_PACKED", "0"));
+            for least in [everything, at_once, None] {
+                let environment = [("LD_PRELOAD", library), ("LIBCOPY_STATS", "1")];
+                let environment: Vec<_> = environment.into_iter().chain(least).collect();
+                let ours = mpi.run(1, &arguments, &environment);
                 let said = text(&ours.stdout);
                 assert!(said.ends_with("0 wrong\n"), "{name} {flag}: {said}");
-                assert_eq!(plain, said, "{name} {flag} {least}");
+                assert_eq!(plain, said, "{name} {flag} {least:?}");
                 let report = text(&ours.stderr);
-                for function in PACKING_FUNCTIONS {
+                for function in PACKING_FUNCTIONS.iter().filter(|_| least.is_some()) {
                     let taken = taken(&report);
-                    let found = taken.iter().find(|(called, _)| *called == function);
+                    let found = taken.iter().find(|(called, _)| called == function);
                     assert!(
                         found.is_some_and(|(_, count)| *count > 20),
-                        "{name} {flag} {least} {function}: {report}"
+                        "{name} {flag} {least:?} {function}: {report}"
                     );
                 }
             }

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::incoming::{self, Arrival, raise};
+use super::incoming::{self, Arrival, When, raise};
 use super::outgoing::{self, Pause, Shared, lock};
 use super::packed::Kind;
 use super::requests::{self, Handle, Work};
@@ -16,8 +16,9 @@ use super::status::{Room, Status};
 use super::view::View;
 use super::{World, header, packed};
 use crate::abi::Word;
+use crate::earned::{self, Use};
 use crate::types::{self, Known};
-use crate::{group, pmpi};
+use crate::{group, pmpi, uses};
 
 /// Elements that are sent or received.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +58,20 @@ struct Chosen {
     bytes: u64,
     /// To which process.
     member: usize,
+}
+
+impl Elements {
+    /// Counts a use of their type; whether it has earned a layout. Those of another type are forwarded.
+    #[inline]
+    pub fn have_earned(self, world: &World, comm: Word) -> bool {
+        let what = Use {
+            buffer: self.buffer.cast_const(),
+            count: self.count.unwrap_or(0),
+            datatype: self.datatype,
+            comm: Some(comm),
+        };
+        earned::by(world.abi, what)
+    }
 }
 
 impl Chosen {
@@ -117,6 +132,7 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
         // What is packed on its way to other processes has to be asked for again.
         if packed::are_left(what.datatype, count) {
             PASSED.set(kind);
+            uses::decide(what.datatype & world.abi.handle, uses::PASSED, count);
         }
         return None;
     }
@@ -143,7 +159,7 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
     })
 }
 
-/// A message of another mode is passed on, but its length may be one that names a slot.
+/// A message of another mode, or of a type without a layout, is forwarded, but its length may be one that names a slot.
 pub fn notice(world: &World, what: Elements, to: Address) {
     let Some(count) = what.count else {
         return;
@@ -154,8 +170,8 @@ pub fn notice(world: &World, what: Elements, to: Address) {
         }
     }
     let named = || {
-        let known = types::of(world.abi, what.datatype)?;
-        let slot = header::slot_of(known.size.checked_mul(count as u64)?)?;
+        let bytes = types::size(what.datatype, count)?;
+        let slot = header::slot_of(bytes).filter(|_| outgoing::is_special(bytes))?;
         let comm = group::of(world.abi, to.comm).ok()?;
         world.peers(&comm, to.comm).of(to.dest)?;
         Some(slot)
@@ -236,6 +252,10 @@ unsafe fn send_header(
 ///
 /// As the MPI standard says, for this and all functions below.
 pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Option<c_int> {
+    if !what.have_earned(world, to.comm) {
+        notice(world, what, to);
+        return None;
+    }
     // SAFETY: the caller's promise.
     if let Some(code) = unsafe { packed::send(world, mode, what, to) } {
         return Some(code);
@@ -287,6 +307,10 @@ pub unsafe fn isend(
     to: Address,
     request: *mut c_void,
 ) -> Option<c_int> {
+    if !what.have_earned(world, to.comm) {
+        notice(world, what, to);
+        return None;
+    }
     // SAFETY: the caller's promise.
     if let Some(code) = unsafe { packed::isend(world, mode, what, to, request) } {
         return Some(code);
@@ -379,13 +403,18 @@ fn arrival(
     world: &World,
     what: Elements,
     (source, comm): (c_int, Word),
-    least: u64,
+    (least, when): (u64, When),
 ) -> Option<Arrival> {
     // Below zero are MPI_PROC_NULL and, with another number, MPI_ANY_SOURCE.
     if source < 0 && source != world.abi.any_source {
         return None;
     }
-    Arrival::new(world, (what.buffer, what.count, what.datatype), comm, least)
+    Arrival::new(
+        world,
+        (what.buffer, what.count, what.datatype),
+        comm,
+        (least, when),
+    )
 }
 
 /// After `MPI_Irecv` and its relatives: a header may arrive there. What is shorter than any message that
@@ -398,7 +427,8 @@ pub fn expect(
     persistent: bool,
 ) {
     let least = world.least[0].min(world.least[1]);
-    if let Some(arrival) = arrival(world, what, (source, comm), least) {
+    let when = if persistent { When::Often } else { When::Later };
+    if let Some(arrival) = arrival(world, what, (source, comm), (least, when)) {
         requests::remember(world, request, Work::Receive(arrival), persistent);
     }
 }
@@ -415,7 +445,7 @@ pub unsafe fn receive(
 ) -> c_int {
     // While this waits, others must get on.
     if let Some(post) = post.filter(|_| outgoing::any() || requests::any()) {
-        let Some(arrival) = arrival(world, what, (source, comm), 0) else {
+        let Some(arrival) = arrival(world, what, (source, comm), (0, When::Waiting)) else {
             let code = receive(status);
             if code != 0 {
                 incoming::give_back(world, (what.buffer, what.count, what.datatype));
@@ -459,10 +489,10 @@ pub unsafe fn arrived(
     }
     // SAFETY: the library wrote a status.
     let status = unsafe { Status::new(world.abi, status) };
-    if header::slot_of(status.bytes()).is_none() {
+    if header::slot_of(status.bytes()).is_none_or(|slot| world.is_unposted(slot)) {
         return 0;
     }
-    let Some(arrival) = arrival(world, what, (source, comm), 0) else {
+    let Some(arrival) = arrival(world, what, (source, comm), (0, When::Here)) else {
         return 0;
     };
     match arrival.conclude(world, status) {
@@ -471,16 +501,23 @@ pub unsafe fn arrived(
     }
 }
 
-/// `MPI_Sendrecv`: `both` is the library's function, `post` its `MPI_Irecv` with these arguments.
+/// `MPI_Sendrecv`: `both` is the library's function, `post` its `MPI_Irecv` with these arguments;
+/// `has_earned` says whether the type that is sent has a layout.
 pub unsafe fn exchange(
     world: &World,
-    (send, to): (Elements, Address),
+    (send, to, has_earned): (Elements, Address, bool),
     (recv, source): (Elements, c_int),
     status: *mut c_void,
     both: impl FnOnce(*mut c_void) -> c_int,
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
-    let chosen = choose(world, send, to);
+    let chosen = match has_earned {
+        true => choose(world, send, to),
+        false => {
+            notice(world, send, to);
+            None
+        }
+    };
     // SAFETY: the caller's promise.
     unsafe { exchange_chosen(world, chosen, None, to, (recv, source), status, both, post) }
 }
@@ -495,7 +532,14 @@ pub unsafe fn replace(
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
     let (mut chosen, mut owned) = (None, None);
-    if let Some(mut this) = choose(world, what, to) {
+    let this = match what.have_earned(world, to.comm) {
+        true => choose(world, what, to),
+        false => {
+            notice(world, what, to);
+            None
+        }
+    };
+    if let Some(mut this) = this {
         let mut packed: Vec<u8> = Vec::with_capacity(this.bytes as usize);
         // SAFETY: the program's elements; room for all bytes.
         if unsafe { this.view.pack(0..this.bytes, packed.as_mut_ptr()) }.is_ok() {

@@ -21,7 +21,7 @@ use super::outgoing::lock;
 use super::{Event, note, world};
 use crate::abi::{Abi, Word};
 use crate::call::active;
-use crate::{group, pmpi, types};
+use crate::{earned, group, pmpi, types};
 
 /// The largest number that was given here.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -71,6 +71,8 @@ pub fn layout(header: &Header) -> Option<Layout> {
 /// Has all processes of a communicator know their types; the number that these get.
 fn hand_round(abi: &Abi, comm: Word, datatype: Word) -> Option<()> {
     let known = group::of(abi, comm).ok().filter(|known| known.is_plain())?;
+    // It will be used.
+    earned::keep(abi, datatype);
     let own = types::of(abi, datatype);
     let form = own.as_ref().and_then(|own| own.datatype.as_ref());
     let mut words = form.map_or_else(Vec::new, |datatype| datatype.commit().to_words());
@@ -186,5 +188,5 @@ pub unsafe extern "C" fn MPIX_Type_free_comm(datatype: *mut c_void, comm: Word) 
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(forget));
     }
     // SAFETY: the caller's promise.
-    unsafe { pmpi::type_free(datatype.cast()) }
+    unsafe { types::free(datatype) }
 }

@@ -11,7 +11,7 @@ use super::{World, announce, header, incoming, outgoing, packed, probes, request
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::call::active;
 use crate::count::{Count, Large};
-use crate::{early, fast, lacking, nonblocking, pmpi};
+use crate::{early, fast, lacking, nonblocking, pmpi, types, uses};
 
 /// Both forms of a function that counts elements; `N` is what counts. What is tiny is passed on before
 /// anything else.
@@ -92,8 +92,20 @@ fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
         Some(size) => (count as u64)
             .checked_mul(size as u64)
             .is_some_and(outgoing::is_passed),
-        None => calls::were_passed(datatype, count),
+        None => is_passed_by_use(datatype, count) || calls::were_passed(datatype, count),
     }
+}
+
+/// Whether so many elements are forwarded since that was decided, or since their type has no layout: then
+/// their length must not be one that names a slot.
+#[inline(always)]
+fn is_passed_by_use(datatype: Word, count: usize) -> bool {
+    let Some(entry) = uses::find(datatype & fast::handle_bits()) else {
+        return false;
+    };
+    let is_plain =
+        || types::size(datatype, count).is_some_and(|bytes| !outgoing::is_special(bytes));
+    entry.is(uses::PASSED, count) || entry.spares() && is_plain()
 }
 
 /// The code of a receive that is that short. What was cut off may be a header, whose sender gets its slot
@@ -208,11 +220,21 @@ fn is_idle() -> bool {
     !outgoing::any() && !requests::any()
 }
 
-/// Whether elements may be received as bytes and unpacked here.
+/// Whether elements may be received as bytes and unpacked here; counts a use of their type.
 #[inline(always)]
-fn may_unpack<N: Count>(count: N, datatype: Word) -> bool {
+fn may_unpack<N: Count>(buffer: *mut c_void, count: N, datatype: Word, comm: Word) -> bool {
+    if fast::size(datatype).is_some() {
+        return false;
+    }
+    if let (Some(entry), Some(count)) = (uses::find(datatype & fast::handle_bits()), count.number())
+    {
+        if entry.is(uses::LEFT, count) || entry.spares() {
+            return false;
+        }
+    }
     let is_left = |count| packed::are_left(datatype, count);
-    fast::size(datatype).is_none() && !count.number().is_some_and(is_left)
+    !count.number().is_some_and(is_left)
+        && world().is_some_and(|world| elements(buffer, count, datatype).have_earned(world, comm))
 }
 
 /// `MPI_Recv` while nothing else is under way: `pass` is the library's function, `arrived` looks at what may
@@ -244,7 +266,7 @@ both! {
         pmpi::recv(buffer, count, datatype, source, tag, comm, status),
         buffer, count, datatype
     )]
-    [is_idle() && !may_unpack(count, datatype) => receive_at_once(
+    [is_idle() && !may_unpack(buffer, count, datatype, comm) => receive_at_once(
         status,
         |status| pmpi::recv(buffer, count, datatype, source, tag, comm, status),
         |world, status, code| {
@@ -312,18 +334,19 @@ both! {
         let Some(world) = world() else {
             return pass(status);
         };
-        let sent = (elements(send, send_count, send_type), address(dest, send_tag, comm));
+        let (sent, to) = (elements(send, send_count, send_type), address(dest, send_tag, comm));
         let received = (elements(recv, recv_count, recv_type), source);
-        if is_idle() {
+        let sends = sent.have_earned(world, comm);
+        if is_idle() && received.0.have_earned(world, comm) && sends {
             let received = (received.0, source, recv_tag);
-            if let Some(code) = packed::exchange(world, sent, received, status) {
+            if let Some(code) = packed::exchange(world, (sent, to), received, status) {
                 return code;
             }
         }
         let post = |request| {
             pmpi::irecv(recv, recv_count, recv_type, source, recv_tag, comm, request)
         };
-        calls::exchange(world, sent, received, status, pass, &post)
+        calls::exchange(world, (sent, to, sends), received, status, pass, &post)
     }
 
     MPI_Sendrecv_replace, MPI_Sendrecv_replace_c = |buffer: *mut c_void, count: N,

@@ -24,6 +24,7 @@ use super::status::Status;
 use super::view::View;
 use super::{Event, Peers, World, committed, note, timed};
 use crate::abi::{Word, complain};
+use crate::earned::{self, Use};
 use crate::group::{self, Comm};
 use crate::pmpi;
 use crate::types::{self, Known};
@@ -56,14 +57,46 @@ impl World {
     }
 }
 
+/// When a message arrives that may be a header: what of its type is found out before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// It is here, and is one in all likelihood: everything is found out.
+    Here,
+    /// The caller waits for it, so its type stays: nothing is, if the type has not earned it.
+    Waiting,
+    /// Later: the program may free the type meanwhile, so we keep a duplicate in place of a layout.
+    Later,
+    /// Later, and again and again, since the request is a persistent one: everything is.
+    Often,
+}
+
+/// A type without a layout, of which none is made unless a header arrives.
+#[derive(Debug)]
+struct Unexamined {
+    datatype: Word,
+    /// Whether it is a duplicate of our own.
+    is_ours: bool,
+}
+
+impl Drop for Unexamined {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // SAFETY: a duplicate of our own.
+            unsafe { pmpi::type_free(&mut self.datatype) };
+        }
+    }
+}
+
 /// Where a message goes that may be a header.
 #[derive(Debug)]
 pub struct Arrival {
     comm: Word,
     /// `None` if nothing could be found out: a header that arrives there is an error then.
     known: Option<Arc<Comm>>,
-    /// `None` in the same way.
+    /// `None` in the same way, or if it has not earned a layout.
     datatype: Option<Arc<Known>>,
+    /// What it is then.
+    unexamined: Option<Unexamined>,
     base: *mut c_void,
     count: usize,
     capacity: u64,
@@ -82,7 +115,7 @@ impl Arrival {
         world: &World,
         (base, count, datatype): (*mut c_void, Option<usize>, Word),
         comm: Word,
-        least: u64,
+        (least, when): (u64, When),
     ) -> Option<Arrival> {
         let count = count?;
         if let Some(bytes) = types::quick_size(datatype, count) {
@@ -90,14 +123,14 @@ impl Arrival {
                 return None;
             }
         }
-        Arrival::make(world, (base, count, datatype), comm, least)
+        Arrival::make(world, (base, count, datatype), comm, (least, when))
     }
 
     fn make(
         world: &World,
         (base, count, datatype): (*mut c_void, usize, Word),
         comm: Word,
-        least: u64,
+        (least, when): (u64, When),
     ) -> Option<Arrival> {
         let known = group::of(world.abi, comm).ok();
         if let Some(known) = &known {
@@ -105,13 +138,42 @@ impl Arrival {
                 return None;
             }
         }
-        let kind = types::of(world.abi, datatype);
+        let is_examined = match when {
+            When::Here | When::Often => true,
+            When::Waiting | When::Later => {
+                let what = Use {
+                    buffer: base,
+                    count,
+                    datatype,
+                    comm: Some(comm),
+                };
+                earned::by(world.abi, what)
+            }
+        };
+        let mut kind = is_examined
+            .then(|| types::of(world.abi, datatype))
+            .flatten();
         let capacity = match &kind {
             Some(kind) => kind.size.checked_mul(count as u64)?,
-            None => u64::MAX,
+            None if is_examined => u64::MAX,
+            None => types::size(datatype, count)?,
         };
         if capacity < least || !header::may_arrive(capacity) {
             return None;
+        }
+        let mut unexamined = None;
+        if !is_examined {
+            let is_ours = when == When::Later;
+            let mut own = datatype;
+            // SAFETY: a datatype of the program's; a word has room for either kind of handle.
+            if is_ours && unsafe { pmpi::type_dup(datatype, &mut own) } != 0 {
+                kind = types::of(world.abi, datatype);
+            } else {
+                unexamined = Some(Unexamined {
+                    datatype: own,
+                    is_ours,
+                });
+            }
         }
         let opaque = match &kind {
             Some(kind) if kind.datatype.is_none() => {
@@ -123,6 +185,7 @@ impl Arrival {
             comm,
             known,
             datatype: kind,
+            unexamined,
             base,
             count,
             capacity,
@@ -163,7 +226,7 @@ impl Arrival {
     /// The library could not receive all that came. If that was a header, its sender gets its slot
     /// back.
     pub fn give_back(&self, world: &World) {
-        if let Some(view) = self.view() {
+        if let Some(view) = self.view(world) {
             give_back_from(world, view.get(), self.capacity);
         }
     }
@@ -185,7 +248,7 @@ impl Arrival {
             return None;
         }
         // What cannot be looked at is not passed off as the program's data.
-        let Some(view) = self.view() else {
+        let Some(view) = self.view(world) else {
             return Some(unseen(world, "its elements are none that can be described"));
         };
         let view = view.get();
@@ -207,10 +270,16 @@ impl Arrival {
         Some(self.pull(world, &header, view))
     }
 
-    fn view(&self) -> Option<Viewed<'_>> {
-        match &self.opaque {
-            Some(view) => Some(Viewed::Kept(view)),
-            None => {
+    fn view(&self, world: &World) -> Option<Viewed<'_>> {
+        match (&self.opaque, &self.unexamined) {
+            (Some(view), _) => Some(Viewed::Kept(view)),
+            (None, Some(unexamined)) => {
+                let known = types::of(world.abi, unexamined.datatype)?;
+                let elements = (self.base, self.count, unexamined.datatype);
+                let view = View::receiving(world.abi, &known, elements, self.comm)?;
+                Some(Viewed::Made(view))
+            }
+            (None, None) => {
                 let view = View::new(self.datatype.as_ref()?, self.base, self.count)?;
                 Some(Viewed::Made(view))
             }

@@ -32,7 +32,7 @@ use std::time::Instant;
 
 use crate::abi::{Abi, Word};
 use crate::group::Comm;
-use crate::{bootstrap, group, stats};
+use crate::{bootstrap, earned, group, stats, types};
 use attach::Module;
 use board::Board;
 use choice::Choice;
@@ -203,7 +203,12 @@ pub fn numbers() -> Vec<(&'static str, u64)> {
         return Vec::new();
     }
     let counts = COUNTS.iter().map(|count| count.load(Ordering::Relaxed));
-    EVENTS.iter().map(|(_, name)| *name).zip(counts).collect()
+    let types = [
+        ("layouts made", types::made()),
+        ("uses of fresh types", earned::forwarded()),
+    ];
+    let names = EVENTS.iter().map(|(_, name)| *name);
+    names.zip(counts).chain(types).collect()
 }
 
 /// A line of numbers for the report; nothing where messages are not taken.

@@ -19,7 +19,7 @@ use super::status::{Room, Status};
 use super::{Event, Peers, World, header, note, outgoing};
 use crate::abi::Word;
 use crate::types::{self, Prepared};
-use crate::{group, pmpi};
+use crate::{group, pmpi, uses};
 
 /// So many elements of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Kind {
         Kind {
             datatype,
             count,
-            generation: types::generation(),
+            generation: types::generation(datatype),
         }
     }
 
@@ -236,7 +236,7 @@ impl Desk {
             ready.trials -= 1;
             if ready.trials == 0 && !pays(world, prepared, ready.bytes, memory, (what, comm)) {
                 ready.prepared = None;
-                LEFT.with(|left| left[kind.place()].set(kind));
+                leave(world, kind);
             }
             // In any case this one is not.
             return None;
@@ -247,7 +247,7 @@ impl Desk {
 
     /// Whether a rank of a communicator is another process of this machine; for any source, whether all are.
     fn is_here(&mut self, world: &World, side: Side, rank: c_int, comm: Word) -> bool {
-        let generation = group::generation();
+        let generation = group::generation(comm);
         let last = &self.peer[side as usize];
         if last.comm == comm && last.rank == rank && last.generation == generation {
             return last.is_here;
@@ -281,7 +281,7 @@ impl Ready {
         let packs = world.choice.packs(&known, kind.count);
         let prepared = packs.then(prepare).flatten();
         if prepared.is_none() {
-            LEFT.with(|left| left[kind.place()].set(kind));
+            leave(world, kind);
         }
         let bytes = known.size.saturating_mul(kind.count as u64);
         let trials = match world.choice.toll(bytes) {
@@ -295,6 +295,12 @@ impl Ready {
             trials,
         })
     }
+}
+
+/// Remembers that these elements are not packed here.
+fn leave(world: &World, kind: Kind) {
+    LEFT.with(|left| left[kind.place()].set(kind));
+    uses::decide(kind.datatype & world.abi.handle, uses::LEFT, kind.count);
 }
 
 /// Whether so many elements are not packed here, whoever gets them.
