@@ -37,6 +37,8 @@ const ARRIVING: Duration = Duration::from_secs(30);
 const FINDING: Duration = Duration::from_millis(200);
 /// After so long a wait lets other things get on, and looks whether everybody lives.
 const TICK: Duration = Duration::from_millis(5);
+/// After so many of them a process that waits in `MPI_Finalize`, maybe for hours, looks whether everybody lives.
+const LOOKING: u32 = 20;
 
 /// What all ranks of a world agree to do.
 pub mod feature {
@@ -97,6 +99,8 @@ struct Table {
     bell: AtomicU32,
     /// The features that all agree on, and [`DECIDED`].
     verdict: AtomicU64,
+    /// Members that are in `MPI_Finalize`.
+    departed: AtomicU32,
     offer: [AtomicU64; OFFER_WORDS],
     slots: [Slot; MOST_MEMBERS],
 }
@@ -128,10 +132,15 @@ struct Own {
     held: Option<(OwnedFd, File)>,
 }
 
+/// The table in memory that was made for one.
+fn table_in(shared: &Shared) -> &Table {
+    // SAFETY: the mapping has room for a table, on a page; all zeros are one.
+    unsafe { &*shared.place(0, size_of::<Table>()).cast() }
+}
+
 impl Own {
     fn table(&self) -> &Table {
-        // SAFETY: the mapping has room for a table, on a page; all zeros are one.
-        unsafe { &*self.shared.place(0, size_of::<Table>()).cast() }
+        table_in(&self.shared)
     }
 }
 
@@ -165,9 +174,37 @@ pub struct World {
     pub features: u64,
     /// Whether all ranks of `MPI_COMM_WORLD` on all machines have agreed, each on its own machine.
     pub everywhere: bool,
+    /// The table, once its features are agreed on.
+    table: Option<Shared>,
 }
 
 impl World {
+    /// Waits until all members have come here, in `MPI_Finalize`, or one has ended. `idle` is called now and
+    /// then while nothing happens.
+    pub fn depart(&self, mut idle: impl FnMut()) {
+        let Some(table) = self.table.as_ref().map(table_in) else {
+            return;
+        };
+        let members = self.ranks.len();
+        if table.departed.fetch_add(1, Ordering::AcqRel) as usize + 1 == members {
+            return ring(table);
+        }
+        let mut ticks = 0;
+        loop {
+            let heard = table.bell.load(Ordering::Acquire);
+            if table.departed.load(Ordering::Acquire) as usize >= members {
+                return;
+            }
+            if wait(table, heard) {
+                idle();
+                ticks += 1;
+                if ticks % LOOKING == 0 && !self.pids.iter().all(|pid| lives(*pid)) {
+                    return;
+                }
+            }
+        }
+    }
+
     /// Whether all of `MPI_COMM_WORLD` is here.
     pub fn is_whole(&self) -> bool {
         self.ranks.len() == self.size
@@ -342,6 +379,7 @@ pub fn meet(rank: c_int, size: usize, offer: Offer, idle: impl FnMut()) -> Optio
                     size,
                     features: 0,
                     everywhere: false,
+                    table: None,
                 },
                 own,
                 members,
@@ -500,6 +538,7 @@ impl Meeting {
         };
         self.world.features = agreed & !DECIDED;
         *lock(&OUTCOME) = Outcome::Agreed;
+        self.world.table = Some(self.own.shared);
         self.world
     }
 }

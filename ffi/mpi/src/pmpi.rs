@@ -484,14 +484,6 @@ functions! {
     comm_group = c"PMPI_Comm_group"(comm: Word, group: *mut Word);
     /// `MPI_Group_free`
     group_free = c"PMPI_Group_free"(group: *mut Word);
-    /// `MPI_Group_incl`
-    group_incl = c"PMPI_Group_incl"(
-        group: Word, count: c_int, ranks: *const c_int, new: *mut Word
-    );
-    /// `MPI_Comm_create_group`
-    comm_create_group = c"PMPI_Comm_create_group"(
-        comm: Word, group: Word, tag: c_int, new: *mut Word
-    );
     /// `MPI_Group_translate_ranks`
     group_translate_ranks = c"PMPI_Group_translate_ranks"(
         group: Word, count: c_int, ranks: *const c_int, other: Word, translated: *mut c_int

@@ -70,7 +70,7 @@ fn assert_intercepted(name: &str, report: &str, ranks: usize) {
         let all = counts.clone().count() == ranks && counts.all(|(_, count)| *count > 0);
         assert!(all, "{name}: {function}: {report}");
     }
-    assert!(noted(report, "received") >= 9, "{name}: {report}");
+    assert!(noted(report, "received") >= 8, "{name}: {report}");
 }
 
 /// With this a rank has the library, and says what it did.
@@ -215,4 +215,36 @@ fn a_rank_that_is_killed_in_mpi_init_leaves_nothing() {
         }
         assert_intercepted(name, &run(&mpi, &[(2, &ours)], &[], 2), 2);
     }
+}
+
+/// More ranks than processors: MPICH's poll, so that whatever makes them wait for each other costs turns. Our own
+/// collectives in MPI_Init took longer than all the rest; now it is 5 % and 20 ms at most on a quiet machine.
+#[test]
+fn mpi_init_takes_hardly_longer() {
+    let _turn = turn();
+    let ours = format!("LD_PRELOAD={}", library().display());
+    let (name, launcher) = BOTH[1];
+    let Some(mpi) = mpi(name, launcher, PARTIAL, C) else {
+        return;
+    };
+    let ranks = 4 * std::thread::available_parallelism()
+        .map_or(2, usize::from)
+        .min(4);
+    let time = |environment: &[&str]| {
+        let output = job(&mpi, &[(ranks, environment)], &["time"]).output();
+        let output = output.expect("a launcher");
+        let said = text(&output.stdout);
+        let time: Result<u64, _> = said.trim().parse();
+        time.unwrap_or_else(|_| panic!("{said}{}", text(&output.stderr)))
+    };
+    // The best of some, in turns: other work makes single ones longer.
+    let (mut plain, mut preloaded) = (u64::MAX, u64::MAX);
+    for _ in 0..6 {
+        plain = plain.min(time(&[]));
+        preloaded = preloaded.min(time(&[&ours]));
+        if preloaded <= plain + plain / 4 + 60_000 {
+            return;
+        }
+    }
+    panic!("MPI_Init of {ranks} ranks: {plain} us plain, {preloaded} us preloaded");
 }

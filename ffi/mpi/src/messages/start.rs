@@ -28,9 +28,6 @@ const SETTINGS: [&str; 3] = [
     "LIBCOPY_MPI_EVERYWHERE",
 ];
 
-/// Tag of the communicator that is made at the end: of a communicator's own space, which programs do not see.
-const TAG: c_int = 4711;
-
 /// What the owner of the bootstrap table says about the board.
 #[derive(Clone, Copy, Default)]
 struct Offer {
@@ -327,35 +324,8 @@ pub fn finish() {
         outgoing::progress(world);
         std::thread::yield_now();
     }
-    barrier(world);
+    world.agreed.depart(|| outgoing::progress(world));
     if let Some(module) = &world.module {
         module.clear();
-    }
-}
-
-/// Waits until all members have come here.
-fn barrier(world: &World) {
-    let abi = world.abi;
-    if world.agreed.is_whole() {
-        // SAFETY: every rank comes here.
-        unsafe { pmpi::barrier(abi.world) };
-        return;
-    }
-    // Not with the processes of other machines, some of which may have no world.
-    let (mut all, mut members, mut here) = (0, 0, 0);
-    // SAFETY: every member comes here; words have room for either kind of handle.
-    unsafe {
-        let count = world.ranks.len() as c_int;
-        if pmpi::comm_group(abi.world, &mut all) != 0 {
-            return;
-        }
-        if pmpi::group_incl(all, count, world.ranks.as_ptr(), &mut members) == 0 {
-            if pmpi::comm_create_group(abi.world, members, TAG, &mut here) == 0 {
-                pmpi::barrier(here);
-                pmpi::comm_free(&mut here);
-            }
-            pmpi::group_free(&mut members);
-        }
-        pmpi::group_free(&mut all);
     }
 }
