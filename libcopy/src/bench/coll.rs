@@ -8,6 +8,7 @@
 
 use super::contestant::Contestant;
 use super::machine::{self, Machine};
+use super::pairs::{Interval, modes};
 use super::rank::PLAIN_CMA;
 use super::report::{Ratio, Report, Row};
 use super::sample::Spread;
@@ -102,6 +103,11 @@ pub struct PeersArgs {
     /// (`scripts/bench peers` builds and passes these)
     #[arg(long = "peer", value_name = "NAME=COMMAND", required = true)]
     pub peers: Vec<String>,
+
+    /// How often all of them are launched: from launch to launch the same program may be several times
+    /// as fast, so ratios are of medians of the same launch
+    #[arg(long, default_value_t = 10)]
+    pub launches: usize,
 
     #[command(flatten)]
     pub common: Common,
@@ -201,69 +207,148 @@ pub fn coll(args: &CollArgs) -> Result<()> {
 /// Runs `libcopy bench peers`.
 pub fn peers(args: &PeersArgs) -> Result<()> {
     ensure!(args.ranks >= 1, "--ranks must be at least 1");
-    let directory = scratch()?;
-    let mut contestants = vec![start_own(args.ranks, directory.path())?];
-    let mut entries = vec![Entry {
-        variant: "libcopy".into(),
-        contestant: 0,
-        word: "auto".into(),
-    }];
+    ensure!(args.launches >= 1, "--launches must be at least 1");
     let mut names = Vec::new();
+    let mut commands = Vec::new();
     for peer in &args.peers {
         let Some((name, command)) = peer.split_once('=') else {
             bail!("--peer {peer:?} is not NAME=COMMAND");
         };
-        let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
-        contestants.push(Contestant::start(
-            name,
-            &shell,
-            args.ranks,
-            directory.path(),
-        )?);
-        entries.push(Entry {
-            variant: name.into(),
-            contestant: contestants.len() - 1,
-            word: "-".into(),
-        });
         names.push(name.to_owned());
+        commands.push(command);
     }
-    entries.push(Entry {
-        variant: "memcpy".into(),
-        contestant: 0,
-        word: "memcpy".into(),
-    });
+    let entry = |variant: &str, contestant, word: &str| Entry {
+        variant: variant.into(),
+        contestant,
+        word: word.into(),
+    };
+    let mut entries = vec![entry("libcopy", 0, "auto")];
+    entries.extend(names.iter().enumerate().map(|(i, n)| entry(n, i + 1, "-")));
+    entries.push(entry("memcpy", 0, "memcpy"));
     // "openmpi+libcopy" is "openmpi" with libcopy_mpi.so, and compared with that.
     let (with, plain): (Vec<_>, Vec<_>) = names
         .iter()
         .partition(|n: &&String| n.ends_with("+libcopy"));
     let plain: Vec<String> = plain.into_iter().cloned().collect();
     let base = |name: &String| name.trim_end_matches("+libcopy").to_owned();
-    let ratios = plain
+    let against: Vec<(String, String)> = plain
         .iter()
-        .map(|n| Ratio::Faster("libcopy".into(), vec![n.clone()]))
+        .map(|n| ("libcopy".to_owned(), n.clone()))
+        .chain(with.iter().map(|n| ((*n).clone(), base(n))))
+        .collect();
+    let faster =
+        |(ours, other): &(String, String)| Ratio::Faster(ours.clone(), vec![other.clone()]);
+    let ratios: Vec<Ratio> = against
+        .iter()
+        .map(faster)
         .chain((plain.len() > 1).then(|| Ratio::Faster("libcopy".into(), plain.clone())))
-        .chain(
-            with.iter()
-                .map(|n| Ratio::Faster((*n).clone(), vec![base(n)])),
-        )
         .chain(std::iter::once(Ratio::OfMemcpy("libcopy".into())))
         .chain(plain.iter().map(|n| Ratio::OfMemcpy(n.clone())))
         .collect();
-    let report = compare(
-        &args.common,
-        args.ranks,
-        sizes::range(64 << 10, 16 << 20, if args.common.quick { 4 } else { 2 }),
-        &mut contestants,
-        &entries,
-        ratios,
-        format!(
-            "libcopy against {}, {} ranks",
-            names.join(" and "),
-            args.ranks
-        ),
-    )?;
-    drop(contestants);
-    args.common.output.write(&report)
+    let common = Common {
+        time: Some(args.common.seconds() / args.launches as f64),
+        // Each launch adds some.
+        rounds: (3 * args.common.rounds / args.launches).max(2),
+        ..args.common.clone()
+    };
+    let mut launches = Vec::new();
+    for launch in 1..=args.launches {
+        eprintln!("launch {launch} of {}", args.launches);
+        let directory = scratch()?;
+        let mut contestants = vec![start_own(args.ranks, directory.path())?];
+        for (name, command) in names.iter().zip(&commands) {
+            let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
+            let started = Contestant::start(name, &shell, args.ranks, directory.path())?;
+            contestants.push(started);
+        }
+        launches.push(compare(
+            &common,
+            args.ranks,
+            sizes::range(64 << 10, 16 << 20, if args.common.quick { 4 } else { 2 }),
+            &mut contestants,
+            &entries,
+            ratios.clone(),
+            format!(
+                "libcopy against {}, {} ranks",
+                names.join(" and "),
+                args.ranks
+            ),
+        )?);
+    }
+    let written = args
+        .common
+        .output
+        .write(&together(&launches).context("no launch")?);
+    if !args.common.output.json {
+        for line in paired(&launches, &against) {
+            println!("{line}");
+        }
+    }
+    written
+}
+
+/// The times of a row in each launch.
+fn medians<'a>(launches: &'a [Report], row: &'a Row) -> impl Iterator<Item = &'a Row> {
+    let same = move |other: &&Row| {
+        (&other.op, other.bytes, &other.variant) == (&row.op, row.bytes, &row.variant)
+    };
+    launches
+        .iter()
+        .filter_map(move |launch| launch.rows.iter().find(same))
+}
+
+/// One report of several launches: each time is the median of the launches' medians, and what is wrong in
+/// one of them is wrong.
+fn together(launches: &[Report]) -> Option<Report> {
+    let mut report = launches.first()?.clone();
+    for row in &mut report.rows {
+        let all: Vec<f64> = medians(launches, row).map(|r| r.time.median).collect();
+        let verified = medians(launches, row).all(|r| r.verified);
+        row.time = Spread::of(&all)?;
+        row.verified = verified;
+    }
+    Some(report)
+}
+
+/// Ratios of medians of the same launch with their 95 % interval, and which variants had launches in
+/// different modes.
+fn paired(launches: &[Report], against: &[(String, String)]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let rows = launches.first().map_or(&[][..], |launch| &launch.rows);
+    for row in rows {
+        for (ours, other) in against.iter().filter(|(ours, _)| *ours == row.variant) {
+            let ratio = |launch: &Report| {
+                let find = |variant: &str| {
+                    let same = |r: &&Row| {
+                        (&r.op, r.bytes, r.variant.as_str()) == (&row.op, row.bytes, variant)
+                    };
+                    Some(launch.rows.iter().find(same)?.time.median)
+                };
+                Some(find(other)? / find(ours)?)
+            };
+            let ratios: Vec<f64> = launches.iter().filter_map(ratio).collect();
+            if let Some(Interval { median, low, high }) = Interval::of(&ratios) {
+                notes.push(format!(
+                    "{} {}: {ours} {median:.2} times as fast as {other}, 95 % of {} launches {low:.2} to {high:.2}",
+                    row.op,
+                    sizes::short(row.bytes),
+                    ratios.len()
+                ));
+            }
+        }
+        let all = medians(launches, row).map(|r| r.time.median).collect();
+        if let Some(modes) = modes(all) {
+            let modes: Vec<String> = modes.iter().map(|us| format!("{us:.1}")).collect();
+            notes.push(format!(
+                "{} {}: launches of {} in different modes: {} us",
+                row.op,
+                sizes::short(row.bytes),
+                row.variant,
+                modes.join(", ")
+            ));
+        }
+    }
+    notes
 }
 
 /// A directory for sockets that goes with the run.
@@ -471,4 +556,47 @@ pub fn describe(team: &libcopy::Team) -> String {
         env!("CARGO_PKG_VERSION"),
         names.join(", ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(ours: f64, other: f64, verified: bool) -> Report {
+        let row = |variant: &str, median: f64| Row {
+            op: "bcast".into(),
+            bytes: 65536,
+            ranks: 2,
+            variant: variant.into(),
+            time: Spread {
+                median,
+                p10: median,
+                p90: median,
+            },
+            verified,
+        };
+        Report {
+            title: String::new(),
+            machine: Machine::here(),
+            notes: vec![],
+            rows: vec![row("libcopy", ours), row("openmpi", other)],
+            ratios: vec![],
+        }
+    }
+
+    #[test]
+    fn launches_are_compared_with_themselves() {
+        let launches = [launch(8.0, 10.0, true), launch(40.0, 50.0, false)];
+        let report = together(&launches).unwrap();
+        assert_eq!(report.rows[0].time.median, 24.0);
+        assert!(!report.rows[1].verified);
+        let notes = paired(&launches, &[("libcopy".into(), "openmpi".into())]);
+        let ratio =
+            "bcast 64K: libcopy 1.25 times as fast as openmpi, 95 % of 2 launches 1.25 to 1.25";
+        assert_eq!(notes[0], ratio);
+        assert_eq!(
+            notes[1],
+            "bcast 64K: launches of libcopy in different modes: 8.0, 40.0 us"
+        );
+    }
 }

@@ -121,18 +121,22 @@ impl Pairs {
         Some([Spread::of(&plain)?, Spread::of(&intercepted)?])
     }
 
-    /// The plain library's median of each launch, if launches differ so much that they were in different
-    /// modes; ascending.
+    /// The plain library's median of each launch, if launches were in different [`modes`].
     pub fn modes(&self) -> Option<Vec<f64>> {
         let median = |rounds: &Vec<Round>| {
             let plain: Vec<f64> = rounds.iter().flat_map(|r| r.plain).collect();
             Some(Spread::of(&plain)?.median)
         };
-        let mut medians: Vec<f64> = self.launches.iter().filter_map(median).collect();
-        medians.sort_unstable_by(f64::total_cmp);
-        let (first, last) = (medians.first()?, medians.last()?);
-        (*last > first * MODES).then_some(medians)
+        modes(self.launches.iter().filter_map(median).collect())
     }
+}
+
+/// The medians of launches in ascending order, if they differ so much that the launches were in different
+/// modes: then only what was compared inside one launch says anything.
+pub fn modes(mut medians: Vec<f64>) -> Option<Vec<f64>> {
+    medians.sort_unstable_by(f64::total_cmp);
+    let (first, last) = (medians.first()?, medians.last()?);
+    (*last > first * MODES).then_some(medians)
 }
 
 #[cfg(test)]
@@ -180,6 +184,7 @@ mod tests {
         assert!((gain.low - 1.2).abs() < 1e-9 && (gain.high - 1.2).abs() < 1e-9);
         let control = pairs.control().unwrap();
         assert!((control.median - 1.0).abs() < CONTROL, "{control:?}");
+        assert_eq!(modes(vec![10.0, 9.0, 12.0]), None);
         let modes = pairs.modes().unwrap();
         assert_eq!(modes.len(), 3);
         assert!((modes[0] - 12.0).abs() < 0.2 && (modes[2] - 60.0).abs() < 1.0);
