@@ -49,6 +49,7 @@
 #[path = "../../kmod/uapi.rs"]
 pub mod uapi;
 
+pub mod calibration;
 pub mod collective;
 pub mod config;
 mod copy;

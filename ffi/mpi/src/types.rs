@@ -710,11 +710,17 @@ impl Layouts {
     }
 }
 
+/// From so many bytes on, it is worth reading what `libcopy tune` found out about kernels.
+const LARGE: u64 = 64 << 10;
+
 /// The layout of so many elements; `None` if there can be none.
 pub fn layout(datatype: &Datatype, count: u64) -> Option<Arc<Prepared>> {
     let request = (datatype.id(), count);
     if let Some(prepared) = Layouts::lock().find(request) {
         return Some(prepared);
+    }
+    if datatype.size().saturating_mul(count) >= LARGE {
+        libcopy::calibration::load_once();
     }
     let made = Arc::new(Prepared {
         layout: Layout::new(datatype, count).ok()?,

@@ -54,7 +54,7 @@ pub use construct::Datatype;
 pub use contents::{Combiner, Contents, Distribution, Envelope, Order};
 pub use cursor::{Checkpoints, Cursor};
 pub use elements::Elements;
-pub use kernel::CpuProfile;
+pub use kernel::{Calibration, CpuProfile};
 pub use layout::{Layout, Segment, Segments};
 pub use named::{Class, Element, Named};
 pub use reduce::{Reducer, Reduction};

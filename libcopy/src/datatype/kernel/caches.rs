@@ -84,6 +84,11 @@ pub(in super::super) fn second_level() -> u64 {
     Caches::here().second
 }
 
+/// Bytes of the second-level cache.
+pub(super) fn second_level_bytes() -> usize {
+    Caches::here().lines[1] * LINE
+}
+
 /// Whether `count` lines that are multiples of `stride` bytes apart are more than the first-level
 /// cache has.
 pub(super) fn overflow_first(count: usize, stride: usize) -> bool {

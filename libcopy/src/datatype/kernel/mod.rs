@@ -17,6 +17,7 @@
 //! between blocks are never written.
 
 mod caches;
+mod calibrate;
 mod filler;
 mod list;
 mod profile;
@@ -28,6 +29,7 @@ mod weave;
 mod x86;
 
 pub(super) use caches::second_level;
+pub use calibrate::Calibration;
 pub(super) use filler::{Filler, LONGEST, Row};
 pub(super) use list::{pieces, scattered};
 pub use profile::CpuProfile;

@@ -166,7 +166,7 @@ const AMD: CpuProfile = CpuProfile {
     long: [
         [Whole64, Whole64, Ahead1, Ahead4],
         [Whole64, Whole64, Ahead1, Ahead2],
-        [Whole64, Strings, Whole64, Whole64],
+        [Whole64, Strings, Strings, Whole64],
         [Whole64, Strings, Strings, Whole64],
         [Whole64, Strings, Strings, Memcpy],
     ],
@@ -209,6 +209,13 @@ impl CpuProfile {
     pub fn install(self) {
         let leaked: &'static mut CpuProfile = Box::leak(Box::new(self));
         INSTALLED.store(leaked, Ordering::Release);
+    }
+
+    /// Has blocks of the class of `len` bytes moved by a kernel that [`CpuProfile::calibrate`] named.
+    pub(crate) fn choose(&mut self, len: usize, level: usize, name: &str) {
+        if let Some(block) = Block::parse(name) {
+            self.blocks_mut(len)[level] = block;
+        }
     }
 
     /// As lines `name = value`.
@@ -276,13 +283,34 @@ impl CpuProfile {
 
     /// The kernels for blocks of `len` bytes, at least 32.
     pub(super) fn blocks(&self, len: usize) -> &Levels {
-        if len <= MEDIUM[MEDIUM.len() - 1] {
-            let class = MEDIUM.iter().position(|medium| *medium == len);
-            &self.medium[class.unwrap_or(MEDIUM.len())]
-        } else {
-            let class = LONG.iter().position(|most| len <= *most);
-            &self.long[class.unwrap_or(LONG.len())]
+        match class(len) {
+            Class::Medium(i) => &self.medium[i],
+            Class::Long(i) => &self.long[i],
         }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn blocks_mut(&mut self, len: usize) -> &mut Levels {
+        match class(len) {
+            Class::Medium(i) => &mut self.medium[i],
+            Class::Long(i) => &mut self.long[i],
+        }
+    }
+}
+
+/// Which row of which table is for a length.
+enum Class {
+    Medium(usize),
+    Long(usize),
+}
+
+fn class(len: usize) -> Class {
+    if len <= MEDIUM[MEDIUM.len() - 1] {
+        let class = MEDIUM.iter().position(|medium| *medium == len);
+        Class::Medium(class.unwrap_or(MEDIUM.len()))
+    } else {
+        let class = LONG.iter().position(|most| len <= *most);
+        Class::Long(class.unwrap_or(LONG.len()))
     }
 }
 

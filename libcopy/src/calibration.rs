@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which kernels this machine's processor is best served with: measured by `libcopy tune`, kept in the
+//! cache directory, read by programs that pack. Layer: beside `tune`, above `datatype`.
+//!
+//! Who cannot read the file uses the built-in table of the processor's vendor. A file is replaced by
+//! renaming a new one, so that nobody reads half of one, and has the machine's name in it, so that nobody
+//! believes one from elsewhere.
+//!
+//! Programs do not measure by themselves: of single measurements of 20 ms on a machine with other work, each
+//! found other kernels better, by chance. [`measure`] keeps what nearly all of several agree on.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::Duration;
+
+use crate::config;
+use crate::datatype::{Calibration, CpuProfile};
+use crate::topology::Topology;
+
+/// How long one measurement may take.
+const BUDGET: Duration = Duration::from_millis(20);
+
+/// How many there are, and how many must agree on a kernel.
+const MEASUREMENTS: usize = 9;
+const AGREED: usize = 7;
+
+/// Reads the file, once per process, so that the kernels of layouts made from now on are those that were
+/// found to be best here. Call it before a layout of something large is made.
+#[inline]
+pub fn load_once() {
+    static ONCE: Once = Once::new();
+    if !ONCE.is_completed() {
+        ONCE.call_once(|| {
+            let place = directory().filter(|_| is_wanted());
+            if let Some(profile) = place.and_then(|place| read(&place, &machine())) {
+                profile.install();
+            }
+        });
+    }
+}
+
+/// What [`measure`] found.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The vendor's table, with what was better.
+    pub profile: CpuProfile,
+    /// Block length, level of the caches (0: the first) and name of each kernel that was better.
+    pub changes: Vec<(usize, usize, &'static str)>,
+}
+
+/// Measures several times for at most 20 ms each, and keeps what nearly all found.
+pub fn measure() -> Measured {
+    let all: Vec<Calibration> = (0..MEASUREMENTS)
+        .map(|_| CpuProfile::calibrate(BUDGET))
+        .collect();
+    let mut changes = Vec::new();
+    for change in all.iter().flat_map(|one| &one.changes) {
+        let votes = all.iter().filter(|one| one.changes.contains(change));
+        if votes.count() >= AGREED && !changes.contains(change) {
+            changes.push(*change);
+        }
+    }
+    let mut profile = CpuProfile::of_vendor().clone();
+    for (len, level, name) in &changes {
+        profile.choose(*len, *level, name);
+    }
+    Measured { profile, changes }
+}
+
+impl Measured {
+    /// Writes the file, for programs that start from now on; says where it is.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be written.
+    pub fn save(&self) -> io::Result<PathBuf> {
+        let directory = directory().ok_or_else(|| {
+            io::Error::other("no place for the kernels' table: set HOME or XDG_CACHE_HOME")
+        })?;
+        write(&directory, &machine(), &self.profile)
+    }
+}
+
+fn is_wanted() -> bool {
+    config::CALIBRATION.value().is_none_or(|value| value != "0")
+}
+
+fn directory() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let directory = match variable("XDG_CACHE_HOME") {
+        Some(directory) => PathBuf::from(directory),
+        None => PathBuf::from(variable("HOME")?).join(".cache"),
+    };
+    Some(directory.join("libcopy"))
+}
+
+/// What a calibration is for: processor, kernel, hypervisor and version of this library.
+fn machine() -> String {
+    format!(
+        "{}, hypervisor {}, libcopy {}",
+        Topology::read().machine(),
+        hypervisor(),
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// What the processor says about whose virtual machine this is.
+// Newer compilers need no block.
+#[allow(unused_unsafe)]
+fn hypervisor() -> String {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::__cpuid;
+        // SAFETY: every x86-64 processor has the instruction.
+        let (features, leaf) = unsafe { (__cpuid(1), __cpuid(0x4000_0000)) };
+        // "Hypervisor present".
+        if features.ecx & 1 << 31 != 0 {
+            let words = [leaf.ebx, leaf.ecx, leaf.edx];
+            let name: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let name = String::from_utf8_lossy(&name);
+            return name.chars().filter(char::is_ascii_alphanumeric).collect();
+        }
+    }
+    "none".to_owned()
+}
+
+/// A file for each machine: a home directory may serve several.
+fn path(directory: &Path, machine: &str) -> PathBuf {
+    // FNV-1a.
+    let hash = machine
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    directory.join(format!("kernels-{hash:016x}"))
+}
+
+/// The first line is the machine, the others are the profile.
+fn read(directory: &Path, machine: &str) -> Option<CpuProfile> {
+    let text = fs::read_to_string(path(directory, machine)).ok()?;
+    let (first, rest) = text.split_once('\n')?;
+    CpuProfile::from_text(rest).filter(|_| first == machine)
+}
+
+fn write(directory: &Path, machine: &str, profile: &CpuProfile) -> io::Result<PathBuf> {
+    fs::create_dir_all(directory)?;
+    let path = path(directory, machine);
+    let fresh = path.with_extension(std::process::id().to_string());
+    let written = fs::write(&fresh, format!("{machine}\n{}", profile.to_text()))
+        .and_then(|()| fs::rename(&fresh, &path));
+    if written.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    written.map(|()| path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let name = format!("libcopy-calibration-{name}-{}", std::process::id());
+            Scratch(std::env::temp_dir().join(name))
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// The vendor's table with one word changed, which nobody measures.
+    fn strange() -> CpuProfile {
+        let text = CpuProfile::of_vendor().to_text();
+        let other = match text.contains("ask-close = yes") {
+            true => text.replace("ask-close = yes", "ask-close = no"),
+            false => text.replace("ask-close = no", "ask-close = yes"),
+        };
+        CpuProfile::from_text(&other).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_read_by_its_machine_only() {
+        let scratch = Scratch::new("read");
+        write(&scratch.0, "a machine", &strange()).unwrap();
+        assert_eq!(read(&scratch.0, "a machine"), Some(strange()));
+        assert_eq!(read(&scratch.0, "another"), None);
+        // Nor is the file believed where two names have the same hash.
+        let (of, for_other) = (path(&scratch.0, "a machine"), path(&scratch.0, "another"));
+        fs::copy(of, for_other).unwrap();
+        assert_eq!(read(&scratch.0, "another"), None);
+    }
+
+    #[test]
+    fn damaged_files_and_places_leave_the_vendors_table() {
+        let scratch = Scratch::new("damaged");
+        let path = write(&scratch.0, "m", &strange()).unwrap();
+        let text = fs::read(&path).unwrap();
+        for len in 0..text.len() - 1 {
+            fs::write(&path, &text[..len]).unwrap();
+            assert_eq!(read(&scratch.0, "m"), None, "{len}");
+        }
+        fs::write(&path, [0xff; 100]).unwrap();
+        assert_eq!(read(&scratch.0, "m"), None);
+        let nowhere = path.join("below a file");
+        assert_eq!(read(&nowhere, "m"), None);
+        assert!(write(&nowhere, "m", &strange()).is_err());
+    }
+
+    /// Who reads while others write sees one of the tables, whole.
+    #[test]
+    fn files_are_replaced_at_once() {
+        let scratch = Scratch::new("many");
+        write(&scratch.0, "m", &strange()).unwrap();
+        let vendor = CpuProfile::of_vendor();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    write(&scratch.0, "m", vendor).unwrap();
+                    write(&scratch.0, "m", &strange()).unwrap();
+                }
+            });
+            for _ in 0..400 {
+                let profile = read(&scratch.0, "m");
+                assert!(profile.is_some_and(|p| p == *vendor || p == strange()));
+            }
+        });
+        // And nothing is left but the file.
+        assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+    }
+}

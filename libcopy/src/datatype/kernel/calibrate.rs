@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Finds the profile of the processor at hand by timing kernels against those of the vendor's table.
+//! Layer: above all other kernels.
+//!
+//! What is better by chance must not be taken: a kernel replaces the table's only if it is faster twice,
+//! in measurements that alternate, and slower neither packing nor unpacking.
+
+use std::time::{Duration, Instant};
+
+use super::caches::{first_level, second_level_bytes};
+use super::profile::{Block, LEVELS, MEDIUM};
+use super::{CpuProfile, Dim, Nest};
+
+/// What [`CpuProfile::calibrate`] found.
+#[derive(Clone, Debug)]
+pub struct Calibration {
+    /// The table, with what was better.
+    pub profile: CpuProfile,
+    /// What differs from the vendor's table: block length, level (0: the first-level cache), and the
+    /// kernel's name.
+    pub changes: Vec<(usize, usize, &'static str)>,
+    /// Whether all was measured before the time was over.
+    pub is_complete: bool,
+}
+
+/// So much less time than the table's kernel must one take, packing and unpacking together, to replace it.
+const GAIN: f64 = 0.90;
+
+/// Neither of the two may take more than this.
+const LOSS: f64 = 1.02;
+
+/// One more level than this, memory, takes too long to measure.
+const MEASURED: usize = LEVELS - 1;
+
+/// Two buffers, and whether there is time left.
+struct Bench {
+    memory: Vec<u8>,
+    start: Instant,
+    budget: Duration,
+}
+
+impl CpuProfile {
+    /// Measures, for at most about `budget`, which kernels are faster here than those of
+    /// [`CpuProfile::of_vendor`]. Needs up to some 4 MiB of memory; installs nothing.
+    pub fn calibrate(budget: Duration) -> Calibration {
+        let start = Instant::now();
+        let vendor = CpuProfile::of_vendor();
+        let mut found = Calibration {
+            profile: vendor.clone(),
+            changes: Vec::new(),
+            is_complete: true,
+        };
+        let totals: [usize; MEASURED] = [
+            first_level() * 2 / 3,
+            second_level_bytes() / 8,
+            3 * second_level_bytes() / 4,
+        ]
+        .map(|total| total.clamp(8 << 10, 1 << 20));
+        // At most three bytes for one that is packed, and that.
+        let most = 4 * totals[MEASURED - 1] + (128 << 10);
+        let mut bench = Bench {
+            // Written, so that each page is one of its own.
+            memory: vec![1; most],
+            start,
+            budget,
+        };
+        // The lengths that stand for their classes, with the kernels that know them.
+        let medium = MEDIUM.into_iter().chain([104]);
+        let long = [1024, 1472, 3072, 12_288, 32 << 10];
+        for (level, total) in totals.into_iter().enumerate() {
+            for len in medium.clone().chain(long) {
+                if len > total {
+                    continue;
+                }
+                if bench.is_over() {
+                    found.is_complete = false;
+                    return found;
+                }
+                if let Some((block, name)) = bench.better(vendor, len, total, level) {
+                    found.profile.blocks_mut(len)[level] = block;
+                    found.changes.push((len, level, name));
+                }
+            }
+        }
+        found
+    }
+}
+
+impl Bench {
+    fn is_over(&self) -> bool {
+        self.start.elapsed() >= self.budget
+    }
+
+    /// The kernel that is better than the table's for blocks of `len` bytes at this level, if one is.
+    fn better(
+        &mut self,
+        vendor: &CpuProfile,
+        len: usize,
+        total: usize,
+        level: usize,
+    ) -> Option<(Block, &'static str)> {
+        let usual = vendor.blocks(len)[level];
+        let with = |block| {
+            let mut profile = vendor.clone();
+            profile.blocks_mut(len)[level] = block;
+            profile
+        };
+        let mut best: Option<(f64, Block, &'static str)> = None;
+        for (block, name) in Block::ALL {
+            let is_known = match block {
+                Block::Narrow | Block::Wide | Block::Asked | Block::Avx2 => len <= 512,
+                _ => len >= 512,
+            };
+            if block == usual || !is_known || self.is_over() {
+                continue;
+            }
+            let ratio = self.ratio(&with(block), vendor, len, total, 3);
+            if ratio < best.map_or(GAIN, |(least, ..)| least) {
+                best = Some((ratio, block, name));
+            }
+        }
+        let (_, block, name) = best?;
+        // Once more, and longer: of many, one is the first by chance.
+        (self.ratio(&with(block), vendor, len, total, 8) < GAIN).then_some((block, name))
+    }
+
+    /// How long one profile's kernels take compared with the other's, packing and unpacking, by the least
+    /// of some rounds in which they take turns; infinite if either loses.
+    fn ratio(
+        &mut self,
+        one: &CpuProfile,
+        other: &CpuProfile,
+        len: usize,
+        total: usize,
+        rounds: usize,
+    ) -> f64 {
+        let count = total / len;
+        // Every other block, and not in the same sets of a cache again and again.
+        let (dense, apart) = (len as isize, (2 * len + 64) as isize);
+        let reach = (count - 1) * apart as usize + len;
+        let (user, packed) = self.memory.split_at_mut(reach.next_multiple_of(64) + 64);
+        let packed = &mut packed[..total];
+        let mut product = 1.0;
+        for pack in [true, false] {
+            let (to, from, dim) = if pack {
+                (packed.as_mut_ptr(), user.as_ptr(), (dense, apart))
+            } else {
+                (user.as_mut_ptr(), packed.as_ptr(), (apart, dense))
+            };
+            let dim = Dim {
+                count,
+                to: dim.0,
+                from: dim.1,
+            };
+            let nests = [one, other].map(|profile| Nest::with(profile, len, &[dim]));
+            let [Some(one), Some(other)] = nests else {
+                return f64::INFINITY;
+            };
+            // Reading the clock takes a few tens of nanoseconds, some 20 GB/s are usual.
+            let times = (80_000 / total).max(1);
+            let mut least = [f64::INFINITY; 2];
+            for _ in 0..rounds {
+                for (nest, least) in [one, other].iter().zip(&mut least) {
+                    let start = Instant::now();
+                    for _ in 0..times {
+                        // SAFETY: both buffers hold all blocks.
+                        unsafe { nest.run(to, from) };
+                    }
+                    *least = least.min(start.elapsed().as_secs_f64());
+                }
+            }
+            let ratio = least[0] / least[1];
+            if ratio > LOSS {
+                return f64::INFINITY;
+            }
+            product *= ratio;
+        }
+        product.sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "measures")]
+    fn a_calibration_ends_in_time_and_changes_only_what_it_says() {
+        let start = Instant::now();
+        let none = CpuProfile::calibrate(Duration::ZERO);
+        assert!(!none.is_complete && none.changes.is_empty());
+        assert_eq!(&none.profile, CpuProfile::of_vendor());
+        let some = CpuProfile::calibrate(Duration::from_millis(20));
+        // Debug builds and other tests beside it take a while for the last of the measurements.
+        assert!(start.elapsed() < Duration::from_secs(5));
+        let mut expected = CpuProfile::of_vendor().clone();
+        for (len, level, name) in &some.changes {
+            let block = Block::ALL.iter().find(|(_, known)| known == name);
+            expected.blocks_mut(*len)[*level] = block.unwrap().0;
+        }
+        assert_eq!(some.profile, expected);
+    }
+}
