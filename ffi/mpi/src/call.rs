@@ -288,6 +288,9 @@ pub fn take_nonblocking<K>(
         }
         let kinds = kinds(abi, &known).ok_or(Fate::Arguments)?;
         let circle = known.circle().ok_or(Fate::NoTeam)?;
+        if !circle.admits_next() {
+            return Err(Fate::NoTeam);
+        }
         Ok((abi, circle.clone(), bytes, kinds))
     };
     match catch_unwind(AssertUnwindSafe(decision)) {

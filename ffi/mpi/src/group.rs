@@ -21,7 +21,7 @@ use crate::abi::{Abi, Word, complain};
 use crate::attributes::{Cache, Kept, Unknown};
 use crate::bootstrap::{self, feature};
 use crate::early;
-use crate::messages::Peers;
+use crate::messages::{self, Peers};
 use crate::neighbours::Neighbours;
 use crate::nodes::Nodes;
 use crate::nonblocking::{self, Circle};
@@ -474,6 +474,12 @@ fn create(
         return failed("broadcasting a key");
     }
     drop(node);
+    // A rank that must not read another's memory cannot open what they share either.
+    if !all_agree(abi, comm, size, !messages::has_lost_rights()) {
+        return Err(
+            "a rank must not read the others' memory; its collectives are passed on".to_owned(),
+        );
+    }
     let (mut key, mut leader) = ([0u8; 16], [0u8; 8]);
     key.copy_from_slice(&bytes[..16]);
     leader.copy_from_slice(&bytes[16..]);
@@ -534,4 +540,15 @@ fn create(
         rank,
         size,
     }))
+}
+
+/// Whether all ranks say yes. Collective.
+fn all_agree(abi: &Abi, comm: Word, size: usize, yes: bool) -> bool {
+    let (own, mut all) = ([u8::from(yes)], vec![0u8; size]);
+    // SAFETY: all ranks are here; one byte from each.
+    let answer = unsafe {
+        let recv = all.as_mut_ptr().cast();
+        pmpi::allgather(own.as_ptr().cast(), 1, abi.byte, recv, 1, abi.byte, comm)
+    };
+    answer == 0 && all.iter().all(|yes| *yes != 0)
 }

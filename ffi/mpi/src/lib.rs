@@ -56,6 +56,7 @@ mod pmpi;
 mod progress;
 mod reductions;
 mod regular;
+mod rights;
 mod scratch;
 mod shared;
 mod sides;

@@ -35,6 +35,7 @@ const COMMUNICATORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/communic
 const WAITING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting.c");
 const ORPHANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/orphans.c");
 const PROBING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probing.c");
+const RIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rights.c");
 const FORTRAN_MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.f90");
 const FORTRAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fortran.f90");
 
@@ -878,6 +879,37 @@ fn probes_say_how_long_messages_are_that_others_receive() {
         let said = text(&mpi.run(2, &[], &environment).stdout);
         let expected = ["probes: 0 wrong lengths\n", "no threads\n"];
         assert!(expected.contains(&said.as_str()), "{name}: {said}");
+    }
+}
+
+#[test]
+fn ranks_that_lose_their_rights_go_on() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root becomes somebody else");
+        return;
+    }
+    let _turn = turn();
+    let preload = ("LD_PRELOAD", library().to_str().expect("a plain path"));
+    let stats = ("LIBCOPY_STATS", "1");
+    // MPICH 4.0 itself ends the program then.
+    let Some(mpi) = mpi("openmpi", "mpirun.openmpi", RIGHTS, C) else {
+        return;
+    };
+    let early = ["messages", "late", "allreduce", "iallgather"];
+    let late = ["messages", "late", "collectives"];
+    // What nobody announces is found out with the first message.
+    let raw = ["messages", "allreduce"];
+    for who in ["one", "all"] {
+        let runs: [(&str, &[&str]); 3] = [("early", &early), ("late", &late), ("raw", &raw)];
+        for (when, calls) in runs {
+            let arguments = [&[who, when], calls].concat();
+            let plain = text(&mpi.run(2, &arguments, &[]).stdout);
+            let ours = mpi.run(2, &arguments, &[preload, stats]);
+            assert_eq!(plain, text(&ours.stdout), "{who} {when}");
+            let received = noted(&text(&ours.stderr), "received");
+            assert_eq!(received > 0, when != "early", "{who} {when}");
+        }
     }
 }
 

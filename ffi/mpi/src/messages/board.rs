@@ -72,6 +72,8 @@ pub struct Slot {
     pub total: AtomicU64,
     /// The sender's lane, or [`NO_LANE`].
     pub lane: AtomicU32,
+    /// Whether the receiver must not read the sender's memory: then everything goes through a lane.
+    pub blind: AtomicU32,
     /// Bytes that have been in the lane, and those that are.
     pub filled: AtomicU64,
     /// Where the packed rest is.
@@ -290,7 +292,9 @@ impl Slot {
 }
 
 const SLOT_BYTES: usize = SLOTS * size_of::<Slot>();
-const MEMBER: usize = SLOT_BYTES + LANES * LANE;
+/// Bytes behind a process's lanes for the word that says what it may read.
+const RIGHTS: usize = 4096;
+const MEMBER: usize = SLOT_BYTES + LANES * LANE + RIGHTS;
 
 /// The shared memory, mapped. It is used through atomics, and lanes as slots say.
 #[derive(Debug)]
@@ -327,6 +331,17 @@ impl Board {
         let slots = self.member(member).cast::<Slot>();
         // SAFETY: within the mapping, aligned; all zeros are valid.
         unsafe { &*slots.add(slot) }
+    }
+
+    /// Whether a process may not read others' memory any more, or others not its own: not 0 then.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such process.
+    pub fn lost_rights(&self, member: usize) -> &AtomicU32 {
+        let at = self.member(member).wrapping_add(SLOT_BYTES + LANES * LANE);
+        // SAFETY: within the mapping, aligned as the lanes before it are; all zeros are valid.
+        unsafe { &*at.cast() }
     }
 
     /// A lane of a process.

@@ -142,7 +142,7 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
         outgoing::retire(world, slot);
         return None;
     }
-    if to.tag < 0 {
+    if to.tag < 0 || world.is_closed(member) {
         return None;
     }
     let view = View::new(&known, what.buffer, count)?;

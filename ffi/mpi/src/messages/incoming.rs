@@ -316,7 +316,12 @@ impl Arrival {
             };
             let start = pulling.kind.map(|_| Instant::now());
             let moved = timed(Event::ReceiveTime, || {
-                pulling.run(sender).and_then(|()| pulling.unpack_whole())
+                let moved = match pulling.run(sender) {
+                    Err(trouble) if trouble.forbidden => pulling.run_blindly(sender),
+                    Err(trouble) => Err(trouble.why),
+                    Ok(()) => Ok(()),
+                };
+                moved.and_then(|()| pulling.unpack_whole())
             });
             if let (Some(kind), Some(start), Ok(())) = (pulling.kind, start, &moved) {
                 let left = world.roads.note(kind, pulling.way, start.elapsed());
@@ -417,6 +422,34 @@ impl Drop for Over<'_> {
     }
 }
 
+/// Why data could not be moved.
+struct Trouble {
+    /// Whether this process must not read the sender's memory.
+    forbidden: bool,
+    why: String,
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Trouble {
+        Trouble {
+            forbidden: false,
+            why,
+        }
+    }
+}
+
+/// The sender's memory, or what of it, could not be read.
+fn unread(what: &str, error: &std::io::Error) -> Trouble {
+    Trouble {
+        forbidden: error.raw_os_error() == Some(libc::EPERM),
+        why: format!("reading the sender's {what}: {error}"),
+    }
+}
+
+/// How long a receiver that must not read the sender's memory waits for a sender that has packed what is
+/// left, and which may never come by again: it need not wait for this message.
+const FOR_THE_REST: Duration = Duration::from_secs(60);
+
 /// Elements of the sender's in our address space.
 struct Reached {
     /// The address that the layout's offsets count from.
@@ -488,7 +521,58 @@ impl Pulling<'_> {
         unpacked.map_err(|code| format!("error code {code}"))
     }
 
-    fn run(&mut self, sender: usize) -> Result<(), String> {
+    /// This process must not read the sender's memory (any more): has the sender put everything into a lane,
+    /// from what it has put there before on, whenever it is in a call of ours. Whoever sends to us from now
+    /// on leaves the message to the MPI library.
+    #[cold]
+    fn run_blindly(&mut self, sender: usize) -> Result<(), String> {
+        let (world, slot, total) = (self.world, self.slot, self.header.total);
+        world
+            .board
+            .lost_rights(world.me)
+            .store(1, Ordering::Relaxed);
+        // What was read past the lane is received again.
+        self.drained = slot.drained().load(Ordering::Relaxed);
+        self.whole.truncate(self.drained as usize);
+        slot.split.wish.store(wish::STREAM, Ordering::Release);
+        slot.blind.store(1, Ordering::Release);
+        let (from, to) = (mover::RECEIVER, mover::NOBODY);
+        // Packed by the sender, it stays so.
+        let _ = slot
+            .mover
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        let (mut pause, mut since) = (Pause::new(), Instant::now());
+        while self.drained < total {
+            let filled = slot.filled.load(Ordering::Acquire).min(total);
+            if filled > self.drained {
+                let lane = slot.lane.load(Ordering::Acquire) as usize;
+                let lane = world.board.lane(sender, lane);
+                let at = self.drained % LANE as u64;
+                let n = (filled - self.drained).min(LANE as u64 - at).min(CHUNK);
+                // SAFETY: the sender has put these bytes there and leaves them.
+                unsafe { self.take(lane.wrapping_add(at as usize), n)? };
+                slot.drained().store(self.drained, Ordering::Release);
+                pause.reset();
+                since = Instant::now();
+                continue;
+            }
+            if pause.step() {
+                attend_all(world);
+            }
+            if pause.should_look() {
+                if !lives(self.pid) {
+                    return Err("the sender has ended".to_owned());
+                }
+                let packed = slot.mover.load(Ordering::Relaxed) == mover::BUFFERED;
+                if packed && since.elapsed() > FOR_THE_REST {
+                    return Err("its sender does not hand over what it has packed".to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, sender: usize) -> Result<(), Trouble> {
         let total = self.header.total;
         let lane = match self.slot.lane.load(Ordering::Relaxed) {
             NO_LANE => None,
@@ -557,7 +641,7 @@ impl Pulling<'_> {
                 attend_all(self.world);
             }
             if pause.should_look() && !lives(self.pid) {
-                return Err("the sender has ended".to_owned());
+                return Err("the sender has ended".to_owned().into());
             }
         }
         Ok(())
@@ -593,7 +677,7 @@ impl Pulling<'_> {
     }
 
     /// Copies elements out of the sender's memory, from layout to layout.
-    fn copy(&mut self, from: &Reached) -> Result<(), String> {
+    fn copy(&mut self, from: &Reached) -> Result<(), Trouble> {
         let (total, layout) = (self.header.total, &from.layout);
         note(Event::Attached, total);
         let at_once = total <= AT_ONCE || !outgoing::any();
@@ -645,7 +729,7 @@ impl Pulling<'_> {
     }
 
     /// Copies dense bytes together with the sender, if that comes by.
-    fn share(&mut self, base: *mut u8) -> Result<(), String> {
+    fn share(&mut self, base: *mut u8) -> Result<(), Trouble> {
         let (split, total) = (&self.slot.split, self.header.total);
         split.failed.store(0, Ordering::Relaxed);
         split.target.store(base as u64, Ordering::Relaxed);
@@ -667,7 +751,7 @@ impl Pulling<'_> {
         });
         if let Some(error) = failed {
             self.close();
-            return Err(format!("reading the sender's memory: {error}"));
+            return Err(unread("memory", &error));
         }
         let mut pause = Pause::new();
         while split.moved.load(Ordering::Acquire) < total {
@@ -675,13 +759,13 @@ impl Pulling<'_> {
                 self.close();
                 // SAFETY: the capacity was compared.
                 let read = unsafe { memory::read(pid, origin, base, total as usize) };
-                return read.map_err(|error| format!("reading the sender's memory: {error}"));
+                return read.map_err(|error| unread("memory", &error));
             }
             if pause.step() {
                 attend_all(self.world);
             }
             if pause.should_look() && !lives(pid) {
-                return Err("the sender has ended".to_owned());
+                return Err("the sender has ended".to_owned().into());
             }
         }
         Ok(())
@@ -702,22 +786,22 @@ impl Pulling<'_> {
     }
 
     /// What the sender has not packed, in its memory.
-    fn remote(&self) -> Result<Remote, String> {
+    fn remote(&self) -> Result<Remote, Trouble> {
         if self.header.layout_words == 0 {
             return Ok(Remote::Dense(self.header.origin));
         }
         let layout = layout_of(self.pid, self.header)?;
         if layout.size() < self.header.total {
-            return Err("its layout has fewer bytes".to_owned());
+            return Err("its layout has fewer bytes".to_owned().into());
         }
         Ok(Remote::typed(self.header.origin, &layout))
     }
 
     /// Reads what is missing out of the sender's memory, whose stream begins at `start` of ours.
-    fn fetch(&mut self, remote: &mut Remote, start: u64) -> Result<(), String> {
+    fn fetch(&mut self, remote: &mut Remote, start: u64) -> Result<(), Trouble> {
         let total = self.header.total;
         note(Event::Fetched, total - self.drained);
-        let failed = |error: std::io::Error| format!("reading the sender's memory: {error}");
+        let failed = |error: std::io::Error| unread("memory", &error);
         if let View::Dense(base) = self.view {
             let (at, len) = (self.drained as usize, (total - self.drained) as usize);
             let to = base.wrapping_add(at);
@@ -776,17 +860,17 @@ static REMEMBERED: LazyLock<Mutex<Remembered>> = LazyLock::new(|| {
 });
 
 /// Reads a layout out of the sender's memory.
-fn read_layout(pid: i32, header: &Header) -> Result<Layout, String> {
+fn read_layout(pid: i32, header: &Header) -> Result<Layout, Trouble> {
     if header.layout_words > MOST_WORDS {
-        return Err(format!("a layout of {} words", header.layout_words));
+        return Err(format!("a layout of {} words", header.layout_words).into());
     }
     let mut words = vec![0u64; header.layout_words as usize];
     let (to, len) = (words.as_mut_ptr().cast::<u8>(), words.len() * 8);
     // SAFETY: room for all words.
     unsafe { memory::read(pid, header.layout_at, to, len) }
-        .map_err(|error| format!("reading the sender's layout: {error}"))?;
+        .map_err(|error| unread("layout", &error))?;
     if types::hash(&words) != header.layout_hash {
-        return Err("its layout is not what it says".to_owned());
+        return Err("its layout is not what it says".to_owned().into());
     }
     let form = Form::from_words(&words).map_err(|error| error.to_string())?;
     note(Event::LayoutSent, len as u64);
@@ -794,12 +878,12 @@ fn read_layout(pid: i32, header: &Header) -> Result<Layout, String> {
 }
 
 /// The sender's layout.
-fn layout_of(pid: i32, header: &Header) -> Result<Layout, String> {
+fn layout_of(pid: i32, header: &Header) -> Result<Layout, Trouble> {
     timed(Event::LayoutTime, || find_layout(pid, header))
 }
 
 /// The same: remembered, made of what all know of its type, or read out of its memory.
-fn find_layout(pid: i32, header: &Header) -> Result<Layout, String> {
+fn find_layout(pid: i32, header: &Header) -> Result<Layout, Trouble> {
     let mut known = lock(&REMEMBERED);
     known.clock += 1;
     let clock = known.clock;

@@ -78,6 +78,20 @@ pub fn world() -> Option<&'static World> {
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
 }
 
+/// Says whether this process has lost the right to read others' memory, or may have: messages from it and
+/// to it go through the MPI library then. Returns what was said before.
+pub fn lose_rights(lost: bool) -> bool {
+    world().is_some_and(|world| {
+        let word = world.board.lost_rights(world.me);
+        word.swap(u32::from(lost), Ordering::SeqCst) != 0
+    })
+}
+
+/// Whether this process has lost the right to read others' memory.
+pub fn has_lost_rights() -> bool {
+    world().is_some_and(|world| world.board.lost_rights(world.me).load(Ordering::Relaxed) != 0)
+}
+
 /// Which of a communicator's ranks are which processes of the machine.
 #[derive(Debug)]
 pub enum Peers {
@@ -104,6 +118,14 @@ impl Peers {
 }
 
 impl World {
+    /// Whether the memory of this process or of another one may not be read by the other any more, as
+    /// either of them has said: then nothing is sent past the MPI library between them.
+    #[inline]
+    fn is_closed(&self, other: usize) -> bool {
+        let lost = |member| self.board.lost_rights(member).load(Ordering::Relaxed) != 0;
+        lost(self.me) || lost(other)
+    }
+
     /// The peers of a communicator; an intercommunicator has none.
     fn peers<'a>(&self, known: &'a Comm, comm: Word) -> &'a Peers {
         known.peers.get_or_init(|| {

@@ -4,7 +4,7 @@
 //! receiver takes them out, and what is packed so that nobody has to wait for a late receiver.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,9 @@ pub struct Outgoing {
     wire: Box<[u8]>,
     lane: Option<usize>,
     filled: u64,
+    /// What was packed, from `rest_from` on, so that nobody has to wait for the receiver.
     rest: Vec<u8>,
+    rest_from: u64,
     /// The program's memory, where others have it mapped.
     published: Option<Arc<Published>>,
     posted: Instant,
@@ -77,8 +79,6 @@ struct Outbox {
     free: u64,
     /// Slots whose length is the program's own, from now on or as soon as their message is done.
     retired: u64,
-    /// Lanes that nobody uses.
-    lanes: u32,
     sequence: u64,
     live: Vec<Shared>,
 }
@@ -88,10 +88,19 @@ const ALL_SLOTS: u64 = u64::MAX >> (64 - SLOTS);
 static OUTBOX: Mutex<Outbox> = Mutex::new(Outbox {
     free: ALL_SLOTS,
     retired: 0,
-    lanes: (1 << LANES) - 1,
     sequence: 0,
     live: Vec::new(),
 });
+
+/// Lanes that nobody uses.
+static FREE_LANES: AtomicU32 = AtomicU32::new((1 << LANES) - 1);
+
+/// Takes a lane that nobody uses.
+fn take_lane() -> Option<usize> {
+    let first = |free: u32| (free != 0).then(|| free & (free - 1));
+    let before = FREE_LANES.fetch_update(Ordering::AcqRel, Ordering::Relaxed, first);
+    before.ok().map(|free| free.trailing_zeros() as usize)
+}
 
 /// The slots of [`Outbox::retired`], to be looked at without a lock.
 static RETIRED: AtomicU64 = AtomicU64::new(0);
@@ -138,7 +147,7 @@ pub fn any() -> bool {
 impl Outbox {
     /// Takes back what receivers are done with.
     fn reap(&mut self, world: &World) {
-        let (free, lanes) = (&mut self.free, &mut self.lanes);
+        let free = &mut self.free;
         let retired = self.retired;
         self.live.retain(|shared| {
             let Ok(mut message) = shared.try_lock() else {
@@ -157,7 +166,7 @@ impl Outbox {
                 }
             }
             if let Some(lane) = message.lane.take() {
-                *lanes |= 1 << lane;
+                FREE_LANES.fetch_or(1 << lane, Ordering::AcqRel);
             }
             let next = match retired >> message.slot & 1 {
                 1 => state::RETIRED,
@@ -221,6 +230,9 @@ pub fn post(
     committed: u64,
     fits: impl Fn(u64) -> bool,
 ) -> Option<Shared> {
+    if world.is_closed(to) {
+        return None;
+    }
     let mut outbox = lock(&OUTBOX);
     if !outbox.live.is_empty() {
         outbox.reap(world);
@@ -242,16 +254,13 @@ pub fn post(
         note(Event::NoSlot, 1);
         return None;
     };
-    let lane = match outbox.lanes.trailing_zeros() as usize {
-        lane if lane < LANES && world.road != Road::Fetch => Some(lane),
-        _ => None,
+    let lane = match world.road {
+        Road::Fetch => None,
+        _ => take_lane(),
     };
     outbox.sequence += 1;
     let sequence = outbox.sequence;
     outbox.free &= !(1 << number);
-    if let Some(lane) = lane {
-        outbox.lanes &= !(1 << lane);
-    }
     let mut wire = vec![0u8; wire_size(number)].into_boxed_slice();
     let (origin, layout) = match &view {
         View::Dense(base) => (*base as u64, None),
@@ -282,6 +291,7 @@ pub fn post(
     slot.drained().store(0, Ordering::Relaxed);
     slot.unwanted().store(0, Ordering::Relaxed);
     slot.rest.store(0, Ordering::Relaxed);
+    slot.blind.store(0, Ordering::Relaxed);
     slot.split.wish.store(wish::NONE, Ordering::Relaxed);
     slot.set_window(
         offered
@@ -304,6 +314,7 @@ pub fn post(
         lane,
         filled: 0,
         rest: Vec::new(),
+        rest_from: 0,
         published: offered.map(|(published, _)| published),
         posted: Instant::now(),
         held,
@@ -379,10 +390,13 @@ impl Outgoing {
     /// Puts into the lane what fits; returns whether the program may have its buffer back. `keep`
     /// says that this will be called again at once, so that the receiver need not do it all.
     pub fn attend(&mut self, world: &World, keep: bool) -> bool {
+        let slot = self.slot(world);
         if self.complete {
+            if slot.blind.load(Ordering::Acquire) != 0 && !self.rest.is_empty() {
+                self.fill(world, slot);
+            }
             return true;
         }
-        let slot = self.slot(world);
         let state = slot.state.load(Ordering::Acquire);
         if state != state::POSTED {
             let now = BEGINNING.elapsed().as_nanos() as u64;
@@ -396,13 +410,33 @@ impl Outgoing {
             self.help(world, slot);
             return false;
         }
-        let Some(lane) = self.lane else {
+        if self.lane.is_none() && slot.blind.load(Ordering::Acquire) == 0 {
             return false;
-        };
+        }
         if !self.held && !hold(slot) {
             return false;
         }
         self.held = true;
+        self.fill(world, slot);
+        if self.filled == self.total {
+            self.completed();
+        } else if !keep {
+            self.let_go(slot);
+        }
+        self.complete
+    }
+
+    /// Puts into the lane what fits. A message that has none takes one, if any is free.
+    fn fill(&mut self, world: &World, slot: &Slot) {
+        if self.lane.is_none() {
+            self.lane = take_lane();
+            if let Some(lane) = self.lane {
+                slot.lane.store(lane as u32, Ordering::Release);
+            }
+        }
+        let Some(lane) = self.lane else {
+            return;
+        };
         let lane = world.board.lane(world.me, lane);
         let before = self.filled;
         while self.filled < self.total {
@@ -415,9 +449,19 @@ impl Outgoing {
                 break;
             }
             let range = self.filled..self.filled + n;
-            // SAFETY: the program promised its elements; the lane has this room, which the receiver
-            // does not look at.
-            let packed = unsafe { self.view.pack(range, lane.wrapping_add(at as usize)) };
+            let to = lane.wrapping_add(at as usize);
+            let packed = match self.rest.is_empty() {
+                // SAFETY: the program promised its elements; the lane has this room, which the
+                // receiver does not look at.
+                true => unsafe { self.view.pack(range, to) },
+                false => {
+                    let from = (self.filled - self.rest_from) as usize;
+                    let rest = &self.rest[from..from + n as usize];
+                    // SAFETY: the lane has this room, as above.
+                    unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
+                    Ok(())
+                }
+            };
             if packed.is_err() {
                 break;
             }
@@ -425,12 +469,6 @@ impl Outgoing {
             slot.filled.store(self.filled, Ordering::Release);
         }
         note(Event::Streamed, self.filled - before);
-        if self.filled == self.total {
-            self.completed();
-        } else if !keep {
-            self.let_go(slot);
-        }
-        self.complete
     }
 
     /// Copies parts of a message into the receiver's memory, if it wants that.
@@ -499,6 +537,9 @@ impl Outgoing {
             self.let_go(slot);
             return false;
         }
+        // SAFETY: there is room for these bytes, which were written just now.
+        unsafe { rest.set_len(left) };
+        self.rest_from = self.filled;
         slot.rest.store(rest.as_ptr() as u64, Ordering::Relaxed);
         self.rest = rest;
         self.held = false;

@@ -4,8 +4,8 @@
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use libcopy::TeamKey;
 
@@ -14,7 +14,7 @@ use super::table::{MOST_RANKS, Table};
 use crate::abi::{self, Abi, Word};
 use crate::group::Node;
 use crate::meeting::{Plain, from_all, from_first};
-use crate::messages::memory;
+use crate::messages::{lock, memory};
 use crate::{fortran, pmpi};
 
 /// What a communicator's nonblocking collectives need.
@@ -33,6 +33,17 @@ pub struct Circle {
     /// Engines that move parts, if all ranks have them.
     pub engines: Option<Arc<Engines>>,
     last: AtomicU64,
+}
+
+/// Those that this process is in.
+static ALL: Mutex<Vec<Weak<Circle>>> = Mutex::new(Vec::new());
+
+/// This process may lose the right to read others' memory: no operation that no rank has begun yet is done
+/// past the MPI library any more.
+pub fn close_all() {
+    for circle in lock(&ALL).iter().filter_map(Weak::upgrade) {
+        circle.table.close();
+    }
 }
 
 /// What the first rank says about the table.
@@ -153,6 +164,20 @@ impl Circle {
                 .map(Arc::new),
             last: AtomicU64::new(0),
         })
+    }
+
+    /// Makes it one of those that [`close_all`] closes.
+    pub fn enlisted(self) -> Arc<Circle> {
+        let circle = Arc::new(self);
+        let mut all = lock(&ALL);
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&circle));
+        circle
+    }
+
+    /// Whether the next operation is done here: all ranks find the same.
+    pub fn admits_next(&self) -> bool {
+        self.table.admits(self.coming())
     }
 
     /// The number of the next operation; all ranks count alike.

@@ -11,7 +11,6 @@ mod operation;
 mod requests;
 mod table;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::abi::{Abi, Word, complain};
@@ -19,7 +18,7 @@ use crate::bootstrap::{self, feature};
 use crate::group::Comm;
 use crate::{call, group};
 
-pub use circle::Circle;
+pub use circle::{Circle, close_all};
 pub use engine::parts;
 pub use requests::{any, before_asking, before_waiting, instead_of_waiting};
 
@@ -70,6 +69,8 @@ pub fn want_no_more() {
 #[cold]
 pub fn meet(abi: &'static Abi, comm: Word) {
     if let Ok(known) = group::of(abi, comm) {
-        known.meet(|known: &Comm| Circle::meet(abi, comm, known.rank, known.size).map(Arc::new));
+        known.meet(|known: &Comm| {
+            Circle::meet(abi, comm, known.rank, known.size).map(Circle::enlisted)
+        });
     }
 }

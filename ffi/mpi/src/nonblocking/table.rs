@@ -254,6 +254,45 @@ impl Table {
         })
     }
 
+    /// Whether the ranks still do the operation with this number here, as all of them find: the first that
+    /// asks decides.
+    pub fn admits(&self, number: u64) -> bool {
+        // The last number that was admitted, and above it the first one that is not.
+        let mut seen = self.admitted().load(Ordering::Acquire);
+        loop {
+            let (last, closed) = (seen & 0xffff_ffff, seen >> 32);
+            if closed != 0 && number >= closed {
+                return false;
+            }
+            if number <= last || number > 0xffff_ffff {
+                return true;
+            }
+            let next = closed << 32 | number;
+            match self.admitted().compare_exchange_weak(
+                seen,
+                next,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Has no rank begin an operation here that none has begun yet.
+    pub fn close(&self) {
+        let close = |seen: u64| (seen >> 32 == 0).then(|| seen | ((seen & 0xffff_ffff) + 1) << 32);
+        let _ = self
+            .admitted()
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, close);
+    }
+
+    fn admitted(&self) -> &AtomicU64 {
+        // SAFETY: within the memory, aligned as words are; all zeros are valid.
+        unsafe { &*self.shared.place(8, 8).cast() }
+    }
+
     /// Whether something went wrong, for all operations from then on: 0, or why.
     pub fn broken(&self) -> &AtomicU64 {
         // SAFETY: within the memory, aligned as the mapping is; all zeros are valid.
