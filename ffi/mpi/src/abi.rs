@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcopy::policy::Rival;
 
+use crate::tools;
+
 /// A handle as it comes in a register; only the low half is defined if handles are `int`s.
 pub type Word = usize;
 
@@ -450,6 +452,8 @@ pub struct Function {
     name: &'static CStr,
     /// Zero as long as nobody looked for it.
     address: AtomicUsize,
+    /// Where calls of the program go on, in the same way.
+    next: AtomicUsize,
 }
 
 /// Looked for, and not there.
@@ -461,6 +465,7 @@ impl Function {
         Function {
             name,
             address: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
         }
     }
 
@@ -481,6 +486,37 @@ impl Function {
             NOWHERE => 0,
             address => address,
         }
+    }
+
+    /// Where a call of the program goes on: to the function of a tool between us and the library, if there
+    /// is one, to the library's otherwise. Zero, and a complaint, if nobody has it.
+    #[inline(always)]
+    pub fn next(&self) -> usize {
+        match self.next.load(Ordering::Relaxed) {
+            address if address > NOWHERE => address,
+            _ => self.look_next(true),
+        }
+    }
+
+    /// The same; zero if nobody has it, which nobody need.
+    #[inline(always)]
+    pub fn next_if_any(&self) -> usize {
+        match self.next.load(Ordering::Relaxed) {
+            0 => self.look_next(false),
+            NOWHERE => 0,
+            address => address,
+        }
+    }
+
+    #[cold]
+    fn look_next(&self, wanted: bool) -> usize {
+        let library = match wanted {
+            true => self.address(),
+            false => self.if_any(),
+        };
+        let next = tools::behind(self.name, library).unwrap_or(library);
+        self.next.store(next.max(NOWHERE), Ordering::Relaxed);
+        next
     }
 
     #[cold]

@@ -7,7 +7,8 @@ use std::ffi::c_int;
 
 use crate::abi::Word;
 use crate::call::{active, take_barrier};
-use crate::{nodes, nonblocking, pmpi};
+use crate::pmpi::forward;
+use crate::{nodes, nonblocking};
 
 /// `MPI_Barrier`
 ///
@@ -22,7 +23,7 @@ pub unsafe fn barrier(comm: Word) -> c_int {
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { pmpi::barrier(comm) }
+    unsafe { forward::barrier(comm) }
 }
 
 #[cold]

@@ -19,7 +19,7 @@ use libcopy::policy::Policy;
 use crate::abi::{self, Function, Word, complain};
 use crate::messages::lock;
 use crate::used::first_used;
-use crate::{nonblocking, pmpi};
+use crate::{nonblocking, pmpi, world_model};
 
 /// Functions with buffers that we do not stand in front of. Their other forms are ours.
 const PAST_US: [&str; 24] = [
@@ -97,9 +97,8 @@ fn settle() -> Result<(), c_int> {
 fn told(settled: libcopy::Result<()>) -> Result<(), c_int> {
     settled.map_err(|error| {
         complain(&error.to_string());
-        let (world, code) = abi::get().map_or((0, 16), |abi| (abi.world, abi.error));
-        // SAFETY: a communicator that is always there.
-        unsafe { pmpi::comm_call_errhandler(world, code) };
+        let code = abi::get().map_or(16, |abi| abi.error);
+        world_model::raise(code);
         code
     })
 }
@@ -163,7 +162,7 @@ macro_rules! forwarded {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: Word),*) -> c_int {
             static FUNCTION: Function = Function::new(profiling_name!($name));
-            $how(|| match FUNCTION.address() {
+            $how(|| match FUNCTION.next() {
                 0 => pmpi::MISSING,
                 address => {
                     // SAFETY: the MPI library's function of this name, which has as many arguments, all

@@ -8,8 +8,9 @@ use std::ffi::{c_int, c_void};
 use crate::abi::Word;
 use crate::count::{Count, Large};
 use crate::fast::{are_small_parts, are_small_together, is_small, is_special, were_small};
+use crate::pmpi::forward;
 use crate::stats::Function;
-use crate::{barrier, irregular, messages, neighbours, packing, pmpi, reductions, regular, types};
+use crate::{barrier, irregular, messages, neighbours, packing, reductions, regular, types};
 
 /// Exports both forms of a function. `N` counts elements, `P` says where they are. What is small goes
 /// to the library at once.
@@ -39,7 +40,7 @@ macro_rules! exports {
                         return messages::settle_orphans($module::$body($($argument),*));
                     }
                     if $small {
-                        return pmpi::$body($($argument),*);
+                        return forward::$body($($argument),*);
                     }
                     $module::$body($($argument),*)
                 }
@@ -209,7 +210,7 @@ macro_rules! neighbor_alltoallw {
                     ));
                 }
                 if were_small(Function::NeighborAlltoallw, comm) {
-                    return pmpi::neighbor_alltoallw(
+                    return forward::neighbor_alltoallw(
                         send, send_counts, send_places.cast(), send_types,
                         recv, recv_counts, recv_places.cast(), recv_types, comm,
                     );

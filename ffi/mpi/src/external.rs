@@ -14,6 +14,7 @@ use crate::count::{Count, Large};
 use crate::earned::Use;
 use crate::packing::{Last, none, taken, with_decision};
 use crate::stats::{self, Fate, Function};
+use crate::tools::{self, Feature};
 use crate::types::{self, Grain, Prepared};
 use crate::{fortran, pmpi};
 
@@ -120,6 +121,9 @@ thread_local! {
 /// How so many elements of a type are turned round; why they are passed on otherwise.
 #[cold]
 fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Swapped, Fate> {
+    if tools::wrapped(Feature::Packing).is_some() {
+        return Err(Fate::Disabled);
+    }
     let known = types::of(abi, datatype).ok_or(Fate::Arguments)?;
     let datatype = known.datatype.as_ref().ok_or(Fate::Arguments)?;
     let bytes = known

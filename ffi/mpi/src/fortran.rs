@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use crate::abi::{self, Abi, Family, Function};
 use crate::call::active;
+use crate::tools::{self, Feature};
 use crate::{
     barrier, irregular, neighbours, nonblocking, packing, pmpi, reductions, regular, types,
 };
@@ -133,8 +134,19 @@ macro_rules! value_in_c {
     };
 }
 
-/// Declares Fortran functions under both names; where we are not needed, the next ones of these
-/// names are called.
+/// What a Fortran function belongs to, by its name.
+const fn feature(name: &CStr) -> Feature {
+    let name = name.to_bytes();
+    let start = if name[0] == b'o' { 5 } else { 4 };
+    match name[start] {
+        b'i' => Feature::Nonblocking,
+        b'p' | b'u' => Feature::Packing,
+        _ => Feature::Collectives,
+    }
+}
+
+/// Declares Fortran functions under both names; where we are not needed, or a tool wraps what they belong
+/// to, the next ones of these names are called.
 macro_rules! functions {
     ($($name:ident, $inner:ident => $c:path, ($($argument:ident: $kind:ident),*);)*) => { $(
         functions! { @one $name => $c, ($($argument: $kind),*) }
@@ -158,7 +170,7 @@ macro_rules! functions {
                     Err(_) => panic!("a name has no zeros"),
                 };
             static NEXT: Function = Function::new(NAME);
-            if !past_us() {
+            if !past_us() || tools::wrapped(feature(NAME)).is_some() {
                 match NEXT.address() {
                     0 => return,
                     address => {
@@ -260,5 +272,42 @@ functions! {
         (input: buffer, size: integer, position: place, output: buffer, count: integer,
          kind: datatype, comm: comm);
     mpi_type_free_, ompi_type_free_f => types::free_of_fortran, (datatype: place);
-    mpi_finalize_, ompi_finalize_f => crate::MPI_Finalize, ();
 }
+
+/// `MPI_FINALIZE`: ours first, where the Fortran library does not come to C's function, then the next one of
+/// the same name.
+macro_rules! finalize {
+    ($($name:ident)*) => { $(
+        /// The Fortran function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As the MPI standard says.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(error: *mut c_int) {
+            const NAME: &CStr =
+                match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name has no zeros"),
+                };
+            static NEXT: Function = Function::new(NAME);
+            let is_past_us = past_us();
+            if is_past_us {
+                crate::begin_end();
+            }
+            let address = NEXT.address();
+            if address != 0 {
+                // SAFETY: the MPI library's function of this name has this type.
+                unsafe {
+                    let call: unsafe extern "C" fn(*mut c_int) = std::mem::transmute(address);
+                    call(error);
+                }
+            }
+            if is_past_us {
+                crate::end();
+            }
+        }
+    )* };
+}
+
+finalize! { mpi_finalize_ ompi_finalize_f }

@@ -29,6 +29,7 @@ use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
 use crate::progress;
 use crate::stats::{FUNCTIONS, Fate, Function};
 use crate::teams::{self, Lease};
+use crate::world_model;
 
 /// The ranks of a communicator.
 #[derive(Debug)]
@@ -274,6 +275,11 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
     if let Some(known) = last {
         return Ok(known);
     }
+    // What is kept for communicators lives as long as MPI_COMM_WORLD.
+    if !world_model::is_active() {
+        return Err(Fate::NoTeam);
+    }
+    world_model::before_end(abi, crate::end_past_us);
     let known = CACHE
         .of(comm, || examine(abi, comm))
         .map_err(|why| match why {

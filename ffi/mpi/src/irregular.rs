@@ -11,7 +11,7 @@ use crate::buffer::{self, Kind, incoming, outgoing};
 use crate::call::{Call, Failure, Knows, active, is_in_place, take_irregular};
 use crate::count::Count;
 use crate::group;
-use crate::pmpi;
+use crate::pmpi::forward;
 use crate::scratch::Scratch;
 use crate::sides::Side;
 use crate::stats::Function;
@@ -56,7 +56,7 @@ pub unsafe fn gatherv<N: Count>(
     let Some((call, lengths)) = call else {
         // SAFETY: the caller's promise.
         return unsafe {
-            pmpi::gatherv(
+            forward::gatherv(
                 send, send_count, send_type, recv, counts, places, recv_type, root, comm,
             )
         };
@@ -124,7 +124,7 @@ pub unsafe fn scatterv<N: Count>(
     let Some((call, lengths)) = call else {
         // SAFETY: the caller's promise.
         return unsafe {
-            pmpi::scatterv(
+            forward::scatterv(
                 send, counts, places, send_type, recv, recv_count, recv_type, root, comm,
             )
         };
@@ -190,7 +190,7 @@ pub unsafe fn allgatherv<N: Count>(
     let (Some(call), Some(all)) = (call, all) else {
         // SAFETY: the caller's promise.
         return unsafe {
-            pmpi::allgatherv(
+            forward::allgatherv(
                 send, send_count, send_type, recv, counts, places, recv_type, comm,
             )
         };
@@ -314,7 +314,7 @@ pub unsafe fn alltoallv<N: Count>(
     unsafe {
         match (call, to) {
             (Some(call), Some(to)) => exchange(call, (send, from), (recv, to)),
-            _ => pmpi::alltoallv(
+            _ => forward::alltoallv(
                 send,
                 send_counts,
                 send_places,
@@ -364,7 +364,7 @@ pub unsafe fn alltoallw<N: Count>(
     unsafe {
         match (call, to) {
             (Some(call), Some(to)) => exchange(call, (send, from), (recv, to)),
-            _ => pmpi::alltoallw(
+            _ => forward::alltoallw(
                 send,
                 send_counts,
                 send_places,

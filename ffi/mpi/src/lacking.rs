@@ -14,7 +14,7 @@ use crate::abi::{self, Abi, Function, UNDEFINED, Word, complain};
 use crate::count::Count;
 use crate::messages::lock;
 use crate::messages::status::{Room, Status, is_ignored};
-use crate::pmpi;
+use crate::pmpi::{self, forward};
 
 /// Elements that are sent, packed: their sender may write to them at once.
 struct Sent {
@@ -170,7 +170,7 @@ pub unsafe fn isendrecv<N: Count>(
     // SAFETY: the caller's promise.
     unsafe {
         if FUNCTION.if_any() != 0 {
-            return pmpi::isendrecv(
+            return forward::isendrecv(
                 send, send_count, send_type, dest, send_tag, recv, recv_count, recv_type, source,
                 recv_tag, comm, request,
             );
@@ -202,7 +202,7 @@ pub unsafe fn isendrecv_replace<N: Count>(
     // SAFETY: the caller's promise.
     unsafe {
         if FUNCTION.if_any() != 0 {
-            return pmpi::isendrecv_replace(
+            return forward::isendrecv_replace(
                 buffer, count, datatype, dest, send_tag, source, recv_tag, comm, request,
             );
         }
@@ -264,7 +264,7 @@ pub unsafe fn request_free(request: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
         forget_persistent(request);
-        pmpi::request_free(request)
+        forward::request_free(request)
     }
 }
 
@@ -472,7 +472,7 @@ pub unsafe fn request_get_status_any(
             Some((abi, count)) => any_of(abi, count, index, flag, status, |i, status| {
                 look_at(abi, requests, i, status)
             }),
-            None => pmpi::request_get_status_any(count, requests, index, flag, status),
+            None => forward::request_get_status_any(count, requests, index, flag, status),
         }
     }
 }
@@ -494,7 +494,7 @@ pub unsafe fn request_get_status_all(
             Some((abi, count)) => all_of(abi, count, flag, statuses, |i, status| {
                 look_at(abi, requests, i, status)
             }),
-            None => pmpi::request_get_status_all(count, requests, flag, statuses),
+            None => forward::request_get_status_all(count, requests, flag, statuses),
         }
     }
 }
@@ -517,7 +517,7 @@ pub unsafe fn request_get_status_some(
             Some((abi, count)) => some_of(abi, count, (done, indices), statuses, |i, status| {
                 look_at(abi, requests, i, status)
             }),
-            None => pmpi::request_get_status_some(count, requests, done, indices, statuses),
+            None => forward::request_get_status_some(count, requests, done, indices, statuses),
         }
     }
 }

@@ -6,8 +6,9 @@
 //! Taken are broadcasts, gathers, scatters, allgathers, alltoalls (with their `v` and `w` forms),
 //! alltoalls between neighbours and reductions with predefined operations, on intracommunicators whose ranks are all on one
 //! machine, from the size on from which libcopy is faster ([`libcopy::policy::Policy::beats_mpi`]).
-//! Everything else goes to the MPI library unchanged, by its `PMPI` name, so that a tool between the
-//! two still works. What decides is the same on all ranks: the number of bytes, which MPI demands
+//! Everything else is forwarded unchanged: to the next library that has the function's `MPI` name, which is
+//! the MPI library or a tool between the two. Features whose functions a tool wraps, in front of us or
+//! behind, are off ([`tools`]). What decides is the same on all ranks: the number of bytes, which MPI demands
 //! to agree or which the ranks agree on now and then, and the communicator. Datatypes that are not
 //! dense are packed and unpacked by the MPI library there. `MPI_Pack` and `MPI_Unpack` are taken where
 //! libcopy's datatype engine is faster ([`packing`]), their relatives for external32 too ([`external`]).
@@ -62,15 +63,18 @@ mod shared;
 mod sides;
 mod stats;
 mod teams;
+mod tools;
 mod types;
 mod used;
 mod uses;
 mod ways;
+mod world_model;
 
 use std::ffi::c_int;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 // Nobody here calls its functions, which programs find instead of the C library's.
 use libcopy_syscalls as _;
@@ -82,7 +86,10 @@ fn tell() {
     let Some(path) = stats::file() else {
         let mut text = stats::report(library);
         text.push_str(&format!("\nlibcopy_mpi: {}", bootstrap::summary()));
-        for line in [messages::report(), early::report()].into_iter().flatten() {
+        let off =
+            tools::switched_off().map(|(name, why)| format!("libcopy_mpi: {name} off: {why}"));
+        let lines = [messages::report(), early::report()].into_iter().flatten();
+        for line in lines.chain(off) {
             text.push('\n');
             text.push_str(&line);
         }
@@ -118,6 +125,20 @@ fn tell() {
 /// As the MPI standard says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn MPI_Finalize() -> c_int {
+    begin_end();
+    // SAFETY: the caller's promise.
+    let code = unsafe { pmpi::forward::finalize() };
+    end();
+    code
+}
+
+/// What comes before the MPI library's `MPI_Finalize`, once: a tool's may come here again.
+pub(crate) fn begin_end() {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    let is_known = abi::get().is_ok();
+    if (is_known && !world_model::is_active()) || BEGUN.swap(true, Ordering::Relaxed) {
+        return;
+    }
     let _ = catch_unwind(|| {
         if stats::wanted() {
             tell();
@@ -129,6 +150,20 @@ pub unsafe extern "C" fn MPI_Finalize() -> c_int {
         group::clear();
         bootstrap::close();
     });
-    // SAFETY: the caller's promise.
-    unsafe { pmpi::finalize() }
+}
+
+/// What comes behind it: sessions may go on, without us.
+pub(crate) fn end() {
+    world_model::end();
+    let _ = catch_unwind(|| {
+        messages::leave();
+        group::clear();
+        types::clear();
+    });
+}
+
+/// Both, where `MPI_Finalize` goes past us.
+pub(crate) fn end_past_us() {
+    begin_end();
+    end();
 }

@@ -14,7 +14,7 @@ use crate::call::{Call, Knows, active, take_irregular};
 use crate::count::Count;
 use crate::group::{self, Comm};
 use crate::irregular::exchange;
-use crate::pmpi;
+use crate::pmpi::{self, forward};
 use crate::sides::Side;
 use crate::stats::{self, Fate, Function};
 
@@ -231,7 +231,7 @@ pub unsafe fn neighbor_alltoall<N: Count>(
     unsafe {
         match taken {
             Some(taken) => run(taken, send, recv),
-            None => pmpi::neighbor_alltoall(
+            None => forward::neighbor_alltoall(
                 send, send_count, send_type, recv, recv_count, recv_type, comm,
             ),
         }
@@ -273,7 +273,7 @@ pub unsafe fn neighbor_alltoallv<N: Count>(
     unsafe {
         match taken {
             Some(taken) => run(taken, send, recv),
-            None => pmpi::neighbor_alltoallv(
+            None => forward::neighbor_alltoallv(
                 send,
                 send_counts,
                 send_places,
@@ -330,7 +330,7 @@ pub unsafe fn neighbor_alltoallw<N: Count>(
     unsafe {
         match taken {
             Some(taken) => run(taken, send, recv),
-            None => pmpi::neighbor_alltoallw(
+            None => forward::neighbor_alltoallw(
                 send,
                 send_counts,
                 send_places.cast(),

@@ -15,6 +15,7 @@ use crate::call::{active, least};
 use crate::count::Count;
 use crate::earned::Use;
 use crate::stats::{self, Fate, Function};
+use crate::tools::{self, Feature};
 use crate::types::{self, Prepared};
 use crate::{earned, fast, group, pmpi, uses};
 
@@ -47,6 +48,9 @@ thread_local! {
 /// Decides about a type and a count. The library says what is wrong with arguments.
 #[cold]
 fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Arc<Prepared>, Fate> {
+    if tools::wrapped(Feature::Packing).is_some() {
+        return Err(Fate::Disabled);
+    }
     let rival = usize::from(!abi.is_open_mpi());
     let known = types::of(abi, datatype).ok_or(Fate::Arguments)?;
     let long_piece = known.pieces.saturating_mul(LONG_PIECE[rival]);

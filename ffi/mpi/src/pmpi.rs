@@ -10,9 +10,20 @@ use crate::early;
 use crate::neighbours::Neighbours;
 
 /// Declares functions that are called through the library's address. One that is missing answers
-/// with an error code that no library uses for success.
+/// with an error code that no library uses for success. With a module's name in front, that module has
+/// the same functions for calls of the program that are forwarded, which a tool may stand in front of.
 macro_rules! functions {
-    ($($(#[$doc:meta])* $rust:ident = $name:literal ($($argument:ident: $kind:ty),*);)*) => {
+    (mod $module:ident: $($all:tt)*) => {
+        functions!(@with address; $($all)*);
+
+        mod $module {
+            use super::*;
+
+            functions!(@with next; $($all)*);
+        }
+    };
+    (@with $address:ident;
+     $($(#[$doc:meta])* $rust:ident = $name:literal ($($argument:ident: $kind:ty),*);)*) => {
         $(
             $(#[$doc])*
             ///
@@ -20,9 +31,11 @@ macro_rules! functions {
             ///
             /// As the MPI standard says.
             #[allow(clippy::too_many_arguments)]
+            // Not every function is called both for the program and by us.
+            #[allow(dead_code)]
             pub unsafe fn $rust($($argument: $kind),*) -> c_int {
                 static FUNCTION: Function = Function::new($name);
-                match FUNCTION.address() {
+                match FUNCTION.$address() {
                     0 => MISSING,
                     address => {
                         // SAFETY: the MPI library's function of this name has this type.
@@ -35,6 +48,9 @@ macro_rules! functions {
                 }
             }
         )*
+    };
+    ($($all:tt)*) => {
+        functions!(@with address; $($all)*);
     };
 }
 
@@ -125,7 +141,17 @@ macro_rules! passed {
 /// has), so then the other form does what it can. What nobody can do, the communicator's error
 /// handler hears of.
 macro_rules! collectives {
-    ($($(#[$doc:meta])* $rust:ident = $name:literal, $large:literal, $arrays:expr =>
+    (mod $module:ident: $($all:tt)*) => {
+        collectives!(@with address if_any; $($all)*);
+
+        mod $module {
+            use super::*;
+
+            collectives!(@with next next_if_any; $($all)*);
+        }
+    };
+    (@with $address:ident $if_any:ident;
+     $($(#[$doc:meta])* $rust:ident = $name:literal, $large:literal, $arrays:expr =>
        ($($argument:ident: $kind:ident),*; $comm:ident);)*) => {
         $(
             $(#[$doc])*
@@ -135,13 +161,15 @@ macro_rules! collectives {
             /// As the MPI standard says.
             #[allow(clippy::too_many_arguments)]
             #[inline(always)]
+            // Not every function is called both for the program and by us.
+            #[allow(dead_code)]
             pub unsafe fn $rust<N: Count>($($argument: kind!($kind),)* $comm: Word) -> c_int {
                 if let Err(code) = early::before() {
                     return code;
                 }
                 static FUNCTION: Function = Function::new($name);
                 static LARGE: Function = Function::new($large);
-                let own = if N::LARGE { LARGE.if_any() } else { FUNCTION.address() };
+                let own = if N::LARGE { LARGE.$if_any() } else { FUNCTION.$address() };
                 if own != 0 {
                     // SAFETY: the MPI library's function of this name has this type.
                     return unsafe {
@@ -156,7 +184,7 @@ macro_rules! collectives {
                 #[allow(clippy::too_many_arguments)]
                 unsafe fn other<N: Count>($($argument: kind!($kind),)* $comm: Word) -> c_int {
                     let narrow = || {
-                        let address = FUNCTION.address();
+                        let address = FUNCTION.$address();
                         if !N::LARGE || address == 0 {
                             return None;
                         }
@@ -365,12 +393,14 @@ pub type GrequestFree = unsafe extern "C" fn(*mut c_void) -> c_int;
 pub type GrequestCancel = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
 functions! {
-    /// `MPI_Finalize`
-    finalize = c"PMPI_Finalize"();
     /// `MPI_Reduce_local`
     reduce_local = c"PMPI_Reduce_local"(
         from: *const c_void, to: *mut c_void, count: c_int, datatype: Word, op: Word
     );
+    /// `MPI_Initialized`
+    initialized = c"PMPI_Initialized"(flag: *mut c_int);
+    /// `MPI_Finalized`
+    finalized = c"PMPI_Finalized"(flag: *mut c_int);
     /// `MPI_Comm_rank`
     comm_rank = c"PMPI_Comm_rank"(comm: Word, rank: *mut c_int);
     /// `MPI_Comm_size`
@@ -422,19 +452,9 @@ functions! {
     type_commit = c"PMPI_Type_commit"(datatype: *mut Word);
     /// `MPI_Type_free`
     type_free = c"PMPI_Type_free"(datatype: *mut Word);
-    /// `MPI_Pack`
-    pack = c"PMPI_Pack"(
-        input: *const c_void, count: c_int, datatype: Word,
-        output: *mut c_void, size: c_int, position: *mut c_int, comm: Word
-    );
     /// `MPI_Pack_size`
     pack_size = c"PMPI_Pack_size"(
         count: c_int, datatype: Word, comm: Word, size: *mut c_int
-    );
-    /// `MPI_Unpack`
-    unpack = c"PMPI_Unpack"(
-        input: *const c_void, size: c_int, position: *mut c_int,
-        output: *mut c_void, count: c_int, datatype: Word, comm: Word
     );
 }
 
@@ -470,16 +490,8 @@ functions! {
         comm: Word, most_sources: c_int, sources: *mut c_int, source_weights: *mut c_int,
         most_destinations: c_int, destinations: *mut c_int, destination_weights: *mut c_int
     );
-    /// `MPI_Init`
-    init = c"PMPI_Init"(argc: *mut c_int, argv: *mut c_void);
-    /// `MPI_Init_thread`
-    init_thread = c"PMPI_Init_thread"(
-        argc: *mut c_int, argv: *mut c_void, required: c_int, provided: *mut c_int
-    );
     /// `MPI_Query_thread`
     query_thread = c"PMPI_Query_thread"(provided: *mut c_int);
-    /// `MPI_Barrier`
-    barrier = c"PMPI_Barrier"(comm: Word);
     /// `MPI_Comm_group`
     comm_group = c"PMPI_Comm_group"(comm: Word, group: *mut Word);
     /// `MPI_Group_free`
@@ -507,6 +519,52 @@ functions! {
         datatype: Word, most_integers: c_int, most_addresses: c_int, most_types: c_int,
         integers: *mut c_int, addresses: *mut isize, types: *mut c_void
     );
+    /// `MPI_Get_count_c`, which the standard ABI has
+    get_count_c = c"PMPI_Get_count_c"(status: *const c_void, datatype: Word, count: *mut i64);
+    /// `MPI_Status_set_elements_c`, which the standard ABI has
+    status_set_elements_c = c"PMPI_Status_set_elements_c"(
+        status: *mut c_void, datatype: Word, count: i64
+    );
+    /// `MPI_Test_cancelled`
+    test_cancelled = c"PMPI_Test_cancelled"(status: *const c_void, flag: *mut c_int);
+    /// `MPI_Status_set_cancelled`
+    status_set_cancelled = c"PMPI_Status_set_cancelled"(status: *mut c_void, flag: c_int);
+    /// `MPI_Grequest_start`
+    grequest_start = c"PMPI_Grequest_start"(
+        query: GrequestQuery, free: GrequestFree, cancel: GrequestCancel, extra: *mut c_void,
+        request: *mut c_void
+    );
+    /// `MPI_Grequest_complete`
+    grequest_complete = c"PMPI_Grequest_complete"(request: Word);
+}
+
+functions! { mod forwarded_packing:
+    /// `MPI_Pack`
+    pack = c"PMPI_Pack"(
+        input: *const c_void, count: c_int, datatype: Word,
+        output: *mut c_void, size: c_int, position: *mut c_int, comm: Word
+    );
+    /// `MPI_Unpack`
+    unpack = c"PMPI_Unpack"(
+        input: *const c_void, size: c_int, position: *mut c_int,
+        output: *mut c_void, count: c_int, datatype: Word, comm: Word
+    );
+}
+
+// Those that the program calls and we forward.
+functions! { mod forwarded_functions:
+    /// `MPI_Finalize`
+    finalize = c"PMPI_Finalize"();
+    /// `MPI_Init`
+    init = c"PMPI_Init"(argc: *mut c_int, argv: *mut c_void);
+    /// `MPI_Init_thread`
+    init_thread = c"PMPI_Init_thread"(
+        argc: *mut c_int, argv: *mut c_void, required: c_int, provided: *mut c_int
+    );
+    /// `MPI_Barrier`
+    barrier = c"PMPI_Barrier"(comm: Word);
+    /// `MPI_Type_free`
+    type_free = c"PMPI_Type_free"(datatype: *mut Word);
     /// `MPI_Wait`
     wait = c"PMPI_Wait"(request: *mut c_void, status: *mut c_void);
     /// `MPI_Test`
@@ -536,16 +594,6 @@ functions! {
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
     );
-    /// `MPI_Get_count_c`, which the standard ABI has
-    get_count_c = c"PMPI_Get_count_c"(status: *const c_void, datatype: Word, count: *mut i64);
-    /// `MPI_Status_set_elements_c`, which the standard ABI has
-    status_set_elements_c = c"PMPI_Status_set_elements_c"(
-        status: *mut c_void, datatype: Word, count: i64
-    );
-    /// `MPI_Test_cancelled`
-    test_cancelled = c"PMPI_Test_cancelled"(status: *const c_void, flag: *mut c_int);
-    /// `MPI_Status_set_cancelled`
-    status_set_cancelled = c"PMPI_Status_set_cancelled"(status: *mut c_void, flag: c_int);
     /// `MPI_Request_get_status`
     request_get_status = c"PMPI_Request_get_status"(
         request: Word, flag: *mut c_int, status: *mut c_void
@@ -564,13 +612,6 @@ functions! {
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
     );
-    /// `MPI_Grequest_start`
-    grequest_start = c"PMPI_Grequest_start"(
-        query: GrequestQuery, free: GrequestFree, cancel: GrequestCancel, extra: *mut c_void,
-        request: *mut c_void
-    );
-    /// `MPI_Grequest_complete`
-    grequest_complete = c"PMPI_Grequest_complete"(request: Word);
     /// `MPI_Request_free`
     request_free = c"PMPI_Request_free"(request: *mut c_void);
     /// `MPI_Cancel`
@@ -609,23 +650,56 @@ pub unsafe fn start(request: *mut c_void) -> c_int {
     }
 }
 
-/// `MPI_Startall`
-///
-/// # Safety
-///
-/// As the MPI standard says.
-pub unsafe fn startall(count: c_int, requests: *mut c_void) -> c_int {
-    match early::before() {
-        // SAFETY: the caller's promise.
-        Ok(()) => unsafe { startall_settled(count, requests) },
-        Err(code) => code,
+/// Calls of the program that are forwarded: to a tool between us and the MPI library where there is one.
+pub mod forward {
+    use super::{c_int, c_void, early, forwarded_functions};
+
+    pub use super::forwarded_collectives::*;
+    pub use super::forwarded_functions::*;
+    pub use super::forwarded_messages::*;
+    pub use super::forwarded_packing::*;
+
+    /// `MPI_Start`
+    ///
+    /// # Safety
+    ///
+    /// As the MPI standard says.
+    pub unsafe fn start(request: *mut c_void) -> c_int {
+        match early::before() {
+            // SAFETY: the caller's promise.
+            Ok(()) => unsafe { forwarded_functions::start_settled(request) },
+            Err(code) => code,
+        }
+    }
+
+    /// `MPI_Startall`
+    ///
+    /// # Safety
+    ///
+    /// As the MPI standard says.
+    pub unsafe fn startall(count: c_int, requests: *mut c_void) -> c_int {
+        match early::before() {
+            // SAFETY: the caller's promise.
+            Ok(()) => unsafe { forwarded_functions::startall_settled(count, requests) },
+            Err(code) => code,
+        }
     }
 }
 
 /// Declares point-to-point functions in both their forms; where a library has no form for large
 /// counts, the other one does what it can.
 macro_rules! messages {
-    ($($(#[$doc:meta])* $rust:ident = $name:literal, $large:literal
+    (mod $module:ident: $($all:tt)*) => {
+        messages!(@with address if_any; $($all)*);
+
+        mod $module {
+            use super::*;
+
+            messages!(@with next next_if_any; $($all)*);
+        }
+    };
+    (@with $address:ident $if_any:ident;
+     $($(#[$doc:meta])* $rust:ident = $name:literal, $large:literal
        ($($argument:ident: $kind:ident),*);)*) => { $(
         $(#[$doc])*
         ///
@@ -634,13 +708,15 @@ macro_rules! messages {
         /// As the MPI standard says.
         #[allow(clippy::too_many_arguments)]
         #[inline]
+        // Not every function is called both for the program and by us.
+        #[allow(dead_code)]
         pub unsafe fn $rust<N: Count>($($argument: message_kind!($kind)),*) -> c_int {
             if let Err(code) = early::before() {
                 return code;
             }
             static FUNCTION: Function = Function::new($name);
             static LARGE: Function = Function::new($large);
-            let own = if N::LARGE { LARGE.if_any() } else { FUNCTION.address() };
+            let own = if N::LARGE { LARGE.$if_any() } else { FUNCTION.$address() };
             if own != 0 {
                 // SAFETY: the MPI library's function of this name has this type.
                 return unsafe {
@@ -650,7 +726,7 @@ macro_rules! messages {
                 };
             }
             let narrow = || {
-                let address = FUNCTION.address();
+                let address = FUNCTION.$address();
                 if !N::LARGE || address == 0 {
                     return None;
                 }
@@ -699,7 +775,7 @@ macro_rules! message_narrowed {
     };
 }
 
-messages! {
+messages! { mod forwarded_messages:
     /// `MPI_Send`
     send = c"PMPI_Send", c"PMPI_Send_c"(
         buffer: input, count: count, datatype: handle, dest: number, tag: number, comm: handle
@@ -865,7 +941,7 @@ pub unsafe fn type_origin(datatype: Word, combiner: *mut c_int, large: *mut Larg
     }
 }
 
-collectives! {
+collectives! { mod forwarded_collectives:
     /// `MPI_Bcast`
     bcast = c"PMPI_Bcast", c"PMPI_Bcast_c", Arrays::None => (
         buffer: output, count: count, datatype: handle, root: root; comm
@@ -1010,8 +1086,8 @@ pub unsafe fn pack_any<N: Count>(
     static FUNCTION: Function = Function::new(c"PMPI_Pack");
     static LARGE: Function = Function::new(c"PMPI_Pack_c");
     let own = match N::LARGE {
-        true => LARGE.if_any(),
-        false => FUNCTION.address(),
+        true => LARGE.next_if_any(),
+        false => FUNCTION.next(),
     };
     // SAFETY: the MPI library's function of this name has this type; the caller's promise.
     unsafe {
@@ -1024,7 +1100,9 @@ pub unsafe fn pack_any<N: Count>(
             },
             |place| {
                 let (count, size) = (count.narrow()?, size.narrow()?);
-                Some(pack(input, count, datatype, output, size, place, comm))
+                Some(forward::pack(
+                    input, count, datatype, output, size, place, comm,
+                ))
             },
         )
     }
@@ -1050,8 +1128,8 @@ pub unsafe fn unpack_any<N: Count>(
     static FUNCTION: Function = Function::new(c"PMPI_Unpack");
     static LARGE: Function = Function::new(c"PMPI_Unpack_c");
     let own = match N::LARGE {
-        true => LARGE.if_any(),
-        false => FUNCTION.address(),
+        true => LARGE.next_if_any(),
+        false => FUNCTION.next(),
     };
     // SAFETY: the MPI library's function of this name has this type; the caller's promise.
     unsafe {
@@ -1064,7 +1142,9 @@ pub unsafe fn unpack_any<N: Count>(
             },
             |place| {
                 let (count, size) = (count.narrow()?, size.narrow()?);
-                Some(unpack(input, size, place, output, count, datatype, comm))
+                Some(forward::unpack(
+                    input, size, place, output, count, datatype, comm,
+                ))
             },
         )
     }
@@ -1098,11 +1178,11 @@ pub unsafe fn pack_external_any<N: Count>(
     static LARGE: Function = Function::new(c"PMPI_Pack_external_c");
     // SAFETY: the MPI library's functions of these names have these types; the caller's promise.
     unsafe {
-        if N::LARGE && LARGE.if_any() != 0 {
-            let call: Call<N> = std::mem::transmute(LARGE.address());
+        if N::LARGE && LARGE.next_if_any() != 0 {
+            let call: Call<N> = std::mem::transmute(LARGE.next());
             return call(name, input, count, datatype, output, size, position);
         }
-        match (FUNCTION.address(), count.narrow()) {
+        match (FUNCTION.next(), count.narrow()) {
             (0, _) | (_, None) => refuse_anywhere("no MPI library has MPI_Pack_external for this"),
             (own, Some(count)) => {
                 let call: Call<c_int> = std::mem::transmute(own);
@@ -1140,11 +1220,11 @@ pub unsafe fn unpack_external_any<N: Count>(
     static LARGE: Function = Function::new(c"PMPI_Unpack_external_c");
     // SAFETY: the MPI library's functions of these names have these types; the caller's promise.
     unsafe {
-        if N::LARGE && LARGE.if_any() != 0 {
-            let call: Call<N> = std::mem::transmute(LARGE.address());
+        if N::LARGE && LARGE.next_if_any() != 0 {
+            let call: Call<N> = std::mem::transmute(LARGE.next());
             return call(name, input, size, position, output, count, datatype);
         }
-        match (FUNCTION.address(), count.narrow()) {
+        match (FUNCTION.next(), count.narrow()) {
             (0, _) | (_, None) => {
                 refuse_anywhere("no MPI library has MPI_Unpack_external for this")
             }
@@ -1160,8 +1240,8 @@ pub unsafe fn unpack_external_any<N: Count>(
 #[cold]
 fn refuse_anywhere(why: &str) -> c_int {
     match abi::get() {
-        Ok(abi) => refuse(why, abi.world),
-        Err(_) => {
+        Ok(abi) if crate::world_model::is_active() => refuse(why, abi.world),
+        _ => {
             complain(why);
             MISSING
         }

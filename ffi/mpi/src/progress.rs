@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 
 use crate::abi::{self, Abi, Word};
 use crate::messages;
-use crate::pmpi;
+use crate::{pmpi, world_model};
 
 /// A receive that nothing comes for, and its communicator.
 struct Receive {
@@ -57,7 +57,7 @@ pub fn library(abi: &Abi) {
         // Then another thread does.
         Err(TryLockError::WouldBlock) => return,
     };
-    if receive.is_none() {
+    if receive.is_none() && world_model::is_active() {
         *receive = Receive::post(abi);
     }
     let mut flag: c_int = 0;

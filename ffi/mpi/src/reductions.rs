@@ -12,7 +12,7 @@ use crate::call::{Call, Failure, active, is_in_place, plausible, rank_of, take};
 use crate::count::Count;
 use crate::group;
 use crate::nodes::{Combine, What};
-use crate::pmpi;
+use crate::pmpi::{self, forward};
 use crate::scratch::Scratch;
 use crate::stats::Function;
 
@@ -116,7 +116,7 @@ pub unsafe fn reduce<N: Count>(
     });
     let (Some(call), Some(elements)) = (call, elements) else {
         // SAFETY: the caller's promise.
-        return unsafe { pmpi::reduce(send, recv, count, datatype, op, root, comm) };
+        return unsafe { forward::reduce(send, recv, count, datatype, op, root, comm) };
     };
     call.run(|call| {
         let (count, root, kind) = (count.elements(), root as usize, elements.kind.clone());
@@ -164,7 +164,7 @@ pub unsafe fn allreduce<N: Count>(
     );
     let (Some(call), Some(elements)) = (call, elements) else {
         // SAFETY: the caller's promise.
-        return unsafe { pmpi::allreduce(send, recv, count, datatype, op, comm) };
+        return unsafe { forward::allreduce(send, recv, count, datatype, op, comm) };
     };
     call.run(|call| {
         let (count, kind, mut packed) =
@@ -251,7 +251,7 @@ pub unsafe fn reduce_scatter<N: Count>(
     });
     let (Some(call), Some(elements), Some(numbers)) = (call, elements, numbers) else {
         // SAFETY: the caller's promise.
-        return unsafe { pmpi::reduce_scatter(send, recv, counts, datatype, op, comm) };
+        return unsafe { forward::reduce_scatter(send, recv, counts, datatype, op, comm) };
     };
     // SAFETY: the caller's promise.
     unsafe { scatter(call, &elements, send, recv, &numbers) }
@@ -295,7 +295,7 @@ pub unsafe fn reduce_scatter_block<N: Count>(
     });
     let (Some(call), Some(elements)) = (call, elements) else {
         // SAFETY: the caller's promise.
-        return unsafe { pmpi::reduce_scatter_block(send, recv, count, datatype, op, comm) };
+        return unsafe { forward::reduce_scatter_block(send, recv, count, datatype, op, comm) };
     };
     let counts = vec![count.elements(); call.group.size];
     // SAFETY: the caller's promise.

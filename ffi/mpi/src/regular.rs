@@ -8,7 +8,7 @@ use crate::abi::Word;
 use crate::buffer::{Kind, incoming, outgoing};
 use crate::call::{is_in_place, plausible, rank_of, take};
 use crate::count::Count;
-use crate::pmpi;
+use crate::pmpi::forward;
 use crate::scratch::Scratch;
 use crate::stats::Function;
 
@@ -34,7 +34,7 @@ pub unsafe fn bcast<N: Count>(
     });
     let (Some(call), Some(kind)) = (call, kind) else {
         // SAFETY: the caller's promise.
-        return unsafe { pmpi::bcast(buffer, count, datatype, root, comm) };
+        return unsafe { forward::bcast(buffer, count, datatype, root, comm) };
     };
     call.run(|call| {
         let root_rank = root as usize;
@@ -89,7 +89,7 @@ pub unsafe fn gather<N: Count>(
     let Some(call) = call else {
         // SAFETY: the caller's promise.
         return unsafe {
-            pmpi::gather(
+            forward::gather(
                 send, send_count, send_type, recv, recv_count, recv_type, root, comm,
             )
         };
@@ -162,7 +162,7 @@ pub unsafe fn scatter<N: Count>(
     let Some(call) = call else {
         // SAFETY: the caller's promise.
         return unsafe {
-            pmpi::scatter(
+            forward::scatter(
                 send, send_count, send_type, recv, recv_count, recv_type, root, comm,
             )
         };
@@ -238,7 +238,7 @@ pub unsafe fn allgather<N: Count>(
     let (Some(call), Some(all)) = (call, all) else {
         // SAFETY: the caller's promise.
         return unsafe {
-            pmpi::allgather(
+            forward::allgather(
                 send, send_count, send_type, recv, recv_count, recv_type, comm,
             )
         };
@@ -297,7 +297,7 @@ pub unsafe fn alltoall<N: Count>(
     let (Some(call), Some(all)) = (call, all) else {
         // SAFETY: the caller's promise.
         return unsafe {
-            pmpi::alltoall(
+            forward::alltoall(
                 send, send_count, send_type, recv, recv_count, recv_type, comm,
             )
         };

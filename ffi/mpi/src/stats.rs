@@ -197,7 +197,7 @@ pub enum Fate {
     NoGain,
     /// No team could be made of the ranks, or it has no way that pays.
     NoTeam,
-    /// `LIBCOPY_DISABLE` is set, or the MPI library is an unknown one.
+    /// `LIBCOPY_DISABLE` is set, the MPI library is an unknown one, or a tool wraps such functions.
     Disabled,
     /// The datatype has not been used often enough to be worth a layout.
     Fresh,

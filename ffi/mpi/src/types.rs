@@ -14,8 +14,8 @@ use libcopy::datatype::{Class, Datatype, Distribution, Element, Layout, Named, O
 
 use crate::abi::{Abi, Word};
 use crate::attributes::{self, Cache};
-use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
-use crate::{buffer, fast, uses};
+use crate::pmpi::{self, CopyAttribute, DeleteAttribute, forward};
+use crate::{buffer, fast, uses, world_model};
 
 /// A datatype of the program's.
 #[derive(Debug)]
@@ -505,7 +505,7 @@ pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     if last.is_some() {
         return last;
     }
-    if !abi.is_type(datatype) {
+    if !abi.is_type(datatype) || !world_model::is_active() {
         return None;
     }
     let known = CACHE.of(datatype, || {
@@ -516,6 +516,11 @@ pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     let known = known.ok()?;
     LAST.with_borrow_mut(|last| last[place] = (handle, generation, Some(known.clone())));
     Some(known)
+}
+
+/// Forgets all types: what is kept for them goes with `MPI_COMM_WORLD`.
+pub fn clear() {
+    CACHE.clear();
 }
 
 /// As long as this stays the same, a handle stands for the same type.
@@ -554,7 +559,7 @@ pub unsafe fn free(datatype: *mut c_void) -> c_int {
         uses::forget(handle);
     }
     // SAFETY: the caller's promise.
-    unsafe { pmpi::type_free(datatype.cast()) }
+    unsafe { forward::type_free(datatype.cast()) }
 }
 
 /// `MPI_Type_free` for a Fortran that goes past C's.

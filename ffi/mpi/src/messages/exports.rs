@@ -11,7 +11,8 @@ use super::{World, announce, header, incoming, outgoing, packed, probes, request
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::call::active;
 use crate::count::{Count, Large};
-use crate::{early, fast, lacking, nonblocking, pmpi, types, uses};
+use crate::pmpi::forward;
+use crate::{early, fast, lacking, nonblocking, types, uses};
 
 /// Both forms of a function that counts elements; `N` is what counts. What is tiny is passed on before
 /// anything else.
@@ -143,7 +144,7 @@ macro_rules! sends {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word|
-            [is_passed(count, datatype) => pmpi::$body(buffer, count, datatype, dest, tag, comm)] {
+            [is_passed(count, datatype) => forward::$body(buffer, count, datatype, dest, tag, comm)] {
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
                     let to = address(dest, tag, comm);
@@ -151,7 +152,7 @@ macro_rules! sends {
                         return code;
                     }
                 }
-                pmpi::$body(buffer, count, datatype, dest, tag, comm)
+                forward::$body(buffer, count, datatype, dest, tag, comm)
             }
         )* }
     };
@@ -164,7 +165,7 @@ macro_rules! sends_with_request {
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word, request: *mut c_void|
             [is_passed(count, datatype) =>
-                pmpi::$body(buffer, count, datatype, dest, tag, comm, request)] {
+                forward::$body(buffer, count, datatype, dest, tag, comm, request)] {
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
                     let to = address(dest, tag, comm);
@@ -172,7 +173,7 @@ macro_rules! sends_with_request {
                         return code;
                     }
                 }
-                pmpi::$body(buffer, count, datatype, dest, tag, comm, request)
+                forward::$body(buffer, count, datatype, dest, tag, comm, request)
             }
         )* }
     };
@@ -184,7 +185,7 @@ macro_rules! persistent_sends {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word, request: *mut c_void| {
-                let code = pmpi::$body(buffer, count, datatype, dest, tag, comm, request);
+                let code = forward::$body(buffer, count, datatype, dest, tag, comm, request);
                 if code == 0 {
                     lacking::note_persistent(request);
                 }
@@ -263,18 +264,18 @@ both! {
     MPI_Recv, MPI_Recv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
                             tag: c_int, comm: Word, status: *mut c_void|
     [is_tiny(count, datatype) || outgoing::is_off() => received(
-        pmpi::recv(buffer, count, datatype, source, tag, comm, status),
+        forward::recv(buffer, count, datatype, source, tag, comm, status),
         buffer, count, datatype
     )]
     [is_idle() && !may_unpack(buffer, count, datatype, comm) => receive_at_once(
         status,
-        |status| pmpi::recv(buffer, count, datatype, source, tag, comm, status),
+        |status| forward::recv(buffer, count, datatype, source, tag, comm, status),
         |world, status, code| {
             let what = elements(buffer, count, datatype);
             calls::arrived(world, what, (source, comm), status, code)
         },
     )] {
-        let pass = |status| pmpi::recv(buffer, count, datatype, source, tag, comm, status);
+        let pass = |status| forward::recv(buffer, count, datatype, source, tag, comm, status);
         let Some(world) = world() else {
             return pass(status);
         };
@@ -284,15 +285,15 @@ both! {
                 return code;
             }
         }
-        let post = |request| pmpi::irecv(buffer, count, datatype, source, tag, comm, request);
+        let post = |request| forward::irecv(buffer, count, datatype, source, tag, comm, request);
         calls::receive(world, what, (source, comm), status, pass, Some(&post))
     }
 
     MPI_Irecv, MPI_Irecv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
                               tag: c_int, comm: Word, request: *mut c_void|
     [is_tiny(count, datatype) =>
-        pmpi::irecv(buffer, count, datatype, source, tag, comm, request)] {
-        let code = pmpi::irecv(buffer, count, datatype, source, tag, comm, request);
+        forward::irecv(buffer, count, datatype, source, tag, comm, request)] {
+        let code = forward::irecv(buffer, count, datatype, source, tag, comm, request);
         if let Some(world) = world().filter(|_| code == 0) {
             let what = elements(buffer, count, datatype);
             calls::expect(world, what, (source, comm), request, false);
@@ -303,7 +304,7 @@ both! {
     MPI_Recv_init, MPI_Recv_init_c = |buffer: *mut c_void, count: N, datatype: Word,
                                       source: c_int, tag: c_int, comm: Word,
                                       request: *mut c_void| {
-        let code = pmpi::recv_init(buffer, count, datatype, source, tag, comm, request);
+        let code = forward::recv_init(buffer, count, datatype, source, tag, comm, request);
         if code == 0 {
             lacking::note_persistent(request);
         }
@@ -319,14 +320,14 @@ both! {
                                     recv_count: N, recv_type: Word, source: c_int,
                                     recv_tag: c_int, comm: Word, status: *mut c_void|
     [is_tiny(send_count, send_type) && is_tiny(recv_count, recv_type) => received(
-        pmpi::sendrecv(
+        forward::sendrecv(
             send, send_count, send_type, dest, send_tag,
             recv, recv_count, recv_type, source, recv_tag, comm, status,
         ),
         recv, recv_count, recv_type
     )] {
         let pass = |status| {
-            pmpi::sendrecv(
+            forward::sendrecv(
                 send, send_count, send_type, dest, send_tag,
                 recv, recv_count, recv_type, source, recv_tag, comm, status,
             )
@@ -344,7 +345,7 @@ both! {
             }
         }
         let post = |request| {
-            pmpi::irecv(recv, recv_count, recv_type, source, recv_tag, comm, request)
+            forward::irecv(recv, recv_count, recv_type, source, recv_tag, comm, request)
         };
         calls::exchange(world, (sent, to, sends), received, status, pass, &post)
     }
@@ -355,7 +356,7 @@ both! {
                                                     recv_tag: c_int, comm: Word,
                                                     status: *mut c_void| {
         let pass = |status| {
-            pmpi::sendrecv_replace(
+            forward::sendrecv_replace(
                 buffer, count, datatype, dest, send_tag, source, recv_tag, comm, status,
             )
         };
@@ -363,7 +364,7 @@ both! {
             return pass(status);
         };
         let post = |request| {
-            pmpi::irecv(buffer, count, datatype, source, recv_tag, comm, request)
+            forward::irecv(buffer, count, datatype, source, recv_tag, comm, request)
         };
         let sent = (elements(buffer, count, datatype), address(dest, send_tag, comm));
         calls::replace(world, sent, source, status, pass, &post)
@@ -409,7 +410,7 @@ both! {
 
     MPI_Mrecv, MPI_Mrecv_c = |buffer: *mut c_void, count: N, datatype: Word,
                               message: *mut c_void, status: *mut c_void| {
-        let pass = |status| pmpi::mrecv(buffer, count, datatype, message, status);
+        let pass = |status| forward::mrecv(buffer, count, datatype, message, status);
         let known = world().and_then(|world| {
             probes::communicator(world, message).map(|comm| (world, comm))
         });
@@ -426,7 +427,7 @@ both! {
         let known = world().and_then(|world| {
             probes::communicator(world, message).map(|comm| (world, comm))
         });
-        let code = pmpi::imrecv(buffer, count, datatype, message, request);
+        let code = forward::imrecv(buffer, count, datatype, message, request);
         if let Some((world, comm)) = known.filter(|_| code == 0) {
             let what = elements(buffer, count, datatype);
             calls::expect(world, what, (world.abi.any_source, comm), request, false);
@@ -452,14 +453,14 @@ macro_rules! other_sends {
                     calls::notice(world, what, address(dest, tag, comm));
                 }
                 let pass = || {
-                    let own = if N::LARGE { LARGE.if_any() } else { FUNCTION.address() };
+                    let own = if N::LARGE { LARGE.next_if_any() } else { FUNCTION.next() };
                     if own != 0 {
                         let call: unsafe extern "C" fn(
                             *const c_void, N, Word, c_int, c_int, Word $(, $kind)*
                         ) -> c_int = std::mem::transmute(own);
                         return call(buffer, count, datatype, dest, tag, comm $(, $more)*);
                     }
-                    match (FUNCTION.address(), count.narrow()) {
+                    match (FUNCTION.next(), count.narrow()) {
                         (address @ 1.., Some(count)) => {
                             let call: unsafe extern "C" fn(
                                 *const c_void, c_int, Word, c_int, c_int, Word $(, $kind)*
@@ -554,29 +555,29 @@ macro_rules! plain {
 }
 
 plain! {
-    MPI_Wait(request: *mut c_void, status: *mut c_void) => pmpi::wait, requests::wait, before::wait;
-    MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) => pmpi::test, requests::test,
+    MPI_Wait(request: *mut c_void, status: *mut c_void) => forward::wait, requests::wait, before::wait;
+    MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) => forward::test, requests::test,
         before::test;
-    MPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void) => pmpi::waitall,
+    MPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void) => forward::waitall,
         requests::waitall, before::waitall;
     MPI_Testall(count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void)
-        => pmpi::testall, requests::testall, before::testall;
+        => forward::testall, requests::testall, before::testall;
     MPI_Waitany(count: c_int, requests: *mut c_void, index: *mut c_int, status: *mut c_void)
-        => pmpi::waitany, requests::waitany, before::waitany;
+        => forward::waitany, requests::waitany, before::waitany;
     MPI_Testany(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
-    ) => pmpi::testany, requests::testany, before::testany;
+    ) => forward::testany, requests::testany, before::testany;
     MPI_Waitsome(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => pmpi::waitsome, requests::waitsome, before::waitsome;
+    ) => forward::waitsome, requests::waitsome, before::waitsome;
     MPI_Testsome(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => pmpi::testsome, requests::testsome, before::testsome;
+    ) => forward::testsome, requests::testsome, before::testsome;
     MPI_Request_get_status(request: Word, flag: *mut c_int, status: *mut c_void)
-        => pmpi::request_get_status, requests::get_status, before::get_status;
+        => forward::request_get_status, requests::get_status, before::get_status;
     MPI_Request_get_status_any(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
@@ -589,18 +590,18 @@ plain! {
         statuses: *mut c_void
     ) => lacking::request_get_status_some, requests::get_status_some, before::testsome;
     MPI_Request_free(request: *mut c_void) => lacking::request_free, requests::free, before::free;
-    MPI_Cancel(request: *mut c_void) => pmpi::cancel, requests::cancel;
-    MPI_Start(request: *mut c_void) => pmpi::start, requests::start;
-    MPI_Startall(count: c_int, requests: *mut c_void) => pmpi::startall, requests::startall;
-    MPI_Probe(source: c_int, tag: c_int, comm: Word, status: *mut c_void) => pmpi::probe, probe;
+    MPI_Cancel(request: *mut c_void) => forward::cancel, requests::cancel;
+    MPI_Start(request: *mut c_void) => forward::start, requests::start;
+    MPI_Startall(count: c_int, requests: *mut c_void) => forward::startall, requests::startall;
+    MPI_Probe(source: c_int, tag: c_int, comm: Word, status: *mut c_void) => forward::probe, probe;
     MPI_Iprobe(source: c_int, tag: c_int, comm: Word, flag: *mut c_int, status: *mut c_void)
-        => pmpi::iprobe, iprobe;
+        => forward::iprobe, iprobe;
     MPI_Mprobe(source: c_int, tag: c_int, comm: Word, message: *mut c_void, status: *mut c_void)
-        => pmpi::mprobe, mprobe;
+        => forward::mprobe, mprobe;
     MPI_Improbe(
         source: c_int, tag: c_int, comm: Word, flag: *mut c_int, message: *mut c_void,
         status: *mut c_void
-    ) => pmpi::improbe, improbe;
+    ) => forward::improbe, improbe;
 }
 
 /// What comes before a function that completes requests, or tells how they are doing, where nonblocking
@@ -723,7 +724,7 @@ unsafe fn probe(
     // SAFETY: the caller's promise.
     Some(unsafe {
         corrected(world, comm, status, |status| {
-            (pmpi::probe(source, tag, comm, status), true)
+            (forward::probe(source, tag, comm, status), true)
         })
     })
 }
@@ -739,7 +740,7 @@ unsafe fn iprobe(
     // SAFETY: the caller's promise.
     Some(unsafe {
         corrected(world, comm, status, |status| {
-            let code = pmpi::iprobe(source, tag, comm, flag, status);
+            let code = forward::iprobe(source, tag, comm, flag, status);
             (code, *flag != 0)
         })
     })
@@ -781,9 +782,9 @@ unsafe fn improbe(
     // SAFETY: the caller's promise.
     unsafe {
         let (code, found) = match flag.is_null() {
-            true => (pmpi::mprobe(source, tag, comm, message, at), true),
+            true => (forward::mprobe(source, tag, comm, message, at), true),
             false => {
-                let code = pmpi::improbe(source, tag, comm, flag, message, at);
+                let code = forward::improbe(source, tag, comm, flag, message, at);
                 (code, *flag != 0)
             }
         };
@@ -812,7 +813,7 @@ unsafe fn source_of(world: &World, status: *mut c_void) -> c_int {
 pub unsafe extern "C" fn MPI_Init(argc: *mut c_int, argv: *mut *mut *mut c_char) -> c_int {
     let _ = catch_unwind(announce);
     // SAFETY: the caller's promise.
-    let code = unsafe { pmpi::init(argc, argv.cast()) };
+    let code = unsafe { forward::init(argc, argv.cast()) };
     let _ = catch_unwind(|| start(code));
     code
 }
@@ -831,7 +832,7 @@ pub unsafe extern "C" fn MPI_Init_thread(
 ) -> c_int {
     let _ = catch_unwind(announce);
     // SAFETY: the caller's promise.
-    let code = unsafe { pmpi::init_thread(argc, argv.cast(), required, provided) };
+    let code = unsafe { forward::init_thread(argc, argv.cast(), required, provided) };
     let _ = catch_unwind(|| start(code));
     code
 }

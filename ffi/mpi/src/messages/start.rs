@@ -19,7 +19,8 @@ use super::{WORLD, World, memory, outgoing, requests, world};
 use crate::abi::{self, Abi, complain};
 use crate::bootstrap::{self, MOST_MEMBERS, Meeting, feature};
 use crate::call::{self, active};
-use crate::{fortran, nonblocking, pmpi, progress, stats};
+use crate::tools::{self, Feature};
+use crate::{fortran, nonblocking, pmpi, progress, stats, world_model};
 
 /// Variables that have to be the same on all ranks: otherwise some would take part in what others forward.
 const SETTINGS: [&str; 3] = [
@@ -134,6 +135,9 @@ fn start_once() {
         call::relearn();
     }
     outgoing::learn(world().map(|world| world.least[0]));
+    if let Some(abi) = active() {
+        world_model::before_end(abi, crate::end_past_us);
+    }
 }
 
 /// Whether several threads may call at the same time, and the library has an
@@ -176,8 +180,15 @@ fn meet(abi: &'static Abi) {
         return;
     };
     let offer = Offer::of(meeting.offer());
-    let mut own = feature::COLLECTIVES;
-    if nonblocking::is_wanted_here() && !fortran::has_other_functions(abi) {
+    let is_ours = |feature| tools::wrapped(feature).is_none();
+    let mut own = 0;
+    if is_ours(Feature::Collectives) {
+        own |= feature::COLLECTIVES;
+    }
+    if is_ours(Feature::Nonblocking)
+        && nonblocking::is_wanted_here()
+        && !fortran::has_other_functions(abi)
+    {
         own |= feature::NONBLOCKING;
     }
     let mut used = None;
@@ -264,6 +275,9 @@ fn prepare(
     offer: &Offer,
     made: Option<Made>,
 ) -> Result<Prepared, String> {
+    if let Some(wrapped) = tools::wrapped(Feature::Messages) {
+        return Err(wrapped.to_string());
+    }
     if fortran::has_other_functions(abi) {
         return Err("Fortran's functions go past this library".to_owned());
     }
@@ -311,6 +325,12 @@ fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> bool {
         pmpi::allgather(from, 1, abi.byte, to, 1, abi.byte, abi.world)
     };
     answer == 0 && all.iter().all(|fine| *fine == 1)
+}
+
+/// After `MPI_Finalize`: sessions may go on, without messages of ours.
+pub fn leave() {
+    WORLD.store(std::ptr::null_mut(), Ordering::Release);
+    outgoing::learn(None);
 }
 
 /// Before `MPI_Finalize`: what was sent is there before anybody's memory goes.

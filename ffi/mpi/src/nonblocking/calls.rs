@@ -17,7 +17,7 @@ use crate::call::{is_in_place, plausible, take_nonblocking};
 use crate::count::{Count, Large};
 use crate::early;
 use crate::fast::{is_small, is_special};
-use crate::pmpi;
+use crate::pmpi::{self, forward};
 use crate::reductions::Elements;
 use crate::stats::{self, Fate, Function};
 
@@ -350,7 +350,7 @@ macro_rules! exports {
                 // SAFETY: the caller's promise.
                 unsafe {
                     let taken: Option<c_int> = if $small { None } else { $take };
-                    taken.unwrap_or_else(|| pmpi::$pass($($argument),*))
+                    taken.unwrap_or_else(|| forward::$pass($($argument),*))
                 }
             }
         };

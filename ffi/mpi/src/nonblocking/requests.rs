@@ -16,7 +16,7 @@ use super::table::DEPTH;
 use crate::abi::{Abi, UNDEFINED, Word};
 use crate::messages::lock;
 use crate::messages::status::Status;
-use crate::{pmpi, progress};
+use crate::{pmpi, progress, world_model};
 
 /// Bytes that a function moves at most which does not wait.
 const PORTION: usize = 1 << 20;
@@ -124,8 +124,7 @@ fn advance(abi: &Abi, budget: usize) -> bool {
     drop(entries);
     // Not while we hold what is under way: the program's handler may ask for it.
     if let Some(code) = failed {
-        // SAFETY: a communicator that is always there.
-        unsafe { pmpi::comm_call_errhandler(abi.world, code) };
+        world_model::raise(code);
     }
     moved
 }
