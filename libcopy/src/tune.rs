@@ -66,6 +66,11 @@ impl Profile {
         let Some(path) = Self::path() else {
             return Ok(None);
         };
+        // One that cannot be opened now, for want of descriptors or memory, is as good as none: it need not
+        // even exist.
+        if fs::File::open(&path).is_err_and(|error| is_none(&error)) {
+            return Ok(None);
+        }
         let policy = read(&path)?.machines.remove(machine);
         Ok(policy.map(|policy| Profile {
             machine: machine.to_owned(),
@@ -116,13 +121,24 @@ impl Profile {
 fn read(path: &Path) -> Result<ProfileFile> {
     let wrong = |why: String| Error::Profile {
         path: path.display().to_string(),
-        why: format!("{why}; run `libcopy tune` again, or delete it"),
+        why,
     };
+    let again = |why: String| wrong(format!("{why}; run `libcopy tune` again, or delete it"));
     match fs::read_to_string(path) {
-        Ok(text) => toml::from_str(&text).map_err(|e| wrong(e.to_string())),
+        Ok(text) => toml::from_str(&text).map_err(|e| again(e.to_string())),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(ProfileFile::default()),
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidData => Err(again(e.to_string())),
         Err(e) => Err(wrong(e.to_string())),
     }
+}
+
+/// Whether an error says that there is no profile, or nothing about it.
+fn is_none(error: &std::io::Error) -> bool {
+    use libc::{EMFILE, ENFILE, ENOMEM, ENOTDIR};
+    error.kind() == std::io::ErrorKind::NotFound
+        || error
+            .raw_os_error()
+            .is_some_and(|code| [EMFILE, ENFILE, ENOMEM, ENOTDIR].contains(&code))
 }
 
 /// Sizes that are measured; what lies between two of them goes with the nearer one.
@@ -474,6 +490,28 @@ fn point(
 mod tests {
     use super::*;
     use TransportKind::{Cma, Shm};
+
+    #[test]
+    fn without_descriptors_there_is_no_profile() {
+        // SAFETY: the child only asks for the profile, and ends.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let none = libc::rlimit {
+                    rlim_cur: 0,
+                    rlim_max: 0,
+                };
+                // SAFETY: a limit of this process's.
+                unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) };
+                let loaded = Profile::load("no machine has this name");
+                // SAFETY: ends without the parent's handlers.
+                unsafe { libc::_exit(i32::from(!matches!(loaded, Ok(None)))) };
+            }
+            ForkResult::Parent { child } => {
+                let ended = waitpid(child, None).unwrap();
+                assert_eq!(ended, WaitStatus::Exited(child, 0));
+            }
+        }
+    }
 
     #[test]
     fn bands_follow_the_fastest_with_some_inertia() {

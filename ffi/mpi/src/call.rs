@@ -114,7 +114,7 @@ pub fn take(
     };
     // Below this, no communicator is worth the team that would tell whether it is crowded.
     if !beats_mpi(abi, function, bytes as u64, None) {
-        stats::count(function, Fate::Small, 0);
+        stats::count(function, outside(abi, function, bytes as u64), 0);
         return None;
     }
     decide(function, || {
@@ -168,7 +168,7 @@ pub fn take_irregular(
             }
         }
         if !agree && !beats_mpi(abi, function, largest, None) {
-            return Err(Fate::Small);
+            return Err(outside(abi, function, largest));
         }
         let mine = sides(abi, &known).ok_or(Fate::Arguments)?;
         if agree {
@@ -230,6 +230,18 @@ fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowd: Option<Crowd>) ->
     match crowd {
         Some(crowd) => beats(crowd),
         None => Crowd::ALL.into_iter().any(beats),
+    }
+}
+
+/// Why messages of this size are forwarded that are not faster with us: those that are long enough for some
+/// number of ranks may be too long for this one.
+fn outside(abi: &Abi, function: Function, bytes: u64) -> Fate {
+    let least = function
+        .op()
+        .and_then(|op| Policy::least_against_mpi(abi.rival(), op));
+    match least {
+        Some(least) if bytes >= least => Fate::NoGain,
+        _ => Fate::Small,
     }
 }
 
@@ -312,7 +324,7 @@ fn admit(
     bytes: u64,
 ) -> Result<Arc<Group>, Fate> {
     if !beats_mpi(abi, function, bytes, None) {
-        return Err(Fate::Small);
+        return Err(outside(abi, function, bytes));
     }
     let group = known.group(abi, comm)?;
     if group.nodes.is_some() {
@@ -335,7 +347,7 @@ fn admit(
         return Err(Fate::NoTeam);
     }
     if !beats_mpi(abi, function, bytes, Some(group.crowd)) {
-        return Err(Fate::Small);
+        return Err(outside(abi, function, bytes));
     }
     Ok(group.clone())
 }

@@ -83,8 +83,14 @@ use libcopy_syscalls as _;
 fn tell() {
     let abi = abi::get();
     let library = abi.map_or("no library that we know", |abi| abi.name);
+    let mut rank = -1;
+    if let Ok(abi) = abi {
+        // SAFETY: a communicator that is there until MPI_Finalize, and a writable output.
+        unsafe { pmpi::comm_rank(abi.world, &mut rank) };
+    }
+    let own = stats::Identity::own(i64::from(rank), library);
     let Some(path) = stats::file() else {
-        let mut text = stats::report(library);
+        let mut text = stats::report(&own);
         text.push_str(&format!("\nlibcopy_mpi: {}", bootstrap::summary()));
         let off =
             tools::switched_off().map(|(name, why)| format!("libcopy_mpi: {name} off: {why}"));
@@ -98,16 +104,14 @@ fn tell() {
         let _ = std::io::stderr().write_all(text.as_bytes());
         return;
     };
-    let mut rank = -1;
-    if let Ok(abi) = abi {
-        // SAFETY: a communicator that is always there, and a writable output.
-        unsafe { pmpi::comm_rank(abi.world, &mut rank) };
-    }
+    let off: Vec<_> = tools::switched_off()
+        .map(|(name, why)| (name, why.to_string()))
+        .collect();
     let line = stats::line(
-        library,
-        i64::from(rank),
+        &own,
         &messages::numbers(),
         &early::numbers(),
+        &off,
         &bootstrap::summary(),
     );
     let file = OpenOptions::new().append(true).create(true).open(&path);

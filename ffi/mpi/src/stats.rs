@@ -2,6 +2,7 @@
 
 //! How often each function was taken or passed on, and why.
 
+use std::ffi::CStr;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -193,7 +194,8 @@ pub enum Fate {
     /// The arguments are not ours to judge: the MPI library says what is wrong with them. Or the
     /// operation or datatype of a reduction is the user's own.
     Arguments,
-    /// The MPI library is as fast: dense bytes, or long pieces, that are packed.
+    /// The MPI library is as fast: dense bytes, or long pieces, that are packed; a collective that is longer
+    /// than what is faster here.
     NoGain,
     /// No team could be made of the ranks, or it has no way that pays.
     NoTeam,
@@ -240,19 +242,73 @@ pub fn file() -> Option<PathBuf> {
     (wanted() && value != "1").then(|| value.into())
 }
 
+/// Whose numbers they are.
+#[derive(Debug)]
+pub struct Identity {
+    /// The rank in `MPI_COMM_WORLD`; -1 where that is not known.
+    pub rank: i64,
+    /// The machine's name.
+    pub host: String,
+    /// The file that the process runs.
+    pub program: String,
+    /// The MPI library.
+    pub library: &'static str,
+}
+
+impl Identity {
+    /// That of this process.
+    pub fn own(rank: i64, library: &'static str) -> Self {
+        let mut name = [0u8; 256];
+        // SAFETY: room for a name and its end, which a longer one has not.
+        let answer = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+        let host = match CStr::from_bytes_until_nul(&name) {
+            Ok(name) if answer == 0 => name.to_string_lossy().into_owned(),
+            _ => "unknown".to_owned(),
+        };
+        let program = std::env::current_exe();
+        Identity {
+            rank,
+            host,
+            program: program.map_or("unknown".to_owned(), |path| path.display().to_string()),
+            library,
+        }
+    }
+}
+
+/// A text as JSON has it (RFC 8259, section 7).
+fn quoted(text: &str) -> String {
+    let mut quoted = "\"".to_owned();
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\0'..='\x1f' => {
+                let _ = write!(quoted, "\\u{:04x}", c as u32);
+            }
+            _ => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
 /// All numbers of a rank as one line of JSON, which `libcopy mpi report` reads; `messages` are those of
-/// messages, `early` those of collectives that returned early.
-/// `bootstrap` says who takes part.
+/// messages, `early` those of collectives that returned early, `off` says what is off and why, `bootstrap` who
+/// takes part.
 pub fn line(
-    library: &str,
-    rank: i64,
+    own: &Identity,
     messages: &[(&str, u64)],
     early: &[(&str, u64)],
+    off: &[(&str, String)],
     bootstrap: &str,
 ) -> String {
     let mut text = format!(
-        "{{\"report\":1,\"rank\":{rank},\"pid\":{},\"library\":\"{library}\",\"bytes\":{},\"functions\":{{",
+        "{{\"report\":1,\"rank\":{},\"host\":{},\"program\":{},\"pid\":{},\"library\":{},\"bytes\":{},\
+         \"functions\":{{",
+        own.rank,
+        quoted(&own.host),
+        quoted(&own.program),
         std::process::id(),
+        quoted(own.library),
         BYTES.load(Ordering::Relaxed)
     );
     let object = |text: &mut String, pairs: &mut dyn Iterator<Item = (&str, u64)>| {
@@ -277,15 +333,24 @@ pub fn line(
     object(&mut text, &mut messages.iter().copied());
     text.push_str("},\"early\":{");
     object(&mut text, &mut early.iter().copied());
-    let plain = bootstrap.replace(['"', '\\'], "'");
-    let _ = writeln!(text, "}},\"bootstrap\":\"{plain}\"}}");
+    text.push_str("},\"off\":{");
+    for (i, (feature, why)) in off.iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        let _ = write!(text, "{comma}{}:{}", quoted(feature), quoted(why));
+    }
+    let _ = writeln!(text, "}},\"bootstrap\":{}}}", quoted(bootstrap));
     text
 }
 
 /// The table, a line per function that was called.
-pub fn report(library: &str) -> String {
+pub fn report(own: &Identity) -> String {
     let mut text = format!(
-        "libcopy_mpi: {library}, {} bytes taken\nlibcopy_mpi: {:<24}",
+        "libcopy_mpi: rank {} on {}, process {}, {}\nlibcopy_mpi: {}, {} bytes taken\nlibcopy_mpi: {:<24}",
+        own.rank,
+        own.host,
+        std::process::id(),
+        own.program,
+        own.library,
         BYTES.load(Ordering::Relaxed),
         "function"
     );
@@ -311,11 +376,24 @@ mod tests {
     #[test]
     fn a_line_names_everything_once() {
         let messages = [("sent", 4), ("bytes fetched", 5)];
-        let line = line("MPICH", 3, &messages, &[("buffers", 6)], "all \"2\" ranks");
-        assert!(line.starts_with("{\"report\":1,\"rank\":3,"), "{line}");
+        let own = Identity {
+            program: "/a \"b\"\\c\n".to_owned(),
+            ..Identity::own(3, "MPICH")
+        };
+        let off = [("messages", "MPI_Recv".to_owned())];
+        let line = line(&own, &messages, &[("buffers", 6)], &off, "all \"2\" ranks");
+        assert!(
+            line.starts_with("{\"report\":1,\"rank\":3,\"host\":\""),
+            "{line}"
+        );
+        assert!(
+            line.contains(r#","program":"/a \"b\"\\c\u000a","pid":"#),
+            "{line}"
+        );
         assert!(
             line.ends_with(
-                "\"messages\":{\"sent\":4,\"bytes fetched\":5},\"early\":{\"buffers\":6},\"bootstrap\":\"all '2' ranks\"}\n"
+                "\"messages\":{\"sent\":4,\"bytes fetched\":5},\"early\":{\"buffers\":6},\
+                 \"off\":{\"messages\":\"MPI_Recv\"},\"bootstrap\":\"all \\\"2\\\" ranks\"}\n"
             ),
             "{line}"
         );

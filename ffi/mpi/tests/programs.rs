@@ -1153,6 +1153,17 @@ fn ranks_add_their_numbers_to_a_file() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(said.starts_with("3 reports of 3 ranks, "), "{said}");
         assert!(said.contains("MPI_Bcast"), "{said}");
+        let program = mpi.program.display().to_string();
+        assert!(said.contains(&format!("programs: {program}\n")), "{said}");
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+        assert!(said.contains(&format!("hosts: {host}")), "{said}");
+        let environment = [environment[0], ("LIBCOPY_STATS", "1")];
+        let report = text(&mpi.run(3, &["1", "1", "1000"], &environment).stderr);
+        for rank in 0..3 {
+            let who = format!("libcopy_mpi: rank {rank} on {}, process ", host.trim());
+            assert_eq!(report.matches(&who).count(), 1, "{who}: {report}");
+        }
+        assert_eq!(report.matches(&program).count(), 3, "{report}");
     }
 }
 

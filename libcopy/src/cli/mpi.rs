@@ -33,6 +33,10 @@ struct Rank {
     /// The version of these words.
     report: u32,
     rank: i64,
+    #[serde(default)]
+    host: Option<String>,
+    #[serde(default)]
+    program: Option<String>,
     library: String,
     bytes: u64,
     functions: BTreeMap<String, BTreeMap<String, u64>>,
@@ -43,6 +47,8 @@ struct Rank {
     /// Who takes part.
     #[serde(default)]
     bootstrap: String,
+    #[serde(default)]
+    off: BTreeMap<String, String>,
 }
 
 /// What all ranks say together.
@@ -52,6 +58,8 @@ struct Total {
     reports: usize,
     /// Different ranks.
     ranks: usize,
+    hosts: BTreeSet<String>,
+    programs: BTreeSet<String>,
     libraries: BTreeSet<String>,
     bytes: u64,
     functions: BTreeMap<String, BTreeMap<String, u64>>,
@@ -59,6 +67,8 @@ struct Total {
     early: BTreeMap<String, u64>,
     /// Reports that say who takes part, by what they say.
     bootstrap: BTreeMap<String, u64>,
+    /// What was off, why, and in how many reports.
+    off: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
 /// Runs `libcopy mpi`.
@@ -84,7 +94,13 @@ fn add_up(text: &str) -> Result<Total> {
         }
         total.reports += 1;
         ranks.insert(rank.rank);
+        total.hosts.extend(rank.host);
+        total.programs.extend(rank.program);
         total.libraries.insert(rank.library);
+        for (feature, why) in rank.off {
+            let reasons = total.off.entry(feature).or_default();
+            *reasons.entry(why).or_default() += 1;
+        }
         total.bytes += rank.bytes;
         if !rank.bootstrap.is_empty() {
             *total.bootstrap.entry(rank.bootstrap).or_default() += 1;
@@ -130,6 +146,12 @@ fn report(args: &ReportArgs) -> Result<()> {
     for (outcome, reports) in &total.bootstrap {
         writeln!(out, "{reports} reports: {outcome}")?;
     }
+    for (what, names) in [("programs", &total.programs), ("hosts", &total.hosts)] {
+        if !names.is_empty() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            writeln!(out, "{what}: {}", names.join(", "))?;
+        }
+    }
     // Columns that nobody needs are left out; what was taken comes first.
     let mut fates: Vec<&str> = vec!["taken"];
     let others: BTreeSet<&str> = total
@@ -163,6 +185,15 @@ fn report(args: &ReportArgs) -> Result<()> {
     for (event, count) in total.early.iter().filter(|(_, count)| **count > 0) {
         writeln!(out, "returned early, {event:<18} {count:>12}")?;
     }
+    for (feature, reasons) in &total.off {
+        for (why, reports) in reasons {
+            writeln!(
+                out,
+                "{feature} off in {reports} of {} reports: {why}",
+                total.reports
+            )?;
+        }
+    }
     Ok(())
 }
 
@@ -182,6 +213,17 @@ mod tests {
         assert_eq!(total.functions["MPI_Bcast"]["small"], 3);
         assert_eq!(total.messages["sent"], 9);
         assert_eq!(total.early["buffers"], 15);
+        assert!(total.hosts.is_empty() && total.off.is_empty());
+    }
+
+    #[test]
+    fn ranks_say_who_they_are_and_what_is_off() {
+        let who = r#""rank":0,"host":"a","program":"/bin/x","off":{"messages":"MPI_Recv"}"#;
+        let rank = RANK.replace(r#""rank":0"#, who);
+        let total = add_up(&format!("{RANK}\n{rank}\n{rank}\n")).unwrap();
+        assert_eq!(total.hosts.into_iter().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(total.programs.into_iter().collect::<Vec<_>>(), ["/bin/x"]);
+        assert_eq!(total.off["messages"]["MPI_Recv"], 2);
     }
 
     #[test]
