@@ -450,8 +450,6 @@ functions! {
     );
     /// `MPI_Type_commit`
     type_commit = c"PMPI_Type_commit"(datatype: *mut Word);
-    /// `MPI_Type_free`
-    type_free = c"PMPI_Type_free"(datatype: *mut Word);
     /// `MPI_Pack_size`
     pack_size = c"PMPI_Pack_size"(
         count: c_int, datatype: Word, comm: Word, size: *mut c_int
