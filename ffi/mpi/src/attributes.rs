@@ -114,6 +114,11 @@ impl<T: Kept> Cache<T> {
         drop(known);
     }
 
+    /// Everything that is known.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        self.registry().known.values().cloned().collect()
+    }
+
     fn forget(&self, object: Word, number: usize) {
         self.generations[place(object)].fetch_add(1, Ordering::Relaxed);
         let known = self.registry().known.remove(&number);

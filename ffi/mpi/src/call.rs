@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use libcopy::collective::Op;
+use libcopy::policy::governor::Decision;
 use libcopy::policy::{Crowd, Policy};
 
 use crate::abi::{self, Abi, Word, complain};
@@ -14,6 +15,7 @@ use crate::bootstrap;
 use crate::buffer::{self, Kind};
 use crate::count::Count;
 use crate::fast;
+use crate::governor::{self, Classes};
 use crate::group::{self, Comm, Group};
 use crate::nonblocking::{self, Circle};
 use crate::pmpi;
@@ -118,9 +120,13 @@ pub fn take(
         return None;
     }
     decide(function, || {
-        kinds(abi).ok_or(Fate::Arguments)?;
         let known = group::of(abi, comm)?;
-        admit(function, abi, comm, &known, bytes as u64).map(|group| Call {
+        // Before the datatypes are looked at, which costs more.
+        if known.classes.rests_forwarding(function, bytes as u64) {
+            return Err(Fate::NoGain);
+        }
+        kinds(abi).ok_or(Fate::Arguments)?;
+        admit(function, abi, comm, &known, (bytes as u64, true)).map(|group| Call {
             abi,
             comm,
             group,
@@ -170,12 +176,15 @@ pub fn take_irregular(
         if !agree && !beats_mpi(abi, function, largest, None) {
             return Err(outside(abi, function, largest));
         }
+        if !agree && known.classes.rests_forwarding(function, largest) {
+            return Err(Fate::NoGain);
+        }
         let mine = sides(abi, &known).ok_or(Fate::Arguments)?;
         if agree {
             largest = agreed(abi, comm, &known, knows, mine).ok_or(Fate::NoTeam)?;
             known.agreed(function, largest);
         }
-        let group = admit(function, abi, comm, &known, largest)?;
+        let group = admit(function, abi, comm, &known, (largest, false))?;
         Ok(Call {
             abi,
             comm,
@@ -315,8 +324,24 @@ pub fn take_nonblocking<K>(
     }
 }
 
-/// The group, if messages of this size are to go through it.
+/// The group, if messages of this size are to go through it, by the thresholds and by the governor. `exact`:
+/// all ranks' messages have so many bytes, not just about so many.
 fn admit(
+    function: Function,
+    abi: &'static Abi,
+    comm: Word,
+    known: &Arc<Comm>,
+    (bytes, exact): (u64, bool),
+) -> Result<Arc<Group>, Fate> {
+    let group = admit_by_thresholds(function, abi, comm, known, bytes)?;
+    match Classes::decide(known, &group, function, (bytes, exact)) {
+        Decision::Intercept => Ok(group),
+        Decision::Forward => Err(Fate::NoGain),
+    }
+}
+
+/// The same by the thresholds.
+fn admit_by_thresholds(
     function: Function,
     abi: &'static Abi,
     comm: Word,
@@ -383,6 +408,7 @@ impl Call {
             Ok(Err(Failure::Code(code))) => code,
             Err(_) => self.abi.error,
         };
+        governor::failed();
         // SAFETY: the communicator was in use a moment ago.
         unsafe { pmpi::comm_call_errhandler(self.comm, code) };
         code

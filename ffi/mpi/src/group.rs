@@ -21,6 +21,7 @@ use crate::abi::{Abi, Word, complain};
 use crate::attributes::{Cache, Kept, Unknown};
 use crate::bootstrap::{self, feature};
 use crate::early;
+use crate::governor::{self, Classes};
 use crate::messages::{self, Peers};
 use crate::neighbours::Neighbours;
 use crate::nodes::Nodes;
@@ -97,6 +98,8 @@ pub struct Comm {
     /// Large calls that came before it had one.
     large: AtomicU64,
     irregular: [Irregular; FUNCTIONS],
+    /// What its calls cost.
+    pub classes: Classes,
     /// What its nonblocking collectives share, once its ranks have met for that.
     circle: OnceLock<Option<Arc<Circle>>>,
     /// Whether they are to meet.
@@ -105,6 +108,7 @@ pub struct Comm {
 
 impl Drop for Comm {
     fn drop(&mut self) {
+        governor::forget(self.size, &self.classes);
         if self.wants_circle.load(Ordering::Relaxed) {
             nonblocking::want_no_more();
         }
@@ -257,6 +261,11 @@ pub fn clear() {
     teams::clear();
 }
 
+/// All communicators that are known.
+pub fn all() -> Vec<Arc<Comm>> {
+    CACHE.all()
+}
+
 /// What we know of a communicator.
 pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
     if !abi.is_comm(comm) {
@@ -335,6 +344,7 @@ fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
         group: OnceLock::new(),
         large: AtomicU64::new(0),
         irregular: Default::default(),
+        classes: Classes::default(),
         circle: OnceLock::new(),
         wants_circle: AtomicBool::new(false),
     })

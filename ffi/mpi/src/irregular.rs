@@ -10,6 +10,7 @@ use crate::abi::Word;
 use crate::buffer::{self, Kind, incoming, outgoing};
 use crate::call::{Call, Failure, Knows, active, is_in_place, take_irregular};
 use crate::count::Count;
+use crate::governor::Span;
 use crate::group;
 use crate::pmpi::forward;
 use crate::scratch::Scratch;
@@ -34,6 +35,7 @@ pub unsafe fn gatherv<N: Count>(
     root: c_int,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let (mut own, mut all) = (None, None);
     let knows = Knows::Root(root);
     let call = take_irregular(Function::Gatherv, comm, knows, |abi, known| {
@@ -102,6 +104,7 @@ pub unsafe fn scatterv<N: Count>(
     root: c_int,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let (mut own, mut all) = (None, None);
     let knows = Knows::Root(root);
     let call = take_irregular(Function::Scatterv, comm, knows, |abi, known| {
@@ -174,6 +177,7 @@ pub unsafe fn allgatherv<N: Count>(
     recv_type: Word,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let (mut own, mut all) = (None, None);
     // SAFETY: the caller's promise.
     let knows = Knows::All(unsafe { largest(counts, recv_type, comm) }.unwrap_or(0));
@@ -297,6 +301,7 @@ pub unsafe fn alltoallv<N: Count>(
     recv_type: Word,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let (mut from, mut to) = (None, None);
     let (sent, received) = ((send_counts, send_places), (recv_counts, recv_places));
     let call = take_irregular(Function::Alltoallv, comm, Knows::Each, |abi, known| {
@@ -347,6 +352,7 @@ pub unsafe fn alltoallw<N: Count>(
     recv_types: *const c_void,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let (mut from, mut to) = (None, None);
     let (sent, received) = ((send_counts, send_places), (recv_counts, recv_places));
     let call = take_irregular(Function::Alltoallw, comm, Knows::Each, |abi, known| {

@@ -23,6 +23,9 @@
 //! ([`messages`]); `LIBCOPY_MPI_MESSAGES=0` passes them on. Short ones of derived datatypes are packed here and
 //! sent as bytes (`LIBCOPY_MPI_PACKED=0`: as they are).
 //!
+//! Blocking collectives that cost more than forwarded ones are forwarded after a trial ([`governor`]);
+//! `LIBCOPY_GOVERNOR=0` leaves it to the thresholds.
+//!
 //! `LIBCOPY_DISABLE=1` passes everything on; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
 //! taken, and what was passed on why; with a file's name in place of 1 every rank adds a line to that
 //! file, which `libcopy mpi report` reads. `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, takes everything
@@ -44,6 +47,7 @@ mod exports;
 mod external;
 mod fast;
 mod fortran;
+mod governor;
 mod group;
 mod irregular;
 mod lacking;
@@ -95,7 +99,7 @@ fn tell() {
         let off =
             tools::switched_off().map(|(name, why)| format!("libcopy_mpi: {name} off: {why}"));
         let lines = [messages::report(), early::report()].into_iter().flatten();
-        for line in lines.chain(off) {
+        for line in lines.chain(governor::report()).chain(off) {
             text.push('\n');
             text.push_str(&line);
         }
@@ -113,6 +117,7 @@ fn tell() {
         &early::numbers(),
         &off,
         &bootstrap::summary(),
+        &governor::json(),
     );
     let file = OpenOptions::new().append(true).create(true).open(&path);
     // One call, so that the lines of ranks do not mix.

@@ -12,6 +12,7 @@ use crate::abi::{Abi, Word};
 use crate::buffer::Kind;
 use crate::call::{Call, Knows, active, take_irregular};
 use crate::count::Count;
+use crate::governor::Span;
 use crate::group::{self, Comm};
 use crate::irregular::exchange;
 use crate::pmpi::{self, forward};
@@ -215,6 +216,7 @@ pub unsafe fn neighbor_alltoall<N: Count>(
     recv_type: Word,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let function = Function::NeighborAlltoall;
     let taken = take(function, comm, |abi, known, neighbours| {
         let side = |ranks: &[c_int], count: N, datatype| {
@@ -256,6 +258,7 @@ pub unsafe fn neighbor_alltoallv<N: Count>(
     recv_type: Word,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let function = Function::NeighborAlltoallv;
     let taken = take(function, comm, |abi, known, neighbours| {
         let side = |ranks: &[c_int], counts: *const N, places: *const N::Place, datatype| {
@@ -306,6 +309,7 @@ pub unsafe fn neighbor_alltoallw<N: Count>(
     recv_types: *const c_void,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let function = Function::NeighborAlltoallw;
     let taken = take(function, comm, |abi, known, neighbours| {
         let side = |ranks: &[c_int], counts: *const N, places: *const isize, types| {

@@ -10,6 +10,7 @@ use crate::abi::{Abi, Word};
 use crate::buffer::{Kind, MOST, incoming, outgoing};
 use crate::call::{Call, Failure, active, is_in_place, plausible, rank_of, take};
 use crate::count::Count;
+use crate::governor::Span;
 use crate::group;
 use crate::nodes::{Combine, What};
 use crate::pmpi::{self, forward};
@@ -108,6 +109,7 @@ pub unsafe fn reduce<N: Count>(
     root: c_int,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let (mut elements, mut is_root) = (None, false);
     let call = take(Function::Reduce, comm, (count.number(), datatype), |abi| {
         is_root = rank_of(abi, comm)? == plausible(abi, comm, root)?;
@@ -152,6 +154,7 @@ pub unsafe fn allreduce<N: Count>(
     op: Word,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let mut elements = None;
     let call = take(
         Function::Allreduce,
@@ -237,6 +240,7 @@ pub unsafe fn reduce_scatter<N: Count>(
     op: Word,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     // SAFETY: the caller's promise.
     let numbers = unsafe { numbers(counts, comm) };
     let total = numbers.as_ref().and_then(|all| {
@@ -287,6 +291,7 @@ pub unsafe fn reduce_scatter_block<N: Count>(
     op: Word,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let mut elements = None;
     let one = (count.number(), datatype);
     let call = take(Function::ReduceScatterBlock, comm, one, |abi| {

@@ -8,6 +8,7 @@ use crate::abi::Word;
 use crate::buffer::{Kind, incoming, outgoing};
 use crate::call::{is_in_place, plausible, rank_of, take};
 use crate::count::Count;
+use crate::governor::Span;
 use crate::pmpi::forward;
 use crate::scratch::Scratch;
 use crate::stats::Function;
@@ -26,6 +27,7 @@ pub unsafe fn bcast<N: Count>(
     root: c_int,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let mut kind = None;
     let call = take(Function::Bcast, comm, (count.number(), datatype), |abi| {
         plausible(abi, comm, root)?;
@@ -70,6 +72,7 @@ pub unsafe fn gather<N: Count>(
     root: c_int,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let (mut own, mut all) = (None, None);
     // A root that does not send from elsewhere says the number of bytes where it receives.
     let in_place = is_in_place(send);
@@ -144,6 +147,7 @@ pub unsafe fn scatter<N: Count>(
     root: c_int,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let (mut all, mut own) = (None, None);
     let in_place = is_in_place(recv);
     let one = match in_place {
@@ -222,6 +226,7 @@ pub unsafe fn allgather<N: Count>(
     recv_type: Word,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let (mut own, mut all) = (None, None);
     let call = take(
         Function::Allgather,
@@ -285,6 +290,7 @@ pub unsafe fn alltoall<N: Count>(
     recv_type: Word,
     comm: Word,
 ) -> c_int {
+    let _span = Span;
     let (mut own, mut all) = (None, None);
     let one = (recv_count.number(), recv_type);
     let call = take(Function::Alltoall, comm, one, |abi| {

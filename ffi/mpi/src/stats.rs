@@ -195,7 +195,7 @@ pub enum Fate {
     /// operation or datatype of a reduction is the user's own.
     Arguments,
     /// The MPI library is as fast: dense bytes, or long pieces, that are packed; a collective that is longer
-    /// than what is faster here.
+    /// than what is faster here; or a class of calls that the governor forwards.
     NoGain,
     /// No team could be made of the ranks, or it has no way that pays.
     NoTeam,
@@ -293,13 +293,14 @@ fn quoted(text: &str) -> String {
 
 /// All numbers of a rank as one line of JSON, which `libcopy mpi report` reads; `messages` are those of
 /// messages, `early` those of collectives that returned early, `off` says what is off and why, `bootstrap` who
-/// takes part.
+/// takes part, `classes` is the governor's list.
 pub fn line(
     own: &Identity,
     messages: &[(&str, u64)],
     early: &[(&str, u64)],
     off: &[(&str, String)],
     bootstrap: &str,
+    classes: &str,
 ) -> String {
     let mut text = format!(
         "{{\"report\":1,\"rank\":{},\"host\":{},\"program\":{},\"pid\":{},\"library\":{},\"bytes\":{},\
@@ -338,7 +339,11 @@ pub fn line(
         let comma = if i == 0 { "" } else { "," };
         let _ = write!(text, "{comma}{}:{}", quoted(feature), quoted(why));
     }
-    let _ = writeln!(text, "}},\"bootstrap\":{}}}", quoted(bootstrap));
+    let _ = writeln!(
+        text,
+        "}},\"bootstrap\":{},\"classes\":{classes}}}",
+        quoted(bootstrap)
+    );
     text
 }
 
@@ -381,7 +386,14 @@ mod tests {
             ..Identity::own(3, "MPICH")
         };
         let off = [("messages", "MPI_Recv".to_owned())];
-        let line = line(&own, &messages, &[("buffers", 6)], &off, "all \"2\" ranks");
+        let line = line(
+            &own,
+            &messages,
+            &[("buffers", 6)],
+            &off,
+            "all \"2\" ranks",
+            "[7]",
+        );
         assert!(
             line.starts_with("{\"report\":1,\"rank\":3,\"host\":\""),
             "{line}"
@@ -393,7 +405,7 @@ mod tests {
         assert!(
             line.ends_with(
                 "\"messages\":{\"sent\":4,\"bytes fetched\":5},\"early\":{\"buffers\":6},\
-                 \"off\":{\"messages\":\"MPI_Recv\"},\"bootstrap\":\"all \\\"2\\\" ranks\"}\n"
+                 \"off\":{\"messages\":\"MPI_Recv\"},\"bootstrap\":\"all \\\"2\\\" ranks\",\"classes\":[7]}\n"
             ),
             "{line}"
         );

@@ -27,6 +27,7 @@ const NONBLOCKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nonblockin
 const EARLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/early.c");
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/committed.c");
 const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+const GOVERNED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/governed.c");
 const LEFTOVERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/leftovers.c");
 const REFUSED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/refused.c");
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim.c");
@@ -1164,6 +1165,77 @@ fn ranks_add_their_numbers_to_a_file() {
             assert_eq!(report.matches(&who).count(), 1, "{who}: {report}");
         }
         assert_eq!(report.matches(&program).count(), 3, "{report}");
+    }
+}
+
+/// What the governor says of a class, by each rank that has written into the file: intercepted, forwarded, and on how many
+/// communicators it forwards.
+fn governed(lines: &str, function: &str, bytes: u64) -> Vec<[u64; 3]> {
+    let class = format!("{{\"function\":\"{function}\",\"ranks\":");
+    let number = |text: &str, name: &str| -> u64 {
+        let (_, behind) = text.split_once(&format!("\"{name}\":")).expect(name);
+        let digits: String = behind.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().expect(name)
+    };
+    let of_rank = |line: &str| {
+        let mut classes = line.split(&class).skip(1);
+        let class = classes.find(|class| number(class, "bytes") == bytes)?;
+        Some(["intercepted", "forwarded", "forwarding"].map(|name| number(class, name)))
+    };
+    lines.lines().filter_map(of_rank).collect()
+}
+
+#[test]
+fn collectives_take_the_way_that_costs_less_on_all_ranks() {
+    let _turn = turn();
+    let library = library();
+    let slow: &[(&str, &str)] = &[
+        ("GOVERNED_SLOW", "1"),
+        ("LIBCOPY_TRANSPORT", "cma"),
+        ("LIBCOPY_EAGER_MAX", "64"),
+    ];
+    // What is set; how many of 400 allreduces may be forwarded.
+    type Case<'a> = (&'a [(&'a str, &'a str)], std::ops::RangeInclusive<u64>);
+    let cases: [Case<'_>; 4] = [
+        (&[], 2..=390),
+        (slow, 250..=390),
+        (&[("LIBCOPY_GOVERNOR", "0")], 0..=0),
+        (&[("GOVERNED_ODD", "1")], 0..=0),
+    ];
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, GOVERNED, C) else {
+            continue;
+        };
+        for (settings, forwarded) in &cases {
+            let file = mpi.program.with_extension("stats");
+            let mut environment = vec![
+                ("LD_PRELOAD", library.to_str().expect("a plain path")),
+                ("LIBCOPY_STATS", file.to_str().expect("a plain path")),
+            ];
+            environment.extend_from_slice(settings);
+            let output = mpi.run(2, &["400", "262144"], &environment);
+            let said = text(&output.stdout);
+            assert_eq!(
+                said.matches(": 0 wrong").count(),
+                2,
+                "{name}, {settings:?}: {said}"
+            );
+            let lines = std::fs::read_to_string(&file).expect("a file of the ranks");
+            let _ = std::fs::remove_file(&file);
+            let ranks = governed(&lines, "MPI_Allreduce", 1 << 18);
+            let [first, second] = ranks[..] else {
+                panic!("{name}, {settings:?}: {lines}");
+            };
+            assert_eq!(first, second, "{name}, {settings:?}");
+            assert!(
+                forwarded.contains(&first[1]),
+                "{name}, {settings:?}: {first:?}"
+            );
+            if *settings == slow {
+                assert_eq!(first[0] + first[1], 400, "{name}: {first:?}");
+                assert_eq!(first[2], 1, "{name}: {first:?}");
+            }
+        }
     }
 }
 

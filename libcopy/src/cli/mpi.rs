@@ -49,6 +49,37 @@ struct Rank {
     bootstrap: String,
     #[serde(default)]
     off: BTreeMap<String, String>,
+    #[serde(default)]
+    classes: Vec<Class>,
+}
+
+/// What the governor says of one class of calls, on all communicators of one size.
+#[derive(Serialize, Deserialize, Debug)]
+struct Class {
+    function: String,
+    /// Ranks of the communicators.
+    ranks: u64,
+    /// Smallest message of the class.
+    bytes: u64,
+    intercepted: u64,
+    forwarded: u64,
+    trials: u64,
+    communicators: u64,
+    /// Communicators on which calls are forwarded by the last decision.
+    forwarding: u64,
+    /// Nanoseconds won against forwarding all calls.
+    won_ns: i64,
+}
+
+impl Class {
+    fn add(&mut self, other: &Class) {
+        self.intercepted += other.intercepted;
+        self.forwarded += other.forwarded;
+        self.trials += other.trials;
+        self.communicators += other.communicators;
+        self.forwarding += other.forwarding;
+        self.won_ns += other.won_ns;
+    }
 }
 
 /// What all ranks say together.
@@ -69,6 +100,7 @@ struct Total {
     bootstrap: BTreeMap<String, u64>,
     /// What was off, why, and in how many reports.
     off: BTreeMap<String, BTreeMap<String, usize>>,
+    classes: Vec<Class>,
 }
 
 /// Runs `libcopy mpi`.
@@ -116,6 +148,14 @@ fn add_up(text: &str) -> Result<Total> {
         }
         for (event, count) in rank.early {
             *total.early.entry(event).or_default() += count;
+        }
+        for class in rank.classes {
+            let key = |class: &Class| (class.function.clone(), class.ranks, class.bytes);
+            let same = |other: &&mut Class| key(other) == key(&class);
+            match total.classes.iter_mut().find(same) {
+                Some(sum) => sum.add(&class),
+                None => total.classes.push(class),
+            }
         }
     }
     total.ranks = ranks.len();
@@ -194,6 +234,33 @@ fn report(args: &ReportArgs) -> Result<()> {
             )?;
         }
     }
+    let tried: Vec<&Class> = total.classes.iter().filter(|c| c.trials > 0).collect();
+    if !tried.is_empty() {
+        writeln!(
+            out,
+            "{:<26} {:>10} {:>6} {:>12} {:>12} {:>16} {:>12}",
+            "governor: function",
+            "from bytes",
+            "ranks",
+            "intercepted",
+            "forwarded",
+            "forwarding on",
+            "us won"
+        )?;
+    }
+    for class in tried {
+        let on = format!("{} of {}", class.forwarding, class.communicators);
+        writeln!(
+            out,
+            "{:<26} {:>10} {:>6} {:>12} {:>12} {on:>16} {:>12}",
+            class.function,
+            class.bytes,
+            class.ranks,
+            class.intercepted,
+            class.forwarded,
+            class.won_ns / 1000
+        )?;
+    }
     Ok(())
 }
 
@@ -201,7 +268,7 @@ fn report(args: &ReportArgs) -> Result<()> {
 mod tests {
     use super::*;
 
-    const RANK: &str = r#"{"report":1,"rank":0,"library":"MPICH","bytes":7,"functions":{"MPI_Bcast":{"taken":2,"small":1}},"messages":{"sent":3},"early":{"buffers":5},"bootstrap":"all 2 ranks agreed"}"#;
+    const RANK: &str = r#"{"report":1,"rank":0,"library":"MPICH","bytes":7,"functions":{"MPI_Bcast":{"taken":2,"small":1}},"messages":{"sent":3},"early":{"buffers":5},"bootstrap":"all 2 ranks agreed","classes":[{"function":"MPI_Bcast","ranks":2,"bytes":65536,"intercepted":9,"forwarded":2,"trials":1,"communicators":1,"forwarding":0,"won_ns":-5}]}"#;
 
     #[test]
     fn ranks_are_added_up() {
@@ -213,6 +280,15 @@ mod tests {
         assert_eq!(total.functions["MPI_Bcast"]["small"], 3);
         assert_eq!(total.messages["sent"], 9);
         assert_eq!(total.early["buffers"], 15);
+        let [class] = &total.classes[..] else {
+            panic!("{:?}", total.classes);
+        };
+        assert_eq!(
+            (class.intercepted, class.forwarded, class.won_ns),
+            (27, 6, -15)
+        );
+        let old = RANK.replace(",\"classes\"", ",\"other\"");
+        assert!(add_up(&old).unwrap().classes.is_empty());
         assert!(total.hosts.is_empty() && total.off.is_empty());
     }
 

@@ -214,6 +214,11 @@ impl Governor {
         self.rest == 0 && self.begun == [self.each; 2]
     }
 
+    /// Whether the first rest is over: a trial comes next, or is under way.
+    pub fn has_rested(&self) -> bool {
+        self.rest == 0
+    }
+
     /// Counts a call if it comes while there is no trial and all calls are forwarded.
     #[inline]
     pub fn rests_forwarding(&mut self) -> bool {

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Blocking collectives under the governor ([`libcopy::policy::governor`]): which classes a communicator
+//! has, what their calls take, and how the ranks agree.
+//!
+//! A class is a function and a power of two of bytes, on one communicator, as these are the same on all ranks.
+//! (Datatypes are not: a sender's may be dense and a receiver's a vector.) Only what the thresholds intercept
+//! has a class. Each rank measures the calls of a trial, from the decision to the end of the call. Before the next
+//! call of the class all ranks tell each other their times, by an allgather of some hundred bytes through the
+//! group's shared memory; then all have the same sums, and decide alike.
+//!
+//! Whether the ranks want a governor at all is agreed on in the same way, before a communicator's first trial.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use libcopy::config;
+use libcopy::policy::governor::{Decision, Governor, MOST, Slot, Times};
+
+use crate::abi;
+use crate::call::least;
+use crate::group::{self, Comm, Group};
+use crate::stats::Function;
+
+/// Whether this process wants a governor.
+fn is_wanted() -> bool {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    *WANTED.get_or_init(|| {
+        // Collectives that return early have not done what they are measured for.
+        let early = config::ASYNC.value().is_some_and(|value| value != "off");
+        abi::is_set_or(c"LIBCOPY_GOVERNOR", true) && !early
+    })
+}
+
+/// One class of calls.
+#[derive(Debug)]
+struct Class {
+    function: Function,
+    /// The power of two of its bytes.
+    power: u32,
+    governor: Governor,
+    times: Times,
+    /// What the last exchange took here, in nanoseconds.
+    exchange: u64,
+}
+
+/// The classes of a communicator.
+#[derive(Debug, Default)]
+pub struct Classes {
+    all: Mutex<Vec<Class>>,
+    /// Whether there is one whose calls are forwarded.
+    forwards: AtomicBool,
+    /// Whether the ranks want a governor, once they have agreed.
+    wanted: OnceLock<bool>,
+}
+
+/// A call that is being measured.
+struct Pending {
+    known: Arc<Comm>,
+    class: usize,
+    slot: Slot,
+    /// Bytes of the call, if its time is to be scaled to those of the class.
+    bytes: Option<u64>,
+    started: Instant,
+}
+
+thread_local! {
+    static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
+}
+
+/// Measures until it goes, if the call that it is in is part of a trial.
+pub struct Span;
+
+impl Drop for Span {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(pending) = PENDING.take() {
+            pending.end();
+        }
+    }
+}
+
+/// The call has failed, so its time says nothing.
+pub fn failed() {
+    PENDING.take();
+}
+
+impl Pending {
+    fn end(self) {
+        let time = self.started.elapsed().as_nanos() as u64;
+        let mut all = self.known.classes.lock();
+        let Some(class) = all.get_mut(self.class) else {
+            return;
+        };
+        let scaled = match self.bytes {
+            Some(bytes) => (u128::from(time) << class.power) / u128::from(bytes.max(1)),
+            None => u128::from(time),
+        };
+        // Small enough for the sum of all ranks.
+        let scaled = u64::try_from(scaled).unwrap_or(u64::MAX).min(1 << 48);
+        self.slot.put(&mut class.times, scaled);
+    }
+}
+
+impl Classes {
+    fn lock(&self) -> MutexGuard<'_, Vec<Class>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call if its class is forwarded and no trial is due: the same on all ranks that call it
+    /// with as many bytes.
+    #[inline]
+    pub fn rests_forwarding(&self, function: Function, bytes: u64) -> bool {
+        if !self.forwards.load(Ordering::Relaxed) {
+            return false;
+        }
+        let power = power(bytes);
+        let mut all = self.lock();
+        let mut of_class = all
+            .iter_mut()
+            .filter(|class| class.function == function && class.power == power);
+        of_class
+            .next()
+            .is_some_and(|class| class.governor.rests_forwarding())
+    }
+
+    /// The way of a call that the thresholds intercept. `exact`: the call has so many bytes, and not
+    /// just about so many.
+    pub fn decide(
+        known: &Arc<Comm>,
+        group: &Group,
+        function: Function,
+        (bytes, exact): (u64, bool),
+    ) -> Decision {
+        if least().is_some() {
+            return Decision::Intercept;
+        }
+        let classes = &known.classes;
+        if classes.wanted.get() == Some(&false) {
+            return Decision::Intercept;
+        }
+        let power = power(bytes);
+        let mut all = classes.lock();
+        let mut found = all.iter();
+        let index = found.position(|class| class.function == function && class.power == power);
+        let index = index.unwrap_or_else(|| {
+            all.push(Class {
+                function,
+                power,
+                governor: Governor::new(Decision::Intercept),
+                times: Times::default(),
+                exchange: 0,
+            });
+            all.len() - 1
+        });
+        let class = &all[index];
+        // All ranks come to the end of the first rest together.
+        if class.governor.has_rested() && classes.wanted.get().is_none() {
+            drop(all);
+            let wanted = classes.wanted.get_or_init(|| agree(group));
+            if !wanted {
+                return Decision::Intercept;
+            }
+            all = classes.lock();
+        }
+        if all[index].governor.is_due() {
+            let (times, exchange) = (all[index].times, all[index].exchange);
+            // Not while it is locked: others' messages go on meanwhile.
+            drop(all);
+            let started = Instant::now();
+            let sums = exchange_times(group, &times, exchange);
+            all = classes.lock();
+            let class = &mut all[index];
+            class.times = Times::default();
+            class.exchange = started.elapsed().as_nanos() as u64;
+            let Some((sums, exchange)) = sums else {
+                // Then the group is broken, and says so.
+                return Decision::Intercept;
+            };
+            class.governor.decide(&sums, exchange);
+            let forwards = |class: &Class| class.governor.leader() == Decision::Forward;
+            let forwards = all.iter().any(forwards);
+            classes.forwards.store(forwards, Ordering::Relaxed);
+        }
+        let step = all[index].governor.step();
+        drop(all);
+        if let Some(slot) = step.slot {
+            PENDING.set(Some(Pending {
+                known: known.clone(),
+                class: index,
+                slot,
+                bytes: exact.then_some(bytes),
+                started: Instant::now(),
+            }));
+        }
+        step.decision
+    }
+}
+
+/// The power of two that is not more.
+fn power(bytes: u64) -> u32 {
+    bytes.max(1).ilog2()
+}
+
+/// Whether all ranks want a governor.
+fn agree(group: &Group) -> bool {
+    let mut all = vec![0u8; group.size];
+    let answer = group.allgather(Some(&[u8::from(is_wanted())]), &mut all);
+    answer.is_ok() && all.iter().all(|wants| *wants == 1)
+}
+
+/// The sums of all ranks' times, without those that a rank has not measured, and what the exchange costs all ranks: as much for
+/// each as for the one that waits least.
+fn exchange_times(group: &Group, times: &Times, exchange: u64) -> Option<(Times, u64)> {
+    const WORDS: usize = 1 + 2 * MOST;
+    let words = std::iter::once(&exchange).chain(times.iter().flatten());
+    let own: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
+    let mut all = vec![0u8; own.len() * group.size];
+    group.allgather(Some(&own), &mut all).ok()?;
+    let (mut sums, mut cheapest, mut missing) = (Times::default(), u64::MAX, Times::default());
+    for rank in all.chunks_exact(own.len()) {
+        let mut words = [0u64; WORDS];
+        for (word, bytes) in words.iter_mut().zip(rank.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        }
+        cheapest = cheapest.min(words[0]);
+        let slots = sums.iter_mut().flatten();
+        for ((sum, missing), time) in slots.zip(missing.iter_mut().flatten()).zip(&words[1..]) {
+            *sum = sum.saturating_add(*time);
+            *missing |= u64::from(*time == 0);
+        }
+    }
+    for (sum, missing) in sums.iter_mut().flatten().zip(missing.iter().flatten()) {
+        if *missing != 0 {
+            *sum = 0;
+        }
+    }
+    Some((sums, cheapest.saturating_mul(group.size as u64)))
+}
+
+/// What is known of the same class on all communicators of one size.
+#[derive(Clone, Debug, Default)]
+struct Total {
+    calls: [u64; 2],
+    trials: u64,
+    /// Communicators, and those on which calls were forwarded when last decided.
+    communicators: u64,
+    forwarding: u64,
+    /// Nanoseconds that intercepting has won against forwarding, in this rank; negative if it has lost.
+    won: i64,
+}
+
+type Totals = BTreeMap<(usize, usize, u32), Total>;
+
+/// Of communicators that are gone.
+static GONE: Mutex<Totals> = Mutex::new(BTreeMap::new());
+
+fn add(totals: &mut Totals, size: usize, classes: &Classes) {
+    for class in classes.lock().iter() {
+        let governor = &class.governor;
+        let total = totals
+            .entry((class.function as usize, size, class.power))
+            .or_default();
+        let calls = governor.calls();
+        for (sum, calls) in total.calls.iter_mut().zip(calls) {
+            *sum += calls;
+        }
+        total.trials += governor.trials();
+        total.communicators += 1;
+        total.forwarding += u64::from(governor.leader() == Decision::Forward);
+        if let Some([intercepted, forwarded]) = governor.costs() {
+            total.won += ((forwarded - intercepted) * calls[0] as f64 / size as f64) as i64;
+        }
+    }
+}
+
+/// A communicator goes: keeps what the statistics tell.
+pub fn forget(size: usize, classes: &Classes) {
+    if crate::stats::wanted() {
+        let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+        add(&mut gone, size, classes);
+    }
+}
+
+fn totals() -> Totals {
+    let mut totals = GONE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for known in group::all() {
+        add(&mut totals, known.size, &known.classes);
+    }
+    totals
+}
+
+fn name(function: usize) -> &'static str {
+    Function::all().nth(function).map_or("", Function::name)
+}
+
+/// The classes as a list in JSON.
+pub fn json() -> String {
+    let mut text = String::from("[");
+    for (i, ((function, ranks, power), total)) in totals().iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        let _ = write!(
+            text,
+            "{comma}{{\"function\":\"{}\",\"ranks\":{ranks},\"bytes\":{},\"intercepted\":{},\
+             \"forwarded\":{},\"trials\":{},\"communicators\":{},\"forwarding\":{},\"won_ns\":{}}}",
+            name(*function),
+            1u64 << power,
+            total.calls[0],
+            total.calls[1],
+            total.trials,
+            total.communicators,
+            total.forwarding,
+            total.won
+        );
+    }
+    text.push(']');
+    text
+}
+
+/// A line for each class that was tried.
+pub fn report() -> Vec<String> {
+    let totals = totals();
+    let tried = totals.iter().filter(|(_, total)| total.trials > 0);
+    tried
+        .map(|((function, ranks, power), total)| {
+            format!(
+                "libcopy_mpi: governor: {} from {} bytes, {ranks} ranks: {} intercepted, {} forwarded, \
+                 forwarding on {} of {} communicators, {} us won",
+                name(*function),
+                1u64 << power,
+                total.calls[0],
+                total.calls[1],
+                total.forwarding,
+                total.communicators,
+                total.won / 1000
+            )
+        })
+        .collect()
+}
