@@ -605,8 +605,18 @@ fn transports(team: &mut Team) {
     team.barrier().unwrap();
 }
 
+/// The shared segments that are there.
+fn segments() -> Vec<std::path::PathBuf> {
+    let all = std::fs::read_dir("/dev/shm").unwrap().flatten();
+    all.filter(|entry| entry.file_name().to_string_lossy().starts_with("libcopy-"))
+        .map(|entry| entry.path())
+        .collect()
+}
+
 #[test]
 fn survivors_of_a_kill_get_an_error_within_a_second() {
+    // Of programs that were killed with all their ranks.
+    let before = segments();
     for (millis, what) in [
         (0, "bcast"),
         (7, "bcast"),
@@ -633,21 +643,14 @@ fn survivors_of_a_kill_get_an_error_within_a_second() {
             }
         }
     }
-    let left = std::fs::read_dir("/dev/shm").unwrap().flatten();
-    let mine = |name: &str| name.starts_with("libcopy-");
-    let old = |entry: &std::fs::DirEntry| {
-        let age = entry
-            .metadata()
-            .ok()
-            .and_then(|m| m.modified().ok()?.elapsed().ok());
+    let old = |path: &std::path::Path| {
+        let modified = path.metadata().and_then(|metadata| metadata.modified());
+        let age = modified.ok().and_then(|time| time.elapsed().ok());
         age.is_none_or(|age| age > Duration::from_secs(5))
     };
-    for entry in left.filter(|e| mine(&e.file_name().to_string_lossy())) {
-        assert!(
-            !old(&entry) || !entry.path().exists(),
-            "left over: {:?}",
-            entry.path()
-        );
+    for path in segments() {
+        let left = !before.contains(&path) && old(&path) && path.exists();
+        assert!(!left, "left over: {path:?}");
     }
 }
 

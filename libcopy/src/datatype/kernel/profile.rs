@@ -315,19 +315,23 @@ fn class(len: usize) -> Class {
 }
 
 /// The processor's name of its maker; zeros elsewhere than on x86-64.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 // Newer compilers need no block.
 #[allow(unused_unsafe)]
 fn vendor() -> [u8; 12] {
     let mut name = [0; 12];
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        // SAFETY: every x86-64 processor has the instruction.
-        let leaf = unsafe { std::arch::x86_64::__cpuid(0) };
-        for (to, word) in name.chunks_mut(4).zip([leaf.ebx, leaf.edx, leaf.ecx]) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
+    // SAFETY: every x86-64 processor has the instruction.
+    let leaf = unsafe { std::arch::x86_64::__cpuid(0) };
+    for (to, word) in name.chunks_mut(4).zip([leaf.ebx, leaf.edx, leaf.ecx]) {
+        to.copy_from_slice(&word.to_le_bytes());
     }
     name
+}
+
+/// Nothing is known of the processor's maker.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn vendor() -> [u8; 12] {
+    [0; 12]
 }
 
 #[cfg(test)]
