@@ -134,14 +134,15 @@ macro_rules! value_in_c {
     };
 }
 
-/// What a Fortran function belongs to, by its name.
-const fn feature(name: &CStr) -> Feature {
+/// What a Fortran function belongs to, by its name; freeing a type belongs to nothing that is switched off.
+const fn feature(name: &CStr) -> Option<Feature> {
     let name = name.to_bytes();
     let start = if name[0] == b'o' { 5 } else { 4 };
     match name[start] {
-        b'i' => Feature::Nonblocking,
-        b'p' | b'u' => Feature::Packing,
-        _ => Feature::Collectives,
+        b'i' => Some(Feature::Nonblocking),
+        b'p' | b'u' => Some(Feature::Packing),
+        b't' => None,
+        _ => Some(Feature::Collectives),
     }
 }
 
@@ -170,7 +171,7 @@ macro_rules! functions {
                     Err(_) => panic!("a name has no zeros"),
                 };
             static NEXT: Function = Function::new(NAME);
-            if !past_us() || tools::wrapped(feature(NAME)).is_some() {
+            if !past_us() || feature(NAME).and_then(tools::wrapped).is_some() {
                 match NEXT.address() {
                     0 => return,
                     address => {
