@@ -48,7 +48,10 @@ fn is_asked() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| {
         let names = ["LIBCOPY_MPI_MIN", "LIBCOPY_MPI_PACKED"];
-        names.into_iter().any(|name| abi::asked(name).is_some())
+        // A protocol that is asked for is to be seen with the first message.
+        let protocol = std::env::var("LIBCOPY_MPI_ROAD").unwrap_or_default();
+        let is_protocol_asked = !matches!(protocol.as_str(), "" | "best");
+        is_protocol_asked || names.into_iter().any(|name| abi::asked(name).is_some())
     })
 }
 
