@@ -90,7 +90,7 @@ scalapack() {
 scalapack_result() {
     awk '/PASSED|FAILED/ { print $1, $2, $3, $4, $5, $NF } /^Finished|tests completed/' output
 }
-# factor_input TITLE FILE RANKS FIRST-LINES: without iterative refinement, in which ranks may disagree about
+# The tests have room for matrices of about 400 to 500 rows. factor_input TITLE FILE RANKS FIRST-LINES: without iterative refinement, in which ranks may disagree about
 # going on, so that the program hangs now and then, plain as well.
 factor_input() {
     local p q
@@ -101,8 +101,8 @@ factor_input() {
 '$2.out'
 6
 $4
-2
-16 32
+3
+8 16 32
 1
 9
 1
@@ -114,23 +114,23 @@ $q
 F
 TEXT
 }
-prepare_xzllt() { factor_input LLt LLT "$1" $'\'U\'\n2\n400 500'; }
+prepare_xzllt() { factor_input LLt LLT "$1" $'\'U\'\n6\n300 320 340 360 380 400'; }
 command_xzllt() { scalapack xzllt "$1"; }
 result_xzllt() { scalapack_result; }
-prepare_xdlu() { factor_input LU LU "$1" $'2\n500 700\n500 700'; }
+prepare_xdlu() { factor_input LU LU "$1" $'6\n400 420 440 460 480 500\n400 420 440 460 480 500'; }
 command_xdlu() { scalapack xdlu "$1"; }
 result_xdlu() { scalapack_result; }
 prepare_xdtrd() {
     local p q
     read -r p q <<<"$(grids "$1")"
-    printf "%s\n" "'TRD'" "'MPI'" "'TRD.out'" 6 "'L'" 2 '400 500' 2 '16 32' 1 "$p" "$q" 10.0 >TRD.dat
+    printf "%s\n" "'TRD'" "'MPI'" "'TRD.out'" 6 "'L'" 4 '300 330 360 390' 2 '16 32' 1 "$p" "$q" 10.0 >TRD.dat
 }
 command_xdtrd() { scalapack xdtrd "$1"; }
 result_xdtrd() { scalapack_result; }
 prepare_xdinv() {
     local p q
     read -r p q <<<"$(grids "$1")"
-    printf "%s\n" "'Inversion'" "'MPI'" "'INV.out'" 6 2 "'GEN' 'UPD'" 2 '400 600' 2 '16 32' 1 "$p" "$q" 1.0 >INV.dat
+    printf "%s\n" "'Inversion'" "'MPI'" "'INV.out'" 6 2 "'GEN' 'UPD'" 3 '400 440 480' 2 '16 32' 1 "$p" "$q" 1.0 >INV.dat
 }
 command_xdinv() { scalapack xdinv "$1"; }
 result_xdinv() { scalapack_result; }
