@@ -65,16 +65,23 @@ static void messages(void)
 		     MPI_STATUS_IGNORE);
 }
 
-/* The receiver is late, so that the sender packs. */
+/* The receiver is late, so that the sender packs, and goes on to wait in a call of ours: what is packed
+ * gets to a receiver that must not read it only from there. */
 static void late(void)
 {
+	MPI_Request answer;
 	if (rank == 0) {
+		MPI_Irecv(b, LARGE, MPI_BYTE, 1, 3, MPI_COMM_WORLD, &answer);
 		MPI_Send(a, 1, rows, 1, 1, MPI_COMM_WORLD);
+		MPI_Send(a, LARGE, MPI_BYTE, 1, 2, MPI_COMM_WORLD);
+		MPI_Wait(&answer, MPI_STATUS_IGNORE);
 	} else if (rank == 1) {
-		usleep(100000);
+		usleep(50000);
 		MPI_Recv(b, 1, rows, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		usleep(50000);
+		MPI_Recv(b, LARGE, MPI_BYTE, 0, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		MPI_Send(a, LARGE, MPI_BYTE, 0, 3, MPI_COMM_WORLD);
 	}
-	MPI_Barrier(MPI_COMM_WORLD);
 }
 
 static void collective(int which)

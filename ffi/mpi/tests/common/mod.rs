@@ -119,13 +119,20 @@ impl Mpi {
         for (name, value) in environment {
             command.arg(format!("{name}={value}"));
         }
-        // Launchers of Open MPI 5 put some of what ranks say as errors between what they print.
+        // Launchers put what ranks print together in pieces that may end within a line, and Open MPI 5's some of
+        // what they say as errors between. So each rank has a file of its own.
         let said = self.program.with_extension("stderr");
         command
-            .args(["sh", "-c", "exec \"$@\" 2>>\"$0\""])
+            .args(["sh", "-c", "exec \"$@\" >\"$0.$$\" 2>>\"$0\""])
             .arg(&said);
         command.arg(&self.program).args(arguments);
         let mut output = command.output().expect("the launcher starts");
+        for path in printed(&said) {
+            output
+                .stdout
+                .extend(std::fs::read(&path).unwrap_or_default());
+            let _ = std::fs::remove_file(&path);
+        }
         output
             .stderr
             .extend(std::fs::read(&said).unwrap_or_default());
@@ -144,6 +151,25 @@ impl Mpi {
         );
         output
     }
+}
+
+/// The files that ranks have printed into, `SAID.PID`, in the order in which they were started.
+fn printed(said: &Path) -> Vec<PathBuf> {
+    let name = said.file_name().unwrap_or_default().to_string_lossy();
+    let prefix = format!("{name}.");
+    let entries = said.parent().and_then(|parent| parent.read_dir().ok());
+    let mut found: Vec<(u32, PathBuf)> = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let pid = name.strip_prefix(&prefix)?.parse().ok()?;
+            Some((pid, entry.path()))
+        })
+        .collect();
+    found.sort();
+    found.into_iter().map(|(_, path)| path).collect()
 }
 
 /// One program at a time: each has more ranks than there may be processors, and some poll.
