@@ -78,8 +78,8 @@ fn posted(world: &World, slot: &Slot, status: Status) -> Option<u64> {
     (is_ours && is_same).then_some(total)
 }
 
-/// Whether other threads may receive what this one has found.
-fn has_threads(world: &World) -> bool {
+/// Whether other threads may call at the same time, and so receive what this one has found.
+pub fn has_threads(world: &World) -> bool {
     static THREADS: OnceLock<bool> = OnceLock::new();
     *THREADS.get_or_init(|| {
         let mut provided = world.abi.thread_multiple;

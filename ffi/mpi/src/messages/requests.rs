@@ -19,6 +19,7 @@ use super::calls::Plan;
 use super::incoming::{Arrival, raise};
 use super::outgoing::{self, Pause, Shared, lock};
 use super::packed::Memory;
+use super::probes;
 use super::status::{Room, Status, is_ignored};
 use crate::abi::{UNDEFINED, Word};
 use crate::lacking::{self, Look};
@@ -43,6 +44,8 @@ pub struct Entry {
     persistent: bool,
     /// Whether it sends with every start.
     starts: bool,
+    /// Whether it receives once.
+    is_receive: bool,
 }
 
 struct State {
@@ -94,6 +97,9 @@ static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
 /// Entries of the table.
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
 
+/// Entries that are not receives of their own time: sends, and all persistent ones.
+static OTHERS: AtomicUsize = AtomicUsize::new(0);
+
 /// Whether any request is known.
 #[inline]
 pub fn any() -> bool {
@@ -128,6 +134,7 @@ pub fn remember(world: &World, request: *const c_void, work: Work, persistent: b
     let handle = unsafe { world.abi.handle_at(request, 0) } & world.abi.handle;
     let entry = Entry {
         starts: matches!(work, Work::Start(..)),
+        is_receive: matches!(work, Work::Receive(_)) && !persistent,
         state: Mutex::new(State {
             handle,
             work,
@@ -145,8 +152,16 @@ pub fn remember(world: &World, request: *const c_void, work: Work, persistent: b
 }
 
 fn insert(handle: Word, entry: Arc<Entry>) {
-    if lock(&TABLE).insert(handle, entry).is_none() {
-        KNOWN.fetch_add(1, Ordering::Relaxed);
+    let others = usize::from(!entry.is_receive);
+    let before = lock(&TABLE).insert(handle, entry);
+    OTHERS.fetch_add(others, Ordering::Relaxed);
+    match before {
+        None => {
+            KNOWN.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(before) => {
+            OTHERS.fetch_sub(usize::from(!before.is_receive), Ordering::Relaxed);
+        }
     }
 }
 
@@ -158,9 +173,51 @@ fn find(world: &World, handle: Word) -> Option<Arc<Entry>> {
 }
 
 fn forget(handle: Word) {
-    if lock(&TABLE).remove(&handle).is_some() {
+    let before = lock(&TABLE).remove(&handle);
+    if let Some(entry) = before {
         KNOWN.fetch_sub(1, Ordering::Relaxed);
+        OTHERS.fetch_sub(usize::from(!entry.is_receive), Ordering::Relaxed);
     }
+}
+
+/// Whether the library may be asked to complete any request before we look at it: what we know are receives
+/// only, which are complete in the library before anything of ours happens to them, and no other thread can
+/// get the handle of one that is complete before we have forgotten it.
+fn library_first(world: &World) -> bool {
+    OTHERS.load(Ordering::Relaxed) == 0 && outgoing::is_quiet() && !probes::has_threads(world)
+}
+
+/// The end of a request that the library has completed, with this code and status; the code for the program.
+///
+/// # Safety
+///
+/// The library has written the status.
+unsafe fn concluded(world: &World, handle: Word, status: *mut c_void, code: c_int) -> c_int {
+    let Some(entry) = find(world, handle) else {
+        return code;
+    };
+    let mut state = lock(&entry.state);
+    state.gone = true;
+    forget(state.handle);
+    // SAFETY: the caller's promise.
+    let status = unsafe { Status::new(world.abi, status) };
+    if code == 0 && !state.ready {
+        state.arrive(world, status);
+    }
+    let end = state.end(world);
+    let error = end.error_of(world, &entry, &state, status, code);
+    let comm = state.comm();
+    drop(state);
+    reported(world, comm, status, error, code)
+}
+
+/// The code for the program, whose error handler hears of an error of ours.
+fn reported(world: &World, comm: Option<Word>, status: Status, error: c_int, code: c_int) -> c_int {
+    if error == 0 {
+        return code;
+    }
+    status.set_error(error);
+    raise(comm.unwrap_or(world.abi.world), error)
 }
 
 /// Whether the library has completed a request, and with which code; its status is written. One that was
@@ -225,6 +282,26 @@ impl End {
         }
         code
     }
+
+    /// Corrects the status of a request that was completed with `code`; an error that the library has not
+    /// reported, or 0.
+    fn error_of(
+        mut self,
+        world: &World,
+        entry: &Entry,
+        state: &State,
+        status: Status,
+        code: c_int,
+    ) -> c_int {
+        let seen = self.correct(world, entry.persistent, status, code);
+        if let (Work::Receive(arrival), true) = (&state.work, code != 0) {
+            arrival.give_back(world);
+        }
+        match self.error {
+            0 if code == 0 => seen,
+            error => error,
+        }
+    }
 }
 
 impl State {
@@ -235,17 +312,13 @@ impl State {
         }
         let mut room = Room::new();
         match &self.work {
-            Work::Receive(arrival) => {
+            Work::Receive(_) => {
                 let Some(code) = completed(world, self.handle, &mut room) else {
                     return false;
                 };
                 // SAFETY: the status was written just now.
                 let status = unsafe { Status::new(world.abi, room.pointer()) };
-                match arrival.complete(world, status) {
-                    Some(Ok(bytes)) => self.bytes = Some(bytes),
-                    Some(Err(code)) => self.error = code,
-                    None => {}
-                }
+                self.arrive(world, status);
                 self.seen = Some((code, room));
             }
             Work::Send(shared, _) => {
@@ -270,6 +343,17 @@ impl State {
         }
         self.ready = true;
         true
+    }
+
+    /// Moves the data of a receive that the library has completed with this status.
+    fn arrive(&mut self, world: &World, status: Status) {
+        if let Work::Receive(arrival) = &self.work {
+            match arrival.complete(world, status) {
+                Some(Ok(bytes)) => self.bytes = Some(bytes),
+                Some(Err(code)) => self.error = code,
+                None => {}
+            }
+        }
     }
 
     /// What is left to do when the library's function has been called or is about to be.
@@ -653,7 +737,7 @@ unsafe fn finish(
     owner: Owner,
 ) -> c_int {
     let mut state = lock(&entry.state);
-    let mut end = state.end(world);
+    let end = state.end(world);
     if !entry.persistent {
         state.gone = true;
         forget(state.handle);
@@ -665,28 +749,16 @@ unsafe fn finish(
     let code = unsafe { owner.wait(world, request, at) };
     // SAFETY: written just now.
     let status = unsafe { Status::new(world.abi, at) };
-    let seen = end.correct(world, entry.persistent, status, code);
-    match &state.work {
-        Work::Send(shared, _) => {
-            if status.is_cancelled() {
-                lock(shared).withdraw(world);
-            }
-            // SAFETY: a request of our own, which is complete.
-            unsafe { pmpi::request_free(request) };
+    let error = end.error_of(world, entry, &state, status, code);
+    if let Work::Send(shared, _) = &state.work {
+        if status.is_cancelled() {
+            lock(shared).withdraw(world);
         }
-        Work::Receive(arrival) if code != 0 => arrival.give_back(world),
-        _ => {}
+        // SAFETY: a request of our own, which is complete.
+        unsafe { pmpi::request_free(request) };
     }
     drop(state);
-    let error = match end.error {
-        0 if code == 0 => seen,
-        error => error,
-    };
-    if error != 0 {
-        status.set_error(error);
-        return raise(comm.unwrap_or(world.abi.world), error);
-    }
-    code
+    reported(world, comm, status, error, code)
 }
 
 /// Waits until `done` says so, letting everything else get on than the `own` requests it asks for.
@@ -795,6 +867,18 @@ pub unsafe fn test(
     flag: *mut c_int,
     status: *mut c_void,
 ) -> Option<c_int> {
+    if library_first(world) && !request.is_null() {
+        let mut room = Room::new();
+        let at = room.instead_of(status);
+        // SAFETY: the caller's promise; the library writes the status if it completes the request.
+        return Some(unsafe {
+            let handle = world.abi.handle_at(request, 0);
+            match pmpi::test(request, flag, at) {
+                0 if *flag == 0 => 0,
+                code => concluded(world, handle, at, code),
+            }
+        });
+    }
     // SAFETY: one request.
     let batch = unsafe { Batch::new(world, 1, request)? };
     let entry = batch.entries[0].as_ref()?;
@@ -908,6 +992,9 @@ pub unsafe fn waitany(
     Some(code)
 }
 
+/// Handles that are copied before the library changes them.
+const MOST_COPIED: c_int = 16;
+
 /// `MPI_Testany`
 pub unsafe fn testany(
     world: &World,
@@ -917,6 +1004,25 @@ pub unsafe fn testany(
     flag: *mut c_int,
     status: *mut c_void,
 ) -> Option<c_int> {
+    if library_first(world) && !requests.is_null() && (1..=MOST_COPIED).contains(&count) {
+        let mut handles = [0; MOST_COPIED as usize];
+        let mut room = Room::new();
+        let at = room.instead_of(status);
+        // SAFETY: the caller's promise; the library writes the status if it completes a request, whose
+        // index it says.
+        return Some(unsafe {
+            for (i, handle) in handles.iter_mut().enumerate().take(count as usize) {
+                *handle = world.abi.handle_at(requests, i);
+            }
+            // Not all errors say one.
+            *index = UNDEFINED;
+            let code = pmpi::testany(count, requests, index, flag, at);
+            match usize::try_from(*index).ok().and_then(|i| handles.get(i)) {
+                Some(handle) if code != 0 || *flag != 0 => concluded(world, *handle, at, code),
+                _ => code,
+            }
+        });
+    }
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;
