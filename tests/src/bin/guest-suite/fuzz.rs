@@ -19,24 +19,25 @@ use crate::{check, check_eq, tests};
 tests!(fuzz: any_ioctl(120), any_mmap(60), racing_threads(120), racing_unmaps(120));
 
 /// Memory that the fuzzer offers.
-const SPACE: usize = 64 * PAGE;
+pub const SPACE: usize = 64 * PAGE;
 
 /// Memory around it that nobody needs: offered pieces may reach beyond the end.
-const SLACK: usize = 128 * PAGE;
+pub const SLACK: usize = 128 * PAGE;
 
 /// The offered memory, in the middle of a larger mapping.
-struct Space {
-    all: Map,
+pub struct Space {
+    /// All of it; the offered part begins at [`SLACK`].
+    pub all: Map,
 }
 
 impl Space {
-    fn new() -> Outcome<Self> {
+    pub fn new() -> Outcome<Self> {
         Ok(Self {
             all: Map::shared(SLACK + SPACE + SLACK)?,
         })
     }
 
-    fn addr(&self) -> u64 {
+    pub fn addr(&self) -> u64 {
         self.all.addr() + SLACK as u64
     }
 }
@@ -68,7 +69,7 @@ fn nasty(rng: &mut Rng, space: u64) -> u64 {
     }
 }
 
-const SIZES: [(u32, usize); 13] = [
+const SIZES: [(u32, usize); 19] = [
     (GET_INFO, size_of::<Info>()),
     (DOMAIN_CREATE, size_of::<DomainCreate>()),
     (DOMAIN_JOIN, size_of::<DomainJoin>()),
@@ -82,10 +83,34 @@ const SIZES: [(u32, usize); 13] = [
     (REGION_COPY_STRIDED, size_of::<CopyStrided>()),
     (TRANSFER, size_of::<Transfer>()),
     (REGION_ATTACH, size_of::<RegionAttach>()),
+    (ENGINE_INFO, size_of::<EngineInfo>()),
+    (REQUEST_SUBMIT, size_of::<RequestSubmit>()),
+    (REQUEST_WAIT, size_of::<RequestWait>()),
+    (REQUEST_SWITCH, size_of::<RequestSwitch>()),
+    (REQUEST_INFO, size_of::<RequestInfo>()),
+    (REQUEST_CANCEL, size_of::<RequestCancel>()),
 ];
 
+/// The type and number of the commands that wait.
+const AWAIT_REGION: u32 = REGION_WAIT & 0xffff;
+const AWAIT_REQUEST: u32 = REQUEST_WAIT & 0xffff;
+
+/// The highest ids of a domain that its members know.
+#[derive(Default)]
+pub struct Known {
+    regions: AtomicU32,
+    requests: AtomicU32,
+}
+
+impl Known {
+    /// A region, more often than not one that exists.
+    pub fn region(&self, rng: &mut Rng) -> u32 {
+        1 + rng.below(u64::from(self.regions.load(Ordering::Relaxed)) + 2) as u32
+    }
+}
+
 /// A member that does anything in `space`, which must stay mapped somehow, and nowhere else.
-fn mad(rng: &mut Rng, device: &Device, space: &Space, top: &AtomicU32, steps: usize) {
+pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: usize) {
     let space = space.addr();
     let mut words = [0u64; 32];
     for _ in 0..steps {
@@ -101,7 +126,10 @@ fn mad(rng: &mut Rng, device: &Device, space: &Space, top: &AtomicU32, steps: us
                 _ => nasty(rng, space) & 0xffff_ffff | nasty(rng, space) << 32,
             };
         }
-        let id = 1 + rng.below(u64::from(top.load(Ordering::Relaxed)) + 2) as u32;
+        let id = known.region(rng);
+        // Ids of requests count up: the last ones are those that exist.
+        let newest = known.requests.load(Ordering::Relaxed);
+        let request = newest.wrapping_add(1).saturating_sub(rng.below(40) as u32);
         let piece = |rng: &mut Rng| Piece {
             base: if rng.one_in(20) {
                 nasty(rng, space)
@@ -183,10 +211,31 @@ fn mad(rng: &mut Rng, device: &Device, space: &Space, top: &AtomicU32, steps: us
                     words[1] = rng.below(1_000_000);
                     words[2] = 0;
                 }
+                REQUEST_SUBMIT => {
+                    words[0] = u64::from(id) | u64::from(known.region(rng)) << 32;
+                    words[1] = rng.below(PAGE as u64);
+                    words[2] = rng.below(PAGE as u64);
+                    words[3] = rng.below(12 * PAGE as u64);
+                    words[4] = rng.below(4) | rng.below(4) << 32;
+                    words[5] = rng.pick(&[u32::MAX, u32::MAX, 0, 1]).into();
+                    (words[6], words[7]) = (0, 0);
+                }
+                REQUEST_WAIT | REQUEST_SWITCH | REQUEST_INFO | REQUEST_CANCEL => {
+                    words[..8].fill(0);
+                    words[0] = request.into();
+                    if matches!(command, REQUEST_WAIT | REQUEST_SWITCH) {
+                        words[0] |= rng.below(3) << 32;
+                    }
+                    if command == REQUEST_WAIT {
+                        words[1] = rng.below(1_000_000);
+                        words[2] = rng.below(PAGE as u64) * rng.below(2);
+                    }
+                }
                 _ => {}
             }
         }
-        if command == REGION_WAIT && (words[1] as i64 > 1_000_000 || (words[1] as i64) < 0) {
+        let waits = |command| matches!(command & 0xffff, AWAIT_REGION | AWAIT_REQUEST);
+        if waits(command) && (words[1] as i64 > 1_000_000 || (words[1] as i64) < 0) {
             words[1] = rng.below(1_000_000);
         }
         // What the kernel writes back lands in `words`; other addresses are in `space` or bad.
@@ -203,11 +252,18 @@ fn mad(rng: &mut Rng, device: &Device, space: &Space, top: &AtomicU32, steps: us
         } else {
             command
         };
-        if command & 0xffff == REGION_WAIT & 0xffff && argument != words.as_mut_ptr() as u64 {
+        if waits(command) && argument != words.as_mut_ptr() as u64 {
             continue;
         }
-        if device.raw(command, argument).is_ok() && command == REGION_CREATE {
-            top.store((words[3] >> 32) as u32 & 0xff_ffff, Ordering::Relaxed);
+        if device.raw(command, argument).is_ok() {
+            match command {
+                REGION_CREATE => {
+                    let id = (words[3] >> 32) as u32 & 0xff_ffff;
+                    known.regions.store(id, Ordering::Relaxed);
+                }
+                REQUEST_SUBMIT => known.requests.store(words[6] as u32, Ordering::Relaxed),
+                _ => {}
+            }
         }
     }
 }
@@ -236,7 +292,7 @@ fn any_ioctl(context: &Context) -> Outcome {
                     check_eq!(error, Errno::EINTR);
                 }
             }
-            mad(&mut rng, &device, &space, &AtomicU32::new(0), 4000);
+            mad(&mut rng, &device, &space, &Known::default(), 4000);
             Ok(())
         })
         .map_err(|stop| crate::harness::Stop::Fail(format!("round {round}: {stop:?}")))?;
@@ -308,17 +364,17 @@ fn racing_threads(context: &Context) -> Outcome {
             move || -> Outcome {
                 let device = Device::member(key)?;
                 let space = Space::new()?;
-                let top = AtomicU32::new(0);
+                let known = Known::default();
                 sys::interrupt_on(libc::SIGALRM)?;
                 let ids = [const { AtomicI32::new(0) }; 3];
                 std::thread::scope(|scope| {
                     let threads: Vec<_> = (0..3)
                         .map(|n| {
-                            let (device, space, top, id) = (&device, &space, &top, &ids[n]);
+                            let (device, space, known, id) = (&device, &space, &known, &ids[n]);
                             scope.spawn(move || {
                                 id.store(sys::thread_id(), Ordering::Release);
                                 let mut rng = Rng::new(seed + n as u64);
-                                mad(&mut rng, device, space, top, 2500);
+                                mad(&mut rng, device, space, known, 2500);
                             })
                         })
                         .collect();

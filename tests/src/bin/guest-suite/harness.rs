@@ -127,6 +127,8 @@ pub struct Context {
     pub touches: u32,
     /// Seconds that everything runs at once.
     pub soak: u32,
+    /// Random operations of the stress test.
+    pub operations: u64,
     /// The module's file, if known, for tests that unload it.
     pub module: Option<String>,
 }
@@ -206,7 +208,7 @@ pub fn run(tests: &[&Test], context: &Context) -> Tally {
             after.push(message);
         }
         if let Some(log) = &mut log {
-            let complaints = log.complaints();
+            let complaints = log.complaints(test.name.starts_with("faults::"));
             if !complaints.is_empty() {
                 after.push(format!(
                     "the kernel complains:\n        {}",
@@ -266,7 +268,9 @@ fn run_one(test: &Test, context: &Context) -> Outcome {
     };
     drop(writer);
     // What a test was asked to take is no hang; kernel threads and engines have turns of their own.
-    let limit = context.limit(test.limit) + 2 * Duration::from_secs(context.soak.into());
+    let asked = Duration::from_secs(context.soak.into())
+        + Duration::from_millis(context.operations) * context.scale;
+    let limit = context.limit(test.limit) + 2 * asked;
     let ended = sys::wait_exit(child, limit);
     sys::kill_group(child);
     let status = match ended {

@@ -142,12 +142,14 @@ impl Log {
         lines
     }
 
-    /// The complaints since the last call, with the lines around them.
-    pub fn complaints(&mut self) -> Vec<String> {
+    /// The complaints since the last call, with the lines around them. Where allocations were made to `fail`,
+    /// the stacks that the kernel shows for failed allocations are none.
+    pub fn complaints(&mut self, fail: bool) -> Vec<String> {
         let lines = self.lines();
         let bad = |line: &String| {
             COMPLAINTS.iter().any(|word| line.contains(word))
                 && !line.contains("automatic scanning")
+                && !(fail && line.contains("Call Trace:"))
         };
         match lines.iter().position(bad) {
             Some(first) => lines.into_iter().skip(first).take(40).collect(),

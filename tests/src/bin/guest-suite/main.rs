@@ -11,6 +11,8 @@ mod death;
 mod device;
 mod dmatest;
 mod domain;
+mod faults;
+mod fuse;
 mod fuzz;
 mod harness;
 mod ioat;
@@ -24,6 +26,7 @@ mod request;
 mod reuse;
 mod rng;
 mod soak;
+mod stress;
 mod strided;
 mod sys;
 mod transfer;
@@ -47,6 +50,7 @@ Tests the module behind /dev/libcopy. Run it as root, in a virtual machine.
   --seed N         seed of the random tests (default 1)
   --kills N        processes that each of the two kill stresses kills (default 30)
   --touches N      collectives whose buffers offload::random_touches touches (default 60)
+  --operations N   operations of stress::random_operations (default 20000)
   --soak SECONDS   how long soak::everything_at_once runs with each kind of engine (default 5)
   --scale N        factor on every time limit, for slow kernels (default 1)
   --module FILE    libcopy.ko, for the tests that unload and load it (default: $LIBCOPY_KO)
@@ -76,6 +80,8 @@ fn all() -> Vec<&'static Test> {
         offload::TESTS,
         soak::TESTS,
         fuzz::TESTS,
+        stress::TESTS,
+        faults::TESTS,
         unload::TESTS,
     ]
     .into_iter()
@@ -91,6 +97,7 @@ fn main() -> ExitCode {
         kills: 30,
         touches: 60,
         soak: 5,
+        operations: 20_000,
         module: std::env::var("LIBCOPY_KO").ok(),
     };
     let mut filter = String::new();
@@ -108,6 +115,7 @@ fn main() -> ExitCode {
                 "--seed" => context.seed = number(value()?)?.into(),
                 "--kills" => context.kills = number(value()?)?,
                 "--touches" => context.touches = number(value()?)?,
+                "--operations" => context.operations = number(value()?)?.into(),
                 "--soak" => context.soak = number(value()?)?,
                 "--scale" => context.scale = number(value()?)?.max(1),
                 "--module" => context.module = Some(value()?),

@@ -681,6 +681,67 @@ pub fn load_module(path: &str) -> Outcome {
     Ok(())
 }
 
+/// An ioctl of a userfaultfd (`include/uapi/linux/userfaultfd.h`) with the words of its argument.
+fn userfault(fd: BorrowedFd<'_>, number: u32, words: &mut [u64]) -> Result<(), Errno> {
+    let command = (3 << 30) | ((words.len() as u32 * 8) << 16) | (0xaa << 8) | number;
+    let words = words.as_mut_ptr();
+    // SAFETY: The size in the command is that of `words`.
+    result(unsafe { libc::ioctl(fd.as_raw_fd(), command as libc::Ioctl, words) }.into()).map(drop)
+}
+
+/// A userfaultfd whose reads wait.
+pub fn userfault_open() -> Result<OwnedFd, Errno> {
+    // SAFETY: Numbers only.
+    let fd = result(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) })?;
+    // SAFETY: Just created, and nobody else's.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+    userfault(fd.as_fd(), 0x3f, &mut [0xaa, 0, 0])?;
+    Ok(fd)
+}
+
+/// Has the readers of the userfaultfd bring in the pages of a range that are missing.
+pub fn userfault_missing(fd: BorrowedFd<'_>, addr: u64, len: usize) -> Result<(), Errno> {
+    userfault(fd, 0, &mut [addr, len as u64, 1, 0])
+}
+
+/// Waits for a fault and returns its page.
+pub fn userfault_next(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    const PAGE_FAULT: u64 = 0x12;
+    loop {
+        let mut message = [0u64; 4];
+        // SAFETY: One message has 32 bytes.
+        let read = unsafe {
+            libc::read(
+                fd.as_raw_fd(),
+                message.as_mut_ptr().cast(),
+                size_of_val(&message),
+            )
+        };
+        match result(read as i64) {
+            Ok(_) if message[0] as u8 as u64 == PAGE_FAULT => {
+                return Ok(message[2] & !(PAGE as u64 - 1));
+            }
+            Ok(_) | Err(Errno::EINTR | Errno::EAGAIN) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Brings in pages of zeros and wakes who waits for them.
+pub fn userfault_zero(fd: BorrowedFd<'_>, addr: u64, len: usize) -> Result<(), Errno> {
+    userfault(fd, 4, &mut [addr, len as u64, 0, 0])
+}
+
+/// Wakes who waits for pages that are there.
+pub fn userfault_wake(fd: BorrowedFd<'_>, addr: u64, len: usize) -> Result<(), Errno> {
+    // This one is `_IOR`.
+    const WAKE: u32 = (2 << 30) | (16 << 16) | (0xaa << 8) | 2;
+    let range = [addr, len as u64];
+    // SAFETY: The kernel reads two words.
+    result(unsafe { libc::ioctl(fd.as_raw_fd(), WAKE as libc::Ioctl, range.as_ptr()) }.into())
+        .map(drop)
+}
+
 /// The type of the file system that holds a path (`f_type` of `statfs`).
 pub fn filesystem(path: &str) -> Result<i64, Errno> {
     let path = CString::new(path).expect("no zero byte");
