@@ -17,11 +17,23 @@
 //! Before the deadline there is a shorter time ([`STALL`]) after which nothing more is put behind a
 //! fragment that does not end: a driver may be resetting the channel just then.
 //!
-//! # Lock order
+//! # When the ring is full
 //!
-//! 1. `Channel::held`
-//! 2. `DmaDevice::maps`
-//! 3. `Channel::queue`, which callbacks take; under it nothing sleeps and no driver is called
+//! A driver that has no descriptor is not broken: its ring is full. The fragment is blocked, keeps its
+//! slot and goes on where it stopped, before anything else is claimed: when a descriptor ends, or from
+//! the workqueue. Only a driver that gives none for [`PATIENCE`] milliseconds while it has none of ours
+//! wants shorter ones.
+//!
+//! # Locks, and what is bounded
+//!
+//! The lock order is in engine.rs. `Channel::queue` is taken in callbacks: under it nothing sleeps, no
+//! driver is called, no request ends and none is dropped. Nothing is searched under it: an entry is
+//! unlinked where it stands, and at most [`SCAN`] entries are looked at per hold. A callback looks at
+//! [`ROUNDS`] times as many and leaves the rest to the workqueue.
+//!
+//! What is through ([`Queue::retired`]) is dropped by the workqueue, because dropping may unpin pages
+//! and unmap them; and by who takes the channel out of use, because the device must not be mapped any
+//! more when that returns.
 
 use crate::dma::{self, DmaChan, DmaDevice, DmaMap, DmaResult, Hardware, Thread, Trial};
 use crate::engine::{self, Engine};
@@ -29,10 +41,12 @@ use crate::fragments::Worker;
 use crate::irqlock::{self, IrqLock};
 use crate::queue;
 use crate::request::Request;
+use crate::shim;
 use crate::stats::{Counter, TOTAL};
 use core::cell::UnsafeCell;
 use kernel::bindings;
 use kernel::ffi::{c_int, c_void};
+use kernel::list::{impl_list_arc_safe, impl_list_item, List, ListArc, ListLinks};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
 use kernel::sync::{new_mutex, Arc, CondVar, Mutex};
@@ -50,8 +64,18 @@ const LAST_PAUSE: u32 = 60_000;
 /// which `ioatdma` looks after its channels (`COMPLETION_TIMEOUT` in drivers/dma/ioat/dma.h).
 const STALL: i64 = 50_000_000;
 
-/// Requests that a channel has room for without allocating.
-const ROOM: usize = 32;
+/// Entries that are looked at while the queue is locked.
+const SCAN: u32 = 32;
+
+/// Times that a call of `pump` looks at so many entries without finding a fragment.
+const ROUNDS: u32 = 4;
+
+/// Milliseconds for which a driver may refuse descriptors while it has none of ours.
+const PATIENCE: u32 = 20;
+
+/// Descriptors after which an interrupt is asked for, besides that of the last one of a fragment: a
+/// fragment may need more than a ring has.
+const INTERRUPT_EVERY: u32 = 256;
 
 /// How a channel is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,84 +92,203 @@ enum Service {
     Gone,
 }
 
+/// Which list of the queue an entry is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// [`Queue::ready`].
+    Ready,
+    /// [`Queue::draining`].
+    Draining,
+    /// [`Queue::retired`], or none any more.
+    Retired,
+}
+
 /// What a request needs at a channel. The maps go before the request, which holds the pages.
+#[pin_data]
 struct Entry {
     maps: Option<(Arc<DmaMap>, Arc<DmaMap>)>,
     request: Arc<Request>,
-    /// Fragments in work here.
+    /// Changed with the queue locked.
+    state: UnsafeCell<EntryState>,
+    #[pin]
+    links: ListLinks,
+}
+
+struct EntryState {
+    /// Fragments in work here, and one more while the request is being failed. While this is not
+    /// zero the queue holds a reference.
     working: u32,
+    place: Place,
+}
+
+// SAFETY: `state` is only touched with the queue locked; the rest may be used from any thread.
+unsafe impl Send for Entry {}
+// SAFETY: As above.
+unsafe impl Sync for Entry {}
+
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Entry { untracked; }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Entry { using ListLinks { self.links }; }
+}
+
+impl Entry {
+    fn new(
+        maps: Option<(Arc<DmaMap>, Arc<DmaMap>)>,
+        request: Arc<Request>,
+    ) -> Result<ListArc<Self>> {
+        ListArc::pin_init(
+            try_pin_init!(Self {
+                maps,
+                request,
+                state: UnsafeCell::new(EntryState {
+                    working: 0,
+                    place: Place::Ready,
+                }),
+                links <- ListLinks::new(),
+            }? Error),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+}
+
+/// What there is to do next.
+enum Next {
+    /// A fragment, claimed.
+    Fragment(Arc<Entry>, u64),
+    /// A request whose regions' owner died is to be failed, by [`Channel::bury`].
+    Orphan(Arc<Entry>),
+    /// Ask again: so many entries had nothing to do.
+    Again,
+    /// Nothing.
+    Nothing,
 }
 
 struct Queue {
     service: Service,
     /// Threads that are inside the driver to submit.
     submitters: u32,
-    entries: KVec<Entry>,
-    /// Entry whose turn it is.
-    turn: usize,
-    /// Entries that are through, to be dropped where that is allowed. Has room for all entries.
-    retired: KVec<Entry>,
+    /// Entries with fragments to claim; the first one is next.
+    ready: List<Entry>,
+    /// Entries without, of which fragments are in work.
+    draining: List<Entry>,
+    /// Entries that are through, to be dropped where that is allowed.
+    retired: List<Entry>,
+    /// Whether there are retired ones that the workqueue does not know of.
+    news: bool,
     /// Slots in use, one bit each.
     busy: u32,
+    /// Those of them whose fragment was not submitted as a whole.
+    blocked: u32,
 }
 
 impl Queue {
-    /// Claims the next fragment of the next request that has one. Entries that have none, and none
-    /// in work, are retired.
-    fn claim(&mut self) -> Option<(usize, u64)> {
-        let mut left = self.entries.len();
-        while left > 0 {
-            left -= 1;
-            if self.turn >= self.entries.len() {
-                self.turn = 0;
-            }
-            let at = self.turn;
-            if let Some((fragment, _)) =
-                Request::claim(&self.entries[at].request, Worker::Engine, 1)
-            {
-                self.entries[at].working += 1;
-                self.turn = at + 1;
-                return Some((at, fragment));
-            }
-            if !self.retire(at) {
-                self.turn = at + 1;
-            }
-        }
-        None
+    /// The state of an entry of this queue.
+    ///
+    /// # Safety
+    ///
+    /// The entry was only ever given to this queue, which is locked since `self` is borrowed.
+    unsafe fn state<'a>(&'a mut self, entry: &'a Entry) -> &'a mut EntryState {
+        // SAFETY: The state is only touched with the queue locked, and one at a time, because the
+        // result keeps the queue borrowed.
+        unsafe { &mut *entry.state.get() }
     }
 
-    /// Moves an entry to the retired ones if there is nothing left to do for it here.
-    fn retire(&mut self, at: usize) -> bool {
-        let entry = &self.entries[at];
-        if entry.working != 0 || entry.request.wants_engine() {
-            return false;
+    /// Puts an entry where its state says.
+    fn put(&mut self, item: ListArc<Entry>) {
+        let ready = item.request.wants_engine();
+        // SAFETY: An entry belongs to one queue, which is this one.
+        let state = unsafe { self.state(&item) };
+        state.place = match (ready, state.working) {
+            (true, _) => Place::Ready,
+            (false, 0) => Place::Retired,
+            _ => Place::Draining,
+        };
+        match state.place {
+            Place::Ready => self.ready.push_back(item),
+            Place::Draining => self.draining.push_back(item),
+            Place::Retired => {
+                self.retired.push_back(item);
+                self.news = true;
+            }
         }
-        if let Ok(entry) = self.entries.remove(at) {
-            // There is room by the invariant of `retired`.
-            let _ = self.retired.push_within_capacity(entry);
-        }
-        true
     }
 
-    /// One fragment of a request less in work.
-    fn done(&mut self, request: *const Request) {
-        let at = self
-            .entries
-            .iter()
-            .position(|entry| core::ptr::eq(&*entry.request, request));
-        if let Some(at) = at {
-            self.entries[at].working -= 1;
-            self.retire(at);
+    /// Puts an entry that nothing is in work of to the retired ones.
+    fn retire(&mut self, item: ListArc<Entry>) {
+        // SAFETY: An entry belongs to one queue, which is this one.
+        unsafe { self.state(&item) }.place = Place::Retired;
+        self.retired.push_back(item);
+        self.news = true;
+    }
+
+    /// Claims a fragment of the first request that has one, which goes to the end of the line.
+    fn next(&mut self) -> Next {
+        for _ in 0..SCAN {
+            let Some(item) = self.ready.pop_front() else {
+                return Next::Nothing;
+            };
+            let orphan = item.request.is_orphan() && item.request.wants_engine();
+            let claimed = match orphan {
+                true => None,
+                false => item.request.claim(Worker::Engine, 1),
+            };
+            if !orphan && claimed.is_none() {
+                self.put(item);
+                continue;
+            }
+            // SAFETY: An entry belongs to one queue, which is this one.
+            unsafe { self.state(&item) }.working += 1;
+            let entry = item.clone_arc();
+            self.put(item);
+            return match claimed {
+                Some((fragment, _)) => Next::Fragment(entry, fragment),
+                None => Next::Orphan(entry),
+            };
+        }
+        Next::Again
+    }
+
+    /// One fragment of an entry less in work.
+    ///
+    /// # Safety
+    ///
+    /// It was counted as in work, by this queue; so the entry is in one of its lists.
+    unsafe fn done(&mut self, entry: &Entry) {
+        // SAFETY: The caller's promise.
+        let state = unsafe { self.state(entry) };
+        state.working -= 1;
+        if state.working != 0 || entry.request.wants_engine() {
+            return;
+        }
+        let list = match state.place {
+            Place::Ready => &mut self.ready,
+            Place::Draining => &mut self.draining,
+            Place::Retired => return,
+        };
+        // SAFETY: `place` is the list that the entry is in.
+        if let Some(item) = unsafe { list.remove(entry) } {
+            self.retire(item);
         }
     }
 }
 
-/// A fragment in work.
+/// A fragment in work. The entry is referred to by the queue, too, for as long.
 struct Task {
-    request: Arc<Request>,
+    entry: Arc<Entry>,
     fragment: u64,
-    source: Arc<DmaMap>,
-    destination: Arc<DmaMap>,
+    /// Bytes that were submitted.
+    submitted: u64,
+}
+
+/// How the submission of a fragment ended.
+enum Fed {
+    /// Everything was submitted, or the channel failed.
+    Whole,
+    /// The driver had no descriptor for so many bytes.
+    Full(usize),
 }
 
 /// Where a fragment is while the hardware works on it.
@@ -191,6 +334,11 @@ pub(crate) struct Channel {
     unordered: Atomic<u32>,
     /// Whether the workqueue is to submit, because a callback must not.
     deferred: Atomic<u32>,
+    /// Whether a slot is blocked; what [`Queue::blocked`] says, for callbacks that look without the lock.
+    hindered: Atomic<u32>,
+    /// Descriptors that were submitted, and that ended, since the hardware was stopped last.
+    submitted: Atomic<u64>,
+    ended: Atomic<u64>,
     slots: [Slot; MAX_DEPTH],
     #[pin]
     held: Mutex<Held>,
@@ -215,10 +363,21 @@ impl WorkItem for Channel {
 
     // What is retired is dropped here, because that may unpin pages and unmap them.
     fn run(this: Arc<Channel>) {
-        this.drop_retired();
-        if this.deferred.xchg(0, Full) != 0 {
-            this.pump();
+        let mut naps = 0;
+        // Bounded by what there is to submit: `pump` asks for another call only if it found something,
+        // or for as long as patience lasts.
+        while this.deferred.xchg(0, Full) != 0 {
+            let refused = this.pump(naps >= PATIENCE);
+            shim::cond_resched_interrupted();
+            if refused && this.is_idle() {
+                naps += 1;
+                dma::nap(1);
+                this.deferred.store(1, Release);
+            } else {
+                naps = 0;
+            }
         }
+        this.drop_retired();
     }
 }
 
@@ -236,8 +395,6 @@ pub(crate) fn deadline() -> i64 {
 impl Channel {
     /// A channel that nobody has acquired yet.
     pub(crate) fn new(engine: &Arc<Engine>, key: u64) -> Result<Arc<Self>> {
-        let entries = KVec::with_capacity(ROOM, GFP_KERNEL)?;
-        let retired = KVec::with_capacity(ROOM, GFP_KERNEL)?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 engine: engine.clone(),
@@ -245,6 +402,9 @@ impl Channel {
                 raw: Atomic::new(core::ptr::null_mut()),
                 unordered: Atomic::new(0),
                 deferred: Atomic::new(0),
+                hindered: Atomic::new(0),
+                submitted: Atomic::new(0),
+                ended: Atomic::new(0),
                 slots: core::array::from_fn(|index| Slot {
                     channel: Atomic::new(core::ptr::null_mut()),
                     index: Atomic::new(index as u32),
@@ -263,10 +423,12 @@ impl Channel {
                     Queue {
                         service: Service::Idle,
                         submitters: 0,
-                        entries,
-                        turn: 0,
-                        retired,
+                        ready: List::new(),
+                        draining: List::new(),
+                        retired: List::new(),
+                        news: false,
                         busy: 0,
+                        blocked: 0,
                     },
                     c_str!("libcopy::Channel::queue"),
                     static_lock_class!(),
@@ -328,59 +490,26 @@ impl Channel {
             }
             Some((source, destination))
         };
-        this.enqueue(Entry {
-            maps,
-            request: request.clone(),
-            working: 0,
-        })?;
+        this.enqueue(Entry::new(maps, request.clone())?)?;
         if this.engine.is_thread() {
             // Whoever found the queue empty before has slept since `enqueue` took the lock.
             this.called.notify_all();
         } else {
-            this.pump();
+            this.pump(false);
         }
         Ok(())
     }
 
-    fn enqueue(&self, entry: Entry) -> Result {
-        let mut entry = entry;
-        loop {
-            let wanted = {
-                let mut queue = self.queue.lock();
-                if queue.service != Service::Up {
-                    // The entry is dropped after the lock is released.
-                    None
-                } else if queue.entries.len() + queue.retired.len() < queue.entries.capacity() {
-                    match queue.entries.push_within_capacity(entry) {
-                        Ok(()) => return Ok(()),
-                        Err(refused) => entry = refused.0,
-                    }
-                    Some(queue.entries.capacity() * 2)
-                } else {
-                    Some(queue.entries.capacity() * 2)
-                }
-            };
-            let Some(wanted) = wanted else {
-                drop(entry);
-                return Err(ENODEV);
-            };
-            let mut entries = KVec::with_capacity(wanted, GFP_KERNEL)?;
-            let mut retired = KVec::with_capacity(wanted, GFP_KERNEL)?;
-            let mut queue = self.queue.lock();
-            if queue.entries.capacity() < wanted {
-                // What is moved fits, because the new ones are larger.
-                for entry in queue.entries.drain_all() {
-                    let _ = entries.push_within_capacity(entry);
-                }
-                for entry in queue.retired.drain_all() {
-                    let _ = retired.push_within_capacity(entry);
-                }
-                core::mem::swap(&mut queue.entries, &mut entries);
-                core::mem::swap(&mut queue.retired, &mut retired);
-            }
+    fn enqueue(&self, entry: ListArc<Entry>) -> Result {
+        let mut queue = self.queue.lock();
+        if queue.service != Service::Up {
             drop(queue);
-            // The old ones, now empty, are freed here.
+            // Dropped after the lock is released.
+            drop(entry);
+            return Err(ENODEV);
         }
+        queue.ready.push_back(entry);
+        Ok(())
     }
 
     /// The device, after making sure that the hardware is ours and up.
@@ -398,12 +527,12 @@ impl Channel {
         held.device = Some(device.clone());
         self.bring_up(&mut held, hardware);
         drop(held);
-        // Whoever unbinds a device counts first and looks for channels then.
-        if dma::unbinding() {
+        // A device that goes is noted first, and channels are looked for then.
+        if device.watch().is_err() || engine::is_leaving(&device) {
             self.stop();
+            self.engine.leave_device(&device);
             return Err(ENODEV);
         }
-        device.watch();
         Ok(device)
     }
 
@@ -423,44 +552,87 @@ impl Channel {
 
     /// Submits fragments until the channel has enough to do. Called by submitters and by callbacks;
     /// does not sleep unless a driver's submission does.
-    fn pump(&self) {
+    ///
+    /// Returns whether the driver had no descriptor; then the workqueue tries again. A driver that has
+    /// none although it has none of ours either is told shorter ones if `impatient`.
+    fn pump(&self, impatient: bool) -> bool {
         let depth = dma::param_depth().clamp(1, MAX_DEPTH as u32);
         let chan = {
             let mut queue = self.queue.lock();
             if queue.service != Service::Up {
-                return;
+                return false;
             }
             queue.submitters += 1;
             self.raw.load(Acquire)
         };
-        let mut issue = false;
+        let (mut issue, mut refused, mut later, mut rounds) = (false, false, false, 0);
+        // Bounded by the depth, by `ROUNDS`, and by what ends meanwhile.
         loop {
             let (index, task) = {
                 let mut queue = self.queue.lock();
-                if queue.service != Service::Up
-                    || queue.busy.count_ones() >= depth
-                    || self.stalled(queue.busy)
-                {
+                if queue.service != Service::Up {
                     break;
                 }
-                let index = queue.busy.trailing_ones();
-                let Some((at, fragment)) = queue.claim() else {
-                    break;
-                };
-                queue.busy |= 1 << index;
-                let entry = &queue.entries[at];
-                let Some((source, destination)) = &entry.maps else {
-                    break;
-                };
-                let task = Task {
-                    request: entry.request.clone(),
-                    fragment,
-                    source: source.clone(),
-                    destination: destination.clone(),
-                };
-                (index as usize, task)
+                if queue.blocked != 0 {
+                    let index = queue.blocked.trailing_zeros();
+                    queue.blocked &= !(1 << index);
+                    self.hindered.store(u32::from(queue.blocked != 0), Relaxed);
+                    (index as usize, None)
+                } else {
+                    if queue.busy.count_ones() >= depth || self.stalled(queue.busy) {
+                        break;
+                    }
+                    match queue.next() {
+                        Next::Fragment(entry, fragment) => {
+                            let index = queue.busy.trailing_ones();
+                            queue.busy |= 1 << index;
+                            let task = Task {
+                                entry,
+                                fragment,
+                                submitted: 0,
+                            };
+                            (index as usize, Some(task))
+                        }
+                        Next::Nothing => break,
+                        other => {
+                            drop(queue);
+                            if let Next::Orphan(entry) = other {
+                                self.bury(entry);
+                            }
+                            rounds += 1;
+                            if rounds > ROUNDS {
+                                later = true;
+                                break;
+                            }
+                            continue;
+                        }
+                    }
+                }
             };
-            issue |= self.feed(chan, index, task);
+            let before = self.ended.load(Acquire);
+            let (some, fed) = self.feed(chan, index, task);
+            issue |= some;
+            let Fed::Full(len) = fed else {
+                continue;
+            };
+            if impatient && self.is_idle() {
+                if !self.engine.refused(len) {
+                    // The slot stays as it is; the supervisor copies the fragment.
+                    self.slots[index].failed.store(1, Relaxed);
+                    self.count_down(&self.slots[index]);
+                    break;
+                }
+            } else {
+                refused = true;
+            }
+            let mut queue = self.queue.lock();
+            queue.blocked |= 1 << index;
+            self.hindered.xchg(1, Full);
+            // What ended before this found nothing blocked; what ends from here on does.
+            if refused && self.ended.load(Acquire) == before {
+                later = true;
+                break;
+            }
         }
         if issue {
             engine::wake_supervisor_if_dozing();
@@ -469,11 +641,36 @@ impl Channel {
         }
         let mut queue = self.queue.lock();
         queue.submitters -= 1;
-        let retired = !queue.retired.is_empty();
+        let news = core::mem::take(&mut queue.news);
         drop(queue);
-        if retired {
+        if later {
+            self.deferred.store(1, Release);
+        }
+        if news || later {
             self.work_later();
         }
+        refused
+    }
+
+    /// Whether no descriptor of ours is under way.
+    fn is_idle(&self) -> bool {
+        self.ended.load(Acquire) == self.submitted.load(Relaxed)
+    }
+
+    /// Fails a request whose regions' owner died. The lock is not held, because that ends it.
+    fn bury(&self, entry: Arc<Entry>) {
+        Request::fail_orphan(&entry.request);
+        self.put_down(entry);
+    }
+
+    /// One fragment of an entry less in work.
+    fn put_down(&self, entry: Arc<Entry>) {
+        let raw = Arc::as_ptr(&entry);
+        // The queue has a reference until `done`, so that this is not the last one.
+        drop(entry);
+        let mut queue = self.queue.lock();
+        // SAFETY: As above, the entry is alive; it is counted as in work until here.
+        unsafe { queue.done(&*raw) };
     }
 
     /// Whether one of these slots has been in work for so long that nothing should be put behind it.
@@ -485,23 +682,39 @@ impl Channel {
         })
     }
 
-    /// Submits the descriptors of one fragment; returns whether there are any.
-    fn feed(&self, chan: *mut DmaChan, index: usize, task: Task) -> bool {
+    /// Submits the descriptors of one fragment, a new one or the rest of one that is blocked; returns
+    /// whether there are any, too.
+    fn feed(&self, chan: *mut DmaChan, index: usize, new: Option<Task>) -> (bool, Fed) {
         let slot = &self.slots[index];
-        let (from, to, length) = task.request.span(task.fragment, 1);
-        let (source, destination) = (task.source.clone(), task.destination.clone());
-        source.for_device(from, length);
-        destination.for_device(to, length);
-        slot.failed.store(0, Relaxed);
-        slot.pending.store(1, Relaxed);
+        let fresh = new.is_some();
+        if fresh {
+            slot.failed.store(0, Relaxed);
+            slot.pending.store(1, Relaxed);
+            // SAFETY: By the slot's invariant the task is ours until `pending` is counted down.
+            unsafe { *slot.task.get() = new };
+        }
+        // A fragment is late when nothing more of it could be submitted for a while.
         slot.since.store(now(), Relaxed);
-        // SAFETY: By the slot's invariant the task is ours until `pending` is counted down.
-        unsafe { *slot.task.get() = Some(task) };
+        // SAFETY: As above: `pending` includes one for who submits, also while the slot is blocked.
+        let Some(task) = (unsafe { (*slot.task.get()).as_mut() }) else {
+            return (false, Fed::Whole);
+        };
+        let (from, to, length) = task.entry.request.span(task.fragment, 1);
+        let Some((source, destination)) = &task.entry.maps else {
+            return (false, Fed::Whole);
+        };
+        if fresh {
+            source.for_device(from, length);
+            destination.for_device(to, length);
+        }
         let param: *mut c_void = core::ptr::from_ref(slot).cast_mut().cast();
         let unordered = self.unordered.load(Relaxed) != 0;
         let most = self.engine.max_transfer() as usize;
-        let (mut done, mut from_hint, mut to_hint) = (0, 0, 0);
-        while done < length {
+        let (mut count, mut from_hint, mut to_hint) = (0, 0, 0);
+        // Bounded by the pieces of a fragment; interrupts are on where submitters call, and a callback's
+        // fragments are those that the parameter `engine_depth` allows.
+        while task.submitted < length {
+            let done = task.submitted;
             let (Some((from_address, from_len)), Some((to_address, to_len))) = (
                 source.locate(from + done, &mut from_hint),
                 destination.locate(to + done, &mut to_hint),
@@ -512,7 +725,9 @@ impl Channel {
             let left = usize::try_from(length - done).unwrap_or(usize::MAX);
             let len = from_len.min(to_len).min(left).min(most);
             let last = len == left;
+            count += 1;
             slot.pending.fetch_add(1, Relaxed);
+            self.submitted.fetch_add(1, Relaxed);
             // SAFETY: The channel is acquired while we are counted as a submitter; the maps are held
             // by the task, which stays until every callback came or the hardware was stopped; `done`
             // is given its slot, which lives as long as the channel.
@@ -522,29 +737,28 @@ impl Channel {
                     to_address,
                     from_address,
                     len,
-                    last || unordered,
+                    last || unordered || count % INTERRUPT_EVERY == 0,
                     Self::descriptor_done,
                     param,
                 )
             };
             if let Err(error) = submitted {
-                slot.failed.store(1, Relaxed);
                 if error == EAGAIN {
+                    self.submitted.fetch_sub(1, Relaxed);
+                    // Not the last one: we hold one more.
                     slot.pending.fetch_sub(1, Relaxed);
-                    self.engine.refused(len);
-                } else {
-                    // The count may stay above zero for ever: the supervisor stops the hardware, and
-                    // has the task then.
-                    self.fail();
+                    return (count > 1, Fed::Full(len));
                 }
+                slot.failed.store(1, Relaxed);
+                // The count may stay above zero for ever: the supervisor stops the hardware, and
+                // has the task then.
+                self.fail();
                 break;
             }
-            done += len as u64;
+            task.submitted += len as u64;
         }
-        // Dropped before the count goes down, so that these are never the last ones.
-        drop((source, destination));
         self.count_down(slot);
-        done != 0
+        (count != 0, Fed::Whole)
     }
 
     /// A descriptor has ended. Called in softirq or thread context.
@@ -558,14 +772,15 @@ impl Channel {
         }
         // SAFETY: As above.
         let channel = unsafe { &*slot.channel.load(Relaxed) };
-        if channel.count_down(slot) {
+        channel.ended.fetch_add(1, Full);
+        if channel.count_down(slot) || channel.hindered.load(Relaxed) != 0 {
             if dma::callback_sleeps() {
                 // The thread that calls back frees descriptors when we return (idxd), or holds a
                 // lock that submitting takes (ae4dma).
                 channel.deferred.store(1, Release);
                 channel.work_later();
             } else {
-                channel.pump();
+                channel.pump(false);
             }
         }
         TOTAL.add_alone(Counter::Callbacks, 1);
@@ -586,20 +801,23 @@ impl Channel {
         let Some(task) = (unsafe { (*slot.task.get()).take() }) else {
             return false;
         };
-        let (_, to, length) = task.request.span(task.fragment, 1);
-        task.destination.for_cpu(to, length);
+        let (_, to, length) = task.entry.request.span(task.fragment, 1);
+        if let Some((_, destination)) = &task.entry.maps {
+            destination.for_cpu(to, length);
+        }
         slot.since.store(0, Relaxed);
         self.engine.moved(length);
-        Request::finish(&task.request, task.fragment, Worker::Engine);
-        let request = Arc::as_ptr(&task.request);
-        // Before the entry may be retired, whose references are then the last.
+        Request::finish(&task.entry.request, task.fragment, Worker::Engine);
+        let entry = Arc::as_ptr(&task.entry);
+        // The queue has a reference until `done`, so that this is not the last one.
         drop(task);
         let mut queue = self.queue.lock();
         queue.busy &= !(1 << slot.index.load(Relaxed));
-        queue.done(request);
-        let retired = !queue.retired.is_empty();
+        // SAFETY: As above, the entry is alive; it is counted as in work until here.
+        unsafe { queue.done(&*entry) };
+        let news = core::mem::take(&mut queue.news);
         drop(queue);
-        if retired {
+        if news {
             self.work_later();
         }
         true
@@ -673,7 +891,14 @@ impl Channel {
         }
         self.stop_hardware(&mut held, gone);
         // Nothing writes any more and no callback comes.
-        let busy = self.queue.lock().busy;
+        let busy = {
+            let mut queue = self.queue.lock();
+            queue.blocked = 0;
+            queue.busy
+        };
+        self.hindered.store(0, Relaxed);
+        self.submitted.store(0, Relaxed);
+        self.ended.store(0, Relaxed);
         for (index, slot) in self.slots.iter().enumerate() {
             if busy & (1 << index) == 0 {
                 continue;
@@ -683,15 +908,16 @@ impl Channel {
                 continue;
             };
             slot.since.store(0, Relaxed);
-            Request::copy(&task.request, task.fragment, 1, Worker::Cpu);
-            let request = Arc::as_ptr(&task.request);
-            let mut queue = self.queue.lock();
-            queue.busy &= !(1 << index);
-            queue.done(request);
-            drop(queue);
-            drop(task);
+            Request::copy(&task.entry.request, task.fragment, 1, Worker::Cpu);
+            self.queue.lock().busy &= !(1 << index);
+            self.put_down(task.entry);
         }
         self.hand_over();
+        if gone {
+            self.drop_retired();
+        } else {
+            self.work_later();
+        }
         held.attempt = now();
     }
 
@@ -710,26 +936,25 @@ impl Channel {
         }
     }
 
-    /// Gives every request of the queue to other channels, or to CPUs.
+    /// Gives every request of the queue to other channels, or to CPUs. Nothing is in work any more.
     fn hand_over(&self) {
+        // Bounded by the entries, each of which is unlinked in a hold of its own.
         loop {
-            let request = {
+            let item = {
                 let mut queue = self.queue.lock();
-                match queue.entries.pop() {
-                    Some(entry) => {
-                        let request = entry.request.clone();
-                        // There is room by the invariant of `retired`.
-                        let _ = queue.retired.push_within_capacity(entry);
-                        request
-                    }
-                    None => break,
+                match queue.ready.pop_front() {
+                    None => queue.draining.pop_front(),
+                    some => some,
                 }
             };
-            if request.wants_engine() {
-                Request::pass_on(&request);
+            let Some(item) = item else {
+                return;
+            };
+            if item.request.wants_engine() {
+                Request::pass_on(&item.request);
             }
+            self.queue.lock().retire(item);
         }
-        self.drop_retired();
     }
 
     /// Tries to bring the channel back: it must copy a page right.
@@ -785,14 +1010,6 @@ impl Channel {
         Ok(hardware)
     }
 
-    /// Whether the channel belongs to this device.
-    pub(crate) fn uses(&self, device: &Arc<DmaDevice>) -> bool {
-        let held = self.held.lock();
-        held.device
-            .as_ref()
-            .is_some_and(|known| Arc::ptr_eq(known, device))
-    }
-
     /// A device loses its driver: if it is this channel's, the channel is given back before this
     /// returns, and what it holds of the device, but the device itself is not left yet.
     pub(crate) fn leave(&self, dev: *mut bindings::device) -> bool {
@@ -816,6 +1033,7 @@ impl Channel {
             self.called.notify_all();
             drop(thread);
             self.hand_over();
+            self.drop_retired();
             return;
         }
         self.recover(true);
@@ -837,13 +1055,15 @@ impl Channel {
         matches!(self.queue.lock().service, Service::Idle | Service::Up)
     }
 
+    /// Drops what is retired, one by one and not under the lock. May sleep.
     fn drop_retired(&self) {
         loop {
-            let entry = self.queue.lock().retired.pop();
-            match entry {
-                Some(entry) => drop(entry),
-                None => break,
+            let item = self.queue.lock().retired.pop_front();
+            match item {
+                Some(item) => drop(item),
+                None => return,
             }
+            shim::cond_resched_interrupted();
         }
     }
 
@@ -883,30 +1103,34 @@ impl Channel {
         // SAFETY: `start_thread` passed the channel, which outlives the thread.
         let this = unsafe { &*data.cast::<Self>() };
         loop {
-            let task = {
+            let (next, news) = {
                 let mut queue = this.queue.lock();
                 loop {
                     if queue.service != Service::Up {
                         return 0;
                     }
-                    if let Some((at, fragment)) = queue.claim() {
-                        break Some((queue.entries[at].request.clone(), fragment));
-                    }
-                    if !queue.retired.is_empty() {
-                        break None;
+                    let next = queue.next();
+                    let news = core::mem::take(&mut queue.news);
+                    if news || !matches!(next, Next::Nothing) {
+                        break (next, news);
                     }
                     // No signal reaches a kernel thread.
                     let _ = this.called.wait_interruptible(&mut queue);
                 }
             };
-            if let Some((request, fragment)) = task {
-                let bytes = request.span(fragment, 1).2;
-                this.engine.moved(bytes);
-                Request::copy(&request, fragment, 1, Worker::Engine);
-                this.queue.lock().done(Arc::as_ptr(&request));
-                crate::shim::cond_resched_interrupted();
+            match next {
+                Next::Fragment(entry, fragment) => {
+                    this.engine.moved(entry.request.span(fragment, 1).2);
+                    Request::copy(&entry.request, fragment, 1, Worker::Engine);
+                    this.put_down(entry);
+                }
+                Next::Orphan(entry) => this.bury(entry),
+                Next::Again | Next::Nothing => {}
             }
-            this.drop_retired();
+            if news {
+                this.work_later();
+            }
+            shim::cond_resched_interrupted();
         }
     }
 }

@@ -558,12 +558,21 @@ impl Handle {
         if release && !request.submitter.is(mm) {
             return Err(EPERM);
         }
-        let result = request.wait(args.until, &mut args.timeout_ns);
+        let waited = request.wait(args.until, &mut args.timeout_ns);
+        // Read once, and first: what is told, and whether the request is forgotten, follow from it.
+        args.state = request.state();
         args.done = request.done();
         args.front = request.front();
-        args.state = request.state();
+        let ended = args.state != REQUEST_RUNNING;
+        // A request that has ended since the time was over, or the signal came, has ended in time: it
+        // would not be there any more for a caller who heard otherwise and asked again.
+        let late = |error: &Error| *error == ETIMEDOUT || *error == EINTR;
+        let result = match waited {
+            Err(error) if ended && late(&error) => request.answer(args.until).unwrap_or(Err(error)),
+            other => other,
+        };
         arg.write(&args)?;
-        if release && args.state != REQUEST_RUNNING {
+        if release && ended {
             request.submitter.disown_request(args.id);
         }
         result

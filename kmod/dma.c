@@ -10,6 +10,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/dmaengine.h>
 #include <linux/kthread.h>
+#include <linux/list.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
 #include <linux/nodemask.h>
@@ -17,6 +18,7 @@
 #include <linux/pci.h>
 #include <linux/preempt.h>
 #include <linux/sched.h>
+#include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/string.h>
 #include <linux/topology.h>
@@ -60,6 +62,10 @@ static unsigned int fragment_pages = 1;
 module_param(fragment_pages, uint, 0644);
 MODULE_PARM_DESC(fragment_pages, "Pages per fragment of a request that does not say, 1 to 4096 (default 1)");
 
+static unsigned int max_user_requests = 32768;
+module_param(max_user_requests, uint, 0644);
+MODULE_PARM_DESC(max_user_requests, "Requests that the domains of one user may have at a time (default 32768)");
+
 int libcopy_param_engine(void)
 {
 	return READ_ONCE(engine);
@@ -78,6 +84,11 @@ unsigned int libcopy_param_deadline_ms(void)
 unsigned int libcopy_param_fragment_pages(void)
 {
 	return READ_ONCE(fragment_pages);
+}
+
+unsigned int libcopy_param_max_user_requests(void)
+{
+	return READ_ONCE(max_user_requests);
 }
 
 struct offer {
@@ -256,59 +267,51 @@ void libcopy_dma_sync_for_cpu(struct device *dev, dma_addr_t addr, size_t len, b
 		dma_sync_single_for_cpu(dev, addr, len, direction(write));
 }
 
-/* Buses whose devices are heard when they lose their driver. */
-#define MAX_BUSES 8
-
-static struct watched {
+/* A bus whose devices are heard when they lose their driver. */
+struct watched {
+	struct list_head node;
 	const struct bus_type *bus;
 	struct notifier_block notifier;
-} watched[MAX_BUSES];
-static DEFINE_MUTEX(watched_lock);
-static void (*device_leaves)(struct device *dev);
+};
 
-/* Devices between the two notifications: those who acquire a channel meanwhile give it back. */
-static atomic_t unbinding = ATOMIC_INIT(0);
+static LIST_HEAD(watched);
+static DEFINE_MUTEX(watched_lock);
+static void (*device_leaves)(struct device *dev, bool gone);
 
 static int notified(struct notifier_block *notifier, unsigned long action, void *data)
 {
-	switch (action) {
-	case BUS_NOTIFY_UNBIND_DRIVER:
-		atomic_inc(&unbinding);
-		smp_mb__after_atomic();
-		device_leaves(data);
-		break;
-	case BUS_NOTIFY_UNBOUND_DRIVER:
-		/* Its beginning was not heard if the bus came under watch in between. */
-		atomic_dec_if_positive(&unbinding);
-		break;
-	}
+	if (action == BUS_NOTIFY_UNBIND_DRIVER || action == BUS_NOTIFY_UNBOUND_DRIVER)
+		device_leaves(data, action == BUS_NOTIFY_UNBOUND_DRIVER);
 	return NOTIFY_OK;
-}
-
-bool libcopy_dma_unbinding(void)
-{
-	return atomic_read(&unbinding) != 0;
 }
 
 static int watch_bus(const struct bus_type *bus)
 {
-	int i, ret = 0;
+	struct watched *known;
+	int ret = 0;
 
 	mutex_lock(&watched_lock);
-	for (i = 0; i < MAX_BUSES && watched[i].bus; i++)
-		if (watched[i].bus == bus)
-			break;
-	if (i < MAX_BUSES && !watched[i].bus) {
-		watched[i].notifier.notifier_call = notified;
-		ret = bus_register_notifier(bus, &watched[i].notifier);
-		if (!ret)
-			watched[i].bus = bus;
+	list_for_each_entry(known, &watched, node)
+		if (known->bus == bus)
+			goto out;
+	known = kzalloc(sizeof(*known), GFP_KERNEL);
+	if (!known) {
+		ret = -ENOMEM;
+		goto out;
 	}
+	known->bus = bus;
+	known->notifier.notifier_call = notified;
+	ret = bus_register_notifier(bus, &known->notifier);
+	if (ret)
+		kfree(known);
+	else
+		list_add_tail(&known->node, &watched);
+out:
 	mutex_unlock(&watched_lock);
 	return ret;
 }
 
-int libcopy_dma_watch_start(void (*leaves)(struct device *dev))
+int libcopy_dma_watch_start(void (*leaves)(struct device *dev, bool gone))
 {
 	device_leaves = leaves;
 #ifdef CONFIG_PCI
@@ -320,30 +323,29 @@ int libcopy_dma_watch_start(void (*leaves)(struct device *dev))
 
 static int watch_child(struct device *dev, void *data)
 {
-	if (dev->bus)
-		watch_bus(dev->bus);
-	return 0;
+	return dev->bus ? watch_bus(dev->bus) : 0;
 }
 
 /*
  * Hears when the device goes, or a part of it on another bus (an idxd work queue). Called without
  * locks, because the notifier may wait for ours.
  */
-void libcopy_dma_watch(struct device *dev)
+int libcopy_dma_watch(struct device *dev)
 {
-	if (dev->bus)
-		watch_bus(dev->bus);
-	device_for_each_child(dev, NULL, watch_child);
+	int ret = watch_child(dev, NULL);
+
+	return ret ? ret : device_for_each_child(dev, NULL, watch_child);
 }
 
 void libcopy_dma_watch_stop(void)
 {
-	int i;
+	struct watched *known, *next;
 
 	mutex_lock(&watched_lock);
-	for (i = 0; i < MAX_BUSES && watched[i].bus; i++) {
-		bus_unregister_notifier(watched[i].bus, &watched[i].notifier);
-		watched[i].bus = NULL;
+	list_for_each_entry_safe(known, next, &watched, node) {
+		bus_unregister_notifier(known->bus, &known->notifier);
+		list_del(&known->node);
+		kfree(known);
 	}
 	mutex_unlock(&watched_lock);
 }

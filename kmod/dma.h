@@ -30,6 +30,7 @@ int libcopy_param_engine(void);
 unsigned int libcopy_param_depth(void);
 unsigned int libcopy_param_deadline_ms(void);
 unsigned int libcopy_param_fragment_pages(void);
+unsigned int libcopy_param_max_user_requests(void);
 
 /* Offers every free channel until one is accepted; that one is acquired. */
 struct dma_chan *libcopy_dma_request(bool (*accept)(void *data, const struct libcopy_dma_info *),
@@ -39,7 +40,6 @@ int libcopy_dma_terminate(struct dma_chan *chan);
 struct device *libcopy_dma_device(struct dma_chan *chan);
 bool libcopy_dma_unordered(struct dma_chan *chan);
 bool libcopy_dma_part_of(struct device *dev, struct device *whole);
-bool libcopy_dma_unbinding(void);
 int libcopy_dma_submit(struct dma_chan *chan, dma_addr_t to, dma_addr_t from, size_t len,
 		       bool interrupt,
 		       void (*done)(void *param, const struct dmaengine_result *result),
@@ -54,8 +54,8 @@ void libcopy_dma_unmap(struct device *dev, dma_addr_t addr, size_t len, bool wri
 void libcopy_dma_sync_for_device(struct device *dev, dma_addr_t addr, size_t len, bool write);
 void libcopy_dma_sync_for_cpu(struct device *dev, dma_addr_t addr, size_t len, bool write);
 
-int libcopy_dma_watch_start(void (*leaves)(struct device *dev));
-void libcopy_dma_watch(struct device *dev);
+int libcopy_dma_watch_start(void (*leaves)(struct device *dev, bool gone));
+int libcopy_dma_watch(struct device *dev);
 void libcopy_dma_watch_stop(void);
 
 struct task_struct *libcopy_thread_run(int (*body)(void *data), void *data, int node,

@@ -52,6 +52,7 @@ mod raw {
         pub(super) fn libcopy_param_depth() -> c_uint;
         pub(super) fn libcopy_param_deadline_ms() -> c_uint;
         pub(super) fn libcopy_param_fragment_pages() -> c_uint;
+        pub(super) fn libcopy_param_max_user_requests() -> c_uint;
         pub(super) fn libcopy_dma_request(
             accept: unsafe extern "C" fn(*mut c_void, *const Info) -> bool,
             data: *mut c_void,
@@ -64,7 +65,6 @@ mod raw {
             dev: *mut bindings::device,
             whole: *mut bindings::device,
         ) -> bool;
-        pub(super) fn libcopy_dma_unbinding() -> bool;
         pub(super) fn libcopy_dma_submit(
             chan: *mut DmaChan,
             to: u64,
@@ -104,9 +104,9 @@ mod raw {
             write: bool,
         );
         pub(super) fn libcopy_dma_watch_start(
-            leaves: unsafe extern "C" fn(*mut bindings::device),
+            leaves: unsafe extern "C" fn(*mut bindings::device, bool),
         ) -> c_int;
-        pub(super) fn libcopy_dma_watch(dev: *mut bindings::device);
+        pub(super) fn libcopy_dma_watch(dev: *mut bindings::device) -> c_int;
         pub(super) fn libcopy_dma_watch_stop();
         pub(super) fn libcopy_thread_run(
             body: unsafe extern "C" fn(*mut c_void) -> c_int,
@@ -163,6 +163,12 @@ pub(crate) fn param_deadline_ms() -> u32 {
 pub(crate) fn param_fragment_pages() -> u32 {
     // SAFETY: No preconditions.
     unsafe { raw::libcopy_param_fragment_pages() }
+}
+
+/// The parameter `max_user_requests`.
+pub(crate) fn param_max_user_requests() -> u32 {
+    // SAFETY: No preconditions.
+    unsafe { raw::libcopy_param_max_user_requests() }
 }
 
 /// An acquired dmaengine channel, which nobody else uses; dropping releases it, which stops the
@@ -230,7 +236,8 @@ impl Drop for Hardware {
 /// Submits one descriptor; `done` is called exactly once if this succeeds, unless the channel is
 /// stopped before.
 ///
-/// - `EAGAIN`: the driver has no descriptor for this; `done` is not called.
+/// - `EAGAIN`: the driver has no descriptor for this, because its ring is full or because it wants
+///   shorter ones; `done` is not called.
 /// - `EIO`: the driver did not accept it; `done` may be called or not until the channel is stopped.
 ///
 /// # Safety
@@ -279,18 +286,13 @@ pub(crate) fn callback_sleeps() -> bool {
     unsafe { raw::libcopy_dma_callback_sleeps() }
 }
 
-/// Whether some device is losing its driver just now.
-pub(crate) fn unbinding() -> bool {
-    // SAFETY: No preconditions.
-    unsafe { raw::libcopy_dma_unbinding() }
-}
-
 /// Hears when devices lose their drivers; dropping ends that.
 pub(crate) struct Watching(());
 
 impl Watching {
-    /// Starts; `leaves` is called before a device loses its driver, and may sleep.
-    pub(crate) fn start(leaves: unsafe extern "C" fn(*mut bindings::device)) -> Result<Self> {
+    /// Starts; `leaves` is called before a device loses its driver, and with `true` when it has lost
+    /// it; it may sleep.
+    pub(crate) fn start(leaves: unsafe extern "C" fn(*mut bindings::device, bool)) -> Result<Self> {
         // SAFETY: `leaves` stays until the module is unloaded, which is after `drop`.
         kernel::error::to_result(unsafe { raw::libcopy_dma_watch_start(leaves) })?;
         Ok(Self(()))
@@ -441,9 +443,9 @@ impl DmaDevice {
     }
 
     /// Makes sure that we hear when the device goes. Called without locks.
-    pub(crate) fn watch(&self) {
+    pub(crate) fn watch(&self) -> Result {
         // SAFETY: We hold a reference.
-        unsafe { raw::libcopy_dma_watch(self.device.0) }
+        kernel::error::to_result(unsafe { raw::libcopy_dma_watch(self.device.0) })
     }
 
     /// Memory as the device sees it; mapped by the first call, kept for as long as the memory is

@@ -8,7 +8,7 @@
 use crate::errno;
 use crate::params;
 use crate::region::Region;
-use crate::request::Requests;
+use crate::request::{Requests, User};
 use crate::shim::UserNamespace;
 use crate::stats::{Counter, Stats};
 use crate::uapi::MAX_REGION_ID;
@@ -101,10 +101,21 @@ impl Domain {
         let mut key = [0u8; 16];
         // SAFETY: The buffer is valid for 16 bytes.
         unsafe { bindings::get_random_bytes(key.as_mut_ptr().cast(), key.len()) };
+        let uid = Kuid::current_euid();
+        let mut domains = DOMAINS.lock();
+        let same_user = |entry: &&Entry| entry.domain.uid == uid;
+        if domains.iter().filter(same_user).count() >= MAX_DOMAINS {
+            return Err(ENOSPC);
+        }
+        // One object for all domains of a user: made with the lock held.
+        let user = match domains.iter().find(same_user) {
+            Some(entry) => entry.domain.requests.user().clone(),
+            None => User::new()?,
+        };
         let domain = Arc::pin_init(
             pin_init!(Self {
                 key,
-                uid: Kuid::current_euid(),
+                uid,
                 user_ns: UserNamespace::current(),
                 stats: Stats::new(),
                 deaths: Atomic::new(0),
@@ -115,7 +126,7 @@ impl Domain {
                     dead: KVec::new(),
                     dead_next: 0,
                 }),
-                requests <- Requests::new(),
+                requests <- Requests::new(user),
                 changed <- PollCondVar::new(c"libcopy::Domain::changed", static_lock_class!()),
                 wait_lock <- new_mutex!(()),
             }),
@@ -125,12 +136,6 @@ impl Domain {
             domain: domain.clone(),
             files: 1,
         };
-        let mut domains = DOMAINS.lock();
-        let same_user = |entry: &&Entry| entry.domain.uid == domain.uid;
-        if domains.iter().filter(same_user).count() >= MAX_DOMAINS {
-            drop(domains);
-            return Err(ENOSPC);
-        }
         domains.push(entry, GFP_KERNEL_ACCOUNT)?;
         drop(domains);
         domain.stats.add(Counter::Domains, 1);

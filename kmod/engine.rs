@@ -7,14 +7,25 @@
 //! PCI slot are one engine. With the parameter `engine=kthread` there is one engine per NUMA node
 //! that is a kernel thread.
 //!
-//! # Lock order
+//! # Lock order of engines, channels and requests
 //!
-//! 1. the list of engines
-//! 2. `Engine::parts`
-//! 3. `Channel::held`, and what comes after it in channel.rs
+//! 1. `ENGINES`, the list of engines
+//! 2. `Engine::channels`
+//! 3. `Channel::held`, one at a time
+//! 4. `Engine::devices`
+//! 5. `DmaDevice::maps`
+//! 6. `LEAVING`, `Requests::slots`, dmaengine's own list of devices: nothing of ours is locked under them
+//! 7. `Channel::queue` and `Request::wait_lock`, which callbacks take; see channel.rs
 //!
-//! None of them is held while another bus is put under watch, because that waits for notifiers, which
-//! take them.
+//! A device's unbind ([`device_leaves`]) takes them in the same order. It comes with the device locked,
+//! so that nobody waits for a device's lock with one of these held. None of them is held while another
+//! bus is put under watch, because that waits for notifiers, which take them.
+//!
+//! # A device that leaves
+//!
+//! The notifier first notes the device in `LEAVING`, then stops its channels one by one (`held`), then
+//! takes back what is mapped for it. Who acquires a channel first says whose it is (`held`), then looks
+//! at `LEAVING`, and gives it back if its device is there. So one of the two sees the other.
 
 use crate::channel::{self, Channel};
 use crate::dma::{self, Choice, DmaDevice, Hardware, Info, Thread, Watching};
@@ -35,11 +46,6 @@ const MAX_CHANNELS: usize = 512;
 /// Milliseconds without work after which the supervisor sleeps until it is called.
 const DOZE_AFTER: i64 = 2_000;
 
-struct Parts {
-    channels: KVec<Arc<Channel>>,
-    devices: KVec<Arc<DmaDevice>>,
-}
-
 /// A group of channels that are alike and close to each other.
 #[pin_data]
 pub(crate) struct Engine {
@@ -55,7 +61,10 @@ pub(crate) struct Engine {
     /// Counts the processes that were given a channel.
     next: Atomic<u32>,
     #[pin]
-    parts: Mutex<Parts>,
+    channels: Mutex<KVec<Arc<Channel>>>,
+    /// Devices of the channels that were acquired.
+    #[pin]
+    devices: Mutex<KVec<Arc<DmaDevice>>>,
 }
 
 kernel::sync::global_lock! {
@@ -64,6 +73,36 @@ kernel::sync::global_lock! {
         list: KVec::new(),
         applied: None,
     };
+}
+
+/// Devices that are losing their drivers, by address.
+struct Leaving {
+    devices: KVec<usize>,
+    /// Those that there was no memory to note: as long as there are any, every device may be one.
+    unknown: usize,
+}
+
+kernel::sync::global_lock! {
+    // SAFETY: Initialised in the module's init before the device is registered.
+    unsafe(uninit) static LEAVING: Mutex<Leaving> = Leaving {
+        devices: KVec::new(),
+        unknown: 0,
+    };
+}
+
+impl Leaving {
+    /// Whether the device or a part of it is known to be losing its driver.
+    fn has(&self, device: &DmaDevice) -> bool {
+        self.devices
+            .iter()
+            .any(|dev| device.contains(*dev as *mut bindings::device))
+    }
+}
+
+/// Whether the device or a part of it may be losing its driver just now.
+pub(crate) fn is_leaving(device: &DmaDevice) -> bool {
+    let leaving = LEAVING.lock();
+    leaving.unknown != 0 || leaving.has(device)
 }
 
 struct Engines {
@@ -94,10 +133,8 @@ impl Engine {
                 fragments: Atomic::new(0),
                 bytes: Atomic::new(0),
                 next: Atomic::new(0),
-                parts <- new_mutex!(Parts {
-                    channels: KVec::new(),
-                    devices: KVec::new(),
-                }),
+                channels <- new_mutex!(KVec::new()),
+                devices <- new_mutex!(KVec::new()),
             }),
             GFP_KERNEL,
         )
@@ -118,12 +155,14 @@ impl Engine {
         self.max_transfer.load(Relaxed)
     }
 
-    /// The driver did not accept a descriptor of `len` bytes: the next ones are shorter.
-    pub(crate) fn refused(&self, len: usize) {
+    /// The driver has no descriptors of `len` bytes: the next ones are shorter. Returns whether they
+    /// can be.
+    pub(crate) fn refused(&self, len: usize) -> bool {
         let shorter = u64::max(len as u64 / 2, 4096);
-        if shorter < self.max_transfer() {
-            self.max_transfer.store(shorter, Relaxed);
+        if shorter < len as u64 {
+            let _ = self.max_transfer.cmpxchg(len as u64, shorter, Full);
         }
+        shorter < len as u64
     }
 
     /// A fragment was moved.
@@ -140,46 +179,64 @@ impl Engine {
 
     /// The device of a channel of this engine, which others may share.
     pub(crate) fn device_of(&self, hardware: &Hardware) -> Result<Arc<DmaDevice>> {
-        let mut parts = self.parts.lock();
-        if let Some(known) = parts.devices.iter().find(|known| known.is(hardware)) {
+        let mut devices = self.devices.lock();
+        if let Some(known) = devices.iter().find(|known| known.is(hardware)) {
             return Ok(known.clone());
         }
         let device = DmaDevice::new(hardware)?;
-        parts.devices.push(device.clone(), GFP_KERNEL)?;
+        devices.push(device.clone(), GFP_KERNEL)?;
         Ok(device)
     }
 
-    fn channels(&self) -> Result<KVec<Arc<Channel>>> {
-        let parts = self.parts.lock();
-        let mut channels = KVec::with_capacity(parts.channels.len(), GFP_KERNEL)?;
-        for channel in &parts.channels {
-            channels.push(channel.clone(), GFP_KERNEL)?;
+    /// Takes back what is mapped for devices that no channel uses any more.
+    fn leave_devices(&self, which: impl Fn(&DmaDevice) -> bool) {
+        loop {
+            let device = {
+                let mut devices = self.devices.lock();
+                let index = devices.iter().position(|device| which(device));
+                index.and_then(|index| devices.remove(index).ok())
+            };
+            // Without the lock, because that waits for those who use what is mapped.
+            match device {
+                Some(device) => device.leave(),
+                None => return,
+            }
         }
-        Ok(channels)
+    }
+
+    /// Takes back what is mapped for a device if it is losing its driver: its notifier may have come
+    /// before the device was known.
+    pub(crate) fn leave_device(&self, device: &Arc<DmaDevice>) {
+        if LEAVING.lock().has(device) {
+            self.leave_devices(|known| core::ptr::eq(known, &**device));
+        }
+    }
+
+    /// The channel of this number, for going through them without a lock; they only ever grow.
+    fn channel(&self, index: usize) -> Option<Arc<Channel>> {
+        self.channels.lock().get(index).cloned()
+    }
+
+    fn each_channel(&self) -> impl Iterator<Item = Arc<Channel>> + '_ {
+        (0..).map_while(|index| self.channel(index))
     }
 
     fn add(self: &Arc<Self>, key: u64) -> Result {
-        let known = |parts: &Parts| parts.channels.iter().any(|channel| channel.key() == key);
-        if known(&self.parts.lock()) {
+        let known = |channels: &[Arc<Channel>]| channels.iter().any(|known| known.key() == key);
+        if known(&self.channels.lock()) {
             return Ok(());
         }
         let channel = Channel::new(self, key)?;
-        self.parts.lock().channels.push(channel, GFP_KERNEL)?;
+        self.channels.lock().push(channel, GFP_KERNEL)?;
         Ok(())
     }
 
     /// Gives everything back. Devices are left when all their channels are quiet.
     fn stop(&self) {
-        let Ok(channels) = self.channels() else {
-            return;
-        };
-        for channel in &channels {
+        for channel in self.each_channel() {
             channel.stop();
         }
-        let devices = core::mem::take(&mut self.parts.lock().devices);
-        for device in &devices {
-            device.leave();
-        }
+        self.leave_devices(|_| true);
     }
 
     /// Describes itself.
@@ -196,7 +253,7 @@ impl Engine {
             device: self.device,
             ..Default::default()
         };
-        for channel in &self.parts.lock().channels {
+        for channel in self.channels.lock().iter() {
             if channel.is_gone() {
                 continue;
             }
@@ -264,7 +321,7 @@ impl Engines {
             engine.add(info.channel)?;
         }
         for engine in self.list.iter().filter(|engine| !engine.is_thread()) {
-            for channel in &engine.parts.lock().channels {
+            for channel in engine.channels.lock().iter() {
                 channel.offered(found.iter().any(|info| info.channel == channel.key()));
             }
         }
@@ -296,8 +353,8 @@ impl Engines {
                     engine
                 }
             };
-            for channel in &engine.channels()? {
-                Channel::start_thread(channel, node)?;
+            for channel in engine.each_channel() {
+                Channel::start_thread(&channel, node)?;
             }
         }
         Ok(())
@@ -338,9 +395,9 @@ pub(crate) fn choose(member: &Member, node: i32) -> Result<(u32, Arc<Channel>)> 
         if !near && node != NODE_ANY {
             continue;
         }
-        let parts = engine.parts.lock();
-        let live = parts.channels.iter().any(|channel| !channel.is_gone());
-        let works = parts.channels.iter().any(|channel| channel.usable());
+        let channels = engine.channels.lock();
+        let live = channels.iter().any(|channel| !channel.is_gone());
+        let works = channels.iter().any(|channel| channel.usable());
         if !live {
             continue;
         }
@@ -353,11 +410,11 @@ pub(crate) fn choose(member: &Member, node: i32) -> Result<(u32, Arc<Channel>)> 
     let engine = engines.list[index].clone();
     drop(engines);
     let start = member.channel_of(index, || engine.next.fetch_add(1, Relaxed) as usize);
-    let parts = engine.parts.lock();
+    let channels = engine.channels.lock();
     // Channels that are gone or out of service take no part in the round-robin, or two processes
     // would share one while another has nothing to do.
     let pick = |test: fn(&Channel) -> bool| {
-        let fit = || parts.channels.iter().filter(|channel| test(channel));
+        let fit = || channels.iter().filter(|channel| test(channel));
         let turn = start.checked_rem(fit().count())?;
         fit().nth(turn)
     };
@@ -382,8 +439,8 @@ pub(crate) fn pass_on(request: &Arc<Request>) -> Result {
             if engine.node != node {
                 return None;
             }
-            let parts = engine.parts.lock();
-            let fit = || parts.channels.iter().filter(|channel| channel.usable());
+            let channels = engine.channels.lock();
+            let fit = || channels.iter().filter(|channel| channel.usable());
             let turn = engine.next.fetch_add(1, Relaxed) as usize;
             let channel = fit().nth(turn.checked_rem(fit().count())?)?;
             Some((index, channel.clone()))
@@ -394,30 +451,47 @@ pub(crate) fn pass_on(request: &Arc<Request>) -> Result {
     Channel::try_submit(&channel, request)
 }
 
-/// A device is about to lose its driver.
-unsafe extern "C" fn device_leaves(dev: *mut bindings::device) {
-    let engines = ENGINES.lock();
-    for engine in engines.list.iter().filter(|engine| !engine.is_thread()) {
-        let Ok(channels) = engine.channels() else {
-            continue;
-        };
+/// The engine of this number, for going through them without the lock; they only ever grow.
+fn engine(index: usize) -> Option<Arc<Engine>> {
+    ENGINES.lock().list.get(index).cloned()
+}
+
+/// The engines that are no threads.
+fn hardware_engines() -> impl Iterator<Item = Arc<Engine>> {
+    (0..).map_while(engine).filter(|engine| !engine.is_thread())
+}
+
+/// A device is about to lose its driver, or has lost it (`gone`).
+unsafe extern "C" fn device_leaves(dev: *mut bindings::device, gone: bool) {
+    if gone {
+        let mut leaving = LEAVING.lock();
+        match leaving
+            .devices
+            .iter()
+            .position(|known| *known == dev as usize)
+        {
+            Some(index) => drop(leaving.devices.remove(index)),
+            // Not noted for want of memory; or its beginning was not heard, because the bus came under
+            // watch in between.
+            None => leaving.unknown = leaving.unknown.saturating_sub(1),
+        }
+        return;
+    }
+    {
+        let mut leaving = LEAVING.lock();
+        if leaving.devices.push(dev as usize, GFP_KERNEL).is_err() {
+            leaving.unknown += 1;
+        }
+    }
+    // No lock is held from one step to the next: a channel that is being acquired holds its own for
+    // long, and takes others under it.
+    for engine in hardware_engines() {
         let mut concerned = false;
-        for channel in &channels {
+        for channel in engine.each_channel() {
             concerned |= channel.leave(dev);
         }
         if concerned {
-            // The devices whose channels have all gone; others are still in use.
-            let mut left = KVec::new();
-            engine.parts.lock().devices.retain(|device| {
-                let used = channels.iter().any(|channel| channel.uses(device));
-                if !used {
-                    let _ = left.push(device.clone(), GFP_KERNEL);
-                }
-                used
-            });
-            for device in &left {
-                device.leave();
-            }
+            engine.leave_devices(|device| device.contains(dev));
         }
     }
 }
@@ -480,18 +554,10 @@ impl Supervisor {
                 calls.called = false;
             }
             let mut busy = false;
-            let engines = {
-                let engines = ENGINES.lock();
-                let mut all = KVec::new();
-                for engine in engines.list.iter().filter(|engine| !engine.is_thread()) {
-                    if let Ok(channels) = engine.channels() {
-                        let _ = all.push(channels, GFP_KERNEL);
-                    }
+            for engine in hardware_engines() {
+                for channel in engine.each_channel() {
+                    busy |= channel.attend();
                 }
-                all
-            };
-            for channel in engines.iter().flatten() {
-                busy |= channel.attend();
             }
             if busy {
                 this.dozing.store(0, Relaxed);
@@ -549,6 +615,8 @@ pub(crate) struct Guard {
 pub(crate) unsafe fn init() -> Result<Guard> {
     // SAFETY: The caller's promise.
     unsafe { ENGINES.init() };
+    // SAFETY: As above.
+    unsafe { LEAVING.init() };
     let supervisor = KBox::pin_init(
         pin_init!(Supervisor {
             calls <- irqlock::new(
@@ -580,6 +648,7 @@ impl Drop for Guard {
         self.supervisor.changed.notify_all();
         let thread = self.supervisor.thread.lock().take();
         drop(thread);
+        LEAVING.lock().devices = KVec::new();
         let list = core::mem::take(&mut ENGINES.lock().list);
         for engine in &list {
             engine.stop();
@@ -587,7 +656,7 @@ impl Drop for Guard {
         SUPERVISOR.store(core::ptr::null(), Relaxed);
         // The engine and its channels refer to each other.
         for engine in &list {
-            let channels = core::mem::take(&mut engine.parts.lock().channels);
+            let channels = core::mem::take(&mut *engine.channels.lock());
             drop(channels);
         }
     }

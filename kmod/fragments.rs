@@ -4,7 +4,8 @@
 //!
 //! A request is cut into fragments by arithmetic alone. One atomic counts how many have been claimed
 //! (in order), so that no fragment is claimed twice; finished ones are marked in a bitmap, from which
-//! follows how much is in place from the front without a gap. This file depends on nothing but
+//! follows how much is in place from the front without a gap. A fragment is finished in two steps: it is
+//! marked, which tells what is to be published, and counted, after which the request may end. This file depends on nothing but
 //! [`Word`], and is checked with loom by the library's tests.
 
 use super::word::Word;
@@ -25,14 +26,13 @@ pub(crate) enum Worker {
     Cpu,
 }
 
-/// What a finished fragment changed.
+/// What became of the gapless front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Finished {
-    /// Bytes that became part of the gapless front.
+pub(crate) struct Front {
+    /// Bytes that the caller's call added to it.
     pub(crate) advanced: u64,
-    /// Whether nothing is being worked on any more and nothing can be claimed. More than one caller
-    /// may see this.
-    pub(crate) settled: bool,
+    /// Whether there is more to add: call [`Fragments::advance`] again.
+    pub(crate) more: bool,
 }
 
 /// The fragments of one request.
@@ -184,26 +184,57 @@ impl<B: core::ops::Deref<Target = [Word]>> Fragments<B> {
         self.start(self.front.latest())
     }
 
-    /// Records that a claimed fragment is in place. Called once per claim.
-    pub(crate) fn finish(&self, fragment: u64) -> Finished {
-        let word = |at: u64| &self.bitmap[(at / 64) as usize];
-        word(fragment).add(1 << (fragment % 64));
+    /// Records that a claimed fragment is in place, and advances the front as [`Self::advance`] does.
+    /// Called once per claim; [`Self::settle`] comes after it.
+    pub(crate) fn mark(&self, fragment: u64, steps: u32) -> Front {
+        self.word(fragment).add(1 << (fragment % 64));
+        self.advance(steps)
+    }
+
+    /// Advances the front over what is in place behind it, bounded by `steps` words of the bitmap.
+    pub(crate) fn advance(&self, steps: u32) -> Front {
         let mut advanced = 0;
-        loop {
-            // Both looks are changes of the words that they look at: of two workers that finish
-            // neighbours at the same time, the later one sees what the earlier one did.
-            let front = self.front.latest();
-            if front == self.count || word(front).latest() >> (front % 64) & 1 == 0 {
-                break;
+        for _ in 0..steps {
+            let (front, ready) = self.ready();
+            if ready == 0 {
+                return Front {
+                    advanced,
+                    more: false,
+                };
             }
-            if self.front.replace(front, front + 1).is_ok() {
-                advanced += self.range(front, 1).1;
+            if self.front.replace(front, front + ready).is_ok() {
+                advanced += self.range(front, ready).1;
             }
         }
-        self.finished.add(1);
-        Finished {
+        Front {
             advanced,
-            settled: self.settled(),
+            more: self.ready().1 != 0,
         }
+    }
+
+    /// The front, and how many fragments behind it are in place in the same word of the bitmap.
+    fn ready(&self) -> (u64, u64) {
+        // Both looks are changes of the words that they look at: of two workers that finish
+        // neighbours at the same time, the later one sees what the earlier one did.
+        let front = self.front.latest();
+        if front == self.count {
+            return (front, 0);
+        }
+        let rest = self.word(front).latest() >> (front % 64);
+        (front, rest.trailing_ones().into())
+    }
+
+    fn word(&self, fragment: u64) -> &Word {
+        &self.bitmap[(fragment / 64) as usize]
+    }
+
+    /// Counts marked fragments as finished; returns whether the request is settled. More than one
+    /// caller may hear that it is.
+    ///
+    /// Called when what [`Self::mark`] returned has been published: the request may end at once, and
+    /// nothing of it changes after its end.
+    pub(crate) fn settle(&self, many: u64) -> bool {
+        self.finished.add(many);
+        self.settled()
     }
 }

@@ -9,12 +9,30 @@
 //!
 //! # Lock order
 //!
-//! 1. `Member::state`
-//! 2. `Requests::slots`
-//! 3. `Request::wait_lock`, which is the only one taken in callbacks; nothing is locked under it
+//! `Request::wait_lock` is the only one taken in callbacks; nothing is locked under it. `Requests::slots`
+//! is taken when a request is dropped, so nothing is locked under it either, and no request is dropped
+//! under it. Both come after all locks of engine.rs.
 //!
 //! No lock is held while bytes are copied. A request is dropped, which may unpin pages, only where
 //! sleeping is allowed: callbacks always leave a reference to somebody else.
+//!
+//! # Who owns a slot
+//!
+//! A slot of the table, and its entry of the status table, belong to a request from
+//! [`Requests::publish`] until its last reference is gone: not only until it is released. An engine may
+//! still work on a fragment of a released request, and counts it in the entry.
+//!
+//! # What is published, in which order
+//!
+//! A worker adds a fragment to `done` and `front` of the status table before it counts the fragment as
+//! finished ([`Fragments::settle`]); the last one counted publishes `state`. So `state` is written last,
+//! and nothing of an entry changes after it. Who reads reads `state` first.
+//!
+//! # Bounds
+//!
+//! A callback advances the front by at most [`FRONT_STEPS`] words of the bitmap; the workqueue does the
+//! rest, and the fragment counts as finished only then. The requests of one user's domains are at most
+//! `max_user_requests`, released ones included until their last reference is gone.
 
 use crate::copy;
 use crate::dma;
@@ -51,6 +69,9 @@ const CPU_SHARE: u64 = 64 * 1024;
 /// Channels that a request may lose before CPUs do the rest: if it is the request that channels fail
 /// at, it shall not take all of them out of service.
 const MAX_CHANNELS_LOST: u32 = 2;
+
+/// Words of the bitmap that the front advances over at a time, 64 fragments each.
+const FRONT_STEPS: u32 = 256;
 
 /// States of [`Request::announced`].
 const SILENT: u32 = 0;
@@ -113,6 +134,10 @@ pub(crate) struct Request {
     taken_over: Atomic<u32>,
     /// Whether the workqueue is to find another channel.
     orphaned: Atomic<u32>,
+    /// Fragments that the workqueue is to count as finished, when it has advanced the front.
+    behind: Atomic<u64>,
+    /// Whether verification ended early, because the request was cancelled.
+    unverified: Atomic<u32>,
     channels_lost: Atomic<u32>,
     engine_bytes: Atomic<u64>,
     cpu_bytes: Atomic<u64>,
@@ -144,6 +169,13 @@ impl WorkItem for Request {
                 Request::take_over(&this);
             }
         }
+        let behind = this.behind.xchg(0, Full);
+        if behind != 0 {
+            this.catch_up();
+            if this.fragments.settle(behind) {
+                Self::settled(&this);
+            }
+        }
         if this.taken_over.load(Acquire) != 0 {
             while Request::help(&this).is_some() {
                 shim::cond_resched_interrupted();
@@ -162,6 +194,11 @@ impl PinnedDrop for Request {
         if self.state.load(Relaxed) == REQUEST_RUNNING {
             self.count(Counter::RequestsFailed, 1);
         }
+        let requests = &self.submitter.domain.requests;
+        if self.status.is_some() {
+            requests.give_back(self.id);
+        }
+        requests.user.requests.fetch_sub(1, Full);
     }
 }
 
@@ -184,6 +221,7 @@ impl Request {
         {
             return Err(EINVAL);
         }
+        let quota = Quota::take(&submitter.domain.requests.user)?;
         let eventfd = match args.flags & SUBMIT_EVENTFD {
             0 => None,
             _ => Some(EventFd::get(args.eventfd)?),
@@ -230,6 +268,8 @@ impl Request {
             announced: Atomic::new(SILENT),
             taken_over: Atomic::new(0),
             orphaned: Atomic::new(0),
+            behind: Atomic::new(0),
+            unverified: Atomic::new(0),
             channels_lost: Atomic::new(0),
             engine_bytes: Atomic::new(0),
             cpu_bytes: Atomic::new(0),
@@ -240,6 +280,8 @@ impl Request {
             changed <- CondVar::new(c_str!("libcopy::Request::changed"), static_lock_class!()),
             work <- new_work!("libcopy::Request::work"),
         }))?;
+        // From here on the request gives it back.
+        core::mem::forget(quota);
         submitter.domain.stats.add(Counter::Requests, 1);
         // SAFETY: Nothing is moved out of the allocation: the pinned fields stay where they are, and
         // the `UniqueArc` only lets `Requests::publish` fill in two plain fields.
@@ -275,14 +317,20 @@ impl Request {
         self.source_offset | self.destination_offset | self.length()
     }
 
-    /// Claims fragments. Does not sleep.
-    pub(crate) fn claim(this: &Arc<Self>, worker: Worker, most: u64) -> Option<(u64, u64)> {
-        if this.source.owner.is_dead() || this.destination.owner.is_dead() {
-            Self::fail(this, errno::eownerdead());
-            return None;
-        }
-        let claimed = this.fragments.claim(worker, most)?;
-        if let Some(status) = &this.status {
+    /// Whether the owner of a region died, so that the request is to fail with `EOWNERDEAD`.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.source.owner.is_dead() || self.destination.owner.is_dead()
+    }
+
+    /// Fails a request that [`Self::is_orphan`]. Does not sleep.
+    pub(crate) fn fail_orphan(this: &Arc<Self>) {
+        Self::fail(this, errno::eownerdead());
+    }
+
+    /// Claims fragments. Ends nothing, so that it may be called under a spinlock.
+    pub(crate) fn claim(&self, worker: Worker, most: u64) -> Option<(u64, u64)> {
+        let claimed = self.fragments.claim(worker, most)?;
+        if let Some(status) = &self.status {
             status.claimed(claimed.1);
         }
         Some(claimed)
@@ -307,14 +355,35 @@ impl Request {
         mine.fetch_add(length, Relaxed);
         this.count(bytes, length);
         this.count(number, 1);
-        let finished = this.fragments.finish(fragment);
+        let front = this.fragments.mark(fragment, FRONT_STEPS);
         if let Some(status) = &this.status {
-            status.moved(length, finished.advanced);
+            status.moved(length, front.advanced);
         }
-        if finished.settled {
-            Self::settle(this);
-        } else if finished.advanced != 0 && this.impatient.latest() != 0 {
+        if front.more {
+            this.behind.fetch_add(1, Full);
+            let _ = queue::get().enqueue(this.clone());
+        } else if this.fragments.settle(1) {
+            Self::settled(this);
+        } else if front.advanced != 0 && this.impatient.latest() != 0 {
             this.wake();
+        }
+    }
+
+    /// Advances the front as far as it goes. May sleep.
+    fn catch_up(&self) {
+        // Bounded by the number of fragments, each of which is counted once.
+        loop {
+            let front = self.fragments.advance(FRONT_STEPS);
+            if let Some(status) = &self.status {
+                status.moved(0, front.advanced);
+            }
+            if front.advanced != 0 && self.impatient.latest() != 0 {
+                self.wake();
+            }
+            if !front.more {
+                return;
+            }
+            shim::cond_resched_interrupted();
         }
     }
 
@@ -336,7 +405,11 @@ impl Request {
     /// Claims something, if there is anything, and copies it; returns its bytes. May sleep.
     pub(crate) fn help(this: &Arc<Self>) -> Option<u64> {
         let most = u64::max(CPU_SHARE / u64::max(this.fragments.size(), 1), 1);
-        let (first, many) = Self::claim(this, Worker::Cpu, most)?;
+        if this.is_orphan() {
+            Self::fail_orphan(this);
+            return None;
+        }
+        let (first, many) = this.claim(Worker::Cpu, most)?;
         Self::copy(this, first, many, Worker::Cpu);
         Some(this.span(first, many).2)
     }
@@ -380,12 +453,12 @@ impl Request {
     pub(crate) fn fail(this: &Arc<Self>, error: Error) {
         let _ = this.error.cmpxchg(0, error.to_errno(), Full);
         if this.fragments.close() {
-            Self::settle(this);
+            Self::settled(this);
         }
     }
 
     /// Nothing is being worked on any more. Does not sleep.
-    fn settle(this: &Arc<Self>) {
+    fn settled(this: &Arc<Self>) {
         // The workqueue comes here, too, when it finds an owner dead whose request has ended: it must
         // not call itself for ever.
         if this.state.load(Acquire) != REQUEST_RUNNING {
@@ -416,13 +489,19 @@ impl Request {
         self.end();
     }
 
-    /// Compares source and destination; copies what differs once more.
+    /// Compares source and destination; copies what differs once more. Ends early when the request is
+    /// cancelled.
     fn verify(&self) {
         let (from, to) = (
             self.source.mapping.pages(),
             self.destination.mapping.pages(),
         );
+        // Bounded by the length, which takes a while: so it gives way and stops when it is told.
         for fragment in 0..self.fragments.count() {
+            if self.error.load(Relaxed) == errno::ecanceled().to_errno() {
+                self.unverified.store(1, Relaxed);
+                return;
+            }
             let (source, destination, length) = self.span(fragment, 1);
             let same =
                 || copy::checksum(from, source, length) == copy::checksum(to, destination, length);
@@ -440,7 +519,8 @@ impl Request {
 
     /// Publishes the outcome, once.
     fn end(&self) {
-        let broken = self.error.load(Acquire) == EIO.to_errno();
+        let broken =
+            self.error.load(Acquire) == EIO.to_errno() || self.unverified.load(Relaxed) != 0;
         let state = if self.fragments.complete() && !broken {
             REQUEST_DONE
         } else {
@@ -500,20 +580,32 @@ impl Request {
         if until > self.length() {
             return Err(ERANGE);
         }
-        // With verification, only the end says that bytes are right.
-        let patient = until == 0 || self.flags & SUBMIT_VERIFY != 0;
+        let patient = self.is_patient(until);
         if !patient {
             self.impatient.add(1);
         }
-        let result = self.wait_for(timeout, || match self.outcome() {
-            None if !patient && self.fragments.front() >= until => Some(Ok(())),
-            Some(Err(_)) if !patient && self.fragments.front() >= until => Some(Ok(())),
-            other => other,
-        });
+        let result = self.wait_for(timeout, || self.answer(until));
         if !patient {
             self.impatient.add(u64::MAX);
         }
         result
+    }
+
+    /// Whether somebody who waits for the first `until` bytes waits for the end.
+    fn is_patient(&self, until: u64) -> bool {
+        // With verification, only the end says that bytes are right.
+        until == 0 || self.flags & SUBMIT_VERIFY != 0
+    }
+
+    /// What to tell somebody who waits for the first `until` bytes, if there is anything to tell. What
+    /// it tells after the end does not change any more.
+    pub(crate) fn answer(&self, until: u64) -> Option<Result> {
+        match self.outcome() {
+            None | Some(Err(_)) if !self.is_patient(until) && self.fragments.front() >= until => {
+                Some(Ok(()))
+            }
+            other => other,
+        }
     }
 
     fn wait_for(&self, timeout: &mut i64, condition: impl Fn() -> Option<Result>) -> Result {
@@ -572,8 +664,8 @@ impl Request {
                 None => this.wait(0, &mut -1),
             };
         }
-        args.done = this.done();
         args.state = this.state();
+        args.done = this.done();
         result
     }
 
@@ -623,7 +715,7 @@ impl Request {
     pub(crate) fn begin(this: &Arc<Self>) -> bool {
         let nothing = this.fragments.count() == 0;
         if nothing {
-            Self::settle(this);
+            Self::settled(this);
         }
         nothing
     }
@@ -636,36 +728,131 @@ impl Request {
     }
 }
 
+/// The requests of the domains that one user created, counted. One object for all domains of a user.
+pub(crate) struct User {
+    requests: Atomic<u64>,
+}
+
+impl User {
+    /// Without requests.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(
+            Self {
+                requests: Atomic::new(0),
+            },
+            GFP_KERNEL_ACCOUNT,
+        )?)
+    }
+}
+
+/// A place among a user's requests; dropping gives it back.
+struct Quota<'a>(&'a User);
+
+impl<'a> Quota<'a> {
+    /// - `ENOSPC`: the user has as many as allowed.
+    fn take(user: &'a User) -> Result<Self> {
+        let quota = Self(user);
+        if user.requests.fetch_add(1, Full) >= dma::param_max_user_requests().into() {
+            return Err(ENOSPC);
+        }
+        Ok(quota)
+    }
+}
+
+impl Drop for Quota<'_> {
+    fn drop(&mut self) {
+        self.0.requests.fetch_sub(1, Full);
+    }
+}
+
+/// No slot: the end of the list of free ones.
+const NO_SLOT: u32 = u32::MAX;
+
 struct Slot {
+    /// The request, until it is released.
     request: Option<Arc<Request>>,
     /// Times that the slot was used.
     generation: u32,
+    /// The next free slot, if this one is free.
+    next: u32,
 }
 
 struct Slots {
     slots: KVVec<Slot>,
-    /// Where the search for a free slot starts.
-    next: usize,
+    /// Slots that belong to no request, the one that has been free for longest first.
+    first: u32,
+    last: u32,
+    /// Requests that were released and are still referred to.
+    lingering: u32,
 }
 
-/// The requests of a domain that were not released.
+impl Slots {
+    /// Takes a slot that belongs to nobody.
+    fn take(&mut self) -> Option<usize> {
+        let count = self.slots.len();
+        // An empty slot that was used is left alone for as long as there are fresh ones, so that
+        // what it says about its last request can be read for a while.
+        if count < MAX_REQUESTS as usize {
+            let fresh = Slot {
+                request: None,
+                generation: 0,
+                next: NO_SLOT,
+            };
+            if self.slots.push(fresh, GFP_KERNEL_ACCOUNT).is_ok() {
+                return Some(count);
+            }
+        }
+        let slot = self.first;
+        self.first = self.slots.get(slot as usize)?.next;
+        if self.first == NO_SLOT {
+            self.last = NO_SLOT;
+        }
+        Some(slot as usize)
+    }
+
+    /// The last reference to the request of a slot is gone.
+    fn give_back(&mut self, slot: u32) {
+        self.slots[slot as usize].next = NO_SLOT;
+        match self.slots.get_mut(self.last as usize) {
+            Some(last) => last.next = slot,
+            None => self.first = slot,
+        }
+        self.last = slot;
+        self.lingering -= 1;
+    }
+}
+
+/// The requests of a domain.
 #[pin_data]
 pub(crate) struct Requests {
+    user: Arc<User>,
     table: SetOnce<Arc<StatusTable>>,
     #[pin]
     slots: Mutex<Slots>,
+    /// Notified when a slot is given back.
+    #[pin]
+    freed: CondVar,
 }
 
 impl Requests {
-    /// None.
-    pub(crate) fn new() -> impl PinInit<Self> {
+    /// None yet, to be counted for `user`.
+    pub(crate) fn new(user: Arc<User>) -> impl PinInit<Self> {
         pin_init!(Self {
+            user,
             table: SetOnce::new(),
             slots <- new_mutex!(Slots {
                 slots: KVVec::new(),
-                next: 0,
+                first: NO_SLOT,
+                last: NO_SLOT,
+                lingering: 0,
             }),
+            freed <- CondVar::new(c_str!("libcopy::Requests::freed"), static_lock_class!()),
         })
+    }
+
+    /// Whom they are counted for.
+    pub(crate) fn user(&self) -> &Arc<User> {
+        &self.user
     }
 
     /// The table that user space sees; made when it is first needed.
@@ -680,37 +867,30 @@ impl Requests {
         self.table.as_ref().cloned().ok_or(ENOMEM)
     }
 
-    /// Gives a new request an id and makes it visible.
+    /// Gives a new request an id and makes it visible. If all slots are in use, waits for those whose
+    /// requests were released and whose last fragments an engine still works on.
     ///
     /// - `ENOSPC`: there are as many as allowed.
+    /// - `EINTR`: a signal came while it waited.
     pub(crate) fn publish(&self, mut request: UniqueArc<Request>) -> Result<Arc<Request>> {
         let table = self.table()?;
         let mut slots = self.slots.lock();
-        let count = slots.slots.len();
-        let free = (0..count)
-            .map(|step| (slots.next + step) % count)
-            .find(|slot| slots.slots[*slot].request.is_none());
-        // An empty slot that was used is left alone for as long as there are fresh ones, so that
-        // what it says about its last request can be read for a while.
-        let slot = if count < MAX_REQUESTS as usize {
-            let fresh = Slot {
-                request: None,
-                generation: 0,
-            };
-            match slots.slots.push(fresh, GFP_KERNEL_ACCOUNT) {
-                Ok(()) => Some(count),
-                Err(_) => free,
+        let slot = loop {
+            if let Some(slot) = slots.take() {
+                break slot;
             }
-        } else {
-            free
-        };
-        let Some(slot) = slot else {
+            let error = if slots.lingering == 0 {
+                ENOSPC
+            } else if self.freed.wait_interruptible(&mut slots) {
+                EINTR
+            } else {
+                continue;
+            };
+            // Dropped in this order, because that may unpin pages.
             drop(slots);
-            // Dropped here, after the lock is released, because that may unpin pages.
             drop(request);
-            return Err(ENOSPC);
+            return Err(error);
         };
-        slots.next = slot + 1;
         let entry = &mut slots.slots[slot];
         entry.generation = entry.generation % (u32::MAX / MAX_REQUESTS) + 1;
         let id = entry.generation * MAX_REQUESTS + slot as u32;
@@ -721,6 +901,12 @@ impl Requests {
         let request = Arc::from(request);
         entry.request = Some(request.clone());
         Ok(request)
+    }
+
+    /// The last reference to a published request is gone, and with it the right to its slot.
+    fn give_back(&self, id: u32) {
+        self.slots.lock().give_back(id % MAX_REQUESTS);
+        self.freed.notify_one();
     }
 
     /// Finds a request.
@@ -735,7 +921,7 @@ impl Requests {
             .ok_or(ENOENT)
     }
 
-    /// Forgets a request.
+    /// Forgets a request. Its slot stays its own until the last reference is gone.
     pub(crate) fn remove(&self, id: u32) -> Option<Arc<Request>> {
         let request = {
             let mut slots = self.slots.lock();
@@ -743,7 +929,9 @@ impl Requests {
             if slot.request.as_ref()?.id != id {
                 return None;
             }
-            slot.request.take()?
+            let request = slot.request.take()?;
+            slots.lingering += 1;
+            request
         };
         request.release();
         Some(request)
@@ -752,6 +940,7 @@ impl Requests {
     /// Requests that were not released.
     pub(crate) fn live(&self) -> usize {
         let slots = self.slots.lock();
+        // Bounded by `MAX_REQUESTS`.
         slots
             .slots
             .iter()

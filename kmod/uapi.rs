@@ -42,7 +42,7 @@
 //! reads nothing back; nobody can map it for writing (`EACCES`), nor privately (`EINVAL`).
 //!
 //! An engine writes the destination before `done` and `front` grow (release; load them with
-//! acquire). `state` is written last. An entry whose `id` is another one belongs to a later request.
+//! acquire). `state` is written last: load it first. An entry whose `id` is another one belongs to a later request.
 
 /// Path of the device.
 pub const DEVICE_PATH: &str = "/dev/libcopy";
@@ -380,7 +380,9 @@ pub const ENGINE_INFO: u32 = 0xC078_CC0D;
 /// - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
 ///   [`MAX_FRAGMENT_PAGES`].
 /// - `ENODEV`: there is no engine (on this node): let a CPU copy, see [`TRANSFER`].
-/// - `ENOSPC`: the domain has [`MAX_REQUESTS`] requests that were not released.
+/// - `ENOSPC`: the domain has [`MAX_REQUESTS`] requests that were not released, or all domains that its
+///   creator's user created have as many as the parameter `max_user_requests` says; a request that was
+///   released counts until engines are through with it.
 /// - `EBADF`: `eventfd` is not an open file; `EINVAL` if it is another kind of file.
 /// - `ESHUTDOWN`: another thread has just left the domain for this process.
 pub const REQUEST_SUBMIT: u32 = 0xC040_CC0E;
@@ -395,7 +397,8 @@ pub const REQUEST_SUBMIT: u32 = 0xC040_CC0E;
 /// - `ENOENT`: no such request.
 /// - `EPERM`: [`REQUEST_RELEASE`] by a process that did not submit it.
 /// - `ERANGE`: `until` is beyond the end.
-/// - `ETIMEDOUT`: the time is over.
+/// - `ETIMEDOUT`: the time is over. This error, and `EINTR`, are returned only if the request has not
+///   ended: with [`REQUEST_RELEASE`] it is still there.
 /// - `EOWNERDEAD`: the owner of a region died before everything was copied.
 /// - `EIO`: verification found a difference that copying again did not mend.
 /// - `ECANCELED`: the request was cancelled, or its submitter is gone.

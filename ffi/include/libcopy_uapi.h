@@ -370,7 +370,9 @@
 // - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
 //   `LIBCOPY_MAX_FRAGMENT_PAGES`.
 // - `ENODEV`: there is no engine (on this node): let a CPU copy, see `LIBCOPY_TRANSFER`.
-// - `ENOSPC`: the domain has `LIBCOPY_MAX_REQUESTS` requests that were not released.
+// - `ENOSPC`: the domain has `LIBCOPY_MAX_REQUESTS` requests that were not released, or all domains that its
+//   creator's user created have as many as the parameter `max_user_requests` says; a request that was
+//   released counts until engines are through with it.
 // - `EBADF`: `eventfd` is not an open file; `EINVAL` if it is another kind of file.
 // - `ESHUTDOWN`: another thread has just left the domain for this process.
 #define LIBCOPY_REQUEST_SUBMIT 0xC040CC0EU
@@ -385,7 +387,8 @@
 // - `ENOENT`: no such request.
 // - `EPERM`: `LIBCOPY_REQUEST_RELEASE` by a process that did not submit it.
 // - `ERANGE`: `until` is beyond the end.
-// - `ETIMEDOUT`: the time is over.
+// - `ETIMEDOUT`: the time is over. This error, and `EINTR`, are returned only if the request has not
+//   ended: with `LIBCOPY_REQUEST_RELEASE` it is still there.
 // - `EOWNERDEAD`: the owner of a region died before everything was copied.
 // - `EIO`: verification found a difference that copying again did not mend.
 // - `ECANCELED`: the request was cancelled, or its submitter is gone.

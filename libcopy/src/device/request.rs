@@ -601,13 +601,15 @@ mod loom_tests {
     use super::word::Word;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicU32, Ordering};
+    use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     use loom::thread;
 
     struct Model {
         fragments: Fragments<Vec<Word>>,
         /// One byte per fragment, written by whoever claimed it: loom reports two writers.
         bytes: Vec<UnsafeCell<u8>>,
+        /// Bytes of the front that were published, as in the status table.
+        published: AtomicU64,
         settled: AtomicU32,
     }
 
@@ -618,6 +620,7 @@ mod loom_tests {
             Arc::new(Model {
                 fragments: Fragments::new(length, size, phase, bitmap),
                 bytes: (0..count).map(|_| UnsafeCell::new(0)).collect(),
+                published: AtomicU64::new(0),
                 settled: AtomicU32::new(0),
             })
         }
@@ -626,10 +629,31 @@ mod loom_tests {
             while let Some((first, many)) = self.fragments.claim(worker, 1) {
                 for fragment in first..first + many {
                     self.bytes[fragment as usize].with_mut(|byte| unsafe { *byte += 1 });
-                    if self.fragments.finish(fragment).settled {
-                        self.settled.fetch_add(1, Ordering::AcqRel);
-                    }
+                    self.finish(fragment);
                 }
+            }
+        }
+
+        /// One step per call, so that what is left over is modelled, too.
+        fn finish(&self, fragment: u64) {
+            let mut front = self.fragments.mark(fragment, 1);
+            loop {
+                self.published.fetch_add(front.advanced, Ordering::AcqRel);
+                if !front.more {
+                    break;
+                }
+                front = self.fragments.advance(1);
+            }
+            if self.fragments.settle(1) {
+                if self.fragments.complete() {
+                    let published = self.published.load(Ordering::Acquire);
+                    assert_eq!(
+                        published,
+                        self.fragments.length(),
+                        "ended before it was told"
+                    );
+                }
+                self.settled.fetch_add(1, Ordering::AcqRel);
             }
         }
 
@@ -682,7 +706,7 @@ mod loom_tests {
             let thread = thread::spawn(move || other.work(Worker::Engine));
             if let Some((first, _)) = model.fragments.claim(Worker::Cpu, 1) {
                 model.bytes[first as usize].with_mut(|byte| unsafe { *byte += 1 });
-                model.fragments.finish(first);
+                model.finish(first);
             }
             let front = model.fragments.front();
             model.check(front / 10);

@@ -23,6 +23,7 @@ mod offload;
 mod protocol;
 mod region;
 mod request;
+mod request_faults;
 mod reuse;
 mod rng;
 mod soak;
@@ -71,6 +72,7 @@ fn all() -> Vec<&'static Test> {
         strided::TESTS,
         transfer::TESTS,
         request::TESTS,
+        request_faults::TESTS,
         matrix::TESTS,
         uses::TESTS,
         reuse::TESTS,

@@ -165,10 +165,10 @@ pub fn request(from: (u32, u64), to: (u32, u64), length: u64) -> RequestSubmit {
 }
 
 /// The status table of a file, mapped.
-struct Table(Map);
+pub struct Table(Map);
 
 impl Table {
-    fn of(device: &Device) -> Outcome<Self> {
+    pub fn of(device: &Device) -> Outcome<Self> {
         Ok(Self(Map::new(
             STATUS_BYTES as usize,
             libc::PROT_READ,
@@ -178,9 +178,20 @@ impl Table {
         )?))
     }
 
-    fn entry(&self, id: u32) -> RequestStatus {
-        let at = self.0.addr() as usize
-            + (id % MAX_REQUESTS) as usize * std::mem::size_of::<RequestStatus>();
+    fn at(&self, id: u32) -> usize {
+        self.0.addr() as usize + (id % MAX_REQUESTS) as usize * std::mem::size_of::<RequestStatus>()
+    }
+
+    /// The state of a request, to be read before the rest.
+    pub fn state(&self, id: u32) -> u32 {
+        let at = self.at(id) + std::mem::offset_of!(RequestStatus, state);
+        // SAFETY: Inside the mapping, aligned, and only read.
+        let word = unsafe { &*(at as *const std::sync::atomic::AtomicU32) };
+        word.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    pub fn entry(&self, id: u32) -> RequestStatus {
+        let at = self.at(id);
         // SAFETY: Inside the mapping, aligned; the kernel writes meanwhile, hence volatile.
         unsafe { std::ptr::read_volatile(at as *const RequestStatus) }
     }

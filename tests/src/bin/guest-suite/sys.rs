@@ -82,6 +82,20 @@ impl Map {
         Self::new(len, RW, libc::MAP_SHARED, Some(fd), 0)
     }
 
+    /// Memory whose pages are not next to each other, as far as the kernel can be made to: they are
+    /// taken in another order than they lie in.
+    pub fn scattered(len: usize) -> Result<Self, Errno> {
+        let map = Self::anon(len)?;
+        map.advise(0, len, libc::MADV_NOHUGEPAGE)?;
+        let pages = len / PAGE;
+        for step in 0..7 {
+            for page in (step..pages).step_by(7).rev() {
+                map.write(page * PAGE, &[1]);
+            }
+        }
+        Ok(map)
+    }
+
     /// Private memory filled with the pattern of `seed`.
     pub fn filled(len: usize, seed: u64) -> Result<Self, Errno> {
         let map = Self::anon(len)?;
@@ -513,6 +527,19 @@ impl Board {
             std::thread::sleep(Duration::from_micros(100));
         }
     }
+}
+
+/// Has the calling thread run on one CPU, before all others that are not real-time threads.
+pub fn on_cpu_first(cpu: usize) -> Result<(), Errno> {
+    let priority = libc::sched_param { sched_priority: 50 };
+    // SAFETY: All zero is a set without CPUs; both structures outlive the calls.
+    unsafe {
+        let mut set: libc::cpu_set_t = MaybeUninit::zeroed().assume_init();
+        libc::CPU_SET(cpu, &mut set);
+        result(libc::sched_setaffinity(0, size_of_val(&set), &set).into())?;
+        result(libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority).into())?;
+    }
+    Ok(())
 }
 
 /// Becomes an ordinary user for good.
