@@ -38,6 +38,7 @@ const ABSENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/absent.c");
 const COMMUNICATORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/communicators.c");
 const WAITING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting.c");
 const ORPHANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/orphans.c");
+const TRUNCATED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/truncated.c");
 const PROBING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probing.c");
 const RIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rights.c");
 const FORTRAN_MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.f90");
@@ -861,6 +862,28 @@ fn requests_that_were_freed_are_completed() {
             assert!(line.ends_with(": 0 wrong"), "{name}: {line}");
         }
         assert!(noted(&report, "received") >= 60, "{name}: {report}");
+    }
+}
+
+#[test]
+fn what_is_too_long_is_truncated_whoever_completes_it() {
+    let _turn = turn();
+    let library = library();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, TRUNCATED, C) else {
+            continue;
+        };
+        let mut environment = with_messages(library);
+        // More than what is received.
+        environment[2].1 = "12288";
+        let (plain, ours) = (mpi.run(3, &[], &[]), mpi.run(3, &[], &environment));
+        let (said, report) = (text(&ours.stdout), text(&ours.stderr));
+        assert_eq!(said, text(&plain.stdout), "{name}: {report}");
+        assert_eq!(said.matches("truncate (").count(), 20, "{name}: {said}");
+        assert_eq!(said.matches("in status (").count(), 12, "{name}: {said}");
+        // Each of them has given its slot back.
+        assert_eq!(noted(&report, "truncated"), 162, "{name}: {report}");
+        assert_eq!(noted(&report, "without a slot"), 0, "{name}: {report}");
     }
 }
 

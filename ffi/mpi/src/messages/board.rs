@@ -74,6 +74,8 @@ pub struct Slot {
     pub lane: AtomicU32,
     /// Whether the receiver must not read the sender's memory: then everything goes through a lane.
     pub blind: AtomicU32,
+    /// Whether the program has sent a message of its own, to anybody, whose length names this slot.
+    pub ambiguous: AtomicU32,
     /// Bytes that have been in the lane, and those that are.
     pub filled: AtomicU64,
     /// Where the packed rest is.

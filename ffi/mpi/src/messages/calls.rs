@@ -14,7 +14,7 @@ use super::packed::Kind;
 use super::requests::{self, Handle, Work};
 use super::status::{Room, Status};
 use super::view::View;
-use super::{World, header, packed};
+use super::{World, header, packed, short};
 use crate::abi::Word;
 use crate::earned::{self, Use};
 use crate::types::{self, Known};
@@ -418,7 +418,7 @@ fn arrival(
 }
 
 /// After `MPI_Irecv` and its relatives: a header may arrive there. What is shorter than any message that
-/// is taken is not looked at: a longer one for it is an error of the program's.
+/// is taken is only noted: a longer one for it is an error of the program's.
 pub fn expect(
     world: &World,
     what: Elements,
@@ -426,10 +426,25 @@ pub fn expect(
     request: *const c_void,
     persistent: bool,
 ) {
+    let is_short = |bytes: u64| outgoing::is_short(bytes) && header::may_arrive(bytes);
+    let quick = what
+        .count
+        .and_then(|count| types::quick_size(what.datatype, count));
+    if let Some(bytes) = quick.filter(|bytes| outgoing::is_short(*bytes)) {
+        if is_short(bytes) {
+            short::note(world, source, comm, request);
+        }
+        return;
+    }
     let least = world.least[0].min(world.least[1]);
     let when = if persistent { When::Often } else { When::Later };
     if let Some(arrival) = arrival(world, what, (source, comm), (least, when)) {
         requests::remember(world, request, Work::Receive(arrival), persistent);
+        return;
+    }
+    let size = || types::size(what.datatype, what.count?);
+    if size().is_some_and(is_short) {
+        short::note(world, source, comm, request);
     }
 }
 
@@ -574,7 +589,11 @@ unsafe fn exchange_chosen(
         lock(&shared).withdraw(world);
         return code;
     }
-    expect(world, recv, (source, to.comm), request.pointer(), false);
+    // Of any length: what came is looked at when it is here.
+    let how = (0, When::Waiting);
+    if let Some(arrival) = arrival(world, recv, (source, to.comm), how) {
+        requests::remember(world, request.pointer(), Work::Receive(arrival), false);
+    }
     let (how, none) = ((Mode::Standard, Way::Blocking), std::ptr::null_mut());
     // SAFETY: the message lives until the header has been sent.
     let sent = unsafe { send_header(world, &shared, how, to, none) };

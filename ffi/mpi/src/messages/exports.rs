@@ -7,7 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::calls::{self, Address, Elements, Mode};
 use super::status::{Room, Status, is_ignored};
-use super::{World, announce, header, incoming, outgoing, packed, probes, requests, start, world};
+use super::{
+    World, announce, header, incoming, outgoing, packed, probes, requests, short, start, world,
+};
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::call::active;
 use crate::count::{Count, Large};
@@ -77,6 +79,13 @@ fn guarded(work: impl FnOnce() -> c_int) -> c_int {
 fn is_tiny<N: Count>(count: N, datatype: Word) -> bool {
     let size = || (count.number()? as u64).checked_mul(fast::size(datatype)? as u64);
     size().is_some_and(|bytes| !header::may_arrive(bytes))
+}
+
+/// Whether so many elements are fewer bytes than any message has that is intercepted.
+#[inline(always)]
+fn is_short<N: Count>(count: N, datatype: Word) -> bool {
+    let size = || (count.number()? as u64).checked_mul(fast::size(datatype)? as u64);
+    size().is_some_and(outgoing::is_short)
 }
 
 /// Whether a send of so many elements is passed on whatever else there is: it is not taken, and no length
@@ -292,7 +301,11 @@ both! {
     MPI_Irecv, MPI_Irecv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
                               tag: c_int, comm: Word, request: *mut c_void|
     [is_tiny(count, datatype) =>
-        forward::irecv(buffer, count, datatype, source, tag, comm, request)] {
+        forward::irecv(buffer, count, datatype, source, tag, comm, request)]
+    [is_short(count, datatype) => short::noted(
+        forward::irecv(buffer, count, datatype, source, tag, comm, request),
+        source, comm, request
+    )] {
         let code = forward::irecv(buffer, count, datatype, source, tag, comm, request);
         if let Some(world) = world().filter(|_| code == 0) {
             let what = elements(buffer, count, datatype);
@@ -498,12 +511,13 @@ other_sends! {
 
 /// Functions without counts, taken if `$try` takes them. Where nonblocking collectives are under way,
 /// `$first` comes before, and may do what the function has to. Functions with one are about requests: they
-/// are passed on before anything else as long as none is known here.
+/// are passed on before anything else as long as none is known here. Where `$is_noted` finds short receives
+/// among them, `$short` does the rest with the function as it is without it.
 macro_rules! plain {
-    ($($name:ident $arguments:tt => $pass:path, $try:expr $(, $first:expr)?;)*) => { $(
-        plain!(@one $name $arguments $pass, $try, [$($first)?]);
+    ($($name:ident $arguments:tt => $pass:path, $try:expr $(, $first:expr $(, $is_noted:expr => $short:expr)?)?;)*) => { $(
+        plain!(@one $name $arguments $pass, $try, [$($first)?], [$($($is_noted => $short)?)?]);
     )* };
-    (@one $name:ident ($($argument:ident: $kind:ty),*) $pass:path, $try:expr, $first:tt) => {
+    (@one $name:ident ($($argument:ident: $kind:ty),*) $pass:path, $try:expr, $first:tt, $short:tt) => {
         /// The MPI function of this name.
         ///
         /// # Safety
@@ -532,14 +546,26 @@ macro_rules! plain {
             }
             // SAFETY: the caller's promise.
             unsafe {
-                plain!(@quick $first $pass, ($($argument),*));
+                plain!(@quick $first $short $pass, ($($argument: $kind),*));
                 other($($argument),*)
             }
         }
     };
-    (@quick [] $pass:path, $arguments:tt) => {};
-    (@quick [$first:expr] $pass:path, ($($argument:ident),*)) => {
+    (@quick [] [] $pass:path, $arguments:tt) => {};
+    (@quick [$first:expr] [] $pass:path, ($($argument:ident: $kind:ty),*)) => {
         if !requests::any() && !nonblocking::any() {
+            return $pass($($argument),*);
+        }
+    };
+    (@quick [$first:expr] [$is_noted:expr => $short:expr] $pass:path, ($($argument:ident: $kind:ty),*)) => {
+        let is_idle = !requests::any() && !nonblocking::any();
+        if $is_noted {
+            return $short($($argument,)* |$($argument: $kind),*| match is_idle {
+                true => $pass($($argument),*),
+                false => other($($argument),*),
+            });
+        }
+        if is_idle {
             return $pass($($argument),*);
         }
     };
@@ -555,27 +581,28 @@ macro_rules! plain {
 }
 
 plain! {
-    MPI_Wait(request: *mut c_void, status: *mut c_void) => forward::wait, requests::wait, before::wait;
+    MPI_Wait(request: *mut c_void, status: *mut c_void) => forward::wait, requests::wait, before::wait,
+        short::has_any(1, request) => short::wait;
     MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) => forward::test, requests::test,
-        before::test;
+        before::test, short::has_any(1, request) => short::test;
     MPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void) => forward::waitall,
-        requests::waitall, before::waitall;
+        requests::waitall, before::waitall, short::has_any(count, requests) => short::waitall;
     MPI_Testall(count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void)
-        => forward::testall, requests::testall, before::testall;
+        => forward::testall, requests::testall, before::testall, short::has_any(count, requests) => short::testall;
     MPI_Waitany(count: c_int, requests: *mut c_void, index: *mut c_int, status: *mut c_void)
-        => forward::waitany, requests::waitany, before::waitany;
+        => forward::waitany, requests::waitany, before::waitany, short::has_any(count, requests) => short::waitany;
     MPI_Testany(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
-    ) => forward::testany, requests::testany, before::testany;
+    ) => forward::testany, requests::testany, before::testany, short::has_any(count, requests) => short::testany;
     MPI_Waitsome(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => forward::waitsome, requests::waitsome, before::waitsome;
+    ) => forward::waitsome, requests::waitsome, before::waitsome, short::has_any(count, requests) => short::some;
     MPI_Testsome(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => forward::testsome, requests::testsome, before::testsome;
+    ) => forward::testsome, requests::testsome, before::testsome, short::has_any(count, requests) => short::some;
     MPI_Request_get_status(request: Word, flag: *mut c_int, status: *mut c_void)
         => forward::request_get_status, requests::get_status, before::get_status;
     MPI_Request_get_status_any(
@@ -589,7 +616,8 @@ plain! {
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
     ) => lacking::request_get_status_some, requests::get_status_some, before::testsome;
-    MPI_Request_free(request: *mut c_void) => lacking::request_free, requests::free, before::free;
+    MPI_Request_free(request: *mut c_void) => lacking::request_free, requests::free, before::free,
+        short::has_any(1, request) => short::free;
     MPI_Cancel(request: *mut c_void) => forward::cancel, requests::cancel;
     MPI_Start(request: *mut c_void) => forward::start, requests::start;
     MPI_Startall(count: c_int, requests: *mut c_void) => forward::startall, requests::startall;

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use super::roads::{Kind, Way};
 use super::start::Road;
 use super::status::Status;
 use super::view::View;
-use super::{Event, Peers, World, committed, note, timed};
+use super::{Event, Peers, World, committed, note, probes, timed};
 use crate::abi::{Word, complain};
 use crate::earned::{self, Use};
 use crate::group::{self, Comm};
@@ -383,6 +384,31 @@ fn give_back_from(world: &World, view: &View, capacity: u64) {
         note(Event::Truncated, 1);
         drop(Over { slot });
     }
+}
+
+/// Whether what was received with this status, where there was less room than for any message that is
+/// intercepted, is a header. Then the message is truncated, and its sender gets its slot back.
+#[cold]
+pub fn cut_short(world: &World, comm: Word, status: Status) -> bool {
+    let claim = || {
+        if status.is_cancelled() {
+            return false;
+        }
+        let Some(slot) = probes::is_header(world, comm, status) else {
+            return false;
+        };
+        let (from, to) = (state::POSTED, state::CLAIMED);
+        let claimed = slot
+            .state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if claimed {
+            note(Event::Truncated, 1);
+            drop(Over { slot });
+        }
+        claimed
+    };
+    catch_unwind(AssertUnwindSafe(claim)).unwrap_or(false)
 }
 
 /// A view that was made in advance or just now.

@@ -21,6 +21,7 @@ mod packed;
 mod probes;
 mod requests;
 mod roads;
+mod short;
 mod start;
 pub mod status;
 mod view;

@@ -108,16 +108,27 @@ static RETIRED: AtomicU64 = AtomicU64::new(0);
 /// Whether a length names a slot that may still be used.
 #[inline]
 pub fn is_special(bytes: u64) -> bool {
-    slot_of(bytes).is_some_and(|slot| RETIRED.load(Ordering::Relaxed) >> slot & 1 == 0)
+    slot_of(bytes).is_some_and(|slot| RETIRED.load(Ordering::Acquire) >> slot & 1 == 0)
 }
 
 /// Dense messages of fewer bytes are not taken; until it is known whether any are, what is shorter than
 /// headers.
 static LEAST: AtomicU64 = AtomicU64::new(header::SHORTEST);
 
-/// Learns from how many bytes on dense messages are taken; `None` if none are.
-pub fn learn(least: Option<u64>) {
-    LEAST.store(least.unwrap_or(u64::MAX), Ordering::Relaxed);
+/// Messages of fewer bytes are not taken, dense ones or others; 0 until that is known.
+static LEAST_OF_ALL: AtomicU64 = AtomicU64::new(0);
+
+/// Learns from how many bytes on messages are taken, dense ones and others; `None` if none are.
+pub fn learn(least: Option<[u64; 2]>) {
+    let [dense, other] = least.unwrap_or([u64::MAX; 2]);
+    LEAST.store(dense, Ordering::Relaxed);
+    LEAST_OF_ALL.store(dense.min(other), Ordering::Relaxed);
+}
+
+/// Whether no message of so many bytes is taken.
+#[inline(always)]
+pub fn is_short(bytes: u64) -> bool {
+    bytes < LEAST_OF_ALL.load(Ordering::Relaxed)
 }
 
 /// Whether no messages are taken, as all processes know.
@@ -190,8 +201,11 @@ pub fn retire(world: &World, slot: usize) {
     if outbox.retired >> slot & 1 == 1 {
         return;
     }
+    // Before that message leaves, or one of another thread that finds the slot retired.
+    let ambiguous = &world.board.slot(world.me, slot).ambiguous;
+    ambiguous.store(1, Ordering::SeqCst);
     outbox.retired |= 1 << slot;
-    RETIRED.store(outbox.retired, Ordering::Relaxed);
+    RETIRED.store(outbox.retired, Ordering::Release);
     note(Event::Retired, 1);
     if outbox.free >> slot & 1 == 1 {
         outbox.free &= !(1 << slot);

@@ -78,6 +78,18 @@ fn posted(world: &World, slot: &Slot, status: Status) -> Option<u64> {
     (is_ours && is_same).then_some(total)
 }
 
+/// Whether a message that was received on a communicator, with this status, is the header of a slot that is
+/// under way to us. No need to look at it: the sender says that a slot is ambiguous before a message of the
+/// program's own leaves that has the same length, and does not use the slot again.
+pub fn is_header(world: &World, comm: Word, status: Status) -> Option<&Slot> {
+    let number = header::slot_of(status.bytes())?;
+    let known = group::of(world.abi, comm).ok()?;
+    let sender = world.peers(&known, comm).of(status.source())?;
+    let slot = world.board.slot(sender, number);
+    posted(world, slot, status)?;
+    (slot.ambiguous.load(Ordering::SeqCst) == 0).then_some(slot)
+}
+
 /// Whether other threads may call at the same time, and so receive what this one has found.
 pub fn has_threads(world: &World) -> bool {
     static THREADS: OnceLock<bool> = OnceLock::new();

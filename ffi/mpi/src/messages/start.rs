@@ -134,7 +134,7 @@ fn start_once() {
         meet(abi);
         call::relearn();
     }
-    outgoing::learn(world().map(|world| world.least[0]));
+    outgoing::learn(world().map(|world| world.least));
     if let Some(abi) = active() {
         world_model::before_end(abi, crate::end_past_us);
     }
