@@ -890,18 +890,6 @@ pub unsafe extern "C" fn libcopy_type_contents(
     })
 }
 
-/// The part of the packed stream of a layout that a call moves.
-pub(crate) fn part(layout: &Layout, offset: u64, max: usize) -> Result<Range<u64>, Failure> {
-    if offset > layout.size() {
-        return Err(invalid(format!(
-            "offset {offset} is behind the {} bytes of the layout",
-            layout.size()
-        )));
-    }
-    let most = layout.size() - offset;
-    Ok(offset..offset + most.min(max as u64))
-}
-
 /// Bytes at the start of the address space that no process has.
 const NEVER_MAPPED: i64 = 4096;
 
@@ -915,6 +903,31 @@ pub(crate) fn addressed(what: &str, buffer: *const c_void, layout: &Layout) -> R
         )));
     }
     Ok(())
+}
+
+/// The bytes of the packed stream that a call moves between elements at `buffer` and `packed`: those from
+/// byte `offset` on, at most `max`; and how many. If there are any, neither address may be null.
+pub(crate) fn moved(
+    layout: &Layout,
+    offset: u64,
+    max: usize,
+    buffer: *const c_void,
+    packed: *const c_void,
+) -> Result<(Range<u64>, usize), Failure> {
+    if offset > layout.size() {
+        return Err(invalid(format!(
+            "offset {offset} is behind the {} bytes of the layout",
+            layout.size()
+        )));
+    }
+    let bytes = (layout.size() - offset).min(max as u64);
+    if bytes > 0 {
+        addressed("the buffer", buffer, layout)?;
+        if packed.is_null() {
+            return Err(invalid("packed is null"));
+        }
+    }
+    Ok((offset..offset + bytes, bytes as usize))
 }
 
 /// Packs bytes of `count` elements at `buffer`: those from byte `offset` of the packed stream on,
@@ -939,14 +952,7 @@ pub unsafe extern "C" fn libcopy_type_pack(
         // SAFETY: the caller's promise; the range lies in the stream.
         unsafe {
             let layout = handle(datatype)?.layout(count)?;
-            let range = part(&layout, offset, max)?;
-            let bytes = (range.end - range.start) as usize;
-            if bytes > 0 {
-                addressed("the buffer", buffer.cast(), &layout)?;
-                if packed.is_null() {
-                    return Err(invalid("packed is null"));
-                }
-            }
+            let (range, bytes) = moved(&layout, offset, max, buffer, packed)?;
             put("the number of bytes", actual, bytes)?;
             if bytes > 0 {
                 layout.pack_raw(buffer.cast(), range, packed.cast());
@@ -978,14 +984,7 @@ pub unsafe extern "C" fn libcopy_type_unpack(
         // SAFETY: the caller's promise; the range lies in the stream.
         unsafe {
             let layout = handle(datatype)?.layout(count)?;
-            let range = part(&layout, offset, length)?;
-            let bytes = (range.end - range.start) as usize;
-            if bytes > 0 {
-                addressed("the buffer", buffer.cast(), &layout)?;
-                if packed.is_null() {
-                    return Err(invalid("packed is null"));
-                }
-            }
+            let (range, bytes) = moved(&layout, offset, length, buffer, packed)?;
             put("the number of bytes", actual, bytes)?;
             if bytes > 0 {
                 layout.unpack_raw(packed.cast(), range, buffer.cast());

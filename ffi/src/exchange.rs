@@ -4,7 +4,7 @@
 //! form, reductions.
 
 use crate::datatype::{addressed, give, handle, libcopy_segment_t, libcopy_type_t, list, list_mut};
-use crate::datatype::{part, put};
+use crate::datatype::{moved, put};
 use crate::error::{Failure, guarded, invalid};
 use libc::iovec;
 use libcopy::datatype::{Cursor, Datatype, Reducer, Reduction, Segment};
@@ -325,14 +325,9 @@ pub unsafe extern "C" fn libcopy_type_pack_reduce(
             let datatype = handle(datatype)?;
             let layout = datatype.layout(count)?;
             let reducer = Reducer::new(datatype.datatype(), reduction_of(op)?)?;
-            let range = part(&layout, offset, max)?;
+            let (range, bytes) = moved(&layout, offset, max, buffer, packed)?;
             reducer.check_units(&range)?;
-            let bytes = (range.end - range.start) as usize;
             if bytes > 0 {
-                addressed("the buffer", buffer, &layout)?;
-                if packed.is_null() {
-                    return Err(invalid("packed is null"));
-                }
                 reducer.pack_raw(&layout, buffer.cast(), range, packed.cast());
             }
             put("the number of bytes", actual, bytes)
@@ -368,14 +363,9 @@ pub unsafe extern "C" fn libcopy_type_unpack_reduce(
             let datatype = handle(datatype)?;
             let layout = datatype.layout(count)?;
             let reducer = Reducer::new(datatype.datatype(), reduction_of(op)?)?;
-            let range = part(&layout, offset, length)?;
+            let (range, bytes) = moved(&layout, offset, length, buffer, packed)?;
             reducer.check_units(&range)?;
-            let bytes = (range.end - range.start) as usize;
             if bytes > 0 {
-                addressed("the buffer", buffer, &layout)?;
-                if packed.is_null() {
-                    return Err(invalid("packed is null"));
-                }
                 reducer.unpack_raw(&layout, packed.cast(), range, buffer.cast());
             }
             put("the number of bytes", actual, bytes)
@@ -678,16 +668,11 @@ pub unsafe extern "C" fn libcopy_cursor_pack(
         // SAFETY: the caller's promise; the range lies in the stream.
         unsafe {
             let cursor = cursor_of(cursor)?;
-            let range = part(cursor.layout(), cursor.position(), max)?;
-            let (end, bytes) = (range.end, (range.end - range.start) as usize);
+            let (layout, position) = (cursor.layout(), cursor.position());
+            let (range, bytes) = moved(layout, position, max, buffer, packed)?;
+            let end = range.end;
             if bytes > 0 {
-                addressed("the buffer", buffer, cursor.layout())?;
-                if packed.is_null() {
-                    return Err(invalid("packed is null"));
-                }
-                cursor
-                    .layout()
-                    .pack_raw(buffer.cast(), range, packed.cast());
+                layout.pack_raw(buffer.cast(), range, packed.cast());
                 cursor.seek(end)?;
             }
             put("the number of bytes", actual, bytes)
@@ -714,16 +699,11 @@ pub unsafe extern "C" fn libcopy_cursor_unpack(
         // SAFETY: the caller's promise; the range lies in the stream.
         unsafe {
             let cursor = cursor_of(cursor)?;
-            let range = part(cursor.layout(), cursor.position(), length)?;
-            let (end, bytes) = (range.end, (range.end - range.start) as usize);
+            let (layout, position) = (cursor.layout(), cursor.position());
+            let (range, bytes) = moved(layout, position, length, buffer, packed)?;
+            let end = range.end;
             if bytes > 0 {
-                addressed("the buffer", buffer, cursor.layout())?;
-                if packed.is_null() {
-                    return Err(invalid("packed is null"));
-                }
-                cursor
-                    .layout()
-                    .unpack_raw(packed.cast(), range, buffer.cast());
+                layout.unpack_raw(packed.cast(), range, buffer.cast());
                 cursor.seek(end)?;
             }
             put("the number of bytes", actual, bytes)

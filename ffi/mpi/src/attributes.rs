@@ -203,8 +203,12 @@ impl<T: Kept> Cache<T> {
     }
 }
 
-/// A duplicate of an object is unknown until somebody asks.
-unsafe extern "C" fn copy_attribute(
+/// A duplicate of an object has no such attribute: it is unknown until somebody asks.
+///
+/// # Safety
+///
+/// `flag` is writable.
+pub unsafe extern "C" fn copy_attribute(
     _object: Word,
     _keyval: c_int,
     _extra: *mut c_void,

@@ -18,9 +18,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::abi::{self, Abi, Word};
+use crate::abi::{Abi, Word};
 use crate::uses::{self, EARNED, Entry, ONCE};
-use crate::{buffer, fast, pmpi, types};
+use crate::{buffer, fast, messages, pmpi, types};
 
 /// Calls that are forwarded since their types have not earned a layout, those that are not first uses.
 static FORWARDED: AtomicU64 = AtomicU64::new(0);
@@ -46,13 +46,7 @@ pub struct Use {
 /// Whether the environment asks for layouts from the first use on: what tests intercept.
 fn is_asked() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
-    *ASKED.get_or_init(|| {
-        let names = ["LIBCOPY_MPI_MIN", "LIBCOPY_MPI_PACKED"];
-        // A protocol that is asked for is to be seen with the first message.
-        let protocol = std::env::var("LIBCOPY_MPI_ROAD").unwrap_or_default();
-        let is_protocol_asked = !matches!(protocol.as_str(), "" | "best");
-        is_protocol_asked || names.into_iter().any(|name| abi::asked(name).is_some())
-    })
+    *ASKED.get_or_init(messages::are_asked)
 }
 
 /// Counts a use of a type; whether it has earned a layout. Predefined types have.

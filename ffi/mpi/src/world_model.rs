@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::abi::{self, Abi, Word};
-use crate::{pmpi, tools};
+use crate::{attributes, pmpi, tools};
 
 /// Nobody has seen it yet.
 const UNSEEN: u8 = 0;
@@ -61,23 +61,16 @@ pub fn before_end(abi: &Abi, work: fn()) {
     // SAFETY: functions of the types that the standard asks for, a writable output, and a communicator
     // that is there.
     unsafe {
-        if pmpi::comm_create_keyval(copy, delete, &mut keyval, ptr::null_mut()) == 0 {
+        if pmpi::comm_create_keyval(
+            attributes::copy_attribute,
+            delete,
+            &mut keyval,
+            ptr::null_mut(),
+        ) == 0
+        {
             pmpi::comm_set_attr(abi.alone, keyval, ptr::null_mut());
         }
     }
-}
-
-unsafe extern "C" fn copy(
-    _comm: Word,
-    _keyval: c_int,
-    _extra: *mut c_void,
-    _old: *mut c_void,
-    _new: *mut c_void,
-    flag: *mut c_int,
-) -> c_int {
-    // SAFETY: the library gives the address of a flag.
-    unsafe { *flag = 0 };
-    0
 }
 
 unsafe extern "C" fn delete(

@@ -85,45 +85,46 @@ fn with_library() -> [String; 4] {
     ]
 }
 
-#[test]
-fn one_rank_without_the_library_has_all_forward() {
+/// Tests the program with both MPI libraries: what `test` is given are the MPI library's name, the program, and
+/// what a rank's environment has to have.
+fn for_both(test: impl Fn(&str, &Mpi, &[&str])) {
     let _turn = turn();
     let ours = with_library();
-    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
+    let ours = ours.each_ref().map(String::as_str);
     for (name, launcher) in BOTH {
-        let Some(mpi) = mpi(name, launcher, PARTIAL, C) else {
-            continue;
-        };
-        assert_intercepted(name, &run(&mpi, &[(3, &ours)], &[], 3), 3);
-        for (parts, have) in [
-            ([(1, &ours[..]), (1, &[])], "1 of 2 ranks have"),
-            ([(1, &[]), (2, &ours[..])], "2 of 3 ranks have"),
-        ] {
-            let ranks = parts.iter().map(|part| part.0).sum();
-            let report = run(&mpi, &parts, &[], ranks);
-            assert!(report.contains(have), "{name}: {report}");
-            assert_all_forwarded(name, &report);
+        if let Some(mpi) = mpi(name, launcher, PARTIAL, C) {
+            test(name, &mpi, &ours);
         }
     }
 }
 
 #[test]
+fn one_rank_without_the_library_has_all_forward() {
+    for_both(|name, mpi, ours| {
+        assert_intercepted(name, &run(mpi, &[(3, ours)], &[], 3), 3);
+        for (parts, have) in [
+            ([(1, ours), (1, &[])], "1 of 2 ranks have"),
+            ([(1, &[]), (2, ours)], "2 of 3 ranks have"),
+        ] {
+            let ranks = parts.iter().map(|part| part.0).sum();
+            let report = run(mpi, &parts, &[], ranks);
+            assert!(report.contains(have), "{name}: {report}");
+            assert_all_forwarded(name, &report);
+        }
+    });
+}
+
+#[test]
 fn one_rank_with_other_settings_has_all_forward() {
-    let _turn = turn();
-    let ours = with_library();
-    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
-    for (name, launcher) in BOTH {
-        let Some(mpi) = mpi(name, launcher, PARTIAL, C) else {
-            continue;
-        };
-        let other = [&ours[..], &["LIBCOPY_MPI_MIN=100"]].concat();
-        let report = run(&mpi, &[(1, &ours), (1, &other)], &[], 2);
+    for_both(|name, mpi, ours| {
+        let other = [ours, &["LIBCOPY_MPI_MIN=100"]].concat();
+        let report = run(mpi, &[(1, ours), (1, &other)], &[], 2);
         let why = "the ranks have different LIBCOPY_ variables";
         assert_eq!(report.matches(why).count(), 2, "{name}: {report}");
         assert_all_forwarded(name, &report);
         // A rank may leave out what not all do: the others do as well.
-        let other = [&ours[..], &["LIBCOPY_MPI_NONBLOCKING=0"]].concat();
-        let report = run(&mpi, &[(1, &ours), (1, &other)], &[], 2);
+        let other = [ours, &["LIBCOPY_MPI_NONBLOCKING=0"]].concat();
+        let report = run(mpi, &[(1, ours), (1, &other)], &[], 2);
         for (function, count) in taken(&report) {
             let is_off = function.starts_with("MPI_I") || function == "MPI_Barrier";
             let is_small = function == "MPI_Allreduce";
@@ -133,68 +134,50 @@ fn one_rank_with_other_settings_has_all_forward() {
                 "{name}: {function}: {report}"
             );
         }
-    }
+    });
 }
 
 #[test]
 fn children_without_the_library_have_their_parents_forward() {
-    let _turn = turn();
-    let ours = with_library();
-    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
-    for (name, launcher) in BOTH {
-        let Some(mpi) = mpi(name, launcher, PARTIAL, C) else {
-            continue;
-        };
+    for_both(|name, mpi, ours| {
         let program = mpi.program.to_str().expect("a plain path");
         let plain = ["spawn", "/usr/bin/env", program];
-        let output = job(&mpi, &[(1, &[])], &plain).output();
+        let output = job(mpi, &[(1, &[])], &plain).output();
         if !output.expect("a launcher").status.success() {
             eprintln!("skipped: {name} starts no children without the library either");
-            continue;
+            return;
         }
         // The parents have a world of their own, where they intercept; not with their children.
         let clean = ["spawn", "/usr/bin/env", "-u", "LD_PRELOAD", program];
-        let report = run(&mpi, &[(2, &ours)], &clean, 4);
+        let report = run(mpi, &[(2, ours)], &clean, 4);
         assert_intercepted(name, &report, 2);
         let mut with = vec!["spawn", "/usr/bin/env"];
-        with.extend(&ours);
+        with.extend(ours);
         with.push(program);
-        let report = run(&mpi, &[(2, &ours)], &with, 4);
+        let report = run(mpi, &[(2, ours)], &with, 4);
         let agreed = report.matches("all 2 ranks agreed").count();
         assert_eq!(agreed, 4, "{name}: {report}");
-    }
+    });
 }
 
 #[test]
 fn two_jobs_at_the_same_time_do_not_meet() {
-    let _turn = turn();
-    let ours = with_library();
-    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
-    for (name, launcher) in BOTH {
-        let Some(mpi) = mpi(name, launcher, PARTIAL, C) else {
-            continue;
-        };
-        let start = || job(&mpi, &[(2, &ours)], &[]).spawn().expect("a launcher");
+    for_both(|name, mpi, ours| {
+        let start = || job(mpi, &[(2, ours)], &[]).spawn().expect("a launcher");
         let jobs = [start(), start()];
         for job in jobs {
             let output = job.wait_with_output().expect("its output");
-            assert_intercepted(name, &report(&mpi, &output, 2), 2);
+            assert_intercepted(name, &report(mpi, &output, 2), 2);
         }
-    }
+    });
 }
 
 #[test]
 fn a_rank_that_is_killed_in_mpi_init_leaves_nothing() {
-    let _turn = turn();
-    let ours = with_library();
-    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
-    for (name, launcher) in BOTH {
-        let Some(mpi) = mpi(name, launcher, PARTIAL, C) else {
-            continue;
-        };
+    for_both(|name, mpi, ours| {
         for rank in ["0", "1"] {
             let started = Instant::now();
-            let died = job(&mpi, &[(3, &ours)], &["die", rank]);
+            let died = job(mpi, &[(3, ours)], &["die", rank]);
             let output = { died }.output().expect("a launcher");
             let said = text(&output.stdout) + &text(&output.stderr);
             assert!(!output.status.success(), "{name}: {said}");
@@ -213,8 +196,8 @@ fn a_rank_that_is_killed_in_mpi_init_leaves_nothing() {
             assert!(Instant::now() < deadline, "{name}: a socket is left over");
             std::thread::sleep(Duration::from_millis(50));
         }
-        assert_intercepted(name, &run(&mpi, &[(2, &ours)], &[], 2), 2);
-    }
+        assert_intercepted(name, &run(mpi, &[(2, ours)], &[], 2), 2);
+    });
 }
 
 /// More ranks than processors: MPICH's poll, so that whatever makes them wait for each other costs turns. Our own

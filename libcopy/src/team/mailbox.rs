@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::ring::{ReaderState, WriterState};
+use super::ring::{Counter, ReaderState, WriterState};
 use super::segment::{LINE, Segment};
 use super::sync::Ordering;
 use super::wait::Waiter;
@@ -23,6 +23,16 @@ pub(crate) enum Target {
     One(usize),
     /// All other ranks.
     All,
+}
+
+impl Target {
+    /// Whether a rank that is not our own reads what is for this target.
+    fn includes(self, rank: usize) -> bool {
+        match self {
+            Target::One(one) => rank == one,
+            Target::All => true,
+        }
+    }
 }
 
 /// Source where.
@@ -145,6 +155,15 @@ pub(crate) struct Mailbox {
     epoch: u64,
 }
 
+/// Our end of the ring for a target.
+struct Outlet<'a, T> {
+    waiter: &'a Waiter,
+    segment: &'a Segment,
+    ring: &'a mut WriterState,
+    /// How far its readers are.
+    tails: T,
+}
+
 impl Mailbox {
     pub(crate) fn new(segment: Arc<Segment>, rank: usize, size: usize) -> Self {
         let (pair, cast) = (segment.pair_ring(), segment.cast_ring());
@@ -221,17 +240,39 @@ impl Mailbox {
         ))
     }
 
+    /// The ring for a target, and what belongs to it.
+    #[inline(always)]
+    fn outlet(&mut self, to: Target) -> Outlet<'_, impl Iterator<Item = &Counter> + Clone> {
+        let Mailbox {
+            waiter,
+            segment,
+            out,
+            cast,
+            size,
+            rank: me,
+            ..
+        } = self;
+        let (segment, me) = (&**segment, *me);
+        let (ring, readers) = match to {
+            Target::One(rank) => (&mut out[rank], rank..rank + 1),
+            Target::All => (cast, 0..*size),
+        };
+        let others = readers.filter(move |rank| *rank != me);
+        Outlet {
+            waiter,
+            segment,
+            ring,
+            tails: others.map(move |rank| match to {
+                Target::One(_) => segment.pair_tail(me, rank),
+                Target::All => segment.cast_tail(me, rank),
+            }),
+        }
+    }
+
     /// Free bytes towards `to`, without wrapping around.
     fn room(&mut self, to: Target, wanted: usize) -> Result<usize> {
-        let (segment, me) = (&self.segment, self.rank);
-        match to {
-            Target::One(rank) => self.out[rank].room(wanted, [segment.pair_tail(me, rank)]),
-            Target::All => {
-                let others = (0..self.size).filter(|rank| *rank != me);
-                self.cast
-                    .room(wanted, others.map(|rank| segment.cast_tail(me, rank)))
-            }
-        }
+        let Outlet { ring, tails, .. } = self.outlet(to);
+        ring.room(wanted, tails)
     }
 
     fn place(&self, to: Target) -> *mut u8 {
@@ -274,29 +315,16 @@ impl Mailbox {
         if room > 0 {
             return Ok(room);
         }
-        let Mailbox {
+        let Outlet {
             waiter,
-            segment,
-            out,
-            cast,
-            size,
-            rank,
+            ring,
+            tails,
             ..
-        } = self;
-        let me = *rank;
+        } = self.outlet(to);
         waiter.wait(
-            |rank| match to {
-                Target::One(peer) => rank == peer,
-                Target::All => true,
-            },
+            |rank| to.includes(rank),
             || {
-                let room = match to {
-                    Target::One(rank) => out[rank].room(wanted, [segment.pair_tail(me, rank)]),
-                    Target::All => {
-                        let others = (0..*size).filter(|rank| *rank != me);
-                        cast.room(wanted, others.map(|rank| segment.cast_tail(me, rank)))
-                    }
-                }?;
+                let room = ring.room(wanted, tails.clone())?;
                 Ok((room > 0).then_some(room))
             },
         )
@@ -306,57 +334,41 @@ impl Mailbox {
     /// returns whether it has enough now.
     fn grow(&mut self, to: Target, len: usize) -> Result<bool> {
         let needed = LINE + padded(len);
-        let (ring, roomy) = match to {
-            Target::One(rank) => (&self.out[rank], ROOMY_PAIR),
-            Target::All => (&self.cast, ROOMY_CAST),
+        let roomy = match to {
+            Target::One(_) => ROOMY_PAIR,
+            Target::All => ROOMY_CAST,
         };
+        let me = self.rank;
+        let Outlet {
+            segment,
+            ring,
+            tails,
+            ..
+        } = self.outlet(to);
         if !ring.is_short(needed) {
             return Ok(true);
         }
         let wanted = needed.max(needed.saturating_mul(AHEAD).min(roomy));
-        let (segment, me) = (&self.segment, self.rank);
-        match to {
-            Target::One(rank) => {
-                let tails = [segment.pair_tail(me, rank)];
-                self.out[rank].grow(wanted, segment.pair_head(me, rank), tails)
-            }
-            Target::All => {
-                let others = (0..self.size).filter(|rank| *rank != me);
-                let tails = others.map(|rank| segment.cast_tail(me, rank));
-                self.cast.grow(wanted, segment.cast_head(me), tails)
-            }
-        }
+        let head = match to {
+            Target::One(rank) => segment.pair_head(me, rank),
+            Target::All => segment.cast_head(me),
+        };
+        ring.grow(wanted, head, tails)
     }
 
     /// The same before a message's header, waiting for readers: what is in the ring belongs to earlier
     /// operations, of which nothing depends on us any more.
     pub(crate) fn prepare(&mut self, to: Target, len: usize) -> Result<()> {
         while !self.grow(to, len)? {
-            let Mailbox {
+            let Outlet {
                 waiter,
-                segment,
-                out,
-                cast,
-                size,
-                rank,
+                ring,
+                tails,
                 ..
-            } = self;
-            let me = *rank;
+            } = self.outlet(to);
             waiter.wait(
-                |rank| match to {
-                    Target::One(peer) => rank == peer,
-                    Target::All => true,
-                },
-                || {
-                    let empty = match to {
-                        Target::One(rank) => out[rank].is_empty([segment.pair_tail(me, rank)]),
-                        Target::All => {
-                            let others = (0..*size).filter(|rank| *rank != me);
-                            cast.is_empty(others.map(|rank| segment.cast_tail(me, rank)))
-                        }
-                    }?;
-                    Ok(empty.then_some(()))
-                },
+                |rank| to.includes(rank),
+                || Ok(ring.is_empty(tails.clone())?.then_some(())),
             )?;
         }
         Ok(())

@@ -118,19 +118,14 @@ impl Choice {
         }
         let (each, below) = &self.but;
         let but = known.is_regular && bytes < *below && each.contains(&(bytes / pieces));
-        bytes < self.below() && (!but || self.is_asked())
+        bytes < self.below() && (!but || is_asked())
     }
 
     /// Nanoseconds that packing so many bytes has to take less, on both sides together, than in the library;
     /// `None` if it need not.
     pub fn toll(&self, bytes: u64) -> Option<u64> {
-        let toll = self.toll.filter(|_| !self.is_asked())?;
+        let toll = self.toll.filter(|_| !is_asked())?;
         Some(FIXED + bytes * toll / 1024)
-    }
-
-    /// Whether the environment says what is packed.
-    fn is_asked(&self) -> bool {
-        packed().is_some() || call::least().is_some()
     }
 
     /// Bytes below which messages are packed; from `LIBCOPY_MPI_MIN` bytes on everything is taken, for tests.
@@ -138,6 +133,11 @@ impl Choice {
         let asked = packed().or_else(call::least);
         asked.map_or(self.packed, |asked| asked.min(self.packed))
     }
+}
+
+/// Whether the environment says what is packed.
+pub fn is_asked() -> bool {
+    packed().is_some() || call::least().is_some()
 }
 
 /// What `LIBCOPY_MPI_PACKED` asks for: bytes below which messages are packed, whether that pays or not.

@@ -42,7 +42,7 @@ use start::Road;
 
 pub use outgoing::{lock, progress};
 pub use requests::{has_orphans, settle_orphans};
-pub use start::{announce, finish, leave, start};
+pub use start::{announce, are_asked, finish, leave, start};
 
 /// The processes of this job on this machine.
 #[derive(Debug)]

@@ -5,15 +5,15 @@
 use std::ffi::c_int;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::sync::Once;
 use std::sync::atomic::Ordering;
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use libcopy::TeamKey;
 
 use super::attach::Module;
 use super::board::Board;
-use super::choice::Choice;
+use super::choice::{self, Choice};
 use super::roads::Roads;
 use super::{WORLD, World, memory, outgoing, requests, world};
 use crate::abi::{self, Abi, complain};
@@ -98,6 +98,17 @@ pub enum Road {
 
 /// What `LIBCOPY_MPI_ROAD` asks for, to compare.
 fn road() -> Road {
+    static ROAD: OnceLock<Road> = OnceLock::new();
+    *ROAD.get_or_init(read_road)
+}
+
+/// Whether the environment asks for messages to be intercepted, packed, or moved in one way, which is to be
+/// seen with the first of them.
+pub fn are_asked() -> bool {
+    choice::is_asked() || road() != Road::Best
+}
+
+fn read_road() -> Road {
     match std::env::var("LIBCOPY_MPI_ROAD").as_deref() {
         Err(_) | Ok("" | "best") => Road::Best,
         Ok("stream") => Road::Stream,
