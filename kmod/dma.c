@@ -294,7 +294,7 @@ static int watch_bus(const struct bus_type *bus)
 	list_for_each_entry(known, &watched, node)
 		if (known->bus == bus)
 			goto out;
-	known = kzalloc(sizeof(*known), GFP_KERNEL);
+	known = kzalloc_obj(*known);
 	if (!known) {
 		ret = -ENOMEM;
 		goto out;
