@@ -25,6 +25,7 @@ mod queue;
 mod region;
 mod request;
 mod shim;
+mod spans;
 mod stats;
 mod status;
 mod strided;

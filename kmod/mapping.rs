@@ -62,7 +62,7 @@ impl Mapping {
         reusable: bool,
     ) -> Result<Arc<Self>> {
         let watch = Watch::new(mm, member, pieces)?;
-        let pages = PinnedPages::pin(mm, &member.domain, watch.pieces(), write)?;
+        let pages = PinnedPages::pin(mm, &member.domain, &watch, write)?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 id: IDS.fetch_add(1, Relaxed),

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! [`PinnedPages`]: user pages held in place, accounted, and released exactly once.
+//!
+//! A page is pinned once however many pieces name it. Pages of another process are looked at, never
+//! waited for with its lock held: its memory may be up to somebody who does not answer.
 
 use crate::domain::Domain;
 use crate::errno;
 use crate::shim;
+use crate::spans::page_range;
 use crate::stats::Counter;
 use crate::uapi::Piece;
 use crate::watch::{Look, Watch};
@@ -39,14 +43,18 @@ pub(crate) struct Run {
 ///
 /// # Invariants
 ///
-/// - Every element of `pages` holds one pin that this object owns.
+/// - Every element of `pins` holds one pin that this object owns.
+/// - `pages` holds elements of `pins` only.
 /// - `accounted` pages are accounted in `mm`.
 /// - The runs cover the pieces in order without gaps, and each lies within pinned pages.
 /// - `counted` says whether the domain's `Maps` counter includes this object.
 pub(crate) struct PinnedPages {
     mm: ARef<Mm>,
     domain: Arc<Domain>,
-    pages: KVVec<*mut bindings::page>,
+    /// The pages of the spans, in their order.
+    pins: KVVec<*mut bindings::page>,
+    /// The pages of the pieces, in their order, where that is another one.
+    pages: Option<KVVec<*mut bindings::page>>,
     runs: KVVec<Run>,
     length: u64,
     accounted: usize,
@@ -65,16 +73,6 @@ unsafe impl Send for PinnedPages {}
 // SAFETY: Nothing is changed through a shared reference but an atomic.
 unsafe impl Sync for PinnedPages {}
 
-/// Pages that a piece touches.
-fn page_span(piece: &Piece) -> usize {
-    if piece.len == 0 {
-        return 0;
-    }
-    let first = piece.base as usize >> PAGE_SHIFT;
-    let last = (piece.base + piece.len - 1) as usize >> PAGE_SHIFT;
-    last - first + 1
-}
-
 impl PinnedPages {
     /// Pins the caller's memory.
     ///
@@ -85,14 +83,16 @@ impl PinnedPages {
     pub(crate) fn pin(
         mm: &MmWithUser,
         domain: &Arc<Domain>,
-        pieces: &[Piece],
+        watch: &Watch,
         write: bool,
     ) -> Result<Self> {
-        let count = pieces.iter().map(page_span).sum::<usize>();
+        let (pieces, spans) = (watch.pieces(), watch.spans());
+        let count = pieces.iter().map(|piece| page_range(piece).len()).sum();
         let mut this = Self {
             mm: ARef::from(&**mm),
             domain: domain.clone(),
-            pages: KVVec::new(),
+            pins: KVVec::new(),
+            pages: None,
             runs: KVVec::new(),
             length: pieces.iter().map(|piece| piece.len).sum(),
             accounted: 0,
@@ -108,24 +108,30 @@ impl PinnedPages {
             // INVARIANT: The call above accounted `count` pages.
             this.accounted = count;
         }
-        // After the limit was checked, because this grows with what the caller asks for.
-        this.pages
-            .reserve(count, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
-        for piece in pieces {
-            let pages = page_span(piece);
-            if pages == 0 {
-                continue;
+        // After the limit was checked, because these grow with what the caller asks for.
+        this.pins
+            .reserve(spans.pages(), GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
+        for span in spans.as_slice() {
+            let mut page = span.start;
+            while page < span.end {
+                let (until, pin_writable) = match write {
+                    true => (span.end, true),
+                    false => writable_anonymous(mm, page, span.end),
+                };
+                this.pin_range(page << PAGE_SHIFT, until - page, pin_writable)
+                    .map_err(|error| explain(mm, page, until, write, error))?;
+                page = until;
             }
-            let start = (piece.base as usize >> PAGE_SHIFT) << PAGE_SHIFT;
-            let held = this.pages.len();
-            let wants_write = write || writable_anonymous(mm, piece.base as usize);
-            let mut result = this.pin_range(start, pages, wants_write);
-            if wants_write && !write && matches!(result, Err(e) if e == EFAULT) {
-                // A piece may begin in writable memory and go on in memory that is not.
-                let done = this.pages.len() - held;
-                result = this.pin_range(start + (done << PAGE_SHIFT), pages - done, false);
+        }
+        if !spans.in_order() {
+            let mut pages =
+                KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
+            for page in pieces.iter().flat_map(page_range) {
+                let pin = spans.index(page).and_then(|index| this.pins.get(index));
+                // INVARIANT: An element of `pins`.
+                pages.push(*pin.ok_or(EINVAL)?, GFP_KERNEL_ACCOUNT)?;
             }
-            result.map_err(|error| explain(mm, piece, write, error))?;
+            this.pages = Some(pages);
         }
         this.find_runs(pieces)?;
         domain.stats.add(Counter::Maps, 1);
@@ -143,7 +149,7 @@ impl PinnedPages {
         let mut done = 0;
         while done < count {
             let batch = usize::min(count - done, BATCH);
-            let room = self.pages.spare_capacity_mut();
+            let room = self.pins.spare_capacity_mut();
             if room.len() < batch {
                 return Err(EINVAL);
             }
@@ -165,7 +171,7 @@ impl PinnedPages {
             }
             // INVARIANT: The kernel pinned `ret` pages and stored them in the spare capacity.
             // SAFETY: `ret <= batch` elements were initialised just now.
-            unsafe { self.pages.inc_len(ret as usize) };
+            unsafe { self.pins.inc_len(ret as usize) };
             self.domain.stats.add(Counter::Pins, ret as u64);
             done += ret as usize;
             if shim::fatal_signal_pending() {
@@ -198,7 +204,7 @@ impl PinnedPages {
             while left > 0 {
                 let len = usize::min(left, PAGE_SIZE - within);
                 // SAFETY: The page is pinned, see the type invariant.
-                let address = unsafe { shim::page_address(self.pages[index]).add(within) };
+                let address = unsafe { shim::page_address(self.pages()[index]).add(within) };
                 match self.runs.as_mut_slice().last_mut() {
                     Some(run) if run.address.wrapping_add(run.len) == address => run.len += len,
                     _ => self.runs.push(
@@ -229,9 +235,9 @@ impl PinnedPages {
         self.length
     }
 
-    /// The pinned pages.
+    /// The pinned pages in the order of the pieces: one that several pieces touch is there as often.
     pub(crate) fn pages(&self) -> &[*mut bindings::page] {
-        &self.pages
+        self.pages.as_ref().unwrap_or(&self.pins)
     }
 
     /// The contiguous runs, ascending by offset.
@@ -249,9 +255,9 @@ impl PinnedPages {
     pub(crate) fn huge_phase(&self) -> usize {
         let per_huge = shim::HUGE_PAGES;
         let mut index = 0;
-        while index + per_huge <= self.pages.len() {
+        while index + per_huge <= self.pages().len() {
             // SAFETY: The page is pinned, see the type invariant.
-            let phase = unsafe { shim::page_to_pfn(self.pages[index]) } % per_huge;
+            let phase = unsafe { shim::page_to_pfn(self.pages()[index]) } % per_huge;
             let boundary = index + (per_huge - phase) % per_huge;
             if self.is_huge(boundary) {
                 return (per_huge - boundary % per_huge) % per_huge;
@@ -263,7 +269,7 @@ impl PinnedPages {
 
     /// Whether the pages from `index` on are one physically aligned huge page.
     pub(crate) fn is_huge(&self, index: usize) -> bool {
-        let Some(pages) = self.pages.get(index..index + shim::HUGE_PAGES) else {
+        let Some(pages) = self.pages().get(index..index + shim::HUGE_PAGES) else {
             return false;
         };
         // SAFETY: The pages are pinned, see the type invariant.
@@ -313,11 +319,9 @@ impl PinnedPages {
             return Ok(false);
         };
         let mut frames = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
-        let mut old = &self.pages[..];
-        for piece in watch.pieces() {
-            let count = page_span(piece);
-            let first = (piece.base as usize >> PAGE_SHIFT) << PAGE_SHIFT;
-            let end = first + (count << PAGE_SHIFT);
+        for span in watch.spans().as_slice() {
+            let old = &self.pins[span.before..][..span.end - span.start];
+            let (first, end) = (span.start << PAGE_SHIFT, span.end << PAGE_SHIFT);
             let mut address = first;
             while let Some((low, high)) = look.changed.first(address as u64, end as u64) {
                 let index = (low as usize - first) >> PAGE_SHIFT;
@@ -336,7 +340,6 @@ impl PinnedPages {
                     return Err(EINTR);
                 }
             }
-            old = &old[count..];
         }
         Ok(true)
     }
@@ -382,41 +385,29 @@ fn pin_now(
     address: usize,
     room: &mut [core::mem::MaybeUninit<*mut bindings::page>],
 ) -> Result<usize> {
-    let flags = bindings::FOLL_FORCE;
-    let pages = room.as_mut_ptr().cast();
+    let flags = bindings::FOLL_FORCE | bindings::FOLL_INTERRUPTIBLE;
     let own = kernel::current!()
         .mm()
         .is_some_and(|own| own.as_raw() == mm.as_raw());
     let got = if own {
+        let pages = room.as_mut_ptr().cast();
         // For the owner itself there is a way without the lock, and several times as fast.
         // SAFETY: These are the caller's own addresses; there is room for the pages.
-        unsafe { bindings::pin_user_pages_fast(address, room.len() as i32, flags, pages) as isize }
+        let got = unsafe { bindings::pin_user_pages_fast(address, room.len() as i32, flags, pages) };
+        usize::try_from(got).map_err(|_| Error::from_errno(got))?
     } else {
-        let _guard = mm.mmap_read_lock();
-        // SAFETY: The address space is alive and read-locked; there is room for the pages; passing
-        // no `locked` keeps the lock held throughout.
-        unsafe {
-            bindings::pin_user_pages_remote(
-                mm.as_raw(),
-                address,
-                room.len(),
-                flags,
-                pages,
-                core::ptr::null_mut(),
-            ) as isize
-        }
+        shim::pin_remote(mm, address, flags, room)?
     };
     match got {
         0 => Err(EFAULT),
-        1.. => Ok(got as usize),
-        _ => Err(Error::from_errno(got as i32)),
+        got => Ok(got),
     }
 }
 
 impl Drop for PinnedPages {
     fn drop(&mut self) {
         let dirty = self.writable && self.written.load(Relaxed);
-        for batch in self.pages.chunks_mut(BATCH) {
+        for batch in self.pins.chunks_mut(BATCH) {
             let count = batch.len();
             // SAFETY: By the type invariant these pins are ours, and each is released once.
             unsafe {
@@ -435,15 +426,17 @@ impl Drop for PinnedPages {
     }
 }
 
-/// Whether `address` lies in private or shared memory without a file that may be written.
-fn writable_anonymous(mm: &MmWithUser, address: usize) -> bool {
+/// The page where the mapping of page `start` ends, or `end` if that comes first, and whether it is
+/// private or shared memory without a file that may be written.
+fn writable_anonymous(mm: &MmWithUser, start: usize, end: usize) -> (usize, bool) {
     let guard = mm.mmap_read_lock();
-    let Some(vma) = guard.vma_lookup(address) else {
-        return false;
+    let Some(vma) = guard.vma_lookup(start << PAGE_SHIFT) else {
+        return (end, false);
     };
     // SAFETY: The VMA is valid while the lock is held.
     let file = unsafe { (*vma.as_ptr()).vm_file };
-    file.is_null() && vma.flags() & bindings::VM_WRITE as usize != 0
+    let writable = file.is_null() && vma.flags() & bindings::VM_WRITE as usize != 0;
+    (usize::min(end, vma.end() >> PAGE_SHIFT), writable)
 }
 
 /// Whether the owner may still do with its memory what a fresh pin would ask for.
@@ -466,16 +459,16 @@ pub(crate) fn permitted(mm: &MmWithUser, pieces: &[Piece], write: bool) -> bool 
     })
 }
 
-/// Turns the memory manager's EFAULT into an errno that says what is wrong with the piece.
-fn explain(mm: &MmWithUser, piece: &Piece, write: bool, error: Error) -> Error {
+/// Turns the memory manager's EFAULT into an errno that says what is wrong with the pages from `start`
+/// to `end`.
+fn explain(mm: &MmWithUser, start: usize, end: usize, write: bool, error: Error) -> Error {
     // The fast path says EOVERFLOW for the last page of the address space.
     if error != EFAULT && error != EOVERFLOW {
         return error;
     }
     let guard = mm.mmap_read_lock();
-    let end = (piece.base + piece.len) as usize;
-    let mut address = piece.base as usize;
-    while address < end {
+    let mut address = start << PAGE_SHIFT;
+    while address >> PAGE_SHIFT < end {
         let Some(vma) = guard.vma_lookup(address) else {
             return EFAULT;
         };

@@ -33,7 +33,7 @@ unsigned long libcopy_page_to_pfn(struct page *page)
 /*
  * How many pages from @start on are those expected, as the page tables have it: nothing is faulted
  * in and no page referenced, which is several times as fast as pinning. What it does not count may
- * be the same all the same. The lock of the address space is held; there is @room for @count words.
+ * be the same all the same. The address space is alive; there is @room for @count words.
  */
 size_t libcopy_same_pages(struct mmu_interval_notifier *notifier, unsigned long sequence,
 			  unsigned long start, struct page *const *expected, unsigned long *room,
@@ -50,13 +50,34 @@ size_t libcopy_same_pages(struct mmu_interval_notifier *notifier, unsigned long 
 	};
 
 	memset(room, 0, count * sizeof(*room));
-	if (hmm_range_fault(&range))
+	if (mmap_read_lock_killable(notifier->mm))
 		return 0;
+	if (hmm_range_fault(&range))
+		count = 0;
+	mmap_read_unlock(notifier->mm);
 	while (same < count && (room[same] & HMM_PFN_VALID) &&
 	       hmm_pfn_to_page(room[same]) == expected[same])
 		same++;
 #endif
 	return same;
+}
+
+/*
+ * Pins pages of another process, which are brought in if they are absent. That may be up to somebody
+ * who never answers (userfaultfd, FUSE): the wait is without the lock and ends with a signal.
+ */
+long libcopy_pin_remote(struct mm_struct *mm, unsigned long start, size_t count,
+			unsigned int flags, struct page **pages)
+{
+	int locked = 1;
+	long got;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	got = pin_user_pages_remote(mm, start, count, flags, pages, &locked);
+	if (locked)
+		mmap_read_unlock(mm);
+	return got;
 }
 
 struct user_namespace *libcopy_get_current_user_ns(void)

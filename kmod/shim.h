@@ -8,6 +8,7 @@
 
 #include <linux/types.h>
 
+struct mm_struct;
 struct mmu_interval_notifier;
 struct page;
 struct user_namespace;
@@ -19,6 +20,8 @@ unsigned long libcopy_page_to_pfn(struct page *page);
 size_t libcopy_same_pages(struct mmu_interval_notifier *notifier, unsigned long sequence,
 			  unsigned long start, struct page *const *expected, unsigned long *room,
 			  size_t count);
+long libcopy_pin_remote(struct mm_struct *mm, unsigned long start, size_t count,
+			unsigned int flags, struct page **pages);
 struct user_namespace *libcopy_get_current_user_ns(void);
 void libcopy_put_user_ns(struct user_namespace *ns);
 struct workqueue_struct *libcopy_workqueue_create(void);

@@ -4,6 +4,7 @@
 
 use core::mem::MaybeUninit;
 use kernel::bindings;
+use kernel::mm::MmWithUser;
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
 
@@ -11,7 +12,7 @@ use kernel::prelude::*;
 #[allow(improper_ctypes)]
 mod raw {
     use kernel::bindings;
-    use kernel::ffi::{c_int, c_uint, c_ulong, c_void};
+    use kernel::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
     extern "C" {
         pub(super) fn libcopy_page_address(page: *mut bindings::page) -> *mut c_void;
@@ -24,6 +25,13 @@ mod raw {
             room: *mut c_ulong,
             count: usize,
         ) -> usize;
+        pub(super) fn libcopy_pin_remote(
+            mm: *mut bindings::mm_struct,
+            start: c_ulong,
+            count: usize,
+            flags: c_uint,
+            pages: *mut *mut bindings::page,
+        ) -> c_long;
         pub(super) fn libcopy_get_current_user_ns() -> *mut bindings::user_namespace;
         pub(super) fn libcopy_put_user_ns(ns: *mut bindings::user_namespace);
         pub(super) fn libcopy_workqueue_create() -> *mut bindings::workqueue_struct;
@@ -95,8 +103,8 @@ pub(crate) unsafe fn page_to_pfn(page: *mut bindings::page) -> usize {
 ///
 /// # Safety
 ///
-/// The notifier must be registered, `sequence` be from its `mmu_interval_read_begin()`, and the lock of
-/// its address space be held. Addresses without a mapping show no page.
+/// The notifier must be registered, `sequence` be from its `mmu_interval_read_begin()`, and its address
+/// space be alive and not locked by the caller. Addresses without a mapping show no page.
 pub(crate) unsafe fn same_pages(
     notifier: *mut bindings::mmu_interval_notifier,
     sequence: usize,
@@ -116,6 +124,30 @@ pub(crate) unsafe fn same_pages(
             count,
         )
     }
+}
+
+/// Pins pages of the address space of another process, as many as fit into `pages`; returns how many
+/// from the first on. Waits killably, and without the address space's lock, for pages that somebody
+/// else must bring in.
+///
+/// - `EINTR`: a signal arrived.
+pub(crate) fn pin_remote(
+    mm: &MmWithUser,
+    start: usize,
+    flags: u32,
+    pages: &mut [MaybeUninit<*mut bindings::page>],
+) -> Result<usize> {
+    // SAFETY: The address space is alive, and there is room for as many pages.
+    let got = unsafe {
+        raw::libcopy_pin_remote(
+            mm.as_raw(),
+            start,
+            pages.len(),
+            flags,
+            pages.as_mut_ptr().cast(),
+        )
+    };
+    usize::try_from(got).map_err(|_| Error::from_errno(got as i32))
 }
 
 /// A reference to a user namespace.

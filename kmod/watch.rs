@@ -5,16 +5,20 @@
 //! A thin layer over `mmu_interval_notifier` (`include/linux/mmu_notifier.h`). Pinning keeps a page
 //! from being freed, but not from being replaced behind its address; whoever copies by address
 //! later must know.
+//!
+//! `invalidate` runs while somebody waits for memory (reclaim, `munmap`) and must be short: it does not
+//! sleep, and its time does not depend on how many pieces the user named, see [`Spans`].
 
 use crate::errno;
 use crate::member::Member;
 use crate::shim;
+use crate::spans::Spans;
 use crate::stats::Counter;
 use crate::uapi::Piece;
 use core::mem::MaybeUninit;
 use kernel::bindings;
 use kernel::mm::MmWithUser;
-use kernel::page::PAGE_SIZE;
+use kernel::page::PAGE_SHIFT;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
 use kernel::sync::{new_spinlock, Arc, SpinLock};
@@ -79,6 +83,8 @@ pub(crate) struct Look {
 pub(crate) struct Watch {
     /// What is watched; empty: only the end of the address space matters.
     pieces: KVVec<Piece>,
+    /// The pages that the pieces touch.
+    spans: Spans,
     /// Changes announced so far.
     changes: Atomic<u64>,
     /// Value of `changes` for which the memory was found to be the same as before.
@@ -111,21 +117,18 @@ impl Watch {
         member: &Arc<Member>,
         pieces: KVVec<Piece>,
     ) -> Result<Pin<KBox<Self>>> {
-        let mut low = u64::MAX;
-        let mut high = 0;
-        for piece in pieces.iter().filter(|piece| piece.len != 0) {
-            low = u64::min(low, piece.base);
-            high = u64::max(high, piece.base + piece.len);
-        }
-        if low >= high {
+        let spans = Spans::new(&pieces)?;
+        let (low, high) = match spans.as_slice() {
+            [first, .., last] => (first.start, last.end),
+            [only] => (only.start, only.end),
             // Nothing but the end of the address space is of interest.
-            low = 0;
-            high = PAGE_SIZE as u64;
-        }
+            [] => (0, 1),
+        };
         let mm = mm.as_raw();
         let this: Pin<KBox<Self>> = KBox::try_pin_init(
             try_pin_init!(Self {
                 pieces,
+                spans,
                 changes: Atomic::new(0),
                 verified: Atomic::new(0),
                 changed <- new_spinlock!(Changed::default()),
@@ -139,14 +142,14 @@ impl Watch {
                         bindings::mmu_interval_notifier_insert(
                             slot,
                             mm,
-                            low as usize,
-                            (high - low) as usize,
+                            low << PAGE_SHIFT,
+                            (high - low) << PAGE_SHIFT,
                             &OPS,
                         )
                     })
                 }),
             }? Error),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         // While somebody else changes this address space, the notifier is not yet, or not fully, in
         // effect; a change under way is not announced to it.
@@ -158,6 +161,11 @@ impl Watch {
     /// The pieces under watch.
     pub(crate) fn pieces(&self) -> &[Piece] {
         &self.pieces
+    }
+
+    /// The pages under watch.
+    pub(crate) fn spans(&self) -> &Spans {
+        &self.spans
     }
 
     /// Whether the memory may have changed.
@@ -209,9 +217,8 @@ impl Watch {
         if mm.as_raw() != unsafe { (*self.notifier.get()).mm } {
             return 0;
         }
-        let _guard = mm.mmap_read_lock();
         // SAFETY: The notifier is registered by the type invariant, the sequence is from `begin`, and
-        // the lock is held of the address space that was just compared with the notifier's.
+        // `mm`, which is alive, was just compared with the notifier's address space.
         unsafe { shim::same_pages(self.notifier.get(), look.sequence, address, expected, room) }
     }
 
@@ -227,10 +234,8 @@ impl Watch {
     }
 
     fn touches(&self, range: &bindings::mmu_notifier_range) -> bool {
-        let (start, end) = (range.start as u64, range.end as u64);
-        self.pieces
-            .iter()
-            .any(|piece| piece.len != 0 && piece.base < end && start < piece.base + piece.len)
+        let end = range.end.saturating_sub(1) >> PAGE_SHIFT;
+        self.spans.touches(range.start >> PAGE_SHIFT, end + 1)
     }
 
     /// Called by the memory manager before it changes page tables.
