@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! [`Attachment`]: a region's pages in a peer's address space, for load and store.
+//!
+//! The pages stay for as long as they are attached, whatever becomes of their owner. So who attaches them
+//! pays for them, see [`crate::account`].
 
 use crate::errno;
 use crate::pin::PinnedPages;
@@ -9,6 +12,7 @@ use crate::region::Region;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::{RegionAttach, ATTACH_SHIFT, RIGHT_READ, RIGHT_WRITE};
+use crate::user::User;
 use core::mem::MaybeUninit;
 use kernel::bindings;
 use kernel::mm::virt::VmaNew;
@@ -25,6 +29,8 @@ const VM_MAYSHARE: usize = 0x80;
 #[pin_data(PinnedDrop)]
 pub(crate) struct Attachment {
     region: Arc<Region>,
+    /// Who pays.
+    user: User,
     /// Page of the offsets where the region's first page is.
     phase: usize,
     /// VMAs that show it; they own one reference together.
@@ -42,8 +48,8 @@ impl_has_work! {
 impl WorkItem for Attachment {
     type Pointer = Arc<Attachment>;
 
-    // Unpinning takes the owner's mmap_lock and may wait for its notifiers, neither of which is
-    // possible under the lock that a VMA is closed under; so the last reference is dropped here.
+    // Unpinning waits for the owner's invalidations, which is not possible under the lock that a VMA is
+    // closed under; so the last reference is dropped here.
     fn run(this: Arc<Attachment>) {
         drop(this);
     }
@@ -53,6 +59,7 @@ impl WorkItem for Attachment {
 impl PinnedDrop for Attachment {
     fn drop(self: Pin<&mut Self>) {
         if self.attached.load(Relaxed) {
+            self.region.mapping.detach(&self.user);
             self.count(Counter::Detaches);
         }
     }
@@ -89,12 +96,15 @@ pub(crate) fn decode(page_offset: usize) -> (u32, usize) {
 
 /// Room for an attachment, allocated before the region is looked up: once a region is held, it must
 /// not be dropped under the lock that `mmap` is called under, see `WorkItem::run`.
-pub(crate) struct Room(UniqueArc<MaybeUninit<Attachment>>);
+pub(crate) struct Room(UniqueArc<MaybeUninit<Attachment>>, User);
 
 impl Room {
-    /// Allocates.
+    /// Allocates, for the calling process's user.
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self(UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?))
+        Ok(Self(
+            UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?,
+            User::current()?,
+        ))
     }
 
     /// Maps a region into the caller's new VMA, from page `first` on.
@@ -104,12 +114,16 @@ impl Room {
             .pin_init_with(pin_init!(Attachment {
                 phase: region.mapping.pages().huge_phase(),
                 region,
+                user: self.1,
                 vmas: Atomic::new(1),
                 attached: Atomic::new(false),
                 work <- new_work!("libcopy::Attachment::work"),
             }))?
             .into();
-        if let Err(error) = attachment.check(first, vma) {
+        let allowed = attachment
+            .check(first, vma)
+            .and_then(|()| attachment.region.mapping.attach(&attachment.user));
+        if let Err(error) = allowed {
             let _ = queue::get().enqueue(attachment);
             return Err(error);
         }
@@ -182,6 +196,7 @@ static VM_OPS: VmOps = VmOps(bindings::vm_operations_struct {
     open: Some(vma_open),
     close: Some(vma_close),
     fault: Some(vma_fault),
+    #[cfg(CONFIG_ARCH_SUPPORTS_PMD_PFNMAP)]
     huge_fault: Some(vma_huge_fault),
     ..pin_init::zeroed()
 });
@@ -287,7 +302,9 @@ unsafe extern "C" fn vma_fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fau
     ret
 }
 
-/// The same, while nothing else is mapped in the surrounding huge page.
+/// The same, while nothing else is mapped in the surrounding huge page. Only where the architecture can
+/// mark such an entry as one whose page is not to be looked at.
+#[cfg(CONFIG_ARCH_SUPPORTS_PMD_PFNMAP)]
 unsafe extern "C" fn vma_huge_fault(
     vmf: *mut bindings::vm_fault,
     order: core::ffi::c_uint,
@@ -319,7 +336,8 @@ unsafe extern "C" fn vma_huge_fault(
     }
 }
 
-/// Chooses where to map: an address that is as far past a huge-page boundary as the offset says.
+/// Chooses where to map (without huge pages that is left to the memory manager): an address that is as far past a huge-page boundary as the offset says.
+#[cfg(CONFIG_TRANSPARENT_HUGEPAGE)]
 pub(crate) unsafe extern "C" fn get_unmapped_area(
     file: *mut bindings::file,
     address: usize,

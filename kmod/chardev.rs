@@ -15,6 +15,7 @@ use crate::member::{Events, Member};
 use crate::params;
 use crate::region::Region;
 use crate::request::Request;
+use crate::shim;
 use crate::strided;
 use crate::uapi::{self, *};
 use core::mem::{size_of, MaybeUninit};
@@ -219,6 +220,7 @@ fn read_layout(address: u64) -> Result<Option<Layout>> {
     .map(Some)
 }
 
+/// Reads the pieces of a region; see [`shim::untagged_address`].
 fn read_pieces(address: u64, count: u32) -> Result<KVVec<Piece>> {
     if count == 0 || count > MAX_IOV {
         return Err(EINVAL);
@@ -240,7 +242,7 @@ fn read_pieces(address: u64, count: u32) -> Result<KVVec<Piece>> {
         };
         pieces.push(
             Piece {
-                base: word(0),
+                base: shim::untagged_address(word(0)),
                 len: word(8),
             },
             GFP_KERNEL_ACCOUNT,
@@ -440,10 +442,9 @@ impl Handle {
             rights: region.rights,
             length: pages.length(),
             pages: pages.pages().len() as u64,
-            runs: pages.runs().len() as u64,
             uses_left: region.uses_left(),
             state: region.state(),
-            reserved: 0,
+            reserved: [0; 2],
         };
         arg.write(&args)
     }
@@ -743,6 +744,7 @@ impl Device {
                 unlocked_ioctl: Some(fop_ioctl),
                 // No compat_ioctl: the ABI's pieces are 64-bit, and 32-bit callers get ENOTTY.
                 mmap: Some(fop_mmap),
+                #[cfg(CONFIG_TRANSPARENT_HUGEPAGE)]
                 get_unmapped_area: Some(attach::get_unmapped_area),
                 poll: Some(fop_poll),
                 show_fdinfo: Some(fop_show_fdinfo),

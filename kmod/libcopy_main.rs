@@ -7,6 +7,7 @@
 //! ([`copy`], [`strided`]), maps it ([`attach`]), or has an [`engine`] move it while it goes on
 //! ([`request`]). The ABI is in [`uapi`].
 
+mod account;
 mod attach;
 mod channel;
 mod chardev;
@@ -31,6 +32,7 @@ mod status;
 mod strided;
 #[allow(dead_code, unreachable_pub)]
 mod uapi;
+mod user;
 mod watch;
 mod word;
 
@@ -65,6 +67,7 @@ struct Libcopy {
     _engines: engine::Guard,
     _queue: queue::Guard,
     _domains: domain::Guard,
+    _users: user::Guard,
 }
 
 impl kernel::InPlaceModule for Libcopy {
@@ -72,6 +75,8 @@ impl kernel::InPlaceModule for Libcopy {
         try_pin_init!(Self {
             // SAFETY: Called once, when the module is loaded.
             _domains: unsafe { domain::init() },
+            // SAFETY: Called once, when the module is loaded.
+            _users: unsafe { user::init() },
             _queue: queue::create()?,
             // SAFETY: Called once, when the module is loaded.
             _engines: unsafe { engine::init() }?,

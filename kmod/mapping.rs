@@ -1,19 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! [`Mapping`]: pinned pages that know whether they are still what the owner's addresses show.
+//!
+//! Unpinning waits until the owner's memory is not being invalidated. Only processes wait for that: the
+//! threads that serve everybody (engines, their supervisor, workqueues) and interrupts leave it to a
+//! queue of its own, see [`MappingRef`].
 
+use crate::account::Account;
 use crate::dma::DmaDevice;
 use crate::errno;
 use crate::member::Member;
 use crate::pin::PinnedPages;
+use crate::queue;
 use crate::shim;
+use crate::spans::page_range;
 use crate::uapi::Piece;
+use crate::user::User;
 use crate::watch::Watch;
+use core::mem::ManuallyDrop;
 use kernel::mm::MmWithUser;
 use kernel::page::PAGE_SHIFT;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{new_mutex, Arc, Mutex, SetOnce};
+use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 
 /// Regions of up to this many bytes get a contiguous kernel view for strided copies; larger ones
 /// are walked run by run rather than filling vmalloc space.
@@ -50,6 +60,54 @@ pub(crate) struct Mapping {
     pages: PinnedPages,
     watch: Pin<KBox<Watch>>,
     reusable: bool,
+    // Paid for until the pages are gone. Only the list of users is locked under it.
+    #[pin]
+    account: Mutex<Account>,
+    #[pin]
+    work: Work<Mapping>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Mapping { self.work }
+}
+
+impl WorkItem for Mapping {
+    type Pointer = Arc<Mapping>;
+
+    fn run(this: Arc<Mapping>) {
+        drop(this);
+    }
+}
+
+/// A reference to a mapping, which may be dropped anywhere.
+pub(crate) struct MappingRef(ManuallyDrop<Arc<Mapping>>);
+
+impl Clone for MappingRef {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl core::ops::Deref for MappingRef {
+    type Target = Mapping;
+
+    fn deref(&self) -> &Mapping {
+        &self.0
+    }
+}
+
+impl Drop for MappingRef {
+    fn drop(&mut self) {
+        // SAFETY: Taken once, here.
+        let this = unsafe { ManuallyDrop::take(&mut self.0) };
+        if shim::may_wait() {
+            return;
+        }
+        if let Some(last) = Arc::into_unique_or_drop(this) {
+            // Nobody else can have queued it.
+            let _ = queue::unpinning().enqueue(Arc::from(last));
+        }
+    }
 }
 
 impl Mapping {
@@ -60,8 +118,12 @@ impl Mapping {
         pieces: KVVec<Piece>,
         write: bool,
         reusable: bool,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<MappingRef> {
         let watch = Watch::new(mm, member, pieces)?;
+        let touched = watch.pieces().iter().map(|piece| page_range(piece).len());
+        // What has no bytes costs the kernel something, too.
+        let charged = usize::max(touched.sum(), 1);
+        let account = Account::new(mm, member, charged, watch.spans().pages())?;
         let pages = PinnedPages::pin(mm, &member.domain, &watch, write)?;
         let this = Arc::pin_init(
             pin_init!(Self {
@@ -71,9 +133,12 @@ impl Mapping {
                 pages,
                 watch,
                 reusable,
+                account <- new_mutex!(account),
+                work <- new_work!("libcopy::Mapping::work"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
+        let this = MappingRef(ManuallyDrop::new(this));
         // Pinning itself breaks copy-on-write, which looks like a change: compare instead of
         // giving up.
         this.check()?;
@@ -152,6 +217,24 @@ impl Mapping {
     /// Bytes of whole pages that the mapping takes up.
     pub(crate) fn page_bytes(&self) -> u64 {
         (self.pages.pages().len() as u64) << PAGE_SHIFT
+    }
+
+    /// The owner keeps the pages no more; whoever still does pays for them from now on.
+    pub(crate) fn let_go(&self) {
+        self.account.lock().let_go();
+    }
+
+    /// Charges the calling process's user for a view of the pages.
+    ///
+    /// - `ENOMEM`: the caller's `RLIMIT_MEMLOCK` would be exceeded.
+    pub(crate) fn attach(&self, user: &User) -> Result {
+        self.account.lock().attach(user)
+    }
+
+    /// Such a view is gone.
+    pub(crate) fn detach(&self, user: &User) {
+        let gone = self.account.lock().detach(user);
+        drop(gone);
     }
 
     /// Tells this mapping from every other.

@@ -17,7 +17,7 @@
 
 use crate::domain::Domain;
 use crate::errno;
-use crate::mapping::Mapping;
+use crate::mapping::MappingRef;
 use crate::params;
 use crate::queue;
 use crate::region::Region;
@@ -25,6 +25,7 @@ use crate::request::Request;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::Piece;
+use crate::user::User;
 use crate::watch::Watch;
 use kernel::mm::{Mm, MmWithUser};
 use kernel::prelude::*;
@@ -52,7 +53,7 @@ struct State {
     /// Engines that this process was given a channel of, and which one.
     channels: KVec<(usize, usize)>,
     /// Mappings without a region, least recently used first.
-    idle: KVec<Arc<Mapping>>,
+    idle: KVec<MappingRef>,
     /// Hears about the end of the process. A cycle (the watch holds the member), broken by
     /// `depart`, which every file calls for its members when it is released.
     process: Option<Pin<KBox<Watch>>>,
@@ -63,6 +64,8 @@ struct State {
 pub(crate) struct Member {
     pub(crate) domain: Arc<Domain>,
     pub(crate) events: Arc<Events>,
+    /// Who pays for what outlives the process.
+    pub(crate) user: User,
     mm: ARef<Mm>,
     process: i32,
     dead: Atomic<bool>,
@@ -96,10 +99,12 @@ impl Member {
         domain: &Arc<Domain>,
         events: &Arc<Events>,
     ) -> Result<Arc<Self>> {
+        let user = User::current()?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 domain: domain.clone(),
                 events: events.clone(),
+                user,
                 mm: ARef::from(&**mm),
                 process: shim::current_process(),
                 dead: Atomic::new(false),
@@ -196,8 +201,10 @@ impl Member {
         for id in regions {
             if let Some(region) = self.domain.remove(id, self.is_dead()) {
                 region.close();
+                region.mapping.let_go();
             }
         }
+        give_up(&idle);
         drop(idle);
         drop(process);
         self.domain.wake();
@@ -214,14 +221,17 @@ impl Member {
             };
             match found {
                 // Dropped after the lock is released, here or at the end.
-                Some(mapping) => drop(stale.push(mapping, GFP_KERNEL_ACCOUNT)),
+                Some(mapping) => {
+                    mapping.let_go();
+                    drop(stale.push(mapping, GFP_KERNEL_ACCOUNT));
+                }
                 None => break,
             }
         }
     }
 
     /// Takes a mapping of the same memory out of the cache.
-    pub(crate) fn take_idle(&self, pieces: &[Piece], write: bool) -> Option<Arc<Mapping>> {
+    pub(crate) fn take_idle(&self, pieces: &[Piece], write: bool) -> Option<MappingRef> {
         let mapping = {
             let mut state = self.state.lock();
             let index = state
@@ -231,33 +241,41 @@ impl Member {
             state.idle.remove(index).ok()?
         };
         if mapping.is_stale() {
+            mapping.let_go();
             return None;
         }
         Some(mapping)
     }
 
-    /// Leaves a mapping pinned for later, within the limit on idle pages.
-    fn keep(this: &Arc<Self>, mapping: Arc<Mapping>) {
+    /// Leaves a mapping pinned for later, within the limit on idle pages; otherwise lets it go.
+    fn keep(this: &Arc<Self>, mapping: MappingRef) {
+        if let Err(refused) = Self::try_keep(this, mapping) {
+            refused.let_go();
+        }
+    }
+
+    fn try_keep(this: &Arc<Self>, mapping: MappingRef) -> Result<(), MappingRef> {
         if !mapping.reusable() || mapping.is_stale() {
-            return;
+            return Err(mapping);
         }
         let limit = params::reuse_pages();
-        let pages = |mapping: &Arc<Mapping>| mapping.pages().pages().len() as u64;
+        let pages = |mapping: &MappingRef| mapping.pages().pages().len() as u64;
         if pages(&mapping) > limit {
-            return;
+            return Err(mapping);
         }
         let mut rejected = KVec::new();
         let mut state = this.state.lock();
         if state.departed || state.idle.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
             drop(state);
-            return;
+            return Err(mapping);
         }
         let mut total = pages(&mapping) + state.idle.iter().map(pages).sum::<u64>();
         while total > limit || state.idle.len() >= MAX_IDLE {
             // Room first: a mapping must not be dropped under the lock.
             if rejected.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
                 drop(state);
-                return;
+                give_up(&rejected);
+                return Err(mapping);
             }
             let Ok(oldest) = state.idle.remove(0) else {
                 break;
@@ -268,16 +286,19 @@ impl Member {
         let kept = mapping.clone();
         let _ = state.idle.push_within_capacity(mapping);
         drop(state);
+        give_up(&rejected);
         drop(rejected);
         // A change announced before the mapping was in the list was swept without it.
         if kept.is_stale() {
             Self::sweep_later(this);
         }
+        Ok(())
     }
 
     /// Unpins everything that is idle; returns whether there was anything.
     pub(crate) fn drop_idle(&self) -> bool {
         let idle = core::mem::take(&mut self.state.lock().idle);
+        give_up(&idle);
         !idle.is_empty()
     }
 
@@ -308,8 +329,9 @@ impl Member {
             return false;
         }
         region.close();
-        if keep {
-            Self::keep(this, region.mapping.clone());
+        match keep {
+            true => Self::keep(this, region.mapping.clone()),
+            false => region.mapping.let_go(),
         }
         true
     }
@@ -369,5 +391,12 @@ impl Member {
         let state = self.state.lock();
         let bytes = state.idle.iter().map(|mapping| mapping.page_bytes()).sum();
         (state.idle.len(), bytes)
+    }
+}
+
+/// The process keeps these mappings no more.
+fn give_up(mappings: &[MappingRef]) {
+    for mapping in mappings {
+        mapping.let_go();
     }
 }

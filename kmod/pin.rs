@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! [`PinnedPages`]: user pages held in place, accounted, and released exactly once.
+//! [`PinnedPages`]: user pages held in place, and released exactly once.
 //!
 //! A page is pinned once however many pieces name it. Pages of another process are looked at, never
 //! waited for with its lock held: its memory may be up to somebody who does not answer.
@@ -9,7 +9,7 @@ use crate::domain::Domain;
 use crate::errno;
 use crate::shim;
 use crate::spans::page_range;
-use crate::stats::Counter;
+use crate::stats::{self, Counter};
 use crate::uapi::Piece;
 use crate::watch::{Look, Watch};
 use kernel::bindings;
@@ -39,13 +39,12 @@ pub(crate) struct Run {
     pub(crate) len: usize,
 }
 
-/// User memory pinned with FOLL_LONGTERM and counted against the owner's RLIMIT_MEMLOCK.
+/// User memory pinned with FOLL_LONGTERM; who pays for it is [`crate::account`]'s affair.
 ///
 /// # Invariants
 ///
 /// - Every element of `pins` holds one pin that this object owns.
 /// - `pages` holds elements of `pins` only.
-/// - `accounted` pages are accounted in `mm`.
 /// - The runs cover the pieces in order without gaps, and each lies within pinned pages.
 /// - `counted` says whether the domain's `Maps` counter includes this object.
 pub(crate) struct PinnedPages {
@@ -57,7 +56,6 @@ pub(crate) struct PinnedPages {
     pages: Option<KVVec<*mut bindings::page>>,
     runs: KVVec<Run>,
     length: u64,
-    accounted: usize,
     /// Whether construction came to its end, so that dropping is an unmapping.
     counted: bool,
     /// Whether the memory may be written through us.
@@ -74,7 +72,8 @@ unsafe impl Send for PinnedPages {}
 unsafe impl Sync for PinnedPages {}
 
 impl PinnedPages {
-    /// Pins the caller's memory.
+    /// Pins the caller's memory, which has been charged: the kernel's memory for it grows with what the
+    /// caller asks for.
     ///
     /// `pieces` must have been checked: no piece wraps around the address space. With `write` the
     /// memory must be writable; without it writable anonymous memory is pinned for writing all the
@@ -95,20 +94,11 @@ impl PinnedPages {
             pages: None,
             runs: KVVec::new(),
             length: pieces.iter().map(|piece| piece.len).sum(),
-            accounted: 0,
             counted: false,
             writable: write,
             written: Atomic::new(false),
             linear_offset: None,
         };
-        if count != 0 {
-            // SAFETY: `mm` is the caller's own and alive; its lock is not held.
-            let ret = unsafe { bindings::account_locked_vm(mm.as_raw(), count, true) };
-            kernel::error::to_result(ret)?;
-            // INVARIANT: The call above accounted `count` pages.
-            this.accounted = count;
-        }
-        // After the limit was checked, because these grow with what the caller asks for.
         this.pins
             .reserve(spans.pages(), GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
         for span in spans.as_slice() {
@@ -124,8 +114,7 @@ impl PinnedPages {
             }
         }
         if !spans.in_order() {
-            let mut pages =
-                KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
+            let mut pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
             for page in pieces.iter().flat_map(page_range) {
                 let pin = spans.index(page).and_then(|index| this.pins.get(index));
                 // INVARIANT: An element of `pins`.
@@ -134,6 +123,7 @@ impl PinnedPages {
             this.pages = Some(pages);
         }
         this.find_runs(pieces)?;
+        stats::TOTAL.add_alone(Counter::PinnedRuns, this.runs.len() as u64);
         domain.stats.add(Counter::Maps, 1);
         // INVARIANT: Counted just now.
         this.counted = true;
@@ -385,7 +375,7 @@ fn pin_now(
     address: usize,
     room: &mut [core::mem::MaybeUninit<*mut bindings::page>],
 ) -> Result<usize> {
-    let flags = bindings::FOLL_FORCE | bindings::FOLL_INTERRUPTIBLE;
+    let flags = bindings::FOLL_FORCE;
     let own = kernel::current!()
         .mm()
         .is_some_and(|own| own.as_raw() == mm.as_raw());
@@ -393,10 +383,11 @@ fn pin_now(
         let pages = room.as_mut_ptr().cast();
         // For the owner itself there is a way without the lock, and several times as fast.
         // SAFETY: These are the caller's own addresses; there is room for the pages.
-        let got = unsafe { bindings::pin_user_pages_fast(address, room.len() as i32, flags, pages) };
+        let got =
+            unsafe { bindings::pin_user_pages_fast(address, room.len() as i32, flags, pages) };
         usize::try_from(got).map_err(|_| Error::from_errno(got))?
     } else {
-        shim::pin_remote(mm, address, flags, room)?
+        shim::pin_remote(mm, address, flags | bindings::FOLL_INTERRUPTIBLE, room)?
     };
     match got {
         0 => Err(EFAULT),
@@ -414,11 +405,6 @@ impl Drop for PinnedPages {
                 bindings::unpin_user_pages_dirty_lock(batch.as_mut_ptr(), count, dirty);
             }
             self.domain.stats.add(Counter::Unpins, count as u64);
-        }
-        if self.accounted != 0 {
-            // SAFETY: We hold a reference to the mm; the pages were accounted in it by `pin`, and
-            // its lock is not held wherever a mapping is dropped.
-            unsafe { bindings::account_locked_vm(self.mm.as_raw(), self.accounted, false) };
         }
         if self.counted {
             self.domain.stats.add(Counter::Unmaps, 1);

@@ -3,6 +3,9 @@
 //! The module's own workqueue: what a notifier or a closing VMA must not do itself.
 //!
 //! A system-wide queue would not do: unloading has to wait until the last item has returned.
+//!
+//! Mappings are unpinned on a second queue: that may wait for the owner's memory to be invalidated, and
+//! what is on the first queue, which serves everybody, must not wait with it.
 
 use crate::shim;
 use kernel::bindings;
@@ -11,20 +14,32 @@ use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::workqueue::Queue;
 
 static QUEUE: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
+static UNPINNING: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
 
-/// Keeps the queue alive; dropping it waits for what is queued.
-pub(crate) struct Guard(*mut bindings::workqueue_struct);
+/// A workqueue; dropping it waits for what is queued.
+struct Owned(*mut bindings::workqueue_struct);
 
 // SAFETY: A workqueue may be destroyed from any thread.
-unsafe impl Send for Guard {}
+unsafe impl Send for Owned {}
 // SAFETY: Nothing can be done through a shared reference.
-unsafe impl Sync for Guard {}
+unsafe impl Sync for Owned {}
 
-/// Creates the queue.
+/// Keeps the queues alive. The first is emptied first: what is on it may put something on the second.
+pub(crate) struct Guard(#[allow(dead_code)] [Owned; 2]);
+
+/// Creates the queues.
 pub(crate) fn create() -> Result<Guard> {
-    let queue = shim::workqueue_create()?;
-    QUEUE.store(queue, Relaxed);
-    Ok(Guard(queue))
+    let queue = Owned(shim::workqueue_create(c"libcopy")?);
+    let unpinning = Owned(shim::workqueue_create(c"libcopy_unpin")?);
+    QUEUE.store(queue.0, Relaxed);
+    UNPINNING.store(unpinning.0, Relaxed);
+    Ok(Guard([queue, unpinning]))
+}
+
+/// The queue of what unpins. Only for code that runs on behalf of an open file or of what is queued.
+pub(crate) fn unpinning() -> &'static Queue {
+    // SAFETY: Created before the device is registered and destroyed after it is gone.
+    unsafe { Queue::from_raw(UNPINNING.load(Relaxed)) }
 }
 
 /// The queue. Only for code that runs on behalf of an open file, which keeps the module loaded.
@@ -33,7 +48,7 @@ pub(crate) fn get() -> &'static Queue {
     unsafe { Queue::from_raw(QUEUE.load(Relaxed)) }
 }
 
-impl Drop for Guard {
+impl Drop for Owned {
     fn drop(&mut self) {
         // SAFETY: The queue is ours, and nobody enqueues any more.
         unsafe { bindings::destroy_workqueue(self.0) };

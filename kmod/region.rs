@@ -3,7 +3,7 @@
 //! [`Region`]: a mapping that was published under an id, with rights and expected uses.
 
 use crate::errno;
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, MappingRef};
 use crate::member::Member;
 use crate::pin;
 use crate::stats::Counter;
@@ -26,7 +26,7 @@ const CLOSED: u32 = 2;
 pub(crate) struct Region {
     pub(crate) id: u32,
     pub(crate) owner: Arc<Member>,
-    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) mapping: MappingRef,
     pub(crate) rights: u32,
     /// Uses that were expected at creation; zero: nobody counts.
     expected: u32,
@@ -61,12 +61,16 @@ impl Region {
         let stats = &owner.domain.stats;
         let reusable = flags & CREATE_NO_REUSE == 0;
         let write = rights & RIGHT_WRITE != 0;
-        let found = if reusable {
-            owner
-                .take_idle(&pieces, write)
-                .filter(|_| pin::permitted(mm, &pieces, write))
-        } else {
-            None
+        let idle = match reusable {
+            true => owner.take_idle(&pieces, write),
+            false => None,
+        };
+        let found = match idle {
+            Some(mapping) if !pin::permitted(mm, &pieces, write) => {
+                mapping.let_go();
+                None
+            }
+            other => other,
         };
         let (mapping, result) = match found {
             Some(mapping) => {
@@ -79,7 +83,7 @@ impl Region {
                 copy.extend_from_slice(&pieces, GFP_KERNEL_ACCOUNT)?;
                 let mapping = match Mapping::new(mm, owner, pieces, write, reusable) {
                     // What is only kept for later must not stand in the way of what is needed now.
-                    Err(error) if error == ENOMEM && owner.drop_idle() => {
+                    Err(error) if (error == ENOMEM || error == ENOSPC) && owner.drop_idle() => {
                         Mapping::new(mm, owner, copy, write, reusable)?
                     }
                     other => other?,
@@ -105,6 +109,7 @@ impl Region {
         if let Err(error) = owner.adopt(region.id) {
             owner.domain.remove(region.id, owner.is_dead());
             region.close();
+            region.mapping.let_go();
             return Err(error);
         }
         Ok((region, result))

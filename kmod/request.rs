@@ -858,11 +858,18 @@ impl Requests {
     /// The table that user space sees; made when it is first needed.
     pub(crate) fn table(&self) -> Result<Arc<StatusTable>> {
         if self.table.as_ref().is_none() {
-            // If somebody is faster, ours is dropped and theirs is used.
-            self.table.populate(StatusTable::new()?);
-            while self.table.as_ref().is_none() {
-                shim::cond_resched_interrupted();
-            }
+            let new = StatusTable::new()?;
+            // One at a time, so that it is there afterwards. If somebody was faster, theirs is used.
+            let slots = self.slots.lock();
+            let refused = match self.table.as_ref() {
+                None => {
+                    self.table.populate(new);
+                    None
+                }
+                Some(_) => Some(new),
+            };
+            drop(slots);
+            drop(refused);
         }
         self.table.as_ref().cloned().ok_or(ENOMEM)
     }

@@ -2,12 +2,14 @@
 /*
  * Thin C around kernel macros and inline functions; see shim.h. No policy lives here.
  */
+#include <linux/capability.h>
 #include <linux/cred.h>
 #include <linux/hmm.h>
 #include <linux/mm.h>
 #include <linux/nospec.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/sched/user.h>
 #include <linux/uaccess.h>
 #include <linux/user_namespace.h>
 #include <linux/vmalloc.h>
@@ -80,6 +82,82 @@ long libcopy_pin_remote(struct mm_struct *mm, unsigned long start, size_t count,
 	return got;
 }
 
+/*
+ * An address of the caller without what its architecture ignores (LAM, TBI). The mask of the address
+ * space is looked at under its lock, as everywhere outside uaccess; ordinary addresses do not need it.
+ */
+unsigned long libcopy_untagged_addr(unsigned long address)
+{
+	if (address < TASK_SIZE_MAX)
+		return address;
+	mmap_read_lock(current->mm);
+	address = untagged_addr_remote(current->mm, address);
+	mmap_read_unlock(current->mm);
+	return address;
+}
+
+/* Whether the caller may wait for a process: it is one itself, and not in an interrupt. */
+bool libcopy_may_wait(void)
+{
+	return !(current->flags & PF_KTHREAD) && !in_interrupt() && !irqs_disabled();
+}
+
+bool libcopy_may_lock_any(void)
+{
+	return ns_capable_noaudit(&init_user_ns, CAP_IPC_LOCK);
+}
+
+unsigned long libcopy_total_pages(void)
+{
+	return totalram_pages();
+}
+
+/* Counts pages as pinned by @mm, within the caller's limit together with @other ones. */
+bool libcopy_charge_mm(struct mm_struct *mm, unsigned long pages, unsigned long other,
+		       bool unlimited)
+{
+	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	unsigned long pinned = atomic64_add_return(pages, &mm->pinned_vm);
+
+	if (unlimited || pinned + READ_ONCE(mm->locked_vm) + other <= limit)
+		return true;
+	atomic64_sub(pages, &mm->pinned_vm);
+	return false;
+}
+
+void libcopy_uncharge_mm(struct mm_struct *mm, unsigned long pages)
+{
+	atomic64_sub(pages, &mm->pinned_vm);
+}
+
+struct user_struct *libcopy_get_current_user(void)
+{
+	return get_uid(current_user());
+}
+
+void libcopy_put_user(struct user_struct *user)
+{
+	free_uid(user);
+}
+
+/* Counts pages as locked by @user, within the caller's limit. */
+bool libcopy_charge_user(struct user_struct *user, unsigned long pages)
+{
+	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	long locked = atomic_long_read(&user->locked_vm);
+
+	do {
+		if (locked + pages > limit)
+			return false;
+	} while (!atomic_long_try_cmpxchg(&user->locked_vm, &locked, locked + pages));
+	return true;
+}
+
+void libcopy_add_to_user(struct user_struct *user, long pages)
+{
+	atomic_long_add(pages, &user->locked_vm);
+}
+
 struct user_namespace *libcopy_get_current_user_ns(void)
 {
 	return get_user_ns(current_user_ns());
@@ -90,9 +168,9 @@ void libcopy_put_user_ns(struct user_namespace *ns)
 	put_user_ns(ns);
 }
 
-struct workqueue_struct *libcopy_workqueue_create(void)
+struct workqueue_struct *libcopy_workqueue_create(const char *name)
 {
-	return alloc_workqueue("libcopy", WQ_UNBOUND, 0);
+	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0, name);
 }
 
 void *libcopy_vmap(struct page **pages, unsigned int count)

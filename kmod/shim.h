@@ -12,6 +12,7 @@ struct mm_struct;
 struct mmu_interval_notifier;
 struct page;
 struct user_namespace;
+struct user_struct;
 struct vm_area_struct;
 struct workqueue_struct;
 
@@ -22,9 +23,20 @@ size_t libcopy_same_pages(struct mmu_interval_notifier *notifier, unsigned long 
 			  size_t count);
 long libcopy_pin_remote(struct mm_struct *mm, unsigned long start, size_t count,
 			unsigned int flags, struct page **pages);
+unsigned long libcopy_untagged_addr(unsigned long address);
+bool libcopy_may_wait(void);
+bool libcopy_may_lock_any(void);
+unsigned long libcopy_total_pages(void);
+bool libcopy_charge_mm(struct mm_struct *mm, unsigned long pages, unsigned long other,
+		       bool unlimited);
+void libcopy_uncharge_mm(struct mm_struct *mm, unsigned long pages);
+struct user_struct *libcopy_get_current_user(void);
+void libcopy_put_user(struct user_struct *user);
+bool libcopy_charge_user(struct user_struct *user, unsigned long pages);
+void libcopy_add_to_user(struct user_struct *user, long pages);
 struct user_namespace *libcopy_get_current_user_ns(void);
 void libcopy_put_user_ns(struct user_namespace *ns);
-struct workqueue_struct *libcopy_workqueue_create(void);
+struct workqueue_struct *libcopy_workqueue_create(const char *name);
 void *libcopy_vmap(struct page **pages, unsigned int count);
 void libcopy_vunmap(void *addr);
 void libcopy_vm_flags_mod(struct vm_area_struct *vma, unsigned long set, unsigned long clear);

@@ -4,7 +4,7 @@
 
 use core::mem::MaybeUninit;
 use kernel::bindings;
-use kernel::mm::MmWithUser;
+use kernel::mm::{Mm, MmWithUser};
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
 
@@ -12,7 +12,7 @@ use kernel::prelude::*;
 #[allow(improper_ctypes)]
 mod raw {
     use kernel::bindings;
-    use kernel::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+    use kernel::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
     extern "C" {
         pub(super) fn libcopy_page_address(page: *mut bindings::page) -> *mut c_void;
@@ -32,9 +32,27 @@ mod raw {
             flags: c_uint,
             pages: *mut *mut bindings::page,
         ) -> c_long;
+        pub(super) fn libcopy_untagged_addr(address: c_ulong) -> c_ulong;
+        pub(super) fn libcopy_may_wait() -> bool;
+        pub(super) fn libcopy_may_lock_any() -> bool;
+        pub(super) fn libcopy_total_pages() -> c_ulong;
+        pub(super) fn libcopy_charge_mm(
+            mm: *mut bindings::mm_struct,
+            pages: c_ulong,
+            other: c_ulong,
+            unlimited: bool,
+        ) -> bool;
+        pub(super) fn libcopy_uncharge_mm(mm: *mut bindings::mm_struct, pages: c_ulong);
+        pub(super) fn libcopy_get_current_user() -> *mut bindings::user_struct;
+        pub(super) fn libcopy_put_user(user: *mut bindings::user_struct);
+        pub(super) fn libcopy_charge_user(user: *mut bindings::user_struct, pages: c_ulong)
+            -> bool;
+        pub(super) fn libcopy_add_to_user(user: *mut bindings::user_struct, pages: c_long);
         pub(super) fn libcopy_get_current_user_ns() -> *mut bindings::user_namespace;
         pub(super) fn libcopy_put_user_ns(ns: *mut bindings::user_namespace);
-        pub(super) fn libcopy_workqueue_create() -> *mut bindings::workqueue_struct;
+        pub(super) fn libcopy_workqueue_create(
+            name: *const c_char,
+        ) -> *mut bindings::workqueue_struct;
         pub(super) fn libcopy_vmap(pages: *mut *mut bindings::page, count: c_uint) -> *mut c_void;
         pub(super) fn libcopy_vunmap(addr: *mut c_void);
         pub(super) fn libcopy_vm_flags_mod(
@@ -150,6 +168,103 @@ pub(crate) fn pin_remote(
     usize::try_from(got).map_err(|_| Error::from_errno(got as i32))
 }
 
+/// An address of the calling process without the bits that its architecture ignores: the memory manager's
+/// notifiers, page numbers and comparisons know nothing of them. The caller has an address space.
+pub(crate) fn untagged_address(address: u64) -> u64 {
+    // SAFETY: The caller promises an address space; its lock is not held in an ioctl.
+    unsafe { raw::libcopy_untagged_addr(address as usize) as u64 }
+}
+
+/// Whether the caller may wait for a process: it is one itself, and not in an interrupt.
+pub(crate) fn may_wait() -> bool {
+    // SAFETY: No preconditions.
+    unsafe { raw::libcopy_may_wait() }
+}
+
+/// Whether the caller may lock any number of pages.
+pub(crate) fn may_lock_any() -> bool {
+    // SAFETY: No preconditions.
+    unsafe { raw::libcopy_may_lock_any() }
+}
+
+/// Pages of this machine.
+pub(crate) fn total_pages() -> u64 {
+    // SAFETY: No preconditions.
+    unsafe { raw::libcopy_total_pages() as u64 }
+}
+
+/// Counts pages as pinned by an address space.
+///
+/// - `ENOMEM`: with what it has locked and with `other` pages that would be more than the caller's
+///   `RLIMIT_MEMLOCK`, and it is not `unlimited`.
+pub(crate) fn charge_mm(mm: &Mm, pages: u64, other: u64, unlimited: bool) -> Result {
+    // SAFETY: The address space is referenced, and only its counters are touched.
+    let charged =
+        unsafe { raw::libcopy_charge_mm(mm.as_raw(), pages as usize, other as usize, unlimited) };
+    charged.then_some(()).ok_or(ENOMEM)
+}
+
+/// Takes back what [`charge_mm`] counted.
+pub(crate) fn uncharge_mm(mm: &Mm, pages: u64) {
+    // SAFETY: The address space is referenced, and only its counters are touched.
+    unsafe { raw::libcopy_uncharge_mm(mm.as_raw(), pages as usize) }
+}
+
+/// A reference to the kernel's account of a user.
+///
+/// # Invariants
+///
+/// The pointer is valid and owns one reference.
+pub(crate) struct UserAccount(*mut bindings::user_struct);
+
+// SAFETY: Accounts of users are reference counted and may be released from any thread.
+unsafe impl Send for UserAccount {}
+// SAFETY: What is changed through a shared reference is atomic.
+unsafe impl Sync for UserAccount {}
+
+impl UserAccount {
+    /// The calling process's.
+    pub(crate) fn current() -> Self {
+        // INVARIANT: The function takes a reference for us.
+        // SAFETY: No preconditions; `current` always has a user.
+        Self(unsafe { raw::libcopy_get_current_user() })
+    }
+
+    /// Counts pages as locked by the user.
+    ///
+    /// - `ENOMEM`: that would be more than the caller's `RLIMIT_MEMLOCK`.
+    pub(crate) fn charge(&self, pages: u64) -> Result {
+        // SAFETY: Valid by the invariant.
+        let charged = unsafe { raw::libcopy_charge_user(self.0, pages as usize) };
+        charged.then_some(()).ok_or(ENOMEM)
+    }
+
+    /// Counts pages as locked by the user, whatever its limit.
+    pub(crate) fn add(&self, pages: u64) {
+        // SAFETY: Valid by the invariant.
+        unsafe { raw::libcopy_add_to_user(self.0, pages as isize) }
+    }
+
+    /// Takes pages back that were counted.
+    pub(crate) fn sub(&self, pages: u64) {
+        // SAFETY: Valid by the invariant.
+        unsafe { raw::libcopy_add_to_user(self.0, -(pages as isize)) }
+    }
+}
+
+impl PartialEq for UserAccount {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Drop for UserAccount {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant this releases the reference that `current` took.
+        unsafe { raw::libcopy_put_user(self.0) };
+    }
+}
+
 /// A reference to a user namespace.
 ///
 /// # Invariants
@@ -184,10 +299,10 @@ impl Drop for UserNamespace {
     }
 }
 
-/// Creates the module's workqueue.
-pub(crate) fn workqueue_create() -> Result<*mut bindings::workqueue_struct> {
-    // SAFETY: No preconditions.
-    let queue = unsafe { raw::libcopy_workqueue_create() };
+/// Creates a workqueue.
+pub(crate) fn workqueue_create(name: &CStr) -> Result<*mut bindings::workqueue_struct> {
+    // SAFETY: The name ends with a zero and is copied.
+    let queue = unsafe { raw::libcopy_workqueue_create(name.as_char_ptr()) };
     if queue.is_null() {
         return Err(ENOMEM);
     }

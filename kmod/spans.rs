@@ -42,7 +42,11 @@ impl Spans {
     pub(crate) fn new(pieces: &[Piece]) -> Result<Self> {
         let mut spans: KVVec<Span> = KVVec::with_capacity(pieces.len(), GFP_KERNEL_ACCOUNT)?;
         let (mut in_order, mut end) = (true, 0);
-        for pages in pieces.iter().map(page_range).filter(|pages| !pages.is_empty()) {
+        for pages in pieces
+            .iter()
+            .map(page_range)
+            .filter(|pages| !pages.is_empty())
+        {
             in_order &= pages.start >= end;
             end = pages.end;
             let span = Span {

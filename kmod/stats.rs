@@ -31,6 +31,9 @@ counters! {
     Pins => "pins",
     /// Pages unpinned.
     Unpins => "unpins",
+    /// Physically contiguous runs that they formed. Only in the sums, which nobody reads without
+    /// privilege: which pages are neighbours helps to attack the memory itself.
+    PinnedRuns => "pinned_runs",
     /// Times that a buffer was pinned.
     Maps => "maps",
     /// Times that a buffer was unpinned.

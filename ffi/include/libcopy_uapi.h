@@ -245,8 +245,12 @@
 // - `EACCES`: `LIBCOPY_RIGHT_WRITE` on memory that the owner may not write, or memory it may not read.
 // - `EOPNOTSUPP`: memory that cannot be pinned for long: device memory, writable mappings of
 //   ordinary files.
-// - `ENOMEM`: the owner's `RLIMIT_MEMLOCK` would be exceeded (see `mlock(2)`), or no memory.
-// - `ENOSPC`: the domain has as many regions as the parameter `max_regions` allows.
+// - `ENOMEM`: the owner's `RLIMIT_MEMLOCK` would be exceeded (see `mlock(2)`), or no memory. Pages
+//   count once for each piece that touches them, and a region without bytes as one. What requests
+//   still hold of regions that the user's processes have taken back counts, too. The processes of a
+//   user pin at most twice as much as the machine has.
+// - `ENOSPC`: the domain has as many regions as the parameter `max_regions` allows, or the user's
+//   processes have 65,536 together, those kept for reuse included.
 // - `EOVERFLOW`: the lengths add up to more than `LIBCOPY_MAX_REGION_BYTES`.
 // - `ESTALE`: another thread changed the mapping while it was being pinned; call again.
 // - `ESHUTDOWN`: another thread has just left the domain for this process.
@@ -335,11 +339,13 @@
 // region's pages; the first byte of the region is `data_offset` bytes into the mapping. The
 // mapping stays valid, and its pages pinned, until it is unmapped, whatever happens to the owner.
 // Memory that can be stored to can be loaded from, so that attaching always takes
-// `LIBCOPY_RIGHT_READ`. `mmap` itself fails with `EACCES` where the rights do not cover the protection,
-// `EINVAL` for a private mapping or a length beyond the end, `ENOENT`, `EOWNERDEAD` or `ENOTCONN`
-// if the region or the domain is gone meanwhile, `EOPNOTSUPP` as below, and `ESTALE` if a change
-// of the owner's memory was announced since this call: repeat it, and it tells whether the change
-// was real.
+// `LIBCOPY_RIGHT_READ`. All pages of the region count against the `RLIMIT_MEMLOCK` of the process that maps
+// it, together with what else its user has attached; what the user has attached already is free.
+// `mmap` itself fails with `ENOMEM` beyond that limit, `EACCES` where the rights do not cover the
+// protection, `EINVAL` for a private mapping or a length beyond the end, `ENOENT`, `EOWNERDEAD` or
+// `ENOTCONN` if the region or the domain is gone meanwhile, `EOPNOTSUPP` as below, and `ESTALE` if a
+// change of the owner's memory was announced since this call: repeat it, and it tells whether the
+// change was real.
 //
 // - `ENOENT`: no such region.
 // - `EINVAL`: no access asked for.
@@ -640,14 +646,12 @@ struct libcopy_region_info {
   uint64_t length;
   // Out: pages the region holds.
   uint64_t pages;
-  // Out: physically contiguous runs that these pages form.
-  uint64_t runs;
   // Out: expected uses left.
   uint32_t uses_left;
   // Out: `STATE_*` bits.
   uint32_t state;
   // Zero.
-  uint64_t reserved;
+  uint64_t reserved[2];
 };
 
 // Argument of `LIBCOPY_REGION_USE`.

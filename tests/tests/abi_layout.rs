@@ -32,7 +32,7 @@ fn fields_lie_where_they_always_did() {
     layout!(RegionDestroy = 8 { id: 0, flags: 4 });
     layout!(RegionWait = 24 { id: 0, flags: 4, timeout_ns: 8, uses_left: 16, reserved: 20 });
     layout!(RegionInfo = 48 {
-        id: 0, rights: 4, length: 8, pages: 16, runs: 24, uses_left: 32, state: 36, reserved: 40,
+        id: 0, rights: 4, length: 8, pages: 16, uses_left: 24, state: 28, reserved: 32,
     });
     layout!(RegionUse = 16 { id: 0, flags: 4, count: 8, uses_left: 12 });
     layout!(RegionCopy = 56 {

@@ -20,6 +20,7 @@ mod kernel;
 mod matrix;
 mod memory;
 mod offload;
+mod pinning;
 mod protocol;
 mod region;
 mod request;
@@ -68,6 +69,7 @@ fn all() -> Vec<&'static Test> {
         domain::TESTS,
         region::TESTS,
         memory::TESTS,
+        pinning::TESTS,
         copy::TESTS,
         strided::TESTS,
         transfer::TESTS,

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use crate::abi::*;
 use crate::device::Device;
 use crate::harness::{Context, Outcome, skip};
+use crate::kernel::growth;
 use crate::rng::pattern;
 use crate::sys::{self, HUGE, Map, PAGE, RW, in_child};
 use crate::{check, check_eq, check_err, tests};
@@ -21,16 +22,19 @@ tests!(memory:
     large_region,
 );
 
-fn round_trip(device: &Device, map: &Map, seed: u64) -> Outcome<RegionInfo> {
+/// Publishes, reads and writes; returns the pages, and how many contiguous runs they form.
+fn round_trip(device: &Device, map: &Map, seed: u64) -> Outcome<(u64, i64)> {
     map.write(0, &pattern(seed, map.len()));
-    let id = device.share(map, RIGHT_READ | RIGHT_WRITE)?;
+    let (id, runs) = growth("pinned_runs", || {
+        Ok(device.share(map, RIGHT_READ | RIGHT_WRITE)?)
+    })?;
     check!(device.fetch(id, map.len())? == pattern(seed, map.len()));
     device.store(id, 0, &pattern(seed + 1, map.len()))?;
     check!(
         map.bytes() == pattern(seed + 1, map.len()),
         "what was stored is not there"
     );
-    Ok(device.region_info(id)?)
+    Ok((device.region_info(id)?.pages, runs))
 }
 
 fn transparent_huge_page(_: &Context) -> Outcome {
@@ -40,8 +44,8 @@ fn transparent_huge_page(_: &Context) -> Outcome {
     }
     let (device, _) = Device::domain()?;
     let map = Map::transparent_huge(2 * HUGE)?;
-    let info = round_trip(&device, &map, 1)?;
-    check_eq!(info.pages, 2 * (HUGE / PAGE) as u64);
+    let (pages, runs) = round_trip(&device, &map, 1)?;
+    check_eq!(pages, 2 * (HUGE / PAGE) as u64);
     let text = fs::read_to_string("/proc/self/smaps_rollup")?;
     if !text
         .lines()
@@ -49,10 +53,12 @@ fn transparent_huge_page(_: &Context) -> Outcome {
     {
         return skip("the kernel had no huge page to give");
     }
-    check!(info.runs <= 2, "{} runs for two huge pages", info.runs);
+    check!(runs <= 2, "{runs} runs for two huge pages");
     // A part of a huge page, at odd addresses, is one run, too.
-    let part = device.publish(&[map.part(5000, 1_000_001)], RIGHT_READ)?;
-    check_eq!(device.region_info(part.id)?.runs, 1);
+    let (part, runs) = growth("pinned_runs", || {
+        Ok(device.publish(&[map.part(5000, 1_000_001)], RIGHT_READ)?)
+    })?;
+    check_eq!(runs, 1);
     check!(device.fetch(part.id, 1_000_001)? == map.read(5000, 1_000_001));
     Ok(())
 }
@@ -69,8 +75,7 @@ fn hugetlb_page(_: &Context) -> Outcome {
             return skip("the kernel has no huge page to give");
         };
         let (device, _) = Device::domain()?;
-        let info = round_trip(&device, &map, 2)?;
-        check_eq!((info.pages, info.runs), ((HUGE / PAGE) as u64, 1));
+        check_eq!(round_trip(&device, &map, 2)?, ((HUGE / PAGE) as u64, 1));
         let shared = Map::new(
             HUGE,
             RW,
@@ -78,8 +83,7 @@ fn hugetlb_page(_: &Context) -> Outcome {
             None,
             0,
         )?;
-        let info = round_trip(&device, &shared, 3)?;
-        check_eq!((info.pages, info.runs), ((HUGE / PAGE) as u64, 1));
+        check_eq!(round_trip(&device, &shared, 3)?, ((HUGE / PAGE) as u64, 1));
         Ok(())
     })();
     fs::write(path, before.trim())?;
@@ -93,13 +97,12 @@ fn scattered_pages_are_not_coalesced(_: &Context) -> Outcome {
     map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
     // Backwards: virtually scattered whatever the frames are.
     let pieces: Vec<Piece> = (0..64).rev().map(|i| map.part(i * PAGE, PAGE)).collect();
-    let region = device.publish(&pieces, RIGHT_READ)?;
+    let (region, told) = growth("pinned_runs", || Ok(device.publish(&pieces, RIGHT_READ)?))?;
     let frames: Vec<u64> = map.frames()?.into_iter().rev().collect();
     let runs = 1 + frames
         .windows(2)
         .filter(|pair| pair[0] + 1 != pair[1])
-        .count() as u64;
-    let told = device.region_info(region.id)?.runs;
+        .count() as i64;
     if frames.iter().all(|&frame| frame != 0) {
         check_eq!(told, runs);
     }
@@ -537,7 +540,7 @@ fn memlock_exempt(_: &Context) -> Outcome {
     })
 }
 
-/// The pages count against their owner, not against who copies from them or attaches them.
+/// The pages count against their owner and who attaches them, not against who copies from them.
 fn own_user_limit(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let map = Map::filled(512 * KIB, 2)?;
@@ -546,9 +549,15 @@ fn own_user_limit(_: &Context) -> Outcome {
         sys::limit_locked(0)?;
         sys::become_user(1000)?;
         check!(device.fetch(id, 512 * KIB)? == pattern(2, 512 * KIB));
+        check_eq!(sys::locked_kib()?, 0);
+        check_err!(device.map(id, RIGHT_READ).map(drop), ENOMEM);
+        Ok(())
+    })?;
+    in_child(|| {
+        sys::limit_locked(512 * KIB as u64)?;
+        sys::become_user(1000)?;
         let (view, at) = device.map(id, RIGHT_READ)?;
         check!(view.read(at, 512 * KIB) == pattern(2, 512 * KIB));
-        check_eq!(sys::locked_kib()?, 0);
         Ok(())
     })
 }

@@ -208,6 +208,26 @@ impl Map {
         }
     }
 
+    /// Maps the beginning of a file over a part, privately and for reading.
+    pub fn cover(&self, offset: usize, len: usize, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        // SAFETY: Replaces only what is ours.
+        let got = unsafe {
+            libc::mmap(
+                self.base.add(offset).cast(),
+                len,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE | libc::MAP_FIXED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if got == libc::MAP_FAILED {
+            Err(Errno::last())
+        } else {
+            Ok(())
+        }
+    }
+
     /// Changes the protection of a part.
     pub fn protect(&self, offset: usize, len: usize, prot: i32) -> Result<(), Errno> {
         // SAFETY: A part of our own mapping.
@@ -718,11 +738,16 @@ fn userfault(fd: BorrowedFd<'_>, number: u32, words: &mut [u64]) -> Result<(), E
 
 /// A userfaultfd whose reads wait.
 pub fn userfault_open() -> Result<OwnedFd, Errno> {
+    userfault_with(0)
+}
+
+/// A userfaultfd with features.
+fn userfault_with(features: u64) -> Result<OwnedFd, Errno> {
     // SAFETY: Numbers only.
     let fd = result(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) })?;
     // SAFETY: Just created, and nobody else's.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
-    userfault(fd.as_fd(), 0x3f, &mut [0xaa, 0, 0])?;
+    userfault(fd.as_fd(), 0x3f, &mut [0xaa, features, 0])?;
     Ok(fd)
 }
 
@@ -767,6 +792,22 @@ pub fn userfault_wake(fd: BorrowedFd<'_>, addr: u64, len: usize) -> Result<(), E
     // SAFETY: The kernel reads two words.
     result(unsafe { libc::ioctl(fd.as_raw_fd(), WAKE as libc::Ioctl, range.as_ptr()) }.into())
         .map(drop)
+}
+
+/// Has a descriptor, which need not be read, decide about faults on pages of a shared mapping that
+/// are in its file but not in the page table.
+pub fn userfaultfd_minor(map: &Map) -> Outcome<OwnedFd> {
+    const MINOR_SHMEM: u64 = 1 << 10;
+    let Ok(fd) = userfault_with(MINOR_SHMEM) else {
+        return Err(Stop::Skip("no minor faults of shared memory".to_owned()));
+    };
+    userfault(fd.as_fd(), 0, &mut [map.addr(), map.len as u64, 1 << 2, 0])?;
+    Ok(fd)
+}
+
+/// Enters the pages of the file into the page table and wakes who waits for them.
+pub fn userfaultfd_continue(fd: BorrowedFd<'_>, map: &Map) -> Result<(), Errno> {
+    userfault(fd, 7, &mut [map.addr(), map.len as u64, 0, 0])
 }
 
 /// The type of the file system that holds a path (`f_type` of `statfs`).
