@@ -2,7 +2,7 @@
 
 //! Error codes, their names, and the detail text of the last error of each thread.
 
-use libcopy::Error;
+use libcopy::{Error, datatype};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,7 +42,7 @@ pub(crate) struct Failure(pub c_int, pub String);
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
-            Error::Argument { .. } => LIBCOPY_EINVAL,
+            Error::Argument { .. } | Error::Datatype(_) => LIBCOPY_EINVAL,
             Error::Device { .. } | Error::AbiVersion { .. } | Error::Ioctl { .. } => {
                 LIBCOPY_EDEVICE
             }
@@ -57,6 +57,12 @@ impl From<Error> for Failure {
             _ => LIBCOPY_EINTERNAL,
         };
         Failure(code, error.to_string())
+    }
+}
+
+impl From<datatype::Error> for Failure {
+    fn from(error: datatype::Error) -> Self {
+        Error::from(error).into()
     }
 }
 

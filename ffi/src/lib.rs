@@ -20,4 +20,4 @@ pub use offload::*;
 pub use team::*;
 
 // Nobody here calls its functions, which programs find instead of the C library's.
-use libcopy_syscalls as _;
+use libcopy_interpose as _;

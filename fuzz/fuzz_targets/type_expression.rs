@@ -4,7 +4,7 @@
 
 #![no_main]
 
-#[path = "../../libcopy/tests/datatype/feed.rs"]
+#[path = "../../libcopy/datatype/tests/datatype/feed.rs"]
 mod feed;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| feed::feed(bytes));

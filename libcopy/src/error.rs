@@ -60,6 +60,9 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
+    /// A datatype or a layout cannot be made, or does not fit.
+    #[error(transparent)]
+    Datatype(#[from] libcopy_datatype::Error),
     /// An environment variable is missing or unusable.
     #[error("{name}={value:?} is not usable: expected {expected}")]
     Environment {

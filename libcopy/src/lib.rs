@@ -46,14 +46,10 @@
 //! [`transport`] moves bytes between two of them; [`collective`] between all. Errors are one enum,
 //! [`Error`]; an operation that fails on one rank fails on all of them, also if a rank is killed.
 
-#[path = "../../kmod/uapi.rs"]
-pub mod uapi;
-
 pub mod calibration;
 pub mod collective;
 pub mod config;
 mod copy;
-pub mod datatype;
 pub mod device;
 pub mod error;
 pub mod offload;
@@ -65,5 +61,9 @@ pub mod tune;
 
 pub use collective::Parts;
 pub use error::{Error, Result};
+#[doc(inline)]
+pub use libcopy_datatype as datatype;
+#[doc(inline)]
+pub use libcopy_uapi as uapi;
 pub use team::{Team, TeamKey};
 pub use transport::TransportKind;

@@ -372,7 +372,7 @@ segments() {
         esac
         shift
     done
-    (cd "$root" && cargo build --quiet --release -p libcopy -p libcopy-mpi)
+    (cd "$root" && cargo build --quiet --release -p libcopy-cli -p libcopy-mpi)
     work=$(mktemp -d)
     # shellcheck disable=SC2064 # now
     trap "rm -rf '$work'" EXIT

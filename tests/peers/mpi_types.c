@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * Builds MPI datatypes from type expressions (see libcopy/src/datatype/expr.rs) and packs, unpacks
+ * Builds MPI datatypes from type expressions (see libcopy/datatype/src/expr.rs) and packs, unpacks
  * and copies with them: a contestant of `libcopy bench types` and the other side of the test that
  * compares random types. See type_peer.h for what it is told.
  */

@@ -81,7 +81,7 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 // Nobody here calls its functions, which programs find instead of the C library's.
-use libcopy_syscalls as _;
+use libcopy_interpose as _;
 
 /// Prints what was taken and passed on, or adds it to the file that `LIBCOPY_STATS` names.
 fn tell() {
