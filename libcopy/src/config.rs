@@ -2,9 +2,11 @@
 
 //! The one table of `LIBCOPY_*` environment variables.
 //!
-//! The table is what `libcopy info` prints; nothing reads the environment past it.
+//! `libcopy info` and `docs/configuration.md` show it; nothing reads such a variable past it. A variable that is
+//! not in it has a wrong name: [`warn_unknown`] says so.
 
 use std::str::FromStr;
+use std::sync::Once;
 
 use crate::error::{Error, Result};
 
@@ -17,6 +19,8 @@ pub struct Setting {
     pub default: &'static str,
     /// What it does and what values it takes.
     pub help: &'static str,
+    /// What it is about: the heading in `docs/configuration.md`.
+    pub section: &'static str,
 }
 
 impl Setting {
@@ -30,6 +34,11 @@ impl Setting {
     /// The value in the environment, or the default.
     pub fn or_default(&self) -> String {
         self.value().unwrap_or_else(|| self.default.to_owned())
+    }
+
+    /// Whether the value is something else than 0; `otherwise` if it is not set.
+    pub fn is_on(&self, otherwise: bool) -> bool {
+        self.value().map_or(otherwise, |value| value != "0")
     }
 
     /// Parses the value; `None` if it is not set and there is no default.
@@ -83,42 +92,125 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
 }
 
 macro_rules! settings {
-    ($($constant:ident = $name:literal, $default:literal, $help:literal;)*) => {
-        $(
+    ($($section:literal: { $($constant:ident = $name:literal, $default:literal, $help:literal;)* })*) => {
+        $($(
             #[doc = $help]
-            pub const $constant: Setting = Setting { name: $name, default: $default, help: $help };
-        )*
+            pub const $constant: Setting =
+                Setting { name: $name, default: $default, help: $help, section: $section };
+        )*)*
         /// Every variable, in the order in which a reader wants to see them.
-        pub const SETTINGS: &[Setting] = &[$($constant),*];
+        pub const SETTINGS: &[Setting] = &[$($($constant),*),*];
     };
 }
 
 settings! {
-    KEY = "LIBCOPY_KEY", "", "Key of the team to join: 32 hexadecimal digits (set by `libcopy run`).";
-    RANK = "LIBCOPY_RANK", "", "Rank of this process in its team (set by `libcopy run`).";
-    SIZE = "LIBCOPY_SIZE", "", "Number of ranks of the team (set by `libcopy run`).";
-    JOIN_TIMEOUT = "LIBCOPY_JOIN_TIMEOUT", "30", "Seconds to wait for the other ranks when joining.";
-    TRANSPORT = "LIBCOPY_TRANSPORT", "", "Use this transport for everything: kmod, cma or shm (default: the policy decides).";
-    PROFILE = "LIBCOPY_PROFILE", "", "Profile file of `libcopy tune` (default: $XDG_CONFIG_HOME/libcopy/profile.toml; `none`: no file).";
-    CALIBRATION = "LIBCOPY_CALIBRATION", "", "0: pack and unpack with the built-in table of the processor's vendor, whatever `libcopy tune` found.";
-    EAGER_MAX = "LIBCOPY_EAGER_MAX", "", "Messages up to this size are sent without asking the receiver first.";
-    SHM_CHUNK = "LIBCOPY_SHM_CHUNK", "", "Bytes that shared memory hands over at a time.";
-    SHM_RING = "LIBCOPY_SHM_RING", "", "Bytes of each rank's broadcast ring in shared memory (a power of two).";
-    NONTEMPORAL_MIN = "LIBCOPY_NONTEMPORAL_MIN", "", "From this size on, received bytes bypass the cache (`inf`: never).";
-    SHARE_MIN = "LIBCOPY_SHARE_MIN", "", "From this size on, root and leaf share a copy where each has a core (`inf`: never).";
-    ATTACH_MAX = "LIBCOPY_ATTACH_MAX", "", "Up to this size, peers map a buffer that is used again and again through the module (0: none, `inf`: all).";
-    SPIN = "LIBCOPY_SPIN", "", "Microseconds to spin before sleeping (default: adaptive; none if ranks outnumber cores).";
-    DISABLE = "LIBCOPY_DISABLE", "", "libcopy_mpi.so passes every call on to the MPI library if this is set to something else than 0.";
-    STATS = "LIBCOPY_STATS", "", "libcopy_mpi.so tells at MPI_Finalize what it took and what it passed on if this is set to something else than 0.";
-    MPI_MESSAGES = "LIBCOPY_MPI_MESSAGES", "", "libcopy_mpi.so passes messages between two processes on to the MPI library if this is 0 on any rank.";
-    MPI_EVERYWHERE = "LIBCOPY_MPI_EVERYWHERE", "", "1: all ranks on all machines have libcopy_mpi.so, which then works across machines; a rank without it would hang the job.";
-    ASYNC = "LIBCOPY_ASYNC", "", "Let collectives return while copy engines still move their bytes: off, auto, engine, cpu or both (default: off; auto learns which is best).";
-    OFFLOAD_MIN = "LIBCOPY_OFFLOAD_MIN", "", "Parts of this size or more may be moved by copy engines (with LIBCOPY_ASYNC).";
-    OFFLOAD_RANKS = "LIBCOPY_OFFLOAD_RANKS", "", "Teams of this many ranks or more may use copy engines (with LIBCOPY_ASYNC).";
-    OFFLOAD_PAGES = "LIBCOPY_OFFLOAD_PAGES", "", "Pages that a copy engine moves between two looks whether CPUs have taken over (default: the module's parameter fragment_pages).";
-    OFFLOAD_VERIFY = "LIBCOPY_OFFLOAD_VERIFY", "", "1: compare what a copy engine has moved with its source, and copy again where it differs (default: 0).";
-    LOG = "LIBCOPY_LOG", "", "What to tell on standard error; policy: each choice between engine and CPU as a line of JSON.";
-    SHM_DIR = "LIBCOPY_SHM_DIR", "/dev/shm", "Directory of the shared segments; must be a tmpfs.";
+    "Teams": {
+        KEY = "LIBCOPY_KEY", "", "Key of the team to join: 32 hexadecimal digits (set by `libcopy run`).";
+        RANK = "LIBCOPY_RANK", "", "Rank of this process in its team (set by `libcopy run`).";
+        SIZE = "LIBCOPY_SIZE", "", "Number of ranks of the team (set by `libcopy run`).";
+        JOIN_TIMEOUT = "LIBCOPY_JOIN_TIMEOUT", "30", "Seconds to wait for the other ranks when joining.";
+        SHM_DIR = "LIBCOPY_SHM_DIR", "/dev/shm", "Directory of the shared segments; must be a tmpfs.";
+    }
+    "Transports and thresholds": {
+        TRANSPORT = "LIBCOPY_TRANSPORT", "", "Use this transport for everything: kmod, cma or shm (default: the policy decides).";
+        PROFILE = "LIBCOPY_PROFILE", "", "Profile file of `libcopy tune` (default: $XDG_CONFIG_HOME/libcopy/profile.toml; `none`: no file).";
+        CALIBRATION = "LIBCOPY_CALIBRATION", "", "0: pack and unpack with the built-in table of the processor's vendor, whatever `libcopy tune` found.";
+        EAGER_MAX = "LIBCOPY_EAGER_MAX", "", "Messages up to this size are sent without asking the receiver first.";
+        SHM_CHUNK = "LIBCOPY_SHM_CHUNK", "", "Bytes that shared memory hands over at a time.";
+        SHM_RING = "LIBCOPY_SHM_RING", "", "Bytes of each rank's broadcast ring in shared memory (a power of two).";
+        NONTEMPORAL_MIN = "LIBCOPY_NONTEMPORAL_MIN", "", "From this size on, received bytes bypass the cache (`inf`: never).";
+        SHARE_MIN = "LIBCOPY_SHARE_MIN", "", "From this size on, root and leaf share a copy where each has a core (`inf`: never).";
+        ATTACH_MAX = "LIBCOPY_ATTACH_MAX", "", "Up to this size, peers map a buffer that is used again and again through the module (0: none, `inf`: all).";
+        SPIN = "LIBCOPY_SPIN", "", "Microseconds to spin before sleeping (default: adaptive; none if ranks outnumber cores).";
+    }
+    "libcopy_mpi.so": {
+        DISABLE = "LIBCOPY_DISABLE", "", "Forward every call to the MPI library if this is set to something else than 0.";
+        STATS = "LIBCOPY_STATS", "", "At MPI_Finalize, print what was intercepted and what was forwarded if this is set to 1; any other value but 0 names a file that each rank adds a line of JSON to.";
+        GOVERNOR = "LIBCOPY_GOVERNOR", "1", "0: intercept what the thresholds say, without measuring whether forwarding is faster (for benchmarks).";
+        MPI_MESSAGES = "LIBCOPY_MPI_MESSAGES", "1", "0 on any rank: forward messages between two processes.";
+        MPI_NONBLOCKING = "LIBCOPY_MPI_NONBLOCKING", "1", "0 on any rank: forward nonblocking collectives, for tools that wait for requests past libcopy_mpi.so.";
+        MPI_EVERYWHERE = "LIBCOPY_MPI_EVERYWHERE", "", "1: all ranks on all machines have libcopy_mpi.so, which then works across machines; a rank without it would hang the job.";
+        MPI_MIN = "LIBCOPY_MPI_MIN", "", "Intercept everything of this many bytes or more, whether that pays or not (for tests and comparisons).";
+        MPI_PACKED = "LIBCOPY_MPI_PACKED", "", "Pack short messages of derived types below this many bytes, whether that pays or not; 0 packs none.";
+        MPI_ROAD = "LIBCOPY_MPI_ROAD", "best", "How the data of intercepted messages move that are not dense: best, stream, fetch or attach (to compare).";
+        MPI_NODE_RANKS = "LIBCOPY_MPI_NODE_RANKS", "", "Take this many ranks of one machine for a node of their own (to test what happens across nodes).";
+    }
+    "Asynchronous collectives and copy engines": {
+        ASYNC = "LIBCOPY_ASYNC", "", "Let collectives return while copy engines still move their bytes: off, auto, engine, cpu or both (default: off; auto learns which is best).";
+        OFFLOAD_MIN = "LIBCOPY_OFFLOAD_MIN", "", "Parts of this size or more may be moved by copy engines (with LIBCOPY_ASYNC).";
+        OFFLOAD_RANKS = "LIBCOPY_OFFLOAD_RANKS", "", "Teams of this many ranks or more may use copy engines (with LIBCOPY_ASYNC).";
+        OFFLOAD_PAGES = "LIBCOPY_OFFLOAD_PAGES", "", "Pages that a copy engine moves between two looks whether CPUs have taken over (default: the module's parameter fragment_pages).";
+        OFFLOAD_VERIFY = "LIBCOPY_OFFLOAD_VERIFY", "", "1: compare what a copy engine has moved with its source, and copy again where it differs (default: 0).";
+        LOG = "LIBCOPY_LOG", "", "What to tell on standard error; policy: each choice between engine and CPU as a line of JSON.";
+    }
+    "Scripts and tests": {
+        CACHE = "LIBCOPY_CACHE", "", "Directory in which scripts keep what they download and build (default: $XDG_CACHE_HOME/libcopy).";
+        MIRROR = "LIBCOPY_MIRROR", "", "Mirror of Debian's packages for the virtual machine.";
+        VM = "LIBCOPY_VM", "", "Set in the virtual machine: tcg or kvm.";
+        IOAT = "LIBCOPY_IOAT", "", "Set in the virtual machine: its modelled copy engines, as `scripts/vm --ioat` was told.";
+        KO = "LIBCOPY_KO", "", "Set in the virtual machine: the module's file.";
+        SHARE = "LIBCOPY_SHARE", "", "Set in the virtual machine: a directory that may be written.";
+        DMATEST = "LIBCOPY_DMATEST", "", "Set in the virtual machine: the kernel's own test of DMA engines.";
+    }
+}
+
+/// Variables that begin as ours do and are in no table: they have no effect. With each the name in the table
+/// that is nearest, if one is near.
+pub fn unknown() -> Vec<(String, Option<&'static str>)> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    unknown_among(names)
+}
+
+fn unknown_among(names: impl Iterator<Item = String>) -> Vec<(String, Option<&'static str>)> {
+    let ours = names.filter(|name| name.starts_with("LIBCOPY_") && !is_internal(name));
+    ours.filter(|name| SETTINGS.iter().all(|setting| setting.name != name))
+        .map(|name| {
+            let known = SETTINGS.iter().map(|setting| setting.name);
+            let nearest = known.min_by_key(|known| distance(known, &name));
+            let is_near = |known: &&str| distance(known, &name) <= 1 + (name.len() - 8) / 3;
+            let nearest = nearest.filter(is_near);
+            (name, nearest)
+        })
+        .collect()
+}
+
+/// What tests and scripts give to their own children, and what environment modules define for a package.
+pub fn is_internal(name: &str) -> bool {
+    const PREFIXES: [&str; 4] = ["TEST_", "TYPES", "VM_", "PYPI_"];
+    const NAMES: [&str; 9] = [
+        "BLESS", "BASE", "DIR", "HOME", "INC", "INCLUDE", "LIB", "ROOT", "VERSION",
+    ];
+    let name = name.strip_prefix("LIBCOPY_").unwrap_or(name);
+    NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The characters to insert, delete or replace to make one name of the other (Levenshtein's distance).
+fn distance(one: &str, other: &str) -> usize {
+    let other = other.as_bytes();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+/// Says on standard error which variables of the environment are [`unknown`], once in a process.
+pub fn warn_unknown() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for (name, nearest) in unknown() {
+            let hint = match nearest {
+                Some(nearest) => format!("did you mean {nearest}?"),
+                None => "`libcopy info` lists those that are".to_owned(),
+            };
+            eprintln!("libcopy: {name} is no variable of libcopy and has no effect; {hint}");
+        }
+    });
 }
 
 #[cfg(test)]
@@ -136,6 +228,30 @@ mod tests {
         assert_eq!(parse_bytes("12q"), None);
         assert_eq!(parse_bytes(""), None);
         assert_eq!(parse_bytes("K"), None);
+    }
+
+    #[test]
+    fn unknown_names_are_told_with_the_nearest() {
+        let names = [
+            "LIBCOPY_TRANSPROT",
+            "LIBCOPY_SPIN",
+            "HOME",
+            "LIBCOPY_TEST_MPI",
+            "LIBCOPY_XYZZY",
+        ];
+        let unknown = unknown_among(names.into_iter().map(str::to_owned));
+        let expected = [
+            ("LIBCOPY_TRANSPROT".to_owned(), Some("LIBCOPY_TRANSPORT")),
+            ("LIBCOPY_XYZZY".to_owned(), None),
+        ];
+        assert_eq!(unknown, expected);
+    }
+
+    #[test]
+    fn distances() {
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("same", "same"), 0);
     }
 
     #[test]

@@ -11,9 +11,11 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
 use std::ptr;
+use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use libcopy::config::Setting;
 use libcopy::policy::Rival;
 
 use crate::tools;
@@ -536,34 +538,17 @@ impl Function {
     }
 }
 
-/// The number of bytes that a variable of the process's environment asks for.
-pub fn asked(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
+/// The number that a variable of the process's environment asks for; `of` says what it counts.
+pub fn asked<T: FromStr>(setting: &Setting, of: &str) -> Option<T> {
+    let value = setting.value()?;
     let number = value.trim().parse().ok();
     if number.is_none() {
-        complain(&format!("{name} is {value:?}, not a number of bytes"));
+        complain(&format!(
+            "{} is {value:?}, not a number of {of}",
+            setting.name
+        ));
     }
     number
-}
-
-/// A variable of the process's environment is set to something else than 0.
-pub fn is_set(name: &CStr) -> bool {
-    is_set_or(name, false)
-}
-
-/// The same, with an answer for one that is not set.
-pub fn is_set_or(name: &CStr, otherwise: bool) -> bool {
-    // SAFETY: a valid name; the value is only looked at here.
-    let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
-    if value.is_null() {
-        return otherwise;
-    }
-    // SAFETY: the environment's values end with a zero.
-    let value = unsafe { CStr::from_ptr(value) };
-    match value.is_empty() {
-        true => otherwise,
-        false => value != c"0",
-    }
 }
 
 #[cfg(test)]

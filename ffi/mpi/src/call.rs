@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use libcopy::collective::Op;
+use libcopy::config;
 use libcopy::policy::governor::Decision;
 use libcopy::policy::{Crowd, Policy};
 
@@ -26,7 +27,7 @@ use crate::stats::{self, Across, Fate, Function};
 pub fn active() -> Option<&'static Abi> {
     static ACTIVE: OnceLock<Option<&'static Abi>> = OnceLock::new();
     *ACTIVE.get_or_init(|| {
-        let abi = match abi::is_set(c"LIBCOPY_DISABLE") {
+        let abi = match config::DISABLE.is_on(false) {
             true => None,
             false => abi::get()
                 .map_err(|why| complain(&format!("{why}; everything is passed on")))
@@ -257,7 +258,7 @@ fn outside(abi: &Abi, function: Function, bytes: u64) -> Fate {
 /// From how many bytes on everything is taken, whether it is faster or not: for tests.
 pub fn least() -> Option<u64> {
     static LEAST: OnceLock<Option<u64>> = OnceLock::new();
-    *LEAST.get_or_init(|| abi::asked("LIBCOPY_MPI_MIN"))
+    *LEAST.get_or_init(|| abi::asked(&config::MPI_MIN, "bytes"))
 }
 
 /// Decides about a barrier, which has no bytes: only where the team of ranks on several nodes is there

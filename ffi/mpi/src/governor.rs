@@ -21,7 +21,6 @@ use std::time::Instant;
 use libcopy::config;
 use libcopy::policy::governor::{Decision, Governor, MOST, Slot, Times};
 
-use crate::abi;
 use crate::call::least;
 use crate::group::{self, Comm, Group};
 use crate::stats::Function;
@@ -32,7 +31,7 @@ fn is_wanted() -> bool {
     *WANTED.get_or_init(|| {
         // Collectives that return early have not done what they are measured for.
         let early = config::ASYNC.value().is_some_and(|value| value != "off");
-        abi::is_set_or(c"LIBCOPY_GOVERNOR", true) && !early
+        config::GOVERNOR.is_on(true) && !early
     })
 }
 

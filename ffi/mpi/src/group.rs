@@ -8,16 +8,18 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::num::NonZeroUsize;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use libcopy::config;
 use libcopy::offload::Async;
 use libcopy::policy::{Crowd, Policy};
 use libcopy::team::Usage;
 use libcopy::{Team, TeamKey, TransportKind};
 
-use crate::abi::{Abi, Word, complain};
+use crate::abi::{self, Abi, Word, complain};
 use crate::attributes::{Cache, Kept, Unknown};
 use crate::bootstrap::{self, feature};
 use crate::early;
@@ -401,14 +403,8 @@ fn join(key: &TeamKey, rank: usize, size: usize, alone: bool) -> libcopy::Result
 fn ranks_of_a_node() -> Option<usize> {
     static RANKS: OnceLock<Option<usize>> = OnceLock::new();
     *RANKS.get_or_init(|| {
-        let value = std::env::var("LIBCOPY_MPI_NODE_RANKS").ok()?;
-        let ranks = value.trim().parse().ok().filter(|ranks| *ranks > 0);
-        if ranks.is_none() {
-            complain(&format!(
-                "LIBCOPY_MPI_NODE_RANKS is {value:?}, not a number of ranks"
-            ));
-        }
-        ranks
+        let ranks: Option<NonZeroUsize> = abi::asked(&config::MPI_NODE_RANKS, "ranks");
+        ranks.map(NonZeroUsize::get)
     })
 }
 

@@ -9,8 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libcopy::collective::Op;
-
-use crate::abi;
+use libcopy::config;
 
 /// The functions that we stand in front of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,7 +223,7 @@ static BYTES: AtomicU64 = AtomicU64::new(0);
 /// Whether anybody will ask; counting costs small messages as much as deciding about them.
 pub fn wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
-    *WANTED.get_or_init(|| abi::is_set(c"LIBCOPY_STATS"))
+    *WANTED.get_or_init(|| config::STATS.is_on(false))
 }
 
 /// Counts a call; `bytes` is what this rank sent or received, for calls that were taken.
@@ -238,7 +237,7 @@ pub fn count(function: Function, fate: Fate, bytes: u64) {
 
 /// The file that `LIBCOPY_STATS` names, if it names one.
 pub fn file() -> Option<PathBuf> {
-    let value = std::env::var_os("LIBCOPY_STATS")?;
+    let value = config::STATS.value()?;
     (wanted() && value != "1").then(|| value.into())
 }
 

@@ -1183,8 +1183,11 @@ fn ranks_add_their_numbers_to_a_file() {
         assert!(said.contains(&format!("programs: {program}\n")), "{said}");
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
         assert!(said.contains(&format!("hosts: {host}")), "{said}");
-        let environment = [environment[0], ("LIBCOPY_STATS", "1")];
+        let misspelt = ("LIBCOPY_MPI_MESAGES", "1");
+        let environment = [environment[0], ("LIBCOPY_STATS", "1"), misspelt];
         let report = text(&mpi.run(3, &["1", "1", "1000"], &environment).stderr);
+        let hint = "LIBCOPY_MPI_MESAGES is no variable of libcopy and has no effect; did you mean LIBCOPY_MPI_MESSAGES?";
+        assert_eq!(report.matches(hint).count(), 1, "{report}");
         for rank in 0..3 {
             let who = format!("libcopy_mpi: rank {rank} on {}, process ", host.trim());
             assert_eq!(report.matches(&who).count(), 1, "{who}: {report}");

@@ -174,7 +174,11 @@ impl Team {
                 expected: "a number, as LIBCOPY_KEY is set",
             })
         };
-        Self::join(&key, number(&config::RANK)?, number(&config::SIZE)?)
+        let rank = number(&config::RANK)?;
+        if rank == 0 {
+            config::warn_unknown();
+        }
+        Self::join(&key, rank, number(&config::SIZE)?)
     }
 
     /// Our rank, 0 to `size - 1`.

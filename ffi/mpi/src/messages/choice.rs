@@ -7,6 +7,8 @@
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
+use libcopy::config;
+
 use super::header::wire_size;
 use crate::abi::{self, Abi, Function};
 use crate::types::Known;
@@ -143,5 +145,5 @@ pub fn is_asked() -> bool {
 /// What `LIBCOPY_MPI_PACKED` asks for: bytes below which messages are packed, whether that pays or not.
 fn packed() -> Option<u64> {
     static PACKED: OnceLock<Option<u64>> = OnceLock::new();
-    *PACKED.get_or_init(|| abi::asked("LIBCOPY_MPI_PACKED"))
+    *PACKED.get_or_init(|| abi::asked(&config::MPI_PACKED, "bytes"))
 }

@@ -10,6 +10,7 @@ use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use libcopy::TeamKey;
+use libcopy::config::{self, Setting};
 
 use super::attach::Module;
 use super::board::Board;
@@ -23,10 +24,10 @@ use crate::tools::{self, Feature};
 use crate::{fortran, nonblocking, pmpi, progress, stats, world_model};
 
 /// Variables that have to be the same on all ranks: otherwise some would take part in what others forward.
-const SETTINGS: [&str; 3] = [
-    "LIBCOPY_MPI_MIN",
-    "LIBCOPY_MPI_NODE_RANKS",
-    "LIBCOPY_MPI_EVERYWHERE",
+const SETTINGS: [Setting; 3] = [
+    config::MPI_MIN,
+    config::MPI_NODE_RANKS,
+    config::MPI_EVERYWHERE,
 ];
 
 /// What the owner of the bootstrap table says about the board.
@@ -96,38 +97,35 @@ pub enum Road {
     Attach,
 }
 
-/// What `LIBCOPY_MPI_ROAD` asks for, to compare.
-fn road() -> Road {
-    static ROAD: OnceLock<Road> = OnceLock::new();
-    *ROAD.get_or_init(read_road)
-}
-
 /// Whether the environment asks for messages to be intercepted, packed, or moved in one way, which is to be
 /// seen with the first of them.
 pub fn are_asked() -> bool {
     choice::is_asked() || road() != Road::Best
 }
 
-fn read_road() -> Road {
-    match std::env::var("LIBCOPY_MPI_ROAD").as_deref() {
-        Err(_) | Ok("" | "best") => Road::Best,
-        Ok("stream") => Road::Stream,
-        Ok("fetch") => Road::Fetch,
-        Ok("attach") => Road::Attach,
-        Ok(other) => {
+/// What `LIBCOPY_MPI_ROAD` asks for, to compare.
+fn road() -> Road {
+    static ROAD: OnceLock<Road> = OnceLock::new();
+    *ROAD.get_or_init(|| match config::MPI_ROAD.or_default().as_str() {
+        "best" => Road::Best,
+        "stream" => Road::Stream,
+        "fetch" => Road::Fetch,
+        "attach" => Road::Attach,
+        other => {
             complain(&format!(
-                "LIBCOPY_MPI_ROAD is {other:?}, not best, stream, fetch or attach"
+                "{} is {other:?}, not best, stream, fetch or attach",
+                config::MPI_ROAD.name
             ));
             Road::Best
         }
-    }
+    })
 }
 
 /// Before `MPI_Init`: has the other ranks know of this one.
 pub fn announce() {
     if active().is_some() {
         abi::permit_peers();
-        bootstrap::announce(SETTINGS.map(|name| std::env::var_os(name).unwrap_or_default()));
+        bootstrap::announce(SETTINGS.map(|setting| setting.value()));
     }
 }
 
@@ -170,11 +168,14 @@ fn meet(abi: &'static Abi) {
             pmpi::comm_size(abi.world, &mut size),
         ]
     };
+    if rank == 0 {
+        config::warn_unknown();
+    }
     let size = usize::try_from(size).unwrap_or(0);
     if answers != [0; 2] || size == 0 {
         return bootstrap::withdraw();
     }
-    let mut why = match abi::is_set_or(c"LIBCOPY_MPI_MESSAGES", true) {
+    let mut why = match config::MPI_MESSAGES.is_on(true) {
         true => None,
         false => Some("LIBCOPY_MPI_MESSAGES is 0".to_owned()),
     };
@@ -240,9 +241,9 @@ fn meet(abi: &'static Abi) {
             WORLD.store(Box::into_raw(world), Ordering::Release);
         }
         // Who did not ask for messages need not hear of it.
-        _ if abi::is_set(c"LIBCOPY_MPI_MESSAGES") || stats::wanted() => {
+        _ if config::MPI_MESSAGES.is_on(false) || stats::wanted() => {
             let why = why.unwrap_or("another rank cannot take part".to_owned());
-            if abi::is_set_or(c"LIBCOPY_MPI_MESSAGES", true) {
+            if config::MPI_MESSAGES.is_on(true) {
                 complain(&format!("{why}; messages are forwarded"));
             }
         }
@@ -325,7 +326,7 @@ fn prepare(
 /// Whether the ranks of all machines have agreed, each on its own. Only where the user says that all of them
 /// have this library (`LIBCOPY_MPI_EVERYWHERE=1`): then all of them come here, whatever they have decided.
 fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> bool {
-    if size < 2 || !abi::is_set(c"LIBCOPY_MPI_EVERYWHERE") {
+    if size < 2 || !config::MPI_EVERYWHERE.is_on(false) {
         return false;
     }
     let fine = u8::from(agreed.is_some());

@@ -13,7 +13,9 @@ mod table;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::abi::{Abi, Word, complain};
+use libcopy::config;
+
+use crate::abi::{Abi, Word};
 use crate::bootstrap::{self, feature};
 use crate::group::Comm;
 use crate::{call, group};
@@ -38,15 +40,7 @@ pub fn is_allowed() -> bool {
 
 /// Whether this rank wants them: not with `LIBCOPY_MPI_NONBLOCKING=0`, for tools that wait for requests past us.
 pub fn is_wanted_here() -> bool {
-    let value = std::env::var("LIBCOPY_MPI_NONBLOCKING").unwrap_or_default();
-    match value.trim() {
-        "" | "1" => true,
-        "0" => false,
-        other => {
-            complain(&format!("LIBCOPY_MPI_NONBLOCKING is {other:?}, not 0 or 1"));
-            true
-        }
-    }
+    config::MPI_NONBLOCKING.is_on(true)
 }
 
 /// Notes that one more communicator's ranks are to meet in its next blocking collective. A nonblocking

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use libcopy::config::SETTINGS;
+use libcopy::config::{self, SETTINGS};
 use libcopy::device::{Device, Engine, EngineKind};
 use libcopy::policy::Policy;
 use libcopy::topology::Topology;
@@ -160,6 +160,15 @@ fn print(out: &mut impl Write) -> Result<()> {
         writeln!(out, "  {:<24} {value}", setting.name)?;
         writeln!(out, "  {:<24}   {}", "", setting.help)?;
     }
+    for (name, nearest) in config::unknown() {
+        let hint = nearest.map_or(String::new(), |nearest| {
+            format!("; did you mean {nearest}?")
+        });
+        writeln!(
+            out,
+            "  {name:<24} (no variable of libcopy: without effect{hint})"
+        )?;
+    }
     Ok(())
 }
 
@@ -244,6 +253,9 @@ fn as_json() -> Value {
         "profile": Profile::path(),
         "options": SETTINGS.iter().map(|s| json!({
             "name": s.name, "default": s.default, "value": s.value(), "help": s.help,
+        })).collect::<Vec<_>>(),
+        "unknown_options": config::unknown().iter().map(|(name, nearest)| json!({
+            "name": name, "nearest": nearest,
         })).collect::<Vec<_>>(),
     })
 }
