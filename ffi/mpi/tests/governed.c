@@ -7,7 +7,7 @@
  *
  * In between come calls of other classes, with datatypes that differ between the ranks, and a
  * duplicate of the communicator with a few calls. GOVERNED_ODD=1: rank 1 alone does without the governor.
- * GOVERNED_SLOW=1: what libcopy_mpi.so reads of another process takes 10 ms, what the MPI library reads does not.
+ * GOVERNED_SLOW=1: what libcopy_mpi.so reads of another process takes 40 ms, more than ranks wait for a processor; what the MPI library reads does not.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,7 +26,7 @@ ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long loc
 	Dl_info caller;
 	if (getenv("GOVERNED_SLOW") && dladdr(__builtin_return_address(0), &caller) &&
 	    strstr(caller.dli_fname, "copy_mpi"))
-		usleep(10000);
+		usleep(40000);
 	return syscall(SYS_process_vm_readv, pid, local, locals, remote, remotes, flags);
 }
 
