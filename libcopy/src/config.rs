@@ -176,7 +176,7 @@ fn unknown_among(names: impl Iterator<Item = String>) -> Vec<(String, Option<&'s
 
 /// What tests and scripts give to their own children, and what environment modules define for a package.
 pub fn is_internal(name: &str) -> bool {
-    const PREFIXES: [&str; 4] = ["TEST_", "TYPES", "VM_", "PYPI_"];
+    const PREFIXES: [&str; 4] = ["TEST", "TYPES", "VM_", "PYPI_"];
     const NAMES: [&str; 9] = [
         "BLESS", "BASE", "DIR", "HOME", "INC", "INCLUDE", "LIB", "ROOT", "VERSION",
     ];
