@@ -15,7 +15,7 @@ use crate::death::soon;
 use crate::device::Device;
 use crate::harness::{Context, Outcome, skip};
 use crate::kernel::{Stats, growth};
-use crate::request::{choose, modelled};
+use crate::request::choose;
 use crate::rng::pattern;
 use crate::sys::{self, Board, Child, HUGE, Map, PAGE, in_child};
 use crate::{check, check_eq, tests};
@@ -214,9 +214,6 @@ fn proven_04_absent_pages_are_not_stale(context: &Context) -> Outcome {
 
 /// An engine's thread that is the last to hold a process's pages waits for nothing of that process.
 fn proven_05_an_engine_waits_for_no_address_space(context: &Context) -> Outcome {
-    if modelled() {
-        return skip("needs kernel threads, which the run without copy engines has");
-    }
     let _chosen = choose("kthread")?;
     // Dropped before the engine is told to leave.
     let silent = Silent::new()?;
