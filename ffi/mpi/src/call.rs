@@ -15,6 +15,7 @@ use crate::abi::{self, Abi, Word, complain};
 use crate::bootstrap;
 use crate::buffer::{self, Kind};
 use crate::count::Count;
+use crate::errors;
 use crate::fast;
 use crate::governor::{self, Classes};
 use crate::group::{self, Comm, Group};
@@ -336,6 +337,7 @@ fn admit(
 ) -> Result<Arc<Group>, Fate> {
     let group = admit_by_thresholds(function, abi, comm, known, bytes)?;
     match Classes::decide(known, &group, function, (bytes, exact)) {
+        Decision::Intercept if group.goes_past() => Err(Fate::NoTeam),
         Decision::Intercept => Ok(group),
         Decision::Forward => Err(Fate::NoGain),
     }
@@ -403,8 +405,12 @@ impl Call {
                 return 0;
             }
             Ok(Err(Failure::Team(error))) => {
-                complain(&format!("{}: {error}", self.function.name()));
-                self.abi.error
+                let text = format!("{}: {error}", self.function.name());
+                complain(&text);
+                match error {
+                    libcopy::Error::Mismatch { .. } => self.abi.truncate,
+                    _ => errors::failure(self.abi, &text),
+                }
             }
             Ok(Err(Failure::Code(code))) => code,
             Err(_) => self.abi.error,
@@ -455,7 +461,11 @@ impl Call {
             count.elements(),
             self.bytes
         ));
-        Err(Failure::Code(self.abi.error))
+        // Nobody is to wait for us. What ranks on other machines do has no part in it.
+        if self.group.nodes.is_none() {
+            self.group.team().give_up();
+        }
+        Err(Failure::Code(self.abi.truncate))
     }
 
     /// Whether we are this root.
@@ -467,6 +477,12 @@ impl Call {
 /// Whether a buffer is `MPI_IN_PLACE`.
 pub fn is_in_place(buffer: *const c_void) -> bool {
     active().is_some_and(|abi| buffer as usize == abi.in_place)
+}
+
+/// Whether what is sent lies where something is received, which the standard does not allow. What is at
+/// `MPI_BOTTOM` its datatype says.
+pub fn is_same(send: *const c_void, recv: *mut c_void) -> bool {
+    !send.is_null() && std::ptr::eq(send, recv)
 }
 
 /// Our rank in a communicator; `None` if it is no communicator.

@@ -12,11 +12,12 @@ use std::num::NonZeroUsize;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use libcopy::config;
 use libcopy::offload::Async;
 use libcopy::policy::{Crowd, Policy};
-use libcopy::team::Usage;
+use libcopy::team::{Resumption, Usage};
 use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::abi::{self, Abi, Word, complain};
@@ -41,6 +42,10 @@ pub struct Group {
     team: Mutex<Team>,
     /// Which communicators' ranks use it.
     pub usage: Usage,
+    /// How its ranks go on after an erroneous call.
+    resumption: Resumption,
+    /// Calls of the team, on all communicators that share it.
+    calls: AtomicU64,
     /// Where the others are, if that is not all.
     pub nodes: Option<Nodes>,
     /// Our rank in the communicator, which is the one in the team if all ranks are on one machine.
@@ -58,7 +63,22 @@ impl Group {
     pub fn team(&self) -> MutexGuard<'_, Team> {
         self.team.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Counts a call that the team would do, as all its ranks count it. Whether it goes past the team, on
+    /// all ranks alike: an erroneous call has broken the team, but its ranks live, and the library does
+    /// the calls that come after.
+    pub fn goes_past(&self) -> bool {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        self.nodes.is_none()
+            && self.usage.is_in_disagreement()
+            && self
+                .resumption
+                .goes_past(number, PATIENCE, progress::everything)
+    }
 }
+
+/// How long a call after an erroneous one waits for ranks that have not called anything since.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a communicator's messages of one irregular function have been.
 #[derive(Debug, Default)]
@@ -547,6 +567,8 @@ fn create(
         crowd: Crowd::ALL[usize::from(all.iter().map(|fine| fine >> 2).max().unwrap_or(0)) % 3],
         direct: all.iter().all(|fine| fine & 2 != 0),
         usage: team.usage(),
+        resumption: team.resumption(),
+        calls: AtomicU64::new(0),
         team: Mutex::new(team),
         nodes,
         rank,

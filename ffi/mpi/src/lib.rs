@@ -43,6 +43,7 @@ mod call;
 mod count;
 mod early;
 mod earned;
+mod errors;
 mod exports;
 mod external;
 mod fast;

@@ -427,6 +427,10 @@ functions! {
     );
     /// `MPI_Comm_set_attr`
     comm_set_attr = c"PMPI_Comm_set_attr"(comm: Word, keyval: c_int, value: *mut c_void);
+    /// `MPI_Add_error_class`
+    add_error_class = c"PMPI_Add_error_class"(class: *mut c_int);
+    /// `MPI_Add_error_string`
+    add_error_string = c"PMPI_Add_error_string"(code: c_int, text: *const c_char);
     /// `MPI_Comm_call_errhandler`
     comm_call_errhandler = c"PMPI_Comm_call_errhandler"(comm: Word, code: c_int);
     /// `MPI_Type_size_x`

@@ -8,8 +8,9 @@ use std::ffi::{c_int, c_void};
 
 use crate::abi::{Abi, Word};
 use crate::buffer::{Kind, MOST, incoming, outgoing};
-use crate::call::{Call, Failure, active, is_in_place, plausible, rank_of, take};
+use crate::call::{Call, Failure, active, is_in_place, is_same, plausible, rank_of, take};
 use crate::count::Count;
+use crate::errors;
 use crate::governor::Span;
 use crate::group;
 use crate::nodes::{Combine, What};
@@ -161,7 +162,12 @@ pub unsafe fn allreduce<N: Count>(
         comm,
         (count.number(), datatype),
         |abi| {
-            elements = Some(Elements::of(abi, datatype, op, comm)?);
+            let kinds = Elements::of(abi, datatype, op, comm)?;
+            if is_same(send, recv) && errors::refuses_reductions(abi, (datatype, op), kinds.size())
+            {
+                return None;
+            }
+            elements = Some(kinds);
             Some(())
         },
     );

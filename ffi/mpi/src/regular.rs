@@ -6,8 +6,9 @@ use std::ffi::{c_int, c_void};
 
 use crate::abi::Word;
 use crate::buffer::{Kind, incoming, outgoing};
-use crate::call::{is_in_place, plausible, rank_of, take};
+use crate::call::{is_in_place, is_same, plausible, rank_of, take};
 use crate::count::Count;
+use crate::errors;
 use crate::governor::Span;
 use crate::pmpi::forward;
 use crate::scratch::Scratch;
@@ -235,7 +236,19 @@ pub unsafe fn allgather<N: Count>(
         |abi| {
             all = Some(Kind::of(abi, recv_type, comm)?);
             if !is_in_place(send) {
+                send_count.number()?;
                 own = Some(Kind::of(abi, send_type, comm)?);
+                let same = send_type == recv_type && send_count.number() == recv_count.number();
+                let at = all
+                    .as_ref()?
+                    .element(recv, recv_count.elements() * rank_of(abi, comm)?);
+                if same && is_same(send, at) {
+                    if errors::refuses_aliases(abi) {
+                        return None;
+                    }
+                    // As if it were `MPI_IN_PLACE`.
+                    own = None;
+                }
             }
             Some(())
         },
@@ -255,7 +268,7 @@ pub unsafe fn allgather<N: Count>(
         let (each, size, mut packed) = (recv_count.elements(), call.group.size, Scratch::default());
         // SAFETY: the caller's promise: the receive buffer has the elements of all ranks.
         unsafe {
-            if is_in_place(send) && all.is_dense() {
+            if own.is_none() && all.is_dense() {
                 return incoming(&all, recv, each * size, |bytes| {
                     call.group.allgather(None, bytes)
                 });
@@ -296,7 +309,16 @@ pub unsafe fn alltoall<N: Count>(
     let call = take(Function::Alltoall, comm, one, |abi| {
         all = Some(Kind::of(abi, recv_type, comm)?);
         if !is_in_place(send) {
+            send_count.number()?;
             own = Some(Kind::of(abi, send_type, comm)?);
+            let same = send_type == recv_type && send_count.number() == recv_count.number();
+            if same && is_same(send, recv) {
+                if errors::refuses_aliases(abi) {
+                    return None;
+                }
+                // As if it were `MPI_IN_PLACE`.
+                own = None;
+            }
         }
         Some(())
     });

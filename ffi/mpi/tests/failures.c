@@ -4,6 +4,7 @@
  *
  * usage: failures FILE kill             rank 1 is killed in the middle of large collectives
  *        failures FILE counts WHICH     rank 1 has another length than the others; MPI says so
+ *        failures FILE again WHICH     the same, and then correct calls, which work
  *        failures FILE sides            the root of a nonblocking gather receives less than it sends
  *
  * What ranks have to say goes into FILE: launchers may drop what was printed just before an abort.
@@ -72,6 +73,11 @@ int main(int argc, char **argv)
 				kill(getpid(), SIGKILL);
 			int code = call(round % 5, MOST, size);
 			if (code != MPI_SUCCESS) {
+				char text[MPI_MAX_ERROR_STRING];
+				int length;
+				MPI_Error_string(code, text, &length);
+				text[70] = 0;
+				say(argv[1], rank, text);
 				say(argv[1], rank, "an error, not a hang");
 				MPI_Abort(MPI_COMM_WORLD, 3);
 			}
@@ -91,6 +97,25 @@ int main(int argc, char **argv)
 		else if (MPI_Wait(&request, MPI_STATUS_IGNORE) != MPI_SUCCESS)
 			say(argv[1], rank, "an error, not a hang");
 		MPI_Abort(MPI_COMM_WORLD, 3);
+	}
+	if (strcmp(argv[2], "again") == 0) {
+		int which = atoi(argv[3]), class = MPI_SUCCESS;
+		int code = call(which, rank == 1 ? MOST / 2 : MOST, size);
+		if (code != MPI_SUCCESS)
+			MPI_Error_class(code, &class);
+		if (class != MPI_SUCCESS && class != MPI_ERR_TRUNCATE)
+			say(argv[1], rank, "another class");
+		MPI_Barrier(MPI_COMM_WORLD);
+		memset(send, 1 << rank, (size_t)size * MOST);
+		memset(recv, 9, (size_t)size * MOST);
+		for (int next = 0; next < 5; next++)
+			if (call(next, MOST, size) != MPI_SUCCESS)
+				say(argv[1], rank, "still an error");
+		if (recv[MOST / 2] != (1 << size) - 1)
+			say(argv[1], rank, "wrong");
+		say(argv[1], rank, "works again");
+		MPI_Finalize();
+		return 0;
 	}
 	int which = atoi(argv[3]), code = MPI_SUCCESS;
 	/* A rank that has all it needs may hear of it with its next call. */

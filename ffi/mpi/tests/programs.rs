@@ -29,6 +29,7 @@ const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/committed.c"
 const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
 const GOVERNED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/governed.c");
 const LEFTOVERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/leftovers.c");
+const ERRONEOUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/erroneous.c");
 const REFUSED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/refused.c");
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim.c");
 const TOOL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tool.c");
@@ -530,6 +531,56 @@ fn segments() -> Vec<std::ffi::OsString> {
 }
 
 #[test]
+fn collectives_work_after_an_erroneous_one() {
+    let _turn = turn();
+    let library = library();
+    let preload = [("LD_PRELOAD", library.to_str().expect("a plain path"))];
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, FAILURES, C) else {
+            continue;
+        };
+        let file = mpi.program.with_extension("said");
+        let path = file.to_str().expect("a plain path");
+        // Those of which a rank hears at once.
+        for which in ["0", "4"] {
+            mpi.run(3, &[path, "again", which], &preload);
+            let said = std::fs::read_to_string(&file).unwrap_or_default();
+            let _ = std::fs::remove_file(&file);
+            let right = said.lines().all(|line| line.ends_with(": works again"));
+            assert!(right && said.lines().count() == 3, "{name} {which}: {said}");
+        }
+    }
+}
+
+#[test]
+fn refused_calls_return_the_classes_of_the_library() {
+    let _turn = turn();
+    let library = library();
+    let preload = [("LD_PRELOAD", library.to_str().expect("a plain path"))];
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, ERRONEOUS, C) else {
+            continue;
+        };
+        let file = mpi.program.with_extension("said");
+        let path = file.to_str().expect("a plain path");
+        // Not those for which a library crashes or waits.
+        let calls = [
+            "0", "3", "4", "5", "6", "8", "9", "12", "14", "15", "17", "18",
+        ];
+        let arguments: Vec<&str> = [path].into_iter().chain(calls).collect();
+        let said = |environment: &[(&str, &str)]| {
+            mpi.run(2, &arguments, environment);
+            let said = std::fs::read_to_string(&file).unwrap_or_default();
+            let _ = std::fs::remove_file(&file);
+            said
+        };
+        let plain = said(&[]);
+        assert!(plain.lines().count() == calls.len(), "{name}: {plain}");
+        assert_eq!(said(&preload), plain, "{name}");
+    }
+}
+
+#[test]
 fn ranks_that_die_or_disagree_end_the_program() {
     let _turn = turn();
     let library = library();
@@ -558,6 +609,10 @@ fn ranks_that_die_or_disagree_end_the_program() {
                     said.contains("an error, not a hang"),
                     "{name} {case}: {said}"
                 );
+            }
+            // The launcher may end all before anybody hears of it.
+            if case == "kill" && said.contains("an error, not a hang") {
+                assert!(said.contains(": libcopy: MPI_"), "{name}: {said}");
             }
             // Tests that run beside this one have segments, too, but only for a moment.
             let deadline = Instant::now() + Duration::from_secs(600);

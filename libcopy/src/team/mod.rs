@@ -8,6 +8,7 @@ mod key;
 pub mod launch;
 pub(crate) mod mailbox;
 mod probe;
+mod resumption;
 mod ring;
 mod segment;
 mod sync;
@@ -16,6 +17,7 @@ mod wait;
 
 pub use key::TeamKey;
 pub use launch::launch;
+pub use resumption::Resumption;
 pub(crate) use segment::POLICY_WORDS;
 pub use usage::Usage;
 
@@ -355,6 +357,11 @@ impl Team {
     /// Who uses the team, where several owners share it.
     pub fn usage(&self) -> Usage {
         Usage::new(self.segment.clone())
+    }
+
+    /// How the ranks go on without the team after a disagreement.
+    pub fn resumption(&self) -> Resumption {
+        Resumption::new(self.segment.clone(), self.rank(), self.size())
     }
 
     /// Breaks the team: nobody waits for this rank any more, whatever it would have done next.

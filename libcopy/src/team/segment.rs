@@ -67,6 +67,8 @@ pub(crate) struct Preamble {
     pub(crate) lent: AtomicU64,
     /// 1 once nobody is to use the team any more.
     pub(crate) retired: AtomicU64,
+    /// How many calls ranks have ended since a disagreement, for [`super::Resumption`].
+    pub(crate) ended: AtomicU64,
 }
 
 /// What a rank says about itself.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::segment::Segment;
 use super::sync::Ordering;
+use super::wait;
 
 /// Counts the users of a team. See [`super::Team::usage`].
 #[derive(Clone, Debug)]
@@ -52,6 +53,13 @@ impl Usage {
     /// Whether an error or a death has broken the team.
     pub fn is_broken(&self) -> bool {
         self.0.preamble().broken.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether ranks that called different operations, or one of them whose operation failed half way,
+    /// have broken the team: no death.
+    pub fn is_in_disagreement(&self) -> bool {
+        let word = self.0.preamble().broken.load(Ordering::Acquire);
+        matches!(word >> 32, wait::MISMATCH | wait::BROKEN)
     }
 }
 

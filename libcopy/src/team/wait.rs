@@ -30,8 +30,8 @@ const YIELDING: Duration = Duration::from_millis(1);
 
 const DIED: u64 = 1;
 const LEFT: u64 = 2;
-const MISMATCH: u64 = 3;
-const BROKEN: u64 = 4;
+pub(super) const MISMATCH: u64 = 3;
+pub(super) const BROKEN: u64 = 4;
 
 /// How this rank waits.
 #[derive(Debug)]

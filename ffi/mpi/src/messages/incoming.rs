@@ -26,6 +26,7 @@ use super::view::View;
 use super::{Event, Peers, World, committed, note, probes, timed};
 use crate::abi::{Word, complain};
 use crate::earned::{self, Use};
+use crate::errors;
 use crate::group::{self, Comm};
 use crate::pmpi;
 use crate::types::{self, Known};
@@ -329,8 +330,9 @@ impl Arrival {
                 slot.unwanted().store(left, Ordering::Relaxed);
             }
             moved.map(|()| header.total).map_err(|why| {
-                complain(&format!("a message of {} bytes: {why}", header.total));
-                world.abi.error
+                let text = format!("a message of {} bytes: {why}", header.total);
+                complain(&text);
+                errors::failure(world.abi, &text)
             })
         };
         drop(over);

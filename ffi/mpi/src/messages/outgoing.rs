@@ -16,7 +16,7 @@ use super::requests;
 use super::start::Road;
 use super::view::View;
 use super::{Event, World, note};
-use crate::progress;
+use crate::{errors, progress};
 
 /// Bytes that are put into a lane at a time.
 const CHUNK: u64 = 32 << 10;
@@ -645,6 +645,11 @@ pub fn progress(world: &World) {
     requests::settle(world);
 }
 
+/// The code of a message whose receiver has ended while it was receiving.
+pub fn receiver_ended(world: &World) -> c_int {
+    errors::failure(world.abi, "the receiver of a message has ended")
+}
+
 /// Waits until the program may have its buffer back; an error code if the receiver died.
 pub fn wait(world: &World, shared: &Shared) -> Result<(), c_int> {
     let mut pause = Pause::new();
@@ -655,12 +660,12 @@ pub fn wait(world: &World, shared: &Shared) -> Result<(), c_int> {
             {
                 return match message.was_lost() {
                     false => Ok(()),
-                    true => Err(world.abi.error),
+                    true => Err(receiver_ended(world)),
                 };
             }
             if pause.should_look() && message.is_lost(world) {
                 message.lose(world);
-                return Err(world.abi.error);
+                return Err(receiver_ended(world));
             }
         }
         if pause.step() {

@@ -388,7 +388,7 @@ impl State {
 /// The code of a message that is complete: an error if that is because its receiver has died.
 fn lost(world: &World, shared: &Shared) -> c_int {
     match lock(shared).was_lost() {
-        true => world.abi.error,
+        true => outgoing::receiver_ended(world),
         false => 0,
     }
 }

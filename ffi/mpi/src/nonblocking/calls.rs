@@ -61,7 +61,8 @@ impl Taken {
             Ok(Err(code)) => code,
             Err(_) => self.abi.error,
         };
-        // The others count this operation, and wait for us in it.
+        // The others count this operation, and wait for us in it; what nobody has begun the library does.
+        self.circle.table.close();
         self.circle.table.broken().store(1, Ordering::Release);
         // SAFETY: the communicator was in use a moment ago.
         unsafe { pmpi::comm_call_errhandler(self.comm, code) };
@@ -79,7 +80,7 @@ impl Taken {
             count.elements(),
             self.shape.bytes
         ));
-        Err(self.abi.error)
+        Err(self.abi.truncate)
     }
 
     fn is_root(&self) -> bool {

@@ -15,6 +15,7 @@ use super::engine::{Held, State};
 use super::table::{Buffers, MOST_PIECES};
 use crate::abi::{Abi, complain};
 use crate::buffer::Kind;
+use crate::errors;
 use crate::messages::memory;
 use crate::pmpi;
 use crate::reductions::Elements;
@@ -389,7 +390,7 @@ impl Operation {
         if self.circle.table.broken().swap(1, Ordering::AcqRel) == 0 {
             complain(&format!("{}: {why}", self.shape.function.name()));
         }
-        self.code = abi.error;
+        self.code = errors::failure(abi, &format!("{}: {why}", self.shape.function.name()));
     }
 
     /// Where the buffers of a rank are, if it has come; one that has called something else is an error.
@@ -401,7 +402,10 @@ impl Operation {
                 "rank {rank} has another function, root or length: {} bytes, not {}",
                 found.bytes, own.bytes
             );
+            // What nobody has begun yet the library does.
+            self.circle.table.close();
             self.fail(abi, &why);
+            self.code = abi.truncate;
             return None;
         }
         Some(found)
@@ -416,7 +420,7 @@ impl Operation {
             left = left.saturating_sub(self.shape.bytes);
         }
         if self.circle.table.broken().load(Ordering::Acquire) != 0 {
-            self.code = abi.error;
+            self.code = broken(abi);
             return false;
         }
         if self.combining.is_some() {
@@ -571,7 +575,10 @@ impl Operation {
     pub fn conclude(mut self, abi: &Abi) -> c_int {
         // Said before the last piece was, so whoever has seen that sees this.
         if self.circle.table.broken().load(Ordering::Acquire) != 0 {
-            return abi.error;
+            return match self.code {
+                0 => broken(abi),
+                code => code,
+            };
         }
         match self.own.unpack.take() {
             // SAFETY: `Own::receive` was promised the elements.
@@ -615,4 +622,12 @@ impl Operation {
         self.transfers.iter().all(between)
             && (self.combining.is_none() || table.combined(number).are_over(number, total))
     }
+}
+
+/// The code of an operation that another rank has given up.
+fn broken(abi: &Abi) -> c_int {
+    errors::failure(
+        abi,
+        "a rank has ended, or a nonblocking collective was called with different arguments",
+    )
 }
