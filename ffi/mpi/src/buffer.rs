@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::abi::{Abi, Word};
 use crate::call::Failure;
 use crate::count::Count;
+use crate::errors;
 use crate::fast;
 use crate::pmpi;
 use crate::scratch::Scratch;
@@ -63,7 +64,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Asks the library; `None` if it does not accept the datatype.
+    /// Asks the library; `None` if it does not accept elements of the datatype.
     pub fn of(abi: &Abi, datatype: Word, comm: Word) -> Option<Kind> {
         if !abi.is_type(datatype) {
             return None;
@@ -83,7 +84,11 @@ impl Kind {
         let size = usize::try_from(size).ok()?;
         let known = match combiner == abi.named {
             true => None,
-            false => types::of(abi, datatype),
+            false => match types::of(abi, datatype) {
+                // Not committed, so the library says what is wrong.
+                None if !errors::accepts(datatype) => return None,
+                known => known,
+            },
         };
         // A derived type of full extent may still have its bytes in another order.
         let dense = match &known {

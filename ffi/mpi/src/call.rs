@@ -71,6 +71,8 @@ pub struct Call {
     pub abi: &'static Abi,
     comm: Word,
     pub group: Arc<Group>,
+    /// Counted by all ranks of the group alike; 0 for barriers, which only groups on several nodes have.
+    number: u64,
     function: Function,
     pub bytes: usize,
 }
@@ -128,10 +130,12 @@ pub fn take(
             return Err(Fate::NoGain);
         }
         kinds(abi).ok_or(Fate::Arguments)?;
-        admit(function, abi, comm, &known, (bytes as u64, true)).map(|group| Call {
+        let (group, number) = admit(function, abi, comm, &known, (bytes as u64, true))?;
+        Ok(Call {
             abi,
             comm,
             group,
+            number,
             function,
             bytes,
         })
@@ -186,11 +190,12 @@ pub fn take_irregular(
             largest = agreed(abi, comm, &known, knows, mine).ok_or(Fate::NoTeam)?;
             known.agreed(function, largest);
         }
-        let group = admit(function, abi, comm, &known, (largest, false))?;
+        let (group, number) = admit(function, abi, comm, &known, (largest, false))?;
         Ok(Call {
             abi,
             comm,
             group,
+            number,
             function,
             bytes: 0,
         })
@@ -275,6 +280,7 @@ pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
             abi,
             comm,
             group: group.clone(),
+            number: 0,
             function: Function::Barrier,
             bytes: 0,
         })
@@ -326,7 +332,8 @@ pub fn take_nonblocking<K>(
     }
 }
 
-/// The group, if messages of this size are to go through it, by the thresholds and by the governor. `exact`:
+/// The group, if messages of this size are to go through it, by the thresholds and by the governor, and the
+/// number of the call there. `exact`:
 /// all ranks' messages have so many bytes, not just about so many.
 fn admit(
     function: Function,
@@ -334,11 +341,13 @@ fn admit(
     comm: Word,
     known: &Arc<Comm>,
     (bytes, exact): (u64, bool),
-) -> Result<Arc<Group>, Fate> {
+) -> Result<(Arc<Group>, u64), Fate> {
     let group = admit_by_thresholds(function, abi, comm, known, bytes)?;
     match Classes::decide(known, &group, function, (bytes, exact)) {
-        Decision::Intercept if group.goes_past() => Err(Fate::NoTeam),
-        Decision::Intercept => Ok(group),
+        Decision::Intercept => {
+            let number = group.next_call().ok_or(Fate::NoTeam)?;
+            Ok((group, number))
+        }
         Decision::Forward => Err(Fate::NoGain),
     }
 }
@@ -416,6 +425,7 @@ impl Call {
             Err(_) => self.abi.error,
         };
         governor::failed();
+        self.group.failed(self.number);
         // SAFETY: the communicator was in use a moment ago.
         unsafe { pmpi::comm_call_errhandler(self.comm, code) };
         code

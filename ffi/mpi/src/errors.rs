@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What calls return that go wrong: a class of our own, whose string says what happened, where no class of
-//! the MPI standard is for it; and whether the library refuses what we could do.
+//! What calls that go wrong return: a class of our own, whose string says what happened, where the MPI
+//! standard has no class for it; and whether the library refuses arguments that we could work with.
 
 use std::ffi::{CString, c_int, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::abi::{Abi, Word};
-use crate::{pmpi, world_model};
+use crate::stats::{FUNCTIONS, Function};
+use crate::{pmpi, progress, world_model};
 
 /// Bytes of a string that every library keeps (`MPI_MAX_ERROR_STRING` is at least 256).
 const MOST: usize = 200;
@@ -46,53 +47,88 @@ pub fn failure(abi: &Abi, text: &str) -> c_int {
     code
 }
 
-/// Whether the library refuses a collective that receives where it sends, as some do that check their
-/// arguments: found out by trying it, alone.
-fn refuses(abi: &Abi, collective: impl FnOnce(Word) -> c_int) -> bool {
-    let mut comm = 0;
-    if !world_model::is_active() {
-        return false;
-    }
-    // SAFETY: only this process has to be here; a word has room for either kind of handle.
-    unsafe {
-        if pmpi::comm_split(abi.alone, 0, 0, &mut comm) != 0 {
-            return false;
-        }
-        pmpi::comm_set_errhandler(comm, abi.errors_return);
-        let answer = collective(comm);
-        pmpi::comm_free(&mut comm);
-        answer != 0
-    }
+/// Whether the library accepts elements of this datatype; not if the program has not committed it.
+#[cold]
+pub fn accepts(datatype: Word) -> bool {
+    let Some(comm) = progress::alone() else {
+        return true;
+    };
+    let (mut nothing, mut position) = (0u8, 0);
+    let buffer = (&raw mut nothing).cast::<c_void>();
+    // SAFETY: no elements, and room for their bytes.
+    unsafe { pmpi::pack(buffer, 0, datatype, buffer, 1, &mut position, comm) == 0 }
 }
 
-/// The same of one that moves bytes.
-#[cold]
-pub fn refuses_aliases(abi: &Abi) -> bool {
-    static REFUSES: OnceLock<bool> = OnceLock::new();
-    *REFUSES.get_or_init(|| {
-        refuses(abi, |comm| {
-            let mut byte = [0u8];
-            let buffer = (&raw mut byte).cast::<c_void>();
-            // SAFETY: one byte.
-            unsafe { pmpi::allgather(buffer, 1, abi.byte, buffer, 1, abi.byte, comm) }
-        })
+/// Whether the library refuses a collective that receives where it sends, as some do that check their
+/// arguments: found out once for each function by trying it on a communicator of this process alone.
+fn tried(function: Function, collective: impl FnOnce(Word) -> c_int) -> bool {
+    static REFUSES: [OnceLock<bool>; FUNCTIONS] = [const { OnceLock::new() }; FUNCTIONS];
+    *REFUSES[function as usize].get_or_init(|| match progress::alone() {
+        Some(comm) => collective(comm) != 0,
+        None => false,
     })
 }
 
-/// The same of one that combines; `size` is that of an element.
+/// The same of one that moves bytes. A nonblocking one is taken to check what the blocking one does.
 #[cold]
-pub fn refuses_reductions(abi: &Abi, (datatype, op): (Word, Word), size: usize) -> bool {
-    static REFUSES: OnceLock<bool> = OnceLock::new();
+pub fn refuses(abi: &Abi, function: Function) -> bool {
+    tried(function, |comm| {
+        let (mut byte, kind, one, place) = (0u8, abi.byte, &(1 as c_int), &(0 as c_int));
+        let at = (&raw mut byte).cast::<c_void>();
+        // SAFETY: one byte, of one rank.
+        unsafe {
+            match function {
+                Function::Gather | Function::Igather => {
+                    pmpi::gather(at, *one, kind, at, *one, kind, 0, comm)
+                }
+                Function::Gatherv => pmpi::gatherv(at, *one, kind, at, one, place, kind, 0, comm),
+                Function::Scatter | Function::Iscatter => {
+                    pmpi::scatter(at, *one, kind, at, *one, kind, 0, comm)
+                }
+                Function::Scatterv => pmpi::scatterv(at, one, place, kind, at, *one, kind, 0, comm),
+                Function::Allgather | Function::Iallgather => {
+                    pmpi::allgather(at, *one, kind, at, *one, kind, comm)
+                }
+                Function::Allgatherv => {
+                    pmpi::allgatherv(at, *one, kind, at, one, place, kind, comm)
+                }
+                Function::Alltoall | Function::Ialltoall => {
+                    pmpi::alltoall(at, *one, kind, at, *one, kind, comm)
+                }
+                Function::Alltoallv => {
+                    pmpi::alltoallv(at, one, place, kind, at, one, place, kind, comm)
+                }
+                _ => 0,
+            }
+        }
+    })
+}
+
+/// The same of a reduction; `size` is that of an element.
+#[cold]
+pub fn refuses_reduction(function: Function, (datatype, op): (Word, Word), size: usize) -> bool {
     // Open MPI looks from two elements on.
     let mut elements = [0u128; 4];
     if 2 * size > size_of_val(&elements) {
         return false;
     }
-    *REFUSES.get_or_init(|| {
-        refuses(abi, |comm| {
-            let buffer = elements.as_mut_ptr().cast();
-            // SAFETY: room for two elements.
-            unsafe { pmpi::allreduce(buffer, buffer, 2, datatype, op, comm) }
-        })
+    tried(function, |comm| {
+        let (at, count) = (elements.as_mut_ptr().cast::<c_void>(), 2 as c_int);
+        // SAFETY: room for two elements, of one rank.
+        unsafe {
+            match function {
+                Function::Reduce | Function::Ireduce => {
+                    pmpi::reduce(at, at, count, datatype, op, 0, comm)
+                }
+                Function::Allreduce | Function::Iallreduce => {
+                    pmpi::allreduce(at, at, count, datatype, op, comm)
+                }
+                Function::ReduceScatter => pmpi::reduce_scatter(at, at, &count, datatype, op, comm),
+                Function::ReduceScatterBlock => {
+                    pmpi::reduce_scatter_block(at, at, count, datatype, op, comm)
+                }
+                _ => 0,
+            }
+        }
     })
 }

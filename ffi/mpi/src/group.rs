@@ -64,20 +64,37 @@ impl Group {
         self.team.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call that the team would do, as all its ranks count it. Whether it goes past the team, on
-    /// all ranks alike: an erroneous call has broken the team, but its ranks live, and the library does
-    /// the calls that come after.
-    pub fn goes_past(&self) -> bool {
+    /// Counts a call that the team is to do, as all its ranks count it; `None` if it goes past the team, on all
+    /// ranks alike: an erroneous call has broken the team, but its ranks live, and the library does the calls
+    /// that come after.
+    pub fn next_call(&self) -> Option<u64> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        self.nodes.is_none()
-            && self.usage.is_in_disagreement()
-            && self
-                .resumption
-                .goes_past(number, PATIENCE, progress::everything)
+        match self.is_in_disagreement() {
+            true => self.after_disagreement(number),
+            false => Some(number),
+        }
+    }
+
+    #[cold]
+    fn after_disagreement(&self, number: u64) -> Option<u64> {
+        let chore = progress::everything;
+        (!self.resumption.goes_past(number, PATIENCE, chore)).then_some(number)
+    }
+
+    /// A call that was counted has failed. Before anything else is called that may wait for another rank.
+    pub fn failed(&self, number: u64) {
+        if self.is_in_disagreement() {
+            self.resumption.failed(number);
+        }
+    }
+
+    fn is_in_disagreement(&self) -> bool {
+        self.nodes.is_none() && self.usage.is_in_disagreement()
     }
 }
 
-/// How long a call after an erroneous one waits for ranks that have not called anything since.
+/// How long a call after an erroneous one waits for ranks that were able to end that one, and have made no
+/// call since.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a communicator's messages of one irregular function have been.

@@ -8,8 +8,9 @@ use libcopy::Parts;
 
 use crate::abi::Word;
 use crate::buffer::{self, Kind, incoming, outgoing};
-use crate::call::{Call, Failure, Knows, active, is_in_place, take_irregular};
+use crate::call::{Call, Failure, Knows, active, is_in_place, is_same, take_irregular};
 use crate::count::Count;
+use crate::errors;
 use crate::governor::Span;
 use crate::group;
 use crate::pmpi::forward;
@@ -50,6 +51,14 @@ pub unsafe fn gatherv<N: Count>(
         }
         // SAFETY: the caller's promise: at the root, there is one of each per rank.
         let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
+        let same = own.is_some() && send_type == recv_type;
+        if same && side.is_at((recv, known.rank), (send, send_count.number())) {
+            if errors::refuses(abi, Function::Gatherv) {
+                return None;
+            }
+            // As if it were `MPI_IN_PLACE`.
+            own = None;
+        }
         Some(all.insert(side).largest())
     });
     let sent = own.as_ref().and_then(|kind| kind.bytes(send_count));
@@ -119,6 +128,15 @@ pub unsafe fn scatterv<N: Count>(
         }
         // SAFETY: the caller's promise: at the root, there is one of each per rank.
         let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), send_type) }?;
+        let same = own.is_some() && send_type == recv_type;
+        let part = (send.cast_mut(), known.rank);
+        if same && side.is_at(part, (recv, recv_count.number())) {
+            if errors::refuses(abi, Function::Scatterv) {
+                return None;
+            }
+            // As if it were `MPI_IN_PLACE`.
+            own = None;
+        }
         Some(all.insert(side).largest())
     });
     let received = own.as_ref().and_then(|kind| kind.bytes(recv_count));
@@ -189,6 +207,14 @@ pub unsafe fn allgatherv<N: Count>(
         }
         // SAFETY: the caller's promise: there is one of each per rank.
         let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
+        let same = own.is_some() && send_type == recv_type;
+        if same && side.is_at((recv, known.rank), (send, send_count.number())) {
+            if errors::refuses(abi, Function::Allgatherv) {
+                return None;
+            }
+            // As if it were `MPI_IN_PLACE`.
+            own = None;
+        }
         Some(all.insert(side).largest())
     });
     let (Some(call), Some(all)) = (call, all) else {
@@ -312,6 +338,14 @@ pub unsafe fn alltoallv<N: Count>(
                 from = Some(Side::uniform(abi, comm, size, sent, send_type)?);
             }
             let side = Side::uniform(abi, comm, size, received, recv_type)?;
+            if is_same(send, recv) && from.as_ref().is_some_and(|from| from.is_like(&side)) {
+                let arrays = send_counts == recv_counts && send_type == recv_type;
+                if arrays && errors::refuses(abi, Function::Alltoallv) {
+                    return None;
+                }
+                // As if it were `MPI_IN_PLACE`.
+                from = None;
+            }
             Some(to.insert(side).largest())
         }
     });
@@ -363,6 +397,10 @@ pub unsafe fn alltoallw<N: Count>(
                 from = Some(Side::varied(abi, comm, size, sent, send_types)?);
             }
             let side = Side::varied(abi, comm, size, received, recv_types)?;
+            if is_same(send, recv) && from.as_ref().is_some_and(|from| from.is_like(&side)) {
+                // As if it were `MPI_IN_PLACE`.
+                from = None;
+            }
             Some(to.insert(side).largest())
         }
     });

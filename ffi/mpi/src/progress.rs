@@ -9,6 +9,7 @@
 
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
 use crate::abi::{self, Abi, Word};
@@ -22,6 +23,18 @@ struct Receive {
 }
 
 static RECEIVE: Mutex<Option<Receive>> = Mutex::new(None);
+
+/// That communicator; 0 as long as there is none.
+static ALONE: AtomicUsize = AtomicUsize::new(0);
+
+/// A communicator of this process alone, whose errors are returned, if there is one: from `MPI_Init` on where
+/// ranks work together. Not made later, when the program may be making one of its own.
+pub fn alone() -> Option<Word> {
+    match ALONE.load(Ordering::Acquire) {
+        0 => None,
+        comm => Some(comm),
+    }
+}
 
 impl Receive {
     /// `None` if the library has none for us.
@@ -39,7 +52,11 @@ impl Receive {
             }
             let request = (&raw mut receive.request).cast();
             match pmpi::irecv(ptr::null_mut(), 0, abi.byte, 0, 0, receive.comm, request) {
-                0 => Some(receive),
+                0 => {
+                    pmpi::comm_set_errhandler(receive.comm, abi.errors_return);
+                    ALONE.store(receive.comm, Ordering::Release);
+                    Some(receive)
+                }
                 _ => {
                     pmpi::comm_free(&mut receive.comm);
                     None
@@ -83,6 +100,7 @@ pub fn finish() {
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .take();
+    ALONE.store(0, Ordering::Release);
     if let (Some(mut receive), Ok(abi)) = (receive, abi::get()) {
         let request = (&raw mut receive.request).cast();
         // SAFETY: our own request and communicator.

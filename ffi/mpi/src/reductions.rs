@@ -5,6 +5,7 @@
 //! operands together. Operations of the user's own and datatypes with gaps are passed on.
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 
 use crate::abi::{Abi, Word};
 use crate::buffer::{Kind, MOST, incoming, outgoing};
@@ -27,6 +28,22 @@ pub struct Elements {
 }
 
 impl Elements {
+    /// The same for a function that sends what is at `send` and receives at `recv`, where it does both; and
+    /// whether it is as if `send` were `MPI_IN_PLACE`. `None` also if the library refuses that those are the same.
+    pub fn between(
+        abi: &Abi,
+        function: Function,
+        (send, recv): (*const c_void, *mut c_void),
+        (datatype, op, comm): (Word, Word, Word),
+    ) -> Option<(Elements, bool)> {
+        let elements = Elements::of(abi, datatype, op, comm)?;
+        let same = is_same(send, recv);
+        if same && errors::refuses_reduction(function, (datatype, op), elements.size()) {
+            return None;
+        }
+        Some((elements, same || is_in_place(send)))
+    }
+
     /// `None` if they are not ours to combine.
     pub fn of(abi: &Abi, datatype: Word, op: Word, comm: Word) -> Option<Elements> {
         if !abi.is_predefined(op) {
@@ -111,10 +128,15 @@ pub unsafe fn reduce<N: Count>(
     comm: Word,
 ) -> c_int {
     let _span = Span;
-    let (mut elements, mut is_root) = (None, false);
+    let (mut elements, mut is_root, mut in_place) = (None, false, false);
     let call = take(Function::Reduce, comm, (count.number(), datatype), |abi| {
         is_root = rank_of(abi, comm)? == plausible(abi, comm, root)?;
-        elements = Some(Elements::of(abi, datatype, op, comm)?);
+        // Elsewhere nothing is received.
+        let both = (send, if is_root { recv } else { ptr::null_mut() });
+        let what = (datatype, op, comm);
+        let (kinds, same) = Elements::between(abi, Function::Reduce, both, what)?;
+        in_place = is_root && same;
+        elements = Some(kinds);
         Some(())
     });
     let (Some(call), Some(elements)) = (call, elements) else {
@@ -124,7 +146,7 @@ pub unsafe fn reduce<N: Count>(
     call.run(|call| {
         let (count, root, kind) = (count.elements(), root as usize, elements.kind.clone());
         let mut packed = Scratch::default();
-        let own = match is_root && is_in_place(send) {
+        let own = match in_place {
             true => None,
             // SAFETY: the caller's promise.
             false => Some(unsafe { outgoing(&kind, send, count, &mut packed)? }),
@@ -156,18 +178,15 @@ pub unsafe fn allreduce<N: Count>(
     comm: Word,
 ) -> c_int {
     let _span = Span;
-    let mut elements = None;
+    let (mut elements, mut in_place) = (None, false);
     let call = take(
         Function::Allreduce,
         comm,
         (count.number(), datatype),
         |abi| {
-            let kinds = Elements::of(abi, datatype, op, comm)?;
-            if is_same(send, recv) && errors::refuses_reductions(abi, (datatype, op), kinds.size())
-            {
-                return None;
-            }
-            elements = Some(kinds);
+            let (both, what) = ((send, recv), (datatype, op, comm));
+            let (kinds, same) = Elements::between(abi, Function::Allreduce, both, what)?;
+            (elements, in_place) = (Some(kinds), same);
             Some(())
         },
     );
@@ -178,7 +197,7 @@ pub unsafe fn allreduce<N: Count>(
     call.run(|call| {
         let (count, kind, mut packed) =
             (count.elements(), elements.kind.clone(), Scratch::default());
-        let own = match is_in_place(send) {
+        let own = match in_place {
             true => None,
             // SAFETY: the caller's promise.
             false => Some(unsafe { outgoing(&kind, send, count, &mut packed)? }),
@@ -199,16 +218,17 @@ pub unsafe fn allreduce<N: Count>(
 /// The buffers are what the MPI standard says.
 unsafe fn scatter(
     call: Call,
-    elements: &Elements,
+    (elements, in_place): &(Elements, bool),
     send: *const c_void,
     recv: *mut c_void,
     counts: &[usize],
 ) -> c_int {
+    let in_place = *in_place;
     call.run(|call| {
         let (kind, total) = (elements.kind.clone(), counts.iter().sum());
         let own = counts[call.group.rank];
         let lengths: Vec<usize> = counts.iter().map(|count| count * kind.size()).collect();
-        let (mut packed, in_place) = (Scratch::default(), is_in_place(send));
+        let mut packed = Scratch::default();
         let from = if in_place { recv.cast_const() } else { send };
         // SAFETY: the caller's promise.
         let all = unsafe { outgoing(&kind, from, total, &mut packed)? };
@@ -256,7 +276,8 @@ pub unsafe fn reduce_scatter<N: Count>(
     let mut elements = None;
     let one = (total, datatype);
     let call = take(Function::ReduceScatter, comm, one, |abi| {
-        elements = Some(Elements::of(abi, datatype, op, comm)?);
+        let (both, what) = ((send, recv), (datatype, op, comm));
+        elements = Some(Elements::between(abi, Function::ReduceScatter, both, what)?);
         Some(())
     });
     let (Some(call), Some(elements), Some(numbers)) = (call, elements, numbers) else {
@@ -301,7 +322,13 @@ pub unsafe fn reduce_scatter_block<N: Count>(
     let mut elements = None;
     let one = (count.number(), datatype);
     let call = take(Function::ReduceScatterBlock, comm, one, |abi| {
-        elements = Some(Elements::of(abi, datatype, op, comm)?);
+        let (both, what) = ((send, recv), (datatype, op, comm));
+        elements = Some(Elements::between(
+            abi,
+            Function::ReduceScatterBlock,
+            both,
+            what,
+        )?);
         Some(())
     });
     let (Some(call), Some(elements)) = (call, elements) else {

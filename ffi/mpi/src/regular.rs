@@ -82,11 +82,21 @@ pub unsafe fn gather<N: Count>(
         false => (send_count.number(), send_type),
     };
     let call = take(Function::Gather, comm, one, |abi| {
-        if rank_of(abi, comm)? == plausible(abi, comm, root)? {
-            all = Some(Kind::of(abi, recv_type, comm)?);
-        }
+        let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
         if !in_place {
             own = Some(Kind::of(abi, send_type, comm)?);
+        }
+        if rank == root {
+            let each = recv_count.number()?;
+            let kind = all.insert(Kind::of(abi, recv_type, comm)?);
+            let same = send_type == recv_type && send_count.number() == Some(each) && each > 0;
+            if same && is_same(send, kind.element(recv, each * rank)) {
+                if errors::refuses(abi, Function::Gather) {
+                    return None;
+                }
+                // As if it were `MPI_IN_PLACE`.
+                own = None;
+            }
         }
         Some(())
     });
@@ -156,11 +166,21 @@ pub unsafe fn scatter<N: Count>(
         false => (recv_count.number(), recv_type),
     };
     let call = take(Function::Scatter, comm, one, |abi| {
-        if rank_of(abi, comm)? == plausible(abi, comm, root)? {
-            all = Some(Kind::of(abi, send_type, comm)?);
-        }
+        let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
         if !in_place {
             own = Some(Kind::of(abi, recv_type, comm)?);
+        }
+        if rank == root {
+            let each = send_count.number()?;
+            let kind = all.insert(Kind::of(abi, send_type, comm)?);
+            let same = send_type == recv_type && recv_count.number() == Some(each) && each > 0;
+            if same && is_same(kind.element(send.cast_mut(), each * rank), recv) {
+                if errors::refuses(abi, Function::Scatter) {
+                    return None;
+                }
+                // As if it were `MPI_IN_PLACE`.
+                own = None;
+            }
         }
         Some(())
     });
@@ -243,7 +263,7 @@ pub unsafe fn allgather<N: Count>(
                     .as_ref()?
                     .element(recv, recv_count.elements() * rank_of(abi, comm)?);
                 if same && is_same(send, at) {
-                    if errors::refuses_aliases(abi) {
+                    if errors::refuses(abi, Function::Allgather) {
                         return None;
                     }
                     // As if it were `MPI_IN_PLACE`.
@@ -313,7 +333,7 @@ pub unsafe fn alltoall<N: Count>(
             own = Some(Kind::of(abi, send_type, comm)?);
             let same = send_type == recv_type && send_count.number() == recv_count.number();
             if same && is_same(send, recv) {
-                if errors::refuses_aliases(abi) {
+                if errors::refuses(abi, Function::Alltoall) {
                     return None;
                 }
                 // As if it were `MPI_IN_PLACE`.

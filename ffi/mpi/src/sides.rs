@@ -9,7 +9,7 @@ use libcopy::Parts;
 use crate::abi::Abi;
 use crate::abi::Word;
 use crate::buffer::Kind;
-use crate::call::Failure;
+use crate::call::{Failure, is_same};
 use crate::count::Count;
 use crate::scratch::Scratch;
 
@@ -146,6 +146,23 @@ impl Side {
             _ => &self.kinds[rank],
         };
         kind.as_ref()
+    }
+
+    /// Whether so many elements at an address are a rank's part of a buffer, of the same datatype.
+    pub fn is_at(
+        &self,
+        (base, rank): (*mut c_void, usize),
+        (address, count): (*const c_void, Option<usize>),
+    ) -> bool {
+        let part = base.wrapping_byte_offset(self.places[rank]);
+        self.bytes(rank) > 0 && count == Some(self.counts[rank]) && is_same(address, part)
+    }
+
+    /// Whether the parts of another buffer are as long, at the same places.
+    pub fn is_like(&self, other: &Side) -> bool {
+        let same =
+            |rank| self.bytes(rank) == other.bytes(rank) && self.places[rank] == other.places[rank];
+        (0..self.counts.len()).all(same)
     }
 
     /// Bytes of a rank's part.

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libcopy::datatype::canonical::Node;
@@ -15,7 +15,7 @@ use libcopy::datatype::{Class, Datatype, Distribution, Element, Layout, Named, O
 use crate::abi::{Abi, Word};
 use crate::attributes::{self, Cache};
 use crate::pmpi::{self, CopyAttribute, DeleteAttribute, forward};
-use crate::{buffer, fast, uses, world_model};
+use crate::{buffer, errors, fast, uses, world_model};
 
 /// A datatype of the program's.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub struct Known {
     pub is_regular: bool,
     /// The number that processes gave it together; 0 if they did not.
     pub committed: AtomicU64,
+    /// Whether the library has accepted elements of it: the program has committed it.
+    accepted: AtomicBool,
     grain: Option<Grain>,
 }
 
@@ -440,6 +442,7 @@ fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
         pieces,
         is_regular,
         committed: AtomicU64::new(0),
+        accepted: AtomicBool::new(false),
         grain,
     })
 }
@@ -492,7 +495,7 @@ thread_local! {
     static LAST: RefCell<[Last; 4]> = const { RefCell::new([const { (0, 0, None) }; 4]) };
 }
 
-/// What we know of a datatype; `None` if the library does not accept it.
+/// What we know of a datatype; `None` if the library does not accept it, or not before it is committed.
 pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     let handle = datatype & abi.handle;
     let generation = CACHE.generation(datatype);
@@ -514,6 +517,13 @@ pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
         examine(abi, datatype)
     });
     let known = known.ok()?;
+    // Only here, so that what is used again costs nothing more. The program may still commit it.
+    if !known.accepted.load(Ordering::Relaxed) {
+        if !errors::accepts(datatype) {
+            return None;
+        }
+        known.accepted.store(true, Ordering::Relaxed);
+    }
     LAST.with_borrow_mut(|last| last[place] = (handle, generation, Some(known.clone())));
     Some(known)
 }

@@ -4,7 +4,7 @@
  *
  * usage: failures FILE kill             rank 1 is killed in the middle of large collectives
  *        failures FILE counts WHICH     rank 1 has another length than the others; MPI says so
- *        failures FILE again WHICH     the same, and then correct calls, which work
+ *        failures FILE again WHICH      the same, and then correct calls, which work; rank 2 comes late
  *        failures FILE sides            the root of a nonblocking gather receives less than it sends
  *
  * What ranks have to say goes into FILE: launchers may drop what was printed just before an abort.
@@ -100,6 +100,12 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(argv[2], "again") == 0) {
 		int which = atoi(argv[3]), class = MPI_SUCCESS;
+		/* The team is there. */
+		call(which, MOST, size);
+		MPI_Barrier(MPI_COMM_WORLD);
+		/* The others have failed their call, and wait for this rank elsewhere. */
+		if (rank == 2)
+			usleep(500 * 1000);
 		int code = call(which, rank == 1 ? MOST / 2 : MOST, size);
 		if (code != MPI_SUCCESS)
 			MPI_Error_class(code, &class);

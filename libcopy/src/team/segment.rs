@@ -30,6 +30,7 @@ use nix::unistd::geteuid;
 use super::TeamKey;
 use super::barrier::Barrier;
 use super::bell::Bell;
+use super::resumption::Reports;
 use super::ring::{Counter, Head};
 use super::sync::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
@@ -67,8 +68,8 @@ pub(crate) struct Preamble {
     pub(crate) lent: AtomicU64,
     /// 1 once nobody is to use the team any more.
     pub(crate) retired: AtomicU64,
-    /// How many calls ranks have ended since a disagreement, for [`super::Resumption`].
-    pub(crate) ended: AtomicU64,
+    /// What ranks have reported since a disagreement, for [`super::Resumption`].
+    pub(crate) reports: Reports,
 }
 
 /// What a rank says about itself.

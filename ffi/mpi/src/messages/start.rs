@@ -221,9 +221,9 @@ fn meet(abi: &'static Abi) {
         agreed.everywhere = across(abi, size, Some(&agreed));
     }
     let agreed = bootstrap::open(agreed);
+    progress::library(abi);
     match used {
         Some((board, _file, module)) if agreed.has(feature::MESSAGES) => {
-            progress::library(abi);
             let world = Box::new(World {
                 abi,
                 agreed,

@@ -5,6 +5,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,9 +14,10 @@ use super::operation::{Operation, Own, Shape};
 use super::requests;
 use crate::abi::{Abi, Word, complain};
 use crate::buffer::Kind;
-use crate::call::{is_in_place, plausible, take_nonblocking};
+use crate::call::{active, is_in_place, is_same, plausible, rank_of, take_nonblocking};
 use crate::count::{Count, Large};
 use crate::early;
+use crate::errors;
 use crate::fast::{is_small, is_special};
 use crate::pmpi::{self, forward};
 use crate::reductions::Elements;
@@ -101,6 +103,63 @@ impl<P, N: Count> Place<P, N> {
     }
 }
 
+impl<P: Address, N: Count> Place<P, N> {
+    /// Where our part of a buffer is that has one of so many elements for each rank.
+    fn part(&self, kind: &Kind, about: About) -> Option<*const c_void> {
+        let rank = rank_of(active()?, about.comm)?;
+        let index = self.count.number()?.checked_mul(rank)?;
+        Some(kind.element(self.base.address().cast_mut(), index))
+    }
+}
+
+/// What is sent or received is at an address.
+trait Address: Copy {
+    fn address(self) -> *const c_void;
+}
+
+impl Address for *const c_void {
+    fn address(self) -> *const c_void {
+        self
+    }
+}
+
+impl Address for *mut c_void {
+    fn address(self) -> *const c_void {
+        self
+    }
+}
+
+/// An address that only the root has, and that has to be possible there.
+fn at_root(at: Option<Option<*const c_void>>) -> Option<Option<*const c_void>> {
+    match at {
+        Some(at) => Some(Some(at?)),
+        None => Some(None),
+    }
+}
+
+/// How our own part is sent or received, `None` if it stays where it is, since it is there already:
+/// `part` is where it is in the buffer for all ranks, if we have that. Nothing if the library refuses it.
+fn own_part<K, N: Count>(
+    abi: &Abi,
+    about: About,
+    (send, recv): (&Sent<N>, &Received<N>),
+    (own, part): (impl Address, Option<*const c_void>),
+    kind: Option<K>,
+) -> Option<Option<K>> {
+    let Some(part) = part else {
+        return Some(kind);
+    };
+    let same = kind.is_some()
+        && send.datatype == recv.datatype
+        && send.count.number() == recv.count.number()
+        && send.count.number() != Some(0);
+    match same && is_same(own.address(), part.cast_mut()) {
+        false => Some(kind),
+        true if errors::refuses(abi, about.function) => None,
+        true => Some(None),
+    }
+}
+
 type Sent<N> = Place<*const c_void, N>;
 type Received<N> = Place<*mut c_void, N>;
 
@@ -175,7 +234,9 @@ unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Op
     let (taken, (own_kind, all)) = decide(about, pair, |abi, is_root| {
         let all = kind_if(is_root, abi, recv.datatype, about.comm)?;
         let own = kind_if(!in_place, abi, send.datatype, about.comm)?;
-        Some((own, all))
+        let at = all.as_ref().map(|all| recv.part(all, about));
+        let at = at_root(at)?;
+        own_part(abi, about, (&send, &recv), (send.base, at), own).map(|own| (own, all))
     })?;
     Some(taken.start(None, |taken, own| {
         let (rank, size) = (taken.circle.rank, taken.circle.size);
@@ -192,7 +253,7 @@ unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Op
             };
             taken.agree(&all, recv.count)?;
             let each = recv.count.elements();
-            let keep = in_place.then_some((each * rank, each));
+            let keep = own_kind.is_none().then_some((each * rank, each));
             own.receive(
                 (taken.abi, &taken.circle),
                 &all,
@@ -201,7 +262,7 @@ unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Op
                 keep,
             )?;
         }
-        Ok(!in_place)
+        Ok(own_kind.is_some())
     }))
 }
 
@@ -212,7 +273,9 @@ unsafe fn scatter<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> O
     let (taken, (all, own_kind)) = decide(about, pair, |abi, is_root| {
         let all = kind_if(is_root, abi, send.datatype, about.comm)?;
         let own = kind_if(!in_place, abi, recv.datatype, about.comm)?;
-        Some((all, own))
+        let at = all.as_ref().map(|all| send.part(all, about));
+        let at = at_root(at)?;
+        own_part(abi, about, (&send, &recv), (recv.base, at), own).map(|own| (all, own))
     })?;
     Some(taken.start(None, |taken, own| {
         // SAFETY: the caller's promise.
@@ -241,11 +304,16 @@ unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) ->
     let in_place = is_in_place(send.base);
     let (taken, (own_kind, all)) = decide(about, recv.pair(), |abi, _| {
         let own = kind_if(!in_place, abi, send.datatype, about.comm)?;
-        Some((own, Kind::of(abi, recv.datatype, about.comm)?))
+        if own.is_some() {
+            send.count.number()?;
+        }
+        let all = Kind::of(abi, recv.datatype, about.comm)?;
+        let at = recv.part(&all, about)?;
+        own_part(abi, about, (&send, &recv), (send.base, Some(at)), own).map(|own| (own, all))
     })?;
     Some(taken.start(None, |taken, own| {
         let (rank, size, each) = (taken.circle.rank, taken.circle.size, recv.count.elements());
-        let keep = in_place.then_some((each * rank, each));
+        let keep = own_kind.is_none().then_some((each * rank, each));
         // SAFETY: the caller's promise.
         unsafe {
             own.receive(
@@ -263,7 +331,7 @@ unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) ->
                 None => own.send_from_received(taken.shape.bytes * rank),
             }
         }
-        Ok(!in_place)
+        Ok(own_kind.is_some())
     }))
 }
 
@@ -275,7 +343,12 @@ unsafe fn alltoall<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> 
     }
     let (taken, (kind, all)) = decide(about, recv.pair(), |abi, _| {
         let own = Kind::of(abi, send.datatype, about.comm)?;
-        Some((own, Kind::of(abi, recv.datatype, about.comm)?))
+        let all = Kind::of(abi, recv.datatype, about.comm)?;
+        // In place, every rank's part would have to be copied first.
+        send.count.number()?;
+        let at = Some(recv.base.cast_const());
+        let in_place = own_part(abi, about, (&send, &recv), (send.base, at), Some(()))?.is_none();
+        (!in_place).then_some((own, all))
     })?;
     Some(taken.start(None, |taken, own| {
         taken.agree(&kind, send.count)?;
@@ -307,13 +380,16 @@ unsafe fn reduce<N: Count>(
     recv: Received<N>,
     op: Word,
 ) -> Option<c_int> {
-    let (taken, elements) = decide(about, recv.pair(), |abi, _| {
-        Elements::of(abi, recv.datatype, op, about.comm)
+    let (taken, (elements, same)) = decide(about, recv.pair(), |abi, is_root| {
+        let gets = is_root || about.function == Function::Iallreduce;
+        let to = if gets { recv.base } else { ptr::null_mut() };
+        let what = (recv.datatype, op, about.comm);
+        Elements::between(abi, about.function, (send, to), what)
     })?;
     Some(taken.start(Some(elements.clone()), |taken, own| {
         let (kind, count) = (elements.kind(), recv.count.elements());
         let gets = taken.is_root() || about.function == Function::Iallreduce;
-        let in_place = gets && is_in_place(send);
+        let in_place = gets && same;
         // SAFETY: the caller's promise.
         unsafe {
             if gets {

@@ -415,8 +415,9 @@ impl Operation {
     pub fn advance(&mut self, abi: &Abi, budget: usize) -> bool {
         let mut left = budget;
         if let Some((from, to)) = self.own_part.take() {
-            // SAFETY: `begin` was promised both; they are different buffers.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, self.shape.bytes) };
+            // An erroneous program's buffers may be the same.
+            // SAFETY: `begin` was promised both; they may overlap.
+            unsafe { std::ptr::copy(from, to, self.shape.bytes) };
             left = left.saturating_sub(self.shape.bytes);
         }
         if self.circle.table.broken().load(Ordering::Acquire) != 0 {
