@@ -64,7 +64,7 @@ MODULE_PARM_DESC(fragment_pages, "Pages per fragment of a request that does not 
 
 static unsigned int max_user_requests = 32768;
 module_param(max_user_requests, uint, 0644);
-MODULE_PARM_DESC(max_user_requests, "Requests that the domains of one user may have at a time (default 32768)");
+MODULE_PARM_DESC(max_user_requests, "Requests that the processes of one user may have at a time (default 32768)");
 
 int libcopy_param_engine(void)
 {

@@ -8,7 +8,7 @@
 use crate::errno;
 use crate::params;
 use crate::region::Region;
-use crate::request::{Requests, User};
+use crate::request::Requests;
 use crate::shim::UserNamespace;
 use crate::stats::{Counter, Stats};
 use crate::uapi::MAX_REGION_ID;
@@ -107,11 +107,6 @@ impl Domain {
         if domains.iter().filter(same_user).count() >= MAX_DOMAINS {
             return Err(ENOSPC);
         }
-        // One object for all domains of a user: made with the lock held.
-        let user = match domains.iter().find(same_user) {
-            Some(entry) => entry.domain.requests.user().clone(),
-            None => User::new()?,
-        };
         let domain = Arc::pin_init(
             pin_init!(Self {
                 key,
@@ -126,7 +121,7 @@ impl Domain {
                     dead: KVec::new(),
                     dead_next: 0,
                 }),
-                requests <- Requests::new(user),
+                requests <- Requests::new(),
                 changed <- PollCondVar::new(c"libcopy::Domain::changed", static_lock_class!()),
                 wait_lock <- new_mutex!(()),
             }),

@@ -31,7 +31,7 @@
 //! # Bounds
 //!
 //! A callback advances the front by at most [`FRONT_STEPS`] words of the bitmap; the workqueue does the
-//! rest, and the fragment counts as finished only then. The requests of one user's domains are at most
+//! rest, and the fragment counts as finished only then. The requests of one user's processes are at most
 //! `max_user_requests`, released ones included until their last reference is gone.
 
 use crate::copy;
@@ -51,6 +51,7 @@ use crate::uapi::{
     REQUEST_FAILED, REQUEST_RUNNING, RIGHT_READ, RIGHT_WRITE, SUBMIT_COUNT_USE, SUBMIT_EVENTFD,
     SUBMIT_VERIFY,
 };
+use crate::user::User;
 use crate::word::Word;
 use core::ptr::NonNull;
 use kernel::bindings;
@@ -198,7 +199,7 @@ impl PinnedDrop for Request {
         if self.status.is_some() {
             requests.give_back(self.id);
         }
-        requests.user.requests.fetch_sub(1, Full);
+        self.submitter.user.dismiss_request();
     }
 }
 
@@ -221,7 +222,7 @@ impl Request {
         {
             return Err(EINVAL);
         }
-        let quota = Quota::take(&submitter.domain.requests.user)?;
+        let quota = Quota::take(&submitter.user)?;
         let eventfd = match args.flags & SUBMIT_EVENTFD {
             0 => None,
             _ => Some(EventFd::get(args.eventfd)?),
@@ -728,40 +729,20 @@ impl Request {
     }
 }
 
-/// The requests of the domains that one user created, counted. One object for all domains of a user.
-pub(crate) struct User {
-    requests: Atomic<u64>,
-}
-
-impl User {
-    /// Without requests.
-    pub(crate) fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(
-            Self {
-                requests: Atomic::new(0),
-            },
-            GFP_KERNEL_ACCOUNT,
-        )?)
-    }
-}
-
 /// A place among a user's requests; dropping gives it back.
 struct Quota<'a>(&'a User);
 
 impl<'a> Quota<'a> {
     /// - `ENOSPC`: the user has as many as allowed.
     fn take(user: &'a User) -> Result<Self> {
-        let quota = Self(user);
-        if user.requests.fetch_add(1, Full) >= dma::param_max_user_requests().into() {
-            return Err(ENOSPC);
-        }
-        Ok(quota)
+        user.admit_request(dma::param_max_user_requests().into())?;
+        Ok(Self(user))
     }
 }
 
 impl Drop for Quota<'_> {
     fn drop(&mut self) {
-        self.0.requests.fetch_sub(1, Full);
+        self.0.dismiss_request();
     }
 }
 
@@ -825,7 +806,6 @@ impl Slots {
 /// The requests of a domain.
 #[pin_data]
 pub(crate) struct Requests {
-    user: Arc<User>,
     table: SetOnce<Arc<StatusTable>>,
     #[pin]
     slots: Mutex<Slots>,
@@ -835,10 +815,9 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// None yet, to be counted for `user`.
-    pub(crate) fn new(user: Arc<User>) -> impl PinInit<Self> {
+    /// None yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            user,
             table: SetOnce::new(),
             slots <- new_mutex!(Slots {
                 slots: KVVec::new(),
@@ -848,11 +827,6 @@ impl Requests {
             }),
             freed <- CondVar::new(c_str!("libcopy::Requests::freed"), static_lock_class!()),
         })
-    }
-
-    /// Whom they are counted for.
-    pub(crate) fn user(&self) -> &Arc<User> {
-        &self.user
     }
 
     /// The table that user space sees; made when it is first needed.

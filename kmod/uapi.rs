@@ -386,8 +386,8 @@ pub const ENGINE_INFO: u32 = 0xC078_CC0D;
 /// - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
 ///   [`MAX_FRAGMENT_PAGES`].
 /// - `ENODEV`: there is no engine (on this node): let a CPU copy, see [`TRANSFER`].
-/// - `ENOSPC`: the domain has [`MAX_REQUESTS`] requests that were not released, or all domains that its
-///   creator's user created have as many as the parameter `max_user_requests` says; a request that was
+/// - `ENOSPC`: the domain has [`MAX_REQUESTS`] requests that were not released, or the processes of the
+///   caller's user have submitted as many as the parameter `max_user_requests` says; a request that was
 ///   released counts until engines are through with it.
 /// - `EBADF`: `eventfd` is not an open file; `EINVAL` if it is another kind of file.
 /// - `ESHUTDOWN`: another thread has just left the domain for this process.

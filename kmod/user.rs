@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! [`User`]: what the processes of one user have pinned together.
+//! [`User`]: what the processes of one user have pinned and submitted together.
 //!
 //! `RLIMIT_MEMLOCK` limits a process, which ends; what a peer keeps of its memory does not end with it.
 //! So who keeps the memory of others is told by user, as for io_uring.
@@ -22,6 +22,8 @@ struct Counts {
     pins: Atomic<u64>,
     /// Pages that their owners have given up and nobody pays for who attached them.
     lingering: Atomic<u64>,
+    /// Requests that its processes have submitted.
+    requests: Atomic<u64>,
 }
 
 struct Entry {
@@ -77,6 +79,7 @@ impl User {
                 mappings: Atomic::new(0),
                 pins: Atomic::new(0),
                 lingering: Atomic::new(0),
+                requests: Atomic::new(0),
             },
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -110,6 +113,22 @@ impl User {
     pub(crate) fn dismiss(&self, pins: u64) {
         self.0.mappings.fetch_sub(1, Full);
         self.0.pins.fetch_sub(pins, Full);
+    }
+
+    /// Counts a request that is about to be submitted.
+    ///
+    /// - `ENOSPC`: the user has `most` already.
+    pub(crate) fn admit_request(&self, most: u64) -> Result {
+        if self.0.requests.fetch_add(1, Full) >= most {
+            self.dismiss_request();
+            return Err(ENOSPC);
+        }
+        Ok(())
+    }
+
+    /// The request is gone. Does not sleep.
+    pub(crate) fn dismiss_request(&self) {
+        self.0.requests.fetch_sub(1, Full);
     }
 
     /// Pages that linger.

@@ -5,6 +5,7 @@
 //! `libcopy info` and `docs/configuration.md` show it; nothing reads such a variable past it. A variable that is
 //! not in it has a wrong name: [`warn_unknown`] says so.
 
+use std::ffi::OsString;
 use std::str::FromStr;
 use std::sync::Once;
 
@@ -26,9 +27,12 @@ pub struct Setting {
 impl Setting {
     /// The value in the environment, if there is a non-empty one.
     pub fn value(&self) -> Option<String> {
-        std::env::var_os(self.name)
-            .map(|v| v.to_string_lossy().into_owned())
-            .filter(|v| !v.is_empty())
+        self.value_os().map(|v| v.to_string_lossy().into_owned())
+    }
+
+    /// The same as it is, for paths.
+    pub fn value_os(&self) -> Option<OsString> {
+        std::env::var_os(self.name).filter(|v| !v.is_empty())
     }
 
     /// The value in the environment, or the default.
@@ -38,11 +42,15 @@ impl Setting {
 
     /// Whether the value is something else than 0; `otherwise` if it is not set.
     pub fn is_on(&self, otherwise: bool) -> bool {
-        self.value().map_or(otherwise, |value| value != "0")
+        self.value().map_or(otherwise, |value| value.trim() != "0")
     }
 
     /// Parses the value; `None` if it is not set and there is no default.
-    pub(crate) fn parse<T: FromStr>(&self, expected: &'static str) -> Result<Option<T>> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Environment`]: it is not what was `expected`.
+    pub fn parse<T: FromStr>(&self, expected: &'static str) -> Result<Option<T>> {
         let text = self.or_default();
         if text.is_empty() {
             return Ok(None);
@@ -58,7 +66,11 @@ impl Setting {
     }
 
     /// Parses a number of bytes, with an optional suffix K, M or G (powers of 1024).
-    pub(crate) fn bytes(&self) -> Result<Option<u64>> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Environment`]: it is no such number.
+    pub fn bytes(&self) -> Result<Option<u64>> {
         let text = self.or_default();
         if text.is_empty() {
             return Ok(None);

@@ -11,11 +11,9 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
 use std::ptr;
-use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libcopy::config::Setting;
 use libcopy::policy::Rival;
 
 use crate::tools;
@@ -538,17 +536,12 @@ impl Function {
     }
 }
 
-/// The number that a variable of the process's environment asks for; `of` says what it counts.
-pub fn asked<T: FromStr>(setting: &Setting, of: &str) -> Option<T> {
-    let value = setting.value()?;
-    let number = value.trim().parse().ok();
-    if number.is_none() {
-        complain(&format!(
-            "{} is {value:?}, not a number of {of}",
-            setting.name
-        ));
-    }
-    number
+/// What a variable of the process's environment asks for; a word about one that cannot be used.
+pub fn asked<T>(value: libcopy::Result<Option<T>>) -> Option<T> {
+    value.unwrap_or_else(|error| {
+        complain(&error.to_string());
+        None
+    })
 }
 
 #[cfg(test)]

@@ -264,7 +264,7 @@ fn outside(abi: &Abi, function: Function, bytes: u64) -> Fate {
 /// From how many bytes on everything is taken, whether it is faster or not: for tests.
 pub fn least() -> Option<u64> {
     static LEAST: OnceLock<Option<u64>> = OnceLock::new();
-    *LEAST.get_or_init(|| abi::asked(&config::MPI_MIN, "bytes"))
+    *LEAST.get_or_init(|| abi::asked(config::MPI_MIN.bytes()))
 }
 
 /// Decides about a barrier, which has no bytes: only where the team of ranks on several nodes is there

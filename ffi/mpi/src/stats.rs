@@ -237,7 +237,7 @@ pub fn count(function: Function, fate: Fate, bytes: u64) {
 
 /// The file that `LIBCOPY_STATS` names, if it names one.
 pub fn file() -> Option<PathBuf> {
-    let value = config::STATS.value()?;
+    let value = config::STATS.value_os()?;
     (wanted() && value != "1").then(|| value.into())
 }
 

@@ -145,5 +145,5 @@ pub fn is_asked() -> bool {
 /// What `LIBCOPY_MPI_PACKED` asks for: bytes below which messages are packed, whether that pays or not.
 fn packed() -> Option<u64> {
     static PACKED: OnceLock<Option<u64>> = OnceLock::new();
-    *PACKED.get_or_init(|| abi::asked(&config::MPI_PACKED, "bytes"))
+    *PACKED.get_or_init(|| abi::asked(config::MPI_PACKED.bytes()))
 }

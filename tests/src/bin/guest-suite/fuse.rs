@@ -8,10 +8,10 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use crate::check;
 use crate::harness::{Outcome, skip};
 use crate::rng::Rng;
 use crate::sys::{Child, PAGE};
+use crate::{check, check_eq};
 
 /// Bytes of the file.
 pub const LEN: usize = 1 << 20;
@@ -31,8 +31,9 @@ pub struct LateFile {
 }
 
 impl LateFile {
-    /// Every read of the file is answered after up to `late`.
-    pub fn new(seed: u64, late: Duration) -> Outcome<Self> {
+    /// Every read of the file is answered after up to the time of `late`, by random numbers from its seed; none is
+    /// without `late`.
+    pub fn new(late: Option<(u64, Duration)>) -> Outcome<Self> {
         let connection = File::options().read(true).write(true).open("/dev/fuse");
         let Ok(connection) = connection else {
             return skip("this kernel has no FUSE");
@@ -51,14 +52,18 @@ impl LateFile {
             nix::mount::MsFlags::empty(),
             Some(options.as_str()),
         )?;
-        let server = Child::spawn(|| serve(&connection, Rng::new(seed), late))?;
+        let late = late.map(|(seed, most)| (Rng::new(seed), most));
+        let server = Child::spawn(move || serve(&connection, late))?;
         let file = File::open(&path);
         nix::mount::umount2(path.as_str(), nix::mount::MntFlags::MNT_DETACH)?;
         fs::remove_file(&path)?;
-        Ok(Self {
+        let this = Self {
             file: file?,
             server: Some(server),
-        })
+        };
+        // The kernel does not ask for the length by itself.
+        check_eq!(this.file.metadata()?.len(), LEN as u64);
+        Ok(this)
     }
 }
 
@@ -71,7 +76,7 @@ impl Drop for LateFile {
     }
 }
 
-fn serve(mut connection: &File, mut rng: Rng, late: Duration) -> Outcome {
+fn serve(mut connection: &File, mut late: Option<(Rng, Duration)>) -> Outcome {
     let mut request = vec![0u8; 1 << 17];
     loop {
         let len = match connection.read(&mut request) {
@@ -90,6 +95,8 @@ fn serve(mut connection: &File, mut rng: Rng, late: Duration) -> Outcome {
             INIT => {
                 words = vec![0; 16];
                 (words[0], words[1], words[5]) = (7, 31, PAGE as u32);
+                // Pages are read ahead, asynchronously: whoever needs one waits for the page alone.
+                (words[2], words[3]) = (1 << 17, 1);
             }
             GETATTR => {
                 words = vec![0; 26];
@@ -98,7 +105,10 @@ fn serve(mut connection: &File, mut rng: Rng, late: Duration) -> Outcome {
             }
             OPEN => words = vec![0; 4],
             READ => {
-                std::thread::sleep(late.mul_f64(rng.below(1000) as f64 / 1000.0));
+                let Some((rng, most)) = &mut late else {
+                    continue;
+                };
+                std::thread::sleep(most.mul_f64(rng.below(1000) as f64 / 1000.0));
                 let (offset, size) = (word(48) as usize, word(56) as usize);
                 words = vec![0x5a5a_5a5a; size.min(LEN.saturating_sub(offset)) / 4];
             }

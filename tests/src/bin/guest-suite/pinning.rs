@@ -2,9 +2,8 @@
 
 //! What pinned memory costs others: who waits, who pays, and what the kernel does per page.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,8 @@ use nix::errno::Errno;
 use crate::abi::*;
 use crate::death::soon;
 use crate::device::Device;
-use crate::harness::{Context, Outcome, skip};
+use crate::fuse::LateFile;
+use crate::harness::{Context, Outcome};
 use crate::kernel::{Stats, growth};
 use crate::request::choose;
 use crate::rng::pattern;
@@ -30,99 +30,10 @@ tests!(pinning:
 
 const MIB: usize = 1 << 20;
 
-/// A file of a FUSE file system whose daemon never answers a read.
-struct Silent {
-    file: File,
-    daemon: i32,
-}
-
-impl Drop for Silent {
-    /// Ends every wait for the file.
-    fn drop(&mut self) {
-        sys::signal(self.daemon, libc::SIGKILL);
-    }
-}
-
-impl Silent {
-    fn new() -> Outcome<Self> {
-        let open = |path: &str| fs::OpenOptions::new().read(true).write(true).open(path);
-        let Ok(connection) = open("/dev/fuse") else {
-            return skip("no FUSE");
-        };
-        let path = format!("/tmp/guest-suite.fuse.{}", std::process::id());
-        fs::write(&path, "")?;
-        let options = format!(
-            "fd={},rootmode=100444,user_id=0,group_id=0,allow_other",
-            connection.as_raw_fd()
-        );
-        // The root of the file system is a regular file: there is nothing to look up.
-        nix::mount::mount(
-            Some("guest-suite"),
-            path.as_str(),
-            Some("fuse"),
-            nix::mount::MsFlags::empty(),
-            Some(options.as_str()),
-        )?;
-        let daemon = Child::spawn(|| serve(&connection))?;
-        let file = File::open(&path);
-        nix::mount::umount2(path.as_str(), nix::mount::MntFlags::MNT_DETACH)?;
-        fs::remove_file(&path)?;
-        let file = file?;
-        // The kernel does not ask for the length by itself.
-        check_eq!(file.metadata()?.len(), MIB as u64);
-        // When the daemon dies, its end of the connection is closed, and every wait is over.
-        Ok(Self {
-            file,
-            daemon: daemon.pid,
-        })
-    }
-}
-
-/// Answers what is needed to open the file (`include/uapi/linux/fuse.h`), and no read.
-fn serve(mut connection: &File) -> Outcome {
-    const FORGET: u32 = 2;
-    const GETATTR: u32 = 3;
-    const OPEN: u32 = 14;
-    const READ: u32 = 15;
-    const INIT: u32 = 26;
-    const INTERRUPT: u32 = 36;
-    let mut request = vec![0u8; 1 << 17];
-    loop {
-        let len = connection.read(&mut request)?;
-        let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().expect("four"));
-        check!(len >= 40, "a request of {len} bytes");
-        let mut body: Vec<u32> = Vec::new();
-        let mut error = 0;
-        match word(4) {
-            READ | FORGET | INTERRUPT => continue,
-            INIT => {
-                body = vec![0; 16];
-                (body[0], body[1], body[5]) = (7, 31, PAGE as u32);
-                // Pages are read ahead, asynchronously: whoever needs one waits for the page alone.
-                (body[2], body[3]) = (1 << 17, 1);
-            }
-            GETATTR => {
-                body = vec![0; 26];
-                // Number 1, 1 MiB, a regular file with one link.
-                (body[4], body[6], body[19], body[20]) = (1, MIB as u32, 0o100_444, 1);
-            }
-            OPEN => body = vec![0; 4],
-            _ => error = -libc::ENOSYS,
-        }
-        let mut answer = Vec::new();
-        answer.extend((16 + 4 * body.len() as u32).to_ne_bytes());
-        answer.extend(error.to_ne_bytes());
-        answer.extend(&request[8..16]);
-        body.iter()
-            .for_each(|word| answer.extend(word.to_ne_bytes()));
-        connection.write_all(&answer)?;
-    }
-}
-
 /// A peer that looks at memory which somebody else must bring in first waits without the owner's lock,
 /// and dies when it is killed.
 fn proven_04_a_waiting_peer_can_be_killed(context: &Context) -> Outcome {
-    let silent = Silent::new()?;
+    let silent = LateFile::new(None)?;
     let (device, key) = Device::domain()?;
     let board = Board::new()?;
     let owner = Child::spawn(|| {
@@ -216,7 +127,7 @@ fn proven_04_absent_pages_are_not_stale(context: &Context) -> Outcome {
 fn proven_05_an_engine_waits_for_no_address_space(context: &Context) -> Outcome {
     let _chosen = choose("kthread")?;
     // Dropped before the engine is told to leave.
-    let silent = Silent::new()?;
+    let silent = LateFile::new(None)?;
     let (device, key) = Device::domain()?;
     const ROUNDS: usize = 8;
     let long = 64 * MIB;

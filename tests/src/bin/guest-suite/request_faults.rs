@@ -395,7 +395,7 @@ fn proven_10_state_is_published_last(context: &Context) -> Outcome {
     })
 }
 
-/// All domains of a user together.
+/// All processes of a user together, whatever their domains.
 fn requests_of_a_user_are_limited(_: &Context) -> Outcome {
     with_each(|| {
         let _limit = Parameter::set("max_user_requests", 100)?;

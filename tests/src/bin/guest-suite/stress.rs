@@ -498,7 +498,7 @@ fn random_operations(context: &Context) -> Outcome {
     }
     let (device, key) = Device::domain()?;
     device.info()?;
-    let late = match LateFile::new(rng.word(), Duration::from_millis(20)) {
+    let late = match LateFile::new(Some((rng.word(), Duration::from_millis(20)))) {
         Ok(late) => Some(late),
         Err(Stop::Skip(_)) => None,
         Err(other) => return Err(other),
