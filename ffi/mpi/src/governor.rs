@@ -26,7 +26,7 @@ use crate::group::{self, Comm, Group};
 use crate::stats::Function;
 
 /// Whether this process wants a governor.
-fn is_wanted() -> bool {
+pub fn is_wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     *WANTED.get_or_init(|| {
         // Collectives that return early have not done what they are measured for.
@@ -246,7 +246,8 @@ fn exchange_times(group: &Group, times: &Times, exchange: u64) -> Option<(Times,
 struct Total {
     calls: [u64; 2],
     trials: u64,
-    /// Communicators, and those on which calls were forwarded when last decided.
+    /// Communicators (of `MPI_Pack` and `MPI_Unpack`: numbers of elements of a type), and those on which calls
+    /// were forwarded when last decided.
     communicators: u64,
     forwarding: u64,
     /// Nanoseconds that intercepting has won against forwarding, in this rank; negative if it has lost.
@@ -275,6 +276,28 @@ fn add(totals: &mut Totals, size: usize, classes: &Classes) {
             total.won += ((forwarded - intercepted) * calls[0] as f64 / size as f64) as i64;
         }
     }
+}
+
+/// A class about which this process decides alone has gone on: adds what happened since `before`.
+pub fn add_alone(function: Function, bytes: u64, before: &Governor, now: &Governor) {
+    let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (function as usize, 1, power(bytes));
+    let total = gone.entry(key).or_default();
+    let (old, new) = (before.calls(), now.calls());
+    total.communicators += u64::from(old == [0; 2]);
+    for ((sum, old), new) in total.calls.iter_mut().zip(old).zip(new) {
+        *sum += new - old;
+    }
+    total.trials += now.trials() - before.trials();
+    let forwards = |governor: &Governor| u64::from(governor.leader() == Decision::Forward);
+    total.forwarding = (total.forwarding + forwards(now)).saturating_sub(forwards(before));
+    let won = |governor: &Governor| {
+        let costs = governor.costs();
+        costs.map_or(0, |[own, other]| {
+            ((other - own) * governor.calls()[0] as f64) as i64
+        })
+    };
+    total.won += won(now) - won(before);
 }
 
 /// A communicator goes: keeps what the statistics tell.
@@ -326,9 +349,13 @@ pub fn report() -> Vec<String> {
     let tried = totals.iter().filter(|(_, total)| total.trials > 0);
     tried
         .map(|((function, ranks, power), total)| {
+            let (who, of) = match ranks {
+                1 => ("alone".to_owned(), "types"),
+                _ => (format!("{ranks} ranks"), "communicators"),
+            };
             format!(
-                "libcopy_mpi: governor: {} from {} bytes, {ranks} ranks: {} intercepted, {} forwarded, \
-                 forwarding on {} of {} communicators, {} us won",
+                "libcopy_mpi: governor: {} from {} bytes, {who}: {} intercepted, {} forwarded, \
+                 forwarding on {} of {} {of}, {} us won",
                 name(*function),
                 1u64 << power,
                 total.calls[0],

@@ -57,6 +57,7 @@ mod messages;
 mod neighbours;
 mod nodes;
 mod nonblocking;
+mod pack_governor;
 mod packing;
 mod pmpi;
 mod progress;

@@ -10,10 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::LocalKey;
 
+use libcopy::policy::governor::Decision;
+
 use crate::abi::{Abi, Word};
 use crate::call::{active, least};
 use crate::count::Count;
 use crate::earned::Use;
+use crate::pack_governor::{Governed, Side, Trial};
 use crate::stats::{self, Fate, Function};
 use crate::tools::{self, Feature};
 use crate::types::{self, Prepared};
@@ -42,7 +45,8 @@ pub const fn none<T>() -> Last<T> {
 }
 
 thread_local! {
-    static LAST: Last<Arc<Prepared>> = const { none() };
+    static PACKED: Last<Governed> = const { none() };
+    static UNPACKED: Last<Governed> = const { none() };
 }
 
 /// Decides about a type and a count. The library says what is wrong with arguments.
@@ -111,8 +115,9 @@ pub fn with_decision<T: 'static, R>(
     })
 }
 
-/// Does it, if it is worth it; the call is passed on otherwise. `work` gets the layout, the position
-/// in the packed buffer and the number of bytes. The buffer with this index has the elements.
+/// Does it, if it is worth it; the call is forwarded otherwise, and measured if there is a trial then.
+/// `work` gets the layout, the position in the packed buffer and the number of bytes. The elements are in
+/// the first of the buffers when they are packed, and in the second when they are unpacked.
 ///
 /// # Safety
 ///
@@ -120,20 +125,35 @@ pub fn with_decision<T: 'static, R>(
 #[inline]
 unsafe fn try_to<N: Count>(
     (count, datatype, comm): (N, Word, Word),
-    (buffers, elements): ([*const c_void; 2], usize),
+    (buffers, side): ([*const c_void; 2], Side),
     (room, position): (N, *mut N),
+    trial: &mut Option<Trial>,
     work: impl FnOnce(&Prepared, usize, u64),
 ) -> Result<u64, Fate> {
     let abi = active().ok_or(Fate::Disabled)?;
     let count = count.number().ok_or(Fate::Arguments)?;
     let what = Use {
-        buffer: buffers[elements],
+        buffer: buffers[side as usize],
         count,
         datatype,
         comm: Some(comm),
     };
-    with_decision(&LAST, (abi, what), decide, |decision| {
-        let prepared = decision.as_ref().map_err(|fate| *fate)?;
+    let last = match side {
+        Side::Packs => &PACKED,
+        Side::Unpacks => &UNPACKED,
+    };
+    let decide = |abi: &Abi, datatype, count| {
+        let prepared = decide(abi, datatype, count)?;
+        Ok(Governed::new(prepared, side))
+    };
+    with_decision(last, (abi, what), decide, |decision| {
+        let governed = decision.as_ref().map_err(|fate| *fate)?;
+        let prepared = governed.prepared();
+        let (decision, measured) = governed.next();
+        if decision == Decision::Forward {
+            *trial = measured;
+            return Err(Fate::NoGain);
+        }
         if position.is_null() || buffers.iter().any(|buffer| buffer.is_null()) {
             return Err(Fate::Arguments);
         }
@@ -147,11 +167,26 @@ unsafe fn try_to<N: Count>(
             Some((at, N::of(end).filter(|_| end <= room)?))
         };
         let (at, end) = inside().ok_or(Fate::Arguments)?;
-        work(prepared, at, bytes);
+        match measured {
+            None => work(prepared, at, bytes),
+            Some(trial) => trial.measure(|| (work(prepared, at, bytes), true)),
+        }
         // SAFETY: the caller's promise.
         unsafe { position.write(end) };
         Ok(bytes)
     })
+}
+
+/// Forwards a call, and measures it if it belongs to a trial.
+#[inline]
+fn forwarded(trial: Option<Trial>, forward: impl FnOnce() -> c_int) -> c_int {
+    match trial {
+        None => forward(),
+        Some(trial) => trial.measure(|| {
+            let code = forward();
+            (code, code == 0)
+        }),
+    }
 }
 
 /// Whether a call was taken; counts it.
@@ -204,12 +239,14 @@ pub unsafe fn pack<N: Count>(
     // SAFETY: the caller's promise: the elements are readable, the room was compared.
     unsafe {
         let what = (count, datatype, comm);
+        let mut trial = None;
         let work = || {
             let buffers = [input, output.cast_const()];
             try_to(
                 what,
-                (buffers, 0),
+                (buffers, Side::Packs),
                 (size, position),
+                &mut trial,
                 |prepared, at, bytes| {
                     let to = output.cast::<u8>().wrapping_add(at);
                     prepared.layout.pack_raw(input.cast(), 0..bytes, to);
@@ -219,7 +256,9 @@ pub unsafe fn pack<N: Count>(
         if !is_plain(datatype) && taken(Function::Pack, work) {
             return 0;
         }
-        pmpi::pack_any(input, count, datatype, output, size, position, comm)
+        forwarded(trial, || {
+            pmpi::pack_any(input, count, datatype, output, size, position, comm)
+        })
     }
 }
 
@@ -241,12 +280,14 @@ pub unsafe fn unpack<N: Count>(
     // SAFETY: the caller's promise: the elements are writable, the room was compared.
     unsafe {
         let what = (count, datatype, comm);
+        let mut trial = None;
         let work = || {
             let buffers = [input, output.cast_const()];
             try_to(
                 what,
-                (buffers, 1),
+                (buffers, Side::Unpacks),
                 (size, position),
+                &mut trial,
                 |prepared, at, bytes| {
                     let from = input.cast::<u8>().wrapping_add(at);
                     prepared.layout.unpack_raw(from, 0..bytes, output.cast());
@@ -256,6 +297,8 @@ pub unsafe fn unpack<N: Count>(
         if !is_plain(datatype) && taken(Function::Unpack, work) {
             return 0;
         }
-        pmpi::unpack_any(input, size, position, output, count, datatype, comm)
+        forwarded(trial, || {
+            pmpi::unpack_any(input, size, position, output, count, datatype, comm)
+        })
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libcopy::datatype::canonical::Node;
 use libcopy::datatype::{Class, Datatype, Distribution, Element, Layout, Named, Order};
+use libcopy::policy::governor::Alone;
 
 use crate::abi::{Abi, Word};
 use crate::attributes::{self, Cache};
@@ -601,6 +602,8 @@ pub struct Prepared {
     /// The layout.
     pub layout: Layout,
     described: OnceLock<(Vec<u64>, [u64; 2])>,
+    /// The governors of packing and of unpacking these elements, once that was done some times.
+    pub governors: [OnceLock<Box<Mutex<Alone>>>; 2],
 }
 
 impl Prepared {
@@ -740,6 +743,7 @@ pub fn layout(datatype: &Datatype, count: u64) -> Option<Arc<Prepared>> {
     let made = Arc::new(Prepared {
         layout: Layout::new(datatype, count).ok()?,
         described: OnceLock::new(),
+        governors: Default::default(),
     });
     MADE.fetch_add(1, Ordering::Relaxed);
     let bytes = made.memory();

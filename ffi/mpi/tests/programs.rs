@@ -32,6 +32,7 @@ const LEFTOVERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/leftovers.c"
 const ERRONEOUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/erroneous.c");
 const REFUSED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/refused.c");
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim.c");
+const GOVERNED_PACKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/governed_packing.c");
 const TOOL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tool.c");
 const TOOLED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tooled.c");
 const SESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sessions.c");
@@ -1345,6 +1346,48 @@ fn collectives_take_the_way_that_costs_less_on_all_ranks() {
             if *settings == slow {
                 assert_eq!(first[0] + first[1], 400, "{name}: {first:?}");
                 assert_eq!(first[2], 1, "{name}: {first:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn packing_is_governed() {
+    let _turn = turn();
+    let library = library().to_str().expect("a plain path");
+    for (name, launcher) in BOTH {
+        let Some(program) = mpi(name, launcher, GOVERNED_PACKING, C) else {
+            continue;
+        };
+        for is_governed in ["1", "0"] {
+            let file = program.program.with_extension("stats");
+            let environment = [
+                ("LD_PRELOAD", library),
+                ("LIBCOPY_STATS", file.to_str().expect("a plain path")),
+                ("LIBCOPY_GOVERNOR", is_governed),
+            ];
+            let said = text(&program.run(2, &["500"], &environment).stdout);
+            assert_eq!(said, "0 wrong\n0 wrong\n", "{name}");
+            let lines = std::fs::read_to_string(&file).expect("a file of the ranks");
+            let _ = std::fs::remove_file(&file);
+            for function in ["MPI_Pack", "MPI_Unpack"] {
+                // 20,000 blocks of 1 to 3 ints.
+                let ranks = governed(&lines, function, 1 << 17);
+                let expected = if is_governed == "1" { 2 } else { 0 };
+                assert_eq!(ranks.len(), expected, "{name}, {function}: {lines}");
+                for [intercepted, forwarded, _] in ranks {
+                    assert!(
+                        (2..=498).contains(&forwarded),
+                        "{name}, {function}: {lines}"
+                    );
+                    // Calls of a type that has not earned its layout yet are none of the class; a thread knows
+                    // up to 64 that are still to come.
+                    let all = intercepted + forwarded;
+                    assert!(
+                        (400..=500 + 64).contains(&all),
+                        "{name}, {function}: {lines}"
+                    );
+                }
             }
         }
     }

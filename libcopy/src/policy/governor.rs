@@ -222,23 +222,23 @@ impl Governor {
     /// Counts a call if it comes while there is no trial and all calls are forwarded.
     #[inline]
     pub fn rests_forwarding(&mut self) -> bool {
-        let rests = self.rest > 0 && self.leader == Decision::Forward;
-        if rests {
-            self.pass();
-        }
-        rests
+        self.leader == Decision::Forward && self.pass(1) == 1
     }
 
-    fn pass(&mut self) {
-        self.rest -= 1;
-        self.led += 1.0;
-        self.calls[self.leader as usize] += 1;
+    /// Counts up to `most` calls in advance, which come while there is no trial and go the way of
+    /// [`Governor::leader`]; returns how many.
+    #[inline]
+    pub fn pass(&mut self, most: u64) -> u64 {
+        let passed = self.rest.min(most);
+        self.rest -= passed;
+        self.led += passed as f64;
+        self.calls[self.leader as usize] += passed;
+        passed
     }
 
     /// What to do with the next call. Not when [`Governor::is_due`].
     pub fn step(&mut self) -> Step {
-        if self.rest > 0 {
-            self.pass();
+        if self.pass(1) == 1 {
             let decision = self.leader;
             return Step {
                 decision,
@@ -405,9 +405,99 @@ impl Governor {
     }
 }
 
+/// What to do with the next calls of a class about which one process decides alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// As many calls go this way, and are counted.
+    Pass(Decision, u64),
+    /// One call goes this way, and [`Alone::put`] gets its time.
+    Measure(Decision, Slot),
+}
+
+/// A class about which one process decides alone, with the times of the trial under way.
+#[derive(Clone, Debug)]
+pub struct Alone {
+    governor: Governor,
+    times: Times,
+}
+
+impl Alone {
+    /// A class of which nothing is known but what the thresholds say.
+    pub fn new(prior: Decision) -> Self {
+        Alone {
+            governor: Governor::new(prior),
+            times: Times::default(),
+        }
+    }
+
+    /// What to do with the next calls, of which at most `most` are decided in advance. `clock` is what
+    /// measuring a call takes, in the unit of the times.
+    pub fn next(&mut self, most: u64, clock: u64) -> Next {
+        if self.governor.is_due() {
+            let measured = 2 * self.governor.each as u64;
+            self.governor.decide(&self.times, measured * clock);
+            self.times = Times::default();
+        }
+        match self.governor.pass(most) {
+            0 => {
+                let step = self.governor.step();
+                match step.slot {
+                    Some(slot) => Next::Measure(step.decision, slot),
+                    None => Next::Pass(step.decision, 1),
+                }
+            }
+            calls => Next::Pass(self.governor.leader(), calls),
+        }
+    }
+
+    /// A measured call took so long.
+    pub fn put(&mut self, slot: Slot, time: u64) {
+        slot.put(&mut self.times, time);
+    }
+
+    /// The governor, to read.
+    pub fn governor(&self) -> &Governor {
+        &self.governor
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_decides_alone_takes_the_way_that_costs_less() {
+        for (costs, better) in [
+            ([300, 200], Decision::Forward),
+            ([200, 300], Decision::Intercept),
+        ] {
+            for prior in Decision::BOTH {
+                let mut alone = Alone::new(prior);
+                let mut random = Random(7);
+                let mut calls = [0u64; 2];
+                while calls[0] + calls[1] < 100_000 {
+                    match alone.next(64, 40) {
+                        Next::Pass(decision, passed) => {
+                            assert!((1..=64).contains(&passed));
+                            calls[decision as usize] += passed;
+                        }
+                        Next::Measure(decision, slot) => {
+                            let way = decision as usize;
+                            calls[way] += 1;
+                            // The clock is in it, and noise of a fifth.
+                            alone.put(slot, 40 + costs[way] * (90 + random.next() % 20) / 100);
+                        }
+                    }
+                }
+                assert_eq!(alone.governor().leader(), better, "{prior:?}");
+                assert_eq!(alone.governor().calls(), calls);
+                let worse = calls[1 - better as usize];
+                assert!(worse < 2_000, "{prior:?} {calls:?}");
+                // Measuring takes as long as a third of a call, so trials are rare.
+                assert!(alone.governor().trials() < 400, "{:?}", alone.governor());
+            }
+        }
+    }
 
     /// Random numbers (splitmix64).
     struct Random(u64);
