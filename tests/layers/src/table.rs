@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The one table of orders: which crate, and which file of a crate, stands above which.
+//!
+//! An order is written from the bottom to the top, `<` between layers. A word names a file or a directory, without
+//! `.rs` and relative to the crate's root file; the longest word that fits a file decides. So in
+//! `shm/segment < shm < team` the other files of `shm` stand above `shm/segment`. Files of one layer may use each
+//! other, but not in a circle. The root file stands above all others.
+
+/// The orders and the ratchet of one crate.
+#[derive(Debug)]
+pub struct Layers {
+    pub name: &'static str,
+    /// The root file, relative to the top of the repository.
+    pub root: &'static str,
+    pub order: &'static str,
+    /// What the crate may still have; these numbers only fall, and are 0 once it is clean.
+    pub ratchet: Ratchet,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Ratchet {
+    /// Files in circles.
+    pub in_circles: usize,
+    /// Arrows up.
+    pub up: usize,
+}
+
+const CLEAN: Ratchet = Ratchet {
+    in_circles: 0,
+    up: 0,
+};
+
+/// The crates of the workspace. Crates of one layer do not depend on each other.
+pub const CRATES: &str = "
+    libcopy-uapi libcopy-datatype
+    < libcopy
+    < libcopy-interpose
+    < libcopy-ffi libcopy-mpi libcopy-cli
+    < ioat-model libcopy-layers
+    < libcopy-tests";
+
+pub const TABLE: &[Layers] = &[
+    Layers {
+        name: "libcopy",
+        root: "libcopy/src/lib.rs",
+        order: "
+            error config topology calibration copy
+            < policy
+            < device
+            < team/segment team/ring team/bell team/barrier team/sync team/mailbox team/wait
+            < offload
+            < transport
+            < team
+            < collective
+            < tune",
+        ratchet: Ratchet {
+            in_circles: 36,
+            up: 14,
+        },
+    },
+    Layers {
+        name: "libcopy-datatype",
+        root: "libcopy/datatype/src/lib.rs",
+        order: "
+            error
+            < kernel/caches
+            < kernel/rows kernel/strip kernel/tile kernel/weave kernel/filler kernel/list kernel/x86
+            < kernel
+            < named signature elements overlap
+            < contents construct canonical expr
+            < layout flat cache
+            < steps plan
+            < copy parallel cursor execute wire reduce external32",
+        ratchet: Ratchet {
+            in_circles: 24,
+            up: 22,
+        },
+    },
+    Layers {
+        name: "libcopy-cli",
+        root: "libcopy/cli/src/main.rs",
+        order: "
+            cli/progress
+            < bench/buffer bench/machine bench/pattern bench/rank bench/sample bench/sizes
+            < bench/plot bench/dots bench/report bench/pairs
+            < bench
+            < cli",
+        ratchet: Ratchet {
+            in_circles: 11,
+            up: 2,
+        },
+    },
+    Layers {
+        name: "libcopy-mpi",
+        root: "ffi/mpi/src/lib.rs",
+        order: "
+            abi count scratch errors world_model
+            < pmpi
+            < call rights stats used
+            < types buffer irregular external packing
+            < group teams meeting bootstrap sides nodes attributes
+            < governor earned ways uses
+            < barrier early regular lacking reductions neighbours shared nonblocking messages progress
+            < exports fast fortran tools",
+        ratchet: Ratchet {
+            in_circles: 51,
+            up: 52,
+        },
+    },
+    Layers {
+        name: "libcopy-ffi",
+        root: "ffi/src/lib.rs",
+        order: "error < memory datatype < team < exchange offload",
+        ratchet: CLEAN,
+    },
+    Layers {
+        name: "libcopy-interpose",
+        root: "ffi/interpose/src/lib.rs",
+        order: "",
+        ratchet: CLEAN,
+    },
+    Layers {
+        name: "kmod",
+        root: "kmod/libcopy_main.rs",
+        order: "
+            word irqlock errno params shim uapi
+            < stats
+            < pin watch account spans queue
+            < mapping user
+            < domain member region
+            < copy strided attach
+            < dma fragments
+            < channel
+            < engine
+            < request
+            < chardev status",
+        ratchet: Ratchet {
+            in_circles: 13,
+            up: 14,
+        },
+    },
+];
+
+impl Layers {
+    /// The word that decides where `file` stands, for example `shm` for `shm/ring` and `shm/mod`.
+    pub fn entry(&self, file: &str) -> Option<&'static str> {
+        let fits = |word: &&str| {
+            file.strip_prefix(*word)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.words().filter(fits).max_by_key(|word| word.len())
+    }
+
+    /// The layer of `file`, counted from the bottom.
+    pub fn rank(&self, file: &str) -> Option<usize> {
+        let word = self.entry(file)?;
+        rank(self.order, word)
+    }
+
+    pub fn words(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.order.split_whitespace().filter(|word| *word != "<")
+    }
+}
+
+/// The layer of `word` in an order.
+pub fn rank(order: &str, word: &str) -> Option<usize> {
+    order
+        .split('<')
+        .position(|layer| layer.split_whitespace().any(|other| other == word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_word_decides() {
+        let layers = Layers {
+            name: "made-up",
+            root: "lib.rs",
+            order: "error < shm/segment < shm < team",
+            ratchet: CLEAN,
+        };
+        assert_eq!(layers.rank("error"), Some(0));
+        assert_eq!(layers.rank("shm/segment"), Some(1));
+        assert_eq!(layers.rank("shm/ring"), Some(2));
+        assert_eq!(layers.rank("shm/mod"), Some(2));
+        assert_eq!(layers.rank("team"), Some(3));
+        assert_eq!(layers.rank("teams"), None);
+    }
+
+    #[test]
+    fn no_word_stands_twice() {
+        for layers in TABLE {
+            let mut words: Vec<_> = layers.words().collect();
+            let all = words.len();
+            words.sort_unstable();
+            words.dedup();
+            assert_eq!(words.len(), all, "{}", layers.name);
+        }
+    }
+}
