@@ -218,7 +218,9 @@ fn device_hint(source: &io::Error) -> &'static str {
         Some(libc::ENXIO | libc::ENODEV) => {
             "the device node is left over, the module is not loaded"
         }
-        Some(libc::EACCES | libc::EPERM) => "this user may not open it; see the udev rule in docs/",
+        Some(libc::EACCES | libc::EPERM) => {
+            "this user may not open it; see the udev rule in docs/install.md"
+        }
         _ => "unexpected",
     }
 }

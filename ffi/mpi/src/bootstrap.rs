@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! How the ranks of a job that have this library find each other, without a call that a rank without it
-//! would have to join. `docs/mpi-bootstrap.md` describes the protocol.
+//! would have to join. `docs/design/bootstrap.md` describes the protocol.
 //!
 //! Before `PMPI_Init` each process announces itself in a table in shared memory, which the ranks of a job on
 //! one machine find by the job's identity. After `PMPI_Init`, which as a rule returns only when all ranks have

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Nonblocking collectives: `docs/nonblocking.md` says how they get on, and why nobody waits for a rank
+//! Nonblocking collectives: `docs/design/nonblocking.md` says how they get on, and why nobody waits for a rank
 //! that is elsewhere.
 
 mod calls;

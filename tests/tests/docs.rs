@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The documents of the repository: every relative link and anchor resolves.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Paths, relative to the repository, of all files that git tracks or would track and whose name ends with `suffix`.
+fn files(suffix: &str) -> Vec<PathBuf> {
+    let output = Command::new("git")
+        .args(["ls-files", "-co", "--exclude-standard"])
+        .current_dir(ROOT)
+        .output()
+        .expect("git is installed");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("paths are UTF-8");
+    let paths = text.lines().filter(|path| path.ends_with(suffix));
+    // A file that was moved and not yet committed is listed under both names.
+    paths
+        .map(PathBuf::from)
+        .filter(|path| Path::new(ROOT).join(path).exists())
+        .collect()
+}
+
+fn read(path: &Path) -> String {
+    let path = Path::new(ROOT).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The lines of a document with their numbers, without those of code blocks.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let mut fence: Option<&str> = None;
+    let mut lines = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let marker = ["```", "~~~"]
+            .into_iter()
+            .find(|marker| line.trim_start().starts_with(marker));
+        match (fence, marker) {
+            (None, Some(marker)) => fence = Some(marker),
+            (Some(open), Some(marker)) if open == marker => fence = None,
+            (None, None) => lines.push((number + 1, line)),
+            _ => {}
+        }
+    }
+    lines
+}
+
+/// The line without what stands in backticks.
+fn without_code(line: &str) -> String {
+    line.split('`').step_by(2).collect::<Vec<_>>().join("``")
+}
+
+/// The anchors of a document's headings, as GitHub makes them.
+fn anchors(text: &str) -> Vec<String> {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let mut anchors = Vec::new();
+    for (_, line) in prose(text) {
+        let level = line.len() - line.trim_start_matches('#').len();
+        if !(1..=6).contains(&level) || !line[level..].starts_with(' ') {
+            continue;
+        }
+        let slug: String = line[level..]
+            .trim()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+            .map(|c| {
+                if c == ' ' {
+                    '-'
+                } else {
+                    c.to_ascii_lowercase()
+                }
+            })
+            .collect();
+        let count = seen.entry(slug.clone()).or_default();
+        anchors.push(match *count {
+            0 => slug,
+            n => format!("{slug}-{n}"),
+        });
+        *count += 1;
+    }
+    anchors
+}
+
+/// Targets of the links and pictures in a line.
+fn targets(line: &str) -> Vec<String> {
+    let line = without_code(line);
+    let mut targets = Vec::new();
+    for (at, _) in line.match_indices("](") {
+        let rest = &line[at + 2..];
+        if let Some(end) = rest.find(')') {
+            targets.push(rest[..end].to_owned());
+        }
+    }
+    for attribute in ["href=\"", "src=\"", "srcset=\""] {
+        for (at, _) in line.match_indices(attribute) {
+            let rest = &line[at + attribute.len()..];
+            if let Some(end) = rest.find('"') {
+                targets.push(rest[..end].to_owned());
+            }
+        }
+    }
+    targets
+}
+
+/// `path` without `.` and `..`; none if it leaves the repository.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    let mut out = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !out.pop() {
+                    return None;
+                }
+            }
+            Component::Normal(name) => out.push(name),
+            _ => return None,
+        }
+    }
+    Some(out)
+}
+
+/// What is wrong with a link of the document `from`.
+fn broken(from: &Path, target: &str) -> Option<String> {
+    if target.contains("://") || target.starts_with("mailto:") {
+        return None;
+    }
+    let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let path = if file.is_empty() {
+        from.to_owned()
+    } else {
+        let Some(path) = resolved(&from.parent().expect("a file").join(file)) else {
+            return Some(format!("{target} leaves the repository"));
+        };
+        path
+    };
+    if !Path::new(ROOT).join(&path).exists() {
+        return Some(format!("{target}: no such file"));
+    }
+    if anchor.is_empty() {
+        return None;
+    }
+    let known = anchors(&read(&path));
+    let is_known = known.iter().any(|known| known == anchor);
+    (!is_known).then(|| format!("{target}: the headings are {known:?}"))
+}
+
+#[test]
+fn links_resolve() {
+    let mut count = 0;
+    let mut wrong = Vec::new();
+    for document in files(".md") {
+        let text = read(&document);
+        for (number, line) in prose(&text) {
+            for target in targets(line) {
+                count += 1;
+                if let Some(reason) = broken(&document, &target) {
+                    wrong.push(format!("{}:{number}: {reason}", document.display()));
+                }
+            }
+        }
+    }
+    assert!(count > 40, "only {count} links were found");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Files that the comments and messages of programs name exist.
+#[test]
+fn sources_name_documents_that_exist() {
+    let mut count = 0;
+    let mut wrong = Vec::new();
+    for path in files("") {
+        let is_source = path.extension().is_some_and(|extension| {
+            ["rs", "c", "h", "sh", "toml", "yml"].contains(&extension.to_str().unwrap_or_default())
+        });
+        let is_script = path.starts_with("scripts");
+        if !is_source && !is_script {
+            continue;
+        }
+        let Ok(text) = fs::read_to_string(Path::new(ROOT).join(&path)) else {
+            continue;
+        };
+        for (at, _) in text.match_indices("docs/") {
+            let is_part = text[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '/');
+            let name: String = text[at..]
+                .chars()
+                .take_while(|c| c.is_ascii_alphanumeric() || "/-_.".contains(*c))
+                .collect();
+            let name = name.trim_end_matches('.');
+            if is_part
+                || ![".md", ".svg", ".csv"]
+                    .iter()
+                    .any(|end| name.ends_with(end))
+            {
+                continue;
+            }
+            count += 1;
+            if !Path::new(ROOT).join(name).exists() {
+                wrong.push(format!("{}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(count > 8, "only {count} mentions were found");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_checks_find_what_is_wrong() {
+    let text = "# A b\n```\n# no heading [x](none)\n```\n## `C` (d), e!\n# A b\n";
+    assert_eq!(anchors(text), ["a-b", "c-d-e", "a-b-1"]);
+    assert_eq!(prose(text).len(), 3);
+    assert_eq!(targets("[a](b) `[c](d)` ![e](f#g)"), ["b", "f#g"]);
+    assert_eq!(targets("<img src=\"x.svg\">"), ["x.svg"]);
+    let from = Path::new("docs/abi.md");
+    assert!(broken(from, "nothing.md").is_some());
+    assert!(broken(from, "../../elsewhere").is_some());
+    assert!(broken(Path::new("README.md"), "#no-such-heading").is_some());
+    assert!(broken(Path::new("README.md"), "LICENSE").is_none());
+    assert!(broken(Path::new("README.md"), "https://www.rust-lang.org").is_none());
+}
