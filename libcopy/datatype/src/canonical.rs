@@ -21,7 +21,9 @@
 //! type-map order) is at its origin, so equal shapes are equal nodes wherever they are.
 
 mod long;
+mod members;
 
+use std::cell::OnceCell;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -1466,7 +1468,9 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
     if root.size() == 0 {
         return None;
     }
-    let uses = uses(root);
+    // Only asked for members that are written in place or not.
+    let uses = OnceCell::new();
+    let uses = || uses.get_or_init(|| self::uses(root));
     let mut memo: HashMap<u64, Placed> = HashMap::new();
     let mut lists: Vec<Vec<Placed>> = vec![Vec::new()];
     let mut values: Vec<Placed> = Vec::new();
@@ -1512,11 +1516,10 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
             }
             Task::Indexed(datatype, offset) => {
                 if let (Some(value), Some(list)) = (values.pop(), lists.last_mut()) {
-                    let alone =
-                        list.is_empty() && matches!(tasks.last(), None | Some(Task::Close(_)));
-                    let placed = match alone {
-                        true => large(arena, datatype, offset, value),
-                        false => None,
+                    let placed = if is_alone(list, &tasks) {
+                        large(arena, datatype, offset, value)
+                    } else {
+                        None
                     };
                     match placed {
                         Some(placed) => list.push(placed),
@@ -1560,7 +1563,7 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
                         }
                     }
                     tasks.push(Task::Members(datatype, offset, next));
-                    if length == 1 && uses.get(&inner.id()).copied().unwrap_or(0) <= 1 {
+                    if length == 1 && uses().get(&inner.id()).copied().unwrap_or(0) <= 1 {
                         tasks.push(Task::Emit(inner, at.wrapping_add(inner_at)));
                     } else {
                         tasks.push(Task::Dimensions(at, vec![(length as i64, child.extent())]));
@@ -1572,6 +1575,11 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
         }
     }
     arena.list(lists.pop().unwrap_or_default())
+}
+
+/// Whether what is added to a list next is all of it.
+fn is_alone(list: &[Placed], tasks: &[Task]) -> bool {
+    list.is_empty() && matches!(tasks.last(), None | Some(Task::Close(_)))
 }
 
 fn emit<'a>(
@@ -1654,7 +1662,15 @@ fn emit<'a>(
             tasks.push(Task::Indexed(datatype, offset));
             tasks.push(Task::Value(child));
         }
-        Contents::Struct { .. } => tasks.push(Task::Members(datatype, offset, 0)),
+        Contents::Struct { .. } => {
+            let list = lists.last_mut().filter(|list| is_alone(list, tasks));
+            if let Some(list) = list {
+                if let Some(placed) = members::written_out(arena, datatype, offset) {
+                    return list.push(placed);
+                }
+            }
+            tasks.push(Task::Members(datatype, offset, 0));
+        }
         // `peel` took these away.
         Contents::Dup { child } | Contents::Resized { child, .. } => {
             tasks.push(Task::Emit(child, offset));

@@ -268,7 +268,7 @@ impl<N: Number, S: Number> List<N, S> {
     }
 
     /// Of pieces of all kinds, the first with data at 0.
-    fn joined(mut offsets: Vec<N>, mut starts: Vec<S>) -> List<N, S> {
+    pub(super) fn joined(mut offsets: Vec<N>, mut starts: Vec<S>) -> List<N, S> {
         let n = offsets.len();
         let mut join = starts[n] == starts[n - 1];
         let (begin, end) = (&starts[..n - 1], &starts[1..n]);

@@ -473,3 +473,90 @@ fn a_long_list_of_children_is_that_of_their_pieces() {
         assert!(again == packed);
     }
 }
+
+/// Many different small members are written out as pieces at once; what is left of them is the list of
+/// these pieces, also where a member cannot be written out.
+#[test]
+fn a_struct_of_many_different_members_is_the_list_of_their_pieces() {
+    let int = Datatype::named(Named::Int);
+    let short = Datatype::named(Named::Short);
+    let pair = Datatype::structure(&[1, 1], &[0, 6], &[short.clone(), int.clone()]).unwrap();
+    for (n, odd) in [
+        (255, false),
+        (256, false),
+        (3000, false),
+        (3000, true),
+        (40_000, false),
+    ] {
+        let mut seed = 0x2545_f491_4f6c_dd1d_u64 ^ n as u64;
+        let mut below = |most: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % most
+        };
+        let (mut lengths, mut places, mut children) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut pieces, mut sizes) = (Vec::new(), Vec::new());
+        let mut at = -1000i64;
+        for i in 0..n {
+            let element = if below(2) == 0 { &int } else { &short };
+            let child = match below(7) {
+                0 => element.clone(),
+                1 => element.contiguous(below(4)).unwrap(),
+                2 => element
+                    .vector(1 + below(4), 1 + below(3), 3 + below(9) as i64)
+                    .unwrap(),
+                3 => element
+                    .vector(1 + below(4), 1, -2 - below(9) as i64)
+                    .unwrap(),
+                4 => element
+                    .hvector(2, 1 + below(2), 16 + below(20) as i64)
+                    .unwrap(),
+                _ => {
+                    let (rows, columns) = (2 + below(5), 2 + below(5));
+                    let order = if below(2) == 0 {
+                        Order::C
+                    } else {
+                        Order::Fortran
+                    };
+                    let (row, column) = (below(rows), below(columns));
+                    let size = [(rows - row).min(3), (columns - column).min(2), 2];
+                    let array = [rows, columns, 2 + below(2)];
+                    element
+                        .subarray(&array, &size, &[row, column, 0], order)
+                        .unwrap()
+                }
+            };
+            let child = match (below(8), odd && i == n / 2 + 7) {
+                (_, true) => pair.clone(),
+                (0, _) => child.resized(-4, child.extent() + 10).unwrap(),
+                (1, _) => child.dup(),
+                _ => child,
+            };
+            // Some begin where the one before them ends.
+            at += below(3) as i64;
+            let length = [1, 1, 1, 0, 2][below(5) as usize];
+            for segment in Layout::new(&child, length).unwrap().segments() {
+                pieces.push(at + segment.offset);
+                sizes.push(segment.len);
+            }
+            lengths.push(length);
+            places.push(at);
+            at += child.true_extent() * length as i64;
+            children.push(child);
+        }
+        let members = Datatype::structure(&lengths, &places, &children).unwrap();
+        let listed = Datatype::named(Named::Byte)
+            .hindexed(&sizes, &pieces)
+            .unwrap();
+        assert_eq!(members.commit(), listed.commit(), "{n} members");
+        // Within another type, and as one of several.
+        let twice = Datatype::structure(&[1, 1], &[0, 7 * at], &[members.clone(), int.clone()]);
+        let other = Datatype::structure(&[1, 1], &[0, 7 * at], &[listed, int.clone()]);
+        assert_eq!(
+            twice.unwrap().commit(),
+            other.unwrap().commit(),
+            "{n} members"
+        );
+    }
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Structs of many small, regular and different members, as arrays of pieces.
+//!
+//! The general way makes nodes of each member (a hash look-up per level of a nest), looks for equal
+//! members next to each other, finds none, and writes the nests out as a list of pieces in the end.
+//! Here the pieces are written at once. Whether that is so is seen from a sample of the members.
+
+use super::super::construct::{Datatype, fastest_first};
+use super::super::contents::Contents;
+use super::long::{List, Number};
+use super::{Arena, Placed, peel};
+
+/// Fewest members.
+const ENOUGH: usize = 256;
+
+/// Members that are looked at before all of them are written out.
+const SAMPLE: usize = 16;
+
+/// Most pieces of a member, and most bytes of a piece on average; see [`Arena::flattened`].
+const PIECES: u64 = 16;
+const BYTES: u64 = 128;
+
+/// Most dimensions of a member.
+const DIMS: usize = 4;
+
+/// Dense blocks, repeated along dimensions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Nest {
+    /// Where the first block is.
+    at: i64,
+    /// Bytes of a block; none if there is no data.
+    len: i64,
+    /// Counts and strides, the innermost first; the counts are at least 2.
+    dims: [(u64, i64); DIMS],
+    used: usize,
+    /// Blocks.
+    pieces: u64,
+}
+
+impl Nest {
+    /// A block of `len` bytes.
+    fn dense(at: i64, len: i64) -> Nest {
+        Nest {
+            at,
+            len,
+            dims: [(1, 0); DIMS],
+            used: 0,
+            pieces: 1,
+        }
+    }
+
+    /// Repeats it; `None` if that is not small any more.
+    #[inline]
+    fn repeat(&mut self, count: u64, stride: i64) -> Option<()> {
+        match count {
+            0 => self.len = 0,
+            1 => {}
+            _ if self.used == 0 && stride == self.len => {
+                self.len = self.len.wrapping_mul(count as i64);
+            }
+            _ => {
+                self.pieces = self.pieces.checked_mul(count)?;
+                if self.pieces > PIECES {
+                    return None;
+                }
+                *self.dims.get_mut(self.used)? = (count, stride);
+                self.used += 1;
+            }
+        }
+        Some(())
+    }
+
+    /// The member of a struct: `length` of a type at a displacement.
+    #[inline]
+    fn of(length: u64, displacement: i64, child: &Datatype) -> Option<Nest> {
+        let (inner, at) = peel(child);
+        // Sizes and bounds were checked when the type was made.
+        let offset = displacement.wrapping_add(at);
+        let leaf = |datatype: &Datatype| {
+            let (named, at) = peel(datatype);
+            let is_dense = matches!(named.contents(), Contents::Named(_))
+                && named.size() == named.true_extent() as u64;
+            is_dense.then(|| (at, named.size() as i64, datatype.extent()))
+        };
+        let mut nest = match inner.contents() {
+            Contents::Named(_) => {
+                let (at, len, _) = leaf(inner)?;
+                Nest::dense(offset.wrapping_add(at), len)
+            }
+            Contents::Contiguous { count, child } => {
+                let (at, len, extent) = leaf(child)?;
+                let mut nest = Nest::dense(offset.wrapping_add(at), len);
+                nest.repeat(*count, extent)?;
+                nest
+            }
+            Contents::Vector {
+                count,
+                blocklength,
+                stride,
+                child,
+            } => {
+                let (at, len, extent) = leaf(child)?;
+                let mut nest = Nest::dense(offset.wrapping_add(at), len);
+                nest.repeat(*blocklength, extent)?;
+                nest.repeat(*count, stride.wrapping_mul(extent))?;
+                nest
+            }
+            Contents::Hvector {
+                count,
+                blocklength,
+                stride,
+                child,
+            } => {
+                let (at, len, extent) = leaf(child)?;
+                let mut nest = Nest::dense(offset.wrapping_add(at), len);
+                nest.repeat(*blocklength, extent)?;
+                nest.repeat(*count, *stride)?;
+                nest
+            }
+            Contents::Subarray {
+                sizes,
+                subsizes,
+                starts,
+                order,
+                child,
+            } => {
+                let (at, len, mut stride) = leaf(child)?;
+                let mut nest = Nest::dense(offset.wrapping_add(at), len);
+                for d in fastest_first(sizes.len(), *order) {
+                    nest.at = nest
+                        .at
+                        .wrapping_add((starts[d] as i64).wrapping_mul(stride));
+                    nest.repeat(subsizes[d], stride)?;
+                    stride = stride.wrapping_mul(sizes[d] as i64);
+                }
+                nest
+            }
+            _ => return None,
+        };
+        nest.repeat(length, child.extent())?;
+        Some(nest)
+    }
+
+    /// Calls `piece` with the place of each block, in the order of the type map.
+    #[inline]
+    fn each(&self, mut piece: impl FnMut(i64)) {
+        match self.used {
+            0 => piece(self.at),
+            1 => {
+                let (count, stride) = self.dims[0];
+                for i in 0..count as i64 {
+                    piece(self.at.wrapping_add(i.wrapping_mul(stride)));
+                }
+            }
+            2 => {
+                let ((count, stride), (outer, step)) = (self.dims[0], self.dims[1]);
+                for k in 0..outer as i64 {
+                    let at = self.at.wrapping_add(k.wrapping_mul(step));
+                    for i in 0..count as i64 {
+                        piece(at.wrapping_add(i.wrapping_mul(stride)));
+                    }
+                }
+            }
+            _ => {
+                for n in 0..self.pieces {
+                    let (mut at, mut rest) = (self.at, n);
+                    for &(count, stride) in &self.dims[..self.used] {
+                        at = at.wrapping_add(((rest % count) as i64).wrapping_mul(stride));
+                        rest /= count;
+                    }
+                    piece(at);
+                }
+            }
+        }
+    }
+}
+
+/// The members of a struct: lengths, displacements, types.
+struct Members<'a>(&'a [u64], &'a [i64], &'a [Datatype]);
+
+impl Members<'_> {
+    fn nest(&self, i: usize) -> Option<Nest> {
+        Nest::of(self.0[i], self.1[i], &self.2[i])
+    }
+
+    /// Whether some members, spread evenly, are small nests that mostly differ from the ones before
+    /// them.
+    fn is_promising(&self) -> bool {
+        let n = self.0.len();
+        let (mut bytes, mut pieces, mut equal) = (0u64, 0, 0);
+        for k in 0..SAMPLE {
+            let i = 1 + k * (n - 2) / (SAMPLE - 1);
+            let (Some(before), Some(nest)) = (self.nest(i - 1), self.nest(i)) else {
+                return false;
+            };
+            if self.2[i - 1].id() == self.2[i].id()
+                || (Nest { at: 0, ..before }) == (Nest { at: 0, ..nest })
+            {
+                equal += 1;
+            }
+            bytes = bytes.saturating_add((nest.len as u64).saturating_mul(nest.pieces));
+            pieces += nest.pieces;
+        }
+        4 * equal <= SAMPLE && bytes <= BYTES * pieces
+    }
+
+    /// Where the first byte is, and the pieces.
+    fn list<N: Number, S: Number>(&self) -> Option<(i64, List<N, S>)> {
+        let n = self.0.len();
+        let mut origin = None;
+        let mut offsets: Vec<N> = Vec::with_capacity(2 * n);
+        let mut starts: Vec<S> = Vec::with_capacity(2 * n + 1);
+        let mut total = S::default();
+        starts.push(total);
+        for i in 0..n {
+            let nest = self.nest(i)?;
+            if nest.len == 0 {
+                continue;
+            }
+            let origin = *origin.get_or_insert(nest.at);
+            let len = S::of(nest.len);
+            nest.each(|at| {
+                offsets.push(N::of(at.wrapping_sub(origin)));
+                total = total.plus(len);
+                starts.push(total);
+            });
+        }
+        Some((origin?, List::joined(offsets, starts)))
+    }
+}
+
+/// The pieces of a struct as one node, if it has many members that are small nests of all kinds.
+pub(super) fn written_out(arena: &mut Arena, datatype: &Datatype, offset: i64) -> Option<Placed> {
+    let Contents::Struct {
+        blocklengths,
+        displacements,
+        children,
+    } = datatype.contents()
+    else {
+        return None;
+    };
+    let members = Members(blocklengths, displacements, children);
+    if children.len() < ENOUGH || !members.is_promising() {
+        return None;
+    }
+    let narrow = |value: i64| i32::try_from(value).is_ok();
+    let (origin, id) = if !narrow(datatype.size() as i64) {
+        let (origin, list) = members.list::<i64, i64>()?;
+        (origin, arena.long(list, None))
+    } else if !narrow(datatype.true_extent()) {
+        let (origin, list) = members.list::<i64, i32>()?;
+        (origin, arena.long(list, None))
+    } else {
+        let (origin, list) = members.list::<i32, i32>()?;
+        (origin, arena.long(list, None))
+    };
+    Some((offset.wrapping_add(origin), id))
+}
