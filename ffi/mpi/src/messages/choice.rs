@@ -4,7 +4,6 @@
 //! fast as we do: measured with two ranks, by vectors of 512 bytes to 64 KiB in pieces of 8 bytes to 4 KiB,
 //! and by the layouts of applications (`scripts/bench mpi --ops typed-pingpong`).
 
-use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
 use libcopy::config;
@@ -26,11 +25,9 @@ pub struct Choice {
     /// sends at once: what is longer, Open MPI writes into the receiver's memory as a whole if both sides
     /// are dense, whether there is room for it or not.
     packed: u64,
-    /// But not if its pieces follow a rule and have so many bytes, in a message of fewer than these.
-    but: (RangeInclusive<u64>, u64),
     /// What it takes longer to move packed bytes than elements, apart from packing, in nanoseconds per KiB:
-    /// packing has to make up for that. `None` where it always does.
-    toll: Option<u64>,
+    /// packing has to make up for that.
+    toll: u64,
     /// Bytes below which the rest is about.
     short: u64,
     /// Pieces of so many bytes and more it moves as fast in short messages.
@@ -44,8 +41,7 @@ pub struct Choice {
 const OPEN_MPI_4: Choice = Choice {
     least: 4000,
     packed: 4000,
-    but: (20..=40, 2800),
-    toll: None,
+    toll: 15,
     short: 32 << 10,
     long_piece: 4 << 10,
     tiny: (0, 0),
@@ -60,8 +56,7 @@ const OPEN_MPI_5: Choice = Choice {
 const MPICH_4: Choice = Choice {
     least: 12 << 10,
     packed: 8000,
-    but: (0..=0, 0),
-    toll: Some(60),
+    toll: 60,
     short: 32 << 10,
     long_piece: 256,
     tiny: (0, 0),
@@ -70,7 +65,7 @@ const MPICH_4: Choice = Choice {
 
 const MPICH_5: Choice = Choice {
     least: 8000,
-    toll: Some(90),
+    toll: 90,
     long_piece: 1024,
     few_pieces: (64, 2 << 10),
     ..MPICH_4
@@ -118,16 +113,13 @@ impl Choice {
         if known.datatype.is_none() || known.dense || pieces < 2 || bytes == 0 {
             return false;
         }
-        let (each, below) = &self.but;
-        let but = known.is_regular && bytes < *below && each.contains(&(bytes / pieces));
-        bytes < self.below() && (!but || is_asked())
+        bytes < self.below()
     }
 
     /// Nanoseconds that packing so many bytes has to take less, on both sides together, than in the library;
-    /// `None` if it need not.
+    /// `None` if the environment says what is packed.
     pub fn toll(&self, bytes: u64) -> Option<u64> {
-        let toll = self.toll.filter(|_| !is_asked())?;
-        Some(FIXED + bytes * toll / 1024)
+        (!is_asked()).then(|| FIXED + bytes * self.toll / 1024)
     }
 
     /// Bytes below which messages are packed; from `LIBCOPY_MPI_MIN` bytes on everything is taken, for tests.
