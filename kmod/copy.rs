@@ -222,18 +222,21 @@ pub(crate) fn transfer(
     Ok(())
 }
 
-/// Copies all of a range between pinned memory, whatever signals there are.
+/// Copies a range between pinned memory, whatever signals there are, unless `stop` says so meanwhile.
+/// Returns whether all of it was copied.
 pub(crate) fn between(
     from: &PinnedPages,
     from_offset: u64,
     to: &PinnedPages,
     to_offset: u64,
     length: u64,
-) {
-    walk(from, from_offset, to, to_offset, length, || {
+    stop: impl Fn() -> bool,
+) -> bool {
+    let done = walk(from, from_offset, to, to_offset, length, || {
         shim::cond_resched_interrupted();
-        false
+        stop()
     });
+    done == length
 }
 
 /// Copies along the runs of both sides; `pause` is called from time to time and may stop the copy.
@@ -274,9 +277,14 @@ fn walk(
     done
 }
 
-/// CRC32C of a range of pinned memory.
-pub(crate) fn checksum(pages: &PinnedPages, offset: u64, length: u64) -> u32 {
-    let (mut done, mut hint, mut sum) = (0, 0, !0);
+/// CRC32C of a range of pinned memory; `None` if `stop` says so meanwhile.
+pub(crate) fn checksum(
+    pages: &PinnedPages,
+    offset: u64,
+    length: u64,
+    stop: impl Fn() -> bool,
+) -> Option<u32> {
+    let (mut done, mut hint, mut sum, mut since_check) = (0, 0, !0, 0);
     while done < length {
         let Some((address, len)) = pages.locate(offset + done, &mut hint) else {
             break;
@@ -285,6 +293,15 @@ pub(crate) fn checksum(pages: &PinnedPages, offset: u64, length: u64) -> u32 {
         // SAFETY: Pinned memory of at least `len` bytes.
         sum = unsafe { dma::crc32c(sum, address, len as usize) };
         done += len;
+        // Runs are as short as pages: only what adds up to a chunk is worth a look.
+        since_check += len;
+        if since_check >= CHUNK as u64 {
+            since_check = 0;
+            shim::cond_resched_interrupted();
+            if stop() {
+                return None;
+            }
+        }
     }
-    !sum
+    Some(!sum)
 }

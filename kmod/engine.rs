@@ -9,7 +9,8 @@
 //!
 //! # Lock order of engines, channels and requests
 //!
-//! 1. `ENGINES`, the list of engines
+//! 0. `CHANGES`, which only who makes the list anew holds, while channels are stopped and threads started
+//! 1. `ENGINES`, the list of engines: nothing is waited for under it
 //! 2. `Engine::channels`
 //! 3. `Channel::held`, one at a time
 //! 4. `Engine::devices`
@@ -266,31 +267,55 @@ impl Engine {
     }
 }
 
-impl Engines {
-    /// Makes the list what the parameter and the machine say. With `look`, looks for devices that
-    /// came or went.
-    fn update(&mut self, look: bool) -> Result {
-        let choice = dma::choice();
-        let change = self.applied != Some(choice);
-        if !change && (!look || choice != Choice::Auto) {
-            return Ok(());
-        }
-        if change {
-            for engine in &self.list {
-                if engine.is_thread() != (choice == Choice::Kthread) || choice == Choice::Off {
-                    engine.stop();
-                }
-            }
-        }
-        match choice {
-            Choice::Auto => self.find_channels()?,
-            Choice::Kthread => self.start_threads()?,
-            Choice::Off => {}
-        }
-        self.applied = Some(choice);
-        Ok(())
-    }
+kernel::sync::global_lock! {
+    // SAFETY: Initialised in the module's init before the device is registered.
+    unsafe(uninit) static CHANGES: Mutex<()> = ();
+}
 
+/// Makes the list what the parameter and the machine say. With `look`, looks for devices that came or
+/// went.
+///
+/// Who finds the parameter changed makes the change or waits for who does. Everybody else, and the
+/// supervisor, goes on with the list as it is: channels take long to stop.
+fn update(look: bool) -> Result {
+    let choice = dma::choice();
+    let is_applied = || ENGINES.lock().applied == Some(choice);
+    if is_applied() {
+        return match look && choice == Choice::Auto {
+            true => ENGINES.lock().find_channels(),
+            false => Ok(()),
+        };
+    }
+    let _changes = CHANGES.lock();
+    if is_applied() {
+        return Ok(());
+    }
+    for engine in each_engine() {
+        if engine.is_thread() != (choice == Choice::Kthread) || choice == Choice::Off {
+            engine.stop();
+        }
+    }
+    match choice {
+        Choice::Auto => ENGINES.lock().find_channels()?,
+        Choice::Kthread => start_threads()?,
+        Choice::Off => {}
+    }
+    ENGINES.lock().applied = Some(choice);
+    Ok(())
+}
+
+/// Starts a thread per NUMA node. The caller holds `CHANGES`.
+fn start_threads() -> Result {
+    for node in dma::nodes() {
+        let engine = ENGINES.lock().thread_of(node)?;
+        for channel in engine.each_channel() {
+            Channel::start_thread(&channel, node)?;
+        }
+    }
+    Ok(())
+}
+
+impl Engines {
     fn find_channels(&mut self) -> Result {
         let mut found = KVVec::with_capacity(MAX_CHANNELS, GFP_KERNEL)?;
         // Nothing is accepted, so that nothing is acquired; all free channels are offered.
@@ -328,52 +353,42 @@ impl Engines {
         Ok(())
     }
 
-    fn start_threads(&mut self) -> Result {
-        for node in dma::nodes() {
-            let known = self
-                .list
-                .iter()
-                .find(|engine| engine.is_thread() && engine.node == node)
-                .cloned();
-            let engine = match known {
-                Some(engine) => engine,
-                None => {
-                    let info = Info {
-                        engine: node as u64,
-                        channel: node as u64,
-                        max_transfer: u64::MAX,
-                        alignment: 1,
-                        node,
-                        driver: name(b"libcopy"),
-                        device: name(b"kthread"),
-                    };
-                    let engine = Engine::new(ENGINE_KTHREAD, &info)?;
-                    self.list.push(engine.clone(), GFP_KERNEL)?;
-                    engine.add(info.channel)?;
-                    engine
-                }
-            };
-            for channel in engine.each_channel() {
-                Channel::start_thread(&channel, node)?;
+    /// The engine that is a thread of a NUMA node.
+    fn thread_of(&mut self, node: i32) -> Result<Arc<Engine>> {
+        let mut threads = self.list.iter().filter(|engine| engine.is_thread());
+        let engine = match threads.find(|engine| engine.node == node) {
+            Some(known) => known.clone(),
+            None => {
+                let info = Info {
+                    engine: node as u64,
+                    channel: node as u64,
+                    max_transfer: u64::MAX,
+                    alignment: 1,
+                    node,
+                    driver: name(b"libcopy"),
+                    device: name(b"kthread"),
+                };
+                let engine = Engine::new(ENGINE_KTHREAD, &info)?;
+                self.list.push(engine.clone(), GFP_KERNEL)?;
+                engine
             }
-        }
-        Ok(())
+        };
+        engine.add(node as u64)?;
+        Ok(engine)
     }
 }
 
 /// Number of engines, after looking for them.
 pub(crate) fn count() -> u32 {
-    let mut engines = ENGINES.lock();
     // What cannot be listed for want of memory is not there.
-    let _ = engines.update(true);
-    engines.list.len() as u32
+    let _ = update(true);
+    ENGINES.lock().list.len() as u32
 }
 
 /// Performs [`uapi::ENGINE_INFO`].
 pub(crate) fn info(index: u32) -> Result<uapi::EngineInfo> {
-    let mut engines = ENGINES.lock();
-    engines.update(true)?;
-    let engine = engines.list.get(index as usize).ok_or(ENOENT)?;
+    update(true)?;
+    let engine = engine(index as usize).ok_or(ENOENT)?;
     Ok(engine.info(index))
 }
 
@@ -381,9 +396,9 @@ pub(crate) fn info(index: u32) -> Result<uapi::EngineInfo> {
 ///
 /// - `ENODEV`: there is none, or none on this node.
 pub(crate) fn choose(member: &Member, node: i32) -> Result<(u32, Arc<Channel>)> {
-    let mut engines = ENGINES.lock();
-    let look = engines.list.is_empty();
-    engines.update(look)?;
+    let look = ENGINES.lock().list.is_empty();
+    update(look)?;
+    let engines = ENGINES.lock();
     let wanted = match node {
         NODE_ANY => dma::current_node(),
         node => node,
@@ -456,9 +471,14 @@ fn engine(index: usize) -> Option<Arc<Engine>> {
     ENGINES.lock().list.get(index).cloned()
 }
 
+/// All engines, without the lock.
+fn each_engine() -> impl Iterator<Item = Arc<Engine>> {
+    (0..).map_while(engine)
+}
+
 /// The engines that are no threads.
 fn hardware_engines() -> impl Iterator<Item = Arc<Engine>> {
-    (0..).map_while(engine).filter(|engine| !engine.is_thread())
+    each_engine().filter(|engine| !engine.is_thread())
 }
 
 /// A device is about to lose its driver, or has lost it (`gone`).
@@ -615,6 +635,8 @@ pub(crate) struct Guard {
 pub(crate) unsafe fn init() -> Result<Guard> {
     // SAFETY: The caller's promise.
     unsafe { ENGINES.init() };
+    // SAFETY: As above.
+    unsafe { CHANGES.init() };
     // SAFETY: As above.
     unsafe { LEAVING.init() };
     let supervisor = KBox::pin_init(

@@ -11,12 +11,14 @@ mod account;
 mod attach;
 mod channel;
 mod chardev;
+mod copier;
 mod copy;
 mod dma;
 mod domain;
 mod engine;
 mod errno;
 mod fragments;
+mod idle;
 mod irqlock;
 mod mapping;
 mod member;
@@ -26,6 +28,7 @@ mod queue;
 mod region;
 mod request;
 mod shim;
+mod shrinker;
 mod spans;
 mod stats;
 mod status;
@@ -68,6 +71,7 @@ struct Libcopy {
     _queue: queue::Guard,
     _domains: domain::Guard,
     _users: user::Guard,
+    _shrinker: shrinker::Guard,
 }
 
 impl kernel::InPlaceModule for Libcopy {
@@ -77,6 +81,8 @@ impl kernel::InPlaceModule for Libcopy {
             _domains: unsafe { domain::init() },
             // SAFETY: Called once, when the module is loaded.
             _users: unsafe { user::init() },
+            // SAFETY: Called once, when the module is loaded.
+            _shrinker: unsafe { shrinker::init() }?,
             _queue: queue::create()?,
             // SAFETY: Called once, when the module is loaded.
             _engines: unsafe { engine::init() }?,

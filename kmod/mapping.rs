@@ -75,6 +75,7 @@ impl WorkItem for Mapping {
     type Pointer = Arc<Mapping>;
 
     fn run(this: Arc<Mapping>) {
+        this.let_go();
         drop(this);
     }
 }
@@ -107,6 +108,18 @@ impl Drop for MappingRef {
             // Nobody else can have queued it.
             let _ = queue::unpinning().enqueue(Arc::from(last));
         }
+    }
+}
+
+impl MappingRef {
+    /// The owner keeps the pages no more, and the reference is dropped, both by a workqueue. Neither waits
+    /// nor allocates.
+    pub(crate) fn let_go_later(self) {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: Taken once, here, since `this` is not dropped.
+        let mapping = unsafe { ManuallyDrop::take(&mut this.0) };
+        // One that is queued already has a reference, so that this is not the last one.
+        let _ = queue::unpinning().enqueue(mapping);
     }
 }
 

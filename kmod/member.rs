@@ -15,14 +15,17 @@
 //! None of them is held while bytes are copied, pages are pinned or released, or a notifier is
 //! removed.
 
+use crate::copier::Copier;
 use crate::domain::Domain;
 use crate::errno;
+use crate::idle::Idle;
 use crate::mapping::MappingRef;
 use crate::params;
 use crate::queue;
 use crate::region::Region;
 use crate::request::Request;
 use crate::shim;
+use crate::shrinker::{self, Reclaim};
 use crate::stats::Counter;
 use crate::uapi::Piece;
 use crate::user::User;
@@ -40,9 +43,6 @@ pub(crate) struct Events {
     pub(crate) completed: Atomic<u32>,
 }
 
-/// Mappings a process may leave idle, whatever their size: lists this short need no index.
-const MAX_IDLE: usize = 256;
-
 struct State {
     /// No new regions and no reuse any more.
     departed: bool,
@@ -52,8 +52,8 @@ struct State {
     requests: KVec<u32>,
     /// Engines that this process was given a channel of, and which one.
     channels: KVec<(usize, usize)>,
-    /// Mappings without a region, least recently used first.
-    idle: KVec<MappingRef>,
+    /// Mappings without a region.
+    idle: Idle,
     /// Hears about the end of the process. A cycle (the watch holds the member), broken by
     /// `depart`, which every file calls for its members when it is released.
     process: Option<Pin<KBox<Watch>>>,
@@ -70,6 +70,9 @@ pub(crate) struct Member {
     process: i32,
     dead: Atomic<bool>,
     left: Atomic<bool>,
+    /// Where CPUs work on requests of this process.
+    #[pin]
+    pub(crate) copier: Copier,
     #[pin]
     state: Mutex<State>,
     #[pin]
@@ -109,12 +112,13 @@ impl Member {
                 process: shim::current_process(),
                 dead: Atomic::new(false),
                 left: Atomic::new(false),
+                copier <- Copier::new(),
                 state <- new_mutex!(State {
                     departed: false,
                     regions: KVec::new(),
                     requests: KVec::new(),
                     channels: KVec::new(),
-                    idle: KVec::new(),
+                    idle: Idle::new(),
                     process: None,
                 }),
                 work <- new_work!("libcopy::Member::work"),
@@ -123,6 +127,10 @@ impl Member {
         )?;
         let watch = Watch::new(mm, &this, KVVec::new())?;
         this.state.lock().process = Some(watch);
+        if let Err(error) = shrinker::register(this.clone()) {
+            this.depart();
+            return Err(error);
+        }
         Ok(this)
     }
 
@@ -189,20 +197,24 @@ impl Member {
             (
                 core::mem::take(&mut state.regions),
                 core::mem::take(&mut state.requests),
-                core::mem::take(&mut state.idle),
+                state.idle.take_all(),
                 state.process.take(),
             )
         };
+        shrinker::unregister(self);
         for id in requests {
             if let Some(request) = self.domain.requests.remove(id) {
                 Request::fail(&request, errno::ecanceled());
             }
+            shim::cond_resched_interrupted();
         }
+        self.copier.stop();
         for id in regions {
             if let Some(region) = self.domain.remove(id, self.is_dead()) {
                 region.close();
                 region.mapping.let_go();
             }
+            shim::cond_resched_interrupted();
         }
         give_up(&idle);
         drop(idle);
@@ -216,8 +228,7 @@ impl Member {
         loop {
             let found = {
                 let mut state = self.state.lock();
-                let index = state.idle.iter().position(|mapping| mapping.is_stale());
-                index.and_then(|index| state.idle.remove(index).ok())
+                state.idle.take(false, |mapping| mapping.is_stale())
             };
             match found {
                 // Dropped after the lock is released, here or at the end.
@@ -232,14 +243,7 @@ impl Member {
 
     /// Takes a mapping of the same memory out of the cache.
     pub(crate) fn take_idle(&self, pieces: &[Piece], write: bool) -> Option<MappingRef> {
-        let mapping = {
-            let mut state = self.state.lock();
-            let index = state
-                .idle
-                .iter()
-                .rposition(|mapping| mapping.serves(pieces, write))?;
-            state.idle.remove(index).ok()?
-        };
+        let mapping = self.state.lock().idle.take_serving(pieces, write)?;
         if mapping.is_stale() {
             mapping.let_go();
             return None;
@@ -259,32 +263,30 @@ impl Member {
             return Err(mapping);
         }
         let limit = params::reuse_pages();
-        let pages = |mapping: &MappingRef| mapping.pages().pages().len() as u64;
-        if pages(&mapping) > limit {
+        let pages = mapping.pages().pages().len() as u64;
+        if pages > limit {
             return Err(mapping);
         }
         let mut rejected = KVec::new();
         let mut state = this.state.lock();
-        if state.departed || state.idle.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
+        if state.departed || state.idle.reserve().is_err() {
             drop(state);
             return Err(mapping);
         }
-        let mut total = pages(&mapping) + state.idle.iter().map(pages).sum::<u64>();
-        while total > limit || state.idle.len() >= MAX_IDLE {
+        while state.idle.is_full(pages, limit) {
             // Room first: a mapping must not be dropped under the lock.
             if rejected.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
                 drop(state);
                 give_up(&rejected);
                 return Err(mapping);
             }
-            let Ok(oldest) = state.idle.remove(0) else {
+            let Some(oldest) = state.idle.take_oldest() else {
                 break;
             };
-            total -= pages(&oldest);
             let _ = rejected.push_within_capacity(oldest);
         }
         let kept = mapping.clone();
-        let _ = state.idle.push_within_capacity(mapping);
+        state.idle.push(mapping);
         drop(state);
         give_up(&rejected);
         drop(rejected);
@@ -297,7 +299,7 @@ impl Member {
 
     /// Unpins everything that is idle; returns whether there was anything.
     pub(crate) fn drop_idle(&self) -> bool {
-        let idle = core::mem::take(&mut self.state.lock().idle);
+        let idle = self.state.lock().idle.take_all();
         give_up(&idle);
         !idle.is_empty()
     }
@@ -388,9 +390,25 @@ impl Member {
 
     /// Pages and mappings waiting in the cache.
     pub(crate) fn idle(&self) -> (usize, u64) {
-        let state = self.state.lock();
-        let bytes = state.idle.iter().map(|mapping| mapping.page_bytes()).sum();
-        (state.idle.len(), bytes)
+        self.state.lock().idle.size()
+    }
+}
+
+impl Reclaim for Member {
+    fn reclaim(&self, pages: u64) -> u64 {
+        // Who holds the lock may be allocating under it, and wait for us.
+        let Some(mut state) = self.state.try_lock() else {
+            return 0;
+        };
+        let mut freed = 0;
+        while freed < pages {
+            let Some(oldest) = state.idle.take_oldest() else {
+                break;
+            };
+            freed += oldest.pages().pages().len() as u64;
+            oldest.let_go_later();
+        }
+        freed
     }
 }
 

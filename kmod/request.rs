@@ -55,6 +55,7 @@ use crate::user::User;
 use crate::word::Word;
 use core::ptr::NonNull;
 use kernel::bindings;
+use kernel::list::{impl_list_arc_safe, impl_list_item, AtomicTracker, ListLinks, TryNewListArc};
 use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
@@ -131,14 +132,15 @@ pub(crate) struct Request {
     error: Atomic<i32>,
     /// Whether the submitter's file counts it as ended.
     announced: Atomic<u32>,
-    /// Whether the workqueue is to copy what nobody has claimed.
+    /// Whether CPUs are to copy what nobody has claimed.
     taken_over: Atomic<u32>,
     /// Whether the workqueue is to find another channel.
     orphaned: Atomic<u32>,
     /// Fragments that the workqueue is to count as finished, when it has advanced the front.
     behind: Atomic<u64>,
-    /// Whether verification ended early, because the request was cancelled.
-    unverified: Atomic<u32>,
+    /// Whether a fragment counts as finished that was not copied as a whole, or not verified, because the
+    /// request had failed.
+    incomplete: Atomic<u32>,
     channels_lost: Atomic<u32>,
     engine_bytes: Atomic<u64>,
     cpu_bytes: Atomic<u64>,
@@ -150,8 +152,21 @@ pub(crate) struct Request {
     wait_lock: IrqLock<()>,
     #[pin]
     changed: CondVar,
+    /// For [`crate::copier`].
+    #[pin]
+    links: ListLinks,
+    #[pin]
+    tracker: AtomicTracker,
     #[pin]
     work: Work<Request>,
+}
+
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Request { tracked_by tracker: AtomicTracker; }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Request { using ListLinks { self.links }; }
 }
 
 impl_has_work! {
@@ -177,14 +192,15 @@ impl WorkItem for Request {
                 Self::settled(&this);
             }
         }
-        if this.taken_over.load(Acquire) != 0 {
-            while Request::help(&this).is_some() {
-                shim::cond_resched_interrupted();
-            }
-        }
-        if this.fragments.settled() {
-            this.conclude();
-        }
+        // What takes long is the submitter's affair, as long as it is there.
+        let this = match this.takes_long() {
+            true => match this.submitter.copier.add(this.clone()) {
+                Ok(()) => return,
+                Err(this) => this,
+            },
+            false => this,
+        };
+        Request::work(&this);
     }
 }
 
@@ -270,7 +286,7 @@ impl Request {
             taken_over: Atomic::new(0),
             orphaned: Atomic::new(0),
             behind: Atomic::new(0),
-            unverified: Atomic::new(0),
+            incomplete: Atomic::new(0),
             channels_lost: Atomic::new(0),
             engine_bytes: Atomic::new(0),
             cpu_bytes: Atomic::new(0),
@@ -279,6 +295,8 @@ impl Request {
             impatient: Word::new(0),
             wait_lock <- irqlock::new((), c_str!("libcopy::Request::wait_lock"), static_lock_class!()),
             changed <- CondVar::new(c_str!("libcopy::Request::changed"), static_lock_class!()),
+            links <- ListLinks::new(),
+            tracker <- AtomicTracker::new(),
             work <- new_work!("libcopy::Request::work"),
         }))?;
         // From here on the request gives it back.
@@ -388,18 +406,55 @@ impl Request {
         }
     }
 
-    /// Copies claimed fragments by a CPU, on behalf of `worker`, and finishes them. May sleep.
-    pub(crate) fn copy(this: &Arc<Self>, first: u64, many: u64, worker: Worker) {
+    /// Whether the request has failed, so that nothing more needs to be copied or compared.
+    fn has_failed(&self) -> bool {
+        self.error.load(Relaxed) != 0
+    }
+
+    /// Copies claimed fragments by a CPU, on behalf of `worker`, and finishes them; returns their bytes if
+    /// they are in place. May sleep.
+    pub(crate) fn copy(this: &Arc<Self>, first: u64, many: u64, worker: Worker) -> u64 {
         let (from, to, length) = this.span(first, many);
-        copy::between(
+        let whole = copy::between(
             this.source.mapping.pages(),
             from,
             this.destination.mapping.pages(),
             to,
             length,
+            || this.has_failed(),
         );
-        for fragment in first..first + many {
-            Self::finish(this, fragment, worker);
+        if whole {
+            for fragment in first..first + many {
+                Self::finish(this, fragment, worker);
+            }
+            return length;
+        }
+        // They are not in place, but nobody works on them any more.
+        this.incomplete.store(1, Relaxed);
+        if this.fragments.settle(many) {
+            Self::settled(this);
+        }
+        0
+    }
+
+    /// Whether there is something to copy, or to compare, before the request ends.
+    fn takes_long(&self) -> bool {
+        let copies = self.taken_over.load(Acquire) != 0 && self.fragments.open(Worker::Cpu);
+        let compares = self.flags & SUBMIT_VERIFY != 0
+            && self.fragments.settled()
+            && self.state.load(Acquire) == REQUEST_RUNNING;
+        (copies || compares) && !self.has_failed()
+    }
+
+    /// Copies what nobody has claimed, if CPUs are to, and ends what is settled. May take long.
+    pub(crate) fn work(this: &Arc<Self>) {
+        if this.taken_over.load(Acquire) != 0 {
+            while Self::help(this).is_some() {
+                shim::cond_resched_interrupted();
+            }
+        }
+        if this.fragments.settled() {
+            this.conclude();
         }
     }
 
@@ -411,8 +466,7 @@ impl Request {
             return None;
         }
         let (first, many) = this.claim(Worker::Cpu, most)?;
-        Self::copy(this, first, many, Worker::Cpu);
-        Some(this.span(first, many).2)
+        Some(Self::copy(this, first, many, Worker::Cpu))
     }
 
     /// Lets no engine claim any more.
@@ -490,29 +544,33 @@ impl Request {
         self.end();
     }
 
-    /// Compares source and destination; copies what differs once more. Ends early when the request is
-    /// cancelled.
+    /// Compares source and destination; copies what differs once more. Ends early when the request has
+    /// failed.
     fn verify(&self) {
         let (from, to) = (
             self.source.mapping.pages(),
             self.destination.mapping.pages(),
         );
+        let stop = || self.has_failed();
         // Bounded by the length, which takes a while: so it gives way and stops when it is told.
         for fragment in 0..self.fragments.count() {
-            if self.error.load(Relaxed) == errno::ecanceled().to_errno() {
-                self.unverified.store(1, Relaxed);
-                return;
-            }
             let (source, destination, length) = self.span(fragment, 1);
-            let same =
-                || copy::checksum(from, source, length) == copy::checksum(to, destination, length);
-            if !same() {
+            let same = || {
+                copy::checksum(from, source, length, stop)
+                    == copy::checksum(to, destination, length, stop)
+            };
+            if !same() && !stop() {
                 self.count(Counter::VerifyFailures, 1);
-                copy::between(from, source, to, destination, length);
-                if !same() {
+                copy::between(from, source, to, destination, length, stop);
+                if !same() && !stop() {
                     let _ = self.error.cmpxchg(0, EIO.to_errno(), Full);
                     return;
                 }
+            }
+            // What was stopped was not compared.
+            if stop() {
+                self.incomplete.store(1, Relaxed);
+                return;
             }
             shim::cond_resched_interrupted();
         }
@@ -521,7 +579,7 @@ impl Request {
     /// Publishes the outcome, once.
     fn end(&self) {
         let broken =
-            self.error.load(Acquire) == EIO.to_errno() || self.unverified.load(Relaxed) != 0;
+            self.error.load(Acquire) == EIO.to_errno() || self.incomplete.load(Relaxed) != 0;
         let state = if self.fragments.complete() && !broken {
             REQUEST_DONE
         } else {

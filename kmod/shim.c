@@ -3,13 +3,16 @@
  * Thin C around kernel macros and inline functions; see shim.h. No policy lives here.
  */
 #include <linux/capability.h>
+#include <linux/cgroup.h>
 #include <linux/cred.h>
 #include <linux/hmm.h>
 #include <linux/mm.h>
 #include <linux/nospec.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/sched/task.h>
 #include <linux/sched/user.h>
+#include <linux/shrinker.h>
 #include <linux/uaccess.h>
 #include <linux/user_namespace.h>
 #include <linux/vmalloc.h>
@@ -171,6 +174,39 @@ void libcopy_put_user_ns(struct user_namespace *ns)
 struct workqueue_struct *libcopy_workqueue_create(const char *name)
 {
 	return alloc_workqueue("%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0, name);
+}
+
+struct shrinker *libcopy_shrinker_alloc(const char *name)
+{
+	struct shrinker *shrinker = shrinker_alloc(0, "%s", name);
+
+	if (shrinker)
+		shrinker->seeks = DEFAULT_SEEKS;
+	return shrinker;
+}
+
+/*
+ * Puts the calling kernel thread into the cgroups of a process and gives it its nice value. A thread that
+ * has ended is in no cgroup, so that one is looked for which has not.
+ */
+int libcopy_join_cgroups(struct task_struct *process)
+{
+	struct task_struct *task, *from = process;
+	int ret;
+
+	rcu_read_lock();
+	for_each_thread(process, task) {
+		if (!(task->flags & PF_EXITING)) {
+			from = task;
+			break;
+		}
+	}
+	get_task_struct(from);
+	rcu_read_unlock();
+	ret = cgroup_attach_task_all(from, current);
+	set_user_nice(current, task_nice(from));
+	put_task_struct(from);
+	return ret;
 }
 
 void *libcopy_vmap(struct page **pages, unsigned int count)

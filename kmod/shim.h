@@ -11,6 +11,8 @@
 struct mm_struct;
 struct mmu_interval_notifier;
 struct page;
+struct shrinker;
+struct task_struct;
 struct user_namespace;
 struct user_struct;
 struct vm_area_struct;
@@ -37,6 +39,8 @@ void libcopy_add_to_user(struct user_struct *user, long pages);
 struct user_namespace *libcopy_get_current_user_ns(void);
 void libcopy_put_user_ns(struct user_namespace *ns);
 struct workqueue_struct *libcopy_workqueue_create(const char *name);
+struct shrinker *libcopy_shrinker_alloc(const char *name);
+int libcopy_join_cgroups(struct task_struct *process);
 void *libcopy_vmap(struct page **pages, unsigned int count);
 void libcopy_vunmap(void *addr);
 void libcopy_vm_flags_mod(struct vm_area_struct *vma, unsigned long set, unsigned long clear);

@@ -3,10 +3,13 @@
 //! Safe faces of `shim.c`: kernel macros and inline functions that Rust cannot call.
 
 use core::mem::MaybeUninit;
+use core::ptr::NonNull;
 use kernel::bindings;
+use kernel::error::to_result;
 use kernel::mm::{Mm, MmWithUser};
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
+use kernel::task::Task;
 
 // The kernel's own bindings contain types without fields, which this lint dislikes.
 #[allow(improper_ctypes)]
@@ -53,6 +56,8 @@ mod raw {
         pub(super) fn libcopy_workqueue_create(
             name: *const c_char,
         ) -> *mut bindings::workqueue_struct;
+        pub(super) fn libcopy_shrinker_alloc(name: *const c_char) -> *mut bindings::shrinker;
+        pub(super) fn libcopy_join_cgroups(process: *mut bindings::task_struct) -> c_int;
         pub(super) fn libcopy_vmap(pages: *mut *mut bindings::page, count: c_uint) -> *mut c_void;
         pub(super) fn libcopy_vunmap(addr: *mut c_void);
         pub(super) fn libcopy_vm_flags_mod(
@@ -307,6 +312,18 @@ pub(crate) fn workqueue_create(name: &CStr) -> Result<*mut bindings::workqueue_s
         return Err(ENOMEM);
     }
     Ok(queue)
+}
+
+/// Allocates a shrinker with the default costs, to be filled in and registered.
+pub(crate) fn shrinker_alloc(name: &CStr) -> Option<NonNull<bindings::shrinker>> {
+    // SAFETY: The name ends with a zero and is copied.
+    NonNull::new(unsafe { raw::libcopy_shrinker_alloc(name.as_char_ptr()) })
+}
+
+/// Puts the calling kernel thread into the cgroups of a process, and gives it its nice value.
+pub(crate) fn join_cgroups(process: &Task) -> Result {
+    // SAFETY: The task is referenced, the caller is a kernel thread of ours that holds no lock.
+    to_result(unsafe { raw::libcopy_join_cgroups(process.as_ptr()) })
 }
 
 /// Maps pages side by side into kernel address space.

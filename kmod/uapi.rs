@@ -28,7 +28,11 @@
 //!   - `EINVAL`: an unknown flag, a non-zero reserved field, or a structure shorter than ABI version
 //!     1 had (the `*_SIZE_VER1` constants).
 //!   - `E2BIG`: the structure is longer than the kernel knows and its tail is not zero.
-//!   - `EFAULT`: the argument itself is not readable or writable.
+//!   - `EFAULT`: the argument itself is not readable or writable. If it can be read but the answer
+//!     cannot be written, the call may have taken effect: a use was counted ([`REGION_USE`]), bytes were
+//!     copied, a region was waited for and destroyed ([`REGION_WAIT`]), a request was cancelled
+//!     ([`REQUEST_CANCEL`]) or switched to CPUs ([`REQUEST_SWITCH`]), a domain was created whose key nobody
+//!     knows ([`DOMAIN_CREATE`]). Regions and requests whose id could not be told do not exist.
 //!   - `ENOMEM`: the kernel is out of memory.
 //!   - `EINTR`: a signal arrived before anything was done; call again.
 //! - Every ioctl except [`GET_INFO`], [`ENGINE_INFO`], [`DOMAIN_CREATE`] and [`DOMAIN_JOIN`] returns

@@ -25,6 +25,7 @@ tests!(request:
     switched_in_a_signal_handler(60), helpers(60), announced, cancelled(60), not_the_submitter,
     regions_go(60), owner_dies(60), owner_dies_at_the_very_end(60), submitter_dies(120), left_behind(60), interrupted(60), many(60),
     counts_uses, engine_changes(120), corruption(120), device_taken_away(180), storm(600),
+    checksums_are_the_submitters_work(120), a_copy_ends_with_its_request(60),
 );
 
 const PARAMETER: &str = "/sys/module/libcopy/parameters/engine";
@@ -1349,4 +1350,131 @@ fn storm(context: &Context) -> Outcome {
         }
         Ok(())
     })
+}
+
+/// A cgroup of its own; gone when this is dropped, if nobody is in it any more.
+struct Cgroup {
+    root: String,
+    path: String,
+}
+
+impl Cgroup {
+    fn new(name: &str) -> Outcome<Self> {
+        let root = format!("/tmp/{name}.{}", std::process::id());
+        fs::create_dir_all(&root)?;
+        sys::mount("none", &root, "cgroup2")?;
+        let path = format!("{root}/{name}");
+        fs::create_dir_all(&path)?;
+        Ok(Self { root, path })
+    }
+
+    /// Takes the group away; fails while somebody is in it.
+    fn remove(&self) -> std::io::Result<()> {
+        fs::remove_dir(&self.path)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = self.remove();
+        let _ = nix::mount::umount2(&*self.root, nix::mount::MntFlags::MNT_DETACH);
+        let _ = fs::remove_dir(&self.root);
+    }
+}
+
+/// Kernel threads that copy for a process in the cgroup `group`, with the nanoseconds that each has run.
+fn copiers(group: &str) -> Outcome<Vec<(i32, u64)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let read = |file: &str| fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        if read("comm").trim() != "libcopy/copier" || read("cgroup").trim() != group {
+            continue;
+        }
+        let ran = read("schedstat");
+        let ran = ran
+            .split_whitespace()
+            .next()
+            .and_then(|word| word.parse().ok());
+        found.push((pid, ran.unwrap_or(0)));
+    }
+    Ok(found)
+}
+
+/// Comparing what an engine has moved is work of a thread in the submitter's cgroup, for which the
+/// submitter's container pays, and which does not outlive it.
+fn checksums_are_the_submitters_work(context: &Context) -> Outcome {
+    with_each(|| {
+        let group = Cgroup::new("verify")?;
+        let board = Board::new()?;
+        let child = Child::spawn(|| {
+            fs::write(format!("{}/cgroup.procs", group.path), "0")?;
+            let (device, _) = Device::domain()?;
+            let pair = Pair::new(&device, 16 << 20)?;
+            let mine = fs::read_to_string("/proc/self/cgroup")?.trim().to_owned();
+            check!(mine.ends_with("/verify"), "in the group {mine:?}");
+            for round in 1.. {
+                let id = device
+                    .submit_with(RequestSubmit {
+                        flags: SUBMIT_VERIFY,
+                        fragment_pages: 256,
+                        ..request((pair.source, 0), (pair.destination, 0), 16 << 20)
+                    })?
+                    .id;
+                if round == 3 {
+                    let ran: u64 = copiers(&mine)?.iter().map(|(_, ran)| ran).sum();
+                    // 64 MiB were compared: two milliseconds are little even for a fast processor.
+                    check!(ran > 2_000_000, "a thread of the group ran for {ran} ns");
+                    board.set(0, 1);
+                }
+                // After that one request after the other, until the end.
+                device.complete(id)?;
+            }
+            Ok(())
+        })?;
+        let ready = board.await_at_least(0, 1);
+        if ready.is_err() {
+            return child.join();
+        }
+        child.kill_at_once(context)?;
+        // The thread is gone when the group can be.
+        soon(context, || group.remove().is_ok())
+    })
+}
+
+/// What a CPU is copying for a request that is cancelled is not copied to its end: a fragment may have
+/// 16 MiB.
+fn a_copy_ends_with_its_request(_: &Context) -> Outcome {
+    const LEN: usize = MAX_FRAGMENT_PAGES as usize * PAGE;
+    let _chosen = choose("kthread")?;
+    let (device, _) = Device::domain()?;
+    let pair = Pair::new(&device, LEN)?;
+    let table = Table::of(&device)?;
+    for _ in 0..50 {
+        let id = device
+            .submit_with(RequestSubmit {
+                fragment_pages: MAX_FRAGMENT_PAGES,
+                ..request((pair.source, 0), (pair.destination, 0), LEN as u64)
+            })?
+            .id;
+        while table.entry(id).next == 0 && table.state(id) == REQUEST_RUNNING {
+            std::hint::spin_loop();
+        }
+        // The buffer need not start at a page of its own: then it has two fragments.
+        let claimed = table.entry(id).next;
+        let left = device.cancel(id)?;
+        if claimed != 0 && left.state == REQUEST_FAILED && left.done == 0 {
+            check_eq!(table.entry(id).error, Errno::ECANCELED as i32);
+            return Ok(());
+        }
+    }
+    Err("50 cancelled requests were copied to their end"
+        .to_owned()
+        .into())
 }

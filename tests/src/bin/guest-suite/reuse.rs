@@ -23,7 +23,7 @@ tests!(reuse:
     dropped_by_advice, parent_writes_after_fork, child_writes_after_fork, owner_writes_are_seen,
     truncated_memfd, truncated_tmpfs_is_fresh, hole_in_file, protection_changes_nothing,
     unmapped_while_published, part_of_several_pieces, swapped_by_huge_page_collapse,
-    random_changes(120),
+    random_changes(120), pressure_unpins(300),
 );
 
 fn reused(region: &RegionCreate) -> bool {
@@ -907,5 +907,57 @@ fn random_changes(context: &Context) -> Outcome {
             }
         }
     }
+    Ok(())
+}
+
+/// What is pinned for later only goes when the machine is short of memory.
+fn pressure_unpins(_: &Context) -> Outcome {
+    const STEP: usize = 8 << 20;
+    let (device, _) = Device::domain()?;
+    let pages = usize::min(bound(&device)? as usize, (64 << 20) / PAGE);
+    if pages == 0 {
+        return skip("nothing is kept");
+    }
+    let map = Map::filled(pages * PAGE, 7)?;
+    let id = device.share(&map, RIGHT_READ)?;
+    device.destroy(id)?;
+    let kept = device.publish(&[map.piece()], RIGHT_READ)?;
+    check!(reused(&kept), "not kept");
+    device.destroy(kept.id)?;
+    let before = Stats::read()?;
+    let board = Board::new()?;
+    // It is the first one that the kernel would kill.
+    let hungry = Child::spawn(|| {
+        fs::write("/proc/self/oom_score_adj", "1000")?;
+        while board.get(1) == 0 {
+            let eaten = Map::anon(STEP)?;
+            eaten.advise(0, STEP, libc::MADV_HUGEPAGE)?;
+            for page in 0..STEP / PAGE {
+                eaten.write(page * PAGE, &[1]);
+            }
+            eaten.leak();
+            board.add(0, 1);
+        }
+        Ok(())
+    })?;
+    let mut unpinned = 0;
+    let mut eaten = 0;
+    while unpinned < pages as i64
+        && crate::sys::wait_exit(hungry.pid, std::time::Duration::from_millis(20)).is_none()
+    {
+        unpinned = Stats::read()?.since(&before, "unpins")?;
+        eaten = board.get(0);
+    }
+    board.set(1, 1);
+    let _ = hungry.kill();
+    check!(
+        unpinned >= pages as i64,
+        "{unpinned} of {pages} idle pages were unpinned, although {} MiB were asked for",
+        eaten * 8
+    );
+    let again = device.publish(&[map.piece()], RIGHT_READ)?;
+    check!(!reused(&again));
+    check!(device.fetch(again.id, map.len())? == map.bytes());
+    device.unpin(again.id)?;
     Ok(())
 }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! [`Copier`]: the kernel thread in which CPUs do what a process has asked an engine for.
+//!
+//! What no engine does, and what takes long besides (checksums), is work of the process that submitted the
+//! request: its container pays for it, not the workqueue, which serves everybody and belongs to nobody's
+//! cgroup. So each process has a thread of its own, started when it is first needed, in the
+//! cgroups of the process and with its nice value. Nothing else of the process is the thread's: it needs no
+//! memory of it but what is pinned, no signal reaches it, and the end of the process does not end it, but
+//! [`Copier::stop`], which the end of the membership calls.
+//!
+//! Since Linux 6.18 a cgroup whose quota is used up stops its tasks where they return to user space, which
+//! a kernel thread never does. So this thread is not stopped; what it uses is taken from the process's next
+//! share.
+
+use crate::dma::Thread;
+use crate::request::Request;
+use crate::shim;
+use kernel::ffi::{c_int, c_void};
+use kernel::list::{List, ListArc};
+use kernel::prelude::*;
+use kernel::sync::aref::ARef;
+use kernel::sync::{new_condvar, new_mutex, Arc, CondVar, Mutex};
+use kernel::task::Task;
+
+struct Queue {
+    requests: List<Request>,
+    stopped: bool,
+}
+
+/// The thread of one process.
+#[pin_data]
+pub(crate) struct Copier {
+    /// The process's first thread.
+    owner: ARef<Task>,
+    #[pin]
+    queue: Mutex<Queue>,
+    /// Notified when there is something to do.
+    #[pin]
+    called: CondVar,
+    /// Held while it is started or stopped; only `queue` is locked under it.
+    #[pin]
+    thread: Mutex<Option<Thread>>,
+}
+
+impl Copier {
+    /// For the calling process; no thread yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            owner: ARef::from(kernel::current!().group_leader()),
+            queue <- new_mutex!(Queue {
+                requests: List::new(),
+                stopped: false,
+            }),
+            called <- new_condvar!(),
+            thread <- new_mutex!(None),
+        })
+    }
+
+    /// Has [`Request::work`] called in the thread. May sleep.
+    ///
+    /// Refuses when the thread was stopped, or when it cannot be started.
+    pub(crate) fn add(&self, request: Arc<Request>) -> Result<(), Arc<Request>> {
+        if self.start().is_err() {
+            return Err(request);
+        }
+        let mut queue = self.queue.lock();
+        if queue.stopped {
+            drop(queue);
+            return Err(request);
+        }
+        // One that is in the list already has not been begun.
+        if let Some(item) = ListArc::try_from_arc_or_drop(request) {
+            queue.requests.push_back(item);
+        }
+        drop(queue);
+        self.called.notify_one();
+        Ok(())
+    }
+
+    fn start(&self) -> Result {
+        let mut thread = self.thread.lock();
+        if thread.is_some() || self.queue.lock().stopped {
+            return Ok(());
+        }
+        let data: *mut c_void = core::ptr::from_ref(self).cast_mut().cast();
+        // SAFETY: Whoever has a copier stops it before it goes, see `stop`.
+        *thread = Some(unsafe { Thread::run(Self::body, data, -1, c"libcopy/copier") }?);
+        Ok(())
+    }
+
+    /// Stops the thread, and waits until what it is doing has ended: requests have failed before, so that
+    /// it does not copy on. Must be called before the copier goes.
+    pub(crate) fn stop(&self) {
+        self.queue.lock().stopped = true;
+        self.called.notify_all();
+        let thread = self.thread.lock().take();
+        drop(thread);
+    }
+
+    unsafe extern "C" fn body(data: *mut c_void) -> c_int {
+        // SAFETY: `start` passed a copier, which waits for this thread before it goes.
+        let this = unsafe { &*data.cast::<Self>() };
+        if let Err(error) = shim::join_cgroups(&this.owner) {
+            kernel::pr_warn_once!(
+                "a copier does not get into the cgroups of its process ({})\n",
+                error.to_errno()
+            );
+        }
+        loop {
+            let item = {
+                let mut queue = this.queue.lock();
+                loop {
+                    match queue.requests.pop_front() {
+                        Some(item) => break item,
+                        None if queue.stopped => return 0,
+                        // No signal reaches a kernel thread.
+                        None => drop(this.called.wait_interruptible(&mut queue)),
+                    }
+                }
+            };
+            // Not in the list from here on: what comes up meanwhile puts it there again.
+            Request::work(&item.into_arc());
+            shim::cond_resched_interrupted();
+        }
+    }
+}

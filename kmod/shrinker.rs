@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The shrinker: what processes leave pinned for reuse goes when the machine is short of memory.
+//!
+//! A pinned page can be neither swapped nor moved. So the memory manager asks for the idle ones back
+//! ([`crate::idle`]), from within an allocation that somebody cannot get otherwise. Nothing is waited for
+//! there: who holds a lock may be that somebody. A holder whose lock is taken is passed over, and pages are
+//! unpinned by a workqueue, because that waits for the owner's invalidations.
+//!
+//! The kernel calls shrinkers of modules for the whole machine, not for a memory cgroup that has reached
+//! its limit.
+
+use crate::shim;
+use core::ptr::NonNull;
+use kernel::bindings;
+use kernel::ffi::c_ulong;
+use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::Arc;
+
+/// Who has idle pages.
+pub(crate) trait Reclaim: Send + Sync {
+    /// Gives up idle mappings of `pages` pages, or of a little more; returns of how many. Neither waits
+    /// nor allocates.
+    fn reclaim(&self, pages: u64) -> u64;
+}
+
+struct Holders {
+    list: KVVec<Arc<dyn Reclaim>>,
+    /// Whom to ask first the next time.
+    next: usize,
+}
+
+kernel::sync::global_lock! {
+    // SAFETY: Initialised in the module's init before the device is registered.
+    unsafe(uninit) static HOLDERS: Mutex<Holders> = Holders {
+        list: KVVec::new(),
+        next: 0,
+    };
+}
+
+/// Idle pages of all holders.
+static IDLE: Atomic<u64> = Atomic::new(0);
+
+/// Counts pages that became idle.
+pub(crate) fn add(pages: u64) {
+    IDLE.fetch_add(pages, Relaxed);
+}
+
+/// Counts pages that are idle no more.
+pub(crate) fn sub(pages: u64) {
+    IDLE.fetch_sub(pages, Relaxed);
+}
+
+/// Has a holder asked from now on.
+pub(crate) fn register(holder: Arc<dyn Reclaim>) -> Result {
+    Ok(HOLDERS.lock().list.push(holder, GFP_KERNEL_ACCOUNT)?)
+}
+
+/// Has a holder asked no more.
+pub(crate) fn unregister<T: Reclaim>(holder: &T) {
+    let gone = {
+        let mut holders = HOLDERS.lock();
+        let known = |other: &Arc<dyn Reclaim>| {
+            core::ptr::addr_eq(Arc::as_ptr(other), core::ptr::from_ref(holder))
+        };
+        let index = holders.list.iter().rposition(known);
+        index.and_then(|index| {
+            let last = holders.list.len() - 1;
+            holders.list.swap(index, last);
+            holders.list.pop()
+        })
+    };
+    // Not under the lock: it may be the last reference.
+    drop(gone);
+}
+
+/// The registered shrinker; dropping it waits for calls under way.
+///
+/// # Invariants
+///
+/// The pointer is a registered shrinker.
+pub(crate) struct Guard(NonNull<bindings::shrinker>);
+
+// SAFETY: A shrinker may be unregistered from any thread.
+unsafe impl Send for Guard {}
+// SAFETY: Nothing can be done through a shared reference.
+unsafe impl Sync for Guard {}
+
+/// Registers the shrinker.
+///
+/// # Safety
+///
+/// Called exactly once, before anything else in this file.
+pub(crate) unsafe fn init() -> Result<Guard> {
+    // SAFETY: The caller calls this once, before any other use of the lock.
+    unsafe { HOLDERS.init() };
+    let shrinker = shim::shrinker_alloc(c"libcopy").ok_or(ENOMEM)?;
+    // SAFETY: Allocated just now, and nobody else knows it before it is registered.
+    unsafe {
+        let raw = shrinker.as_ptr();
+        (*raw).count_objects = Some(count);
+        (*raw).scan_objects = Some(scan);
+        bindings::shrinker_register(raw);
+    }
+    // INVARIANT: Registered just now.
+    Ok(Guard(shrinker))
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // SAFETY: Registered by the type invariant, and freed once.
+        unsafe { bindings::shrinker_free(self.0.as_ptr()) };
+        // Statics are never dropped.
+        let holders = core::mem::take(&mut HOLDERS.lock().list);
+        drop(holders);
+    }
+}
+
+/// How many pages could be had.
+unsafe extern "C" fn count(
+    _: *mut bindings::shrinker,
+    _: *mut bindings::shrink_control,
+) -> c_ulong {
+    IDLE.load(Relaxed) as c_ulong
+}
+
+/// Gives pages back.
+unsafe extern "C" fn scan(
+    _: *mut bindings::shrinker,
+    control: *mut bindings::shrink_control,
+) -> c_ulong {
+    // SAFETY: The memory manager passes a valid request.
+    let control = unsafe { &mut *control };
+    let wanted = control.nr_to_scan as u64;
+    let mut freed = 0;
+    if let Some(mut holders) = HOLDERS.try_lock() {
+        let count = holders.list.len();
+        let mut asked = 0;
+        // Bounded by the holders, each of which is asked at most once, and by what is wanted.
+        while freed < wanted && asked < count {
+            let index = (holders.next + asked) % count;
+            freed += holders.list[index].reclaim(wanted - freed);
+            asked += 1;
+        }
+        holders.next = (holders.next + asked).checked_rem(count).unwrap_or(0);
+    }
+    if freed == 0 {
+        return bindings::SHRINK_STOP as c_ulong;
+    }
+    control.nr_scanned = freed as c_ulong;
+    freed as c_ulong
+}
