@@ -45,19 +45,48 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy",
         root: "libcopy/src/lib.rs",
         order: "
-            error config topology calibration copy
+            transport/kind
+            < error op
+            < config topology memcpy
+            < policy/executor policy/bands policy/oversubscription policy/governor
+            < policy/thresholds
+            < policy/words policy/table policy/profile policy/against_mpi
+            < policy/load
             < policy
+            < device/ioctl device/key device/region_id
+            < device/domain
+            < device/region
+            < device/copy device/strided device/attachment device/request
             < device
-            < team/segment team/ring team/bell team/barrier team/sync team/mailbox team/wait
+            < team/key
+            < shm/sync
+            < shm/doorbell shm/ring shm/reports
+            < shm/barrier
+            < shm/segment
+            < shm/wait
+            < shm/mailbox
+            < shm
+            < offload/monitor offload/vma
+            < offload/guard
+            < offload/pending
+            < offload/transfers
             < offload
+            < transport/one_sided
+            < transport/cma transport/kmod transport/stream
+            < transport/machine
             < transport
+            < team/launch team/probe team/resumption team/usage
+            < team/membership
             < team
+            < collective/division
+            < collective/cooperative
+            < collective/offloaded
+            < collective/allgather collective/alltoall collective/bcast collective/gather collective/reduce
+              collective/scatter
+            < collective/calls
             < collective
-            < tune",
-        ratchet: Ratchet {
-            in_circles: 36,
-            up: 14,
-        },
+            < calibration tune",
+        ratchet: CLEAN,
     },
     Layers {
         name: "libcopy-datatype",
