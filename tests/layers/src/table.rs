@@ -111,14 +111,20 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/cli/src/main.rs",
         order: "
             cli/progress
-            < bench/buffer bench/machine bench/pattern bench/rank bench/sample bench/sizes
-            < bench/plot bench/dots bench/report bench/pairs
+            < bench/buffer bench/machine bench/pattern bench/sample bench/sizes
+            < bench/report bench/pairs bench/peer_process bench/layouts bench/paper_claims
+            < bench/plot bench/ratio_plot
+            < bench/output
+            < bench/rank bench/coll bench/device bench/types bench/speedup
+            < bench/offload/experiment bench/offload/model bench/offload/player
+            < bench/offload/engines bench/offload/fragments bench/offload/programs
+            < bench/offload
+            < bench/command
             < bench
+            < cli/commit
+            < cli/datatype cli/info cli/mpi cli/run cli/tune
             < cli",
-        ratchet: Ratchet {
-            in_circles: 11,
-            up: 2,
-        },
+        ratchet: CLEAN,
     },
     Layers {
         name: "libcopy-mpi",
