@@ -12,7 +12,6 @@
 //!
 //! No charge takes a lock of an address space: who drops pages does not wait for their owner.
 
-use crate::member::Member;
 use crate::shim;
 use crate::user::User;
 use kernel::mm::Mm;
@@ -31,7 +30,8 @@ pub(crate) struct Attached {
 /// Who pays for the pages of a mapping.
 pub(crate) struct Account {
     mm: ARef<Mm>,
-    owner: Arc<Member>,
+    /// Of the owner.
+    user: Arc<User>,
     pages: u64,
     pins: u64,
     /// Whether the owner may lock any number of pages.
@@ -44,21 +44,21 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Charges the calling process, `owner`, for a mapping of `pages` pages with `pins` pins.
+    /// Charges the calling process, which is one of `user`, for a mapping of `pages` pages with `pins` pins.
     ///
     /// - `ENOMEM`: its `RLIMIT_MEMLOCK` would be exceeded, or its user has pinned too much.
     /// - `ENOSPC`: its user has too many mappings.
-    pub(crate) fn new(mm: &Mm, owner: &Arc<Member>, pages: usize, pins: usize) -> Result<Self> {
+    pub(crate) fn new(mm: &Mm, user: &Arc<User>, pages: usize, pins: usize) -> Result<Self> {
         let (pages, pins) = (pages as u64, pins as u64);
-        owner.user.admit(pins)?;
+        user.admit(pins)?;
         let unlimited = shim::may_lock_any();
-        if let Err(error) = shim::charge_mm(mm, pages, owner.user.lingering(), unlimited) {
-            owner.user.dismiss(pins);
+        if let Err(error) = shim::charge_mm(mm, pages, user.lingering(), unlimited) {
+            user.dismiss(pins);
             return Err(error);
         }
         Ok(Self {
             mm: mm.into(),
-            owner: owner.clone(),
+            user: user.clone(),
             pages,
             pins,
             unlimited,
@@ -81,9 +81,9 @@ impl Account {
     fn find_payer(&mut self) {
         let wanted = !self.owned && !self.unlimited && self.attached.is_empty();
         if wanted && !self.lingering {
-            self.owner.user.linger(self.pages);
+            self.user.linger(self.pages);
         } else if !wanted && self.lingering {
-            self.owner.user.linger_no_more(self.pages);
+            self.user.linger_no_more(self.pages);
         }
         self.lingering = wanted;
     }
@@ -126,11 +126,11 @@ impl Drop for Account {
     fn drop(&mut self) {
         // Every attachment holds the mapping, so that none is left.
         if self.lingering {
-            self.owner.user.linger_no_more(self.pages);
+            self.user.linger_no_more(self.pages);
         }
         if self.owned {
             shim::uncharge_mm(&self.mm, self.pages);
         }
-        self.owner.user.dismiss(self.pins);
+        self.user.dismiss(self.pins);
     }
 }

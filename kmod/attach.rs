@@ -7,12 +7,12 @@
 
 use crate::errno;
 use crate::pin::PinnedPages;
-use crate::queue;
 use crate::region::Region;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::{RegionAttach, ATTACH_SHIFT, RIGHT_READ, RIGHT_WRITE};
 use crate::user::User;
+use crate::workqueue;
 use core::mem::MaybeUninit;
 use kernel::bindings;
 use kernel::mm::virt::VmaNew;
@@ -21,9 +21,6 @@ use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 use kernel::sync::{Arc, UniqueArc};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
-
-/// `include/linux/mm.h`; the kernel's bindings have a wrong value.
-const VM_MAYSHARE: usize = 0x80;
 
 /// What a VMA of ours holds on to. The file keeps the module, this keeps the pages.
 #[pin_data(PinnedDrop)]
@@ -124,7 +121,7 @@ impl Room {
             .check(first, vma)
             .and_then(|()| attachment.region.mapping.attach(&attachment.user));
         if let Err(error) = allowed {
-            let _ = queue::get().enqueue(attachment);
+            let _ = workqueue::enqueue(attachment);
             return Err(error);
         }
         attachment.attached.store(true, Relaxed);
@@ -164,7 +161,7 @@ impl Attachment {
     /// Whether the VMA may show the region.
     fn check(&self, first: usize, vma: &VmaNew) -> Result {
         // A file opened for reading only has VM_SHARED taken from its shared mappings.
-        if vma.flags() & VM_MAYSHARE == 0 {
+        if vma.flags() & shim::VM_MAYSHARE == 0 {
             return Err(EINVAL);
         }
         if vma.executable() {
@@ -224,7 +221,7 @@ unsafe extern "C" fn vma_close(vma: *mut bindings::vm_area_struct) {
     // SAFETY: This takes back the reference that `map` gave to all VMAs together.
     let held = unsafe { Arc::<Attachment>::from_raw((*vma).vm_private_data.cast()) };
     // It is queued only here, hence once, so that it cannot be queued already.
-    let _ = queue::get().enqueue(held);
+    let _ = workqueue::enqueue(held);
 }
 
 /// What a fault needs to know.

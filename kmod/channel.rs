@@ -9,7 +9,7 @@
 //! # When the hardware fails
 //!
 //! A fragment that ends badly, or not in time, stops the channel: nothing more is submitted, and the
-//! supervisor ([`crate::engine`]) calls [`Channel::recover`]. That stops the hardware first, so that
+//! supervisor ([`crate::supervisor`]) calls [`Channel::recover`]. That stops the hardware first, so that
 //! no lost descriptor can write any more; only then are the fragments that are missing copied by a
 //! CPU and the pages let go. What was not begun goes to another channel of the engine or of its node,
 //! to a CPU if there is none. The channel comes back when it has copied a page right.
@@ -26,7 +26,7 @@
 //!
 //! # Locks, and what is bounded
 //!
-//! The lock order is in engine.rs. `Channel::queue` is taken in callbacks: under it nothing sleeps, no
+//! The lock order is in engines.rs. `Channel::queue` is taken in callbacks: under it nothing sleeps, no
 //! driver is called, no request ends and none is dropped. Nothing is searched under it: an entry is
 //! unlinked where it stands, and at most [`SCAN`] entries are looked at per hold. A callback looks at
 //! [`ROUNDS`] times as many and leaves the rest to the workqueue.
@@ -35,14 +35,21 @@
 //! and unmap them; and by who takes the channel out of use, because the device must not be mapped any
 //! more when that returns.
 
-use crate::dma::{self, DmaChan, DmaDevice, DmaMap, DmaResult, Hardware, Thread, Trial};
-use crate::engine::{self, Engine};
+use crate::dma_device::DmaDevice;
+use crate::dma_map::DmaMap;
+use crate::dmaengine::{self, DmaChan, DmaResult, Hardware};
+use crate::engine::Engine;
 use crate::fragments::Worker;
 use crate::irqlock::{self, IrqLock};
-use crate::queue;
-use crate::request::Request;
+use crate::job::Job;
+use crate::leaving;
+use crate::params;
 use crate::shim;
 use crate::stats::{Counter, TOTAL};
+use crate::supervisor;
+use crate::thread::Thread;
+use crate::trial::Trial;
+use crate::workqueue;
 use core::cell::UnsafeCell;
 use kernel::bindings;
 use kernel::ffi::{c_int, c_void};
@@ -105,9 +112,9 @@ enum Place {
 
 /// What a request needs at a channel. The maps go before the request, which holds the pages.
 #[pin_data]
-struct Entry {
+struct Entry<J: Job> {
     maps: Option<(Arc<DmaMap>, Arc<DmaMap>)>,
-    request: Arc<Request>,
+    request: Arc<J>,
     /// Changed with the queue locked.
     state: UnsafeCell<EntryState>,
     #[pin]
@@ -122,23 +129,20 @@ struct EntryState {
 }
 
 // SAFETY: `state` is only touched with the queue locked; the rest may be used from any thread.
-unsafe impl Send for Entry {}
+unsafe impl<J: Job> Send for Entry<J> {}
 // SAFETY: As above.
-unsafe impl Sync for Entry {}
+unsafe impl<J: Job> Sync for Entry<J> {}
 
 impl_list_arc_safe! {
-    impl ListArcSafe<0> for Entry { untracked; }
+    impl{J: Job} ListArcSafe<0> for Entry<J> { untracked; }
 }
 
 impl_list_item! {
-    impl ListItem<0> for Entry { using ListLinks { self.links }; }
+    impl{J: Job} ListItem<0> for Entry<J> { using ListLinks { self.links }; }
 }
 
-impl Entry {
-    fn new(
-        maps: Option<(Arc<DmaMap>, Arc<DmaMap>)>,
-        request: Arc<Request>,
-    ) -> Result<ListArc<Self>> {
+impl<J: Job> Entry<J> {
+    fn new(maps: Option<(Arc<DmaMap>, Arc<DmaMap>)>, request: Arc<J>) -> Result<ListArc<Self>> {
         ListArc::pin_init(
             try_pin_init!(Self {
                 maps,
@@ -155,27 +159,27 @@ impl Entry {
 }
 
 /// What there is to do next.
-enum Next {
+enum Next<J: Job> {
     /// A fragment, claimed.
-    Fragment(Arc<Entry>, u64),
+    Fragment(Arc<Entry<J>>, u64),
     /// A request whose regions' owner died is to be failed, by [`Channel::bury`].
-    Orphan(Arc<Entry>),
+    Orphan(Arc<Entry<J>>),
     /// Ask again: so many entries had nothing to do.
     Again,
     /// Nothing.
     Nothing,
 }
 
-struct Queue {
+struct Queue<J: Job> {
     service: Service,
     /// Threads that are inside the driver to submit.
     submitters: u32,
     /// Entries with fragments to claim; the first one is next.
-    ready: List<Entry>,
+    ready: List<Entry<J>>,
     /// Entries without, of which fragments are in work.
-    draining: List<Entry>,
+    draining: List<Entry<J>>,
     /// Entries that are through, to be dropped where that is allowed.
-    retired: List<Entry>,
+    retired: List<Entry<J>>,
     /// Whether there are retired ones that the workqueue does not know of.
     news: bool,
     /// Slots in use, one bit each.
@@ -184,20 +188,20 @@ struct Queue {
     blocked: u32,
 }
 
-impl Queue {
+impl<J: Job> Queue<J> {
     /// The state of an entry of this queue.
     ///
     /// # Safety
     ///
     /// The entry was only ever given to this queue, which is locked since `self` is borrowed.
-    unsafe fn state<'a>(&'a mut self, entry: &'a Entry) -> &'a mut EntryState {
+    unsafe fn state<'a>(&'a mut self, entry: &'a Entry<J>) -> &'a mut EntryState {
         // SAFETY: The state is only touched with the queue locked, and one at a time, because the
         // result keeps the queue borrowed.
         unsafe { &mut *entry.state.get() }
     }
 
     /// Puts an entry where its state says.
-    fn put(&mut self, item: ListArc<Entry>) {
+    fn put(&mut self, item: ListArc<Entry<J>>) {
         let ready = item.request.wants_engine();
         // SAFETY: An entry belongs to one queue, which is this one.
         let state = unsafe { self.state(&item) };
@@ -217,7 +221,7 @@ impl Queue {
     }
 
     /// Puts an entry that nothing is in work of to the retired ones.
-    fn retire(&mut self, item: ListArc<Entry>) {
+    fn retire(&mut self, item: ListArc<Entry<J>>) {
         // SAFETY: An entry belongs to one queue, which is this one.
         unsafe { self.state(&item) }.place = Place::Retired;
         self.retired.push_back(item);
@@ -225,7 +229,7 @@ impl Queue {
     }
 
     /// Claims a fragment of the first request that has one, which goes to the end of the line.
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> Next<J> {
         for _ in 0..SCAN {
             let Some(item) = self.ready.pop_front() else {
                 return Next::Nothing;
@@ -256,7 +260,7 @@ impl Queue {
     /// # Safety
     ///
     /// It was counted as in work, by this queue; so the entry is in one of its lists.
-    unsafe fn done(&mut self, entry: &Entry) {
+    unsafe fn done(&mut self, entry: &Entry<J>) {
         // SAFETY: The caller's promise.
         let state = unsafe { self.state(entry) };
         state.working -= 1;
@@ -276,8 +280,8 @@ impl Queue {
 }
 
 /// A fragment in work. The entry is referred to by the queue, too, for as long.
-struct Task {
-    entry: Arc<Entry>,
+struct Task<J: Job> {
+    entry: Arc<Entry<J>>,
     fragment: u64,
     /// Bytes that were submitted.
     submitted: u64,
@@ -297,8 +301,8 @@ enum Fed {
 ///
 /// `task` belongs to whoever set the slot's bit in [`Queue::busy`] until the last of `pending` is
 /// counted down, then to who did that; to the supervisor while the hardware is stopped.
-struct Slot {
-    channel: Atomic<*mut Channel>,
+struct Slot<J: Job> {
+    channel: Atomic<*mut Channel<J>>,
     index: Atomic<u32>,
     /// Descriptors under way, and one more while they are being submitted.
     pending: Atomic<u32>,
@@ -306,13 +310,13 @@ struct Slot {
     failed: Atomic<u32>,
     /// When the fragment was submitted, in nanoseconds; 0: not in work.
     since: Atomic<i64>,
-    task: UnsafeCell<Option<Task>>,
+    task: UnsafeCell<Option<Task<J>>>,
 }
 
 // SAFETY: See the invariant: at any time one thread has the task.
-unsafe impl Send for Slot {}
+unsafe impl<J: Job> Send for Slot<J> {}
 // SAFETY: As above.
-unsafe impl Sync for Slot {}
+unsafe impl<J: Job> Sync for Slot<J> {}
 
 /// The hardware of a channel and what belongs to it.
 struct Held {
@@ -325,7 +329,7 @@ struct Held {
 
 /// A channel of an engine.
 #[pin_data]
-pub(crate) struct Channel {
+pub(crate) struct Channel<J: Job> {
     engine: Arc<Engine>,
     /// Which one it is, for dmaengine.
     key: u64,
@@ -339,11 +343,11 @@ pub(crate) struct Channel {
     /// Descriptors that were submitted, and that ended, since the hardware was stopped last.
     submitted: Atomic<u64>,
     ended: Atomic<u64>,
-    slots: [Slot; MAX_DEPTH],
+    slots: [Slot<J>; MAX_DEPTH],
     #[pin]
     held: Mutex<Held>,
     #[pin]
-    queue: IrqLock<Queue>,
+    queue: IrqLock<Queue<J>>,
     /// Notified when there is something for the channel's kernel thread.
     #[pin]
     called: CondVar,
@@ -351,18 +355,18 @@ pub(crate) struct Channel {
     #[pin]
     thread: Mutex<Option<Thread>>,
     #[pin]
-    work: Work<Channel>,
+    work: Work<Channel<J>>,
 }
 
 impl_has_work! {
-    impl HasWork<Self> for Channel { self.work }
+    impl{J: Job} HasWork<Self> for Channel<J> { self.work }
 }
 
-impl WorkItem for Channel {
-    type Pointer = Arc<Channel>;
+impl<J: Job> WorkItem for Channel<J> {
+    type Pointer = Arc<Channel<J>>;
 
     // What is retired is dropped here, because that may unpin pages and unmap them.
-    fn run(this: Arc<Channel>) {
+    fn run(this: Arc<Channel<J>>) {
         let mut naps = 0;
         // Bounded by what there is to submit: `pump` asks for another call only if it found something,
         // or for as long as patience lasts.
@@ -371,7 +375,7 @@ impl WorkItem for Channel {
             shim::cond_resched_interrupted();
             if refused && this.is_idle() {
                 naps += 1;
-                dma::nap(1);
+                shim::nap(1);
                 this.deferred.store(1, Release);
             } else {
                 naps = 0;
@@ -387,12 +391,7 @@ fn now() -> i64 {
     i64::max(unsafe { bindings::ktime_get() }, 1)
 }
 
-/// Nanoseconds after which a fragment is given up.
-pub(crate) fn deadline() -> i64 {
-    i64::from(dma::param_deadline_ms().clamp(10, 3_600_000)) * 1_000_000
-}
-
-impl Channel {
+impl<J: Job> Channel<J> {
     /// A channel that nobody has acquired yet.
     pub(crate) fn new(engine: &Arc<Engine>, key: u64) -> Result<Arc<Self>> {
         let this = Arc::pin_init(
@@ -463,25 +462,25 @@ impl Channel {
     }
 
     /// Gives the channel a request. If it cannot take it, another channel or a CPU will do the work.
-    pub(crate) fn submit(this: &Arc<Self>, request: &Arc<Request>) {
+    pub(crate) fn submit(this: &Arc<Self>, request: &Arc<J>) {
         match Self::try_submit(this, request) {
             Ok(()) => {}
-            Err(error) if error == ENODEV => Request::pass_on(request),
-            Err(_) => Request::take_over(request),
+            Err(error) if error == ENODEV => J::pass_on(request),
+            Err(_) => J::take_over(request),
         }
     }
 
     /// Gives the channel a request.
     ///
     /// - `ENODEV`: it does not work any more.
-    pub(crate) fn try_submit(this: &Arc<Self>, request: &Arc<Request>) -> Result {
+    pub(crate) fn try_submit(this: &Arc<Self>, request: &Arc<J>) -> Result {
         let maps = if this.engine.is_thread() {
             None
         } else {
             let device = this.acquire()?;
             let alignment = this.engine.alignment();
-            let source = device.map(&request.source.mapping)?;
-            let destination = device.map(&request.destination.mapping)?;
+            let source = device.map(request.source())?;
+            let destination = device.map(request.destination())?;
             if request.alignment() & (alignment - 1) != 0
                 || !source.aligned(alignment)
                 || !destination.aligned(alignment)
@@ -500,7 +499,7 @@ impl Channel {
         Ok(())
     }
 
-    fn enqueue(&self, entry: ListArc<Entry>) -> Result {
+    fn enqueue(&self, entry: ListArc<Entry<J>>) -> Result {
         let mut queue = self.queue.lock();
         if queue.service != Service::Up {
             drop(queue);
@@ -521,14 +520,14 @@ impl Channel {
             Service::Up => return held.device.clone().ok_or(ENODEV),
             _ => return Err(ENODEV),
         }
-        engine::start_supervisor()?;
+        supervisor::start()?;
         let hardware = self.request_hardware()?;
         let device = self.engine.device_of(&hardware)?;
         held.device = Some(device.clone());
         self.bring_up(&mut held, hardware);
         drop(held);
         // A device that goes is noted first, and channels are looked for then.
-        if device.watch().is_err() || engine::is_leaving(&device) {
+        if device.device().watch().is_err() || leaving::may_have(device.device()) {
             self.stop();
             self.engine.leave_device(&device);
             return Err(ENODEV);
@@ -556,7 +555,7 @@ impl Channel {
     /// Returns whether the driver had no descriptor; then the workqueue tries again. A driver that has
     /// none although it has none of ours either is told shorter ones if `impatient`.
     fn pump(&self, impatient: bool) -> bool {
-        let depth = dma::param_depth().clamp(1, MAX_DEPTH as u32);
+        let depth = params::engine_depth().clamp(1, MAX_DEPTH as u32);
         let chan = {
             let mut queue = self.queue.lock();
             if queue.service != Service::Up {
@@ -635,9 +634,9 @@ impl Channel {
             }
         }
         if issue {
-            engine::wake_supervisor_if_dozing();
+            supervisor::wake_if_dozing();
             // SAFETY: The channel is acquired: it is released only when `submitters` is zero.
-            unsafe { dma::issue(chan) };
+            unsafe { dmaengine::issue(chan) };
         }
         let mut queue = self.queue.lock();
         queue.submitters -= 1;
@@ -658,13 +657,13 @@ impl Channel {
     }
 
     /// Fails a request whose regions' owner died. The lock is not held, because that ends it.
-    fn bury(&self, entry: Arc<Entry>) {
-        Request::fail_orphan(&entry.request);
+    fn bury(&self, entry: Arc<Entry<J>>) {
+        J::fail_orphan(&entry.request);
         self.put_down(entry);
     }
 
     /// One fragment of an entry less in work.
-    fn put_down(&self, entry: Arc<Entry>) {
+    fn put_down(&self, entry: Arc<Entry<J>>) {
         let raw = Arc::as_ptr(&entry);
         // The queue has a reference until `done`, so that this is not the last one.
         drop(entry);
@@ -684,7 +683,7 @@ impl Channel {
 
     /// Submits the descriptors of one fragment, a new one or the rest of one that is blocked; returns
     /// whether there are any, too.
-    fn feed(&self, chan: *mut DmaChan, index: usize, new: Option<Task>) -> (bool, Fed) {
+    fn feed(&self, chan: *mut DmaChan, index: usize, new: Option<Task<J>>) -> (bool, Fed) {
         let slot = &self.slots[index];
         let fresh = new.is_some();
         if fresh {
@@ -732,7 +731,7 @@ impl Channel {
             // by the task, which stays until every callback came or the hardware was stopped; `done`
             // is given its slot, which lives as long as the channel.
             let submitted = unsafe {
-                dma::submit(
+                dmaengine::submit(
                     chan,
                     to_address,
                     from_address,
@@ -765,16 +764,16 @@ impl Channel {
     unsafe extern "C" fn descriptor_done(param: *mut c_void, result: *const DmaResult) {
         let start = now();
         // SAFETY: `feed` passed a slot of a channel that lives until its hardware is stopped.
-        let slot = unsafe { &*param.cast::<Slot>() };
+        let slot = unsafe { &*param.cast::<Slot<J>>() };
         // SAFETY: Passed on.
-        if !unsafe { dma::succeeded(result) } {
+        if !unsafe { dmaengine::succeeded(result) } {
             slot.failed.store(1, Relaxed);
         }
         // SAFETY: As above.
         let channel = unsafe { &*slot.channel.load(Relaxed) };
         channel.ended.fetch_add(1, Full);
         if channel.count_down(slot) || channel.hindered.load(Relaxed) != 0 {
-            if dma::callback_sleeps() {
+            if dmaengine::callback_sleeps() {
                 // The thread that calls back frees descriptors when we return (idxd), or holds a
                 // lock that submitting takes (ae4dma).
                 channel.deferred.store(1, Release);
@@ -788,7 +787,7 @@ impl Channel {
     }
 
     /// One descriptor less; whether this ended a fragment well.
-    fn count_down(&self, slot: &Slot) -> bool {
+    fn count_down(&self, slot: &Slot<J>) -> bool {
         if slot.pending.fetch_sub(1, Full) != 1 {
             return false;
         }
@@ -807,7 +806,7 @@ impl Channel {
         }
         slot.since.store(0, Relaxed);
         self.engine.moved(length);
-        Request::finish(&task.entry.request, task.fragment, Worker::Engine);
+        J::finish(&task.entry.request, task.fragment, Worker::Engine);
         let entry = Arc::as_ptr(&task.entry);
         // The queue has a reference until `done`, so that this is not the last one.
         drop(task);
@@ -832,7 +831,7 @@ impl Channel {
             }
         }
         TOTAL.add_alone(Counter::EngineFailures, 1);
-        engine::wake_supervisor();
+        supervisor::wake();
     }
 
     /// Called from time to time by the supervisor: gives up what takes too long, repairs what failed.
@@ -844,7 +843,7 @@ impl Channel {
         };
         match service {
             Service::Up => {
-                let late = now() - deadline();
+                let late = now() - params::engine_deadline();
                 let overdue = self.slots.iter().any(|slot| {
                     let since = slot.since.load(Relaxed);
                     since != 0 && since < late
@@ -878,16 +877,18 @@ impl Channel {
             queue.service = if gone { Service::Gone } else { Service::Down };
         }
         while self.queue.lock().submitters != 0 {
-            dma::nap(1);
+            shim::nap(1);
         }
         if !gone {
             TOTAL.add_alone(Counter::Quarantined, 1);
-            pr_warn!(
-                "channel {}.{} of {} does not work: taken out of service\n",
-                self.key >> 32,
-                self.key as u32,
-                self.engine.driver(),
-            );
+            if shim::may_warn() {
+                pr_warn!(
+                    "channel {}.{} of {} does not work: taken out of service\n",
+                    self.key >> 32,
+                    self.key as u32,
+                    self.engine.driver_name(),
+                );
+            }
         }
         self.stop_hardware(&mut held, gone);
         // Nothing writes any more and no callback comes.
@@ -908,7 +909,7 @@ impl Channel {
                 continue;
             };
             slot.since.store(0, Relaxed);
-            Request::copy(&task.entry.request, task.fragment, 1, Worker::Cpu);
+            J::copy(&task.entry.request, task.fragment, 1, Worker::Cpu);
             self.queue.lock().busy &= !(1 << index);
             self.put_down(task.entry);
         }
@@ -951,7 +952,7 @@ impl Channel {
                 return;
             };
             if item.request.wants_engine() {
-                Request::pass_on(&item.request);
+                J::pass_on(&item.request);
             }
             self.queue.lock().retire(item);
         }
@@ -971,15 +972,16 @@ impl Channel {
                 self.bring_up(&mut held, hardware);
                 TOTAL.add_alone(Counter::Restored, 1);
             }
-            Err((step, error)) => pr_warn!(
+            Err((step, error)) if shim::may_warn() => pr_warn!(
                 "channel {}.{} of {} stays out of service: {} ({}); next attempt in {} ms\n",
                 self.key >> 32,
                 self.key as u32,
-                self.engine.driver(),
+                self.engine.driver_name(),
                 step,
                 error.to_errno(),
                 pause,
             ),
+            Err(_) => {}
         }
     }
 
@@ -998,9 +1000,9 @@ impl Channel {
                 .request_hardware()
                 .map_err(|error| ("its driver does not give it", error))?,
         };
-        let trial = Trial::new(&device, held.pause as u8)
+        let trial = Trial::new(device.device(), held.pause as u8)
             .map_err(|error| ("no memory can be mapped for a trial", error))?;
-        let limit = (deadline() / 1_000_000) as u32;
+        let limit = (params::engine_deadline() / 1_000_000) as u32;
         if let Err(error) = trial.run(&hardware, limit) {
             // In this order: what is given back writes no more.
             drop(hardware);
@@ -1017,7 +1019,7 @@ impl Channel {
             let held = self.held.lock();
             held.device
                 .as_ref()
-                .is_some_and(|device| device.contains(dev))
+                .is_some_and(|device| device.device().contains(dev))
         };
         if concerned {
             self.stop();
@@ -1076,7 +1078,7 @@ impl Channel {
             core::mem::forget(this.clone());
             this
         };
-        let _ = queue::get().enqueue(this);
+        let _ = workqueue::enqueue(this);
     }
 
     /// Starts the kernel thread that serves the channel, if it does not run.
@@ -1121,7 +1123,7 @@ impl Channel {
             match next {
                 Next::Fragment(entry, fragment) => {
                     this.engine.moved(entry.request.span(fragment, 1).2);
-                    Request::copy(&entry.request, fragment, 1, Worker::Engine);
+                    J::copy(&entry.request, fragment, 1, Worker::Engine);
                     this.put_down(entry);
                 }
                 Next::Orphan(entry) => this.bury(entry),

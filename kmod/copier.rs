@@ -13,28 +13,34 @@
 //! a kernel thread never does. So this thread is not stopped; what it uses is taken from the process's next
 //! share.
 
-use crate::dma::Thread;
-use crate::request::Request;
 use crate::shim;
+use crate::thread::Thread;
 use kernel::ffi::{c_int, c_void};
-use kernel::list::{List, ListArc};
+use kernel::list::{List, ListArc, ListItem, TryNewListArc};
 use kernel::prelude::*;
 use kernel::sync::aref::ARef;
 use kernel::sync::{new_condvar, new_mutex, Arc, CondVar, Mutex};
 use kernel::task::Task;
 
-struct Queue {
-    requests: List<Request>,
+/// What the thread does.
+pub(crate) trait CpuWork: ListItem<0> + TryNewListArc<0> + Send + Sync + 'static {
+    /// Does what there is to do by now: copies what nobody has claimed, if CPUs are to, and ends what is
+    /// settled. May sleep, and take long.
+    fn work(this: &Arc<Self>);
+}
+
+struct Queue<W: CpuWork> {
+    items: List<W>,
     stopped: bool,
 }
 
 /// The thread of one process.
 #[pin_data]
-pub(crate) struct Copier {
+pub(crate) struct Copier<W: CpuWork> {
     /// The process's first thread.
     owner: ARef<Task>,
     #[pin]
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue<W>>,
     /// Notified when there is something to do.
     #[pin]
     called: CondVar,
@@ -43,13 +49,13 @@ pub(crate) struct Copier {
     thread: Mutex<Option<Thread>>,
 }
 
-impl Copier {
+impl<W: CpuWork> Copier<W> {
     /// For the calling process; no thread yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             owner: ARef::from(kernel::current!().group_leader()),
             queue <- new_mutex!(Queue {
-                requests: List::new(),
+                items: List::new(),
                 stopped: false,
             }),
             called <- new_condvar!(),
@@ -57,21 +63,21 @@ impl Copier {
         })
     }
 
-    /// Has [`Request::work`] called in the thread. May sleep.
+    /// Has [`CpuWork::work`] called in the thread. May sleep.
     ///
     /// Refuses when the thread was stopped, or when it cannot be started.
-    pub(crate) fn add(&self, request: Arc<Request>) -> Result<(), Arc<Request>> {
+    pub(crate) fn add(&self, item: Arc<W>) -> Result<(), Arc<W>> {
         if self.start().is_err() {
-            return Err(request);
+            return Err(item);
         }
         let mut queue = self.queue.lock();
         if queue.stopped {
             drop(queue);
-            return Err(request);
+            return Err(item);
         }
         // One that is in the list already has not been begun.
-        if let Some(item) = ListArc::try_from_arc_or_drop(request) {
-            queue.requests.push_back(item);
+        if let Some(item) = ListArc::try_from_arc_or_drop(item) {
+            queue.items.push_back(item);
         }
         drop(queue);
         self.called.notify_one();
@@ -111,7 +117,7 @@ impl Copier {
             let item = {
                 let mut queue = this.queue.lock();
                 loop {
-                    match queue.requests.pop_front() {
+                    match queue.items.pop_front() {
                         Some(item) => break item,
                         None if queue.stopped => return 0,
                         // No signal reaches a kernel thread.
@@ -120,7 +126,7 @@ impl Copier {
                 }
             };
             // Not in the list from here on: what comes up meanwhile puts it there again.
-            Request::work(&item.into_arc());
+            W::work(&item.into_arc());
             shim::cond_resched_interrupted();
         }
     }

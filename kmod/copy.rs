@@ -5,7 +5,6 @@
 //! No lock is held while bytes move; a copy ends early, with what it has done so far, when a signal
 //! is pending, and gives way to other tasks between chunks.
 
-use crate::dma;
 use crate::pin::PinnedPages;
 use crate::region::Region;
 use crate::shim;
@@ -291,7 +290,7 @@ pub(crate) fn checksum(
         };
         let len = u64::min(len as u64, length - done).min(CHUNK as u64);
         // SAFETY: Pinned memory of at least `len` bytes.
-        sum = unsafe { dma::crc32c(sum, address, len as usize) };
+        sum = unsafe { shim::crc32c(sum, address, len as usize) };
         done += len;
         // Runs are as short as pages: only what adds up to a chunk is worth a look.
         since_check += len;

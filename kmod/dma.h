@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * What the engines need of C: dmaengine, whose interface is inline functions and types that the
- * kernel's Rust bindings do not have, the DMA API, kernel threads, and parameters that can be
- * changed at run time. The Rust side of this list is dma.rs; keep the two in step.
+ * kernel's Rust bindings do not have, the DMA API, and bus notifications. The Rust side of this list is
+ * dmaengine.rs; keep the two in step.
  */
 #ifndef LIBCOPY_DMA_H
 #define LIBCOPY_DMA_H
@@ -12,7 +12,6 @@
 struct dma_chan;
 struct dmaengine_result;
 struct device;
-struct task_struct;
 
 /* One channel that could be had. */
 struct libcopy_dma_info {
@@ -24,13 +23,6 @@ struct libcopy_dma_info {
 	char driver[24];
 	char device[32];
 };
-
-/* Parameters, read anew for every use. */
-int libcopy_param_engine(void);
-unsigned int libcopy_param_depth(void);
-unsigned int libcopy_param_deadline_ms(void);
-unsigned int libcopy_param_fragment_pages(void);
-unsigned int libcopy_param_max_user_requests(void);
 
 /* Offers every free channel until one is accepted; that one is acquired. */
 struct dma_chan *libcopy_dma_request(bool (*accept)(void *data, const struct libcopy_dma_info *),
@@ -57,15 +49,5 @@ void libcopy_dma_sync_for_cpu(struct device *dev, dma_addr_t addr, size_t len, b
 int libcopy_dma_watch_start(void (*leaves)(struct device *dev, bool gone));
 int libcopy_dma_watch(struct device *dev);
 void libcopy_dma_watch_stop(void);
-
-struct task_struct *libcopy_thread_run(int (*body)(void *data), void *data, int node,
-				       const char *name);
-void libcopy_thread_stop(struct task_struct *task);
-int libcopy_next_node(int after);
-int libcopy_current_node(void);
-
-unsigned long libcopy_lock_irqsave(spinlock_t *lock);
-void libcopy_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
-u32 libcopy_crc32c(u32 crc, const void *data, size_t len);
 
 #endif

@@ -8,7 +8,7 @@
 //! marked, which tells what is to be published, and counted, after which the request may end. This file depends on nothing but
 //! [`Word`], and is checked with loom by the library's tests.
 
-use super::word::Word;
+use super::atomic::Word;
 
 /// [`Fragments::claims`]: no more claims by engines.
 const NO_ENGINE: u64 = 1 << 62;

@@ -6,7 +6,7 @@
 //! wait for it for ever. What is done under such a lock must neither sleep nor take a lock of a
 //! driver.
 
-use crate::dma;
+use crate::shim;
 use core::ffi::CStr;
 use kernel::bindings;
 use kernel::ffi::c_char;
@@ -42,17 +42,17 @@ unsafe impl Backend for IrqBackend {
 
     unsafe fn lock(ptr: *mut Self::State) -> usize {
         // SAFETY: The caller promises an initialised lock.
-        unsafe { dma::lock_irqsave(ptr) }
+        unsafe { shim::lock_irqsave(ptr) }
     }
 
-    unsafe fn try_lock(_: *mut Self::State) -> Option<usize> {
-        // Nobody tries.
-        None
+    unsafe fn try_lock(ptr: *mut Self::State) -> Option<usize> {
+        // SAFETY: The caller promises an initialised lock.
+        unsafe { shim::trylock_irqsave(ptr) }
     }
 
     unsafe fn unlock(ptr: *mut Self::State, flags: &usize) {
         // SAFETY: The caller owns the lock; the flags are what taking it returned.
-        unsafe { dma::unlock_irqrestore(ptr, *flags) }
+        unsafe { shim::unlock_irqrestore(ptr, *flags) }
     }
 
     unsafe fn assert_is_held(ptr: *mut Self::State) {

@@ -3,41 +3,60 @@
 //! libcopy: moves bytes between the processes of one machine.
 //!
 //! A process publishes memory once ([`region`]), which pins it ([`pin`]) and watches it
-//! ([`watch`]); every member of its sharing group ([`domain`]) copies from or to it by the CPU
+//! ([`notifier`]); every member of its sharing group ([`domain`]) copies from or to it by the CPU
 //! ([`copy`], [`strided`]), maps it ([`attach`]), or has an [`engine`] move it while it goes on
-//! ([`request`]). The ABI is in [`uapi`].
+//! ([`request`]). [`file`] is the device, [`ioctl`] the table of its commands. The ABI is in [`uapi`].
+//!
+//! Files use each other only downwards; the order is in `tests/layers/src/table.rs`.
 
 mod account;
+mod argument;
+mod atomic;
 mod attach;
 mod channel;
-mod chardev;
 mod copier;
 mod copy;
-mod dma;
+mod device;
+mod dma_device;
+mod dma_map;
+mod dmaengine;
 mod domain;
+mod domains;
 mod engine;
+mod engines;
 mod errno;
+mod eventfd;
+mod file;
 mod fragments;
+mod handle;
 mod idle;
+mod ioctl;
 mod irqlock;
+mod job;
+mod leaving;
 mod mapping;
 mod member;
+mod notifier;
 mod params;
 mod pin;
-mod queue;
+mod process;
 mod region;
+mod regions;
 mod request;
 mod shim;
 mod shrinker;
+mod slots;
 mod spans;
 mod stats;
 mod status;
 mod strided;
+mod supervisor;
+mod thread;
+mod trial;
 #[allow(dead_code, unreachable_pub)]
 mod uapi;
 mod user;
-mod watch;
-mod word;
+mod workqueue;
 
 use kernel::prelude::*;
 
@@ -64,12 +83,12 @@ module! {
 #[pin_data]
 struct Libcopy {
     #[pin]
-    _device: chardev::Device,
+    _device: file::Device,
     #[pin]
     _debugfs: stats::Debugfs,
-    _engines: engine::Guard,
-    _queue: queue::Guard,
-    _domains: domain::Guard,
+    _engines: engines::Guard,
+    _queue: workqueue::Guard,
+    _domains: domains::Guard,
     _users: user::Guard,
     _shrinker: shrinker::Guard,
 }
@@ -78,16 +97,16 @@ impl kernel::InPlaceModule for Libcopy {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             // SAFETY: Called once, when the module is loaded.
-            _domains: unsafe { domain::init() },
+            _domains: unsafe { domains::init() },
             // SAFETY: Called once, when the module is loaded.
             _users: unsafe { user::init() },
             // SAFETY: Called once, when the module is loaded.
             _shrinker: unsafe { shrinker::init() }?,
-            _queue: queue::create()?,
+            _queue: workqueue::create()?,
             // SAFETY: Called once, when the module is loaded.
-            _engines: unsafe { engine::init() }?,
+            _engines: unsafe { engines::init() }?,
             _debugfs <- stats::Debugfs::new(),
-            _device <- chardev::Device::register(module)?,
+            _device <- file::Device::register(module)?,
         })
     }
 }

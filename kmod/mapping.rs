@@ -7,16 +7,15 @@
 //! queue of its own, see [`MappingRef`].
 
 use crate::account::Account;
-use crate::dma::DmaDevice;
 use crate::errno;
-use crate::member::Member;
+use crate::notifier::{Listener, Notifier};
 use crate::pin::PinnedPages;
-use crate::queue;
 use crate::shim;
 use crate::spans::page_range;
+use crate::stats::Stats;
 use crate::uapi::Piece;
 use crate::user::User;
-use crate::watch::Watch;
+use crate::workqueue;
 use core::mem::ManuallyDrop;
 use kernel::mm::MmWithUser;
 use kernel::page::PAGE_SHIFT;
@@ -44,6 +43,21 @@ impl Drop for View {
     }
 }
 
+/// On whose behalf memory is pinned.
+pub(crate) struct Owner<'a> {
+    /// Hears that the memory may have changed.
+    pub(crate) listener: &'a Arc<dyn Listener>,
+    /// Of the domain.
+    pub(crate) stats: &'a Arc<Stats>,
+    pub(crate) user: &'a Arc<User>,
+}
+
+/// Who is to hear that pages are about to be unpinned: a device that they are mapped for.
+pub(crate) trait UnpinObserver: Send + Sync {
+    /// Forgets the mapping with this id. May sleep.
+    fn unpinning(&self, id: u64);
+}
+
 /// Ids given out.
 static IDS: Atomic<u64> = Atomic::new(0);
 
@@ -52,13 +66,12 @@ static IDS: Atomic<u64> = Atomic::new(0);
 pub(crate) struct Mapping {
     /// Unlike that of any other mapping, ever.
     id: u64,
-    /// Devices that the pages are mapped for.
     #[pin]
-    devices: Mutex<KVec<Arc<DmaDevice>>>,
+    observers: Mutex<KVec<Arc<dyn UnpinObserver>>>,
     // The view goes before the pages it shows.
     view: SetOnce<View>,
     pages: PinnedPages,
-    watch: Pin<KBox<Watch>>,
+    notifier: Pin<KBox<Notifier>>,
     reusable: bool,
     // Paid for until the pages are gone. Only the list of users is locked under it.
     #[pin]
@@ -106,7 +119,7 @@ impl Drop for MappingRef {
         }
         if let Some(last) = Arc::into_unique_or_drop(this) {
             // Nobody else can have queued it.
-            let _ = queue::unpinning().enqueue(Arc::from(last));
+            let _ = workqueue::enqueue_unpinning(Arc::from(last));
         }
     }
 }
@@ -119,7 +132,7 @@ impl MappingRef {
         // SAFETY: Taken once, here, since `this` is not dropped.
         let mapping = unsafe { ManuallyDrop::take(&mut this.0) };
         // One that is queued already has a reference, so that this is not the last one.
-        let _ = queue::unpinning().enqueue(mapping);
+        let _ = workqueue::enqueue_unpinning(mapping);
     }
 }
 
@@ -127,24 +140,27 @@ impl Mapping {
     /// Pins the pieces and watches them from before the first page is pinned.
     pub(crate) fn new(
         mm: &MmWithUser,
-        member: &Arc<Member>,
+        owner: &Owner<'_>,
         pieces: KVVec<Piece>,
         write: bool,
         reusable: bool,
     ) -> Result<MappingRef> {
-        let watch = Watch::new(mm, member, pieces)?;
-        let touched = watch.pieces().iter().map(|piece| page_range(piece).len());
+        let notifier = Notifier::new(mm, owner.listener, pieces)?;
+        let touched = notifier
+            .pieces()
+            .iter()
+            .map(|piece| page_range(piece).len());
         // What has no bytes costs the kernel something, too.
         let charged = usize::max(touched.sum(), 1);
-        let account = Account::new(mm, member, charged, watch.spans().pages())?;
-        let pages = PinnedPages::pin(mm, &member.domain, &watch, write)?;
+        let account = Account::new(mm, owner.user, charged, notifier.spans().pages())?;
+        let pages = PinnedPages::pin(mm, owner.stats, &notifier, write)?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 id: IDS.fetch_add(1, Relaxed),
-                devices <- new_mutex!(KVec::new()),
+                observers <- new_mutex!(KVec::new()),
                 view: SetOnce::new(),
                 pages,
-                watch,
+                notifier,
                 reusable,
                 account <- new_mutex!(account),
                 work <- new_work!("libcopy::Mapping::work"),
@@ -166,16 +182,16 @@ impl Mapping {
     /// - `ESTALE`: they are not, and never will be again.
     /// - `EINTR`: a signal arrived while they kept changing.
     pub(crate) fn check(&self) -> Result {
-        if !self.watch.is_stale() {
+        if !self.notifier.is_stale() {
             return Ok(());
         }
         loop {
-            let look = self.watch.begin()?;
-            if !self.pages.still_there(&self.watch, &look)? {
-                self.watch.give_up();
+            let look = self.notifier.begin()?;
+            if !self.pages.still_there(&self.notifier, &look)? {
+                self.notifier.give_up();
                 return Err(errno::estale());
             }
-            if self.watch.confirm(&look) {
+            if self.notifier.confirm(&look) {
                 return Ok(());
             }
             // Something was announced meanwhile, perhaps about another part of the memory.
@@ -187,7 +203,7 @@ impl Mapping {
 
     /// Whether the owner's memory may have changed.
     pub(crate) fn is_stale(&self) -> bool {
-        self.watch.is_stale()
+        self.notifier.is_stale()
     }
 
     /// The pinned pages.
@@ -204,7 +220,7 @@ impl Mapping {
     pub(crate) fn serves(&self, pieces: &[Piece], write: bool) -> bool {
         // Pages pinned for writing would serve readers, too, but the rights of a region decide what
         // peers may do, not the pin; so a writable mapping serves both.
-        (self.pages.writable() || !write) && self.watch.pieces() == pieces
+        (self.pages.writable() || !write) && self.notifier.pieces() == pieces
     }
 
     /// Address at which byte 0 of the region would be in a contiguous kernel mapping, if there is
@@ -255,11 +271,14 @@ impl Mapping {
         self.id
     }
 
-    /// Remembers that a device is to be told when the pages go.
-    pub(crate) fn mapped_for(&self, device: &Arc<DmaDevice>) -> Result {
-        let mut devices = self.devices.lock();
-        if !devices.iter().any(|known| Arc::ptr_eq(known, device)) {
-            devices.push(device.clone(), GFP_KERNEL_ACCOUNT)?;
+    /// Remembers whom to tell when the pages go.
+    pub(crate) fn observe(&self, observer: Arc<dyn UnpinObserver>) -> Result {
+        let mut observers = self.observers.lock();
+        let same = |known: &Arc<dyn UnpinObserver>| {
+            core::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(&observer))
+        };
+        if !observers.iter().any(same) {
+            observers.push(observer, GFP_KERNEL_ACCOUNT)?;
         }
         Ok(())
     }
@@ -268,9 +287,9 @@ impl Mapping {
 #[pinned_drop]
 impl PinnedDrop for Mapping {
     fn drop(self: Pin<&mut Self>) {
-        let devices = core::mem::take(&mut *self.devices.lock());
-        for device in &devices {
-            device.forget(self.id);
+        let observers = core::mem::take(&mut *self.observers.lock());
+        for observer in &observers {
+            observer.unpinning(self.id);
         }
     }
 }

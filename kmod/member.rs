@@ -4,38 +4,33 @@
 //!
 //! Lock order, outermost first:
 //!
-//! 1. `Handle::members` (chardev.rs)
+//! 1. `Handle::processes` (handle.rs)
 //! 2. `Member::state`
-//! 3. `Domain::table`, then the lock of the region array
+//! 3. the table of regions (regions.rs), then the lock of the region array
 //! 4. `Domain::wait_lock`
 //!
-//! Those of requests and engines are described in request.rs and engine.rs; they are taken without
-//! holding any of these but the first.
+//! Those of requests and engines are described in request.rs, slots.rs and engines.rs; they are taken without
+//! holding any of these but the first. The shrinker only tries to lock `Member::state`, under which memory
+//! is allocated.
 //!
 //! None of them is held while bytes are copied, pages are pinned or released, or a notifier is
 //! removed.
 
-use crate::copier::Copier;
 use crate::domain::Domain;
 use crate::errno;
 use crate::idle::Idle;
 use crate::mapping::MappingRef;
 use crate::params;
-use crate::queue;
-use crate::region::Region;
-use crate::request::Request;
 use crate::shim;
-use crate::shrinker::{self, Reclaim};
+use crate::shrinker::Reclaim;
 use crate::stats::Counter;
 use crate::uapi::Piece;
 use crate::user::User;
-use crate::watch::Watch;
 use kernel::mm::{Mm, MmWithUser};
 use kernel::prelude::*;
 use kernel::sync::aref::ARef;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
 use kernel::sync::{new_mutex, Arc, Mutex};
-use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 
 /// What `poll` on a file reports about the regions created through it.
 pub(crate) struct Events {
@@ -54,9 +49,21 @@ struct State {
     channels: KVec<(usize, usize)>,
     /// Mappings without a region.
     idle: Idle,
-    /// Hears about the end of the process. A cycle (the watch holds the member), broken by
-    /// `depart`, which every file calls for its members when it is released.
-    process: Option<Pin<KBox<Watch>>>,
+}
+
+/// What a member leaves behind.
+pub(crate) struct Estate {
+    /// Ids of its regions.
+    pub(crate) regions: KVec<u32>,
+    /// Ids of its requests.
+    pub(crate) requests: KVec<u32>,
+    idle: KVec<MappingRef>,
+}
+
+impl Drop for Estate {
+    fn drop(&mut self) {
+        give_up(&self.idle);
+    }
 }
 
 /// One process using one file of a domain.
@@ -65,34 +72,13 @@ pub(crate) struct Member {
     pub(crate) domain: Arc<Domain>,
     pub(crate) events: Arc<Events>,
     /// Who pays for what outlives the process.
-    pub(crate) user: User,
+    pub(crate) user: Arc<User>,
     mm: ARef<Mm>,
     process: i32,
     dead: Atomic<bool>,
     left: Atomic<bool>,
-    /// Where CPUs work on requests of this process.
-    #[pin]
-    pub(crate) copier: Copier,
     #[pin]
     state: Mutex<State>,
-    #[pin]
-    work: Work<Member>,
-}
-
-impl_has_work! {
-    impl HasWork<Self> for Member { self.work }
-}
-
-impl WorkItem for Member {
-    type Pointer = Arc<Member>;
-
-    fn run(this: Arc<Member>) {
-        if this.is_dead() {
-            this.depart();
-        } else {
-            this.sweep();
-        }
-    }
 }
 
 impl Member {
@@ -102,8 +88,8 @@ impl Member {
         domain: &Arc<Domain>,
         events: &Arc<Events>,
     ) -> Result<Arc<Self>> {
-        let user = User::current()?;
-        let this = Arc::pin_init(
+        let user = Arc::new(User::current()?, GFP_KERNEL_ACCOUNT)?;
+        Arc::pin_init(
             pin_init!(Self {
                 domain: domain.clone(),
                 events: events.clone(),
@@ -112,31 +98,26 @@ impl Member {
                 process: shim::current_process(),
                 dead: Atomic::new(false),
                 left: Atomic::new(false),
-                copier <- Copier::new(),
                 state <- new_mutex!(State {
                     departed: false,
                     regions: KVec::new(),
                     requests: KVec::new(),
                     channels: KVec::new(),
                     idle: Idle::new(),
-                    process: None,
                 }),
-                work <- new_work!("libcopy::Member::work"),
             }),
             GFP_KERNEL_ACCOUNT,
-        )?;
-        let watch = Watch::new(mm, &this, KVVec::new())?;
-        this.state.lock().process = Some(watch);
-        if let Err(error) = shrinker::register(this.clone()) {
-            this.depart();
-            return Err(error);
-        }
-        Ok(this)
+        )
     }
 
     /// Whether this is the process that `mm` belongs to.
     pub(crate) fn is(&self, mm: &Mm) -> bool {
         core::ptr::eq(self.mm.as_raw(), mm.as_raw())
+    }
+
+    /// Whether this is the calling process, and it is exiting.
+    pub(crate) fn is_exiting(&self) -> bool {
+        shim::exiting_process() == Some(self.process)
     }
 
     /// Whether the process ended without leaving.
@@ -149,16 +130,8 @@ impl Member {
         self.left.load(Acquire)
     }
 
-    /// The process's address space is going away. Called by the memory manager; does not sleep.
-    pub(crate) fn died(this: &Arc<Self>) {
-        if this.left.load(Acquire) || !this.mark_dead() {
-            return;
-        }
-        // If the work is queued already, it has not looked at `dead` yet or will run again.
-        let _ = queue::get().enqueue(this.clone());
-    }
-
-    fn mark_dead(&self) -> bool {
+    /// Notes that the process ended; returns whether this is new. Does not sleep.
+    pub(crate) fn mark_dead(&self) -> bool {
         if self.dead.xchg(true, Full) {
             return false;
         }
@@ -167,63 +140,24 @@ impl Member {
         true
     }
 
-    /// The last file is closed. If that happens because the process is exiting, it died: its
-    /// address space may outlive its files when somebody else is just looking at it.
-    pub(crate) fn file_closed(&self) {
-        if !self.has_left() && shim::exiting_process() == Some(self.process) {
-            self.mark_dead();
-        }
-        self.depart();
-    }
-
-    /// Some mapping may be stale. Called by the memory manager; does not sleep.
-    pub(crate) fn sweep_later(this: &Arc<Self>) {
-        if this.left.load(Acquire) {
-            return;
-        }
-        let _ = queue::get().enqueue(this.clone());
-    }
-
-    /// Takes the process out of the domain: its regions go, its idle mappings are unpinned.
-    /// Called once or many times, whoever comes first does it.
-    pub(crate) fn depart(&self) {
+    /// Takes the process out of the domain; what it leaves behind is for the caller, who comes first, to
+    /// end.
+    pub(crate) fn leave(&self) -> Option<Estate> {
         self.left.store(true, Release);
-        let (regions, requests, idle, process) = {
-            let mut state = self.state.lock();
-            if state.departed {
-                return;
-            }
-            state.departed = true;
-            (
-                core::mem::take(&mut state.regions),
-                core::mem::take(&mut state.requests),
-                state.idle.take_all(),
-                state.process.take(),
-            )
-        };
-        shrinker::unregister(self);
-        for id in requests {
-            if let Some(request) = self.domain.requests.remove(id) {
-                Request::fail(&request, errno::ecanceled());
-            }
-            shim::cond_resched_interrupted();
+        let mut state = self.state.lock();
+        if state.departed {
+            return None;
         }
-        self.copier.stop();
-        for id in regions {
-            if let Some(region) = self.domain.remove(id, self.is_dead()) {
-                region.close();
-                region.mapping.let_go();
-            }
-            shim::cond_resched_interrupted();
-        }
-        give_up(&idle);
-        drop(idle);
-        drop(process);
-        self.domain.wake();
+        state.departed = true;
+        Some(Estate {
+            regions: core::mem::take(&mut state.regions),
+            requests: core::mem::take(&mut state.requests),
+            idle: state.idle.take_all(),
+        })
     }
 
     /// Unpins idle mappings that may be stale.
-    fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         let mut stale = KVec::new();
         loop {
             let found = {
@@ -234,7 +168,7 @@ impl Member {
                 // Dropped after the lock is released, here or at the end.
                 Some(mapping) => {
                     mapping.let_go();
-                    drop(stale.push(mapping, GFP_KERNEL_ACCOUNT));
+                    let _ = stale.push(mapping, GFP_KERNEL_ACCOUNT);
                 }
                 None => break,
             }
@@ -252,13 +186,13 @@ impl Member {
     }
 
     /// Leaves a mapping pinned for later, within the limit on idle pages; otherwise lets it go.
-    fn keep(this: &Arc<Self>, mapping: MappingRef) {
-        if let Err(refused) = Self::try_keep(this, mapping) {
+    pub(crate) fn keep(&self, mapping: MappingRef) {
+        if let Err(refused) = self.try_keep(mapping) {
             refused.let_go();
         }
     }
 
-    fn try_keep(this: &Arc<Self>, mapping: MappingRef) -> Result<(), MappingRef> {
+    fn try_keep(&self, mapping: MappingRef) -> Result<(), MappingRef> {
         if !mapping.reusable() || mapping.is_stale() {
             return Err(mapping);
         }
@@ -268,7 +202,7 @@ impl Member {
             return Err(mapping);
         }
         let mut rejected = KVec::new();
-        let mut state = this.state.lock();
+        let mut state = self.state.lock();
         if state.departed || state.idle.reserve().is_err() {
             drop(state);
             return Err(mapping);
@@ -292,7 +226,7 @@ impl Member {
         drop(rejected);
         // A change announced before the mapping was in the list was swept without it.
         if kept.is_stale() {
-            Self::sweep_later(this);
+            self.sweep();
         }
         Ok(())
     }
@@ -316,26 +250,9 @@ impl Member {
         Ok(())
     }
 
-    /// Destroys a region of this process, keeping its mapping if `keep`.
-    pub(crate) fn destroy(this: &Arc<Self>, region: &Region, keep: bool) -> bool {
-        {
-            let mut state = this.state.lock();
-            let Some(index) = state.regions.iter().rposition(|id| *id == region.id) else {
-                return false;
-            };
-            let last = state.regions.len() - 1;
-            state.regions.swap(index, last);
-            state.regions.pop();
-        }
-        if this.domain.remove(region.id, false).is_none() {
-            return false;
-        }
-        region.close();
-        match keep {
-            true => Self::keep(this, region.mapping.clone()),
-            false => region.mapping.let_go(),
-        }
-        true
+    /// The process owns a region no more; returns whether it did.
+    pub(crate) fn disown(&self, id: u32) -> bool {
+        remove(&mut self.state.lock().regions, id)
     }
 
     /// Records a request that was just published.
@@ -350,30 +267,14 @@ impl Member {
         Ok(())
     }
 
-    /// Cancels this process's requests and waits for what engines have begun, so that nobody writes
-    /// to memory that the process is about to use otherwise. A signal ends only the waiting.
-    pub(crate) fn cancel_requests(&self) {
-        loop {
-            let Some(id) = self.state.lock().requests.pop() else {
-                return;
-            };
-            if let Some(request) = self.domain.requests.remove(id) {
-                Request::fail(&request, errno::ecanceled());
-                let _ = request.wait(0, &mut -1);
-            }
-        }
+    /// Takes one of the requests that the process submitted.
+    pub(crate) fn take_request(&self) -> Option<u32> {
+        self.state.lock().requests.pop()
     }
 
-    /// Takes a request of this process out of the domain.
-    pub(crate) fn disown_request(&self, id: u32) -> Option<Arc<Request>> {
-        {
-            let mut state = self.state.lock();
-            let index = state.requests.iter().rposition(|known| *known == id)?;
-            let last = state.requests.len() - 1;
-            state.requests.swap(index, last);
-            state.requests.pop();
-        }
-        self.domain.requests.remove(id)
+    /// The process has a request no more; returns whether it had.
+    pub(crate) fn disown_request(&self, id: u32) -> bool {
+        remove(&mut self.state.lock().requests, id)
     }
 
     /// The number of the channel that this process was given by an engine; `next` gives a new one.
@@ -410,6 +311,17 @@ impl Reclaim for Member {
         }
         freed
     }
+}
+
+/// Takes an id out of a list, most likely one of the last.
+fn remove(ids: &mut KVec<u32>, id: u32) -> bool {
+    let Some(index) = ids.iter().rposition(|known| *known == id) else {
+        return false;
+    };
+    let last = ids.len() - 1;
+    ids.swap(index, last);
+    ids.pop();
+    true
 }
 
 /// The process keeps these mappings no more.

@@ -5,13 +5,12 @@
 //! A page is pinned once however many pieces name it. Pages of another process are looked at, never
 //! waited for with its lock held: its memory may be up to somebody who does not answer.
 
-use crate::domain::Domain;
 use crate::errno;
+use crate::notifier::{Look, Notifier};
 use crate::shim;
 use crate::spans::page_range;
-use crate::stats::{self, Counter};
+use crate::stats::{self, Counter, Stats};
 use crate::uapi::Piece;
-use crate::watch::{Look, Watch};
 use kernel::bindings;
 use kernel::mm::{Mm, MmWithUser};
 use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
@@ -49,7 +48,8 @@ pub(crate) struct Run {
 /// - `counted` says whether the domain's `Maps` counter includes this object.
 pub(crate) struct PinnedPages {
     mm: ARef<Mm>,
-    domain: Arc<Domain>,
+    /// Of the domain.
+    stats: Arc<Stats>,
     /// The pages of the spans, in their order.
     pins: KVVec<*mut bindings::page>,
     /// The pages of the pieces, in their order, where that is another one.
@@ -81,15 +81,15 @@ impl PinnedPages {
     /// time (a page never written to is the shared zero page).
     pub(crate) fn pin(
         mm: &MmWithUser,
-        domain: &Arc<Domain>,
-        watch: &Watch,
+        stats: &Arc<Stats>,
+        notifier: &Notifier,
         write: bool,
     ) -> Result<Self> {
-        let (pieces, spans) = (watch.pieces(), watch.spans());
+        let (pieces, spans) = (notifier.pieces(), notifier.spans());
         let count = pieces.iter().map(|piece| page_range(piece).len()).sum();
         let mut this = Self {
             mm: ARef::from(&**mm),
-            domain: domain.clone(),
+            stats: stats.clone(),
             pins: KVVec::new(),
             pages: None,
             runs: KVVec::new(),
@@ -124,7 +124,7 @@ impl PinnedPages {
         }
         this.find_runs(pieces)?;
         stats::TOTAL.add_alone(Counter::PinnedRuns, this.runs.len() as u64);
-        domain.stats.add(Counter::Maps, 1);
+        stats.add(Counter::Maps, 1);
         // INVARIANT: Counted just now.
         this.counted = true;
         Ok(this)
@@ -162,7 +162,7 @@ impl PinnedPages {
             // INVARIANT: The kernel pinned `ret` pages and stored them in the spare capacity.
             // SAFETY: `ret <= batch` elements were initialised just now.
             unsafe { self.pins.inc_len(ret as usize) };
-            self.domain.stats.add(Counter::Pins, ret as u64);
+            self.stats.add(Counter::Pins, ret as u64);
             done += ret as usize;
             if shim::fatal_signal_pending() {
                 return Err(EINTR);
@@ -304,12 +304,12 @@ impl PinnedPages {
     }
 
     /// Whether the same pages are still behind those of the owner's addresses that may have changed.
-    pub(crate) fn still_there(&self, watch: &Watch, look: &Look) -> Result<bool> {
+    pub(crate) fn still_there(&self, notifier: &Notifier, look: &Look) -> Result<bool> {
         let Some(mm) = self.mm.mmget_not_zero() else {
             return Ok(false);
         };
         let mut frames = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
-        for span in watch.spans().as_slice() {
+        for span in notifier.spans().as_slice() {
             let old = &self.pins[span.before..][..span.end - span.start];
             let (first, end) = (span.start << PAGE_SHIFT, span.end << PAGE_SHIFT);
             let mut address = first;
@@ -319,7 +319,7 @@ impl PinnedPages {
                 let left = (high as usize - address).div_ceil(PAGE_SIZE);
                 let expected = &old[index..index + usize::min(left, CHUNK)];
                 let room = frames.spare_capacity_mut();
-                let plain = watch.same(look, &mm, address, expected, room);
+                let plain = notifier.same(look, &mm, address, expected, room);
                 let hidden = &expected[plain..];
                 if !hidden.is_empty() && !same_pinned(&mm, address + (plain << PAGE_SHIFT), hidden)?
                 {
@@ -404,10 +404,10 @@ impl Drop for PinnedPages {
             unsafe {
                 bindings::unpin_user_pages_dirty_lock(batch.as_mut_ptr(), count, dirty);
             }
-            self.domain.stats.add(Counter::Unpins, count as u64);
+            self.stats.add(Counter::Unpins, count as u64);
         }
         if self.counted {
-            self.domain.stats.add(Counter::Unmaps, 1);
+            self.stats.add(Counter::Unmaps, 1);
         }
     }
 }

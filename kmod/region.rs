@@ -3,17 +3,11 @@
 //! [`Region`]: a mapping that was published under an id, with rights and expected uses.
 
 use crate::errno;
-use crate::mapping::{Mapping, MappingRef};
+use crate::mapping::MappingRef;
 use crate::member::Member;
-use crate::pin;
-use crate::stats::Counter;
-use crate::uapi::{
-    Piece, CREATE_NO_REUSE, MAX_REGION_BYTES, RESULT_REUSED, RIGHT_WRITE, STATE_OWNER_DEAD,
-    STATE_STALE,
-};
-use kernel::mm::MmWithUser;
+use crate::uapi::{STATE_OWNER_DEAD, STATE_STALE};
 use kernel::prelude::*;
-use kernel::sync::atomic::{Atomic, Full, Relaxed};
+use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed};
 use kernel::sync::{Arc, CondVarTimeoutResult, UniqueArc};
 use kernel::time::{Instant, Monotonic};
 
@@ -38,61 +32,14 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Pins (or finds pinned) the caller's memory and publishes it. Returns `RESULT_*` bits, too.
-    pub(crate) fn create(
-        mm: &MmWithUser,
+    /// A region that nobody knows yet.
+    pub(crate) fn new(
         owner: &Arc<Member>,
-        pieces: KVVec<Piece>,
+        mapping: MappingRef,
         rights: u32,
         uses: u32,
-        flags: u32,
-    ) -> Result<(Arc<Self>, u32)> {
-        let mut total = 0u64;
-        for piece in &pieces {
-            total = total.checked_add(piece.len).ok_or(EOVERFLOW)?;
-        }
-        if total > MAX_REGION_BYTES {
-            return Err(EOVERFLOW);
-        }
-        let wraps = |piece: &Piece| piece.base.checked_add(piece.len).is_none();
-        if pieces.iter().any(wraps) {
-            return Err(EFAULT);
-        }
-        let stats = &owner.domain.stats;
-        let reusable = flags & CREATE_NO_REUSE == 0;
-        let write = rights & RIGHT_WRITE != 0;
-        let idle = match reusable {
-            true => owner.take_idle(&pieces, write),
-            false => None,
-        };
-        let found = match idle {
-            Some(mapping) if !pin::permitted(mm, &pieces, write) => {
-                mapping.let_go();
-                None
-            }
-            other => other,
-        };
-        let (mapping, result) = match found {
-            Some(mapping) => {
-                stats.add(Counter::ReuseHits, 1);
-                (mapping, RESULT_REUSED)
-            }
-            None => {
-                stats.add(Counter::ReuseMisses, 1);
-                let mut copy = KVVec::with_capacity(pieces.len(), GFP_KERNEL_ACCOUNT)?;
-                copy.extend_from_slice(&pieces, GFP_KERNEL_ACCOUNT)?;
-                let mapping = match Mapping::new(mm, owner, pieces, write, reusable) {
-                    // What is only kept for later must not stand in the way of what is needed now.
-                    Err(error) if (error == ENOMEM || error == ENOSPC) && owner.drop_idle() => {
-                        Mapping::new(mm, owner, copy, write, reusable)?
-                    }
-                    other => other?,
-                };
-                (mapping, 0)
-            }
-        };
-        let deaths = owner.domain.deaths.load(kernel::sync::atomic::Acquire);
-        let region = UniqueArc::new(
+    ) -> Result<UniqueArc<Self>> {
+        Ok(UniqueArc::new(
             Self {
                 id: 0,
                 owner: owner.clone(),
@@ -101,18 +48,10 @@ impl Region {
                 expected: uses,
                 left: Atomic::new(uses),
                 finished: Atomic::new(PENDING),
-                deaths,
+                deaths: owner.domain.deaths.load(Acquire),
             },
             GFP_KERNEL_ACCOUNT,
-        )?;
-        let region = owner.domain.publish(region)?;
-        if let Err(error) = owner.adopt(region.id) {
-            owner.domain.remove(region.id, owner.is_dead());
-            region.close();
-            region.mapping.let_go();
-            return Err(error);
-        }
-        Ok((region, result))
+        )?)
     }
 
     /// Bytes in the region.

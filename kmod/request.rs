@@ -9,18 +9,12 @@
 //!
 //! # Lock order
 //!
-//! `Request::wait_lock` is the only one taken in callbacks; nothing is locked under it. `Requests::slots`
+//! `Request::wait_lock` is the only one taken in callbacks; nothing is locked under it. `SlotTable::slots`
 //! is taken when a request is dropped, so nothing is locked under it either, and no request is dropped
-//! under it. Both come after all locks of engine.rs.
+//! under it. Both come after all locks of engines.rs.
 //!
 //! No lock is held while bytes are copied. A request is dropped, which may unpin pages, only where
 //! sleeping is allowed: callbacks always leave a reference to somebody else.
-//!
-//! # Who owns a slot
-//!
-//! A slot of the table, and its entry of the status table, belong to a request from
-//! [`Requests::publish`] until its last reference is gone: not only until it is released. An engine may
-//! still work on a fragment of a released request, and counts it in the entry.
 //!
 //! # What is published, in which order
 //!
@@ -34,32 +28,33 @@
 //! rest, and the fragment counts as finished only then. The requests of one user's processes are at most
 //! `max_user_requests`, released ones included until their last reference is gone.
 
+use crate::atomic::Word;
+use crate::copier::{Copier, CpuWork};
 use crate::copy;
-use crate::dma;
-use crate::engine;
 use crate::errno;
+use crate::eventfd::EventFd;
 use crate::fragments::{self, Fragments, Worker};
 use crate::irqlock::{self, IrqLock};
+use crate::job::Job;
+use crate::mapping::Mapping;
 use crate::member::Member;
-use crate::queue;
+use crate::params;
 use crate::region::Region;
 use crate::shim;
+use crate::slots::{Occupant, SlotTable};
 use crate::stats::Counter;
-use crate::status::{Status, StatusTable};
+use crate::status::Status;
 use crate::uapi::{
-    self, RequestSubmit, MAX_FRAGMENTS, MAX_FRAGMENT_PAGES, MAX_REQUESTS, MODE_CPU, REQUEST_DONE,
-    REQUEST_FAILED, REQUEST_RUNNING, RIGHT_READ, RIGHT_WRITE, SUBMIT_COUNT_USE, SUBMIT_EVENTFD,
-    SUBMIT_VERIFY,
+    self, RequestSubmit, MAX_FRAGMENTS, MAX_FRAGMENT_PAGES, MODE_CPU, REQUEST_DONE, REQUEST_FAILED,
+    REQUEST_RUNNING, RIGHT_READ, RIGHT_WRITE, SUBMIT_COUNT_USE, SUBMIT_EVENTFD, SUBMIT_VERIFY,
 };
 use crate::user::User;
-use crate::word::Word;
-use core::ptr::NonNull;
-use kernel::bindings;
+use crate::workqueue;
 use kernel::list::{impl_list_arc_safe, impl_list_item, AtomicTracker, ListLinks, TryNewListArc};
 use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
-use kernel::sync::{new_mutex, Arc, CondVar, CondVarTimeoutResult, Mutex, SetOnce, UniqueArc};
+use kernel::sync::{Arc, CondVar, CondVarTimeoutResult, UniqueArc};
 use kernel::time::{Instant, Monotonic};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 use kernel::{c_str, static_lock_class};
@@ -80,38 +75,19 @@ const SILENT: u32 = 0;
 const ANNOUNCED: u32 = 1;
 const RELEASED: u32 = 2;
 
-/// An eventfd that hears of the end.
-///
-/// # Invariants
-///
-/// The pointer owns one reference.
-struct EventFd(NonNull<bindings::eventfd_ctx>);
+/// The requests of a domain.
+pub(crate) type Requests = SlotTable<Request>;
 
-// SAFETY: Event counters are reference counted and may be used from any thread.
-unsafe impl Send for EventFd {}
-// SAFETY: As above.
-unsafe impl Sync for EventFd {}
-
-impl EventFd {
-    fn get(fd: i32) -> Result<Self> {
-        // SAFETY: Any number is allowed.
-        let context = kernel::error::from_err_ptr(unsafe { bindings::eventfd_ctx_fdget(fd) })?;
-        // INVARIANT: The call took a reference for us.
-        NonNull::new(context).map(Self).ok_or(EBADF)
-    }
-
-    /// Does not sleep.
-    fn signal(&self) {
-        // SAFETY: Valid by the invariant.
-        unsafe { bindings::eventfd_signal_mask(self.0.as_ptr(), 0) };
-    }
-}
-
-impl Drop for EventFd {
-    fn drop(&mut self) {
-        // SAFETY: Releases our reference.
-        unsafe { bindings::eventfd_ctx_put(self.0.as_ptr()) };
-    }
+/// Who submits a request, and what works on it.
+pub(crate) struct Submitter<'a> {
+    pub(crate) member: &'a Arc<Member>,
+    pub(crate) requests: &'a Arc<Requests>,
+    pub(crate) copier: &'a Arc<Copier<Request>>,
+    /// Gives a request whose channel does not work any more to another one. Called without locks; may
+    /// sleep.
+    ///
+    /// - `ENODEV`: there is none.
+    pub(crate) hand_over: fn(&Arc<Request>) -> Result,
 }
 
 /// A transfer that an engine works on.
@@ -121,6 +97,9 @@ pub(crate) struct Request {
     pub(crate) submitter: Arc<Member>,
     pub(crate) source: Arc<Region>,
     pub(crate) destination: Arc<Region>,
+    requests: Arc<Requests>,
+    copier: Arc<Copier<Request>>,
+    hand_over: fn(&Arc<Request>) -> Result,
     source_offset: u64,
     destination_offset: u64,
     flags: u32,
@@ -179,7 +158,7 @@ impl WorkItem for Request {
     fn run(this: Arc<Request>) {
         if this.orphaned.xchg(0, Full) != 0 && this.wants_engine() {
             let lost = this.channels_lost.fetch_add(1, Relaxed);
-            if lost < MAX_CHANNELS_LOST && engine::pass_on(&this).is_ok() {
+            if lost < MAX_CHANNELS_LOST && (this.hand_over)(&this).is_ok() {
                 this.count(Counter::Handovers, 1);
             } else {
                 Request::take_over(&this);
@@ -194,7 +173,7 @@ impl WorkItem for Request {
         }
         // What takes long is the submitter's affair, as long as it is there.
         let this = match this.takes_long() {
-            true => match this.submitter.copier.add(this.clone()) {
+            true => match this.copier.add(this.clone()) {
                 Ok(()) => return,
                 Err(this) => this,
             },
@@ -211,9 +190,8 @@ impl PinnedDrop for Request {
         if self.state.load(Relaxed) == REQUEST_RUNNING {
             self.count(Counter::RequestsFailed, 1);
         }
-        let requests = &self.submitter.domain.requests;
         if self.status.is_some() {
-            requests.give_back(self.id);
+            self.requests.give_back(self.id);
         }
         self.submitter.user.dismiss_request();
     }
@@ -223,7 +201,7 @@ impl Request {
     /// Checks a submission and makes a request of it that nobody works on yet; `engine` is the index
     /// of the engine that will.
     pub(crate) fn new(
-        submitter: &Arc<Member>,
+        by: &Submitter<'_>,
         source: Arc<Region>,
         destination: Arc<Region>,
         args: &RequestSubmit,
@@ -238,13 +216,13 @@ impl Request {
         {
             return Err(EINVAL);
         }
-        let quota = Quota::take(&submitter.user)?;
+        let quota = Quota::take(&by.member.user)?;
         let eventfd = match args.flags & SUBMIT_EVENTFD {
             0 => None,
             _ => Some(EventFd::get(args.eventfd)?),
         };
         let mut pages = match args.fragment_pages {
-            0 => dma::param_fragment_pages().clamp(1, MAX_FRAGMENT_PAGES),
+            0 => params::fragment_pages().clamp(1, MAX_FRAGMENT_PAGES),
             given => given,
         };
         let least = args
@@ -271,9 +249,12 @@ impl Request {
         let request = UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?;
         let request = request.pin_init_with(pin_init!(Self {
             id: 0,
-            submitter: submitter.clone(),
+            submitter: by.member.clone(),
             source,
             destination,
+            requests: by.requests.clone(),
+            copier: by.copier.clone(),
+            hand_over: by.hand_over,
             source_offset: args.source_offset,
             destination_offset: args.destination_offset,
             flags: args.flags,
@@ -301,9 +282,9 @@ impl Request {
         }))?;
         // From here on the request gives it back.
         core::mem::forget(quota);
-        submitter.domain.stats.add(Counter::Requests, 1);
+        by.member.domain.stats.add(Counter::Requests, 1);
         // SAFETY: Nothing is moved out of the allocation: the pinned fields stay where they are, and
-        // the `UniqueArc` only lets `Requests::publish` fill in two plain fields.
+        // the `UniqueArc` only lets `SlotTable::publish` fill in two plain fields.
         Ok(unsafe { Pin::into_inner_unchecked(request) })
     }
 
@@ -319,73 +300,6 @@ impl Request {
     /// Pages per fragment.
     pub(crate) fn fragment_pages(&self) -> u32 {
         self.fragment_pages
-    }
-
-    /// Offsets in the source and in the destination, and length, of fragments.
-    pub(crate) fn span(&self, first: u64, many: u64) -> (u64, u64, u64) {
-        let (at, length) = self.fragments.range(first, many);
-        (
-            self.source_offset + at,
-            self.destination_offset + at,
-            length,
-        )
-    }
-
-    /// Bytes that must be multiples of an engine's alignment for it to copy every fragment.
-    pub(crate) fn alignment(&self) -> u64 {
-        self.source_offset | self.destination_offset | self.length()
-    }
-
-    /// Whether the owner of a region died, so that the request is to fail with `EOWNERDEAD`.
-    pub(crate) fn is_orphan(&self) -> bool {
-        self.source.owner.is_dead() || self.destination.owner.is_dead()
-    }
-
-    /// Fails a request that [`Self::is_orphan`]. Does not sleep.
-    pub(crate) fn fail_orphan(this: &Arc<Self>) {
-        Self::fail(this, errno::eownerdead());
-    }
-
-    /// Claims fragments. Ends nothing, so that it may be called under a spinlock.
-    pub(crate) fn claim(&self, worker: Worker, most: u64) -> Option<(u64, u64)> {
-        let claimed = self.fragments.claim(worker, most)?;
-        if let Some(status) = &self.status {
-            status.claimed(claimed.1);
-        }
-        Some(claimed)
-    }
-
-    /// Whether an engine might still get something.
-    pub(crate) fn wants_engine(&self) -> bool {
-        self.fragments.open(Worker::Engine)
-    }
-
-    /// A claimed fragment is in place. Does not sleep.
-    pub(crate) fn finish(this: &Arc<Self>, fragment: u64, worker: Worker) {
-        let (_, length) = this.fragments.range(fragment, 1);
-        let (mine, bytes, number) = match worker {
-            Worker::Engine => (
-                &this.engine_bytes,
-                Counter::BytesEngine,
-                Counter::FragmentsEngine,
-            ),
-            Worker::Cpu => (&this.cpu_bytes, Counter::BytesCpu, Counter::FragmentsCpu),
-        };
-        mine.fetch_add(length, Relaxed);
-        this.count(bytes, length);
-        this.count(number, 1);
-        let front = this.fragments.mark(fragment, FRONT_STEPS);
-        if let Some(status) = &this.status {
-            status.moved(length, front.advanced);
-        }
-        if front.more {
-            this.behind.fetch_add(1, Full);
-            let _ = queue::get().enqueue(this.clone());
-        } else if this.fragments.settle(1) {
-            Self::settled(this);
-        } else if front.advanced != 0 && this.impatient.latest() != 0 {
-            this.wake();
-        }
     }
 
     /// Advances the front as far as it goes. May sleep.
@@ -411,32 +325,6 @@ impl Request {
         self.error.load(Relaxed) != 0
     }
 
-    /// Copies claimed fragments by a CPU, on behalf of `worker`, and finishes them; returns their bytes if
-    /// they are in place. May sleep.
-    pub(crate) fn copy(this: &Arc<Self>, first: u64, many: u64, worker: Worker) -> u64 {
-        let (from, to, length) = this.span(first, many);
-        let whole = copy::between(
-            this.source.mapping.pages(),
-            from,
-            this.destination.mapping.pages(),
-            to,
-            length,
-            || this.has_failed(),
-        );
-        if whole {
-            for fragment in first..first + many {
-                Self::finish(this, fragment, worker);
-            }
-            return length;
-        }
-        // They are not in place, but nobody works on them any more.
-        this.incomplete.store(1, Relaxed);
-        if this.fragments.settle(many) {
-            Self::settled(this);
-        }
-        0
-    }
-
     /// Whether there is something to copy, or to compare, before the request ends.
     fn takes_long(&self) -> bool {
         let copies = self.taken_over.load(Acquire) != 0 && self.fragments.open(Worker::Cpu);
@@ -444,18 +332,6 @@ impl Request {
             && self.fragments.settled()
             && self.state.load(Acquire) == REQUEST_RUNNING;
         (copies || compares) && !self.has_failed()
-    }
-
-    /// Copies what nobody has claimed, if CPUs are to, and ends what is settled. May take long.
-    pub(crate) fn work(this: &Arc<Self>) {
-        if this.taken_over.load(Acquire) != 0 {
-            while Self::help(this).is_some() {
-                shim::cond_resched_interrupted();
-            }
-        }
-        if this.fragments.settled() {
-            this.conclude();
-        }
     }
 
     /// Claims something, if there is anything, and copies it; returns its bytes. May sleep.
@@ -476,22 +352,6 @@ impl Request {
             status.mode(MODE_CPU);
         }
         new
-    }
-
-    /// Has a CPU do what is left, because no engine will. Does not sleep.
-    pub(crate) fn take_over(this: &Arc<Self>) {
-        this.close_to_engines();
-        if this.taken_over.xchg(1, Full) == 0 {
-            this.count(Counter::Takeovers, 1);
-        }
-        let _ = queue::get().enqueue(this.clone());
-    }
-
-    /// Has another channel go on, because the one that was chosen does not work any more; a CPU if
-    /// there is none. Does not sleep.
-    pub(crate) fn pass_on(this: &Arc<Self>) {
-        this.orphaned.store(1, Release);
-        let _ = queue::get().enqueue(this.clone());
     }
 
     /// Index of the engine that works on it.
@@ -521,7 +381,7 @@ impl Request {
         }
         // Checksums take long, and counting uses takes a mutex.
         if this.fragments.complete() && this.flags & (SUBMIT_VERIFY | SUBMIT_COUNT_USE) != 0 {
-            let _ = queue::get().enqueue(this.clone());
+            let _ = workqueue::enqueue(this.clone());
         } else {
             this.end();
         }
@@ -778,9 +638,140 @@ impl Request {
         }
         nothing
     }
+}
 
-    /// The request was taken out of the table: the file counts it no more.
-    fn release(&self) {
+impl Job for Request {
+    fn source(&self) -> &Mapping {
+        &self.source.mapping
+    }
+
+    fn destination(&self) -> &Mapping {
+        &self.destination.mapping
+    }
+
+    fn span(&self, first: u64, many: u64) -> (u64, u64, u64) {
+        let (at, length) = self.fragments.range(first, many);
+        (
+            self.source_offset + at,
+            self.destination_offset + at,
+            length,
+        )
+    }
+
+    fn alignment(&self) -> u64 {
+        self.source_offset | self.destination_offset | self.length()
+    }
+
+    fn is_orphan(&self) -> bool {
+        self.source.owner.is_dead() || self.destination.owner.is_dead()
+    }
+
+    fn fail_orphan(this: &Arc<Self>) {
+        Self::fail(this, errno::eownerdead());
+    }
+
+    fn claim(&self, worker: Worker, most: u64) -> Option<(u64, u64)> {
+        let claimed = self.fragments.claim(worker, most)?;
+        if let Some(status) = &self.status {
+            status.claimed(claimed.1);
+        }
+        Some(claimed)
+    }
+
+    fn wants_engine(&self) -> bool {
+        self.fragments.open(Worker::Engine)
+    }
+
+    fn finish(this: &Arc<Self>, fragment: u64, worker: Worker) {
+        let (_, length) = this.fragments.range(fragment, 1);
+        let (mine, bytes, number) = match worker {
+            Worker::Engine => (
+                &this.engine_bytes,
+                Counter::BytesEngine,
+                Counter::FragmentsEngine,
+            ),
+            Worker::Cpu => (&this.cpu_bytes, Counter::BytesCpu, Counter::FragmentsCpu),
+        };
+        mine.fetch_add(length, Relaxed);
+        this.count(bytes, length);
+        this.count(number, 1);
+        let front = this.fragments.mark(fragment, FRONT_STEPS);
+        if let Some(status) = &this.status {
+            status.moved(length, front.advanced);
+        }
+        if front.more {
+            this.behind.fetch_add(1, Full);
+            let _ = workqueue::enqueue(this.clone());
+        } else if this.fragments.settle(1) {
+            Self::settled(this);
+        } else if front.advanced != 0 && this.impatient.latest() != 0 {
+            this.wake();
+        }
+    }
+
+    fn copy(this: &Arc<Self>, first: u64, many: u64, worker: Worker) -> u64 {
+        let (from, to, length) = this.span(first, many);
+        let whole = copy::between(
+            this.source.mapping.pages(),
+            from,
+            this.destination.mapping.pages(),
+            to,
+            length,
+            || this.has_failed(),
+        );
+        if whole {
+            for fragment in first..first + many {
+                Self::finish(this, fragment, worker);
+            }
+            return length;
+        }
+        // They are not in place, but nobody works on them any more.
+        this.incomplete.store(1, Relaxed);
+        if this.fragments.settle(many) {
+            Self::settled(this);
+        }
+        0
+    }
+
+    fn take_over(this: &Arc<Self>) {
+        this.close_to_engines();
+        if this.taken_over.xchg(1, Full) == 0 {
+            this.count(Counter::Takeovers, 1);
+        }
+        let _ = workqueue::enqueue(this.clone());
+    }
+
+    fn pass_on(this: &Arc<Self>) {
+        this.orphaned.store(1, Release);
+        let _ = workqueue::enqueue(this.clone());
+    }
+}
+
+impl CpuWork for Request {
+    fn work(this: &Arc<Self>) {
+        if this.taken_over.load(Acquire) != 0 {
+            while Self::help(this).is_some() {
+                shim::cond_resched_interrupted();
+            }
+        }
+        if this.fragments.settled() {
+            this.conclude();
+        }
+    }
+}
+
+impl Occupant for Request {
+    fn id(&self) -> u32 {
+        self.id
+    }
+
+    fn place(&mut self, id: u32, status: Status) {
+        self.id = id;
+        self.status = Some(status);
+    }
+
+    // The file counts it no more.
+    fn released(&self) {
         if self.announced.xchg(RELEASED, Full) == ANNOUNCED {
             self.submitter.events.completed.fetch_sub(1, Full);
         }
@@ -793,7 +784,7 @@ struct Quota<'a>(&'a User);
 impl<'a> Quota<'a> {
     /// - `ENOSPC`: the user has as many as allowed.
     fn take(user: &'a User) -> Result<Self> {
-        user.admit_request(dma::param_max_user_requests().into())?;
+        user.admit_request(params::max_user_requests().into())?;
         Ok(Self(user))
     }
 }
@@ -801,189 +792,5 @@ impl<'a> Quota<'a> {
 impl Drop for Quota<'_> {
     fn drop(&mut self) {
         self.0.dismiss_request();
-    }
-}
-
-/// No slot: the end of the list of free ones.
-const NO_SLOT: u32 = u32::MAX;
-
-struct Slot {
-    /// The request, until it is released.
-    request: Option<Arc<Request>>,
-    /// Times that the slot was used.
-    generation: u32,
-    /// The next free slot, if this one is free.
-    next: u32,
-}
-
-struct Slots {
-    slots: KVVec<Slot>,
-    /// Slots that belong to no request, the one that has been free for longest first.
-    first: u32,
-    last: u32,
-    /// Requests that were released and are still referred to.
-    lingering: u32,
-}
-
-impl Slots {
-    /// Takes a slot that belongs to nobody.
-    fn take(&mut self) -> Option<usize> {
-        let count = self.slots.len();
-        // An empty slot that was used is left alone for as long as there are fresh ones, so that
-        // what it says about its last request can be read for a while.
-        if count < MAX_REQUESTS as usize {
-            let fresh = Slot {
-                request: None,
-                generation: 0,
-                next: NO_SLOT,
-            };
-            if self.slots.push(fresh, GFP_KERNEL_ACCOUNT).is_ok() {
-                return Some(count);
-            }
-        }
-        let slot = self.first;
-        self.first = self.slots.get(slot as usize)?.next;
-        if self.first == NO_SLOT {
-            self.last = NO_SLOT;
-        }
-        Some(slot as usize)
-    }
-
-    /// The last reference to the request of a slot is gone.
-    fn give_back(&mut self, slot: u32) {
-        self.slots[slot as usize].next = NO_SLOT;
-        match self.slots.get_mut(self.last as usize) {
-            Some(last) => last.next = slot,
-            None => self.first = slot,
-        }
-        self.last = slot;
-        self.lingering -= 1;
-    }
-}
-
-/// The requests of a domain.
-#[pin_data]
-pub(crate) struct Requests {
-    table: SetOnce<Arc<StatusTable>>,
-    #[pin]
-    slots: Mutex<Slots>,
-    /// Notified when a slot is given back.
-    #[pin]
-    freed: CondVar,
-}
-
-impl Requests {
-    /// None yet.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            table: SetOnce::new(),
-            slots <- new_mutex!(Slots {
-                slots: KVVec::new(),
-                first: NO_SLOT,
-                last: NO_SLOT,
-                lingering: 0,
-            }),
-            freed <- CondVar::new(c_str!("libcopy::Requests::freed"), static_lock_class!()),
-        })
-    }
-
-    /// The table that user space sees; made when it is first needed.
-    pub(crate) fn table(&self) -> Result<Arc<StatusTable>> {
-        if self.table.as_ref().is_none() {
-            let new = StatusTable::new()?;
-            // One at a time, so that it is there afterwards. If somebody was faster, theirs is used.
-            let slots = self.slots.lock();
-            let refused = match self.table.as_ref() {
-                None => {
-                    self.table.populate(new);
-                    None
-                }
-                Some(_) => Some(new),
-            };
-            drop(slots);
-            drop(refused);
-        }
-        self.table.as_ref().cloned().ok_or(ENOMEM)
-    }
-
-    /// Gives a new request an id and makes it visible. If all slots are in use, waits for those whose
-    /// requests were released and whose last fragments an engine still works on.
-    ///
-    /// - `ENOSPC`: there are as many as allowed.
-    /// - `EINTR`: a signal came while it waited.
-    pub(crate) fn publish(&self, mut request: UniqueArc<Request>) -> Result<Arc<Request>> {
-        let table = self.table()?;
-        let mut slots = self.slots.lock();
-        let slot = loop {
-            if let Some(slot) = slots.take() {
-                break slot;
-            }
-            let error = if slots.lingering == 0 {
-                ENOSPC
-            } else if self.freed.wait_interruptible(&mut slots) {
-                EINTR
-            } else {
-                continue;
-            };
-            // Dropped in this order, because that may unpin pages.
-            drop(slots);
-            drop(request);
-            return Err(error);
-        };
-        let entry = &mut slots.slots[slot];
-        entry.generation = entry.generation % (u32::MAX / MAX_REQUESTS) + 1;
-        let id = entry.generation * MAX_REQUESTS + slot as u32;
-        let status = Status::new(table, slot as u32);
-        status.begin(id);
-        request.id = id;
-        request.status = Some(status);
-        let request = Arc::from(request);
-        entry.request = Some(request.clone());
-        Ok(request)
-    }
-
-    /// The last reference to a published request is gone, and with it the right to its slot.
-    fn give_back(&self, id: u32) {
-        self.slots.lock().give_back(id % MAX_REQUESTS);
-        self.freed.notify_one();
-    }
-
-    /// Finds a request.
-    pub(crate) fn find(&self, id: u32) -> Result<Arc<Request>> {
-        let slots = self.slots.lock();
-        slots
-            .slots
-            .get((id % MAX_REQUESTS) as usize)
-            .and_then(|slot| slot.request.as_ref())
-            .filter(|request| request.id == id)
-            .cloned()
-            .ok_or(ENOENT)
-    }
-
-    /// Forgets a request. Its slot stays its own until the last reference is gone.
-    pub(crate) fn remove(&self, id: u32) -> Option<Arc<Request>> {
-        let request = {
-            let mut slots = self.slots.lock();
-            let slot = slots.slots.get_mut((id % MAX_REQUESTS) as usize)?;
-            if slot.request.as_ref()?.id != id {
-                return None;
-            }
-            let request = slot.request.take()?;
-            slots.lingering += 1;
-            request
-        };
-        request.release();
-        Some(request)
-    }
-
-    /// Requests that were not released.
-    pub(crate) fn live(&self) -> usize {
-        let slots = self.slots.lock();
-        // Bounded by `MAX_REQUESTS`.
-        slots
-            .slots
-            .iter()
-            .filter(|slot| slot.request.is_some())
-            .count()
     }
 }

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Thin C around kernel macros and inline functions; see shim.h. No policy lives here.
+ * Thin C around kernel macros and inline functions; see shim.h. No policy lives here, but that a thread runs on
+ * the CPUs of its node.
  */
 #include <linux/capability.h>
 #include <linux/cgroup.h>
+#include <linux/crc32.h>
 #include <linux/cred.h>
 #include <linux/hmm.h>
+#include <linux/kthread.h>
 #include <linux/mm.h>
+#include <linux/nodemask.h>
 #include <linux/nospec.h>
+#include <linux/ratelimit.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/task.h>
 #include <linux/sched/user.h>
 #include <linux/shrinker.h>
+#include <linux/spinlock.h>
+#include <linux/topology.h>
 #include <linux/uaccess.h>
 #include <linux/user_namespace.h>
 #include <linux/vmalloc.h>
@@ -242,6 +249,14 @@ int libcopy_current_process(void)
 	return task_tgid_nr(current);
 }
 
+/* Whether there were not too many warnings of late. */
+bool libcopy_may_warn(void)
+{
+	static DEFINE_RATELIMIT_STATE(state, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
+
+	return __ratelimit(&state);
+}
+
 bool libcopy_fatal_signal_pending(void)
 {
 	return fatal_signal_pending(current);
@@ -395,4 +410,62 @@ size_t libcopy_blocks_from_user(void *kernel, s64 kernel_stride, const void __us
 fault:
 	user_read_access_end();
 	return i;
+}
+
+struct task_struct *libcopy_thread_run(int (*body)(void *data), void *data, int node,
+				       const char *name)
+{
+	struct task_struct *task = kthread_create_on_node(body, data, node, "%s", name);
+
+	if (IS_ERR(task))
+		return NULL;
+	if (node >= 0 && !cpumask_empty(cpumask_of_node(node)))
+		set_cpus_allowed_ptr(task, cpumask_of_node(node));
+	get_task_struct(task);
+	wake_up_process(task);
+	return task;
+}
+
+void libcopy_thread_stop(struct task_struct *task)
+{
+	kthread_stop_put(task);
+}
+
+int libcopy_next_node(int after)
+{
+	int node = after < 0 ? first_online_node : next_online_node(after);
+
+	return node < MAX_NUMNODES ? node : -1;
+}
+
+int libcopy_current_node(void)
+{
+	return numa_node_id();
+}
+
+unsigned long libcopy_lock_irqsave(spinlock_t *lock)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(lock, flags);
+	return flags;
+}
+
+bool libcopy_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
+{
+	unsigned long saved;
+	bool taken = spin_trylock_irqsave(lock, saved);
+
+	*flags = saved;
+	return taken;
+}
+
+void libcopy_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
+{
+	spin_unlock_irqrestore(lock, flags);
+}
+
+u32 libcopy_crc32c(u32 crc, const void *data, size_t len)
+{
+	return crc32c(crc, data, len);
 }

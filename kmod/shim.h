@@ -6,6 +6,7 @@
 #ifndef LIBCOPY_SHIM_H
 #define LIBCOPY_SHIM_H
 
+#include <linux/spinlock_types.h>
 #include <linux/types.h>
 
 struct mm_struct;
@@ -48,11 +49,23 @@ bool libcopy_cond_resched_interrupted(void);
 bool libcopy_fatal_signal_pending(void);
 int libcopy_exiting_process(void);
 int libcopy_current_process(void);
+bool libcopy_may_warn(void);
 size_t libcopy_blocks_to_user(void __user *user, s64 user_stride, const void *kernel,
 			      s64 kernel_stride, size_t block, size_t count);
 size_t libcopy_blocks_from_user(void *kernel, s64 kernel_stride, const void __user *user,
 				s64 user_stride, size_t block, size_t count);
 size_t libcopy_bytes_to_user(void __user *user, const void *kernel, size_t bytes);
 size_t libcopy_bytes_from_user(void *kernel, const void __user *user, size_t bytes);
+
+struct task_struct *libcopy_thread_run(int (*body)(void *data), void *data, int node,
+				       const char *name);
+void libcopy_thread_stop(struct task_struct *task);
+int libcopy_next_node(int after);
+int libcopy_current_node(void);
+
+unsigned long libcopy_lock_irqsave(spinlock_t *lock);
+bool libcopy_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
+void libcopy_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
+u32 libcopy_crc32c(u32 crc, const void *data, size_t len);
 
 #endif

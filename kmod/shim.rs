@@ -6,6 +6,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use kernel::bindings;
 use kernel::error::to_result;
+use kernel::ffi::{c_int, c_void};
 use kernel::mm::{Mm, MmWithUser};
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
@@ -67,6 +68,7 @@ mod raw {
         );
         pub(super) fn libcopy_cond_resched_interrupted() -> bool;
         pub(super) fn libcopy_fatal_signal_pending() -> bool;
+        pub(super) fn libcopy_may_warn() -> bool;
         pub(super) fn libcopy_exiting_process() -> c_int;
         pub(super) fn libcopy_current_process() -> c_int;
         pub(super) fn libcopy_blocks_to_user(
@@ -95,8 +97,27 @@ mod raw {
             user: *const c_void,
             bytes: usize,
         ) -> usize;
+        pub(super) fn libcopy_thread_run(
+            body: unsafe extern "C" fn(*mut c_void) -> c_int,
+            data: *mut c_void,
+            node: c_int,
+            name: *const c_char,
+        ) -> *mut bindings::task_struct;
+        pub(super) fn libcopy_thread_stop(task: *mut bindings::task_struct);
+        pub(super) fn libcopy_next_node(after: c_int) -> c_int;
+        pub(super) fn libcopy_current_node() -> c_int;
+        pub(super) fn libcopy_lock_irqsave(lock: *mut bindings::spinlock_t) -> c_ulong;
+        pub(super) fn libcopy_trylock_irqsave(
+            lock: *mut bindings::spinlock_t,
+            flags: *mut c_ulong,
+        ) -> bool;
+        pub(super) fn libcopy_unlock_irqrestore(lock: *mut bindings::spinlock_t, flags: c_ulong);
+        pub(super) fn libcopy_crc32c(crc: u32, data: *const c_void, len: usize) -> u32;
     }
 }
+
+/// `include/linux/mm.h`; the kernel's bindings have a wrong value.
+pub(crate) const VM_MAYSHARE: usize = 0x80;
 
 /// Pages that one entry of the second-lowest page-table level maps.
 pub(crate) const HUGE_PAGES: usize = PAGE_SIZE / core::mem::size_of::<usize>();
@@ -367,6 +388,12 @@ pub(crate) fn cond_resched_interrupted() -> bool {
     unsafe { raw::libcopy_cond_resched_interrupted() }
 }
 
+/// Whether a warning may be logged: there were not too many of late. The kernel says how many there were not.
+pub(crate) fn may_warn() -> bool {
+    // SAFETY: No preconditions.
+    unsafe { raw::libcopy_may_warn() }
+}
+
 /// Id of the calling process if it is exiting.
 pub(crate) fn exiting_process() -> Option<i32> {
     // SAFETY: No preconditions.
@@ -460,4 +487,86 @@ pub(crate) unsafe fn bytes_to_user(user: usize, kernel: *const u8, bytes: usize)
 pub(crate) unsafe fn bytes_from_user(kernel: *mut u8, user: usize, bytes: usize) -> usize {
     // SAFETY: The caller's promise; the user side is checked by the callee.
     unsafe { raw::libcopy_bytes_from_user(kernel.cast(), user as *const _, bytes) }
+}
+
+/// Starts a kernel thread near a NUMA node (negative: anywhere), and takes a reference to it.
+///
+/// # Safety
+///
+/// `body` may be called with `data`, from another thread, until [`thread_stop`] has returned.
+pub(crate) unsafe fn thread_run(
+    body: unsafe extern "C" fn(*mut c_void) -> c_int,
+    data: *mut c_void,
+    node: i32,
+    name: &CStr,
+) -> Option<NonNull<bindings::task_struct>> {
+    // SAFETY: `body` may be called with `data` by this function's clause; the name is copied.
+    NonNull::new(unsafe { raw::libcopy_thread_run(body, data, node, name.as_char_ptr()) })
+}
+
+/// Stops a thread, waits for its end and releases it.
+///
+/// # Safety
+///
+/// `task` is from [`thread_run`] and is not used afterwards.
+pub(crate) unsafe fn thread_stop(task: NonNull<bindings::task_struct>) {
+    // SAFETY: The reference that `thread_run` took is released here, once.
+    unsafe { raw::libcopy_thread_stop(task.as_ptr()) }
+}
+
+/// NUMA nodes, ascending.
+pub(crate) fn nodes() -> impl Iterator<Item = i32> {
+    // SAFETY: No preconditions.
+    let next = |after| unsafe { raw::libcopy_next_node(after) };
+    core::iter::successors(Some(next(-1)), move |node| Some(next(*node)))
+        .take_while(|node| *node >= 0)
+}
+
+/// The caller's NUMA node.
+pub(crate) fn current_node() -> i32 {
+    // SAFETY: No preconditions.
+    unsafe { raw::libcopy_current_node() }
+}
+
+/// # Safety
+///
+/// The lock is initialised.
+pub(crate) unsafe fn lock_irqsave(lock: *mut bindings::spinlock_t) -> usize {
+    // SAFETY: The caller's promise.
+    unsafe { raw::libcopy_lock_irqsave(lock) }
+}
+
+/// Takes the lock if nobody has it.
+///
+/// # Safety
+///
+/// The lock is initialised.
+pub(crate) unsafe fn trylock_irqsave(lock: *mut bindings::spinlock_t) -> Option<usize> {
+    let mut flags = 0;
+    // SAFETY: The lock is initialised, as this function asks for; `flags` outlives the call.
+    unsafe { raw::libcopy_trylock_irqsave(lock, &mut flags) }.then_some(flags)
+}
+
+/// # Safety
+///
+/// The caller holds the lock and got `flags` when it took it.
+pub(crate) unsafe fn unlock_irqrestore(lock: *mut bindings::spinlock_t, flags: usize) {
+    // SAFETY: The caller's promise.
+    unsafe { raw::libcopy_unlock_irqrestore(lock, flags) }
+}
+
+/// Continues a CRC32C over `len` bytes.
+///
+/// # Safety
+///
+/// `data` is readable for `len` bytes.
+pub(crate) unsafe fn crc32c(crc: u32, data: *const u8, len: usize) -> u32 {
+    // SAFETY: The caller's promise.
+    unsafe { raw::libcopy_crc32c(crc, data.cast(), len) }
+}
+
+/// Sleeps a moment.
+pub(crate) fn nap(milliseconds: u32) {
+    // SAFETY: All callers may sleep.
+    unsafe { bindings::msleep(milliseconds) }
 }

@@ -7,16 +7,11 @@
 use crate::shim;
 use crate::uapi::{RequestStatus, MAX_REQUESTS, REQUEST_RUNNING, STATUS_BYTES};
 use core::mem::{offset_of, size_of};
-use kernel::bindings;
-use kernel::error::to_result;
 use kernel::mm::virt::VmaNew;
 use kernel::page::{Page, PAGE_SIZE};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full, Relaxed, Release};
 use kernel::sync::Arc;
-
-/// `include/linux/mm.h`; the kernel's bindings have a wrong value.
-const VM_MAYSHARE: usize = 0x80;
 
 const PER_PAGE: usize = PAGE_SIZE / size_of::<RequestStatus>();
 
@@ -39,64 +34,27 @@ impl StatusTable {
         Ok(Arc::new(Self { pages }, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Maps the table into the caller's new VMA.
-    pub(crate) fn map(self: Arc<Self>, vma: &VmaNew) -> Result {
+    /// Maps the table into the caller's new VMA, which keeps the pages from there on.
+    pub(crate) fn map(&self, vma: &VmaNew) -> Result {
         // A file opened for reading only has VM_SHARED taken from its shared mappings.
-        if vma.flags() & VM_MAYSHARE == 0 || vma.end() - vma.start() > STATUS_BYTES as usize {
+        if vma.flags() & shim::VM_MAYSHARE == 0 || vma.end() - vma.start() > STATUS_BYTES as usize {
             return Err(EINVAL);
         }
         if vma.writable() || vma.executable() {
             return Err(EACCES);
         }
-        let raw = vma.as_ptr();
-        let set = bindings::VM_DONTEXPAND | bindings::VM_DONTDUMP;
-        let clear = bindings::VM_MAYWRITE | bindings::VM_MAYEXEC;
-        // SAFETY: The VMA is under construction; the pages are inside it, and the table, which the
-        // VMA holds from here on (see `vma_close`), keeps them.
-        unsafe {
-            shim::vm_flags_mod(raw, set as usize, clear as usize);
-            for (address, page) in (vma.start()..vma.end()).step_by(PAGE_SIZE).zip(&self.pages) {
-                to_result(bindings::remap_pfn_range(
-                    raw,
-                    address,
-                    shim::page_to_pfn(page.as_ptr()),
-                    PAGE_SIZE,
-                    (*raw).vm_page_prot,
-                ))?;
-            }
-            (*raw).vm_private_data = Arc::into_raw(self).cast_mut().cast();
-            (*raw).vm_ops = &VM_OPS.0;
+        vma.try_clear_maywrite()?;
+        vma.try_clear_mayexec()?;
+        vma.set_dontexpand();
+        vma.set_dontdump();
+        // Nobody pins what the kernel writes to.
+        vma.set_io();
+        let mixed = vma.set_mixedmap();
+        for (address, page) in (vma.start()..vma.end()).step_by(PAGE_SIZE).zip(&self.pages) {
+            mixed.vm_insert_page(address, page)?;
         }
         Ok(())
     }
-}
-
-/// A table of operations; nobody writes to it.
-struct VmOps(bindings::vm_operations_struct);
-
-// SAFETY: The table is constant.
-unsafe impl Sync for VmOps {}
-
-static VM_OPS: VmOps = VmOps(bindings::vm_operations_struct {
-    open: Some(vma_open),
-    close: Some(vma_close),
-    ..pin_init::zeroed()
-});
-
-/// The VMA was copied (fork, split).
-unsafe extern "C" fn vma_open(vma: *mut bindings::vm_area_struct) {
-    // SAFETY: The VMA that was copied holds a reference; the copy takes its own.
-    unsafe {
-        let held = Arc::<StatusTable>::from_raw((*vma).vm_private_data.cast());
-        core::mem::forget(held.clone());
-        core::mem::forget(held);
-    }
-}
-
-/// The VMA goes away.
-unsafe extern "C" fn vma_close(vma: *mut bindings::vm_area_struct) {
-    // SAFETY: This takes back the VMA's reference; freeing pages takes no lock of the memory manager.
-    drop(unsafe { Arc::<StatusTable>::from_raw((*vma).vm_private_data.cast()) });
 }
 
 /// One entry, for the request it belongs to.

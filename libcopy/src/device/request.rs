@@ -13,9 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::domain::{Device, Domain};
-use super::ioctl::ioctl;
-use super::region_id::RegionId;
+use super::{Device, Domain, RegionId, ioctl};
 use crate::error::{Error, Result};
 use crate::uapi;
 
@@ -136,8 +134,8 @@ impl<'fd> Submission<'fd> {
     pub fn new(source: RegionId, destination: RegionId, length: u64) -> Self {
         Submission {
             arg: uapi::RequestSubmit {
-                source: source.get(),
-                destination: destination.get(),
+                source: source.0,
+                destination: destination.0,
                 length,
                 node: uapi::NODE_ANY,
                 ..Default::default()
@@ -568,7 +566,7 @@ mod fragments;
 
 /// What it is written in.
 #[cfg(all(test, loom))]
-mod word {
+mod atomic {
     use loom::sync::atomic::{AtomicU64, Ordering};
 
     pub(crate) struct Word(AtomicU64);

@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
-use crate::shm::segment::Segment;
-use crate::shm::sync::Ordering;
-use crate::shm::wait;
+use super::segment::Segment;
+use super::sync::Ordering;
+use super::wait;
 
 /// Counts the users of a team. See [`super::Team::usage`].
 #[derive(Clone, Debug)]

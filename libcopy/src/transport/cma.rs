@@ -4,8 +4,7 @@
 
 use std::io;
 
-use super::kind::{TransportKind, TransportReport};
-use super::one_sided::{Transport, Window};
+use super::{Transport, TransportKind, TransportReport, Window};
 use crate::error::{Error, Result};
 
 /// Linux moves at most about 2 GiB per call; below that, whole pages.

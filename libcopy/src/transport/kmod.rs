@@ -5,11 +5,10 @@
 
 use std::cell::RefCell;
 
-use super::kind::{TransportKind, TransportReport};
-use super::one_sided::{Transport, Window};
+use super::{Transport, TransportKind, TransportReport, Window};
+use crate::copy;
 use crate::device::{Attachment, Device, Domain, RegionId, Rights};
 use crate::error::{Error, Result};
-use crate::memcpy;
 use crate::uapi;
 
 /// Regions that stay open for the next operation on the same memory.
@@ -321,7 +320,7 @@ impl Transport for Kmod {
         if let Some(from) = self.reach(owner, window, offset, len, Rights::Read) {
             // SAFETY: `reach` returned `len` mapped bytes; the caller vouches for `to`, which is
             // elsewhere: nobody passes memory of an attachment.
-            unsafe { memcpy::cached(to, from, len) };
+            unsafe { copy::cached(to, from, len) };
             return Ok(());
         }
         let (id, direction) = (region(window)?, uapi::COPY_FROM_REGION);
@@ -342,7 +341,7 @@ impl Transport for Kmod {
     ) -> Result<()> {
         if let Some(to) = self.reach(owner, window, offset, len, Rights::ReadWrite) {
             // SAFETY: as in `pull`, the other way round; the mapping is for writing.
-            unsafe { memcpy::cached(to, from, len) };
+            unsafe { copy::cached(to, from, len) };
             return Ok(());
         }
         let (id, direction) = (region(window)?, uapi::COPY_TO_REGION);

@@ -45,48 +45,19 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy",
         root: "libcopy/src/lib.rs",
         order: "
-            transport/kind
-            < error op
-            < config topology memcpy
-            < policy/executor policy/bands policy/oversubscription policy/governor
-            < policy/thresholds
-            < policy/words policy/table policy/profile policy/against_mpi
-            < policy/load
+            error config topology calibration copy
             < policy
-            < device/ioctl device/key device/region_id
-            < device/domain
-            < device/region
-            < device/copy device/strided device/attachment device/request
             < device
-            < team/key
-            < shm/sync
-            < shm/doorbell shm/ring shm/reports
-            < shm/barrier
-            < shm/segment
-            < shm/wait
-            < shm/mailbox
-            < shm
-            < offload/monitor offload/vma
-            < offload/guard
-            < offload/pending
-            < offload/transfers
+            < team/segment team/ring team/bell team/barrier team/sync team/mailbox team/wait
             < offload
-            < transport/one_sided
-            < transport/cma transport/kmod transport/stream
-            < transport/machine
             < transport
-            < team/launch team/probe team/resumption team/usage
-            < team/membership
             < team
-            < collective/division
-            < collective/cooperative
-            < collective/offloaded
-            < collective/allgather collective/alltoall collective/bcast collective/gather collective/reduce
-              collective/scatter
-            < collective/calls
             < collective
-            < calibration tune",
-        ratchet: CLEAN,
+            < tune",
+        ratchet: Ratchet {
+            in_circles: 36,
+            up: 14,
+        },
     },
     Layers {
         name: "libcopy-datatype",
@@ -111,20 +82,14 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/cli/src/main.rs",
         order: "
             cli/progress
-            < bench/buffer bench/machine bench/pattern bench/sample bench/sizes
-            < bench/report bench/pairs bench/peer_process bench/layouts bench/paper_claims
-            < bench/plot bench/ratio_plot
-            < bench/output
-            < bench/rank bench/coll bench/device bench/types bench/speedup
-            < bench/offload/experiment bench/offload/model bench/offload/player
-            < bench/offload/engines bench/offload/fragments bench/offload/programs
-            < bench/offload
-            < bench/command
+            < bench/buffer bench/machine bench/pattern bench/rank bench/sample bench/sizes
+            < bench/plot bench/dots bench/report bench/pairs
             < bench
-            < cli/commit
-            < cli/datatype cli/info cli/mpi cli/run cli/tune
             < cli",
-        ratchet: CLEAN,
+        ratchet: Ratchet {
+            in_circles: 11,
+            up: 2,
+        },
     },
     Layers {
         name: "libcopy-mpi",
@@ -159,21 +124,28 @@ pub const TABLE: &[Layers] = &[
         name: "kmod",
         root: "kmod/libcopy_main.rs",
         order: "
-            word irqlock errno params shim uapi
-            < stats
-            < pin watch account spans queue
-            < mapping user
-            < domain member region
-            < copy strided attach
-            < dma fragments
-            < channel
-            < engine
-            < request
-            < chardev status",
-        ratchet: Ratchet {
-            in_circles: 13,
-            up: 14,
-        },
+            uapi atomic errno
+            < shim params
+            < irqlock stats thread workqueue shrinker spans eventfd
+            < user notifier
+            < pin account
+            < mapping
+            < idle domain
+            < member
+            < region
+            < regions copy strided attach
+            < fragments dmaengine
+            < device
+            < dma_map trial leaving
+            < dma_device job status
+            < engine supervisor copier slots
+            < channel request
+            < engines domains
+            < process
+            < handle argument
+            < ioctl
+            < file",
+        ratchet: CLEAN,
     },
 ];
 

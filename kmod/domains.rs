@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The list of domains, and [`Shared`]: what the files of one of them have in common.
+
+use crate::domain::Domain;
+use crate::errno;
+use crate::region::Region;
+use crate::regions::Regions;
+use crate::request::{Request, Requests};
+use crate::stats::Counter;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+use kernel::task::Kuid;
+
+/// Domains a user may have at a time.
+const MAX_DOMAINS: usize = 1024;
+
+struct Entry {
+    shared: Arc<Shared>,
+    /// Open files that belong to the domain.
+    files: usize,
+}
+
+kernel::sync::global_lock! {
+    // SAFETY: Initialised in the module's init before the device is registered.
+    unsafe(uninit) static DOMAINS: Mutex<KVVec<Entry>> = KVVec::new();
+}
+
+/// Gives the list's memory back when the module is unloaded: statics are never dropped.
+pub(crate) struct Guard(());
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let domains = core::mem::take(&mut *DOMAINS.lock());
+        drop(domains);
+    }
+}
+
+/// Prepares the list of domains.
+///
+/// # Safety
+///
+/// Called exactly once, before anything else in this file.
+pub(crate) unsafe fn init() -> Guard {
+    // SAFETY: The caller calls this once, before any other use of the lock.
+    unsafe { DOMAINS.init() };
+    Guard(())
+}
+
+/// A domain with what its members have published.
+#[pin_data]
+pub(crate) struct Shared {
+    pub(crate) domain: Arc<Domain>,
+    #[pin]
+    pub(crate) regions: Regions,
+    pub(crate) requests: Arc<Requests>,
+}
+
+impl Shared {
+    /// Creates a domain with one file in it.
+    pub(crate) fn create() -> Result<Arc<Self>> {
+        let uid = Kuid::current_euid();
+        let mut domains = DOMAINS.lock();
+        let same_user = |entry: &&Entry| entry.shared.domain.is_of(uid);
+        if domains.iter().filter(same_user).count() >= MAX_DOMAINS {
+            return Err(ENOSPC);
+        }
+        let shared = Arc::pin_init(
+            try_pin_init!(Self {
+                domain: Domain::new()?,
+                regions <- Regions::new(),
+                requests: Arc::pin_init(Requests::new(), GFP_KERNEL_ACCOUNT)?,
+            }? Error),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let entry = Entry {
+            shared: shared.clone(),
+            files: 1,
+        };
+        domains.push(entry, GFP_KERNEL_ACCOUNT)?;
+        drop(domains);
+        shared.domain.stats.add(Counter::Domains, 1);
+        Ok(shared)
+    }
+
+    /// Joins by key.
+    pub(crate) fn join_by_key(key: &[u8; 16]) -> Result<Arc<Self>> {
+        let mut domains = DOMAINS.lock();
+        let entry = domains
+            .iter_mut()
+            .find(|entry| entry.shared.domain.key() == *key)
+            .ok_or(ENOENT)?;
+        if !entry.shared.domain.admits_caller() {
+            return Err(EPERM);
+        }
+        entry.files += 1;
+        Ok(entry.shared.clone())
+    }
+
+    /// Joins because the caller holds a file of the domain.
+    pub(crate) fn join(self: &Arc<Self>) -> Result {
+        let mut domains = DOMAINS.lock();
+        let entry = domains
+            .iter_mut()
+            .find(|entry| Arc::ptr_eq(&entry.shared, self))
+            .ok_or(errno::enotconn())?;
+        entry.files += 1;
+        Ok(())
+    }
+
+    /// A file of the domain was released.
+    pub(crate) fn file_released(self: &Arc<Self>) {
+        let entry = {
+            let mut domains = DOMAINS.lock();
+            let Some(index) = domains
+                .iter()
+                .position(|entry| Arc::ptr_eq(&entry.shared, self))
+            else {
+                return;
+            };
+            domains[index].files -= 1;
+            if domains[index].files > 0 {
+                return;
+            }
+            domains.remove(index).ok()
+        };
+        self.domain.stats.sub(Counter::Domains, 1);
+        drop(entry);
+    }
+
+    /// Destroys a region, keeping its mapping if `keep`; returns whether it was there.
+    pub(crate) fn destroy(&self, region: &Region, keep: bool) -> bool {
+        if !region.owner.disown(region.id) || self.regions.remove(region.id, false).is_none() {
+            return false;
+        }
+        region.close();
+        match keep {
+            true => region.owner.keep(region.mapping.clone()),
+            false => region.mapping.let_go(),
+        }
+        true
+    }
+
+    /// Takes a request out of the domain.
+    pub(crate) fn disown_request(&self, request: &Request) {
+        if request.submitter.disown_request(request.id) {
+            let gone = self.requests.remove(request.id);
+            drop(gone);
+        }
+    }
+}

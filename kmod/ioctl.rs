@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The ioctl table: which command does what.
+
+use crate::argument::{only, read_layout, read_pieces, zero, Argument};
+use crate::attach;
+use crate::channel::Channel;
+use crate::copy;
+use crate::domains::Shared;
+use crate::engines;
+use crate::errno;
+use crate::handle::{of_file, Handle};
+use crate::params;
+use crate::region::Region;
+use crate::request::{Request, Submitter};
+use crate::strided;
+use crate::uapi::{self, *};
+use kernel::fs::LocalFile;
+use kernel::mm::MmWithUser;
+use kernel::page::PAGE_SIZE;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+/// Performs a command for the process with this address space, which calls.
+type Handler = fn(&Handle, &MmWithUser, &Argument) -> Result;
+
+/// Every command, with its size in the version that this table was written for.
+const COMMANDS: &[(u32, Handler)] = &[
+    (GET_INFO, Handle::get_info),
+    (DOMAIN_CREATE, Handle::domain_create),
+    (DOMAIN_JOIN, Handle::domain_join),
+    (DOMAIN_LEAVE, Handle::domain_leave),
+    (REGION_CREATE, Handle::region_create),
+    (REGION_DESTROY, Handle::region_destroy),
+    (REGION_WAIT, Handle::region_wait),
+    (REGION_INFO, Handle::region_info),
+    (REGION_USE, Handle::region_use),
+    (REGION_COPY, Handle::region_copy),
+    (REGION_COPY_STRIDED, Handle::region_copy_strided),
+    (TRANSFER, Handle::transfer),
+    (REGION_ATTACH, Handle::region_attach),
+    (ENGINE_INFO, Handle::engine_info),
+    (REQUEST_SUBMIT, Handle::request_submit),
+    (REQUEST_WAIT, Handle::request_wait),
+    (REQUEST_SWITCH, Handle::request_switch),
+    (REQUEST_INFO, Handle::request_info),
+    (REQUEST_CANCEL, Handle::request_cancel),
+];
+
+/// The handlers by the number of the command.
+static TABLE: [Option<Handler>; 256] = {
+    let mut table: [Option<Handler>; 256] = [None; 256];
+    let mut index = 0;
+    while index < COMMANDS.len() {
+        let (command, handler) = COMMANDS[index];
+        table[(command & 0xff) as usize] = Some(handler);
+        index += 1;
+    }
+    table
+};
+
+/// Performs an ioctl.
+pub(crate) fn ioctl(handle: &Handle, cmd: u32, address: usize) -> Result {
+    if (cmd >> 8) & 0xff != IOC_TYPE || cmd >> 30 != 3 {
+        return Err(ENOTTY);
+    }
+    let handler = TABLE[(cmd & 0xff) as usize].ok_or(ENOTTY)?;
+    let task = kernel::current!();
+    // A kernel thread has no address space.
+    let mm = task.mm().ok_or(ESRCH)?;
+    let size = ((cmd >> 16) & 0x3fff) as usize;
+    handler(handle, mm, &Argument::new(address, size))
+}
+
+fn info() -> Info {
+    Info {
+        abi_version: ABI_VERSION,
+        max_iov: MAX_IOV,
+        features: FEATURE_STRIDED
+            | FEATURE_ATTACH
+            | FEATURE_TRANSFER
+            | FEATURE_REUSE
+            | FEATURE_REQUEST,
+        max_streams: MAX_STREAMS as u32,
+        max_regions: params::max_regions(),
+        max_region_bytes: MAX_REGION_BYTES,
+        reuse_pages: params::reuse_pages(),
+        page_size: PAGE_SIZE as u32,
+        engines: engines::count(),
+        reserved: [0; 2],
+    }
+}
+
+impl Handle {
+    fn engine_info(&self, _: &MmWithUser, arg: &Argument) -> Result {
+        let args: EngineInfo = arg.read(ENGINE_INFO_SIZE_VER2)?;
+        zero(args.reserved.into())?;
+        arg.write(&engines::info(args.index)?)
+    }
+
+    fn get_info(&self, _: &MmWithUser, arg: &Argument) -> Result {
+        arg.read::<Info>(INFO_SIZE_VER1)?;
+        arg.write(&info())
+    }
+
+    fn domain_create(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: DomainCreate = arg.read(DOMAIN_CREATE_SIZE_VER1)?;
+        only(args.flags | args.reserved, 0)?;
+        // A domain cannot be taken back from its file, so first see whether its key can be told.
+        arg.write(&args)?;
+        args.key = self.enter(mm, Shared::create)?.domain.key();
+        arg.write(&args)
+    }
+
+    fn domain_join(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let args: DomainJoin = arg.read(DOMAIN_JOIN_SIZE_VER1)?;
+        zero(args.reserved)?;
+        match args.flags {
+            JOIN_BY_KEY => {
+                only(args.fd as u32, 0)?;
+                self.enter(mm, || Shared::join_by_key(&args.key))?;
+            }
+            JOIN_BY_FD => {
+                if args.key != [0; 16] {
+                    return Err(EINVAL);
+                }
+                let fd = u32::try_from(args.fd).map_err(|_| EBADF)?;
+                let file = LocalFile::fget(fd).map_err(|_| EBADF)?;
+                let shared = of_file(&file).ok_or(EBADF)?.shared()?.clone();
+                self.enter(mm, || shared.join().map(|()| shared.clone()))?;
+            }
+            _ => return Err(EINVAL),
+        }
+        Ok(())
+    }
+
+    fn domain_leave(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let args: DomainLeave = arg.read(DOMAIN_LEAVE_SIZE_VER1)?;
+        only(args.flags | args.reserved, 0)?;
+        self.leave(mm)
+    }
+
+    fn region_create(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: RegionCreate = arg.read(REGION_CREATE_SIZE_VER1)?;
+        only(args.flags, CREATE_NO_REUSE)?;
+        only(args.rights, RIGHT_READ | RIGHT_WRITE)?;
+        zero(args.reserved.into())?;
+        let process = self.process(mm)?;
+        if args.rights == 0 {
+            return Err(EINVAL);
+        }
+        let pieces = read_pieces(args.iov, args.iov_count)?;
+        if args.replaces != 0 {
+            if let Ok(old) = process.shared.regions.find(args.replaces) {
+                // Only the process's own.
+                if Arc::ptr_eq(&old.owner, &process.member) {
+                    process.shared.destroy(&old, true);
+                }
+            }
+        }
+        let (region, result) =
+            process.create_region(mm, pieces, args.rights, args.uses, args.flags)?;
+        args.id = region.id;
+        args.result = result;
+        args.length = region.length();
+        args.pages = region.mapping.pages().pages().len() as u64;
+        arg.write(&args).inspect_err(|_| {
+            // A region whose id nobody knows would stay until the process ends.
+            process.shared.destroy(&region, false);
+        })
+    }
+
+    fn region_destroy(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let args: RegionDestroy = arg.read(REGION_DESTROY_SIZE_VER1)?;
+        only(args.flags, DESTROY_UNPIN)?;
+        let region = self.find(mm, args.id)?;
+        if !region.owner.is(mm) {
+            return Err(EPERM);
+        }
+        let keep = args.flags & DESTROY_UNPIN == 0;
+        if self.shared()?.destroy(&region, keep) {
+            Ok(())
+        } else {
+            Err(ENOENT)
+        }
+    }
+
+    fn region_wait(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: RegionWait = arg.read(REGION_WAIT_SIZE_VER1)?;
+        only(args.flags, WAIT_DESTROY)?;
+        zero(args.reserved.into())?;
+        let region = self.find(mm, args.id)?;
+        let destroy = args.flags & WAIT_DESTROY != 0;
+        if destroy && !region.owner.is(mm) {
+            return Err(EPERM);
+        }
+        let result = region.wait(&mut args.timeout_ns);
+        args.uses_left = region.uses_left();
+        if result.is_ok() && destroy {
+            self.shared()?.destroy(&region, true);
+        }
+        arg.write(&args)?;
+        result
+    }
+
+    fn region_info(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: uapi::RegionInfo = arg.read(REGION_INFO_SIZE_VER1)?;
+        let region = self.find(mm, args.id)?;
+        let pages = region.mapping.pages();
+        args = uapi::RegionInfo {
+            id: args.id,
+            rights: region.rights,
+            length: pages.length(),
+            pages: pages.pages().len() as u64,
+            uses_left: region.uses_left(),
+            state: region.state(),
+            reserved: [0; 2],
+        };
+        arg.write(&args)
+    }
+
+    fn region_use(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: RegionUse = arg.read(REGION_USE_SIZE_VER1)?;
+        only(args.flags, 0)?;
+        let region = self.find(mm, args.id)?;
+        if region.owner.is_dead() {
+            return Err(errno::eownerdead());
+        }
+        args.uses_left = region.count_use(args.count)?;
+        arg.write(&args)
+    }
+
+    fn region_copy(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: RegionCopy = arg.read(REGION_COPY_SIZE_VER1)?;
+        only(
+            args.flags,
+            COPY_FROM_REGION | COPY_TO_REGION | COPY_COUNT_USE,
+        )?;
+        zero(u64::from(args.reserved) | args.reserved2)?;
+        if args.iov_count > MAX_IOV {
+            return Err(EINVAL);
+        }
+        let region = self.find(mm, args.region)?;
+        copy::region_copy(&region, &mut args)?;
+        arg.write(&args)
+    }
+
+    fn region_copy_strided(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: CopyStrided = arg.read(COPY_STRIDED_SIZE_VER1)?;
+        only(
+            args.flags,
+            COPY_FROM_REGION | COPY_TO_REGION | COPY_COUNT_USE,
+        )?;
+        zero(args.reserved)?;
+        let region = self.find(mm, args.region)?;
+        let region_layout = read_layout(args.region_layout)?;
+        let user_layout = read_layout(args.user_layout)?;
+        strided::copy_strided(
+            &region,
+            &mut args,
+            region_layout.as_ref(),
+            user_layout.as_ref(),
+        )?;
+        arg.write(&args)
+    }
+
+    fn transfer(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: Transfer = arg.read(TRANSFER_SIZE_VER1)?;
+        only(args.flags, COPY_COUNT_USE)?;
+        zero(args.reserved.into())?;
+        let source = self.find(mm, args.source)?;
+        let destination = self.find(mm, args.destination)?;
+        copy::transfer(&source, &destination, &mut args)?;
+        arg.write(&args)
+    }
+
+    fn region_attach(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: RegionAttach = arg.read(REGION_ATTACH_SIZE_VER1)?;
+        only(args.access, RIGHT_READ | RIGHT_WRITE)?;
+        let region = self.find(mm, args.id)?;
+        attach::prepare(&region, &mut args)?;
+        arg.write(&args)
+    }
+
+    fn request_submit(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: RequestSubmit = arg.read(REQUEST_SUBMIT_SIZE_VER2)?;
+        only(
+            args.flags,
+            SUBMIT_VERIFY | SUBMIT_COUNT_USE | SUBMIT_EVENTFD,
+        )?;
+        zero(args.reserved)?;
+        if args.fragment_pages > MAX_FRAGMENT_PAGES
+            || (args.flags & SUBMIT_EVENTFD == 0 && args.eventfd != 0)
+        {
+            return Err(EINVAL);
+        }
+        let process = self.process(mm)?;
+        let source = process.shared.regions.find(args.source)?;
+        let destination = process.shared.regions.find(args.destination)?;
+        let (engine, channel) = engines::choose(&process.member, args.node)?;
+        let submitter = Submitter {
+            member: &process.member,
+            requests: &process.shared.requests,
+            copier: &process.copier,
+            hand_over: engines::pass_on,
+        };
+        let request = Request::new(&submitter, source, destination, &args, engine)?;
+        let request = process.shared.requests.publish(request)?;
+        if let Err(error) = process.member.adopt_request(request.id) {
+            process.shared.requests.remove(request.id);
+            Request::fail(&request, errno::ecanceled());
+            return Err(error);
+        }
+        args.id = request.id;
+        args.engine = engine;
+        args.fragment_pages = request.fragment_pages();
+        // Before the first byte moves: a request whose id nobody knows would be of no use.
+        arg.write(&args).inspect_err(|_| {
+            process.shared.disown_request(&request);
+            Request::fail(&request, errno::ecanceled());
+        })?;
+        if !Request::begin(&request) {
+            Channel::submit(&channel, &request);
+        }
+        Ok(())
+    }
+
+    fn request_wait(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: RequestWait = arg.read(REQUEST_WAIT_SIZE_VER2)?;
+        only(args.flags, REQUEST_RELEASE)?;
+        zero(args.reserved.into())?;
+        let request = self.find_request(mm, args.id)?;
+        let release = args.flags & REQUEST_RELEASE != 0;
+        if release && !request.submitter.is(mm) {
+            return Err(EPERM);
+        }
+        let waited = request.wait(args.until, &mut args.timeout_ns);
+        // Read once, and first: what is told, and whether the request is forgotten, follow from it.
+        args.state = request.state();
+        args.done = request.done();
+        args.front = request.front();
+        let ended = args.state != REQUEST_RUNNING;
+        // A request that has ended since the time was over, or the signal came, has ended in time: it
+        // would not be there any more for a caller who heard otherwise and asked again.
+        let late = |error: &Error| *error == ETIMEDOUT || *error == EINTR;
+        let result = match waited {
+            Err(error) if ended && late(&error) => request.answer(args.until).unwrap_or(Err(error)),
+            other => other,
+        };
+        arg.write(&args)?;
+        if release && ended {
+            self.shared()?.disown_request(&request);
+        }
+        result
+    }
+
+    fn request_switch(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: RequestSwitch = arg.read(REQUEST_SWITCH_SIZE_VER2)?;
+        only(args.flags, SWITCH_HELP | SWITCH_NO_WAIT)?;
+        zero(u64::from(args.reserved) | args.reserved2)?;
+        args.copied = 0;
+        let request = self.find_request(mm, args.id)?;
+        let result = Request::switch(&request, &mut args);
+        arg.write(&args)?;
+        result
+    }
+
+    fn request_info(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let args: uapi::RequestInfo = arg.read(REQUEST_INFO_SIZE_VER2)?;
+        arg.write(&self.find_request(mm, args.id)?.info())
+    }
+
+    fn request_cancel(&self, mm: &MmWithUser, arg: &Argument) -> Result {
+        let mut args: RequestCancel = arg.read(REQUEST_CANCEL_SIZE_VER2)?;
+        only(args.flags | args.reserved, 0)?;
+        let request = self.find_request(mm, args.id)?;
+        if !request.submitter.is(mm) {
+            return Err(EPERM);
+        }
+        Request::fail(&request, errno::ecanceled());
+        // Whatever the outcome, it is the end; only a signal comes before it.
+        let _ = request.wait(0, &mut -1);
+        args.state = request.state();
+        if args.state == REQUEST_RUNNING {
+            return Err(EINTR);
+        }
+        args.done = request.done();
+        self.shared()?.disown_request(&request);
+        arg.write(&args)
+    }
+
+    fn find_request(&self, mm: &MmWithUser, id: u32) -> Result<Arc<Request>> {
+        self.process(mm)?.shared.requests.find(id)
+    }
+
+    /// Finds a region for the calling process, which thereby becomes a member: its death must be
+    /// noticed by those who wait for its uses.
+    fn find(&self, mm: &MmWithUser, id: u32) -> Result<Arc<Region>> {
+        self.process(mm)?.shared.regions.find(id)
+    }
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! [`Process`]: a member with its address space: it publishes memory and submits requests, until its end,
+//! when what it published goes.
+
+use crate::copier::Copier;
+use crate::domains::Shared;
+use crate::errno;
+use crate::mapping::{Mapping, Owner};
+use crate::member::{Events, Member};
+use crate::notifier::{Listener, Notifier};
+use crate::pin;
+use crate::region::Region;
+use crate::request::Request;
+use crate::shim;
+use crate::shrinker;
+use crate::stats::Counter;
+use crate::uapi::{Piece, CREATE_NO_REUSE, MAX_REGION_BYTES, RESULT_REUSED, RIGHT_WRITE};
+use crate::workqueue;
+use kernel::mm::MmWithUser;
+use kernel::prelude::*;
+use kernel::sync::{new_mutex, Arc, Mutex};
+use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
+
+/// A process that uses one file of a domain.
+#[pin_data]
+pub(crate) struct Process {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) member: Arc<Member>,
+    /// Where CPUs work on its requests.
+    pub(crate) copier: Arc<Copier<Request>>,
+    /// Hears about the end of the process. A cycle (the notifier holds its listener), broken by
+    /// `depart`, which every file calls for its processes when it is released.
+    #[pin]
+    end: Mutex<Option<Pin<KBox<Notifier>>>>,
+    #[pin]
+    work: Work<Process>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Process { self.work }
+}
+
+impl WorkItem for Process {
+    type Pointer = Arc<Process>;
+
+    fn run(this: Arc<Process>) {
+        if this.member.is_dead() {
+            this.depart();
+        } else {
+            this.member.sweep();
+        }
+    }
+}
+
+impl Listener for Process {
+    fn changed(self: Arc<Self>) {
+        self.member.domain.stats.add(Counter::Invalidations, 1);
+        if !self.member.has_left() {
+            let _ = workqueue::enqueue(self);
+        }
+    }
+
+    fn released(self: Arc<Self>) {
+        if !self.member.has_left() && self.member.mark_dead() {
+            // If the work is queued already, it has not looked at `dead` yet or will run again.
+            let _ = workqueue::enqueue(self);
+        }
+    }
+}
+
+impl Process {
+    /// Makes the calling process a member.
+    pub(crate) fn new(
+        mm: &MmWithUser,
+        shared: &Arc<Shared>,
+        events: &Arc<Events>,
+    ) -> Result<Arc<Self>> {
+        let member = Member::new(mm, &shared.domain, events)?;
+        let this = Arc::pin_init(
+            try_pin_init!(Self {
+                shared: shared.clone(),
+                member,
+                copier: Arc::pin_init(Copier::new(), GFP_KERNEL_ACCOUNT)?,
+                end <- new_mutex!(None),
+                work <- new_work!("libcopy::Process::work"),
+            }? Error),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let notifier = Notifier::new(mm, &this.listener(), KVVec::new())?;
+        *this.end.lock() = Some(notifier);
+        if let Err(error) = shrinker::register(this.member.clone()) {
+            this.depart();
+            return Err(error);
+        }
+        Ok(this)
+    }
+
+    fn listener(self: &Arc<Self>) -> Arc<dyn Listener> {
+        self.clone()
+    }
+
+    /// The last file is closed. If that happens because the process is exiting, it died: its
+    /// address space may outlive its files when somebody else is just looking at it.
+    pub(crate) fn file_closed(&self) {
+        if !self.member.has_left() && self.member.is_exiting() {
+            self.member.mark_dead();
+        }
+        self.depart();
+    }
+
+    /// Takes the process out of the domain: its regions go, its idle mappings are unpinned.
+    /// Called once or many times, whoever comes first does it.
+    pub(crate) fn depart(&self) {
+        let Some(left) = self.member.leave() else {
+            return;
+        };
+        let end = self.end.lock().take();
+        shrinker::unregister(&*self.member);
+        for id in &left.requests {
+            if let Some(request) = self.shared.requests.remove(*id) {
+                Request::fail(&request, errno::ecanceled());
+            }
+            shim::cond_resched_interrupted();
+        }
+        self.copier.stop();
+        for id in &left.regions {
+            if let Some(region) = self.shared.regions.remove(*id, self.member.is_dead()) {
+                region.close();
+                region.mapping.let_go();
+            }
+            shim::cond_resched_interrupted();
+        }
+        drop(left);
+        drop(end);
+        self.member.domain.wake();
+    }
+
+    /// Cancels this process's requests and waits for what engines have begun, so that nobody writes
+    /// to memory that the process is about to use otherwise. A signal ends only the waiting.
+    pub(crate) fn cancel_requests(&self) {
+        while let Some(id) = self.member.take_request() {
+            if let Some(request) = self.shared.requests.remove(id) {
+                Request::fail(&request, errno::ecanceled());
+                let _ = request.wait(0, &mut -1);
+            }
+        }
+    }
+
+    /// Pins (or finds pinned) the calling process's memory and publishes it. Returns `RESULT_*` bits, too.
+    pub(crate) fn create_region(
+        self: &Arc<Self>,
+        mm: &MmWithUser,
+        pieces: KVVec<Piece>,
+        rights: u32,
+        uses: u32,
+        flags: u32,
+    ) -> Result<(Arc<Region>, u32)> {
+        let mut total = 0u64;
+        for piece in &pieces {
+            total = total.checked_add(piece.len).ok_or(EOVERFLOW)?;
+        }
+        if total > MAX_REGION_BYTES {
+            return Err(EOVERFLOW);
+        }
+        let wraps = |piece: &Piece| piece.base.checked_add(piece.len).is_none();
+        if pieces.iter().any(wraps) {
+            return Err(EFAULT);
+        }
+        let owner = &self.member;
+        let stats = &owner.domain.stats;
+        let reusable = flags & CREATE_NO_REUSE == 0;
+        let write = rights & RIGHT_WRITE != 0;
+        let idle = match reusable {
+            true => owner.take_idle(&pieces, write),
+            false => None,
+        };
+        let found = match idle {
+            Some(mapping) if !pin::permitted(mm, &pieces, write) => {
+                mapping.let_go();
+                None
+            }
+            other => other,
+        };
+        let (mapping, result) = match found {
+            Some(mapping) => {
+                stats.add(Counter::ReuseHits, 1);
+                (mapping, RESULT_REUSED)
+            }
+            None => {
+                stats.add(Counter::ReuseMisses, 1);
+                let payer = Owner {
+                    listener: &self.listener(),
+                    stats,
+                    user: &owner.user,
+                };
+                let mut copy = KVVec::with_capacity(pieces.len(), GFP_KERNEL_ACCOUNT)?;
+                copy.extend_from_slice(&pieces, GFP_KERNEL_ACCOUNT)?;
+                let mapping = match Mapping::new(mm, &payer, pieces, write, reusable) {
+                    // What is only kept for later must not stand in the way of what is needed now.
+                    Err(error) if (error == ENOMEM || error == ENOSPC) && owner.drop_idle() => {
+                        Mapping::new(mm, &payer, copy, write, reusable)?
+                    }
+                    other => other?,
+                };
+                (mapping, 0)
+            }
+        };
+        let region = Region::new(owner, mapping, rights, uses)?;
+        let region = self.shared.regions.publish(region)?;
+        if let Err(error) = owner.adopt(region.id) {
+            self.shared.regions.remove(region.id, owner.is_dead());
+            region.close();
+            region.mapping.let_go();
+            return Err(error);
+        }
+        Ok((region, result))
+    }
+}

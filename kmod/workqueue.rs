@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The module's own workqueues: what a notifier or a closing VMA must not do itself.
+//!
+//! A system-wide queue would not do: unloading has to wait until the last item has returned.
+//!
+//! Mappings are unpinned on a second queue: that may wait for the owner's memory to be invalidated, and
+//! what is on the first queue, which serves everybody, must not wait with it.
+//!
+//! Both are there for as long as the device is registered and anything is queued, so that code which runs on
+//! behalf of an open file, or of what is queued, may enqueue.
+
+use crate::shim;
+use kernel::bindings;
+use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::workqueue::{Queue, RawWorkItem};
+
+static QUEUE: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
+static UNPINNING: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
+
+/// A workqueue; dropping it waits for what is queued.
+struct Owned(*mut bindings::workqueue_struct);
+
+// SAFETY: A workqueue may be destroyed from any thread.
+unsafe impl Send for Owned {}
+// SAFETY: Nothing can be done through a shared reference.
+unsafe impl Sync for Owned {}
+
+/// Keeps the queues alive. The first is emptied first: what is on it may put something on the second.
+pub(crate) struct Guard(#[allow(dead_code)] [Owned; 2]);
+
+/// Creates the queues.
+pub(crate) fn create() -> Result<Guard> {
+    let queue = Owned(shim::workqueue_create(c"libcopy")?);
+    let unpinning = Owned(shim::workqueue_create(c"libcopy_unpin")?);
+    QUEUE.store(queue.0, Relaxed);
+    UNPINNING.store(unpinning.0, Relaxed);
+    Ok(Guard([queue, unpinning]))
+}
+
+/// Puts something on the first queue. Does not sleep. Only for code that runs on behalf of an open file or of
+/// what is queued.
+pub(crate) fn enqueue<W>(work: W) -> W::EnqueueOutput
+where
+    W: RawWorkItem<0> + Send + 'static,
+{
+    // SAFETY: Created before the device is registered and destroyed after it is gone.
+    unsafe { Queue::from_raw(QUEUE.load(Relaxed)) }.enqueue(work)
+}
+
+/// Puts something that unpins on the second queue; otherwise like [`enqueue`].
+pub(crate) fn enqueue_unpinning<W>(work: W) -> W::EnqueueOutput
+where
+    W: RawWorkItem<0> + Send + 'static,
+{
+    // SAFETY: As above.
+    unsafe { Queue::from_raw(UNPINNING.load(Relaxed)) }.enqueue(work)
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: The queue is ours, and nobody enqueues any more.
+        unsafe { bindings::destroy_workqueue(self.0) };
+    }
+}

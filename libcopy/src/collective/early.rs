@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Collectives that return early: a copy engine moves what can be guarded, and the guard holds
+//! whoever comes too soon (paper 003, sections 3.2 and 3.3).
+//!
+//! Leaves say that they are here as they do without engines, since only the root knows which way
+//! this call goes. The root opens its buffer and tells each leaf which bytes of the leaf's part are
+//! whole pages that the root can guard. The leaf narrows that to whole pages of its own buffer, gives
+//! them to an engine, copies the few bytes at the two edges itself, and tells the root the request.
+//! Then both guard their buffers and return. The root has waited for its leaves, but for no copy.
+
+use super::{Call, Division, Op, Team};
+use crate::device::RegionId;
+use crate::device::request::{Request, RequestId, Submission};
+use crate::error::{Error, Result};
+use crate::offload::Part;
+use crate::offload::guard::{self, Kind};
+use crate::offload::monitor::{Site, Way as Mover};
+use crate::team::mailbox::{Source, Step, Target};
+use crate::transport::shm::{Receiving, Sending, exchange};
+use crate::transport::{TransportKind, Window};
+use crate::uapi;
+
+use super::share::Way;
+
+/// What a root tells a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Order {
+    /// The root's memory, if it could be opened.
+    pub(super) region: Option<u64>,
+    /// Where in it the part starts.
+    pub(super) offset: u64,
+    /// The bytes of the part that the root can guard.
+    pub(super) low: u64,
+    pub(super) high: u64,
+    pub(super) mover: Mover,
+}
+
+/// Tells an order from what a root says when CPUs copy, whose last word is 0.
+const ORDER: u64 = 1;
+
+impl Order {
+    pub(super) fn to_words(self) -> [u64; 6] {
+        [
+            self.mover.number(),
+            self.region.unwrap_or(0),
+            self.offset,
+            self.low,
+            self.high,
+            ORDER,
+        ]
+    }
+
+    /// Whether these words are an order.
+    pub(super) fn is_in(words: &[u64; 6]) -> bool {
+        words[5] == ORDER
+    }
+
+    pub(super) fn from_words([mover, region, offset, low, high, _]: [u64; 6]) -> Result<Self> {
+        Ok(Order {
+            region: (region != 0).then_some(region),
+            offset,
+            low,
+            high,
+            mover: Mover::from_number(mover).ok_or(Error::Corrupt {
+                what: "who is to move bytes",
+                value: mover,
+            })?,
+        })
+    }
+}
+
+/// What became of a part, as its worker tells the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carried {
+    /// It is in place.
+    Here,
+    /// Bytes `low..high` are an engine's, the rest is in place.
+    Pending {
+        id: RequestId,
+        low: usize,
+        high: usize,
+    },
+    /// It must go through shared memory.
+    Stream,
+}
+
+impl Carried {
+    fn to_words(self) -> [u64; 6] {
+        match self {
+            Carried::Here => [1, 0, 0, 0, 0, 0],
+            Carried::Pending { id, low, high } => {
+                [2, id.get().into(), low as u64, high as u64, 0, 0]
+            }
+            Carried::Stream => [3, 0, 0, 0, 0, 0],
+        }
+    }
+
+    fn from_words([what, id, low, high, ..]: [u64; 6], len: usize) -> Result<Self> {
+        let corrupt = |value| Error::Corrupt {
+            what: "a report of a part",
+            value,
+        };
+        match what {
+            1 => Ok(Carried::Here),
+            2 if low <= high && high <= len as u64 => Ok(Carried::Pending {
+                id: RequestId::new(id as u32).map_err(|_| corrupt(id))?,
+                low: low as usize,
+                high: high as usize,
+            }),
+            3 => Ok(Carried::Stream),
+            other => Err(corrupt(other)),
+        }
+    }
+
+    /// The request, as part of a buffer in which this part starts at `at`.
+    pub(super) fn pending(self, at: usize, ours: bool, source: bool) -> Option<Part> {
+        match self {
+            Carried::Pending { id, low, high } => Some(Part {
+                at: at + low,
+                len: high - low,
+                id,
+                ours,
+                source,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// A buffer, and a part of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) base: *mut u8,
+    pub(super) len: usize,
+    /// Where the part starts.
+    pub(super) at: usize,
+    /// Its length.
+    pub(super) part: usize,
+}
+
+impl Piece {
+    /// The bytes of the part that can be guarded.
+    pub(super) fn guarded(&self) -> (usize, usize) {
+        let (start, end) = guard::interior(self.base as usize, self.len);
+        let from = self.base as usize + self.at;
+        let low = start.saturating_sub(from).min(self.part);
+        let high = end.saturating_sub(from).min(self.part);
+        (low, high.max(low))
+    }
+}
+
+/// A root's leaves that may return early.
+#[derive(Debug)]
+pub(super) struct Served {
+    base: *mut u8,
+    len: usize,
+    way: Way,
+    /// Rank, call, where its part starts.
+    leaves: Vec<(usize, Call, usize)>,
+}
+
+impl Team {
+    /// Who moves the bytes of this call.
+    pub(super) fn mover(&mut self, op: Op, root: usize, base: *mut u8, len: usize) -> Mover {
+        match &mut self.offload {
+            Some(offload) => {
+                let site = Site {
+                    op,
+                    root,
+                    bytes: len as u64,
+                    place: base as usize,
+                };
+                offload.choose(site)
+            }
+            None => Mover::Cpu,
+        }
+    }
+
+    /// The root's first half: opens the buffer and tells the leaves. `None`: CPUs are to copy, and
+    /// everybody goes the ordinary way.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is readable, and writable if the bytes go to the root, and its owner can be made
+    /// to wait for it; the division was checked against it.
+    pub(super) unsafe fn serve(
+        &mut self,
+        op: Op,
+        (base, len): (*mut u8, usize),
+        division: Division<'_>,
+        leaves: Vec<usize>,
+        way: Way,
+    ) -> Result<Option<Served>> {
+        let me = self.rank();
+        let mover = self.mover(op, me, base, len);
+        if mover == Mover::Cpu {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise.
+        let opened = unsafe { self.open_region(base, len, way == Way::ToRoot) };
+        let order = |at, part| {
+            let piece = Piece {
+                base,
+                len,
+                at,
+                part,
+            };
+            let (low, high) = piece.guarded();
+            Order {
+                region: opened.map(|[region, _]: Window| region),
+                offset: at as u64,
+                low: low as u64,
+                high: high as u64,
+                mover,
+            }
+        };
+        let mut served = Served {
+            base,
+            len,
+            way,
+            leaves: Vec::with_capacity(leaves.len()),
+        };
+        if op == Op::Bcast {
+            let call = Call::new(op, me, len);
+            let words = order(0, len).to_words();
+            self.mailbox.tell(Target::All, Step::Go, call, words)?;
+            served.leaves = leaves.into_iter().map(|leaf| (leaf, call, 0)).collect();
+        } else {
+            for leaf in leaves {
+                let (at, part) = division.part(leaf);
+                let call = Call::new(op, me, part);
+                let words = order(at, part).to_words();
+                self.mailbox
+                    .tell(Target::One(leaf), Step::Go, call, words)?;
+                served.leaves.push((leaf, call, at));
+            }
+        }
+        Ok(Some(served))
+    }
+
+    /// The root's second half: hears what became of the parts, and guards the buffer.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Team::serve`]; nothing else touches the buffer any more.
+    pub(super) unsafe fn served(&mut self, served: Served) -> Result<()> {
+        let Served {
+            base,
+            len,
+            way,
+            leaves,
+        } = served;
+        let source = way == Way::ToLeaf;
+        let (mut parts, mut streams) = (Vec::new(), Vec::new());
+        for (leaf, call, at) in leaves {
+            // Where its memory is does not matter here.
+            self.arrival(call, leaf)?;
+            // To map pages for an engine takes a leaf longer than it takes us to fall asleep.
+            self.mailbox.waiter.be_patient(true);
+            let header = self.mailbox.expect(Source::One(leaf), call, &[Step::Done]);
+            self.mailbox.waiter.be_patient(false);
+            let header = header?;
+            if let Some(offload) = &mut self.offload {
+                offload.heard(header.words[4]);
+            }
+            let part = call.len as usize;
+            match Carried::from_words(header.words, part)? {
+                Carried::Stream => streams.push((leaf, at, part)),
+                carried => parts.extend(carried.pending(at, false, source)),
+            }
+        }
+        if !streams.is_empty() {
+            self.doubt(TransportKind::Kmod);
+            let flow = self.flow(streams.iter().map(|(_, _, part)| part).sum());
+            let (mut sending, mut receiving) = (Vec::new(), Vec::new());
+            for (leaf, at, part) in streams {
+                // SAFETY: the part is inside the buffer, which outlives the stream.
+                unsafe {
+                    let from = base.add(at);
+                    match source {
+                        true => sending.push(Sending::new(Target::One(leaf), from, part)),
+                        false => receiving.push(Receiving::new(Source::One(leaf), from, part)),
+                    }
+                }
+            }
+            exchange(&mut self.mailbox, flow, &mut sending, &mut receiving)?;
+        }
+        let kind = if source {
+            Kind::Source
+        } else {
+            Kind::Destination
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.hold(base, len, kind, parts) }
+    }
+
+    /// A leaf's side; `words` are the root's order.
+    ///
+    /// # Safety
+    ///
+    /// `base` is readable for the length of the call, writable if the bytes go to the leaf, and its
+    /// owner can be made to wait for it.
+    pub(super) unsafe fn be_served(
+        &mut self,
+        call: Call,
+        base: *mut u8,
+        way: Way,
+        words: [u64; 6],
+    ) -> Result<()> {
+        let (root, len) = (call.root, call.len as usize);
+        let order = Order::from_words(words)?;
+        let piece = Piece {
+            base,
+            len,
+            at: 0,
+            part: len,
+        };
+        // SAFETY: the caller's promise.
+        let carried = unsafe { self.carry(root, order, piece, way) };
+        self.report(root, call, carried)?;
+        if carried == Carried::Stream {
+            let flow = self.flow(len.saturating_mul(self.size()));
+            // SAFETY: the memory outlives the streams.
+            unsafe {
+                match way {
+                    Way::ToLeaf => {
+                        let stream = Receiving::new(Source::One(root), base, len);
+                        stream.run(&mut self.mailbox, flow)
+                    }
+                    Way::ToRoot => {
+                        let mut stream = Sending::new(Target::One(root), base, len);
+                        stream.run(&mut self.mailbox, flow, 0)
+                    }
+                }
+            }?;
+            return Ok(());
+        }
+        let source = way == Way::ToRoot;
+        let kind = if source {
+            Kind::Source
+        } else {
+            Kind::Destination
+        };
+        let parts = carried.pending(0, true, source).into_iter().collect();
+        // SAFETY: the caller's promise.
+        unsafe { self.hold(base, len, kind, parts) }
+    }
+
+    /// Tells the owner of a part what became of it.
+    pub(super) fn report(&mut self, owner: usize, call: Call, carried: Carried) -> Result<()> {
+        let mut words = carried.to_words();
+        words[4] = self.offload.as_ref().map_or(0, |offload| offload.touched());
+        self.mailbox
+            .tell(Target::One(owner), Step::Done, call, words)
+    }
+
+    /// Hears what became of our part at another rank.
+    pub(super) fn reported(&mut self, from: usize, call: Call) -> Result<Carried> {
+        let header = self
+            .mailbox
+            .expect(Source::One(from), call, &[Step::Done])?;
+        Carried::from_words(header.words, call.len as usize)
+    }
+
+    /// Guards a buffer until its parts are in place.
+    ///
+    /// # Safety
+    ///
+    /// The memory's owner can be made to wait for it, and nobody touches it in between.
+    pub(super) unsafe fn hold(
+        &mut self,
+        base: *mut u8,
+        len: usize,
+        kind: Kind,
+        parts: Vec<Part>,
+    ) -> Result<()> {
+        match &self.offload {
+            // SAFETY: the caller's promise.
+            Some(offload) => unsafe { offload.guard(base, len, kind, parts) },
+            None if parts.is_empty() => Ok(()),
+            // We have no eyes for requests: somebody who has them finishes them for us.
+            None => parts.iter().try_for_each(|part| self.finish(part.id)),
+        }
+    }
+
+    fn finish(&self, id: RequestId) -> Result<()> {
+        match self.domain() {
+            Some(domain) => domain.switch_request(id).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Moves a part between our buffer and its owner's, by an engine as far as possible.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Team::be_served`].
+    pub(super) unsafe fn carry(
+        &mut self,
+        owner: usize,
+        order: Order,
+        piece: Piece,
+        way: Way,
+    ) -> Carried {
+        let Some(region) = order.region else {
+            return Carried::Stream;
+        };
+        let (low, high) = piece.guarded();
+        let low = low.max(order.low as usize);
+        let high = high.min(order.high as usize);
+        let mut request = None;
+        if order.mover != Mover::Cpu && low < high && self.offload.is_some() {
+            // SAFETY: the caller's promise.
+            request = unsafe { self.submit(region, order.offset, piece, (low, high), way) };
+        }
+        let copied = match request {
+            // SAFETY: the ranges are inside the part.
+            Some(_) => unsafe {
+                self.copy_range(owner, region, order.offset, piece, (0, low), way)
+                    .and_then(|()| {
+                        let tail = (high, piece.part);
+                        self.copy_range(owner, region, order.offset, piece, tail, way)
+                    })
+            },
+            // SAFETY: as above.
+            None => unsafe {
+                let all = (0, piece.part);
+                self.copy_range(owner, region, order.offset, piece, all, way)
+            },
+        };
+        if copied.is_err() {
+            if let (Some(id), Some(domain)) = (request, self.domain()) {
+                // Whatever comes of it, nobody writes for it afterwards.
+                crate::device::request::release(std::os::fd::AsFd::as_fd(domain), id);
+            }
+            self.doubt(TransportKind::Kmod);
+            return Carried::Stream;
+        }
+        match (request, self.domain()) {
+            (Some(id), Some(domain)) => {
+                if order.mover == Mover::Both {
+                    // If this fails, the engine does it alone.
+                    let _ = domain.help_request(id);
+                }
+                Carried::Pending { id, low, high }
+            }
+            _ => Carried::Here,
+        }
+    }
+
+    /// Gives bytes of a part to an engine, if there is one that takes them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Team::be_served`].
+    unsafe fn submit(
+        &mut self,
+        region: u64,
+        offset: u64,
+        piece: Piece,
+        (low, high): (usize, usize),
+        way: Way,
+    ) -> Option<RequestId> {
+        // SAFETY: the caller's promise.
+        let ours = unsafe { self.open_region(piece.base, piece.len, way == Way::ToLeaf) }?;
+        let id = |number: u64| RegionId::new(u32::try_from(number).ok()?).ok();
+        let (theirs, ours) = (id(region)?, id(ours[0])?);
+        let there = offset + low as u64;
+        let here = (piece.at + low) as u64;
+        let len = (high - low) as u64;
+        let what = match way {
+            Way::ToLeaf => Submission::new(theirs, ours, len).offsets(there, here),
+            Way::ToRoot => Submission::new(ours, theirs, len).offsets(here, there),
+        };
+        let pages = self.policy().offload_pages;
+        let what = what.fragment_pages(pages.min(uapi::MAX_FRAGMENT_PAGES.into()) as u32);
+        let what = match self.policy().offload_verify {
+            0 => what,
+            _ => what.verify(),
+        };
+        let domain = self.domain()?;
+        match domain.submit(&what).map(Request::detach) {
+            Ok(id) => Some(id),
+            Err(error) => {
+                if error.errno() == Some(libc::ESTALE) {
+                    // The kept region is not our memory any more.
+                    self.doubt(TransportKind::Kmod);
+                }
+                None
+            }
+        }
+    }
+
+    /// Copies bytes of a part with this CPU.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Team::be_served`]; the range is inside the part.
+    unsafe fn copy_range(
+        &self,
+        owner: usize,
+        region: u64,
+        offset: u64,
+        piece: Piece,
+        (low, high): (usize, usize),
+        way: Way,
+    ) -> Result<()> {
+        if low >= high {
+            return Ok(());
+        }
+        let transport = self.one_sided(TransportKind::Kmod)?;
+        let window = [region, 0];
+        let at = offset + low as u64;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let here = piece.base.add(piece.at + low);
+            match way {
+                Way::ToLeaf => transport.pull(owner, window, at, here, high - low),
+                Way::ToRoot => transport.push(owner, window, at, here, high - low),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::share::Go;
+    use super::*;
+
+    #[test]
+    fn orders_and_reports_survive_words() {
+        let order = Order {
+            region: Some(77),
+            offset: 5,
+            low: 6,
+            high: 7000,
+            mover: Mover::Both,
+        };
+        assert_eq!(Order::from_words(order.to_words()).unwrap(), order);
+        assert!(Order::is_in(&order.to_words()));
+        assert!(!Order::is_in(&Go::STREAM.to_words()));
+        assert!(Order::from_words([0; 6]).is_err());
+        let id = RequestId::new(9).unwrap();
+        for carried in [
+            Carried::Here,
+            Carried::Stream,
+            Carried::Pending {
+                id,
+                low: 10,
+                high: 90,
+            },
+        ] {
+            assert_eq!(
+                Carried::from_words(carried.to_words(), 100).unwrap(),
+                carried
+            );
+        }
+        assert!(Carried::from_words([2, 9, 10, 101, 0, 0], 100).is_err());
+        assert!(Carried::from_words([0; 6], 100).is_err());
+    }
+
+    #[test]
+    fn what_is_guarded_is_inside_the_part_and_the_pages() {
+        let page = guard::interior(1, 1 << 20).0;
+        let piece = |base: usize, len, at, part| Piece {
+            base: base as *mut u8,
+            len,
+            at,
+            part,
+        };
+        assert_eq!(piece(page, 4 * page, 0, 4 * page).guarded(), (0, 4 * page));
+        assert_eq!(
+            piece(page + 1, 4 * page, 0, 4 * page).guarded(),
+            (page - 1, 4 * page - 1)
+        );
+        // A part in the middle may be an engine's as a whole: the pages are all the buffer's.
+        assert_eq!(piece(page, 9 * page, 5, page).guarded(), (0, page));
+        assert_eq!(piece(page + 7, 100, 0, 100).guarded().0, 100);
+    }
+}

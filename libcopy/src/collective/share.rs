@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! One copy, two workers: where either side can reach the other's memory, the root does not wait
+//! idly while a leaf copies. Both claim pieces, from either end, until none is left; the faster one
+//! does more, and if one of them has no processor, the other does all.
+//!
+//! CMA reaches every address at no cost; through the module a leaf has to open its buffer for
+//! that. The policy says where sharing pays; otherwise the leaf copies alone.
+
+use super::{Call, Division, Op, Team};
+use crate::error::{Error, Result};
+use crate::policy::Path;
+use crate::team::mailbox::{Header, Source, Step, Target};
+use crate::transport::{TransportKind, Window};
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From the root's window to the leaf.
+    ToLeaf,
+    /// From the leaf to the root's window.
+    ToRoot,
+}
+
+/// How the bytes go, as the root tells a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Go {
+    pub(super) kind: TransportKind,
+    /// The root's memory, and where in it the leaf's part starts.
+    pub(super) window: Window,
+    pub(super) offset: u64,
+    /// Whether the root takes part in the copy.
+    pub(super) shared: bool,
+}
+
+impl Go {
+    /// Through shared memory.
+    pub(super) const STREAM: Go = Go {
+        kind: TransportKind::Shm,
+        window: [0, 0],
+        offset: 0,
+        shared: false,
+    };
+
+    pub(super) fn to_words(self) -> [u64; 6] {
+        let [a, b] = self.window;
+        [
+            self.kind.number(),
+            a,
+            b,
+            self.offset,
+            u64::from(self.shared),
+            0,
+        ]
+    }
+
+    pub(super) fn from_words([kind, a, b, offset, shared, _]: [u64; 6]) -> Result<Self> {
+        let corrupt = Error::Corrupt {
+            what: "a transport",
+            value: kind,
+        };
+        let kind = TransportKind::from_number(kind).ok_or(corrupt)?;
+        Ok(Go {
+            kind,
+            window: [a, b],
+            offset,
+            shared: shared != 0,
+        })
+    }
+}
+
+/// The root's view of what it shares with a leaf.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) leaf: usize,
+    pub(super) call: Call,
+    /// Where CMA finds the leaf's memory, if the leaf said that it is here.
+    address: Option<Window>,
+    /// The leaf's region, if it opened one.
+    region: Option<Window>,
+    /// The root's memory.
+    pub(super) base: *mut u8,
+    pub(super) len: usize,
+}
+
+impl Job {
+    /// `arrival` is what the leaf told when it arrived, if it did.
+    pub(super) fn new(
+        leaf: usize,
+        call: Call,
+        arrival: Option<&Header>,
+        base: *mut u8,
+        len: usize,
+    ) -> Self {
+        let told = arrival.map(|header| header.words);
+        let address = told.map(|[address, size, ..]| [address, size]);
+        let region =
+            told.and_then(|[_, _, region, numbers, ..]| (region != 0).then_some([region, numbers]));
+        Job {
+            leaf,
+            call,
+            address,
+            region,
+            base,
+            len,
+        }
+    }
+
+    /// The leaf's memory as a one-sided transport finds it, if it does.
+    fn window(&self, kind: TransportKind) -> Option<Window> {
+        match kind {
+            TransportKind::Kmod => self.region,
+            TransportKind::Cma => self.address,
+            TransportKind::Shm => None,
+        }
+    }
+}
+
+/// Pieces of a copy at most: sixteen bits count those of either side, and one attempt too many.
+const MOST_PIECES: usize = 1 << 14;
+
+/// Bytes per piece: large enough for a system call to be worth it, small enough for the two to
+/// end at about the same time. Short messages are cut in halves.
+fn piece(len: usize) -> usize {
+    let smallest = len.div_ceil(2).clamp(16 << 10, 64 << 10);
+    let usual = (len / 4).max(smallest).min(256 << 10);
+    usual.max(len.div_ceil(MOST_PIECES)).next_multiple_of(4096)
+}
+
+/// The piece that a side has claimed when the leaf had claimed `front` from the beginning and the root
+/// `back` from the end, if any was left.
+fn range((front, back): (usize, usize), is_root: bool, len: usize) -> Option<(usize, usize)> {
+    let pieces = len.div_ceil(piece(len));
+    if front + back >= pieces {
+        return None;
+    }
+    let index = if is_root { pieces - 1 - back } else { front };
+    let start = index * piece(len);
+    Some((start, piece(len).min(len - start)))
+}
+
+/// How the root of a gather or scatter serves the leaves that are not eager.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The one-sided transport of `jobs`.
+    pub(super) kind: TransportKind,
+    /// Leaves that copy from or to the root's window.
+    pub(super) jobs: Vec<Job>,
+    /// Whether the root takes part in these copies.
+    pub(super) shared: bool,
+    /// Leaves that are served through shared memory.
+    pub(super) streams: Vec<Job>,
+}
+
+impl Team {
+    /// Whether the root should take part in a copy through `kind`, and can.
+    pub(super) fn shareable(&self, job: &Job, kind: TransportKind) -> bool {
+        self.shares(job.call.op, job.len) && job.window(kind).is_some()
+    }
+
+    /// The one-sided transport that serves the leaves of a gather or scatter: the most preferred
+    /// of those that the policy names for any part.
+    pub(super) fn window_kind(&self, op: Op, division: Division<'_>) -> Option<TransportKind> {
+        self.others()
+            .filter_map(|rank| match self.path(op, division.part(rank).1) {
+                Path::Via(kind) if kind != TransportKind::Shm => Some(kind),
+                _ => None,
+            })
+            .min()
+    }
+
+    /// Tells each of the `leaves` how its part goes: through the root's window, if one was
+    /// opened and the policy wants it for this part, or else through shared memory.
+    ///
+    /// # Safety
+    ///
+    /// The buffer at `base` holds all parts.
+    pub(super) unsafe fn direct(
+        &mut self,
+        division: Division<'_>,
+        base: *mut u8,
+        opened: Option<(TransportKind, Window)>,
+        leaves: &[(Call, usize, Option<Header>)],
+    ) -> Result<Plan> {
+        let (mut jobs, mut streams) = (Vec::new(), Vec::new());
+        for (call, leaf, arrival) in leaves {
+            let (offset, len) = division.part(*leaf);
+            // SAFETY: the part is inside the buffer.
+            let base = unsafe { base.add(offset) };
+            let job = Job::new(*leaf, *call, arrival.as_ref(), base, len);
+            match self.path(call.op, len) {
+                Path::Via(kind) if kind != TransportKind::Shm => jobs.push(job),
+                _ => streams.push(job),
+            }
+        }
+        let (kind, window) = opened.unwrap_or((TransportKind::Shm, [0, 0]));
+        if kind == TransportKind::Shm {
+            streams.append(&mut jobs);
+        }
+        // All leaves of a window share their copies with us, or none does.
+        let shared = jobs.iter().all(|job| self.shareable(job, kind));
+        for job in &jobs {
+            let go = Go {
+                kind,
+                window,
+                offset: division.part(job.leaf).0 as u64,
+                shared,
+            };
+            self.mailbox.open_claims(job.leaf);
+            self.mailbox
+                .tell(Target::One(job.leaf), Step::Go, job.call, go.to_words())?;
+        }
+        for job in &streams {
+            let words = Go::STREAM.to_words();
+            self.mailbox
+                .tell(Target::One(job.leaf), Step::Go, job.call, words)?;
+        }
+        Ok(Plan {
+            kind,
+            jobs,
+            shared,
+            streams,
+        })
+    }
+
+    /// Whether a leaf says that it is here before anything moves: where the root shares its copy,
+    /// and where the bytes go through shared memory, whose end the root keeps back until all have
+    /// turned out to mean the same operation. Otherwise the root opens its window, tells so, and
+    /// leaves copy whenever they come, which saves a crowd a round of context switches. A crowd's
+    /// broadcast through shared memory does not keep its end back either: leaves that have had a
+    /// processor would wait for those that have not, and all would end as late as the last.
+    ///
+    /// Where engines always move the bytes, nobody announces anything.
+    pub(super) fn announces(&self, op: Op, len: usize) -> bool {
+        if self.offloads(op, len) && self.policy().asynchronous.never_by_cpu() {
+            return false;
+        }
+        match self.path(op, len) {
+            Path::Eager => false,
+            Path::Via(TransportKind::Shm) => !(op == Op::Bcast && self.is_crowded()),
+            Path::Via(_) => self.shares(op, len),
+        }
+    }
+
+    /// Tells the root, if it waits for that, that we are here and how it can reach our memory.
+    ///
+    /// # Safety
+    ///
+    /// Until the operation is over, `base` is readable for the length of the call, writable if
+    /// the bytes go to the leaf, and used by nobody else.
+    pub(super) unsafe fn arrive(&mut self, call: Call, base: *mut u8, way: Way) -> Result<()> {
+        let mut words = [base as u64, call.len, 0, 0, 0, 0];
+        let len = call.len as usize;
+        if !self.announces(call.op, len) {
+            return Ok(());
+        }
+        if self.path(call.op, len) == Path::Via(TransportKind::Kmod) && self.shares(call.op, len) {
+            // SAFETY: the caller's promise.
+            let opened = unsafe { self.open_leaf(base, len, way == Way::ToLeaf) };
+            [words[2], words[3]] = opened.unwrap_or_default();
+        }
+        self.mailbox
+            .tell(Target::One(call.root), Step::Arrive, call, words)
+    }
+
+    /// Waits until a leaf says that it is here, if it does.
+    pub(super) fn arrival(&mut self, call: Call, leaf: usize) -> Result<Option<Header>> {
+        if !self.announces(call.op, call.len as usize) {
+            return Ok(None);
+        }
+        self.mailbox
+            .expect(Source::One(leaf), call, &[Step::Arrive])
+            .map(Some)
+    }
+
+    /// The root's side of copies that leaves make from or to its window, sharing them if so
+    /// agreed; returns the jobs whose copy failed, when nobody uses the window any more. What the
+    /// root does `meanwhile` comes before its help: then only what the leaves have not begun until
+    /// then costs the root a system call, and changes hands between two caches.
+    ///
+    /// # Safety
+    ///
+    /// Each job's `base` is readable for `len` bytes, and writable if they go to the root.
+    pub(super) unsafe fn copy_as_root(
+        &mut self,
+        kind: TransportKind,
+        jobs: Vec<Job>,
+        way: Way,
+        shared: bool,
+        meanwhile: impl FnOnce(),
+    ) -> Result<Vec<Job>> {
+        let mut failed = vec![false; jobs.len()];
+        meanwhile();
+        if shared {
+            // SAFETY: the caller's promise.
+            unsafe { self.help(kind, &jobs, way, &mut failed) }?;
+            for (job, failed) in jobs.iter().zip(&failed) {
+                let words = [u64::from(*failed), 0, 0, 0, 0, 0];
+                self.mailbox
+                    .tell(Target::One(job.leaf), Step::Done, job.call, words)?;
+            }
+        }
+        let mut again: Vec<Job> = Vec::new();
+        for (job, failed) in jobs.into_iter().zip(failed) {
+            let header = self
+                .mailbox
+                .expect(Source::One(job.leaf), job.call, &[Step::Done])?;
+            if failed || header.words[0] != 0 {
+                again.push(job);
+            }
+        }
+        if !again.is_empty() {
+            self.doubt(kind);
+        }
+        Ok(again)
+    }
+
+    /// Claims pieces of all jobs in turn until nothing is left.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Team::copy_as_root`].
+    unsafe fn help(
+        &mut self,
+        kind: TransportKind,
+        jobs: &[Job],
+        way: Way,
+        failed: &mut [bool],
+    ) -> Result<()> {
+        let root = self.rank();
+        let mut open = vec![true; jobs.len()];
+        while open.contains(&true) {
+            for (index, job) in jobs.iter().enumerate() {
+                if !open[index] {
+                    continue;
+                }
+                let claimed = self.mailbox.claim(root, job.leaf)?;
+                let Some((start, len)) = range(claimed, true, job.len) else {
+                    open[index] = false;
+                    continue;
+                };
+                // As in `copy_as_leaf`.
+                self.mailbox.waiter.verdict()?;
+                let transport = self.one_sided(kind)?;
+                // SAFETY: the piece is inside what the caller vouches for.
+                let copied = job.window(kind).map(|window| unsafe {
+                    let base = job.base.add(start);
+                    match way {
+                        Way::ToLeaf => transport.push(job.leaf, window, start as u64, base, len),
+                        Way::ToRoot => transport.pull(job.leaf, window, start as u64, base, len),
+                    }
+                });
+                if !matches!(copied, Some(Ok(()))) {
+                    failed[index] = true;
+                    open[index] = false;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A leaf's side; returns whether the copy worked, on both sides if it is shared.
+    ///
+    /// # Safety
+    ///
+    /// `base` is readable for the length of the call, and writable if the bytes go to the leaf.
+    pub(super) unsafe fn copy_as_leaf(
+        &mut self,
+        call: Call,
+        go: Go,
+        base: *mut u8,
+        way: Way,
+    ) -> Result<bool> {
+        let (me, root, whole) = (self.rank(), call.root, call.len as usize);
+        let mut copied = Ok(());
+        let mut alone = Some((0, whole));
+        while copied.is_ok() {
+            let piece = match go.shared {
+                true => range(self.mailbox.claim(root, me)?, false, whole),
+                false => alone.take(),
+            };
+            let Some((start, len)) = piece else { break };
+            // Who failed has its memory back, and what we have mapped of it is still there.
+            self.mailbox.waiter.verdict()?;
+            let transport = self.one_sided(go.kind)?;
+            let at = go.offset + start as u64;
+            // SAFETY: the piece is inside what the caller vouches for.
+            copied = unsafe {
+                match way {
+                    Way::ToLeaf => transport.pull(root, go.window, at, base.add(start), len),
+                    Way::ToRoot => transport.push(root, go.window, at, base.add(start), len),
+                }
+            };
+        }
+        let words = [u64::from(copied.is_err()), 0, 0, 0, 0, 0];
+        self.mailbox
+            .tell(Target::One(root), Step::Done, call, words)?;
+        let mut worked = copied.is_ok();
+        if go.shared {
+            let header = self
+                .mailbox
+                .expect(Source::One(root), call, &[Step::Done])?;
+            worked &= header.words[0] == 0;
+        }
+        if !worked {
+            self.doubt(go.kind);
+        }
+        Ok(worked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_claimed_once_whoever_comes_first() {
+        for len in [0, 1, 4095, 65536, 65537, 1 << 20, (5 << 20) + 3, 5 << 30] {
+            for turns in [0b0u64, !0, 0x5555_5555_5555_5555, 0x00ff_1234_cafe_0001] {
+                let (mut front, mut back, mut claims) = (0, 0, 0u32);
+                let (mut first, mut last) = (0, len);
+                loop {
+                    let is_root = turns >> (claims % 64) & 1 != 0;
+                    let Some((start, n)) = range((front, back), is_root, len) else {
+                        break;
+                    };
+                    assert!(n > 0);
+                    match is_root {
+                        true => {
+                            assert_eq!(start + n, last);
+                            last = start;
+                            back += 1;
+                        }
+                        false => {
+                            assert_eq!(start, first);
+                            first += n;
+                            front += 1;
+                        }
+                    }
+                    claims += 1;
+                }
+                assert_eq!(first, last, "{len} bytes, turns {turns:x}");
+                assert!(claims as usize <= MOST_PIECES);
+            }
+        }
+        assert_eq!(range((3, 9), true, 100), None);
+    }
+}

@@ -1,0 +1,706 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What ranks say to each other: headers of one cache line, with bytes behind them.
+//!
+//! Every rank has a ring to each other rank and one that all others read ("cast"). Operations
+//! are called in the same order everywhere, so the next header of a ring always belongs to the
+//! operation that a rank is in; if it does not, the ranks disagree, and that is an error for all.
+
+use std::sync::Arc;
+
+use super::ring::{Counter, ReaderState, WriterState};
+use super::segment::{LINE, Segment};
+use super::sync::Ordering;
+use super::wait::Waiter;
+use crate::collective::{Call, Op};
+use crate::copy;
+use crate::error::{Error, Result};
+
+/// Whom a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// One rank.
+    One(usize),
+    /// All other ranks.
+    All,
+}
+
+impl Target {
+    /// Whether a rank that is not our own reads what is for this target.
+    fn includes(self, rank: usize) -> bool {
+        match self {
+            Target::One(one) => rank == one,
+            Target::All => true,
+        }
+    }
+}
+
+/// Source where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// What a rank told us alone.
+    One(usize),
+    /// What a rank told all.
+    Cast(usize),
+}
+
+impl Source {
+    pub(crate) fn rank(self) -> usize {
+        match self {
+            Source::One(rank) | Source::Cast(rank) => rank,
+        }
+    }
+}
+
+/// What a header announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Step {
+    /// The message itself: inline if it is short, behind the header otherwise.
+    Message = 1,
+    /// "I am here, with this length."
+    Arrive = 2,
+    /// "All fits; this is how it goes": the words say which way.
+    Go = 3,
+    /// "I have copied" (word 0 is zero), or "I could not, stream it".
+    Done = 4,
+}
+
+/// Bytes that travel inside a header.
+pub(crate) const INLINE: usize = 8 * WORDS;
+
+const WORDS: usize = 6;
+const MAGIC: u64 = 0xC0B7;
+
+/// One cache line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) step: Step,
+    pub(crate) call: Call,
+    pub(crate) sequence: u16,
+    pub(crate) words: [u64; WORDS],
+}
+
+impl Header {
+    fn encode(&self) -> [u64; 8] {
+        let first = MAGIC << 48
+            | u64::from(self.sequence) << 32
+            | (self.call.root as u64 & 0xFFFF) << 16
+            | (self.call.op as u64) << 8
+            | self.step as u64;
+        let [a, b, c, d, e, f] = self.words;
+        [first, self.call.len, a, b, c, d, e, f]
+    }
+
+    fn decode([first, len, a, b, c, d, e, f]: [u64; 8]) -> Result<Self> {
+        let corrupt = || Error::Corrupt {
+            what: "a message header",
+            value: first,
+        };
+        if first >> 48 != MAGIC {
+            return Err(corrupt());
+        }
+        let step = match first & 0xFF {
+            1 => Step::Message,
+            2 => Step::Arrive,
+            3 => Step::Go,
+            4 => Step::Done,
+            _ => return Err(corrupt()),
+        };
+        let op = Op::from_number((first >> 8) as u8).ok_or_else(corrupt)?;
+        let call = Call {
+            op,
+            root: (first >> 16) as u16 as usize,
+            len,
+        };
+        let words = [a, b, c, d, e, f];
+        Ok(Header {
+            step,
+            call,
+            sequence: (first >> 32) as u16,
+            words,
+        })
+    }
+}
+
+/// Bytes of a ring that are used at first, between two ranks and from one to all: enough for headers and
+/// short messages. More are used when a message needs them.
+const FIRST_PAIR: usize = 8 << 10;
+const FIRST_CAST: usize = 16 << 10;
+
+/// A ring grows to this many messages, so that a writer that is ahead of its readers need not wait ...
+const AHEAD: usize = 8;
+/// ... up to this many bytes, unless one message has more.
+const ROOMY_PAIR: usize = 256 << 10;
+const ROOMY_CAST: usize = 1 << 20;
+
+/// Rounds up to what a payload occupies.
+fn padded(len: usize) -> usize {
+    len.next_multiple_of(LINE)
+}
+
+/// Our ends of all rings.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    segment: Arc<Segment>,
+    pub(crate) waiter: Waiter,
+    rank: usize,
+    size: usize,
+    /// Counts operations; the same on every rank.
+    pub(crate) sequence: u64,
+    out: Vec<WriterState>,
+    cast: WriterState,
+    inbox: Vec<ReaderState>,
+    casts: Vec<ReaderState>,
+    epoch: u64,
+}
+
+/// Our end of the ring for a target.
+struct Outlet<'a, T> {
+    waiter: &'a Waiter,
+    segment: &'a Segment,
+    ring: &'a mut WriterState,
+    /// How far its readers are.
+    tails: T,
+}
+
+impl Mailbox {
+    pub(crate) fn new(segment: Arc<Segment>, rank: usize, size: usize) -> Self {
+        let (pair, cast) = (segment.pair_ring(), segment.cast_ring());
+        Mailbox {
+            waiter: Waiter::new(segment.clone(), rank, size),
+            rank,
+            size,
+            sequence: 0,
+            out: (0..size)
+                .map(|_| WriterState::new(pair.min(FIRST_PAIR), pair, LINE))
+                .collect(),
+            cast: WriterState::new(cast.min(FIRST_CAST), cast, LINE),
+            inbox: (0..size)
+                .map(|_| ReaderState::new(pair.min(FIRST_PAIR), pair, LINE))
+                .collect(),
+            casts: (0..size)
+                .map(|_| ReaderState::new(cast.min(FIRST_CAST), cast, LINE))
+                .collect(),
+            epoch: 0,
+            segment,
+        }
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns when all ranks have called it.
+    pub(crate) fn barrier(&mut self) -> Result<()> {
+        self.epoch += 1;
+        let barrier = &self.segment.preamble().barrier;
+        if barrier.arrive(self.epoch, self.size) {
+            for rank in (0..self.size).filter(|rank| *rank != self.rank) {
+                self.segment.block(rank).bell.ring();
+            }
+            return Ok(());
+        }
+        let epoch = self.epoch;
+        self.waiter
+            .wait(|_| true, || Ok(barrier.passed(epoch).then_some(())))
+    }
+
+    /// Opens the copy that we share with a leaf; before it is told.
+    pub(crate) fn open_claims(&self, leaf: usize) {
+        let claims = &self.segment.claims(self.rank, leaf).0;
+        claims.store(self.sequence << 32, Ordering::Relaxed);
+    }
+
+    /// Claims a piece of a copy that a root and a leaf share: the leaf the first, the root the last of
+    /// those that are left, so that each has the same ones in its cache when it copies again. Returns
+    /// how many the leaf and the root have claimed before; a piece was left if that is fewer
+    /// together than there are.
+    pub(crate) fn claim(&self, root: usize, leaf: usize) -> Result<(usize, usize)> {
+        let one = if self.rank == root { 1 << 16 } else { 1 };
+        // Relaxed: the bytes are handed over by the messages before and after, not by this.
+        let claimed = self
+            .segment
+            .claims(root, leaf)
+            .0
+            .fetch_add(one, Ordering::Relaxed);
+        if claimed >> 32 != self.sequence & 0xFFFF_FFFF {
+            return Err(Error::Corrupt {
+                what: "a claim",
+                value: claimed,
+            });
+        }
+        Ok((
+            (claimed & 0xFFFF) as usize,
+            (claimed >> 16 & 0xFFFF) as usize,
+        ))
+    }
+
+    /// The ring for a target, and what belongs to it.
+    #[inline(always)]
+    fn outlet(&mut self, to: Target) -> Outlet<'_, impl Iterator<Item = &Counter> + Clone> {
+        let Mailbox {
+            waiter,
+            segment,
+            out,
+            cast,
+            size,
+            rank: me,
+            ..
+        } = self;
+        let (segment, me) = (&**segment, *me);
+        let (ring, readers) = match to {
+            Target::One(rank) => (&mut out[rank], rank..rank + 1),
+            Target::All => (cast, 0..*size),
+        };
+        let others = readers.filter(move |rank| *rank != me);
+        Outlet {
+            waiter,
+            segment,
+            ring,
+            tails: others.map(move |rank| match to {
+                Target::One(_) => segment.pair_tail(me, rank),
+                Target::All => segment.cast_tail(me, rank),
+            }),
+        }
+    }
+
+    /// Free bytes towards `to`, without wrapping around.
+    fn room(&mut self, to: Target, wanted: usize) -> Result<usize> {
+        let Outlet { ring, tails, .. } = self.outlet(to);
+        ring.room(wanted, tails)
+    }
+
+    fn place(&self, to: Target) -> *mut u8 {
+        let (base, position) = match to {
+            Target::One(rank) => (
+                self.segment.pair_bytes(self.rank, rank),
+                self.out[rank].position(),
+            ),
+            Target::All => (self.segment.cast_bytes(self.rank), self.cast.position()),
+        };
+        // SAFETY: a position is inside its ring.
+        unsafe { base.add(position) }
+    }
+
+    fn advance(&mut self, to: Target, n: usize) {
+        match to {
+            Target::One(rank) => self.out[rank].advance(n),
+            Target::All => self.cast.advance(n),
+        }
+    }
+
+    /// Shows what was written to those who may wait for it.
+    fn publish(&mut self, to: Target) {
+        match to {
+            Target::One(rank) => {
+                self.out[rank].publish(self.segment.pair_head(self.rank, rank));
+                self.segment.block(rank).bell.ring();
+            }
+            Target::All => {
+                self.cast.publish(self.segment.cast_head(self.rank));
+                for rank in (0..self.size).filter(|rank| *rank != self.rank) {
+                    self.segment.block(rank).bell.ring();
+                }
+            }
+        }
+    }
+
+    fn wait_room(&mut self, to: Target, wanted: usize) -> Result<usize> {
+        let room = self.room(to, wanted)?;
+        if room > 0 {
+            return Ok(room);
+        }
+        let Outlet {
+            waiter,
+            ring,
+            tails,
+            ..
+        } = self.outlet(to);
+        waiter.wait(
+            |rank| to.includes(rank),
+            || {
+                let room = ring.room(wanted, tails.clone())?;
+                Ok((room > 0).then_some(room))
+            },
+        )
+    }
+
+    /// Gives the ring memory for a message of `len` bytes and its header, if it has less and is empty;
+    /// returns whether it has enough now.
+    fn grow(&mut self, to: Target, len: usize) -> Result<bool> {
+        let needed = LINE + padded(len);
+        let roomy = match to {
+            Target::One(_) => ROOMY_PAIR,
+            Target::All => ROOMY_CAST,
+        };
+        let me = self.rank;
+        let Outlet {
+            segment,
+            ring,
+            tails,
+            ..
+        } = self.outlet(to);
+        if !ring.is_short(needed) {
+            return Ok(true);
+        }
+        let wanted = needed.max(needed.saturating_mul(AHEAD).min(roomy));
+        let head = match to {
+            Target::One(rank) => segment.pair_head(me, rank),
+            Target::All => segment.cast_head(me),
+        };
+        ring.grow(wanted, head, tails)
+    }
+
+    /// The same before a message's header, waiting for readers: what is in the ring belongs to earlier
+    /// operations, of which nothing depends on us any more.
+    pub(crate) fn prepare(&mut self, to: Target, len: usize) -> Result<()> {
+        while !self.grow(to, len)? {
+            let Outlet {
+                waiter,
+                ring,
+                tails,
+                ..
+            } = self.outlet(to);
+            waiter.wait(
+                |rank| to.includes(rank),
+                || Ok(ring.is_empty(tails.clone())?.then_some(())),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Writes a header; readers see it with the next publication.
+    fn put_header(
+        &mut self,
+        to: Target,
+        step: Step,
+        call: Call,
+        words: [u64; WORDS],
+    ) -> Result<()> {
+        self.wait_room(to, LINE)?;
+        let line = Header {
+            step,
+            call,
+            sequence: self.sequence as u16,
+            words,
+        }
+        .encode();
+        // SAFETY: a line is free at `place`, which is aligned to a line.
+        unsafe { self.place(to).cast::<[u64; 8]>().write(line) };
+        self.advance(to, LINE);
+        Ok(())
+    }
+
+    /// Sends a header without bytes behind it.
+    pub(crate) fn tell(
+        &mut self,
+        to: Target,
+        step: Step,
+        call: Call,
+        words: [u64; WORDS],
+    ) -> Result<()> {
+        self.put_header(to, step, call, words)?;
+        self.publish(to);
+        Ok(())
+    }
+
+    /// Announces a message whose bytes follow with [`Self::push`]; not yet shown to anybody.
+    pub(crate) fn announce(
+        &mut self,
+        to: Target,
+        step: Step,
+        call: Call,
+        words: [u64; 6],
+    ) -> Result<()> {
+        self.put_header(to, step, call, words)
+    }
+
+    /// Sends a whole message, inline if it is short.
+    pub(crate) fn send(&mut self, to: Target, call: Call, bytes: &[u8]) -> Result<()> {
+        let mut words = [0; WORDS];
+        if bytes.len() <= INLINE {
+            for (word, piece) in words.iter_mut().zip(bytes.chunks(8)) {
+                let mut eight = [0; 8];
+                eight[..piece.len()].copy_from_slice(piece);
+                *word = u64::from_ne_bytes(eight);
+            }
+            return self.tell(to, Step::Message, call, words);
+        }
+        self.prepare(to, bytes.len())?;
+        self.put_header(to, Step::Message, call, words)?;
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let left = bytes.len() - sent;
+            // SAFETY: `sent` is within the slice.
+            let n = unsafe { self.push(to, bytes.as_ptr().add(sent), left, left) }?;
+            if n == 0 {
+                self.wait_room(to, LINE)?;
+            }
+            sent += n;
+        }
+        Ok(())
+    }
+
+    /// Writes as many of `len` bytes as there is room for, at most `chunk`; returns how many. When
+    /// the last of them is written, the next header can follow.
+    ///
+    /// # Safety
+    ///
+    /// `from` is readable for `len` bytes.
+    pub(crate) unsafe fn push(
+        &mut self,
+        to: Target,
+        from: *const u8,
+        len: usize,
+        chunk: usize,
+    ) -> Result<usize> {
+        // Where a header is not published yet, the ring is not empty.
+        self.grow(to, len)?;
+        let n = len.min(chunk).min(self.room(to, len.min(chunk))?);
+        if n == 0 {
+            return Ok(0);
+        }
+        // SAFETY: `n` bytes are free at `place`, and readable at `from`.
+        unsafe { copy::cached(self.place(to), from, n) };
+        // `room` is a multiple of the line, so the padding is free too.
+        self.advance(to, if n == len { padded(n) } else { n - n % LINE });
+        self.publish(to);
+        Ok(if n == len { n } else { n - n % LINE })
+    }
+
+    /// Bytes that are there, without wrapping around.
+    fn available(&mut self, from: Source, wanted: usize) -> Result<usize> {
+        let (segment, me) = (&self.segment, self.rank);
+        match from {
+            Source::One(rank) => self.inbox[rank].available(wanted, segment.pair_head(rank, me)),
+            Source::Cast(rank) => self.casts[rank].available(wanted, segment.cast_head(rank)),
+        }
+    }
+
+    fn source(&self, from: Source) -> *const u8 {
+        let (base, position) = match from {
+            Source::One(rank) => (
+                self.segment.pair_bytes(rank, self.rank),
+                self.inbox[rank].position(),
+            ),
+            Source::Cast(rank) => (self.segment.cast_bytes(rank), self.casts[rank].position()),
+        };
+        // SAFETY: a position is inside its ring.
+        unsafe { base.add(position) }
+    }
+
+    /// Gives `n` bytes back to the writer.
+    fn release(&mut self, from: Source, n: usize) {
+        let rank = from.rank();
+        match from {
+            Source::One(_) => {
+                self.inbox[rank].advance(n);
+                self.inbox[rank].release(self.segment.pair_tail(rank, self.rank));
+            }
+            Source::Cast(_) => {
+                self.casts[rank].advance(n);
+                self.casts[rank].release(self.segment.cast_tail(rank, self.rank));
+            }
+        }
+        self.segment.block(rank).bell.ring();
+    }
+
+    /// Waits until one of `sources` has something, or one of `targets` has room.
+    pub(crate) fn wait_any(
+        &mut self,
+        sources: impl Fn(usize) -> Option<Source>,
+        targets: impl Fn(usize) -> Option<Target>,
+    ) -> Result<()> {
+        let Mailbox {
+            waiter,
+            segment,
+            out,
+            cast,
+            inbox,
+            casts,
+            size,
+            rank,
+            ..
+        } = self;
+        let (me, size) = (*rank, *size);
+        waiter.wait(
+            |rank| sources(rank).is_some() || targets(rank).is_some(),
+            || {
+                for rank in (0..size).filter(|rank| *rank != me) {
+                    let bytes = match sources(rank) {
+                        Some(Source::One(r)) => inbox[r].available(1, segment.pair_head(r, me))?,
+                        Some(Source::Cast(r)) => casts[r].available(1, segment.cast_head(r))?,
+                        None => 0,
+                    };
+                    let room = match targets(rank) {
+                        Some(Target::One(r)) => out[r].room(1, [segment.pair_tail(me, r)])?,
+                        Some(Target::All) => {
+                            let others = (0..size).filter(|r| *r != me);
+                            cast.room(1, others.map(|r| segment.cast_tail(me, r)))?
+                        }
+                        None => 0,
+                    };
+                    if bytes + room > 0 {
+                        return Ok(Some(()));
+                    }
+                }
+                Ok(None)
+            },
+        )
+    }
+
+    /// Waits for the next header.
+    pub(crate) fn take(&mut self, from: Source) -> Result<Header> {
+        if self.available(from, LINE)? == 0 {
+            let Mailbox {
+                waiter,
+                segment,
+                inbox,
+                casts,
+                rank,
+                ..
+            } = self;
+            let me = *rank;
+            waiter.wait(
+                |rank| rank == from.rank(),
+                || {
+                    let n = match from {
+                        Source::One(r) => inbox[r].available(LINE, segment.pair_head(r, me)),
+                        Source::Cast(r) => casts[r].available(LINE, segment.cast_head(r)),
+                    }?;
+                    Ok((n > 0).then_some(()))
+                },
+            )?;
+        }
+        // SAFETY: a line is there, and `source` is aligned to it. A peer that writes to it now is
+        // buggy; whatever is read is checked.
+        let line = unsafe { self.source(from).cast::<[u64; 8]>().read_volatile() };
+        self.release(from, LINE);
+        Header::decode(line)
+    }
+
+    /// Waits for the next header and checks that it belongs to `call`.
+    pub(crate) fn expect(&mut self, from: Source, call: Call, steps: &[Step]) -> Result<Header> {
+        let header = self.take(from)?;
+        if header.call != call || header.sequence != self.sequence as u16 {
+            return Err(self.waiter.mismatch(from.rank(), header.call, call));
+        }
+        if !steps.contains(&header.step) {
+            // Same call, other idea of how it goes: only a damaged policy can do that.
+            return Err(Error::Corrupt {
+                what: "a step",
+                value: header.step as u64,
+            });
+        }
+        Ok(header)
+    }
+
+    /// Receives the bytes of a message whose header was taken.
+    ///
+    /// # Safety
+    ///
+    /// `to` is writable for the length of the header's call.
+    pub(crate) unsafe fn receive(
+        &mut self,
+        from: Source,
+        header: &Header,
+        to: *mut u8,
+    ) -> Result<()> {
+        let len = header.call.len as usize;
+        if len <= INLINE {
+            // SAFETY: `len` is at most the size of the words.
+            unsafe { copy::cached(to, header.words.as_ptr().cast(), len) };
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.drain(from, to, len, len, false) }
+    }
+
+    /// Reads `len` bytes, waiting for them.
+    ///
+    /// # Safety
+    ///
+    /// `to` is writable for `len` bytes.
+    pub(crate) unsafe fn drain(
+        &mut self,
+        from: Source,
+        to: *mut u8,
+        len: usize,
+        chunk: usize,
+        streaming: bool,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            // SAFETY: `done` is below `len`.
+            let n = unsafe { self.pull(from, to.add(done), len - done, chunk, streaming) }?;
+            if n == 0 {
+                let only = from.rank();
+                self.wait_any(|rank| (rank == only).then_some(from), |_| None)?;
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Reads as many of `len` bytes as are there, at most `chunk`; returns how many.
+    ///
+    /// # Safety
+    ///
+    /// `to` is writable for `len` bytes.
+    pub(crate) unsafe fn pull(
+        &mut self,
+        from: Source,
+        to: *mut u8,
+        len: usize,
+        chunk: usize,
+        streaming: bool,
+    ) -> Result<usize> {
+        let n = len.min(chunk).min(self.available(from, len.min(chunk))?);
+        if n == 0 {
+            return Ok(0);
+        }
+        let n = if n == len { n } else { n - n % LINE };
+        // SAFETY: `n` bytes are there, and writable at `to`.
+        unsafe {
+            match streaming {
+                true => copy::streaming(to, self.source(from), n),
+                false => copy::cached(to, self.source(from), n),
+            }
+        }
+        self.release(from, if n == len { padded(n) } else { n });
+        Ok(n)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_the_line() {
+        let call = Call {
+            op: Op::Gather,
+            root: 1023,
+            len: u64::MAX,
+        };
+        let header = Header {
+            step: Step::Go,
+            call,
+            sequence: 65535,
+            words: [1, 2, 3, 4, 5, u64::MAX],
+        };
+        assert_eq!(Header::decode(header.encode()).unwrap(), header);
+    }
+
+    #[test]
+    fn damaged_headers_are_errors() {
+        assert!(Header::decode([0; 8]).is_err());
+        assert!(Header::decode([MAGIC << 48; 8]).is_err());
+        assert!(Header::decode([MAGIC << 48 | 99 << 8 | 1; 8]).is_err());
+    }
+}

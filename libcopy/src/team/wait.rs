@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Waiting for peers: spin a little, give the processor away, sleep; and notice who died.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::segment::{HISTORY, Segment};
+use super::sync::Ordering;
+use crate::collective::{Call, Op};
+use crate::error::{Error, Result};
+use crate::offload;
+use crate::policy::Crowd;
+
+/// How often sleepers look whether everybody is alive; survivors know within a second.
+const HEALTH_EVERY: Duration = Duration::from_millis(200);
+
+/// Longest sleep; a peer that was killed between changing something and ringing costs this much.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Longest and shortest sleep of a rank that has something to do now and then.
+const LONG_NAP: Duration = Duration::from_millis(8);
+const SHORT_NAP: Duration = Duration::from_millis(1);
+
+/// Longest time to give the processor away without sleeping. More does not help: where peers take
+/// this long, it is because they have no processor.
+const YIELDING: Duration = Duration::from_millis(1);
+
+const DIED: u64 = 1;
+const LEFT: u64 = 2;
+pub(super) const MISMATCH: u64 = 3;
+pub(super) const BROKEN: u64 = 4;
+
+/// How this rank waits.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    segment: Arc<Segment>,
+    rank: usize,
+    size: usize,
+    /// How long to spin before anything else; zero where ranks outnumber processors.
+    spin: Duration,
+    /// How often to give the processor away before sleeping; a system call each, which
+    /// in a crowd costs more than sleeping in the end.
+    yields: u32,
+    /// Whether a peer is known to be busy for longer than it takes to fall asleep.
+    patient: Cell<bool>,
+    last_health: Cell<Instant>,
+    /// The device, if copy engines move bytes of this team.
+    device: Option<OwnedFd>,
+    /// The operation we are in, and its number.
+    current: Cell<(u64, Call)>,
+    /// What a rank that sleeps has to do now and then.
+    chore: Option<fn()>,
+}
+
+impl Waiter {
+    pub(crate) fn new(segment: Arc<Segment>, rank: usize, size: usize) -> Self {
+        Waiter {
+            segment,
+            rank,
+            size,
+            spin: Duration::ZERO,
+            yields: 0,
+            patient: Cell::new(false),
+            last_health: Cell::new(Instant::now()),
+            device: None,
+            current: Cell::new((
+                0,
+                Call {
+                    op: Op::Control,
+                    root: 0,
+                    len: 0,
+                },
+            )),
+            chore: None,
+        }
+    }
+
+    /// Has `chore` done now and then by a rank that waits for long.
+    pub(crate) fn set_chore(&mut self, chore: Option<fn()>) {
+        self.chore = chore;
+    }
+
+    /// How long to sleep at once after having waited for `waited`. What the chore is for does not
+    /// ring, so there it depends on how long it may have waited itself.
+    fn nap(&self, waited: Duration) -> Duration {
+        match self.chore {
+            Some(_) => (waited / 4).clamp(SHORT_NAP, LONG_NAP),
+            None => NAP,
+        }
+    }
+
+    /// Chooses how to wait: where ranks outnumber processors, a rank that spins keeps the one it
+    /// waits for from running. Returns how many they are.
+    pub(crate) fn adapt(&mut self, spin: Option<Duration>) -> Crowd {
+        let mut cpus = [0u64; 16];
+        for rank in 0..self.size {
+            for (all, word) in cpus.iter_mut().zip(&self.segment.block(rank).cpus) {
+                *all |= word.load(Ordering::Relaxed);
+            }
+        }
+        let cpus: u32 = cpus.iter().map(|word| word.count_ones()).sum();
+        let crowd = Crowd::of(self.size, cpus as usize);
+        let crowded = crowd != Crowd::Spacious;
+        self.spin = spin.unwrap_or(match crowded {
+            true => Duration::ZERO,
+            false => Duration::from_micros(100),
+        });
+        self.yields = if crowded { 200 } else { u32::MAX };
+        crowd
+    }
+
+    /// Falls asleep at once from now on, or not any more: what is waited for leaves the processor to
+    /// the application, and so should we.
+    pub(crate) fn be_patient(&self, patient: bool) {
+        self.patient.set(patient);
+    }
+
+    /// Helps others through this device from now on, while we wait.
+    pub(crate) fn help_through(&mut self, device: Option<OwnedFd>) {
+        self.device = device;
+    }
+
+    /// Copies for peers that wait for bytes of an engine (paper 003, section 3.4): we have nothing
+    /// else to do, and they may be what we wait for.
+    fn help(&self) {
+        let Some(device) = &self.device else {
+            return;
+        };
+        for rank in (0..self.size).filter(|rank| *rank != self.rank) {
+            match self.segment.block(rank).hurried.load(Ordering::Acquire) {
+                0 => {}
+                id => offload::help(device.as_fd(), id),
+            }
+        }
+    }
+
+    /// Notes for all to see which operation we are in.
+    pub(crate) fn enter(&self, sequence: u64, call: Call) {
+        self.current.set((sequence, call));
+        let record = &self.segment.block(self.rank).calls[sequence as usize % HISTORY];
+        for (word, value) in record.words.iter().zip(call.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        record.sequence.store(sequence, Ordering::Release);
+    }
+
+    /// Fails if a peer's operation of this number is another one: then both may wait where the
+    /// other never sends anything.
+    fn compare(&self, rank: usize) -> Result<()> {
+        let (sequence, mine) = self.current.get();
+        let record = &self.segment.block(rank).calls[sequence as usize % HISTORY];
+        if sequence == 0 || record.sequence.load(Ordering::Acquire) != sequence {
+            return Ok(());
+        }
+        let words = [0, 1].map(|i: usize| record.words[i].load(Ordering::Acquire));
+        let theirs = Call::from_words(words);
+        // The lengths may differ rightly: each rank has its own part.
+        let same = theirs.op == mine.op && theirs.root == mine.root;
+        if same || record.sequence.load(Ordering::Relaxed) != sequence {
+            return Ok(());
+        }
+        // A rank that was told of a death may have gone on to another call; that is not the reason.
+        self.verdict()?;
+        Err(self.mismatch(rank, theirs, mine))
+    }
+
+    /// Waits until `ready` has a result. `from` says which ranks could make it so: one of them
+    /// having left is an error, the death of any rank is one anyway.
+    pub(crate) fn wait<T>(
+        &self,
+        from: impl Fn(usize) -> bool,
+        mut ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        if let Some(result) = ready()? {
+            return Ok(result);
+        }
+        if !self.spin.is_zero() && !self.patient.get() {
+            let start = Instant::now();
+            loop {
+                for _ in 0..64 {
+                    if let Some(result) = ready()? {
+                        return Ok(result);
+                    }
+                    std::hint::spin_loop();
+                }
+                if start.elapsed() > self.spin {
+                    break;
+                }
+            }
+        }
+        // Whoever else is busy on this machine may keep the processor for long after each of
+        // these, hence the limit in time.
+        let start = Instant::now();
+        let mut yields = 0;
+        let limit = if self.patient.get() { 0 } else { self.yields };
+        while start.elapsed() < YIELDING && yields < limit {
+            std::thread::yield_now();
+            if let Some(result) = ready()? {
+                return Ok(result);
+            }
+            yields += 1;
+        }
+        let mut ready = || ready().transpose();
+        let bell = &self.segment.block(self.rank).bell;
+        loop {
+            if let Some(result) = bell.park(self.nap(start.elapsed()), &mut ready) {
+                return result;
+            }
+            self.help();
+            if let Some(chore) = self.chore {
+                chore();
+            }
+            if let Err(error) = self.check(&from) {
+                // What we wait for may have come before the peer went.
+                return ready().unwrap_or(Err(error));
+            }
+        }
+    }
+
+    /// Fails if the team is broken; from time to time, looks whether everybody is alive.
+    pub(crate) fn check(&self, from: &impl Fn(usize) -> bool) -> Result<()> {
+        self.verdict()?;
+        if self.last_health.get().elapsed() < HEALTH_EVERY {
+            return Ok(());
+        }
+        self.last_health.set(Instant::now());
+        for rank in (0..self.size).filter(|rank| *rank != self.rank) {
+            // Looking for the lock first: a rank says that it leaves before it lets go.
+            let gone = self.segment.holder(rank)?.is_none();
+            if self.segment.block(rank).left.load(Ordering::Acquire) != 0 {
+                if from(rank) {
+                    return Err(self.break_team(Error::PeerLeft { rank }));
+                }
+            } else if gone && self.segment.block(rank).joined.load(Ordering::Acquire) != 0 {
+                return Err(self.break_team(Error::PeerDied { rank }));
+            }
+            self.compare(rank)?;
+        }
+        Ok(())
+    }
+
+    /// The error that broke the team, if one did.
+    #[inline]
+    pub(crate) fn verdict(&self) -> Result<()> {
+        match self.segment.preamble().broken.load(Ordering::Acquire) {
+            0 => Ok(()),
+            word => Err(self.explain(word)),
+        }
+    }
+
+    #[cold]
+    fn explain(&self, word: u64) -> Error {
+        let rank = (word & 0xFFFF_FFFF) as usize;
+        let detail = |i: usize| self.segment.preamble().details[i].load(Ordering::Relaxed);
+        match word >> 32 {
+            DIED => Error::PeerDied { rank },
+            LEFT => Error::PeerLeft { rank },
+            MISMATCH => Error::Mismatch {
+                rank,
+                theirs: Call::from_words([detail(0), detail(1)]).to_string(),
+                expected: Call::from_words([detail(2), detail(3)]).to_string(),
+            },
+            BROKEN => Error::Broken { rank },
+            _ => Error::Corrupt {
+                what: "the state of the team",
+                value: word,
+            },
+        }
+    }
+
+    /// Breaks the team for everybody and returns the error for us. That a peer is gone is only the
+    /// reason where nobody gave another one before: it may have gone because of that.
+    #[cold]
+    pub(crate) fn break_team(&self, error: Error) -> Error {
+        let word = match &error {
+            Error::PeerDied { rank } => DIED << 32 | *rank as u64,
+            Error::PeerLeft { rank } => LEFT << 32 | *rank as u64,
+            _ => BROKEN << 32 | self.rank as u64,
+        };
+        let first = self.break_with(word, [0; 4]);
+        match error {
+            Error::PeerDied { .. } | Error::PeerLeft { .. } if !first => {
+                // Whoever was first may have been killed before it said why.
+                let start = Instant::now();
+                while self.verdict().is_ok() && start.elapsed() < HEALTH_EVERY {
+                    std::thread::yield_now();
+                }
+                self.verdict().err().unwrap_or(error)
+            }
+            error => error,
+        }
+    }
+
+    /// Breaks the team since two ranks disagree.
+    #[cold]
+    pub(crate) fn mismatch(&self, rank: usize, theirs: Call, expected: Call) -> Error {
+        let ([a, b], [c, d]) = (theirs.to_words(), expected.to_words());
+        self.break_with(MISMATCH << 32 | rank as u64, [a, b, c, d]);
+        Error::Mismatch {
+            rank,
+            theirs: theirs.to_string(),
+            expected: expected.to_string(),
+        }
+    }
+
+    /// Whether nobody else had broken the team before.
+    fn break_with(&self, word: u64, details: [u64; 4]) -> bool {
+        let preamble = self.segment.preamble();
+        let claim = &preamble.claim;
+        let first = claim
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        if first {
+            for (word, value) in preamble.details.iter().zip(details) {
+                word.store(value, Ordering::Relaxed);
+            }
+            preamble.broken.store(word, Ordering::Release);
+        }
+        for rank in 0..self.size {
+            self.segment.block(rank).bell.ring();
+        }
+        first
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Team, TeamKey};
+
+    fn pair() -> [Team; 2] {
+        let key = TeamKey::random().unwrap();
+        let other = std::thread::spawn(move || Team::join(&key, 1, 2).unwrap());
+        [Team::join(&key, 0, 2).unwrap(), other.join().unwrap()]
+    }
+
+    /// A rank that is told of a death leaves, which is not what went wrong for the others.
+    #[test]
+    fn who_leaves_because_of_a_death_is_not_the_reason() {
+        let teams = pair();
+        let [a, b] = [&teams[0].mailbox.waiter, &teams[1].mailbox.waiter];
+        a.break_team(Error::PeerDied { rank: 7 });
+        let error = b.break_team(Error::PeerLeft { rank: 0 });
+        assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}");
+        let error = b.break_team(Error::PeerDied { rank: 7 });
+        assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}");
+    }
+
+    #[test]
+    fn who_waits_does_its_chore() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static DONE: AtomicU32 = AtomicU32::new(0);
+        let [mut a, mut b] = pair();
+        a.set_chore(Some(|| {
+            DONE.fetch_add(1, Ordering::Relaxed);
+        }));
+        let late = std::thread::spawn(move || {
+            // The other rank waits until it has done its chore, however busy the machine is.
+            while DONE.load(Ordering::Relaxed) < 3 {
+                std::thread::yield_now();
+            }
+            b.barrier().unwrap();
+            b
+        });
+        a.barrier().unwrap();
+        assert!(DONE.load(Ordering::Relaxed) >= 3);
+        late.join().unwrap();
+    }
+
+    #[test]
+    fn a_call_after_a_death_is_not_taken_for_a_disagreement() {
+        for died in [false, true] {
+            let teams = pair();
+            let [a, b] = [&teams[0].mailbox.waiter, &teams[1].mailbox.waiter];
+            let next = teams[0].mailbox.sequence + 1;
+            let call = |op| Call {
+                op,
+                root: 0,
+                len: 0,
+            };
+            b.enter(next, call(Op::Scatter));
+            if died {
+                a.break_team(Error::PeerDied { rank: 7 });
+            }
+            a.enter(next, call(Op::Barrier));
+            let error = b.compare(0).unwrap_err();
+            match died {
+                true => assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}"),
+                false => assert!(matches!(error, Error::Mismatch { rank: 0, .. }), "{error}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Two copies through a shared ring, overlapped: the sender fills chunks while receivers empty
+//! those before. Always there, whoever the peers are.
+
+use super::{TransportKind, TransportReport};
+use crate::error::Result;
+use crate::team::mailbox::{Mailbox, Source, Target};
+
+/// How bytes are handed over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    /// Bytes at a time, at first.
+    pub(crate) chunk: usize,
+    /// Bytes at a time, later.
+    pub(crate) largest: usize,
+    /// Whether received bytes bypass the cache.
+    pub(crate) streaming: bool,
+}
+
+/// The first chunks are small, so that the other side starts early; later ones grow, since each
+/// hand-over costs, most of all where the two do not really run at the same time.
+fn ramp(done: usize, flow: Flow) -> usize {
+    let grown = (done / 32).next_multiple_of(64).min(flow.largest);
+    flow.chunk.max(grown)
+}
+
+/// Bytes under way to one target.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    pub(crate) target: Target,
+    from: *const u8,
+    len: usize,
+    done: usize,
+}
+
+impl Sending {
+    /// # Safety
+    ///
+    /// `from` stays readable for `len` bytes as long as this lives.
+    pub(crate) unsafe fn new(target: Target, from: *const u8, len: usize) -> Self {
+        Sending {
+            target,
+            from,
+            len,
+            done: 0,
+        }
+    }
+
+    pub(crate) fn finished(&self) -> bool {
+        self.done == self.len
+    }
+
+    /// Bytes that are not in the ring yet.
+    pub(crate) fn left(&self) -> usize {
+        self.len - self.done
+    }
+
+    /// Hands the next chunk over if there is room.
+    pub(crate) fn step(&mut self, mailbox: &mut Mailbox, flow: Flow) -> Result<bool> {
+        if self.finished() {
+            return Ok(false);
+        }
+        self.step_by(mailbox, ramp(self.done, flow))
+    }
+
+    fn step_by(&mut self, mailbox: &mut Mailbox, chunk: usize) -> Result<bool> {
+        // SAFETY: `done` is below `len`, and `new` was promised that many bytes.
+        let n = unsafe { mailbox.push(self.target, self.from.add(self.done), self.left(), chunk) }?;
+        self.done += n;
+        Ok(n > 0)
+    }
+
+    /// Hands chunks over until at most `keep` bytes are left.
+    pub(crate) fn run(&mut self, mailbox: &mut Mailbox, flow: Flow, keep: usize) -> Result<()> {
+        while self.left() > keep {
+            // Whole lines, as long as something follows.
+            let most = match keep {
+                0 => self.left(),
+                keep => (self.left() - keep)
+                    .next_multiple_of(64)
+                    .min(self.left() - 1),
+            };
+            if !self.step_by(mailbox, ramp(self.done, flow).min(most).max(64))? {
+                let target = self.target;
+                mailbox.wait_any(
+                    |_| None,
+                    |rank| match target {
+                        Target::One(one) => (one == rank).then_some(target),
+                        Target::All => Some(target),
+                    },
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes under way from one source.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    pub(crate) source: Source,
+    to: *mut u8,
+    len: usize,
+    done: usize,
+}
+
+impl Receiving {
+    /// # Safety
+    ///
+    /// `to` stays writable for `len` bytes as long as this lives.
+    pub(crate) unsafe fn new(source: Source, to: *mut u8, len: usize) -> Self {
+        Receiving {
+            source,
+            to,
+            len,
+            done: 0,
+        }
+    }
+
+    pub(crate) fn finished(&self) -> bool {
+        self.done == self.len
+    }
+
+    /// Takes the next chunk if there is one.
+    pub(crate) fn step(&mut self, mailbox: &mut Mailbox, flow: Flow) -> Result<bool> {
+        if self.finished() {
+            return Ok(false);
+        }
+        let (left, chunk) = (self.len - self.done, ramp(self.done, flow));
+        // SAFETY: `done` is below `len`, and `new` was promised that many bytes.
+        let n = unsafe {
+            mailbox.pull(
+                self.source,
+                self.to.add(self.done),
+                left,
+                chunk,
+                flow.streaming,
+            )
+        }?;
+        self.done += n;
+        Ok(n > 0)
+    }
+
+    /// Takes chunks until all are there.
+    pub(crate) fn run(mut self, mailbox: &mut Mailbox, flow: Flow) -> Result<()> {
+        while !self.finished() {
+            if !self.step(mailbox, flow)? {
+                let source = self.source;
+                mailbox.wait_any(|rank| (rank == source.rank()).then_some(source), |_| None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Moves several streams at a time, none of which waits for another.
+pub(crate) fn exchange(
+    mailbox: &mut Mailbox,
+    flow: Flow,
+    sending: &mut [Sending],
+    receiving: &mut [Receiving],
+) -> Result<()> {
+    loop {
+        let mut moved = false;
+        for stream in sending.iter_mut() {
+            moved |= stream.step(mailbox, flow)?;
+        }
+        for stream in receiving.iter_mut() {
+            moved |= stream.step(mailbox, flow)?;
+        }
+        if moved {
+            continue;
+        }
+        if sending.iter().all(Sending::finished) && receiving.iter().all(Receiving::finished) {
+            return Ok(());
+        }
+        mailbox.wait_any(
+            |rank| {
+                let open = receiving
+                    .iter()
+                    .find(|r| r.source.rank() == rank && !r.finished());
+                open.map(|r| r.source)
+            },
+            |rank| {
+                let open = sending.iter().find(|s| {
+                    !s.finished() && (s.target == Target::All || s.target == Target::One(rank))
+                });
+                open.map(|s| s.target)
+            },
+        )?;
+    }
+}
+
+/// Shared memory works wherever a team could be formed at all.
+pub(crate) fn report() -> TransportReport {
+    TransportReport {
+        kind: TransportKind::Shm,
+        usable: true,
+        why: "always there; two copies, overlapped".to_owned(),
+    }
+}
