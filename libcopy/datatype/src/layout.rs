@@ -65,18 +65,6 @@ impl Layout {
         Layout { form, signature }
     }
 
-    pub(super) fn shared_form(&self) -> Arc<Form> {
-        self.form.clone()
-    }
-
-    /// The same layout with an equal form.
-    pub(super) fn with_form(&self, form: Arc<Form>) -> Layout {
-        Layout {
-            form,
-            signature: self.signature,
-        }
-    }
-
     /// Bytes of data: the length of the packed stream.
     pub fn size(&self) -> u64 {
         self.form.size()
@@ -388,23 +376,6 @@ impl Layout {
         }
     }
 
-    /// What packing or unpacking everything needs.
-    pub(super) fn check_whole(&self, len: usize, origin: isize, packed: usize) -> Result<()> {
-        self.whole(packed)?;
-        self.check(len, origin, 0, packed)
-    }
-
-    /// What packing or unpacking a range needs.
-    pub(super) fn check_range(
-        &self,
-        len: usize,
-        origin: isize,
-        position: u64,
-        packed: usize,
-    ) -> Result<()> {
-        self.check(len, origin, position, packed)
-    }
-
     #[inline]
     fn whole(&self, len: usize) -> Result<()> {
         if len as u64 == self.size() {
@@ -419,8 +390,15 @@ impl Layout {
         Error::argument("the length of the packed bytes", len, allowed)
     }
 
+    /// What packing or unpacking a range needs.
     #[inline]
-    fn check(&self, len: usize, origin: isize, position: u64, packed: usize) -> Result<()> {
+    pub(super) fn check(
+        &self,
+        len: usize,
+        origin: isize,
+        position: u64,
+        packed: usize,
+    ) -> Result<()> {
         let end = position.checked_add(packed as u64);
         let bounds = self.bounds();
         let low = bounds.start.checked_add(origin as i64);

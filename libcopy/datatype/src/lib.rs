@@ -27,7 +27,6 @@
 //! Packed bytes are in type-map order, always: those of the first basic element first, and so on,
 //! however the layout is traversed inside.
 
-mod cache;
 pub mod canonical;
 mod construct;
 mod contents;
@@ -43,14 +42,12 @@ mod kernel;
 mod layout;
 mod named;
 mod overlap;
-mod parallel;
 mod plan;
 mod reduce;
 mod signature;
 mod steps;
 mod wire;
 
-pub use cache::{CacheStats, LayoutCache};
 pub use construct::Datatype;
 pub use contents::{Combiner, Contents, Distribution, Envelope, Order};
 pub use cursor::{Checkpoints, Cursor};

@@ -291,7 +291,7 @@ impl Reducer {
         position: u64,
         packed: usize,
     ) -> Result<Range<u64>> {
-        layout.check_range(len, origin, position, packed)?;
+        layout.check(len, origin, position, packed)?;
         let range = position..position + packed as u64;
         self.check_units(&range)?;
         Ok(range)
