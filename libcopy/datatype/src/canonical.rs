@@ -20,12 +20,13 @@
 //! Nodes are numbered children first; the last one is the root. Every node's first byte (in
 //! type-map order) is at its origin, so equal shapes are equal nodes wherever they are.
 
+mod joined;
 mod long;
 mod members;
 
 use std::cell::OnceCell;
 use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
@@ -178,6 +179,8 @@ pub struct Form {
     steps: Steps,
     /// Found when it is asked for; see [`super::overlap`].
     overlap: Overlap,
+    /// Found when it is asked for; see [`Form::by_segments`].
+    joined: OnceLock<Option<Arc<Form>>>,
 }
 
 impl PartialEq for Form {
@@ -229,6 +232,7 @@ impl Form {
             offset,
             steps: Steps::default(),
             overlap: Overlap::default(),
+            joined: OnceLock::new(),
         };
         form.steps = Steps::of(&form);
         form
@@ -274,12 +278,14 @@ impl Form {
         self.extents.last().map_or(0, |e| e.size as u64)
     }
 
-    /// Dense pieces.
+    /// Dense pieces, as they are moved: pieces next to each other that touch are not always one. Segments
+    /// are counted by [`super::Layout::segment_count`].
     pub fn segments(&self) -> u64 {
         self.extents.last().map_or(0, |e| e.segments as u64)
     }
 
-    /// Bytes of memory that the form takes.
+    /// Bytes of memory that the form takes, without what is only made to enumerate its segments: the
+    /// number does not change, so caches may subtract it again.
     pub fn memory(&self) -> usize {
         let lists: usize = self
             .nodes
@@ -296,6 +302,12 @@ impl Form {
             + self.extents.capacity() * size_of::<Extent>()
             + self.steps.memory()
             + lists
+    }
+
+    /// The form that enumerates segments: all pieces that touch the next one are joined.
+    pub(super) fn by_segments(&self) -> &Form {
+        let joined = self.joined.get_or_init(|| self.join().map(Arc::new));
+        joined.as_deref().unwrap_or(self)
     }
 
     /// What is known about overlapping pieces.
@@ -1035,6 +1047,7 @@ impl Arena {
                 offset: 0,
                 steps: Steps::default(),
                 overlap: Overlap::default(),
+                joined: OnceLock::new(),
             };
         };
         let mut number: Vec<NodeId> = vec![NodeId::MAX; self.nodes.len()];

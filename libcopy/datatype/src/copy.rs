@@ -136,7 +136,7 @@ pub(super) unsafe fn copy(from: &Layout, source: *const u8, to: &Layout, target:
         }
         return;
     }
-    let mean = |layout: &Layout| layout.size() / layout.segment_count().max(1);
+    let mean = |layout: &Layout| layout.size() / layout.form().segments().max(1);
     let (read, write) = (mean(from), mean(to));
     if read.max(write) < LONG {
         // SAFETY: see above.

@@ -220,13 +220,27 @@ impl Cursor {
         }
     }
 
-    /// The next dense piece, at most `most` bytes of it, and moves behind it; `None` at the end.
+    /// The next segment, or what is left of it, at most `most` bytes, and moves behind it; `None` at
+    /// the end.
     pub fn next_segment(&mut self, most: u64) -> Option<Segment> {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
         let strip = self.strip()?;
-        let len = strip.len.min(i64::try_from(most).unwrap_or(i64::MAX));
+        let (offset, mut len) = (strip.offset, strip.len.min(most));
         self.advance(len);
+        // Pieces that touch are one.
+        while len < most {
+            let Some(strip) = self.strip() else {
+                break;
+            };
+            if offset.checked_add(len) != Some(strip.offset) {
+                break;
+            }
+            let more = strip.len.min(most - len);
+            self.advance(more);
+            len += more;
+        }
         Some(Segment {
-            offset: strip.offset,
+            offset,
             len: len as u64,
         })
     }

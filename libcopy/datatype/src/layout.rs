@@ -86,9 +86,10 @@ impl Layout {
         }
     }
 
-    /// Number of segments.
+    /// Number of segments: pieces without a gap that are as long as can be, in the order of the packed
+    /// stream.
     pub fn segment_count(&self) -> u64 {
-        self.form.segments()
+        self.form.by_segments().segments()
     }
 
     /// Packs everything: the slice `packed` must be [`Layout::size`] bytes long.
@@ -294,26 +295,27 @@ impl Layout {
 
     /// The segment with this index, in O(depth · log blocks); `None` behind the last.
     pub fn segment(&self, index: u64) -> Option<Segment> {
-        if index >= self.segment_count() {
+        let form = self.form.by_segments();
+        if index >= form.segments() {
             return None;
         }
         let mut index = index as i64;
-        let mut offset = self.form.offset();
-        let mut id = self.form.root()?;
+        let mut offset = form.offset();
+        let mut id = form.root()?;
         loop {
-            match self.form.node(id) {
+            match form.node(id) {
                 Node::Dense { len } => {
                     let len = *len as u64;
                     return Some(Segment { offset, len });
                 }
                 Node::Stream { stride, child, .. } => {
-                    let each = self.form.extent(*child).segments;
+                    let each = form.extent(*child).segments;
                     offset += index / each * stride;
                     index %= each;
                     id = *child;
                 }
                 Node::Blocks { offsets, child } => {
-                    let each = self.form.extent(*child).segments;
+                    let each = form.extent(*child).segments;
                     offset += offsets.get((index / each) as usize);
                     index %= each;
                     id = *child;
@@ -341,14 +343,15 @@ impl Layout {
         if position >= self.size() {
             return None;
         }
+        let form = self.form.by_segments();
         let mut left = position as i64;
         let mut index = 0;
-        let mut id = self.form.root()?;
+        let mut id = form.root()?;
         loop {
-            match self.form.node(id) {
+            match form.node(id) {
                 Node::Dense { .. } => return Some((index as u64, left as u64)),
                 Node::Stream { child, .. } | Node::Blocks { child, .. } => {
-                    let one = self.form.extent(*child);
+                    let one = form.extent(*child);
                     index += left / one.size * one.segments;
                     left %= one.size;
                     id = *child;

@@ -199,6 +199,15 @@ fn segments(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
     }
     prop_assert_eq!(found, count);
     prop_assert!(bytes.0.is_empty());
+    // Bytes in a row without a gap are one segment, however they were described.
+    let gaps = case.bytes.windows(2).filter(|pair| pair[0] + 1 != pair[1]);
+    let runs = gaps.count() as u64 + u64::from(!case.bytes.is_empty());
+    prop_assert_eq!(count, runs);
+    let mut pieces = case.layout.cursor();
+    for segment in case.layout.segments() {
+        prop_assert_eq!(pieces.next_segment(u64::MAX), Some(segment));
+    }
+    prop_assert!(pieces.next_segment(1).is_none());
     prop_assert!(case.layout.segment(count).is_none());
     for _ in 0..3 {
         // Where a segment begins is known from those before it.
@@ -212,6 +221,10 @@ fn segments(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
         let mut bytes = Follow(&case.bytes[at as usize..]);
         let alone = case.layout.segment(k);
         prop_assert_eq!(alone.is_some(), k < count);
+        if let Some(alone) = alone {
+            let skip = choices.below(alone.len);
+            prop_assert_eq!(case.layout.segment_at(at + skip), Some((k, skip)));
+        }
         prop_assert!(alone.is_none_or(|alone| bytes.by(alone)));
     }
     let mut batch = vec![Segment::default(); 1 + choices.below(40) as usize];
