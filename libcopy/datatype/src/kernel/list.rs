@@ -3,7 +3,8 @@
 //! Blocks at listed offsets.
 
 use super::super::canonical::Offsets;
-use super::dense;
+use super::caches::{fit_second, overflow_last};
+use super::{dense, prefetch, prefetch_to_write};
 
 /// A listed number.
 pub(super) trait Number: Copy {
@@ -217,6 +218,13 @@ pub(in super::super) unsafe fn pieces<const PACK: bool>(
     }
 }
 
+/// Pieces by which a piece is asked for ahead of its turn: to read it, where the second-level cache does not
+/// hold both sides, and to write it, where no cache does. Such places are in another page every few
+/// pieces, and the hardware does not follow: packing 1M pieces of 22 bytes on average took 7.6 ms without
+/// and 3.3 ms with it on AMD's Zen 5, unpacking 5.6 and 5.2 ms. From the last-level cache, asking for
+/// lines to write took a fifth longer.
+const AHEAD: usize = 16;
+
 /// # Safety
 ///
 /// As for [`pieces`]; there is one more start than there are offsets.
@@ -224,25 +232,73 @@ unsafe fn piecewise<const PACK: bool, O: Number, S: Number>(
     user: *mut u8,
     offsets: &[O],
     starts: &[S],
+    packed: *mut u8,
+) {
+    let bytes = (starts[offsets.len()].get() - starts[0].get()) as usize;
+    let far = if PACK {
+        !fit_second(bytes)
+    } else {
+        overflow_last(bytes)
+    };
+    let asked = if far {
+        offsets.len().saturating_sub(AHEAD)
+    } else {
+        0
+    };
+    let (near, rest) = (starts[asked].get() - starts[0].get(), &offsets[asked..]);
+    // SAFETY: the caller's promise, for the pieces before `asked` and for those from it on.
+    unsafe {
+        each_piece::<PACK, true, O, S>(user, offsets, &starts[..=asked], packed);
+        let packed = packed.wrapping_offset(near);
+        each_piece::<PACK, false, O, S>(user, rest, &starts[asked..], packed);
+    }
+}
+
+/// Moves as many pieces as `starts` has, less one; with `ASK`, the place [`AHEAD`] pieces later, which
+/// `offsets` has, is asked for.
+///
+/// # Safety
+///
+/// As for [`pieces`].
+#[inline(always)]
+unsafe fn each_piece<const PACK: bool, const ASK: bool, O: Number, S: Number>(
+    user: *mut u8,
+    offsets: &[O],
+    starts: &[S],
     mut packed: *mut u8,
 ) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if super::x86::has_masks() {
-        for (offset, bounds) in offsets.iter().zip(starts.windows(2)) {
+    let later = offsets.get(if ASK { AHEAD } else { 0 }..).unwrap_or(&[]);
+    let bounds = starts.windows(2);
+    let mut each = |masked: bool| {
+        for ((offset, later), bounds) in offsets.iter().zip(later).zip(bounds.clone()) {
+            if ASK {
+                let later = user.wrapping_offset(later.get());
+                if PACK {
+                    prefetch(later);
+                } else {
+                    prefetch_to_write(later);
+                }
+            }
             let len = (bounds[1].get() - bounds[0].get()) as usize;
             let user = user.wrapping_offset(offset.get());
-            let (to, from) = if PACK { (packed, user) } else { (user, packed) };
-            // SAFETY: the caller's promise; no piece is empty; the processor can do it.
-            unsafe { super::x86::masked(to, from, len) };
+            // SAFETY: the caller's promise; no piece is empty; the processor has masks if `masked` says so.
+            unsafe {
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                if masked {
+                    let (to, from) = if PACK { (packed, user) } else { (user, packed) };
+                    super::x86::masked(to, from, len);
+                    packed = packed.wrapping_add(len);
+                    continue;
+                }
+                let _ = masked;
+                either::<PACK>(user, packed, len);
+            }
             packed = packed.wrapping_add(len);
         }
-        return;
+    };
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if super::x86::has_masks() {
+        return each(true);
     }
-    for (offset, bounds) in offsets.iter().zip(starts.windows(2)) {
-        let len = (bounds[1].get() - bounds[0].get()) as usize;
-        let user = user.wrapping_offset(offset.get());
-        // SAFETY: the caller's promise.
-        unsafe { either::<PACK>(user, packed, len) };
-        packed = packed.wrapping_add(len);
-    }
+    each(false);
 }

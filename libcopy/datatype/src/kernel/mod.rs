@@ -510,6 +510,67 @@ mod tests {
         }
     }
 
+    /// Pieces of all lengths; from memory, later ones are asked for.
+    #[test]
+    #[cfg_attr(miri, ignore = "too much for it")]
+    fn listed_pieces_are_moved_whole_and_nothing_else() {
+        for (n, longest) in [
+            (1, 9),
+            (15, 90),
+            (16, 90),
+            (17, 40),
+            (3000, 70),
+            (9000, 700),
+            (60_000, 900),
+        ] {
+            let len = |i: usize| 1 + i * 7919 % longest;
+            let (mut offsets, mut starts) = (Vec::new(), vec![0i64]);
+            let (mut at, mut start) = (0, 0);
+            for i in 0..n {
+                offsets.push(at as i64);
+                start += len(i);
+                starts.push(start as i64);
+                at += len(i) + i % 3;
+            }
+            offsets.reverse();
+            let place = |i: usize| offsets[i] as usize;
+            // Reversed, each place has room for the piece that was there.
+            let lens: Vec<usize> = (0..n).rev().map(len).collect();
+            let mut ends = vec![0i64];
+            lens.iter()
+                .for_each(|len| ends.push(ends[ends.len() - 1] + *len as i64));
+            let user: Vec<u8> = (0..at).map(|i| (i * 167 / 5) as u8).collect();
+            let mut packed = vec![0x5a; start];
+            let mut other = vec![0xa5; at];
+            let mut expected = (packed.clone(), other.clone());
+            for i in 0..n {
+                let (at, to) = (place(i), ends[i] as usize);
+                expected.0[to..to + lens[i]].copy_from_slice(&user[at..at + lens[i]]);
+                expected.1[at..at + lens[i]].copy_from_slice(&user[at..at + lens[i]]);
+            }
+            let small = |list: &[i64]| {
+                Offsets::Narrow(list.iter().map(|&at| at as i32).collect::<Vec<_>>().into())
+            };
+            let wide = |list: &[i64]| Offsets::Wide(list.to_vec().into());
+            for (o, s) in [
+                (small(&offsets), small(&ends)),
+                (wide(&offsets), small(&ends)),
+                (small(&offsets), wide(&ends)),
+            ] {
+                packed.fill(0x5a);
+                other.fill(0xa5);
+                let source = user.as_ptr().cast_mut();
+                // SAFETY: all pieces lie in the buffers; what is packed is only read.
+                unsafe {
+                    pieces::<true>(source, &o, &s, (0, n), packed.as_mut_ptr());
+                    pieces::<false>(other.as_mut_ptr(), &o, &s, (0, n), packed.as_mut_ptr());
+                }
+                assert!(packed == expected.0, "pack {n} of up to {longest}");
+                assert!(other == expected.1, "unpack {n} of up to {longest}");
+            }
+        }
+    }
+
     /// Source and target dense along different dimensions.
     #[test]
     fn transposed_blocks_arrive_where_they_belong() {
