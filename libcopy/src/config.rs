@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Once;
 
 use crate::error::{Error, Result};
+use crate::transport::TransportKind;
 
 /// One environment variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,6 +224,17 @@ pub fn warn_unknown() {
             eprintln!("libcopy: {name} is no variable of libcopy and has no effect; {hint}");
         }
     });
+}
+
+impl FromStr for TransportKind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        TransportKind::ALL
+            .into_iter()
+            .find(|kind| kind.name().eq_ignore_ascii_case(text.trim()))
+            .ok_or_else(|| Error::argument("transport", text, "kmod, cma or shm"))
+    }
 }
 
 #[cfg(test)]

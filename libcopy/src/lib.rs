@@ -49,11 +49,13 @@
 pub mod calibration;
 pub mod collective;
 pub mod config;
-mod copy;
 pub mod device;
 pub mod error;
+mod memcpy;
 pub mod offload;
+mod op;
 pub mod policy;
+mod shm;
 pub mod team;
 pub mod topology;
 pub mod transport;

@@ -2,17 +2,18 @@
 
 //! Allgather: everybody opens its part, everybody copies from everybody else.
 
-use super::early::{Carried, Order, Piece};
-use super::share::{Go, Way};
-use super::{Call, Division, Op, own_part};
-use crate::copy;
+use super::cooperative::{Go, Way};
+use super::division::{Division, own_part};
+use super::offloaded::{Carried, Order, Piece};
 use crate::error::Result;
+use crate::memcpy;
 use crate::offload::guard::Kind;
+use crate::op::{Call, Op};
 use crate::policy::Path;
+use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
-use crate::team::mailbox::{Source, Step, Target};
 use crate::transport::TransportKind;
-use crate::transport::shm::{Flow, Receiving, Sending, exchange};
+use crate::transport::stream::{Flow, Receiving, Sending, exchange};
 
 /// Every rank's side; `own` is our part unless it is in its place already.
 pub(super) fn run(
@@ -46,8 +47,8 @@ pub(super) fn run(
             // SAFETY: our part is inside the buffer, and `own` is borrowed, so it is elsewhere.
             unsafe {
                 match flow.streaming {
-                    true => copy::streaming(in_place, mine, own_len),
-                    false => copy::cached(in_place, mine, own_len),
+                    true => memcpy::streaming(in_place, mine, own_len),
+                    false => memcpy::cached(in_place, mine, own_len),
                 }
             }
         }

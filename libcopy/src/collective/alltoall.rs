@@ -5,15 +5,16 @@
 //! The two ranks of a part both know its length, so they choose its way without asking; where a
 //! window is wanted, its owner tells whether it could be opened.
 
-use super::share::Go;
-use super::{Call, Division, Op, own_part};
-use crate::copy;
+use super::cooperative::Go;
+use super::division::{Division, own_part};
 use crate::error::Result;
+use crate::memcpy;
+use crate::op::{Call, Op};
 use crate::policy::Path;
+use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
-use crate::team::mailbox::{Source, Step, Target};
 use crate::transport::TransportKind;
-use crate::transport::shm::{Receiving, Sending, exchange};
+use crate::transport::stream::{Receiving, Sending, exchange};
 
 /// Every rank's side.
 pub(super) fn run(
@@ -105,8 +106,8 @@ pub(super) fn run(
     unsafe {
         let (from, to) = (from.add(own_from), to.add(own_to));
         match flow.streaming {
-            true => copy::streaming(to, from, own_len),
-            false => copy::cached(to, from, own_len),
+            true => memcpy::streaming(to, from, own_len),
+            false => memcpy::cached(to, from, own_len),
         }
     }
     for (rank, offset, len) in lent {

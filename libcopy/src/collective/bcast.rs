@@ -2,15 +2,16 @@
 
 //! Broadcast: the root's buffer is opened once, all leaves copy from it at the same time.
 
-use super::early::Order;
-use super::share::{Go, Job, Way};
-use super::{Call, Division, Op};
+use super::cooperative::{Go, Job, Way};
+use super::division::Division;
+use super::offloaded::Order;
 use crate::error::Result;
+use crate::op::{Call, Op};
 use crate::policy::Path;
+use crate::shm::mailbox::{Header, Source, Step, Target};
 use crate::team::Team;
-use crate::team::mailbox::{Header, Source, Step, Target};
 use crate::transport::TransportKind;
-use crate::transport::shm::{Receiving, Sending};
+use crate::transport::stream::{Receiving, Sending};
 
 /// The root's side.
 pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {

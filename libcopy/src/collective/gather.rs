@@ -2,16 +2,17 @@
 
 //! Gather: the root's receive buffer is opened once, all leaves copy into it at the same time.
 
-use super::early::Order;
-use super::share::{Go, Job, Plan, Way};
-use super::{Call, Division, Op, own_part};
-use crate::copy;
+use super::cooperative::{Go, Job, Plan, Way};
+use super::division::{Division, own_part};
+use super::offloaded::Order;
 use crate::error::Result;
+use crate::memcpy;
+use crate::op::{Call, Op};
 use crate::policy::Path;
+use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
-use crate::team::mailbox::{Source, Step, Target};
 use crate::transport::TransportKind;
-use crate::transport::shm::{Receiving, Sending, exchange};
+use crate::transport::stream::{Receiving, Sending, exchange};
 
 /// The root's side; `own` is its part unless that is in its place already.
 pub(super) fn root(
@@ -87,8 +88,8 @@ pub(super) fn root(
             unsafe {
                 let to = base.add(own_offset);
                 match flow.streaming {
-                    true => copy::streaming(to, own.as_ptr(), own_len),
-                    false => copy::cached(to, own.as_ptr(), own_len),
+                    true => memcpy::streaming(to, own.as_ptr(), own_len),
+                    false => memcpy::cached(to, own.as_ptr(), own_len),
                 }
             }
         }

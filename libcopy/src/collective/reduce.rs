@@ -8,15 +8,16 @@
 //! depends on the order. The order is the ranks' from the combining one on, around the circle: the
 //! operation must be commutative.
 
-use super::share::Go;
-use super::{Call, Division, Op};
-use crate::copy;
+use super::cooperative::Go;
+use super::division::Division;
 use crate::error::{Error, Result};
+use crate::memcpy;
+use crate::op::{Call, Op};
 use crate::policy::Path;
+use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
-use crate::team::mailbox::{Source, Step, Target};
 use crate::transport::TransportKind;
-use crate::transport::shm::{Receiving, Sending, exchange};
+use crate::transport::stream::{Receiving, Sending, exchange};
 
 /// Combines the elements of its first argument into those of its second, which are as many.
 pub(super) type Combine<'a> = &'a mut dyn FnMut(&[u8], &mut [u8]);
@@ -72,7 +73,7 @@ pub(super) unsafe fn scatter(
         unsafe {
             let from = from.add(own_offset + start);
             if !std::ptr::eq(from, to.add(start)) {
-                copy::cached(to.add(start), from, n);
+                memcpy::cached(to.add(start), from, n);
             }
         }
     };

@@ -2,16 +2,17 @@
 
 //! Scatter: the root's send buffer is opened once, all leaves copy their parts at the same time.
 
-use super::early::Order;
-use super::share::{Go, Job, Plan, Way};
-use super::{Call, Division, Op, own_part};
-use crate::copy;
+use super::cooperative::{Go, Job, Plan, Way};
+use super::division::{Division, own_part};
+use super::offloaded::Order;
 use crate::error::Result;
+use crate::memcpy;
+use crate::op::{Call, Op};
 use crate::policy::Path;
+use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
-use crate::team::mailbox::{Source, Step, Target};
 use crate::transport::TransportKind;
-use crate::transport::shm::{Receiving, Sending, exchange};
+use crate::transport::stream::{Receiving, Sending, exchange};
 
 /// The root's side; `own` is where its part goes unless it stays in place.
 pub(super) fn root(
@@ -80,8 +81,8 @@ pub(super) fn root(
             unsafe {
                 let from = base.add(own_offset);
                 match flow.streaming {
-                    true => copy::streaming(own.as_mut_ptr(), from, own_len),
-                    false => copy::cached(own.as_mut_ptr(), from, own_len),
+                    true => memcpy::streaming(own.as_mut_ptr(), from, own_len),
+                    false => memcpy::cached(own.as_mut_ptr(), from, own_len),
                 }
             }
         }

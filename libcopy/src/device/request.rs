@@ -13,7 +13,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Device, Domain, RegionId, ioctl};
+use super::domain::{Device, Domain};
+use super::ioctl::ioctl;
+use super::region_id::RegionId;
 use crate::error::{Error, Result};
 use crate::uapi;
 
@@ -134,8 +136,8 @@ impl<'fd> Submission<'fd> {
     pub fn new(source: RegionId, destination: RegionId, length: u64) -> Self {
         Submission {
             arg: uapi::RequestSubmit {
-                source: source.0,
-                destination: destination.0,
+                source: source.get(),
+                destination: destination.get(),
                 length,
                 node: uapi::NODE_ANY,
                 ..Default::default()

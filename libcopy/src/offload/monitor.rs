@@ -33,24 +33,8 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use crate::collective::Op;
-
-/// How the bytes of a collective go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Way {
-    /// CPUs copy, and the call returns when they are done.
-    Cpu,
-    /// An engine copies while the application goes on.
-    Engine,
-    /// An engine copies, and CPUs help it before the call returns.
-    Both,
-}
-
-impl Way {
-    /// Every way.
-    pub const ALL: [Way; 3] = [Way::Cpu, Way::Engine, Way::Both];
-}
+use crate::op::Op;
+use crate::policy::Executor;
 
 /// A place in a program that calls a collective again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,11 +103,11 @@ pub enum Reason {
 /// A figure for each way, if there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Intervals {
-    /// Of [`Way::Engine`].
+    /// Of [`Executor::Engine`].
     pub engine: Option<f64>,
-    /// Of [`Way::Cpu`].
+    /// Of [`Executor::Cpu`].
     pub cpu: Option<f64>,
-    /// Of [`Way::Both`].
+    /// Of [`Executor::Both`].
     pub both: Option<f64>,
 }
 
@@ -131,7 +115,7 @@ pub struct Intervals {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Decision {
     /// The way.
-    pub way: Way,
+    pub way: Executor,
     /// Why.
     pub reason: Reason,
     /// Calls at this place before this one.
@@ -213,15 +197,15 @@ impl Record {
 #[derive(Clone, Debug)]
 struct History {
     /// Intervals of each way, as multiples of `level`.
-    records: [Record; Way::ALL.len()],
+    records: [Record; Executor::ALL.len()],
     /// Seconds, 0 before the first interval: what 1 in `records` stands for at the moment.
     level: f64,
     /// Seconds that an interval of each way should take if nothing has changed but the machine: they
     /// move with `level` alone. Following the records instead, which move themselves, let noise carry
     /// the level away, and ways that are seldom looked at seemed slower and slower.
-    paces: [Option<f64>; Way::ALL.len()],
+    paces: [Option<f64>; Executor::ALL.len()],
     /// The way of the iteration that goes on, when it began, and why it was taken.
-    current: Option<(Way, Duration, Reason)>,
+    current: Option<(Executor, Duration, Reason)>,
     iteration: u64,
     /// Seconds that have passed since the trials, without pauses, and those of them that looking again
     /// has cost.
@@ -234,7 +218,7 @@ struct History {
     misfits: Vec<f64>,
     /// Ways that have not been looked at since the workload changed, and the chosen one's interval
     /// before that: what they cost more then is what to expect.
-    doubted: Vec<Way>,
+    doubted: Vec<Executor>,
     before: f64,
     /// Seconds until the first touch, and of a call in which CPUs copy.
     touched: Record,
@@ -247,7 +231,7 @@ impl History {
         History {
             records: Default::default(),
             level: 0.0,
-            paces: [None; Way::ALL.len()],
+            paces: [None; Executor::ALL.len()],
             current: None,
             iteration: 0,
             passed: 0.0,
@@ -263,19 +247,19 @@ impl History {
         }
     }
 
-    fn record(&self, way: Way) -> &Record {
+    fn record(&self, way: Executor) -> &Record {
         &self.records[way as usize]
     }
 
     /// The way with the shortest median, of those that were tried.
-    fn best(&self, ways: &[Way]) -> Option<(Way, f64)> {
+    fn best(&self, ways: &[Executor]) -> Option<(Executor, f64)> {
         ways.iter()
             .filter_map(|way| Some((*way, self.record(*way).median()?)))
             .min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     /// The iteration that went on is over.
-    fn close(&mut self, now: Duration, ways: &[Way]) {
+    fn close(&mut self, now: Duration, ways: &[Executor]) {
         let Some((way, began, reason)) = self.current.take() else {
             return;
         };
@@ -320,7 +304,7 @@ impl History {
             return;
         }
         self.before = self.record(way).median().unwrap_or(figure);
-        self.paces = [None; Way::ALL.len()];
+        self.paces = [None; Executor::ALL.len()];
         self.records[way as usize].forget();
         for figure in self.misfits.split_off(0) {
             self.records[way as usize].add(figure);
@@ -329,7 +313,7 @@ impl History {
     }
 
     /// Remembers an interval, and follows the machine if it is known what the way usually takes.
-    fn learn(&mut self, way: Way, figure: f64) {
+    fn learn(&mut self, way: Executor, figure: f64) {
         let seconds = figure * self.level;
         let all_tried = self.records.iter().all(|record| record.count > 0);
         if let (Some(usual), true) = (self.record(way).median(), all_tried) {
@@ -355,9 +339,9 @@ impl History {
         }
     }
 
-    fn choose(&self, ways: &[Way]) -> (Way, Reason) {
+    fn choose(&self, ways: &[Executor]) -> (Executor, Reason) {
         let [first, others @ ..] = ways else {
-            return (Way::Cpu, Reason::Only);
+            return (Executor::Cpu, Reason::Only);
         };
         if others.is_empty() {
             return (*first, Reason::Only);
@@ -370,18 +354,18 @@ impl History {
             return (*first, Reason::Trial);
         };
         // A single look that was better than all that is known of the best may have been luck.
-        let lucky = |way: &Way| self.record(*way).recent.len() == 1;
+        let lucky = |way: &Executor| self.record(*way).recent.len() == 1;
         if lucky(&best) {
             return (best, Reason::Again);
         }
         let since = self.iteration - self.last_look;
         // Or one that may well be the best would keep those that seem worse from being looked at.
         let patient = self.iteration - self.last_patient;
-        let hopeless = |way: Way| way == Way::Engine && self.touched_at_once();
+        let hopeless = |way: Executor| way == Executor::Engine && self.touched_at_once();
         let noise = ways.iter().map(|way| self.record(*way).noise());
         let noise = noise.fold(0.01, f64::max);
         let share = |way| 1.0 / self.record(way).recent.len().max(1) as f64;
-        let slower = |way: Way, its: f64| {
+        let slower = |way: Executor, its: f64| {
             (its / interval).ln() > CERTAIN * noise * (share(way) + share(best)).sqrt()
         };
         let candidate = ways
@@ -395,7 +379,7 @@ impl History {
             // The one that may be best. What it took when it took longer may have been because
             // memory was mapped for the first time; what is known of few calls says less.
             .min_by(|a, b| {
-                let hope = |(way, _): &(Way, f64)| {
+                let hope = |(way, _): &(Executor, f64)| {
                     self.record(*way).least() * (-CERTAIN * noise * share(*way).sqrt()).exp()
                 };
                 hope(a).total_cmp(&hope(b))
@@ -430,7 +414,7 @@ impl Monitor {
 
     /// A call at `site` begins at `now`; `ways` are those that are possible, in the order in which
     /// they are tried. `now` counts from any fixed moment.
-    pub fn choose(&mut self, site: Site, ways: &[Way], now: Duration) -> Decision {
+    pub fn choose(&mut self, site: Site, ways: &[Executor], now: Duration) -> Decision {
         self.clock += 1;
         if self.sites.len() >= SITES && !self.sites.contains_key(&site) {
             let oldest = self.sites.iter().min_by_key(|(_, h)| h.used);
@@ -457,9 +441,9 @@ impl Monitor {
             reason,
             iteration,
             intervals_us: Intervals {
-                engine: interval(Way::Engine),
-                cpu: interval(Way::Cpu),
-                both: interval(Way::Both),
+                engine: interval(Executor::Engine),
+                cpu: interval(Executor::Cpu),
+                both: interval(Executor::Both),
             },
             touched_after_us: history.touched.median().map(|s| 1e6 * s),
         }
@@ -514,7 +498,7 @@ mod tests {
 
     impl Workload {
         /// Seconds of one iteration; `dice` is from -1 to 1.
-        fn interval(&self, way: Way, dice: f64) -> f64 {
+        fn interval(&self, way: Executor, dice: f64) -> f64 {
             let before = self.touch * self.compute;
             let left = |engine: f64| {
                 // What the engine has not done when the buffer is touched is left to CPUs.
@@ -522,9 +506,9 @@ mod tests {
                 undone * self.cpu
             };
             let exact = match way {
-                Way::Cpu => self.cpu + self.compute,
-                Way::Engine => 20e-6 + self.compute + left(self.engine),
-                Way::Both => {
+                Executor::Cpu => self.cpu + self.compute,
+                Executor::Engine => 20e-6 + self.compute + left(self.engine),
+                Executor::Both => {
                     let together = 1.0 / (1.0 / self.cpu + 1.0 / self.engine);
                     20e-6 + self.compute + together
                 }
@@ -533,7 +517,7 @@ mod tests {
         }
 
         fn best(&self) -> f64 {
-            Way::ALL
+            Executor::ALL
                 .iter()
                 .map(|way| self.interval(*way, 0.0))
                 .fold(f64::MAX, f64::min)
@@ -548,11 +532,11 @@ mod tests {
         work: &Workload,
         rounds: usize,
         dice: &mut impl FnMut() -> f64,
-    ) -> Vec<(Way, f64)> {
+    ) -> Vec<(Executor, f64)> {
         (0..rounds)
             .map(|_| {
                 let now = Duration::from_secs_f64(*clock);
-                let way = monitor.choose(SITE, &Way::ALL, now).way;
+                let way = monitor.choose(SITE, &Executor::ALL, now).way;
                 *clock += work.interval(way, dice());
                 (way, work.interval(way, 0.0))
             })
@@ -601,7 +585,7 @@ mod tests {
             touch: 1.0,
             noise: 0.02,
         };
-        assert_eq!(chosen(lots), Way::Engine);
+        assert_eq!(chosen(lots), Executor::Engine);
         let small = Workload {
             cpu: 1e-5,
             engine: 2e-4,
@@ -609,13 +593,13 @@ mod tests {
             touch: 0.0,
             ..lots
         };
-        assert_eq!(chosen(small), Way::Cpu);
+        assert_eq!(chosen(small), Executor::Cpu);
         let none = Workload {
             compute: 0.0,
             touch: 0.0,
             ..lots
         };
-        assert_eq!(chosen(none), Way::Both);
+        assert_eq!(chosen(none), Executor::Both);
     }
 
     #[test]
@@ -629,14 +613,14 @@ mod tests {
             noise: 0.02,
         };
         let taken = run(&mut monitor, &mut clock, &work, 40, &mut dice);
-        assert_eq!(taken[39].0, Way::Engine);
+        assert_eq!(taken[39].0, Executor::Engine);
         work.compute = 0.0;
         work.touch = 0.0;
         let taken = run(&mut monitor, &mut clock, &work, 40, &mut dice);
         assert!(
             taken[20..]
                 .iter()
-                .filter(|(way, _)| *way == Way::Both)
+                .filter(|(way, _)| *way == Executor::Both)
                 .count()
                 >= 18
         );
@@ -656,14 +640,14 @@ mod tests {
             let mut lost: Vec<f64> = (1..=100)
                 .map(|seed| {
                     let (mut monitor, mut clock) = (Monitor::new(), 0.0);
-                    let (mut dice, mut seen) = (dice(seed * 7919), [0; Way::ALL.len()]);
+                    let (mut dice, mut seen) = (dice(seed * 7919), [0; Executor::ALL.len()]);
                     let (mut time, mut best) = (0.0, 0.0);
                     for round in 0..300 {
                         let now = Duration::from_secs_f64(clock);
-                        let way = monitor.choose(SITE, &Way::ALL, now).way;
+                        let way = monitor.choose(SITE, &Executor::ALL, now).way;
                         let factor = match cold.get(seen[way as usize]) {
                             // Engines have what they need from the start.
-                            Some(factor) if way != Way::Engine => *factor,
+                            Some(factor) if way != Executor::Engine => *factor,
                             _ => 1.0,
                         };
                         seen[way as usize] += 1;
@@ -738,7 +722,7 @@ mod tests {
                     // The machine itself becomes slower and faster.
                     let speed = 1.0 + drift * (f64::from(round) / 16.0).sin();
                     let now = Duration::from_secs_f64(clock);
-                    let way = monitor.choose(SITE, &Way::ALL, now).way;
+                    let way = monitor.choose(SITE, &Executor::ALL, now).way;
                     clock += speed * work.interval(way, dice());
                     if round >= 10 {
                         let exact = Workload { noise: 0.0, ..work };
@@ -762,13 +746,13 @@ mod tests {
         let (mut monitor, mut clock, mut dice) = (Monitor::new(), 0.0, dice(11));
         let mut last = Intervals::default();
         for _ in 0..20_000 {
-            let decision = monitor.choose(SITE, &Way::ALL, Duration::from_secs_f64(clock));
+            let decision = monitor.choose(SITE, &Executor::ALL, Duration::from_secs_f64(clock));
             last = decision.intervals_us;
             let slow = if dice() > 0.6 { 1.3 } else { 1.0 };
             let exact = match decision.way {
-                Way::Cpu => 0.01,
-                Way::Engine => 0.014,
-                Way::Both => 0.015,
+                Executor::Cpu => 0.01,
+                Executor::Engine => 0.014,
+                Executor::Both => 0.015,
             };
             clock += slow * exact * (1.0 + 0.1 * dice());
         }
@@ -801,19 +785,19 @@ mod tests {
     fn a_way_that_began_badly_gets_its_look() {
         // Milliseconds, as in an emulated guest with half as much computation as a copy takes.
         let exact = |way| match way {
-            Way::Cpu => 25.1,
-            Way::Engine => 33.4,
-            Way::Both => 28.5,
+            Executor::Cpu => 25.1,
+            Executor::Engine => 33.4,
+            Executor::Both => 28.5,
         };
         let mut lost: Vec<f64> = (1..=200)
             .map(|seed| {
                 let (mut monitor, mut clock, mut dice) = (Monitor::new(), 0.0, dice(seed * 7919));
                 let (mut by_cpu, mut time, mut best) = (0, 0.0, 0.0);
                 for round in 0..360 {
-                    let way = monitor.choose(SITE, &Way::ALL, Duration::from_secs_f64(clock));
+                    let way = monitor.choose(SITE, &Executor::ALL, Duration::from_secs_f64(clock));
                     let exact = exact(way.way);
-                    by_cpu += u32::from(way.way == Way::Cpu);
-                    let cold = if way.way == Way::Cpu && by_cpu <= 2 {
+                    by_cpu += u32::from(way.way == Executor::Cpu);
+                    let cold = if way.way == Executor::Cpu && by_cpu <= 2 {
                         3.0
                     } else {
                         1.0
@@ -843,15 +827,15 @@ mod tests {
     fn pauses_pay_for_no_looks() {
         // Milliseconds, as in an emulated guest without computation.
         let exact = |way| match way {
-            Way::Cpu => 1.6,
-            Way::Engine | Way::Both => 12.0,
+            Executor::Cpu => 1.6,
+            Executor::Engine | Executor::Both => 12.0,
         };
         let mut lost: Vec<f64> = (1..=200)
             .map(|seed| {
                 let (mut monitor, mut clock, mut dice) = (Monitor::new(), 0.0, dice(seed * 7919));
                 let (mut time, mut best) = (0.0, 0.0);
                 for round in 0..900 {
-                    let way = monitor.choose(SITE, &Way::ALL, Duration::from_secs_f64(clock));
+                    let way = monitor.choose(SITE, &Executor::ALL, Duration::from_secs_f64(clock));
                     let exact = exact(way.way);
                     clock += 1e-3 * exact * (1.0 + 0.3 * dice());
                     if round >= 10 {
@@ -886,7 +870,7 @@ mod tests {
         clock += 1.0;
         let taken = run(&mut monitor, &mut clock, &work, 5, &mut || 0.0);
         assert!(
-            taken.iter().all(|(way, _)| *way == Way::Engine),
+            taken.iter().all(|(way, _)| *way == Executor::Engine),
             "{taken:?}"
         );
     }
@@ -895,8 +879,11 @@ mod tests {
     fn a_single_way_is_not_tried_against_anything() {
         let mut monitor = Monitor::new();
         for i in 0..20 {
-            let decision = monitor.choose(SITE, &[Way::Cpu], Duration::from_millis(i));
-            assert_eq!((decision.way, decision.reason), (Way::Cpu, Reason::Only));
+            let decision = monitor.choose(SITE, &[Executor::Cpu], Duration::from_millis(i));
+            assert_eq!(
+                (decision.way, decision.reason),
+                (Executor::Cpu, Reason::Only)
+            );
         }
     }
 
@@ -904,7 +891,7 @@ mod tests {
     fn places_are_forgotten_when_there_are_too_many() {
         let mut monitor = Monitor::new();
         for place in 0..10 * SITES {
-            monitor.choose(Site { place, ..SITE }, &Way::ALL, Duration::ZERO);
+            monitor.choose(Site { place, ..SITE }, &Executor::ALL, Duration::ZERO);
         }
         assert!(monitor.sites.len() <= SITES);
     }
@@ -922,8 +909,8 @@ mod tests {
         let mut engine = 0;
         for round in 0..2000 {
             let now = Duration::from_secs_f64(clock);
-            let way = monitor.choose(SITE, &Way::ALL, now).way;
-            if way == Way::Engine {
+            let way = monitor.choose(SITE, &Executor::ALL, now).way;
+            if way == Executor::Engine {
                 monitor.touched(&SITE, Duration::from_micros(1));
                 monitor.copied(&SITE, Duration::from_millis(6));
                 engine += usize::from(round > 100);
@@ -935,7 +922,7 @@ mod tests {
 
     #[test]
     fn decisions_are_json() {
-        let decision = Monitor::new().choose(SITE, &Way::ALL, Duration::ZERO);
+        let decision = Monitor::new().choose(SITE, &Executor::ALL, Duration::ZERO);
         let json = serde_json::to_string(&decision).unwrap();
         assert!(
             json.starts_with(r#"{"way":"cpu","reason":"trial","iteration":0"#),

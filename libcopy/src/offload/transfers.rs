@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::choice::Async;
 use super::guard::{self, Completion, Kind};
-use super::monitor::{Monitor, Reason, Site, Way};
+use super::monitor::{Monitor, Reason, Site};
 use crate::device::Domain;
 use crate::device::request::{self, Progress, RequestId, StatusTable};
 use crate::error::Result;
-use crate::team::Segment;
+use crate::policy::{Async, Executor};
+use crate::shm::segment::Segment;
 
 /// What the guards of a team share; outlives the team if something is lost.
 #[derive(Debug)]
@@ -139,13 +139,13 @@ impl Offload {
     }
 
     /// Which way the bytes of this call go.
-    pub(crate) fn choose(&mut self, site: Site) -> Way {
+    pub(crate) fn choose(&mut self, site: Site) -> Executor {
         let touched = self.touched();
         self.heard(touched);
         let now = Duration::from_nanos(guard::clock());
         let decision = self.monitor.choose(site, self.choice.ways(), now);
         self.last = Some(site);
-        self.by_cpu = (decision.way == Way::Cpu).then_some(now);
+        self.by_cpu = (decision.way == Executor::Cpu).then_some(now);
         if self.log {
             let why = match decision.reason {
                 Reason::Only => "only",

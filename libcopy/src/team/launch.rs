@@ -12,10 +12,10 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{getpid, getppid};
 
-use super::TeamKey;
-use super::segment::{MAX_RANKS, remove_leftover};
+use super::key::TeamKey;
 use crate::config;
 use crate::error::{Error, Result};
+use crate::shm::segment::{MAX_RANKS, remove_leftover};
 
 /// How long the others get to notice that one died, and to say so.
 const GRACE: Duration = Duration::from_secs(4);

@@ -4,14 +4,15 @@
 
 use std::sync::atomic::{AtomicU64 as PlainU64, Ordering as PlainOrdering};
 
-use super::mailbox::Mailbox;
-use super::segment::Segment;
-use super::sync::Ordering;
+use super::key::TeamKey;
 use crate::device::{Domain, DomainKey};
 use crate::error::{Error, Result};
+use crate::shm::mailbox::Mailbox;
+use crate::shm::segment::Segment;
+use crate::shm::sync::Ordering;
 use crate::transport::cma::{self, Cma};
 use crate::transport::kmod::Kmod;
-use crate::transport::{TransportKind, TransportReport, shm};
+use crate::transport::{TransportKind, TransportReport, stream};
 use crate::uapi;
 
 /// Stands for an error that has no errno.
@@ -31,7 +32,7 @@ pub(crate) fn probe(segment: &Segment, mailbox: &mut Mailbox) -> Result<Found> {
     Ok(Found {
         kmod,
         cma,
-        reports: vec![kmod_report, cma_report, shm::report()],
+        reports: vec![kmod_report, cma_report, stream::report()],
     })
 }
 
@@ -145,7 +146,7 @@ fn probe_cma(segment: &Segment, mailbox: &mut Mailbox) -> Result<(Option<Cma>, T
     // What peers must find, where they are told to look: a pid or an address that means something
     // else in their eyes cannot pass.
     let secret = u64::from_ne_bytes(
-        super::TeamKey::random()?.to_bytes()[..8]
+        TeamKey::random()?.to_bytes()[..8]
             .try_into()
             .unwrap_or_default(),
     );

@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
-use super::segment::Segment;
-use super::sync::Ordering;
-use super::wait;
+use crate::shm::segment::Segment;
+use crate::shm::sync::Ordering;
+use crate::shm::wait;
 
 /// Counts the users of a team. See [`super::Team::usage`].
 #[derive(Clone, Debug)]

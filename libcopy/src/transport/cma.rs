@@ -4,7 +4,8 @@
 
 use std::io;
 
-use super::{Transport, TransportKind, TransportReport, Window};
+use super::kind::{TransportKind, TransportReport};
+use super::one_sided::{Transport, Window};
 use crate::error::{Error, Result};
 
 /// Linux moves at most about 2 GiB per call; below that, whole pages.

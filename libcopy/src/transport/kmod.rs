@@ -5,10 +5,11 @@
 
 use std::cell::RefCell;
 
-use super::{Transport, TransportKind, TransportReport, Window};
-use crate::copy;
+use super::kind::{TransportKind, TransportReport};
+use super::one_sided::{Transport, Window};
 use crate::device::{Attachment, Device, Domain, RegionId, Rights};
 use crate::error::{Error, Result};
+use crate::memcpy;
 use crate::uapi;
 
 /// Regions that stay open for the next operation on the same memory.
@@ -320,7 +321,7 @@ impl Transport for Kmod {
         if let Some(from) = self.reach(owner, window, offset, len, Rights::Read) {
             // SAFETY: `reach` returned `len` mapped bytes; the caller vouches for `to`, which is
             // elsewhere: nobody passes memory of an attachment.
-            unsafe { copy::cached(to, from, len) };
+            unsafe { memcpy::cached(to, from, len) };
             return Ok(());
         }
         let (id, direction) = (region(window)?, uapi::COPY_FROM_REGION);
@@ -341,7 +342,7 @@ impl Transport for Kmod {
     ) -> Result<()> {
         if let Some(to) = self.reach(owner, window, offset, len, Rights::ReadWrite) {
             // SAFETY: as in `pull`, the other way round; the mapping is for writing.
-            unsafe { copy::cached(to, from, len) };
+            unsafe { memcpy::cached(to, from, len) };
             return Ok(());
         }
         let (id, direction) = (region(window)?, uapi::COPY_TO_REGION);

@@ -45,19 +45,48 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy",
         root: "libcopy/src/lib.rs",
         order: "
-            error config topology calibration copy
+            transport/kind
+            < error op
+            < config topology memcpy
+            < policy/executor policy/bands policy/oversubscription policy/governor
+            < policy/thresholds
+            < policy/words policy/table policy/profile policy/against_mpi
+            < policy/load
             < policy
+            < device/ioctl device/key device/region_id
+            < device/domain
+            < device/region
+            < device/copy device/strided device/attachment device/request
             < device
-            < team/segment team/ring team/bell team/barrier team/sync team/mailbox team/wait
+            < team/key
+            < shm/sync
+            < shm/doorbell shm/ring shm/reports
+            < shm/barrier
+            < shm/segment
+            < shm/wait
+            < shm/mailbox
+            < shm
+            < offload/monitor offload/vma
+            < offload/guard
+            < offload/pending
+            < offload/transfers
             < offload
+            < transport/one_sided
+            < transport/cma transport/kmod transport/stream
+            < transport/machine
             < transport
+            < team/launch team/probe team/resumption team/usage
+            < team/membership
             < team
+            < collective/division
+            < collective/cooperative
+            < collective/offloaded
+            < collective/allgather collective/alltoall collective/bcast collective/gather collective/reduce
+              collective/scatter
+            < collective/calls
             < collective
-            < tune",
-        ratchet: Ratchet {
-            in_circles: 36,
-            up: 14,
-        },
+            < calibration tune",
+        ratchet: CLEAN,
     },
     Layers {
         name: "libcopy-datatype",
@@ -82,14 +111,20 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/cli/src/main.rs",
         order: "
             cli/progress
-            < bench/buffer bench/machine bench/pattern bench/rank bench/sample bench/sizes
-            < bench/plot bench/dots bench/report bench/pairs
+            < bench/buffer bench/machine bench/pattern bench/sample bench/sizes
+            < bench/report bench/pairs bench/peer_process bench/layouts bench/paper_claims
+            < bench/plot bench/ratio_plot
+            < bench/output
+            < bench/rank bench/coll bench/device bench/types bench/speedup
+            < bench/offload/experiment bench/offload/model bench/offload/player
+            < bench/offload/engines bench/offload/fragments bench/offload/programs
+            < bench/offload
+            < bench/command
             < bench
+            < cli/commit
+            < cli/datatype cli/info cli/mpi cli/run cli/tune
             < cli",
-        ratchet: Ratchet {
-            in_circles: 11,
-            up: 2,
-        },
+        ratchet: CLEAN,
     },
     Layers {
         name: "libcopy-mpi",

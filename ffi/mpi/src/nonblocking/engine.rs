@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libcopy::device::{
     Domain, DomainKey, Region, RegionId, Request, RequestId, Rights, StatusTable, Submission,
 };
-use libcopy::offload::{Async, Way};
+use libcopy::offload::{Async, Executor};
 use libcopy::policy::Policy;
 use libcopy::uapi;
 
@@ -39,7 +39,10 @@ impl Engines {
     /// A domain on a machine with engines, and its key for the others; nothing unless it is asked for.
     pub fn create() -> Option<(Engines, [u8; 16])> {
         let policy = Policy::load().ok()?;
-        if matches!(policy.asynchronous, Async::Off | Async::Fixed(Way::Cpu)) {
+        if matches!(
+            policy.asynchronous,
+            Async::Off | Async::Fixed(Executor::Cpu)
+        ) {
             return None;
         }
         let domain = Domain::create().ok()?;

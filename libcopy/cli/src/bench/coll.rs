@@ -6,13 +6,14 @@
 //! changing roots), and then timed in rounds in which the contestants take turns, each round
 //! beginning with another one. How many calls fit is planned from the time that is left.
 
-use super::contestant::Contestant;
 use super::machine::{self, Machine};
+use super::output::Output;
 use super::pairs::{Interval, modes};
+use super::peer_process::PeerProcess;
 use super::rank::PLAIN_CMA;
 use super::report::{Ratio, Report, Row};
 use super::sample::Spread;
-use super::{Output, sizes};
+use super::sizes;
 use crate::cli::progress;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -258,7 +259,7 @@ pub fn peers(args: &PeersArgs) -> Result<()> {
         let mut contestants = vec![start_own(args.ranks, directory.path())?];
         for (name, command) in names.iter().zip(&commands) {
             let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
-            let started = Contestant::start(name, &shell, args.ranks, directory.path())?;
+            let started = PeerProcess::start(name, &shell, args.ranks, directory.path())?;
             contestants.push(started);
         }
         launches.push(compare(
@@ -360,7 +361,7 @@ fn scratch() -> Result<tempfile::TempDir> {
 }
 
 /// Starts our own ranks.
-fn start_own(ranks: usize, directory: &Path) -> Result<Contestant> {
+fn start_own(ranks: usize, directory: &Path) -> Result<PeerProcess> {
     let own = std::env::current_exe().context("cannot find my own program")?;
     let own = own.to_string_lossy().into_owned();
     let command: Vec<String> = [
@@ -375,7 +376,7 @@ fn start_own(ranks: usize, directory: &Path) -> Result<Contestant> {
     ]
     .map(str::to_owned)
     .to_vec();
-    Contestant::start("libcopy", &command, ranks, directory)
+    PeerProcess::start("libcopy", &command, ranks, directory)
 }
 
 /// Bytes that all ranks of one contestant need for an operation, at worst.
@@ -392,7 +393,7 @@ fn compare(
     common: &Common,
     ranks: usize,
     default_sizes: Vec<usize>,
-    contestants: &mut [Contestant],
+    contestants: &mut [PeerProcess],
     entries: &[Entry],
     ratios: Vec<Ratio>,
     title: String,
@@ -541,21 +542,6 @@ fn compare(
         rows,
         ratios,
     })
-}
-
-/// What our ranks say of themselves.
-pub fn describe(team: &libcopy::Team) -> String {
-    let names: Vec<&str> = team
-        .transports()
-        .iter()
-        .filter(|r| r.usable)
-        .map(|r| r.kind.name())
-        .collect();
-    format!(
-        "libcopy {} ({})",
-        env!("CARGO_PKG_VERSION"),
-        names.join(", ")
-    )
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@
 
 use super::buffer::{Pages, Skewed};
 use super::machine::Machine;
+use super::output::Output;
 use super::report::{Ratio, Report, Row};
 use super::sample::Spread;
-use super::{Output, pattern, sizes};
+use super::{pattern, sizes};
 use crate::cli::progress;
 use anyhow::{Context, Result, ensure};
 use clap::Args;

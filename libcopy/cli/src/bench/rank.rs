@@ -3,7 +3,6 @@
 //! One of our ranks in a comparison: does what the socket says (see [`super::contestant`]).
 
 use super::buffer::Skewed;
-use super::coll::describe;
 use super::pattern;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -331,4 +330,19 @@ fn verdict<'a>(blocks: impl Iterator<Item = (&'a [u8], usize)>, round: u64) -> S
         }
     }
     "ok".to_owned()
+}
+
+/// What our ranks say of themselves.
+fn describe(team: &libcopy::Team) -> String {
+    let names: Vec<&str> = team
+        .transports()
+        .iter()
+        .filter(|r| r.usable)
+        .map(|r| r.kind.name())
+        .collect();
+    format!(
+        "libcopy {} ({})",
+        env!("CARGO_PKG_VERSION"),
+        names.join(", ")
+    )
 }

@@ -37,6 +37,12 @@ impl Spread {
     }
 }
 
+/// The geometric mean; `None` of no values.
+pub fn geometric_mean(values: &[f64]) -> Option<f64> {
+    let sum: f64 = values.iter().map(|v| v.ln()).sum();
+    (!values.is_empty()).then(|| (sum / values.len() as f64).exp())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

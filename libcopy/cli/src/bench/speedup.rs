@@ -4,16 +4,15 @@
 //! more launches ([`super::pairs`]): the table, means and extremes, a figure, and what a paper says of the
 //! same rows. `scripts/bench mpi` measures and calls this.
 
-use super::Output;
-use super::claims::{CLAIMS, Claim};
-use super::dots;
 use super::machine::Machine;
+use super::output::Output;
 use super::pairs::{CONTROL, Interval, Pairs, Round};
+use super::paper_claims::{CLAIMS, Claim};
 use super::plot::{self, Axes};
+use super::ratio_plot;
 use super::report::{HEADER, Report, Row, first_seen, plain_table, right_aligned};
-use super::sample::Spread;
+use super::sample::{Spread, geometric_mean};
 use super::sizes;
-use super::types::geometric_mean;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use std::collections::HashMap;
@@ -439,7 +438,7 @@ fn figure(args: &SpeedupArgs, cases: &[Case], path: &Path) -> Result<(PathBuf, P
     let layouts = cases.iter().any(|case| !case.key.layout.is_empty());
     let sizes_differ = cases.iter().any(|c| c.key.bytes != cases[0].key.bytes);
     if !blocks && (layouts || !sizes_differ) {
-        return plot::write_drawing(&dots::draw(&dotted(args, cases)), path);
+        return plot::write_drawing(&ratio_plot::draw(&dotted(args, cases)), path);
     }
     if counts.iter().any(|n| *n != counts[0]) {
         for row in &mut report.rows {
@@ -458,7 +457,7 @@ fn figure(args: &SpeedupArgs, cases: &[Case], path: &Path) -> Result<(PathBuf, P
 }
 
 /// The gain of each case as a dot.
-fn dotted(args: &SpeedupArgs, cases: &[Case]) -> dots::Figure {
+fn dotted(args: &SpeedupArgs, cases: &[Case]) -> ratio_plot::Figure {
     let all = keys(cases);
     let mpis = mpis(cases);
     let row = |key: &&Key| {
@@ -473,7 +472,7 @@ fn dotted(args: &SpeedupArgs, cases: &[Case]) -> dots::Figure {
             let case = cases.iter().find(|c| c.key == **key && c.mpi == *mpi)?;
             Some(case.gain.median)
         };
-        dots::Row {
+        ratio_plot::Row {
             label: format!("{label} {}", sizes::short(key.bytes)),
             ratios: mpis.iter().map(of).collect(),
         }
@@ -487,7 +486,7 @@ fn dotted(args: &SpeedupArgs, cases: &[Case]) -> dots::Figure {
     } else {
         vec![(String::new(), all.iter().map(row).collect())]
     };
-    dots::Figure {
+    ratio_plot::Figure {
         title: format!("{}: times as fast", args.title),
         machine: Machine::here().line(),
         notes: args.notes.join(" · "),

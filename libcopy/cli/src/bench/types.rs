@@ -8,15 +8,15 @@
 //! memory that they measure with. What counts is the lowest of the rounds' medians: whatever else
 //! runs on a machine makes rounds slower, never faster.
 
-use super::Output;
 use super::buffer::Shared;
-use super::contestant::Contestant;
-use super::dots;
 use super::layouts::{self, Case, Tier};
 use super::machine::Machine;
+use super::output::Output;
+use super::peer_process::PeerProcess;
 use super::plot;
+use super::ratio_plot;
 use super::report::{Row, digits, first_seen, plain_table, right_aligned};
-use super::sample::Spread;
+use super::sample::{Spread, geometric_mean};
 use super::sizes;
 use crate::cli::progress;
 use anyhow::{Context, Result, bail, ensure};
@@ -150,9 +150,9 @@ pub fn run(args: &TypesArgs) -> Result<()> {
     write(&found, &args.output)
 }
 
-fn start(name: &str, command: &str, directory: &Path, core: usize) -> Result<Contestant> {
+fn start(name: &str, command: &str, directory: &Path, core: usize) -> Result<PeerProcess> {
     let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
-    let mut contestant = Contestant::start(name, &shell, 1, directory)?;
+    let mut contestant = PeerProcess::start(name, &shell, 1, directory)?;
     if let Err(what) = contestant.tell(&format!("pin {core}"))? {
         bail!("{name} cannot be tied to core {core}: {what}");
     }
@@ -382,7 +382,7 @@ struct Entry {
 fn compare(
     args: &TypesArgs,
     machine: Machine,
-    peers: &mut [(String, Contestant)],
+    peers: &mut [(String, PeerProcess)],
 ) -> Result<Found> {
     let mut notes = vec![format!("libcopy {}", env!("CARGO_PKG_VERSION"))];
     notes.extend(peers.iter().map(|(_, peer)| peer.description.clone()));
@@ -520,7 +520,7 @@ fn refusal(peer: &str, case: &Case) -> String {
 fn prepare(
     case: &Case,
     old: Option<Own>,
-    peers: &mut [(String, Contestant)],
+    peers: &mut [(String, PeerProcess)],
     refused: &mut Vec<String>,
 ) -> Result<Own> {
     let datatype: Datatype = case.expression.parse()?;
@@ -584,7 +584,7 @@ fn prepare(
 fn entries(
     args: &TypesArgs,
     op: Op,
-    peers: &[(String, Contestant)],
+    peers: &[(String, PeerProcess)],
     refused: &[String],
     case: &Case,
 ) -> Vec<Entry> {
@@ -609,7 +609,7 @@ fn entries(
         }
     }
     entries.push(entry(MEMCPY, None));
-    let able = |(name, _): &&(String, Contestant)| {
+    let able = |(name, _): &&(String, PeerProcess)| {
         let refusal = refusal(name, case);
         !refused.iter().any(|r| r.starts_with(&refusal))
     };
@@ -624,7 +624,7 @@ fn entries(
 
 fn time(
     own: &mut Own,
-    peers: &mut [(String, Contestant)],
+    peers: &mut [(String, PeerProcess)],
     entry: &Entry,
     op: Op,
     batch: usize,
@@ -728,12 +728,6 @@ fn lines<'a>(found: &'a Found, op: &str) -> Vec<Line<'a>> {
     lines
 }
 
-/// `None` of no values.
-pub fn geometric_mean(values: &[f64]) -> Option<f64> {
-    let sum: f64 = values.iter().map(|v| v.ln()).sum();
-    (!values.is_empty()).then(|| (sum / values.len() as f64).exp())
-}
-
 /// What libcopy is compared with: a title, and the variants of which the fastest counts.
 fn rivals<'a>(variants: &[&'a str]) -> Vec<(String, Vec<&'a str>)> {
     let mpis: Vec<&str> = variants
@@ -820,13 +814,13 @@ fn draw(found: &Found) -> String {
     let others: Vec<&str> = variants.into_iter().filter(|v| *v != LIBCOPY).collect();
     let ops = first_seen(found.rows.iter().map(|r| r.row.op.as_str()));
     let panels = ops.iter().map(|op| {
-        let rows = lines(found, op).into_iter().map(|line| dots::Row {
+        let rows = lines(found, op).into_iter().map(|line| ratio_plot::Row {
             label: format!("{} {}", line.layout, sizes::short(line.bytes)),
             ratios: others.iter().map(|o| line.ratio(&[o])).collect(),
         });
         ((*op).to_owned(), rows.collect())
     });
-    dots::draw(&dots::Figure {
+    ratio_plot::draw(&ratio_plot::Figure {
         title: format!("{}: times as fast as", found.title),
         machine: found.machine.line(),
         notes: found.notes.join(" · "),

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use ioat_model::client::{self, Client};
-use libcopy::offload::monitor::Way;
+use libcopy::offload::Executor;
 use libcopy::offload::{self, Async};
 use libcopy::policy::Policy;
 use libcopy::{Team, TeamKey, TransportKind};
@@ -69,7 +69,7 @@ fn join_with(
     Ok(Team::join_with(key, rank, size, policy)?)
 }
 
-const ENGINE: Async = Async::Fixed(Way::Engine);
+const ENGINE: Async = Async::Fixed(Executor::Engine);
 
 /// Runs `body` as the ranks of a team.
 fn team(size: usize, choice: Async, body: impl Fn(&mut Team) -> Outcome) -> Outcome {
@@ -515,7 +515,11 @@ fn a_leaf_is_killed(context: &Context) -> Outcome {
 /// All ways give the same bytes, also if they change from call to call.
 fn every_way_and_the_monitor(_: &Context) -> Outcome {
     with_each(|| {
-        for choice in Way::ALL.map(Async::Fixed).into_iter().chain([Async::Auto]) {
+        for choice in Executor::ALL
+            .map(Async::Fixed)
+            .into_iter()
+            .chain([Async::Auto])
+        {
             team(3, choice, |team| {
                 let mut bytes = vec![0_u8; 1 << 20];
                 for round in 0..30 {

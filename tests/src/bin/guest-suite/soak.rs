@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use libcopy::TeamKey;
 use libcopy::offload::Async;
-use libcopy::offload::monitor::Way;
+use libcopy::offload::Executor;
 
 use crate::device::Device;
 use crate::harness::{Context, Outcome, Stop};
@@ -23,8 +23,8 @@ tests!(soak: everything_at_once(180));
 
 /// Teams that stay: their ranks, and who copies.
 const TEAMS: &[(usize, Async)] = &[
-    (3, Async::Fixed(Way::Engine)),
-    (2, Async::Fixed(Way::Both)),
+    (3, Async::Fixed(Executor::Engine)),
+    (2, Async::Fixed(Executor::Both)),
     (2, Async::Auto),
 ];
 
@@ -64,7 +64,7 @@ fn pair(rng: &mut Rng, board: &Board) -> Outcome {
         let joined = &joined;
         Child::spawn(move || {
             offload::expect_loss();
-            let mut team = offload::join(&key, rank, 2, Async::Fixed(Way::Engine))?;
+            let mut team = offload::join(&key, rank, 2, Async::Fixed(Executor::Engine))?;
             joined.bump(0);
             offload::restless(&mut team, seed, |_, _| Ok(true))
         })

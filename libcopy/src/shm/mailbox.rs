@@ -12,9 +12,9 @@ use super::ring::{Counter, ReaderState, WriterState};
 use super::segment::{LINE, Segment};
 use super::sync::Ordering;
 use super::wait::Waiter;
-use crate::collective::{Call, Op};
-use crate::copy;
 use crate::error::{Error, Result};
+use crate::memcpy;
+use crate::op::{Call, Op};
 
 /// Whom a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -466,7 +466,7 @@ impl Mailbox {
             return Ok(0);
         }
         // SAFETY: `n` bytes are free at `place`, and readable at `from`.
-        unsafe { copy::cached(self.place(to), from, n) };
+        unsafe { memcpy::cached(self.place(to), from, n) };
         // `room` is a multiple of the line, so the padding is free too.
         self.advance(to, if n == len { padded(n) } else { n - n % LINE });
         self.publish(to);
@@ -614,7 +614,7 @@ impl Mailbox {
         let len = header.call.len as usize;
         if len <= INLINE {
             // SAFETY: `len` is at most the size of the words.
-            unsafe { copy::cached(to, header.words.as_ptr().cast(), len) };
+            unsafe { memcpy::cached(to, header.words.as_ptr().cast(), len) };
             return Ok(());
         }
         // SAFETY: the caller's promise.
@@ -668,8 +668,8 @@ impl Mailbox {
         // SAFETY: `n` bytes are there, and writable at `to`.
         unsafe {
             match streaming {
-                true => copy::streaming(to, self.source(from), n),
-                false => copy::cached(to, self.source(from), n),
+                true => memcpy::streaming(to, self.source(from), n),
+                false => memcpy::cached(to, self.source(from), n),
             }
         }
         self.release(from, if n == len { padded(n) } else { n });

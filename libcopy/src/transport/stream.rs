@@ -3,9 +3,9 @@
 //! Two copies through a shared ring, overlapped: the sender fills chunks while receivers empty
 //! those before. Always there, whoever the peers are.
 
-use super::{TransportKind, TransportReport};
+use super::kind::{TransportKind, TransportReport};
 use crate::error::Result;
-use crate::team::mailbox::{Mailbox, Source, Target};
+use crate::shm::mailbox::{Mailbox, Source, Target};
 
 /// How bytes are handed over.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 //! Figures of ratios: per operation a panel, per case a row, per rival a dot.
 
-use super::types::geometric_mean;
+use super::sample::geometric_mean;
 use std::fmt::Write as _;
 
 /// What is drawn.

@@ -16,14 +16,14 @@ use super::sync::{Futex, Ordering, fence};
 const ASLEEP: u32 = 1;
 
 #[cfg_attr(not(loom), repr(C, align(64)))]
-pub(crate) struct Bell {
+pub(crate) struct Doorbell {
     futex: Futex,
 }
 
-impl Bell {
+impl Doorbell {
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
-        Bell {
+        Doorbell {
             futex: Futex::new(),
         }
     }
@@ -64,14 +64,14 @@ impl Bell {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::team::sync::AtomicU32;
+    use crate::shm::sync::AtomicU32;
     use loom::sync::Arc;
     use loom::thread;
 
     #[test]
     fn loom_no_ring_is_lost() {
         loom::model(|| {
-            let shared = Arc::new((Bell::new(), AtomicU32::new(0)));
+            let shared = Arc::new((Doorbell::new(), AtomicU32::new(0)));
             let ringer = {
                 let shared = shared.clone();
                 thread::spawn(move || {

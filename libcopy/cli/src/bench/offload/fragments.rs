@@ -5,7 +5,7 @@
 //!
 //! In these rows `bytes` is the size of a fragment.
 
-use super::{Process, Run, STATS, counter, micros};
+use super::experiment::{Process, Run, STATS, counter, micros};
 use anyhow::Result;
 use libcopy::device::Submission;
 use std::time::Instant;

@@ -27,19 +27,17 @@ use nix::fcntl::{FcntlArg, fcntl, posix_fallocate};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::unistd::geteuid;
 
-use super::TeamKey;
 use super::barrier::Barrier;
-use super::bell::Bell;
-use super::resumption::Reports;
+use super::doorbell::Doorbell;
+use super::reports::Reports;
 use super::ring::{Counter, Head};
 use super::sync::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
+use crate::policy::POLICY_WORDS;
+use crate::team::key::TeamKey;
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
 const READY: u64 = u64::from_le_bytes(*b"libcopy\x01");
-
-/// Words of the policy that rank 0 hands to all.
-pub(crate) const POLICY_WORDS: usize = 64;
 
 /// Most ranks a team may have.
 pub(crate) const MAX_RANKS: usize = 1024;
@@ -64,18 +62,18 @@ pub(crate) struct Preamble {
     /// Key of the kernel module's domain, made by rank 0.
     pub(crate) domain_key: [AtomicU64; 2],
     pub(crate) barrier: Barrier,
-    /// How often the team was lent to a rank and not given back, for [`super::Usage`].
+    /// How often the team was lent to a rank and not given back, for [`crate::team::Usage`].
     pub(crate) lent: AtomicU64,
     /// 1 once nobody is to use the team any more.
     pub(crate) retired: AtomicU64,
-    /// What ranks have reported since a disagreement, for [`super::Resumption`].
+    /// What ranks have reported since a disagreement, for [`crate::team::Resumption`].
     pub(crate) reports: Reports,
 }
 
 /// What a rank says about itself.
 #[repr(C, align(128))]
 pub(crate) struct RankBlock {
-    pub(crate) bell: Bell,
+    pub(crate) bell: Doorbell,
     /// 1 once the rank holds its lock.
     pub(crate) joined: AtomicU64,
     /// 1 once the rank has left in good order.
@@ -101,7 +99,7 @@ pub(crate) struct RankBlock {
 /// another operation, and still be found out.
 pub(crate) const HISTORY: usize = 32;
 
-/// What a rank called; [`crate::collective::Call`] as words.
+/// What a rank called; [`crate::op::Call`] as words.
 #[repr(C)]
 pub(crate) struct CallRecord {
     /// Number of the operation, counted from 1; written last.

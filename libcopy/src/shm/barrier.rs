@@ -48,7 +48,7 @@ impl Barrier {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::team::bell::Bell;
+    use crate::shm::doorbell::Doorbell;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
     use loom::thread;
@@ -60,10 +60,10 @@ mod loom_tests {
         builder.check(move || {
             let shared = Arc::new((
                 Barrier::new(),
-                (0..size).map(|_| Bell::new()).collect::<Vec<_>>(),
+                (0..size).map(|_| Doorbell::new()).collect::<Vec<_>>(),
                 (0..size).map(|_| UnsafeCell::new(0u64)).collect::<Vec<_>>(),
             ));
-            let rank = move |me: usize, shared: &(Barrier, Vec<Bell>, Vec<UnsafeCell<u64>>)| {
+            let rank = move |me: usize, shared: &(Barrier, Vec<Doorbell>, Vec<UnsafeCell<u64>>)| {
                 let (barrier, bells, cells) = shared;
                 for epoch in 1..=2 * rounds {
                     if epoch % 2 == 1 {
@@ -74,7 +74,7 @@ mod loom_tests {
                         }
                     }
                     if barrier.arrive(epoch, size) {
-                        bells.iter().for_each(Bell::ring);
+                        bells.iter().for_each(Doorbell::ring);
                     } else {
                         let mut ready = || barrier.passed(epoch).then_some(());
                         while bells[me].park(Duration::MAX, &mut ready).is_none() {}

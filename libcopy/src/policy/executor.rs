@@ -1,11 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `LIBCOPY_ASYNC`: whether collectives return early, and who decides how.
+//! Who moves the bytes of a collective, and `LIBCOPY_ASYNC`: whether collectives return before they have arrived.
 
 use std::str::FromStr;
 
-use super::monitor::Way;
+use serde::Serialize;
+
 use crate::error::{Error, Result};
+
+/// Who moves the bytes of a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Executor {
+    /// CPUs copy, and the call returns when they are done.
+    Cpu,
+    /// An engine copies while the application goes on.
+    Engine,
+    /// An engine copies, and CPUs help it before the call returns.
+    Both,
+}
+
+impl Executor {
+    /// All of them.
+    pub const ALL: [Executor; 3] = [Executor::Cpu, Executor::Engine, Executor::Both];
+}
 
 /// Whether collectives return while copy engines still move their bytes, and who decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,29 +34,29 @@ pub enum Async {
     /// The monitor decides for each call site.
     Auto,
     /// Always this way.
-    Fixed(Way),
+    Fixed(Executor),
 }
 
-impl Way {
+impl Executor {
     /// The name in options and logs.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Cpu => "cpu",
-            Way::Engine => "engine",
-            Way::Both => "both",
+            Executor::Cpu => "cpu",
+            Executor::Engine => "engine",
+            Executor::Both => "both",
         }
     }
 
     pub(crate) fn number(self) -> u64 {
         match self {
-            Way::Cpu => 1,
-            Way::Engine => 2,
-            Way::Both => 3,
+            Executor::Cpu => 1,
+            Executor::Engine => 2,
+            Executor::Both => 3,
         }
     }
 
     pub(crate) fn from_number(number: u64) -> Option<Self> {
-        Way::ALL.into_iter().find(|way| way.number() == number)
+        Executor::ALL.into_iter().find(|way| way.number() == number)
     }
 }
 
@@ -52,7 +70,7 @@ impl Async {
     }
 
     pub(crate) fn from_number(number: u64) -> Self {
-        match (number, Way::from_number(number)) {
+        match (number, Executor::from_number(number)) {
             (8, _) => Async::Auto,
             (_, Some(way)) => Async::Fixed(way),
             _ => Async::Off,
@@ -61,14 +79,14 @@ impl Async {
 
     /// Whether an engine always takes part.
     pub(crate) fn never_by_cpu(&self) -> bool {
-        !self.ways().contains(&Way::Cpu)
+        !self.ways().contains(&Executor::Cpu)
     }
 
     /// The ways that are possible, in the order in which they are tried.
-    pub(crate) fn ways(&self) -> &[Way] {
+    pub(crate) fn ways(&self) -> &[Executor] {
         match self {
-            Async::Off => &[Way::Cpu],
-            Async::Auto => &[Way::Engine, Way::Cpu, Way::Both],
+            Async::Off => &[Executor::Cpu],
+            Async::Auto => &[Executor::Engine, Executor::Cpu, Executor::Both],
             Async::Fixed(way) => std::slice::from_ref(way),
         }
     }
@@ -78,7 +96,7 @@ impl FromStr for Async {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let fixed = Way::ALL.into_iter().find(|way| way.name() == text);
+        let fixed = Executor::ALL.into_iter().find(|way| way.name() == text);
         match (text, fixed) {
             ("off" | "0", _) => Ok(Async::Off),
             ("auto" | "1", _) => Ok(Async::Auto),
@@ -98,12 +116,15 @@ mod tests {
 
     #[test]
     fn choices_survive_numbers_and_text() {
-        let fixed = Way::ALL.map(Async::Fixed);
+        let fixed = Executor::ALL.map(Async::Fixed);
         for choice in [Async::Off, Async::Auto].into_iter().chain(fixed) {
             assert_eq!(Async::from_number(choice.number()), choice);
         }
         assert!("perhaps".parse::<Async>().is_err());
-        assert_eq!("both".parse::<Async>().unwrap(), Async::Fixed(Way::Both));
+        assert_eq!(
+            "both".parse::<Async>().unwrap(),
+            Async::Fixed(Executor::Both)
+        );
         assert_eq!("0".parse::<Async>().unwrap(), Async::Off);
     }
 }

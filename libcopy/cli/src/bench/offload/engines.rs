@@ -3,7 +3,7 @@
 //! Fig. 3: what moving a message takes when one process has an engine to itself (3a), when two
 //! processes have an engine each (3b), and when they share one (3c).
 
-use super::{Process, Run, micros};
+use super::experiment::{Process, Run, micros};
 use crate::bench::sizes;
 use anyhow::Result;
 use libcopy::device::{Device, Request, Submission};

@@ -9,19 +9,23 @@
 //! them to an engine, copies the few bytes at the two edges itself, and tells the root the request.
 //! Then both guard their buffers and return. The root has waited for its leaves, but for no copy.
 
-use super::{Call, Division, Op, Team};
+use super::division::Division;
 use crate::device::RegionId;
 use crate::device::request::{Request, RequestId, Submission};
 use crate::error::{Error, Result};
 use crate::offload::Part;
 use crate::offload::guard::{self, Kind};
-use crate::offload::monitor::{Site, Way as Mover};
-use crate::team::mailbox::{Source, Step, Target};
-use crate::transport::shm::{Receiving, Sending, exchange};
-use crate::transport::{TransportKind, Window};
+use crate::offload::monitor::Site;
+use crate::op::{Call, Op};
+use crate::policy::Executor;
+use crate::shm::mailbox::{Source, Step, Target};
+use crate::team::Team;
+use crate::transport::TransportKind;
+use crate::transport::one_sided::Window;
+use crate::transport::stream::{Receiving, Sending, exchange};
 use crate::uapi;
 
-use super::share::Way;
+use super::cooperative::Way;
 
 /// What a root tells a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +37,7 @@ pub(super) struct Order {
     /// The bytes of the part that the root can guard.
     pub(super) low: u64,
     pub(super) high: u64,
-    pub(super) mover: Mover,
+    pub(super) mover: Executor,
 }
 
 /// Tells an order from what a root says when CPUs copy, whose last word is 0.
@@ -62,7 +66,7 @@ impl Order {
             offset,
             low,
             high,
-            mover: Mover::from_number(mover).ok_or(Error::Corrupt {
+            mover: Executor::from_number(mover).ok_or(Error::Corrupt {
                 what: "who is to move bytes",
                 value: mover,
             })?,
@@ -162,7 +166,7 @@ pub(super) struct Served {
 
 impl Team {
     /// Who moves the bytes of this call.
-    pub(super) fn mover(&mut self, op: Op, root: usize, base: *mut u8, len: usize) -> Mover {
+    pub(super) fn mover(&mut self, op: Op, root: usize, base: *mut u8, len: usize) -> Executor {
         match &mut self.offload {
             Some(offload) => {
                 let site = Site {
@@ -173,7 +177,7 @@ impl Team {
                 };
                 offload.choose(site)
             }
-            None => Mover::Cpu,
+            None => Executor::Cpu,
         }
     }
 
@@ -194,7 +198,7 @@ impl Team {
     ) -> Result<Option<Served>> {
         let me = self.rank();
         let mover = self.mover(op, me, base, len);
-        if mover == Mover::Cpu {
+        if mover == Executor::Cpu {
             return Ok(None);
         }
         // SAFETY: the caller's promise.
@@ -410,7 +414,7 @@ impl Team {
         let low = low.max(order.low as usize);
         let high = high.min(order.high as usize);
         let mut request = None;
-        if order.mover != Mover::Cpu && low < high && self.offload.is_some() {
+        if order.mover != Executor::Cpu && low < high && self.offload.is_some() {
             // SAFETY: the caller's promise.
             request = unsafe { self.submit(region, order.offset, piece, (low, high), way) };
         }
@@ -439,7 +443,7 @@ impl Team {
         }
         match (request, self.domain()) {
             (Some(id), Some(domain)) => {
-                if order.mover == Mover::Both {
+                if order.mover == Executor::Both {
                     // If this fails, the engine does it alone.
                     let _ = domain.help_request(id);
                 }
@@ -525,7 +529,7 @@ impl Team {
 
 #[cfg(test)]
 mod tests {
-    use super::super::share::Go;
+    use super::super::cooperative::Go;
     use super::*;
 
     #[test]
@@ -535,7 +539,7 @@ mod tests {
             offset: 5,
             low: 6,
             high: 7000,
-            mover: Mover::Both,
+            mover: Executor::Both,
         };
         assert_eq!(Order::from_words(order.to_words()).unwrap(), order);
         assert!(Order::is_in(&order.to_words()));

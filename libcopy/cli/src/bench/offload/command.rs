@@ -1,31 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `libcopy bench paper003`: the experiments of "Exploiting copy engines for intra-node MPI
-//! collective communication" (J. Supercomputing, 2023), with this machine's copy engines or the
-//! modelled ones of `scripts/vm --ioat`.
-//!
-//! An experiment is a file of its own that fills in rows; [`EXPERIMENTS`] is the list of them. What
-//! is here belongs to all: buffers, the regions over them, the check of every byte, and the comparison
-//! with what the engines themselves have counted.
+//! `libcopy bench paper003`: its options, and the list of experiments.
 
-mod engines;
-mod fragments;
-mod model;
-pub mod player;
-mod programs;
-
-use super::buffer::Skewed;
-use super::machine::Machine;
-use super::report::{Ratio, Report, Row};
-use super::sample::Spread;
-use super::{Output, pattern, sizes};
+use super::experiment::{Run, counter};
+use super::{engines, fragments, model, programs};
+use crate::bench::machine::Machine;
+use crate::bench::output::Output;
+use crate::bench::report::{Ratio, Report};
+use crate::bench::sizes;
 use crate::cli::progress;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use indicatif::ProgressBar;
-use libcopy::device::{Device, Domain, EngineKind, Region, Rights};
-use std::fs;
-use std::time::Duration;
+use libcopy::device::{Device, EngineKind};
 
 /// `libcopy bench paper003`
 #[derive(Args, Clone, Debug)]
@@ -104,17 +90,6 @@ const EXPERIMENTS: &[Experiment] = &[
         run: programs::regret,
     },
 ];
-
-/// What the experiments share.
-struct Run {
-    rounds: usize,
-    quick: bool,
-    sizes: Vec<usize>,
-    bar: ProgressBar,
-    rows: Vec<Row>,
-    notes: Vec<String>,
-    round_number: u64,
-}
 
 /// Runs `libcopy bench paper003`.
 pub fn run(args: &PaperArgs) -> Result<()> {
@@ -213,106 +188,4 @@ pub fn run(args: &PaperArgs) -> Result<()> {
         "the engines and the module have counted different numbers of bytes: somebody else uses them"
     );
     Ok(())
-}
-
-/// A process of an experiment: a member of the domain with a channel of its own, and two buffers.
-///
-/// All of them live in this process, which makes no difference to the module or to an engine.
-struct Process {
-    domain: Domain,
-    source: Skewed,
-    target: Skewed,
-    round: u64,
-}
-
-impl Process {
-    /// So many members of one domain, with buffers of so many bytes; what is in the targets is wrong.
-    fn several(run: &mut Run, count: usize, bytes: usize) -> Result<Vec<Self>> {
-        let first = Domain::create()?;
-        let key = first.key().context("a new domain has a key")?;
-        let mut domains = vec![first];
-        for _ in 1..count {
-            domains.push(Domain::join(&key)?);
-        }
-        let processes = domains.into_iter().enumerate().map(|(which, domain)| {
-            let round = run.next_round();
-            let mut source = Skewed::new(bytes, 2 * which)?;
-            let mut target = Skewed::new(bytes, 2 * which + 1)?;
-            pattern::fill(&mut source, round, which);
-            target.fill(0x5a);
-            Ok(Self {
-                domain,
-                source,
-                target,
-                round,
-            })
-        });
-        processes.collect()
-    }
-
-    /// Publishes the buffers.
-    fn share(&mut self) -> Result<(Region<'_>, Region<'_>, &Domain)> {
-        let domain = &self.domain;
-        let source = domain.share(&self.source, 0)?;
-        let target = domain.share_mut(&mut self.target, Rights::ReadWrite, 0)?;
-        Ok((source, target, domain))
-    }
-
-    /// Whether all that was moved is there.
-    fn right(&self, which: usize) -> bool {
-        pattern::first_difference(&self.target, self.round, which).is_none()
-    }
-}
-
-/// What the module counts.
-const STATS: &str = "/sys/kernel/debug/libcopy/stats";
-
-/// One of the module's counters, if debugfs can be read.
-fn counter(name: &str) -> Option<u64> {
-    let text = fs::read_to_string(STATS).ok()?;
-    let number = |line: &str| {
-        line.strip_prefix(name)?
-            .strip_prefix(' ')?
-            .trim()
-            .parse()
-            .ok()
-    };
-    text.lines().find_map(number)
-}
-
-fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
-}
-
-impl Run {
-    fn step(&mut self, what: &str) {
-        self.bar.inc(1);
-        self.bar.set_message(what.to_owned());
-    }
-
-    fn next_round(&mut self) -> u64 {
-        self.round_number += 1;
-        self.round_number
-    }
-
-    fn push(
-        &mut self,
-        op: &str,
-        bytes: usize,
-        ranks: usize,
-        variant: &str,
-        timings: &[f64],
-        verified: bool,
-    ) -> Result<()> {
-        let time = Spread::of(timings).with_context(|| format!("{op}: nothing was timed"))?;
-        self.rows.push(Row {
-            op: op.to_owned(),
-            bytes,
-            ranks,
-            variant: variant.to_owned(),
-            time,
-            verified,
-        });
-        Ok(())
-    }
 }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The running ranks of one library.
-pub struct Contestant {
+pub struct PeerProcess {
     name: String,
     child: Child,
     ranks: Vec<BufReader<UnixStream>>,
@@ -37,7 +37,7 @@ pub struct Contestant {
     pub description: String,
 }
 
-impl Contestant {
+impl PeerProcess {
     /// Starts `command --control SOCKET` and waits until `ranks` ranks have connected.
     pub fn start(name: &str, command: &[String], ranks: usize, directory: &Path) -> Result<Self> {
         let [program, arguments @ ..] = command else {
@@ -210,7 +210,7 @@ fn read_line(stream: &mut BufReader<UnixStream>) -> Result<String> {
     }
 }
 
-impl Drop for Contestant {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         for stream in &mut self.ranks {
             let _ = writeln!(stream.get_mut(), "quit");

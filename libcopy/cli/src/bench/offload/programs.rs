@@ -3,10 +3,10 @@
 //! Section 4: parallel programs whose collectives are done in three ways, which the paper compares,
 //! and in the way that the monitor learns. The same ranks play all ways in turns.
 
-use super::Run;
+use super::experiment::Run;
 use super::player::{HIDING, PER_NODE};
-use crate::bench::contestant::Contestant;
 use crate::bench::machine;
+use crate::bench::peer_process::PeerProcess;
 use crate::bench::sample::Spread;
 use crate::bench::sizes;
 use anyhow::{Context, Result};
@@ -49,7 +49,7 @@ const AUTO: Way = Way::new("auto", "kmod,auto");
 struct Players {
     ranks: usize,
     ways: &'static [Way],
-    team: Contestant,
+    team: PeerProcess,
     _sockets: tempfile::TempDir,
 }
 
@@ -70,7 +70,7 @@ impl Players {
         Ok(Self {
             ranks,
             ways,
-            team: Contestant::start("players", &command, ranks, sockets.path())?,
+            team: PeerProcess::start("players", &command, ranks, sockets.path())?,
             _sockets: sockets,
         })
     }

@@ -3,15 +3,14 @@
 //! Waiting for peers: spin a little, give the processor away, sleep; and notice who died.
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::segment::{HISTORY, Segment};
 use super::sync::Ordering;
-use crate::collective::{Call, Op};
 use crate::error::{Error, Result};
-use crate::offload;
+use crate::op::{Call, Op};
 use crate::policy::Crowd;
 
 /// How often sleepers look whether everybody is alive; survivors know within a second.
@@ -30,8 +29,17 @@ const YIELDING: Duration = Duration::from_millis(1);
 
 const DIED: u64 = 1;
 const LEFT: u64 = 2;
-pub(super) const MISMATCH: u64 = 3;
-pub(super) const BROKEN: u64 = 4;
+pub(crate) const MISMATCH: u64 = 3;
+pub(crate) const BROKEN: u64 = 4;
+
+/// What a rank that waits does for peers that wait for bytes of an engine.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    /// The device that has the peers' requests.
+    pub(crate) device: OwnedFd,
+    /// Copies what nobody has begun of the request with this number.
+    pub(crate) help: fn(BorrowedFd<'_>, u64),
+}
 
 /// How this rank waits.
 #[derive(Debug)]
@@ -47,8 +55,8 @@ pub(crate) struct Waiter {
     /// Whether a peer is known to be busy for longer than it takes to fall asleep.
     patient: Cell<bool>,
     last_health: Cell<Instant>,
-    /// The device, if copy engines move bytes of this team.
-    device: Option<OwnedFd>,
+    /// How we help peers, if copy engines move bytes of this team.
+    helper: Option<Helper>,
     /// The operation we are in, and its number.
     current: Cell<(u64, Call)>,
     /// What a rank that sleeps has to do now and then.
@@ -65,7 +73,7 @@ impl Waiter {
             yields: 0,
             patient: Cell::new(false),
             last_health: Cell::new(Instant::now()),
-            device: None,
+            helper: None,
             current: Cell::new((
                 0,
                 Call {
@@ -118,21 +126,21 @@ impl Waiter {
         self.patient.set(patient);
     }
 
-    /// Helps others through this device from now on, while we wait.
-    pub(crate) fn help_through(&mut self, device: Option<OwnedFd>) {
-        self.device = device;
+    /// Helps others in this way from now on, while we wait.
+    pub(crate) fn set_helper(&mut self, helper: Option<Helper>) {
+        self.helper = helper;
     }
 
     /// Copies for peers that wait for bytes of an engine (paper 003, section 3.4): we have nothing
     /// else to do, and they may be what we wait for.
     fn help(&self) {
-        let Some(device) = &self.device else {
+        let Some(helper) = &self.helper else {
             return;
         };
         for rank in (0..self.size).filter(|rank| *rank != self.rank) {
             match self.segment.block(rank).hurried.load(Ordering::Acquire) {
                 0 => {}
-                id => offload::help(device.as_fd(), id),
+                id => (helper.help)(helper.device.as_fd(), id),
             }
         }
     }

@@ -370,7 +370,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::team::bell::Bell;
+    use crate::shm::doorbell::Doorbell;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
     use loom::thread;
@@ -382,7 +382,7 @@ mod loom_tests {
         head: Head,
         tails: Vec<Counter>,
         bytes: Vec<UnsafeCell<u8>>,
-        bells: Vec<Bell>,
+        bells: Vec<Doorbell>,
     }
 
     fn counter() -> Counter {
@@ -401,7 +401,7 @@ mod loom_tests {
                 },
                 tails: (0..readers).map(|_| counter()).collect(),
                 bytes: (0..CAPACITY).map(|_| UnsafeCell::new(0)).collect(),
-                bells: (0..=readers).map(|_| Bell::new()).collect(),
+                bells: (0..=readers).map(|_| Doorbell::new()).collect(),
             });
             let threads: Vec<_> = (0..readers)
                 .map(|me| {
@@ -435,7 +435,7 @@ mod loom_tests {
                 shared.bytes[position].with_mut(|p| unsafe { *p = message });
                 writer.advance(1);
                 writer.publish(&shared.head);
-                shared.bells[1..].iter().for_each(Bell::ring);
+                shared.bells[1..].iter().for_each(Doorbell::ring);
             }
             for thread in threads {
                 thread.join().unwrap();

@@ -7,11 +7,14 @@
 //! CMA reaches every address at no cost; through the module a leaf has to open its buffer for
 //! that. The policy says where sharing pays; otherwise the leaf copies alone.
 
-use super::{Call, Division, Op, Team};
+use super::division::Division;
 use crate::error::{Error, Result};
+use crate::op::{Call, Op};
 use crate::policy::Path;
-use crate::team::mailbox::{Header, Source, Step, Target};
-use crate::transport::{TransportKind, Window};
+use crate::shm::mailbox::{Header, Source, Step, Target};
+use crate::team::Team;
+use crate::transport::TransportKind;
+use crate::transport::one_sided::Window;
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

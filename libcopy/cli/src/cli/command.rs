@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The command line: what the words mean and which code they lead to.
+
+use super::{datatype, info, mpi, run, tune};
+use crate::bench;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Moves bytes between the processes of one machine: pin once, copy many times.
+#[derive(Parser, Debug)]
+#[command(name = "libcopy", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Show the device, the transports and why, the machine, the options and the policy
+    Info(info::InfoArgs),
+    /// Start a program as the ranks of a team
+    Run(run::RunArgs),
+    /// Measure this machine and store a profile that the policy uses
+    Tune(tune::TuneArgs),
+    /// Look at a datatype
+    Type {
+        #[command(subcommand)]
+        command: datatype::Type,
+    },
+    /// Look at what libcopy_mpi.so did
+    Mpi {
+        #[command(subcommand)]
+        command: mpi::Mpi,
+    },
+    /// Measure
+    Bench {
+        #[command(subcommand)]
+        bench: bench::Bench,
+    },
+}
+
+/// Runs the tool.
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Info(args) => info::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Run(args) => run::run(&args),
+        Command::Tune(args) => tune::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Type { command } => datatype::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Mpi { command } => mpi::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Bench { bench } => bench::run(&bench).map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        if is_broken_pipe(&error) {
+            // `libcopy info | head`: nobody wants the rest.
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("libcopy: {}", in_words(&error));
+        ExitCode::FAILURE
+    })
+}
+
+/// The error and its causes, each said once: our own errors name theirs already.
+fn in_words(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .fold(String::new(), |text, cause| match cause.to_string() {
+            cause if text.contains(&cause) => text,
+            cause if text.is_empty() => cause,
+            cause => format!("{text}: {cause}"),
+        })
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The collectives as methods of [`Team`]: arguments are checked, what is pending on the buffers is waited for.
+
+use super::division::{Division, Parts, own_part};
+use super::{allgather, alltoall, bcast, gather, reduce, scatter};
+use crate::error::{Error, Result};
+use crate::offload;
+use crate::op::{Call, Op};
+use crate::team::Team;
+
+impl Team {
+    /// Returns when all ranks have called it.
+    pub fn barrier(&mut self) -> Result<()> {
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let result = self
+            .begin(Call::new(Op::Barrier, 0, 0))
+            .and_then(|()| self.mailbox.barrier());
+        self.settle(result)
+    }
+
+    /// Waits for what earlier operations still do with these buffers.
+    fn ready(&mut self, buffers: [&[u8]; 2]) -> Result<()> {
+        let settled = buffers.into_iter().try_for_each(offload::settle_bytes);
+        self.settle(settled)
+    }
+
+    /// Runs an operation between checks of the root before it and of the team after it.
+    fn collective(
+        &mut self,
+        op: Op,
+        root: usize,
+        run: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let size = self.size();
+        let result = self
+            .begin(Call::new(op, root, 0))
+            .and_then(|()| match root < size {
+                true => run(self),
+                false => Err(Error::argument(
+                    "root",
+                    root,
+                    format!("below the size of {size}"),
+                )),
+            });
+        self.settle(result)
+    }
+
+    /// Copies the root's `bytes` into everybody's.
+    pub fn bcast(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
+        self.ready([bytes, &[]])?;
+        self.collective(Op::Bcast, root, |team| match team.rank() == root {
+            true => bcast::root(team, bytes),
+            false => bcast::leaf(team, bytes, root),
+        })
+    }
+
+    /// Collects everybody's `send`, all of one length, in the root's `recv`, ordered by rank.
+    /// Only the root gives a `recv`.
+    pub fn gather(&mut self, send: &[u8], recv: Option<&mut [u8]>, root: usize) -> Result<()> {
+        self.ready([send, recv.as_deref().unwrap_or_default()])?;
+        self.collective(Op::Gather, root, |team| {
+            if !at_root(team, root, recv.is_some(), "receive buffer")? {
+                return gather::leaf(team, send, root);
+            }
+            let recv = recv.unwrap_or_default();
+            let division = Division::equal(recv.len(), team.size(), "receive buffer of a gather")?;
+            gather::root(team, Some(send), recv, division)
+        })
+    }
+
+    /// [`Team::gather`] where the root's own part is in its place already: at the root, `bytes`
+    /// is the whole receive buffer; elsewhere it is what is sent.
+    pub fn gather_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
+        self.ready([bytes, &[]])?;
+        self.collective(Op::Gather, root, |team| {
+            if team.rank() != root {
+                return gather::leaf(team, bytes, root);
+            }
+            let division = Division::equal(bytes.len(), team.size(), "receive buffer of a gather")?;
+            gather::root(team, None, bytes, division)
+        })
+    }
+
+    /// [`Team::gather`] with parts of different lengths. Only the root knows the parts.
+    pub fn gatherv(
+        &mut self,
+        send: &[u8],
+        recv: Option<(&mut [u8], Parts<'_>)>,
+        root: usize,
+    ) -> Result<()> {
+        let into = recv.as_ref().map_or(&[][..], |(recv, _)| recv);
+        self.ready([send, into])?;
+        self.collective(Op::Gather, root, |team| {
+            at_root(team, root, recv.is_some(), "receive buffer")?;
+            let Some((recv, parts)) = recv else {
+                return gather::leaf(team, send, root);
+            };
+            let division = Division::parts(parts, recv.len(), team.size(), true)?;
+            gather::root(team, Some(send), recv, division)
+        })
+    }
+
+    /// [`Team::gatherv`] where the root's own part is in its place already. Only the root gives
+    /// parts.
+    pub fn gatherv_in_place(
+        &mut self,
+        bytes: &mut [u8],
+        parts: Option<Parts<'_>>,
+        root: usize,
+    ) -> Result<()> {
+        self.ready([bytes, &[]])?;
+        self.collective(Op::Gather, root, |team| {
+            at_root(team, root, parts.is_some(), "list of parts")?;
+            let Some(parts) = parts else {
+                return gather::leaf(team, bytes, root);
+            };
+            let division = Division::parts(parts, bytes.len(), team.size(), true)?;
+            gather::root(team, None, bytes, division)
+        })
+    }
+
+    /// Hands the root's `send` out in equal parts, ordered by rank. Only the root gives a `send`.
+    pub fn scatter(&mut self, send: Option<&[u8]>, recv: &mut [u8], root: usize) -> Result<()> {
+        self.ready([send.unwrap_or_default(), recv])?;
+        self.collective(Op::Scatter, root, |team| {
+            at_root(team, root, send.is_some(), "send buffer")?;
+            let Some(send) = send else {
+                return scatter::leaf(team, recv, root);
+            };
+            let division = Division::equal(send.len(), team.size(), "send buffer of a scatter")?;
+            scatter::root(team, send, Some(recv), division)
+        })
+    }
+
+    /// [`Team::scatter`] where the root keeps its part in place: at the root, `bytes` is the whole
+    /// send buffer; elsewhere it is where the part goes.
+    pub fn scatter_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
+        self.ready([bytes, &[]])?;
+        self.collective(Op::Scatter, root, |team| {
+            if team.rank() != root {
+                return scatter::leaf(team, bytes, root);
+            }
+            let division = Division::equal(bytes.len(), team.size(), "send buffer of a scatter")?;
+            scatter::root(team, bytes, None, division)
+        })
+    }
+
+    /// [`Team::scatter`] with parts of different lengths. Only the root knows the parts.
+    pub fn scatterv(
+        &mut self,
+        send: Option<(&[u8], Parts<'_>)>,
+        recv: &mut [u8],
+        root: usize,
+    ) -> Result<()> {
+        self.ready([send.map_or(&[][..], |(send, _)| send), recv])?;
+        self.collective(Op::Scatter, root, |team| {
+            at_root(team, root, send.is_some(), "send buffer")?;
+            let Some((send, parts)) = send else {
+                return scatter::leaf(team, recv, root);
+            };
+            let division = Division::parts(parts, send.len(), team.size(), false)?;
+            scatter::root(team, send, Some(recv), division)
+        })
+    }
+
+    /// [`Team::scatterv`] where the root keeps its part in place. Only the root gives parts.
+    pub fn scatterv_in_place(
+        &mut self,
+        bytes: &mut [u8],
+        parts: Option<Parts<'_>>,
+        root: usize,
+    ) -> Result<()> {
+        self.ready([bytes, &[]])?;
+        self.collective(Op::Scatter, root, |team| {
+            at_root(team, root, parts.is_some(), "list of parts")?;
+            let Some(parts) = parts else {
+                return scatter::leaf(team, bytes, root);
+            };
+            let division = Division::parts(parts, bytes.len(), team.size(), false)?;
+            scatter::root(team, bytes, None, division)
+        })
+    }
+
+    /// Collects everybody's `send`, all of one length, in everybody's `recv`.
+    pub fn allgather(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
+        self.ready([send, recv])?;
+        self.collective(Op::Allgather, 0, |team| {
+            let division = Division::equal(recv.len(), team.size(), "buffer of an allgather")?;
+            allgather::run(team, Some(send), recv, division)
+        })
+    }
+
+    /// [`Team::allgather`] where everybody's own part is in its place in `recv` already.
+    pub fn allgather_in_place(&mut self, recv: &mut [u8]) -> Result<()> {
+        self.ready([recv, &[]])?;
+        self.collective(Op::Allgather, 0, |team| {
+            let division = Division::equal(recv.len(), team.size(), "buffer of an allgather")?;
+            allgather::run(team, None, recv, division)
+        })
+    }
+
+    /// [`Team::allgather`] with parts of different lengths, which all ranks know.
+    pub fn allgatherv(&mut self, send: &[u8], recv: &mut [u8], parts: Parts<'_>) -> Result<()> {
+        self.ready([send, recv])?;
+        self.collective(Op::Allgather, 0, |team| {
+            let division = Division::parts(parts, recv.len(), team.size(), true)?;
+            allgather::run(team, Some(send), recv, division)
+        })
+    }
+
+    /// [`Team::allgatherv`] where everybody's own part is in its place already.
+    pub fn allgatherv_in_place(&mut self, recv: &mut [u8], parts: Parts<'_>) -> Result<()> {
+        self.ready([recv, &[]])?;
+        self.collective(Op::Allgather, 0, |team| {
+            let division = Division::parts(parts, recv.len(), team.size(), true)?;
+            allgather::run(team, None, recv, division)
+        })
+    }
+
+    /// Hands everybody's `send` out in equal parts, ordered by rank: part `i` of rank `j` becomes
+    /// part `j` of rank `i`'s `recv`, which is as long.
+    pub fn alltoall(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
+        self.ready([send, recv])?;
+        self.collective(Op::Alltoall, 0, |team| {
+            let outgoing = Division::equal(send.len(), team.size(), "buffer of an alltoall")?;
+            let incoming = Division::equal(recv.len(), team.size(), "buffer of an alltoall")?;
+            alltoall::run(team, send, outgoing, recv, incoming)
+        })
+    }
+
+    /// [`Team::alltoall`] with parts of different lengths: what rank `i` has for rank `j` is as long
+    /// as what `j` expects from `i`.
+    pub fn alltoallv(
+        &mut self,
+        (send, outgoing): (&[u8], Parts<'_>),
+        (recv, incoming): (&mut [u8], Parts<'_>),
+    ) -> Result<()> {
+        self.ready([send, recv])?;
+        self.collective(Op::Alltoall, 0, |team| {
+            let outgoing = Division::parts(outgoing, send.len(), team.size(), false)?;
+            let incoming = Division::parts(incoming, recv.len(), team.size(), true)?;
+            alltoall::run(team, send, outgoing, recv, incoming)
+        })
+    }
+
+    /// Combines everybody's elements of `element` bytes each in the root's `recv`. `combine(a, b)`
+    /// combines the elements of `a` into those of `b`, of which there are as many; it must be
+    /// commutative and associative. Only the root gives a `recv`; without a `send`, the root's own
+    /// elements are there already.
+    pub fn reduce(
+        &mut self,
+        send: Option<&[u8]>,
+        recv: Option<&mut [u8]>,
+        root: usize,
+        element: usize,
+        mut combine: impl FnMut(&[u8], &mut [u8]),
+    ) -> Result<()> {
+        self.ready([
+            send.unwrap_or_default(),
+            recv.as_deref().unwrap_or_default(),
+        ])?;
+        self.collective(Op::Reduce, root, |team| {
+            let (rank, size) = (team.rank(), team.size());
+            at_root(team, root, recv.is_some(), "receive buffer")?;
+            let Some(recv) = recv else {
+                let send = send.ok_or_else(|| missing("send buffer"))?;
+                reduce::whole_elements(send.len(), element)?;
+                let (counts, offsets) = reduce::slices(send.len(), element, size);
+                let mut slice = vec![0u8; counts[rank]];
+                let division = Division::Parts(Parts {
+                    counts: &counts,
+                    offsets: &offsets,
+                });
+                let from = (send.as_ptr(), send.len());
+                // SAFETY: both are borrowed, and the division is of this length.
+                unsafe {
+                    let to = slice.as_mut_ptr();
+                    let combine = &mut combine;
+                    reduce::scatter(team, Op::Reduce, from, to, division, element, combine)?;
+                }
+                gather::leaf(team, &slice, root)?;
+                // The slice goes now.
+                return offload::settle_bytes(&slice);
+            };
+            let from = same_length(send, recv)?;
+            reduce::whole_elements(recv.len(), element)?;
+            let (counts, offsets) = reduce::slices(recv.len(), element, size);
+            let division = Division::Parts(Parts {
+                counts: &counts,
+                offsets: &offsets,
+            });
+            // SAFETY: both are borrowed, and the division is of this length.
+            unsafe {
+                let to = recv.as_mut_ptr().add(offsets[rank]);
+                let (from, combine) = ((from, recv.len()), &mut combine);
+                reduce::scatter(team, Op::Reduce, from, to, division, element, combine)?;
+            }
+            gather::root(team, None, recv, division)
+        })
+    }
+
+    /// [`Team::reduce`] to everybody: all get the same result. Without a `send`, our own elements
+    /// are in `recv` already.
+    pub fn allreduce(
+        &mut self,
+        send: Option<&[u8]>,
+        recv: &mut [u8],
+        element: usize,
+        mut combine: impl FnMut(&[u8], &mut [u8]),
+    ) -> Result<()> {
+        self.ready([send.unwrap_or_default(), recv])?;
+        self.collective(Op::Allreduce, 0, |team| {
+            let from = same_length(send, recv)?;
+            reduce::whole_elements(recv.len(), element)?;
+            let (counts, offsets) = reduce::slices(recv.len(), element, team.size());
+            let division = Division::Parts(Parts {
+                counts: &counts,
+                offsets: &offsets,
+            });
+            // SAFETY: both are borrowed, and the division is of this length.
+            unsafe {
+                let to = recv.as_mut_ptr().add(offsets[team.rank()]);
+                let (from, combine) = ((from, recv.len()), &mut combine);
+                reduce::scatter(team, Op::Allreduce, from, to, division, element, combine)?;
+            }
+            allgather::run(team, None, recv, division)
+        })
+    }
+
+    /// [`Team::reduce`] where rank `i` gets, in its `recv`, the `counts[i]` bytes of the result
+    /// that follow those of the ranks before it.
+    pub fn reduce_scatter(
+        &mut self,
+        send: &[u8],
+        recv: &mut [u8],
+        counts: &[usize],
+        element: usize,
+        mut combine: impl FnMut(&[u8], &mut [u8]),
+    ) -> Result<()> {
+        self.ready([send, recv])?;
+        self.collective(Op::ReduceScatter, 0, |team| {
+            reduce::whole_elements(send.len(), element)?;
+            for &count in counts {
+                reduce::whole_elements(count, element)?;
+            }
+            let mut end = 0usize;
+            let offsets: Vec<usize> = counts
+                .iter()
+                .map(|count| {
+                    let start = end;
+                    end = end.saturating_add(*count);
+                    start
+                })
+                .collect();
+            let parts = Parts {
+                counts,
+                offsets: &offsets,
+            };
+            let division = Division::parts(parts, send.len(), team.size(), false)?;
+            own_part(recv.len(), counts[team.rank()])?;
+            let (from, to) = ((send.as_ptr(), send.len()), recv.as_mut_ptr());
+            let (op, combine) = (Op::ReduceScatter, &mut combine);
+            // SAFETY: both are borrowed; the division was checked against their lengths.
+            unsafe { reduce::scatter(team, op, from, to, division, element, combine) }
+        })
+    }
+}
+
+fn missing(what: &'static str) -> Error {
+    Error::argument(what, "missing", "given")
+}
+
+/// Where our own elements of a reduction are: in `send`, or else in `recv`.
+fn same_length(send: Option<&[u8]>, recv: &[u8]) -> Result<*const u8> {
+    match send {
+        Some(send) if send.len() != recv.len() => Err(Error::argument(
+            "length of a reduction's send buffer",
+            send.len(),
+            format!("{}, that of the receive buffer", recv.len()),
+        )),
+        Some(send) => Ok(send.as_ptr()),
+        None => Ok(recv.as_ptr()),
+    }
+}
+
+/// Whether we are the root; only the root gives what `given` is about.
+fn at_root(team: &Team, root: usize, given: bool, what: &'static str) -> Result<bool> {
+    match (team.rank() == root, given) {
+        (true, false) => Err(Error::argument(what, "missing", "given at the root")),
+        (false, true) => Err(Error::argument(
+            what,
+            "given",
+            "left out at a rank that is not the root",
+        )),
+        (root, _) => Ok(root),
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! How a buffer is divided among the ranks.
+
+use crate::error::{Error, Result};
+
+/// How a buffer is divided among the ranks, where the parts may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts<'a> {
+    /// Bytes of each rank's part.
+    pub counts: &'a [usize],
+    /// Where each rank's part starts in the buffer.
+    pub offsets: &'a [usize],
+}
+
+/// A buffer's division, checked against the buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Division<'a> {
+    Equal(usize),
+    Parts(Parts<'a>),
+}
+
+impl<'a> Division<'a> {
+    pub(super) fn equal(whole: usize, size: usize, what: &'static str) -> Result<Self> {
+        match whole % size {
+            0 => Ok(Division::Equal(whole / size)),
+            _ => Err(Error::argument(
+                what,
+                format!("{whole} bytes"),
+                format!("a multiple of {size} ranks"),
+            )),
+        }
+    }
+
+    /// `exclusive`: the parts are written to, so they must not overlap.
+    pub(super) fn parts(
+        parts: Parts<'a>,
+        whole: usize,
+        size: usize,
+        exclusive: bool,
+    ) -> Result<Self> {
+        for (what, given) in [
+            ("number of counts", parts.counts.len()),
+            ("number of offsets", parts.offsets.len()),
+        ] {
+            if given != size {
+                return Err(Error::argument(
+                    what,
+                    given,
+                    format!("{size}, one per rank"),
+                ));
+            }
+        }
+        let mut ranges: Vec<(usize, usize)> = Vec::with_capacity(size);
+        for (&offset, &count) in parts.offsets.iter().zip(parts.counts) {
+            match offset.checked_add(count) {
+                Some(end) if end <= whole => ranges.push((offset, end)),
+                _ => {
+                    return Err(Error::argument(
+                        "a part",
+                        format!("{count} bytes at {offset}"),
+                        format!("within the buffer's {whole} bytes"),
+                    ));
+                }
+            }
+        }
+        if exclusive {
+            ranges.retain(|(start, end)| start < end);
+            ranges.sort_unstable();
+            if let Some(pair) = ranges.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+                return Err(Error::argument(
+                    "a part that is received",
+                    format!("{}..{}", pair[1].0, pair[1].1),
+                    format!("behind the end of another at {}", pair[0].1),
+                ));
+            }
+        }
+        Ok(Division::Parts(parts))
+    }
+
+    /// Offset and length of a rank's part.
+    pub(super) fn part(&self, rank: usize) -> (usize, usize) {
+        match self {
+            Division::Equal(len) => (rank * len, *len),
+            Division::Parts(parts) => (parts.offsets[rank], parts.counts[rank]),
+        }
+    }
+}
+
+/// Checks the length of the root's own part.
+pub(super) fn own_part(send: usize, count: usize) -> Result<()> {
+    if send != count {
+        return Err(Error::argument(
+            "length of the root's own part",
+            send,
+            format!("{count}, its share of the buffer"),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divisions_stay_inside_the_buffer() {
+        let check = |counts: &[usize], offsets: &[usize], exclusive| {
+            Division::parts(Parts { counts, offsets }, 10, 2, exclusive).is_ok()
+        };
+        assert!(check(&[5, 5], &[0, 5], true));
+        assert!(check(&[5, 5], &[5, 0], true));
+        assert!(!check(&[5, 6], &[0, 5], true));
+        assert!(!check(&[6, 5], &[0, 5], true));
+        assert!(check(&[6, 5], &[0, 5], false));
+        assert!(
+            check(&[0, 10], &[3, 0], true),
+            "an empty part overlaps nothing"
+        );
+        assert!(!check(&[usize::MAX, 1], &[1, 0], false));
+        assert!(!check(&[5], &[0], false));
+        assert!(!check(&[5, 5], &[0], false));
+        assert!(Division::equal(10, 3, "x").is_err());
+        assert_eq!(Division::equal(12, 3, "x").unwrap().part(2), (8, 4));
+    }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! [`Attachment`]: a peer's region, mapped for load and store.
+
+use std::num::NonZero;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::domain::Domain;
+use super::ioctl::ioctl;
+use super::region_id::{RegionId, Rights};
+use crate::error::{Error, Result};
+use crate::uapi;
+
+impl Domain {
+    /// Maps a region's pages for load and store.
+    pub fn attach(&self, region: RegionId, rights: Rights) -> Result<Attachment> {
+        let mut arg = uapi::RegionAttach {
+            id: region.get(),
+            access: rights.bits(),
+            ..Default::default()
+        };
+        // SAFETY: REGION_ATTACH only touches the structure.
+        unsafe { ioctl(self.as_fd(), "REGION_ATTACH", uapi::REGION_ATTACH, &mut arg) }?;
+        let size = self.region_info(region)?.length;
+        let too_large = |value| Error::Corrupt {
+            what: "length of an attachment",
+            value,
+        };
+        let map_length = usize::try_from(arg.map_length).map_err(|_| too_large(arg.map_length))?;
+        let offset = i64::try_from(arg.map_offset).map_err(|_| too_large(arg.map_offset))?;
+        if arg
+            .data_offset
+            .checked_add(size)
+            .is_none_or(|end| end > arg.map_length)
+        {
+            return Err(too_large(size));
+        }
+        let protection = match rights {
+            Rights::Read => ProtFlags::PROT_READ,
+            Rights::Write => ProtFlags::PROT_WRITE,
+            Rights::ReadWrite => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+        };
+        let length = NonZero::new(map_length).ok_or_else(|| too_large(0))?;
+        let shared = MapFlags::MAP_SHARED;
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        let base = unsafe { mmap(None, length, protection, shared, self.as_fd(), offset) }
+            .map_err(|errno| Error::system("mmap of a region", errno))?
+            .cast::<u8>();
+        Ok(Attachment {
+            base,
+            map_length,
+            // Both fit: they are at most `map_length`.
+            data: arg.data_offset as usize,
+            size: size as usize,
+            rights,
+        })
+    }
+}
+
+/// A peer's region in our address space; dropping it unmaps it.
+///
+/// The owner may change the bytes at any time, so there is no slice of them: they are copied in
+/// and out, or accessed through raw pointers. They stay valid when the owner is gone.
+#[derive(Debug)]
+pub struct Attachment {
+    base: NonNull<u8>,
+    map_length: usize,
+    data: usize,
+    size: usize,
+    rights: Rights,
+}
+
+// SAFETY: an attachment owns its mapping, which is not tied to a thread.
+unsafe impl Send for Attachment {}
+// SAFETY: through `&self` memory is only accessed by raw copies, as peers do at the same time.
+unsafe impl Sync for Attachment {}
+
+impl Attachment {
+    /// Bytes of the region.
+    pub fn len(&self) -> usize {
+        self.size
+    }
+
+    /// Whether the region has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.size == 0
+    }
+
+    /// First byte of the region. Peers may change what is behind it at any time.
+    pub fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: `data` is within the mapping, checked when it was made.
+        unsafe { self.base.as_ptr().add(self.data) }
+    }
+
+    /// Copies bytes out of the region.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        self.permit(Rights::Write, "read", "write, as attached")?;
+        self.check(offset, bytes.len())?;
+        // SAFETY: the range was checked, and `bytes` cannot overlap a mapping that only raw
+        // pointers lead to.
+        unsafe {
+            let from = self.as_ptr().add(offset);
+            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
+        }
+        Ok(())
+    }
+
+    /// Copies bytes into the region.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.permit(Rights::Read, "write", "read, as attached")?;
+        self.check(offset, bytes.len())?;
+        // SAFETY: as in `read`, and the mapping is writable.
+        unsafe {
+            let to = self.as_ptr().add(offset);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+        Ok(())
+    }
+
+    /// Refuses `access` if the attachment is for `other` alone.
+    fn permit(&self, other: Rights, access: &str, allowed: &str) -> Result<()> {
+        if self.rights == other {
+            return Err(Error::argument("access to an attachment", access, allowed));
+        }
+        Ok(())
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.size => Ok(()),
+            _ => Err(Error::argument(
+                "range of an attachment",
+                format!("{len} bytes at {offset}"),
+                format!("within its {} bytes", self.size),
+            )),
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no reference into it can exist.
+        let _ = unsafe { munmap(self.base.cast(), self.map_length) };
+    }
+}

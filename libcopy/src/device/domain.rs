@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! [`Device`], and [`Domain`], which an open device becomes when it joins one.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::ioctl::ioctl;
+use super::key::DomainKey;
+use crate::error::{Error, Result};
+use crate::uapi;
+
+/// The first version of the ABI, which everything here but what has a feature bit needs.
+const OLDEST_ABI: u32 = 1;
+
+/// An open `/dev/libcopy` that belongs to no domain.
+#[derive(Debug)]
+pub struct Device {
+    file: OwnedFd,
+}
+
+impl Device {
+    /// Opens the device and checks that its ABI is one that we speak.
+    pub fn open() -> Result<Self> {
+        let mut path = uapi::DEVICE_PATH.as_bytes().to_vec();
+        path.push(0);
+        // SAFETY: `path` is a NUL-terminated string that outlives the call.
+        let fd = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if fd < 0 {
+            let source = io::Error::last_os_error();
+            return Err(Error::Device {
+                path: uapi::DEVICE_PATH,
+                source,
+            });
+        }
+        // SAFETY: `open` just returned this descriptor and nobody else owns it.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        let device = Device { file };
+        let module = device.info()?.abi_version;
+        // Later versions only add, and what they add has feature bits.
+        if module < OLDEST_ABI {
+            return Err(Error::AbiVersion {
+                module,
+                library: OLDEST_ABI,
+            });
+        }
+        Ok(device)
+    }
+
+    /// What the module is and can do.
+    pub fn info(&self) -> Result<uapi::Info> {
+        let mut info = uapi::Info::default();
+        // SAFETY: GET_INFO only writes the structure.
+        unsafe { ioctl(self.file.as_fd(), "GET_INFO", uapi::GET_INFO, &mut info) }?;
+        Ok(info)
+    }
+
+    /// Makes this file the first member of a new domain.
+    pub fn create_domain(self) -> Result<Domain> {
+        let mut arg = uapi::DomainCreate::default();
+        // SAFETY: DOMAIN_CREATE only writes the structure.
+        unsafe {
+            ioctl(
+                self.file.as_fd(),
+                "DOMAIN_CREATE",
+                uapi::DOMAIN_CREATE,
+                &mut arg,
+            )
+        }?;
+        Ok(Domain {
+            file: self.file,
+            key: Some(DomainKey::from_bytes(arg.key)),
+        })
+    }
+
+    /// Makes this file a member of the domain with this key.
+    pub fn join(self, key: &DomainKey) -> Result<Domain> {
+        let mut arg = uapi::DomainJoin {
+            flags: uapi::JOIN_BY_KEY,
+            key: key.to_bytes(),
+            ..Default::default()
+        };
+        // SAFETY: DOMAIN_JOIN only reads the structure.
+        unsafe {
+            ioctl(
+                self.file.as_fd(),
+                "DOMAIN_JOIN",
+                uapi::DOMAIN_JOIN,
+                &mut arg,
+            )
+        }?;
+        Ok(Domain {
+            file: self.file,
+            key: Some(*key),
+        })
+    }
+
+    /// Makes this file a member of the domain of another file, which this process was handed.
+    pub fn join_fd(self, other: BorrowedFd<'_>) -> Result<Domain> {
+        let mut arg = uapi::DomainJoin {
+            flags: uapi::JOIN_BY_FD,
+            fd: other.as_raw_fd(),
+            ..Default::default()
+        };
+        // SAFETY: DOMAIN_JOIN only reads the structure.
+        unsafe {
+            ioctl(
+                self.file.as_fd(),
+                "DOMAIN_JOIN",
+                uapi::DOMAIN_JOIN,
+                &mut arg,
+            )
+        }?;
+        Ok(Domain {
+            file: self.file,
+            key: None,
+        })
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Membership in a domain; dropping it leaves the domain in good order.
+#[derive(Debug)]
+pub struct Domain {
+    file: OwnedFd,
+    key: Option<DomainKey>,
+}
+
+impl Domain {
+    /// Opens the device and creates a domain.
+    pub fn create() -> Result<Self> {
+        Device::open()?.create_domain()
+    }
+
+    /// Opens the device and joins a domain by its key.
+    pub fn join(key: &DomainKey) -> Result<Self> {
+        Device::open()?.join(key)
+    }
+
+    /// Opens the device and joins the domain of a file that this process was handed.
+    pub fn join_fd(other: BorrowedFd<'_>) -> Result<Self> {
+        Device::open()?.join_fd(other)
+    }
+
+    /// The key of the domain, if this member knows it (one that joined by file does not).
+    pub fn key(&self) -> Option<DomainKey> {
+        self.key
+    }
+}
+
+impl AsFd for Domain {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        let mut arg = uapi::DomainLeave::default();
+        // Fails if a fork's child already left or the module is going: nothing is left to undo.
+        // SAFETY: DOMAIN_LEAVE only reads the structure.
+        let _ = unsafe {
+            ioctl(
+                self.file.as_fd(),
+                "DOMAIN_LEAVE",
+                uapi::DOMAIN_LEAVE,
+                &mut arg,
+            )
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_module_the_error_says_so() {
+        if let Err(error) = Device::open() {
+            assert!(error.to_string().contains(uapi::DEVICE_PATH), "{error}");
+        }
+    }
+}

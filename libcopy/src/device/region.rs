@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! [`Region`]: memory that a member of a domain has published.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::marker::PhantomData;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use super::domain::Domain;
+use super::ioctl::ioctl;
+use super::region_id::{RegionId, Rights};
+use crate::error::{Error, Result};
+use crate::uapi;
+
+impl Domain {
+    /// Publishes memory for reading. `uses` is how many copies [`Region::wait`] waits for.
+    pub fn share<'a>(&'a self, bytes: &'a [u8], uses: u32) -> Result<Region<'a>> {
+        self.share_slices(&[IoSlice::new(bytes)], uses)
+    }
+
+    /// Publishes several slices as one region for reading.
+    pub fn share_slices<'a>(&'a self, slices: &[IoSlice<'a>], uses: u32) -> Result<Region<'a>> {
+        // SAFETY: `IoSlice` has the layout of `struct iovec`, which is that of `Piece`; the slices
+        // stay borrowed as long as the region lives, and peers get no right to write.
+        unsafe {
+            let pieces = slices.as_ptr().cast();
+            self.region(pieces, slices.len(), Rights::Read, uses, 0)
+        }
+    }
+
+    /// Publishes memory with the given rights. While the region lives, peers may change it, which
+    /// is why it stays mutably borrowed.
+    pub fn share_mut<'a>(
+        &'a self,
+        bytes: &'a mut [u8],
+        rights: Rights,
+        uses: u32,
+    ) -> Result<Region<'a>> {
+        self.share_slices_mut(&mut [IoSliceMut::new(bytes)], rights, uses)
+    }
+
+    /// Publishes several slices as one region with the given rights.
+    pub fn share_slices_mut<'a>(
+        &'a self,
+        slices: &mut [IoSliceMut<'a>],
+        rights: Rights,
+        uses: u32,
+    ) -> Result<Region<'a>> {
+        // SAFETY: `IoSliceMut` has the layout of `struct iovec`; the slices stay mutably borrowed
+        // as long as the region lives.
+        unsafe {
+            let pieces = slices.as_ptr().cast();
+            self.region(pieces, slices.len(), rights, uses, 0)
+        }
+    }
+
+    /// Publishes memory for reading without borrowing it: for memory that others change as they like,
+    /// whose peers have to know when it may be read.
+    ///
+    /// # Safety
+    ///
+    /// None of the program's for the owner: peers only read, and memory that is not the owner's is
+    /// refused. Peers that copy while the owner writes get any mixture of old and new bytes.
+    pub unsafe fn share_raw(&self, base: *const u8, len: usize, uses: u32) -> Result<Region<'_>> {
+        let piece = uapi::Piece {
+            base: base as u64,
+            len: len as u64,
+        };
+        // SAFETY: one piece is passed, and peers get no right to write.
+        unsafe { self.region(&raw const piece, 1, Rights::Read, uses, 0) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Domain::create_region`], for as long as the result lives.
+    unsafe fn region<'a>(
+        &'a self,
+        pieces: *const uapi::Piece,
+        count: usize,
+        rights: Rights,
+        uses: u32,
+        flags: u32,
+    ) -> Result<Region<'a>> {
+        // SAFETY: passed on to the caller.
+        let arg = unsafe { self.create_region(pieces, count, rights.bits(), uses, flags, None) }?;
+        Ok(Region {
+            domain: self,
+            arg,
+            live: true,
+            memory: PhantomData,
+        })
+    }
+
+    /// Publishes memory without a borrow; the caller destroys or replaces the region.
+    ///
+    /// # Safety
+    ///
+    /// `pieces` points to `count` pieces. Until the region is gone, nothing may rely on the
+    /// memory's content if `rights` let peers write to it.
+    pub(crate) unsafe fn create_region(
+        &self,
+        pieces: *const uapi::Piece,
+        count: usize,
+        rights: u32,
+        uses: u32,
+        flags: u32,
+        replaces: Option<RegionId>,
+    ) -> Result<uapi::RegionCreate> {
+        let iov_count = piece_count(count)?;
+        let mut arg = uapi::RegionCreate {
+            iov: pieces as u64,
+            iov_count,
+            rights,
+            uses,
+            flags,
+            replaces: replaces.map_or(0, RegionId::get),
+            ..Default::default()
+        };
+        // SAFETY: the kernel reads `iov_count` pieces, which the caller vouches for.
+        unsafe { ioctl(self.as_fd(), "REGION_CREATE", uapi::REGION_CREATE, &mut arg) }?;
+        Ok(arg)
+    }
+
+    pub(crate) fn destroy_region(&self, id: RegionId, flags: u32) -> Result<()> {
+        let mut arg = uapi::RegionDestroy {
+            id: id.get(),
+            flags,
+        };
+        // SAFETY: REGION_DESTROY only reads the structure.
+        unsafe {
+            ioctl(
+                self.as_fd(),
+                "REGION_DESTROY",
+                uapi::REGION_DESTROY,
+                &mut arg,
+            )
+        }
+    }
+
+    /// The state of a region of any member.
+    pub fn region_info(&self, id: RegionId) -> Result<uapi::RegionInfo> {
+        let mut arg = uapi::RegionInfo {
+            id: id.get(),
+            ..Default::default()
+        };
+        // SAFETY: REGION_INFO only writes the structure.
+        unsafe { ioctl(self.as_fd(), "REGION_INFO", uapi::REGION_INFO, &mut arg) }?;
+        Ok(arg)
+    }
+
+    /// Counts expected uses down without a copy; returns what is left.
+    pub fn count_uses(&self, id: RegionId, count: u32) -> Result<u32> {
+        let mut arg = uapi::RegionUse {
+            id: id.get(),
+            count,
+            ..Default::default()
+        };
+        // SAFETY: REGION_USE only touches the structure.
+        unsafe { ioctl(self.as_fd(), "REGION_USE", uapi::REGION_USE, &mut arg) }?;
+        Ok(arg.uses_left)
+    }
+}
+
+/// Published memory. Dropping it takes the memory back; its pages stay pinned for a while in case
+/// the same memory is published again.
+#[derive(Debug)]
+pub struct Region<'a> {
+    domain: &'a Domain,
+    arg: uapi::RegionCreate,
+    live: bool,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+impl Region<'_> {
+    /// What to tell peers.
+    pub fn id(&self) -> RegionId {
+        RegionId::from_kernel(self.arg.id)
+    }
+
+    /// Bytes of all pieces together.
+    pub fn len(&self) -> u64 {
+        self.arg.length
+    }
+
+    /// Whether it has no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.arg.length == 0
+    }
+
+    /// Pages that are pinned for it.
+    pub fn pages(&self) -> u64 {
+        self.arg.pages
+    }
+
+    /// Whether its pages were still pinned from an earlier region.
+    pub fn was_reused(&self) -> bool {
+        self.arg.result & uapi::RESULT_REUSED != 0
+    }
+
+    /// Its state as the kernel sees it.
+    pub fn info(&self) -> Result<uapi::RegionInfo> {
+        self.domain.region_info(self.id())
+    }
+
+    /// Waits until all expected uses are over; `None` waits for as long as it takes, or until a
+    /// member of the domain dies.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<()> {
+        self.wait_flags(timeout, 0)
+    }
+
+    /// [`Region::wait`], and takes the region back in the same system call.
+    pub fn wait_and_drop(mut self, timeout: Option<Duration>) -> Result<()> {
+        self.wait_flags(timeout, uapi::WAIT_DESTROY)?;
+        self.live = false;
+        Ok(())
+    }
+
+    fn wait_flags(&self, timeout: Option<Duration>, flags: u32) -> Result<()> {
+        let timeout_ns = timeout.map_or(-1, |t| i64::try_from(t.as_nanos()).unwrap_or(i64::MAX));
+        let mut arg = uapi::RegionWait {
+            id: self.arg.id,
+            flags,
+            timeout_ns,
+            ..Default::default()
+        };
+        // SAFETY: REGION_WAIT only touches the structure; on EINTR it leaves in it what is left
+        // of the timeout, so repeating the call with the same structure is right.
+        unsafe {
+            ioctl(
+                self.domain.as_fd(),
+                "REGION_WAIT",
+                uapi::REGION_WAIT,
+                &mut arg,
+            )
+        }
+    }
+
+    /// Takes the memory back and unpins it at once.
+    pub fn unpin(mut self) -> Result<()> {
+        self.live = false;
+        self.domain.destroy_region(self.id(), uapi::DESTROY_UNPIN)
+    }
+}
+
+impl Drop for Region<'_> {
+    fn drop(&mut self) {
+        if self.live {
+            // ENOENT is the only way this fails: then it is gone already.
+            let _ = self.domain.destroy_region(self.id(), 0);
+        }
+    }
+}
+
+/// The number of pieces, as the kernel takes it.
+pub(super) fn piece_count(count: usize) -> Result<u32> {
+    match u32::try_from(count) {
+        Ok(n) if n <= uapi::MAX_IOV => Ok(n),
+        _ => Err(Error::argument(
+            "number of pieces",
+            count,
+            format!("at most {}", uapi::MAX_IOV),
+        )),
+    }
+}

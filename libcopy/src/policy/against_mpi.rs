@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! From which size on this library is faster than an MPI library, as measured.
+
+use std::ops::RangeInclusive;
+
+use super::oversubscription::Crowd;
+use super::thresholds::Policy;
+use crate::op::Op;
+
+/// An MPI library, and those made from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rival {
+    /// Open MPI.
+    OpenMpi,
+    /// MPICH, Intel MPI, MVAPICH.
+    Mpich,
+}
+
+impl Policy {
+    /// Whether this library is faster than an MPI library with messages of `bytes` bytes per rank
+    /// (for reductions, the bytes that each rank contributes) inside a machine, as far as
+    /// `scripts/bench mpi` found. The same on every rank of every machine, because all ranks of a
+    /// communicator must decide alike.
+    pub fn beats_mpi(rival: Rival, op: Op, bytes: u64, crowd: Crowd) -> bool {
+        Self::against_mpi(rival, op, crowd).is_some_and(|bytes_won| bytes_won.contains(&bytes))
+    }
+
+    /// The smallest message for which [`Policy::beats_mpi`] may hold, however ranks and processors go
+    /// together; `None` if it never does.
+    pub fn least_against_mpi(rival: Rival, op: Op) -> Option<u64> {
+        let ranges = Crowd::ALL.map(|crowd| Self::against_mpi(rival, op, crowd));
+        ranges
+            .into_iter()
+            .flatten()
+            .map(|bytes| *bytes.start())
+            .min()
+    }
+
+    /// The same for collectives that return at once, in which whoever waits does the work.
+    pub fn beats_mpi_nonblocking(rival: Rival, op: Op, bytes: u64, crowded: bool) -> bool {
+        Self::nonblocking(rival, op, crowded).is_some_and(|least| bytes >= least)
+    }
+
+    /// The smallest message for which [`Policy::beats_mpi_nonblocking`] may hold, whether ranks
+    /// outnumber processors or not; `None` if it never does.
+    pub fn least_nonblocking(rival: Rival, op: Op) -> Option<u64> {
+        let each = [false, true].map(|crowded| Self::nonblocking(rival, op, crowded));
+        each.into_iter().flatten().min()
+    }
+
+    fn nonblocking(rival: Rival, op: Op, crowded: bool) -> Option<u64> {
+        let least = match (op, crowded) {
+            (Op::Allgather, _) | (Op::Reduce | Op::Allreduce, true) => 64 << 10,
+            // Slices change hands between the caches, which at 1 MiB costs more than it saves.
+            (Op::Reduce | Op::Allreduce, false) => 4 << 20,
+            (Op::Gather, _) | (Op::Scatter, false) => 256 << 10,
+            // A request of our own costs more than a short message saves.
+            (Op::Bcast, false) => 1 << 20,
+            // MPICH polls, which hurts it wherever ranks share a processor.
+            (Op::Bcast | Op::Scatter | Op::Alltoall, true) => match rival {
+                Rival::Mpich => 256 << 10,
+                Rival::OpenMpi if op == Op::Bcast => 4 << 20,
+                Rival::OpenMpi => 1 << 20,
+            },
+            (Op::Alltoall, false) | (Op::Control | Op::Barrier | Op::ReduceScatter, _) => {
+                return None;
+            }
+        };
+        Some(least)
+    }
+
+    /// The same where the ranks are on several machines, and the MPI library goes on moving the bytes
+    /// between these: as far as `scripts/mpi-nodes` with `tests/peers/mpi_coll.c` found, whose network
+    /// is no slower than memory, so that only what is copied inside the nodes counts.
+    pub fn beats_mpi_across(op: Op, bytes: u64) -> bool {
+        let least = match op {
+            Op::Bcast | Op::Gather => 4 << 20,
+            Op::Allgather | Op::Reduce => 1 << 20,
+            _ => return false,
+        };
+        bytes >= least
+    }
+
+    fn against_mpi(rival: Rival, op: Op, crowd: Crowd) -> Option<RangeInclusive<u64>> {
+        let (least, most) = match (op, crowd) {
+            (Op::Gather | Op::ReduceScatter, _)
+            | (
+                Op::Bcast | Op::Alltoall | Op::Scatter | Op::Allgather | Op::Allreduce,
+                Crowd::Spacious,
+            ) => (64 << 10, u64::MAX),
+            // Where leaves wait for one root, context switches count until the bytes do.
+            (Op::Scatter, _) => (512 << 10, u64::MAX),
+            (Op::Allgather, crowd) => match (rival, crowd) {
+                (Rival::Mpich, _) => (64 << 10, 1 << 20),
+                // The more ranks, the more switches; Open MPI's ring has few of them.
+                (Rival::OpenMpi, Crowd::Packed) => return None,
+                (Rival::OpenMpi, _) => (256 << 10, 1 << 20),
+            },
+            // MPICH polls, which hurts it wherever ranks share a processor.
+            (Op::Bcast | Op::Alltoall | Op::Allreduce, crowd) => match (rival, op) {
+                (Rival::Mpich, _) => (64 << 10, u64::MAX),
+                // As measured: with two ranks per processor its tree needs fewer context switches.
+                (Rival::OpenMpi, Op::Bcast) if crowd == Crowd::Packed => (256 << 10, u64::MAX),
+                (Rival::OpenMpi, Op::Bcast) => (512 << 10, u64::MAX),
+                (Rival::OpenMpi, Op::Allreduce) if crowd == Crowd::Packed => (2 << 20, u64::MAX),
+                (Rival::OpenMpi, Op::Allreduce) => (1 << 20, u64::MAX),
+                // Everybody copies its own parts in either, and there nobody waits to be told.
+                (Rival::OpenMpi, _) => return None,
+            },
+            // Open MPI's root fetches and combines while the leaves go on, which averages well as
+            // long as few ranks wait for it.
+            (Op::Reduce, crowd) => match (rival, crowd) {
+                (Rival::OpenMpi, Crowd::Spacious) => return None,
+                (Rival::OpenMpi, _) => (1 << 20, u64::MAX),
+                (Rival::Mpich, _) => (64 << 10, u64::MAX),
+            },
+            (Op::Control | Op::Barrier, _) => return None,
+        };
+        Some(least..=most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_taken_by_any_crowd_is_found_first() {
+        for rival in [Rival::OpenMpi, Rival::Mpich] {
+            for op in Op::ALL {
+                for crowd in Crowd::ALL {
+                    for bytes in (10..30).map(|shift| 1u64 << shift) {
+                        if Policy::beats_mpi(rival, op, bytes, crowd) {
+                            let least = Policy::least_against_mpi(rival, op);
+                            assert!(least.is_some_and(|least| least <= bytes), "{op}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which path an operation takes: the only place that knows thresholds.
+//!
+//! The values are built in, overridden by what `libcopy tune` measured on this machine, overridden
+//! by the environment. Rank 0's policy is used by the whole team, so all ranks always decide alike.
+
+mod against_mpi;
+mod bands;
+mod executor;
+pub mod governor;
+mod load;
+mod oversubscription;
+mod profile;
+mod table;
+mod thresholds;
+mod words;
+
+pub use against_mpi::Rival;
+pub(crate) use bands::MAX_BANDS;
+pub use bands::{Band, Bands};
+pub use executor::{Async, Executor};
+pub use oversubscription::Crowd;
+pub use profile::Profile;
+pub use thresholds::{Path, Policy};
+pub(crate) use words::POLICY_WORDS;

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What `libcopy tune` has measured, in a file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::thresholds::Policy;
+use crate::config;
+use crate::error::{Error, Result};
+use crate::topology::Topology;
+
+/// What was measured on a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// [`crate::topology::Topology::machine`] of where it was measured.
+    pub machine: String,
+    /// The policy that follows.
+    pub policy: Policy,
+}
+
+/// A profile's path, and the thresholds found there.
+type Read = (Option<PathBuf>, Option<Policy>);
+
+/// What [`Profile::current`] has read.
+static CURRENT: Mutex<Option<Read>> = Mutex::new(None);
+
+/// The profile file: one policy per machine, as a home directory may serve several.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProfileFile {
+    #[serde(default)]
+    machines: BTreeMap<String, Policy>,
+}
+
+impl Profile {
+    /// Where profiles are kept; `None` if there is no home, or with `LIBCOPY_PROFILE=none`.
+    pub fn path() -> Option<PathBuf> {
+        if let Some(path) = config::PROFILE.value() {
+            return (path != "none").then(|| PathBuf::from(path));
+        }
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let directory = match variable("XDG_CONFIG_HOME") {
+            Some(directory) => PathBuf::from(directory),
+            None => PathBuf::from(variable("HOME")?).join(".config"),
+        };
+        Some(directory.join("libcopy/profile.toml"))
+    }
+
+    /// The profile of a machine, if there is one.
+    pub fn load(machine: &str) -> Result<Option<Self>> {
+        let Some(path) = Self::path() else {
+            return Ok(None);
+        };
+        // One that cannot be opened now, for want of descriptors or memory, is as good as none: it need not
+        // even exist.
+        if fs::File::open(&path).is_err_and(|error| is_none(&error)) {
+            return Ok(None);
+        }
+        let policy = read(&path)?.machines.remove(machine);
+        Ok(policy.map(|policy| Profile {
+            machine: machine.to_owned(),
+            policy,
+        }))
+    }
+
+    /// The thresholds of this machine's profile, if there is one, read once per process and path.
+    pub(crate) fn current() -> Result<Option<Policy>> {
+        let path = Self::path();
+        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, policy)) = current.as_ref().filter(|(known, _)| *known == path) {
+            return Ok(policy.clone());
+        }
+        let found = Self::load(&Topology::current().machine())?.map(|profile| profile.policy);
+        *current = Some((path, found.clone()));
+        Ok(found)
+    }
+
+    /// Writes the profile to [`Profile::path`], beside those of other machines; returns the path.
+    pub fn save(&self) -> Result<PathBuf> {
+        let path = Self::path().ok_or_else(|| Error::Profile {
+            path: config::PROFILE.or_default(),
+            why: "no place to write to: set HOME, XDG_CONFIG_HOME or LIBCOPY_PROFILE".to_owned(),
+        })?;
+        let wrong = |why: String| Error::Profile {
+            path: path.display().to_string(),
+            why,
+        };
+        let mut file = read(&path)?;
+        file.machines
+            .insert(self.machine.clone(), self.policy.clone());
+        let text = toml::to_string(&file).map_err(|e| wrong(e.to_string()))?;
+        let text = format!("# Written by `libcopy tune`; may be edited or deleted.\n{text}");
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory).map_err(|e| wrong(e.to_string()))?;
+        }
+        // Whoever reads at the same time sees the old file or the new one.
+        let fresh = path.with_extension(format!("toml.{}", std::process::id()));
+        fs::write(&fresh, text)
+            .and_then(|()| fs::rename(&fresh, &path))
+            .map_err(|e| wrong(e.to_string()))?;
+        *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(path)
+    }
+}
+
+fn read(path: &Path) -> Result<ProfileFile> {
+    let wrong = |why: String| Error::Profile {
+        path: path.display().to_string(),
+        why,
+    };
+    let again = |why: String| wrong(format!("{why}; run `libcopy tune` again, or delete it"));
+    match fs::read_to_string(path) {
+        Ok(text) => toml::from_str(&text).map_err(|e| again(e.to_string())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(ProfileFile::default()),
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidData => Err(again(e.to_string())),
+        Err(e) => Err(wrong(e.to_string())),
+    }
+}
+
+/// Whether an error says that there is no profile, or nothing about it.
+fn is_none(error: &std::io::Error) -> bool {
+    use libc::{EMFILE, ENFILE, ENOMEM, ENOTDIR};
+    error.kind() == std::io::ErrorKind::NotFound
+        || error
+            .raw_os_error()
+            .is_some_and(|code| [EMFILE, ENFILE, ENOMEM, ENOTDIR].contains(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_survive_the_file_format() {
+        let policy = Policy::built_in(&Topology::read());
+        let machines = BTreeMap::from([("a machine, 2 cores".to_owned(), policy.clone())]);
+        let text = toml::to_string(&ProfileFile { machines }).unwrap();
+        let read: ProfileFile = toml::from_str(&text).unwrap();
+        assert_eq!(read.machines["a machine, 2 cores"], policy);
+        assert!(toml::from_str::<ProfileFile>("nonsense = 1").is_err());
+    }
+}

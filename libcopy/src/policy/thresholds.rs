@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The thresholds, and the path that follows from them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::bands::{Band, Bands, MAX_BANDS};
+use super::executor::{Async, Executor};
+use crate::error::{Error, Result};
+use crate::op::Op;
+use crate::topology::Topology;
+use crate::transport::TransportKind;
+
+/// The thresholds in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Messages up to this size are sent without asking the receiver first.
+    pub eager_max: u64,
+    /// The same where ranks outnumber processors, unless a transport is forced: asking first
+    /// costs context switches.
+    pub eager_max_crowded: u64,
+    /// The same for broadcasts, where one copy into the ring serves all ranks.
+    pub eager_bcast_crowded: u64,
+    /// Bytes that shared memory hands over at a time.
+    pub chunk: u64,
+    /// The same where ranks outnumber processors, and every hand-over is a context switch.
+    pub chunk_crowded: u64,
+    /// From this size on, counting what all ranks receive, bytes received through shared memory
+    /// bypass the cache.
+    pub nontemporal_min: u64,
+    /// Bytes of the ring through which a rank broadcasts; a power of two.
+    pub cast_ring: u64,
+    /// The same where ranks outnumber processors: of a message that fits, each leaf has all as
+    /// soon as it gets a processor. Less in large teams: 64 MiB for all, but 4 MiB for each.
+    pub cast_ring_crowded: u64,
+    /// From this size on, root and leaf share the copy of a broadcast; below, and where ranks
+    /// outnumber processors and the root would only keep leaves from running, the leaf copies alone.
+    pub share_min: u64,
+    /// The same for gathers, where the root has its own part to copy first.
+    pub share_gather_min: u64,
+    /// The same for scatters, where a leaf that shares must tell first where its memory is.
+    pub share_scatter_min: u64,
+    /// A buffer of up to this size that is used again and again is mapped by the peers through the
+    /// module, and copied by load and store.
+    #[serde(default = "built_in_attach_max")]
+    pub attach_max: u64,
+    /// Microseconds to spin before sleeping; decided by the number of ranks if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spin_us: Option<u64>,
+    /// Whether collectives return while copy engines still move their bytes, and who decides.
+    #[serde(skip)]
+    pub asynchronous: Async,
+    /// Smallest part that copy engines move, in bytes: below, protecting the buffer and waiting for
+    /// the first fragment cost more than a copy.
+    #[serde(default = "offload_min")]
+    pub offload_min: u64,
+    /// Smallest team that uses copy engines, in ranks.
+    #[serde(default = "offload_ranks")]
+    pub offload_ranks: u64,
+    /// Pages that an engine moves between two looks whether CPUs have taken over: n of paper 003,
+    /// section 3.4; 0: what the module's parameter says.
+    #[serde(default)]
+    pub offload_pages: u64,
+    /// Whether what an engine has moved is compared with its source: 1, or 0 to trust it.
+    #[serde(default)]
+    pub offload_verify: u64,
+    /// The transport to use for everything that is not eager.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<TransportKind>,
+    /// Broadcasts.
+    pub bcast: Bands,
+    /// Gathers.
+    pub gather: Bands,
+    /// Scatters.
+    pub scatter: Bands,
+    /// Allgathers.
+    pub allgather: Bands,
+    /// Alltoalls; profiles written before there were any do not have them.
+    #[serde(default = "Bands::one_copy")]
+    pub alltoall: Bands,
+}
+
+fn offload_min() -> u64 {
+    512 << 10
+}
+
+fn offload_ranks() -> u64 {
+    2
+}
+
+/// What an operation does with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Through the mailbox, without asking.
+    Eager,
+    /// Through a transport.
+    Via(TransportKind),
+}
+
+/// Bytes that the broadcast rings of a crowded team take together, which are reserved as long as
+/// it lives. No ring is made smaller than [`LEAST_CROWD_RING`] for that, or than in a team that is
+/// not crowded.
+const CROWD_RINGS: u64 = 64 << 20;
+
+/// Bytes of a crowd's ring, however many ranks there are.
+const LEAST_CROWD_RING: u64 = 4 << 20;
+
+/// Mapped memory stays pinned until the leaves hear that its owner has closed it, hence a limit.
+fn built_in_attach_max() -> u64 {
+    8 << 20
+}
+
+impl Policy {
+    /// Values for a machine that was not measured.
+    pub fn built_in(topology: &Topology) -> Self {
+        use TransportKind::{Cma, Kmod, Shm};
+        let band = |from, prefer: &[TransportKind]| Band {
+            from,
+            prefer: prefer.to_vec(),
+        };
+        // With CMA, leaves copy at the same time, and the root of a broadcast shares their work,
+        // which beats two copies from some size on. In a crowd a broadcast through the ring wins: it
+        // needs a system call for no leaf.
+        let small = band(0, &[Kmod, Shm, Cma]);
+        let once = |from| vec![small.clone(), band(from, &[Kmod, Cma, Shm])];
+        let bands = Bands {
+            spacious: once(32 << 10),
+            crowded: once(128 << 10),
+        };
+        Policy {
+            eager_max: 8 << 10,
+            eager_max_crowded: 128 << 10,
+            eager_bcast_crowded: 256 << 10,
+            chunk: 8 << 10,
+            chunk_crowded: 128 << 10,
+            nontemporal_min: topology.llc as u64 / 2,
+            cast_ring: (topology.l2 as u64 / 2)
+                .next_power_of_two()
+                .clamp(128 << 10, 1 << 20),
+            cast_ring_crowded: 8 << 20,
+            share_min: 32 << 10,
+            share_gather_min: 128 << 10,
+            share_scatter_min: 1 << 20,
+            attach_max: built_in_attach_max(),
+            spin_us: None,
+            asynchronous: Async::Off,
+            offload_min: offload_min(),
+            offload_ranks: offload_ranks(),
+            offload_pages: 0,
+            offload_verify: 0,
+            transport: None,
+            bcast: Bands {
+                crowded: vec![small.clone()],
+                ..bands.clone()
+            },
+            // The root of a gather is there as a rule, and has its own part to copy meanwhile.
+            gather: Bands {
+                spacious: once(16 << 10),
+                ..bands.clone()
+            },
+            scatter: bands.clone(),
+            allgather: bands,
+            alltoall: Bands::one_copy(),
+        }
+    }
+
+    /// Refuses values that would not work.
+    pub(crate) fn checked(mut self) -> Result<Self> {
+        for ring in [self.cast_ring, self.cast_ring_crowded] {
+            if !(4096..=1 << 30).contains(&ring) || !ring.is_power_of_two() {
+                let allowed = "a power of two from 4K to 1G";
+                return Err(Error::argument("the broadcast ring", ring, allowed));
+            }
+        }
+        let rings = [self.cast_ring, self.cast_ring_crowded];
+        for (chunk, ring) in [&mut self.chunk, &mut self.chunk_crowded]
+            .into_iter()
+            .zip(rings)
+        {
+            if *chunk < 64 {
+                return Err(Error::argument(
+                    "the chunk",
+                    format!("{chunk} bytes"),
+                    "64 or more",
+                ));
+            }
+            // Chunks are whole cache lines, and two of them must be in flight.
+            *chunk = (*chunk - *chunk % 64).min(ring / 2);
+        }
+        for op in Op::ALL {
+            for crowded in [false, true] {
+                let bands = self.bands(op, crowded);
+                let sorted = bands.windows(2).all(|pair| pair[0].from < pair[1].from);
+                if !sorted || bands.first().is_none_or(|band| band.from != 0) {
+                    return Err(Error::argument(
+                        "the bands of an operation",
+                        format!(
+                            "{:?} for {op}",
+                            bands.iter().map(|b| b.from).collect::<Vec<_>>()
+                        ),
+                        "ascending from 0",
+                    ));
+                }
+                if bands.len() > MAX_BANDS {
+                    return Err(Error::argument(
+                        "the number of bands",
+                        bands.len(),
+                        "4 or less",
+                    ));
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    pub(super) fn bands(&self, op: Op, crowded: bool) -> &[Band] {
+        let bands = match op {
+            Op::Bcast => &self.bcast,
+            Op::Gather => &self.gather,
+            Op::Scatter => &self.scatter,
+            Op::Alltoall => &self.alltoall,
+            // Reductions gather their slices.
+            _ => &self.allgather,
+        };
+        if crowded {
+            &bands.crowded
+        } else {
+            &bands.spacious
+        }
+    }
+
+    fn bands_mut(&mut self, op: Op, crowded: bool) -> &mut Vec<Band> {
+        let bands = match op {
+            Op::Bcast => &mut self.bcast,
+            Op::Gather => &mut self.gather,
+            Op::Scatter => &mut self.scatter,
+            Op::Alltoall => &mut self.alltoall,
+            _ => &mut self.allgather,
+        };
+        if crowded {
+            &mut bands.crowded
+        } else {
+            &mut bands.spacious
+        }
+    }
+
+    /// Replaces the bands of an operation.
+    pub fn set_bands(&mut self, op: Op, crowded: bool, bands: Vec<Band>) {
+        *self.bands_mut(op, crowded) = bands;
+    }
+
+    /// The path for a part of `bytes` bytes; `forced` is for all that is not eager.
+    pub fn path(
+        &self,
+        op: Op,
+        bytes: u64,
+        crowded: bool,
+        forced: Option<TransportKind>,
+        usable: impl Fn(TransportKind) -> bool,
+    ) -> Path {
+        if bytes <= self.eager_max(op, crowded && forced.is_none()) {
+            return Path::Eager;
+        }
+        if let Some(kind) = forced {
+            return Path::Via(kind);
+        }
+        let band = self
+            .bands(op, crowded)
+            .iter()
+            .rev()
+            .find(|band| band.from <= bytes);
+        let prefer = band.map_or(&[][..], |band| &band.prefer);
+        let kind = prefer
+            .iter()
+            .copied()
+            .chain(TransportKind::ALL)
+            .find(|kind| usable(*kind));
+        Path::Via(kind.unwrap_or(TransportKind::Shm))
+    }
+
+    pub(super) fn eager_max(&self, op: Op, crowded: bool) -> u64 {
+        match (crowded, op) {
+            (false, _) => self.eager_max,
+            (true, Op::Bcast) => self.eager_bcast_crowded,
+            (true, _) => self.eager_max_crowded,
+        }
+    }
+
+    /// Bytes that shared memory hands over at a time.
+    pub(crate) fn chunk(&self, crowded: bool) -> usize {
+        (if crowded {
+            self.chunk_crowded
+        } else {
+            self.chunk
+        }) as usize
+    }
+
+    /// Whether root and leaf share a copy of this size.
+    pub(crate) fn shares(&self, op: Op, bytes: u64, crowded: bool) -> bool {
+        let least = match op {
+            Op::Bcast => self.share_min,
+            Op::Gather => self.share_gather_min,
+            Op::Scatter => self.share_scatter_min,
+            _ => return false,
+        };
+        !crowded && bytes >= least
+    }
+
+    /// Whether a copy engine may move a part of this size, in a team of this many ranks.
+    pub(crate) fn offloads(&self, bytes: u64, ranks: usize) -> bool {
+        ![Async::Off, Async::Fixed(Executor::Cpu)].contains(&self.asynchronous)
+            && bytes >= self.offload_min.max(64 << 10)
+            && ranks as u64 >= self.offload_ranks
+    }
+
+    /// Whether received bytes should bypass the cache; `bytes` is what all ranks receive.
+    pub(crate) fn streaming(&self, bytes: usize) -> bool {
+        bytes as u64 >= self.nontemporal_min
+    }
+
+    pub(crate) fn spin(&self) -> Option<Duration> {
+        self.spin_us.map(Duration::from_micros)
+    }
+
+    /// Bytes of the ring from one rank to all; rank 0 decides before it knows the others.
+    pub(crate) fn cast_ring(&self, size: usize, cpus: usize) -> usize {
+        let ring = if size > cpus {
+            let share = (CROWD_RINGS / size as u64 + 1).next_power_of_two() / 2;
+            let least = self.cast_ring.max(LEAST_CROWD_RING);
+            self.cast_ring_crowded.min(share.max(least))
+        } else {
+            self.cast_ring
+        };
+        ring as usize
+    }
+
+    /// Bytes of the ring between two ranks: there are as many as pairs of ranks.
+    pub(crate) fn pair_ring(&self, size: usize) -> usize {
+        let share = (16 << 20) / (size * size);
+        let ring = if share.is_power_of_two() {
+            share
+        } else {
+            share.next_power_of_two() / 2
+        };
+        ring.max(8 << 10).min(self.cast_ring as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> Policy {
+        Policy::built_in(&Topology::read()).checked().unwrap()
+    }
+
+    #[test]
+    fn the_first_usable_transport_of_the_band_is_taken() {
+        let mut policy = policy();
+        policy.eager_max = 100;
+        let prefer = vec![TransportKind::Kmod, TransportKind::Cma];
+        let bands = vec![
+            Band {
+                from: 0,
+                prefer: vec![TransportKind::Shm],
+            },
+            Band { from: 1000, prefer },
+        ];
+        policy.set_bands(Op::Bcast, false, bands);
+        let path = |bytes, usable: &[TransportKind]| {
+            policy.path(Op::Bcast, bytes, false, None, |kind| usable.contains(&kind))
+        };
+        let [kmod, cma, shm] = TransportKind::ALL;
+        assert_eq!(path(100, &[kmod, cma, shm]), Path::Eager);
+        assert_eq!(path(999, &[kmod, cma, shm]), Path::Via(shm));
+        assert_eq!(path(1000, &[kmod, cma, shm]), Path::Via(kmod));
+        assert_eq!(path(u64::MAX, &[cma, shm]), Path::Via(cma));
+        assert_eq!(path(1000, &[shm]), Path::Via(shm));
+        assert_eq!(path(1000, &[]), Path::Via(shm));
+    }
+
+    #[test]
+    fn rings_of_large_crowds_are_smaller() {
+        let mut policy = policy();
+        policy.cast_ring = 1 << 20;
+        policy.cast_ring_crowded = 8 << 20;
+        assert_eq!(policy.cast_ring(2, 2), 1 << 20);
+        assert_eq!(policy.cast_ring(8, 2), 8 << 20);
+        assert_eq!(policy.cast_ring(9, 2), 4 << 20);
+        assert_eq!(policy.cast_ring(1000, 2), 4 << 20);
+        // What somebody asked for is not cut.
+        (policy.cast_ring, policy.cast_ring_crowded) = (16 << 20, 16 << 20);
+        assert_eq!(policy.cast_ring(1000, 2), 16 << 20);
+        policy.cast_ring = 64 << 10;
+        policy.cast_ring_crowded = 64 << 10;
+        assert_eq!(policy.cast_ring(1000, 2), 64 << 10);
+    }
+
+    #[test]
+    fn useless_values_are_refused() {
+        let with = |change: &dyn Fn(&mut Policy)| {
+            let mut policy = policy();
+            change(&mut policy);
+            policy.checked()
+        };
+        assert!(with(&|p| p.cast_ring = 100_000).is_err());
+        assert!(with(&|p| p.chunk = 0).is_err());
+        assert!(with(&|p| p.set_bands(Op::Bcast, true, vec![])).is_err());
+        assert_eq!(
+            with(&|p| p.chunk = 1 << 40).unwrap().chunk,
+            policy().cast_ring / 2
+        );
+    }
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Memory that the ranks of a team share, and what goes through it: rings, messages, a barrier, waiting.
+//!
+//! [`segment`] lays the memory out. [`ring`], [`doorbell`], [`barrier`] and [`reports`] are protocols on words in
+//! it, which `loom` checks through [`sync`]. [`wait`] waits for peers and notices who died; [`mailbox`] sends
+//! and receives messages.
+
+pub(crate) mod barrier;
+pub(crate) mod doorbell;
+pub(crate) mod mailbox;
+pub(crate) mod reports;
+pub(crate) mod ring;
+pub(crate) mod segment;
+pub(crate) mod sync;
+pub(crate) mod wait;

@@ -1,0 +1,583 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The membership of this process in a team: joining, what may be set, and what all operations begin and end with.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::key::TeamKey;
+use super::probe;
+use super::resumption::Resumption;
+use super::usage::Usage;
+use crate::config;
+use crate::device::Domain;
+use crate::error::{Error, Result};
+use crate::offload::{self, Offload};
+use crate::op::{Call, Op};
+use crate::policy::{Async, Crowd, POLICY_WORDS, Path, Policy};
+use crate::shm::mailbox::{Mailbox, Source, Step, Target};
+use crate::shm::segment::{Blueprint, MAX_RANKS, Segment};
+use crate::shm::sync::Ordering;
+use crate::topology::Topology;
+use crate::transport::cma::Cma;
+use crate::transport::kmod::Kmod;
+use crate::transport::one_sided::{Transport, Window};
+use crate::transport::stream::Flow;
+use crate::transport::{TransportKind, TransportReport};
+
+/// Membership of this process in a team.
+///
+/// The operations are collective: all ranks call the same ones in the same order. An error of
+/// one breaks the team for all, since nobody could tell what the others have done; start a new
+/// one. Dropping it leaves the team in good order.
+///
+/// Usually each rank is a process (see [`launch()`]); threads of one process can be ranks as well:
+///
+/// ```
+/// use libcopy::{Team, TeamKey};
+///
+/// # fn main() -> libcopy::Result<()> {
+/// let key = TeamKey::random()?;
+/// let ranks: Vec<_> = (0..3)
+///     .map(|rank| {
+///         std::thread::spawn(move || -> libcopy::Result<Vec<u8>> {
+///             let mut team = Team::join(&key, rank, 3)?;
+///             let mut bytes = vec![0; 100_000];
+///             if team.rank() == 1 {
+///                 bytes.fill(7);
+///             }
+///             team.bcast(&mut bytes, 1)?;
+///             Ok(bytes)
+///         })
+///     })
+///     .collect();
+/// for rank in ranks {
+///     assert_eq!(rank.join().unwrap()?, vec![7; 100_000]);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Team {
+    // Fields drop in this order: the transports first, the segment (in the mailbox) last.
+    pub(crate) offload: Option<Offload>,
+    kmod: Option<Kmod>,
+    cma: Option<Cma>,
+    pub(crate) mailbox: Mailbox,
+    segment: Arc<Segment>,
+    policy: Policy,
+    forced: Option<TransportKind>,
+    crowd: Crowd,
+    reports: Vec<TransportReport>,
+    last_look: Instant,
+    /// Memory for bytes on their way, kept because pages that were touched before cost less.
+    scratch: Vec<u128>,
+}
+
+impl Team {
+    /// Joins the team with this key as `rank` of `size`; returns when all ranks are there.
+    pub fn join(key: &TeamKey, rank: usize, size: usize) -> Result<Self> {
+        Self::join_with(key, rank, size, Policy::load()?)
+    }
+
+    /// [`Team::join`] with a policy of the caller's; the one of rank 0 counts.
+    pub fn join_with(key: &TeamKey, rank: usize, size: usize, policy: Policy) -> Result<Self> {
+        if size == 0 || size > MAX_RANKS {
+            return Err(Error::argument(
+                "size of a team",
+                size,
+                format!("1 to {MAX_RANKS}"),
+            ));
+        }
+        if rank >= size {
+            return Err(Error::argument(
+                "rank",
+                rank,
+                format!("below the size of {size}"),
+            ));
+        }
+        let seconds: f64 = config::JOIN_TIMEOUT.parse("seconds")?.unwrap_or(30.0);
+        let started = Instant::now();
+        let patience = Duration::try_from_secs_f64(seconds.clamp(0.0, 1e6));
+        let deadline = started + patience.unwrap_or(Duration::from_secs(30));
+        let directory = PathBuf::from(config::SHM_DIR.or_default());
+        let policy = policy.checked()?;
+        let cpus = crate::topology::affinity().len();
+        let cpus = cpus.max(Topology::current().cpus.len());
+        let blueprint = Blueprint {
+            pair_ring: policy.pair_ring(size),
+            cast_ring: policy.cast_ring(size, cpus),
+            policy: policy.to_words(),
+        };
+        let segment = Segment::open(&directory, key, rank, size, &blueprint, deadline)?;
+        let segment = Arc::new(segment);
+        let mut mailbox = Mailbox::new(segment.clone(), rank, size);
+        let gathered = gathered(&segment, &mailbox, started, deadline);
+        // From here on nobody needs the name: either all have the file open, or nobody will.
+        if rank == 0 || gathered.is_err() {
+            segment.unlink();
+        }
+        gathered?;
+        let mut words = [0; POLICY_WORDS];
+        for (word, shared) in words.iter_mut().zip(&segment.preamble().policy) {
+            *word = shared.load(Ordering::Relaxed);
+        }
+        let policy = Policy::from_words(words)?;
+        let crowd = mailbox.waiter.adapt(policy.spin());
+        let mut team = Team {
+            offload: None,
+            kmod: None,
+            cma: None,
+            mailbox,
+            segment,
+            forced: None,
+            policy,
+            crowd,
+            reports: Vec::new(),
+            last_look: started,
+            scratch: Vec::new(),
+        };
+        let probed = team.probe_transports();
+        team.settle(probed)?;
+        if let Some(kind) = team.policy.transport {
+            team.force(kind)?;
+        }
+        team.prepare_offload();
+        Ok(team)
+    }
+
+    /// Joins the team that `LIBCOPY_KEY`, `LIBCOPY_RANK` and `LIBCOPY_SIZE` name; without them,
+    /// a team of one.
+    pub fn from_env() -> Result<Self> {
+        let Some(key) = config::KEY.parse::<TeamKey>("32 hexadecimal digits")? else {
+            return Self::join(&TeamKey::random()?, 0, 1);
+        };
+        let number = |setting: &config::Setting| {
+            setting.parse("a number")?.ok_or(Error::Environment {
+                name: setting.name,
+                value: String::new(),
+                expected: "a number, as LIBCOPY_KEY is set",
+            })
+        };
+        let rank = number(&config::RANK)?;
+        if rank == 0 {
+            config::warn_unknown();
+        }
+        Self::join(&key, rank, number(&config::SIZE)?)
+    }
+
+    /// Our rank, 0 to `size - 1`.
+    pub fn rank(&self) -> usize {
+        self.mailbox.rank()
+    }
+
+    /// The ranks but ours.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let me = self.rank();
+        (0..self.size()).filter(move |rank| *rank != me)
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.mailbox.size()
+    }
+
+    /// Whether ranks outnumber the processors that they may run on.
+    pub fn is_crowded(&self) -> bool {
+        self.crowd != Crowd::Spacious
+    }
+
+    /// How ranks and the processors that they may run on go together.
+    pub fn crowd(&self) -> Crowd {
+        self.crowd
+    }
+
+    /// Each transport, whether this team can use it, and why.
+    pub fn transports(&self) -> &[TransportReport] {
+        &self.reports
+    }
+
+    /// The transport set with [`Team::set_transport`] or `LIBCOPY_TRANSPORT`.
+    pub fn transport(&self) -> Option<TransportKind> {
+        self.forced
+    }
+
+    /// The thresholds in force; rank 0's, on every rank.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Has `chore` called now and then, every 1 to 8 milliseconds, while this rank waits for others in
+    /// a collective for longer than a moment: for what else must go on in this process so that these
+    /// others can come, like messages of another library that it alone moves.
+    pub fn set_chore(&mut self, chore: Option<fn()>) {
+        self.mailbox.waiter.set_chore(chore);
+    }
+
+    /// Whether collectives return while copy engines still move their bytes, from now on, as
+    /// `LIBCOPY_ASYNC` says it at the start. Collective: all ranks call it with the same argument.
+    /// Without the module or an engine it makes no difference.
+    pub fn set_async(&mut self, choice: Async) -> Result<()> {
+        let call = Call {
+            op: Op::Control,
+            root: 1,
+            len: choice.number(),
+        };
+        let agreed = self.begin(call).and_then(|()| self.agree(call));
+        self.settle(agreed)?;
+        self.policy.asynchronous = choice;
+        self.prepare_offload();
+        Ok(())
+    }
+
+    fn prepare_offload(&mut self) {
+        let choice = self.policy.asynchronous;
+        match (&mut self.offload, &self.kmod) {
+            (Some(offload), _) => offload.set_choice(choice),
+            (None, Some(kmod)) if choice != Async::Off => {
+                let log = config::LOG
+                    .value()
+                    .is_some_and(|what| what.contains("policy"));
+                let verify = self.policy.offload_verify != 0;
+                let place = (
+                    self.segment.clone(),
+                    self.mailbox.rank(),
+                    self.mailbox.size(),
+                );
+                self.offload = Offload::new(kmod.domain(), place, choice, verify, log);
+                let device = kmod.domain().as_fd().try_clone_to_owned().ok();
+                self.mailbox.waiter.set_helper(device.map(offload::helper));
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes all ranks use one transport for everything that is not eager; `None` leaves it to
+    /// the policy. Collective: all ranks call it with the same argument. A transport that cannot
+    /// be used is refused on every rank, and the team stays whole.
+    pub fn set_transport(&mut self, kind: Option<TransportKind>) -> Result<()> {
+        let code = kind.map_or(0, TransportKind::number);
+        let call = Call {
+            op: Op::Control,
+            root: 0,
+            len: code,
+        };
+        let agreed = self.begin(call).and_then(|()| self.agree(call));
+        self.settle(agreed)?;
+        match kind {
+            Some(kind) => self.force(kind),
+            None => {
+                self.forced = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Changes thresholds on the way, for measuring; all ranks make the same change.
+    pub(crate) fn try_policy(&mut self, change: impl FnOnce(&mut Policy)) -> Result<()> {
+        let mut policy = self.policy.clone();
+        change(&mut policy);
+        self.policy = policy.checked()?;
+        if let Some(kmod) = &mut self.kmod {
+            kmod.set_attach_max(self.policy.attach_max);
+        }
+        Ok(())
+    }
+
+    fn force(&mut self, kind: TransportKind) -> Result<()> {
+        if let Some(report) = self.reports.iter().find(|r| r.kind == kind && !r.usable) {
+            return Err(Error::Transport {
+                kind,
+                why: report.why.clone(),
+            });
+        }
+        self.forced = Some(kind);
+        Ok(())
+    }
+
+    /// Fails on every rank unless all make the same call.
+    fn agree(&mut self, call: Call) -> Result<()> {
+        self.mailbox
+            .tell(Target::All, Step::Message, call, [0; 6])?;
+        for rank in self.others() {
+            self.mailbox
+                .expect(Source::Cast(rank), call, &[Step::Message])?;
+        }
+        Ok(())
+    }
+
+    /// Starts an operation; all ranks count along.
+    pub(crate) fn begin(&mut self, call: Call) -> Result<()> {
+        if let Some(offload) = &self.offload {
+            offload.reap();
+        }
+        self.mailbox.sequence += 1;
+        self.mailbox.waiter.enter(self.mailbox.sequence, call);
+        self.mailbox.waiter.verdict()?;
+        // A rank that only ever sends small messages never waits; it looks around here.
+        if self.last_look.elapsed() > Duration::from_millis(200) {
+            self.last_look = Instant::now();
+            // One that left may have sent its part of this operation before.
+            self.mailbox.waiter.check(&|_| false)?;
+        }
+        Ok(())
+    }
+
+    /// Ends an operation: an error breaks the team, so that nobody waits for us, and takes back
+    /// what we had opened, so that nobody who is late copies to memory that the caller uses again.
+    pub(crate) fn settle<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Some(offload) = &mut self.offload {
+            offload.ended();
+        }
+        result.map_err(|error| {
+            if let Some(kmod) = &mut self.kmod {
+                kmod.close();
+            }
+            if let Some(offload) = &self.offload {
+                offload.abandon();
+            }
+            match error {
+                Error::Mismatch { .. } | Error::Broken { .. } => error,
+                error => self.mailbox.waiter.break_team(error),
+            }
+        })
+    }
+
+    /// Who uses the team, where several owners share it.
+    pub fn usage(&self) -> Usage {
+        Usage::new(self.segment.clone())
+    }
+
+    /// How the ranks go on without the team after a disagreement.
+    pub fn resumption(&self) -> Resumption {
+        Resumption::new(self.segment.clone(), self.rank(), self.size())
+    }
+
+    /// Breaks the team: nobody waits for this rank any more, whatever it would have done next.
+    pub fn give_up(&mut self) {
+        let rank = self.rank();
+        let waiter = &self.mailbox.waiter;
+        waiter.break_team(Error::Broken { rank });
+    }
+
+    /// The path for a part of `len` bytes.
+    pub(crate) fn path(&self, op: Op, len: usize) -> Path {
+        // Eager ranks send before they receive, so a whole message must fit into a ring.
+        let ring = match op {
+            Op::Bcast => self.segment.cast_ring(),
+            Op::Gather | Op::Scatter | Op::Alltoall => self.segment.pair_ring(),
+            _ => self.segment.pair_ring().min(self.segment.cast_ring()),
+        };
+        let fits = len <= ring / 2;
+        let usable = |kind| self.is_usable(kind);
+        let (crowded, forced) = (self.is_crowded(), self.forced);
+        match self.policy.path(op, len as u64, crowded, forced, usable) {
+            Path::Eager if !fits => Path::Via(forced.unwrap_or(TransportKind::Shm)),
+            path => path,
+        }
+    }
+
+    /// Whether the part of `len` bytes goes the way on which copy engines may move it. All ranks
+    /// decide alike; a rank that cannot use an engine copies with its CPU.
+    pub(crate) fn offloads(&self, op: Op, len: usize) -> bool {
+        self.policy.offloads(len as u64, self.size())
+            && self.path(op, len) == Path::Via(TransportKind::Kmod)
+    }
+
+    /// The domain of the team, if it uses the module.
+    pub(crate) fn domain(&self) -> Option<&Domain> {
+        self.kmod.as_ref().map(Kmod::domain)
+    }
+
+    pub(crate) fn is_usable(&self, kind: TransportKind) -> bool {
+        match kind {
+            TransportKind::Kmod => self.kmod.is_some(),
+            TransportKind::Cma => self.cma.is_some(),
+            TransportKind::Shm => true,
+        }
+    }
+
+    /// How shared memory hands over a message, of which all ranks together receive `len` bytes.
+    pub(crate) fn flow(&self, len: usize) -> Flow {
+        // Four in the ring at a time, whichever ring it is.
+        let ring = self.segment.cast_ring().min(self.segment.pair_ring());
+        Flow {
+            chunk: self.policy.chunk(self.is_crowded()),
+            largest: ring / 4,
+            streaming: self.policy.streaming(len),
+        }
+    }
+
+    /// The one-sided transport of this kind; shared memory has none.
+    pub(crate) fn one_sided(&self, kind: TransportKind) -> Result<&dyn Transport> {
+        let transport = match kind {
+            TransportKind::Kmod => self.kmod.as_ref().map(|t| t as &dyn Transport),
+            TransportKind::Cma => self.cma.as_ref().map(|t| t as &dyn Transport),
+            TransportKind::Shm => None,
+        };
+        transport.ok_or(Error::Corrupt {
+            what: "a transport",
+            value: kind.number(),
+        })
+    }
+
+    /// Opens memory to the peers through `kind`, or, where that fails (memory that cannot be
+    /// pinned, limits), through the next transport. Shared memory needs no window.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Transport::open_window`].
+    pub(crate) unsafe fn open_window(
+        &mut self,
+        kind: TransportKind,
+        base: *mut u8,
+        len: usize,
+        writable: bool,
+    ) -> (TransportKind, Window) {
+        for next in TransportKind::ALL.into_iter().skip_while(|k| *k != kind) {
+            let transport: &mut dyn Transport = match next {
+                TransportKind::Kmod => match &mut self.kmod {
+                    Some(kmod) => kmod,
+                    None => continue,
+                },
+                TransportKind::Cma => match &mut self.cma {
+                    Some(cma) => cma,
+                    None => continue,
+                },
+                TransportKind::Shm => break,
+            };
+            // SAFETY: the caller's promise.
+            if let Ok(window) = unsafe { transport.open_window(base, len, writable) } {
+                return (next, window);
+            }
+        }
+        (TransportKind::Shm, [0, 0])
+    }
+
+    /// Opens memory of a leaf to the root through the module, or not at all.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Transport::open_window`].
+    pub(crate) unsafe fn open_leaf(
+        &mut self,
+        base: *mut u8,
+        len: usize,
+        writable: bool,
+    ) -> Option<Window> {
+        let kmod = self.kmod.as_mut()?;
+        // SAFETY: the caller's promise.
+        unsafe { kmod.open_window(base, len, writable) }.ok()
+    }
+
+    /// Opens memory to the peers through the module, or not at all, never to be mapped.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Transport::open_window`].
+    pub(crate) unsafe fn open_region(
+        &mut self,
+        base: *mut u8,
+        len: usize,
+        writable: bool,
+    ) -> Option<Window> {
+        let kmod = self.kmod.as_mut()?;
+        // SAFETY: the caller's promise.
+        let window = unsafe { kmod.open_unmapped(base, len, writable) }.ok()?;
+        // The guard of the last call has split mappings, which looks like another memory.
+        kmod.compare(window);
+        Some(window)
+    }
+
+    /// Memory of at least `len` bytes, aligned for any type.
+    pub(crate) fn take_scratch(&mut self, len: usize) -> Vec<u128> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        if scratch.len() < len.div_ceil(16) {
+            scratch = vec![0; len.div_ceil(16)];
+        }
+        scratch
+    }
+
+    /// Gives it back, unless it is too large to be kept.
+    pub(crate) fn keep_scratch(&mut self, scratch: Vec<u128>) {
+        if scratch.len() <= (1 << 20) / 16 {
+            self.scratch = scratch;
+        }
+    }
+
+    /// A copy failed on some rank; see [`Transport::doubt`].
+    pub(crate) fn doubt(&mut self, kind: TransportKind) {
+        if let (TransportKind::Kmod, Some(kmod)) = (kind, &mut self.kmod) {
+            kmod.doubt();
+        }
+    }
+
+    /// Whether root and leaf share a copy of `len` bytes.
+    pub(crate) fn shares(&self, op: Op, len: usize) -> bool {
+        self.policy.shares(op, len as u64, self.is_crowded())
+    }
+
+    fn probe_transports(&mut self) -> Result<()> {
+        let found = probe::probe(&self.segment, &mut self.mailbox)?;
+        self.kmod = found.kmod;
+        if let Some(kmod) = &mut self.kmod {
+            kmod.set_attach_max(self.policy.attach_max);
+        }
+        self.cma = found.cma;
+        self.reports = found.reports;
+        Ok(())
+    }
+
+    /// The topology of this machine, for whoever wants to pin ranks.
+    pub fn topology() -> Topology {
+        Topology::read()
+    }
+}
+
+/// Waits until all ranks have joined.
+fn gathered(
+    segment: &Segment,
+    mailbox: &Mailbox,
+    started: Instant,
+    deadline: Instant,
+) -> Result<()> {
+    let size = mailbox.size();
+    let mut pause = Duration::from_micros(50);
+    loop {
+        let absent = |rank: &usize| segment.block(*rank).joined.load(Ordering::Acquire) == 0;
+        let mut missing = (0..size).filter(absent);
+        let Some(rank) = missing.next() else {
+            return Ok(());
+        };
+        let missing = 1 + missing.count();
+        if Instant::now() > deadline {
+            let waited = started.elapsed();
+            let error = Error::JoinTimeout {
+                rank,
+                missing,
+                size,
+                waited,
+            };
+            return Err(mailbox.waiter.break_team(error));
+        }
+        mailbox.waiter.check(&|_| true)?;
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(2));
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        // Before the others hear that we left: our memory is still read or written.
+        if let Some(offload) = &self.offload {
+            offload.retire();
+        }
+        let me = self.segment.block(self.mailbox.rank());
+        me.left.store(1, Ordering::Release);
+        for rank in 0..self.mailbox.size() {
+            self.segment.block(rank).bell.ring();
+        }
+    }
+}
