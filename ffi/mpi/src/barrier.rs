@@ -6,9 +6,10 @@
 use std::ffi::c_int;
 
 use crate::abi::Word;
-use crate::call::{active, take_barrier};
+use crate::active::active;
+use crate::intercept::take_barrier;
 use crate::pmpi::forward;
-use crate::{nodes, nonblocking};
+use crate::{active, nodes, nonblocking};
 
 /// `MPI_Barrier`
 ///
@@ -17,7 +18,7 @@ use crate::{nodes, nonblocking};
 /// As the MPI standard says.
 #[inline]
 pub unsafe fn barrier(comm: Word) -> c_int {
-    if nonblocking::is_wanted() || nodes::are_known() {
+    if active::is_meeting_wanted() || nodes::are_known() {
         if let Some(call) = closer_look(comm) {
             return call;
         }
@@ -29,7 +30,7 @@ pub unsafe fn barrier(comm: Word) -> c_int {
 #[cold]
 fn closer_look(comm: Word) -> Option<c_int> {
     let abi = active()?;
-    if nonblocking::is_wanted() {
+    if active::is_meeting_wanted() {
         nonblocking::meet(abi, comm);
     }
     let call = take_barrier(abi, comm)?;

@@ -7,46 +7,15 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use crate::abi::{Abi, Word};
-use crate::call::Failure;
 use crate::count::Count;
 use crate::errors;
-use crate::fast;
+use crate::failure::Failure;
 use crate::pmpi;
 use crate::scratch::Scratch;
 use crate::types::{self, Known, Prepared};
 
 /// Bytes that are packed or combined with one call of the library: positions are `int`s.
 pub const MOST: usize = 1 << 30;
-
-/// Bytes of data in `count` elements; `None` if the library does not accept the datatype, or if
-/// that is not a number of bytes.
-#[inline]
-pub fn bytes(abi: &Abi, count: usize, datatype: Word) -> Option<usize> {
-    match fast::size(datatype) {
-        Some(size) => size.checked_mul(count),
-        None => size_of(abi, datatype)?.checked_mul(count),
-    }
-}
-
-#[cold]
-fn size_of(abi: &Abi, datatype: Word) -> Option<usize> {
-    if !abi.is_type(datatype) {
-        return None;
-    }
-    let (mut size, mut combiner) = (0i64, 0);
-    // SAFETY: writable outputs; the library checks the datatype.
-    let answers = unsafe {
-        [
-            pmpi::type_size(datatype, &mut size),
-            pmpi::type_combiner(datatype, &mut combiner),
-        ]
-    };
-    let size = usize::try_from(size).ok().filter(|_| answers == [0; 2])?;
-    if combiner == abi.named && abi.has_wide_handles() {
-        fast::learn_size(datatype, size);
-    }
-    Some(size)
-}
 
 /// A datatype, as far as moving its bytes needs it.
 #[derive(Clone, Debug)]

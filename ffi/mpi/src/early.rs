@@ -17,9 +17,9 @@ use libcopy::offload::{self, Async, NoGuards};
 use libcopy::policy::Policy;
 
 use crate::abi::{self, Function, Word, complain};
-use crate::messages::lock;
+use crate::sync::lock;
 use crate::used::first_used;
-use crate::{nonblocking, pmpi, world_model};
+use crate::{pmpi, world_model};
 
 /// Functions with buffers that we do not stand in front of. Their other forms are ours.
 const PAST_US: [&str; 24] = [
@@ -104,19 +104,19 @@ fn told(settled: libcopy::Result<()>) -> Result<(), c_int> {
 }
 
 /// What this process has seen of engines: buffers with which a collective returned early, waits for them
-/// afterwards, and parts of nonblocking collectives.
-pub fn numbers() -> [(&'static str, u64); 3] {
+/// afterwards, and `parts` of nonblocking collectives.
+pub fn numbers(parts: u64) -> [(&'static str, u64); 3] {
     let (buffers, waits) = offload::counts();
     [
         ("buffers", buffers),
         ("waits", waits),
-        ("nonblocking parts", nonblocking::parts()),
+        ("nonblocking parts", parts),
     ]
 }
 
 /// The same as a line.
-pub fn report() -> Option<String> {
-    let [(_, buffers), (_, waits), (_, parts)] = numbers();
+pub fn report(parts: u64) -> Option<String> {
+    let [(_, buffers), (_, waits), _] = numbers(parts);
     (buffers + parts != 0).then(|| {
         format!(
             "libcopy_mpi: returned early with {buffers} buffers; {waits} waits for them; {parts} parts \

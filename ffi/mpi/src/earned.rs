@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use crate::abi::{Abi, Word};
 use crate::uses::{self, EARNED, Entry, ONCE};
-use crate::{buffer, fast, messages, pmpi, types};
+use crate::{messages, pmpi, threshold, type_size, types};
 
 /// Calls that are forwarded since their types have not earned a layout, those that are not first uses.
 static FORWARDED: AtomicU64 = AtomicU64::new(0);
@@ -52,7 +52,7 @@ fn is_asked() -> bool {
 /// Counts a use of a type; whether it has earned a layout. Predefined types have.
 #[inline]
 pub fn by(abi: &Abi, what: Use) -> bool {
-    if fast::size(what.datatype).is_some() {
+    if threshold::size(what.datatype).is_some() {
         return true;
     }
     let Some(entry) = uses::find(what.datatype & abi.handle) else {
@@ -86,7 +86,7 @@ fn first(abi: &Abi, datatype: Word) -> bool {
     let is_predefined = combiner == abi.named;
     if is_predefined {
         // A few comparisons do from now on.
-        let _ = buffer::bytes(abi, 1, datatype);
+        let _ = type_size::bytes(abi, 1, datatype);
     }
     let worth = if is_predefined { EARNED } else { ONCE };
     uses::insert(datatype & abi.handle, worth);

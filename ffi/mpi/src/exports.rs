@@ -7,9 +7,10 @@ use std::ffi::{c_int, c_void};
 
 use crate::abi::Word;
 use crate::count::{Count, Large};
-use crate::fast::{are_small_parts, are_small_together, is_small, is_special, were_small};
 use crate::pmpi::forward;
+use crate::small_calls::{are_small_parts, are_small_together, were_small};
 use crate::stats::Function;
+use crate::threshold::{is_small, is_special};
 use crate::{barrier, irregular, messages, neighbours, packing, reductions, regular, types};
 
 /// Exports both forms of a function. `N` counts elements, `P` says where they are. What is small goes

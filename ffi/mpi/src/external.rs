@@ -9,14 +9,14 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use crate::abi::{Abi, Word};
-use crate::call::{active, least};
+use crate::active::{active, least};
 use crate::count::{Count, Large};
 use crate::earned::Use;
 use crate::packing::{Last, none, taken, with_decision};
 use crate::stats::{self, Fate, Function};
 use crate::tools::{self, Feature};
 use crate::types::{self, Grain, Prepared};
-use crate::{fortran, pmpi};
+use crate::{fortran_names, pmpi};
 
 /// Bytes from which on this is not slower than Open MPI and MPICH (`packing external-time` in
 /// `ffi/mpi/tests` measures it).
@@ -399,7 +399,7 @@ macro_rules! fortran {
                     true => &[],
                     false => std::slice::from_raw_parts(name.cast::<u8>(), length & 0x7fff_ffff),
                 };
-                if !fortran::past_us() || bytes.trim_ascii() != c"external32".to_bytes() {
+                if !fortran_names::past_us() || bytes.trim_ascii() != c"external32".to_bytes() {
                     let address = NEXT.address();
                     if address != 0 {
                         let call: unsafe extern "C" fn(
@@ -420,17 +420,17 @@ macro_rules! fortran {
 
 fortran! {
     mpi_pack_external_, ompi_pack_external_f = pack(
-        input: *mut c_void = fortran::buffer(input).cast_const(),
+        input: *mut c_void = fortran_names::buffer(input).cast_const(),
         count: *const c_int = *count,
         datatype: *const c_int = pmpi::type_f2c(*datatype),
-        output: *mut c_void = fortran::buffer(output),
+        output: *mut c_void = fortran_names::buffer(output),
         size: *const isize = *size,
         position: *mut isize = position);
     mpi_unpack_external_, ompi_unpack_external_f = unpack(
-        input: *mut c_void = fortran::buffer(input).cast_const(),
+        input: *mut c_void = fortran_names::buffer(input).cast_const(),
         size: *const isize = *size,
         position: *mut isize = position,
-        output: *mut c_void = fortran::buffer(output),
+        output: *mut c_void = fortran_names::buffer(output),
         count: *const c_int = *count,
         datatype: *const c_int = pmpi::type_f2c(*datatype));
 }

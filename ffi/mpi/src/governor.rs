@@ -12,50 +12,18 @@
 //! Whether the ranks want a governor at all is agreed on in the same way, before a communicator's first trial.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use libcopy::config;
 use libcopy::policy::governor::{Decision, Governor, MOST, Slot, Times};
 
-use crate::call::least;
-use crate::group::{self, Comm, Group};
+use crate::active::least;
+use crate::classes::{Class, GONE, Totals, add, is_wanted, power};
+use crate::comm::{self, Comm};
+use crate::group::Group;
 use crate::stats::Function;
-
-/// Whether this process wants a governor.
-pub fn is_wanted() -> bool {
-    static WANTED: OnceLock<bool> = OnceLock::new();
-    *WANTED.get_or_init(|| {
-        // Collectives that return early have not done what they are measured for.
-        let early = config::ASYNC.value().is_some_and(|value| value != "off");
-        config::GOVERNOR.is_on(true) && !early
-    })
-}
-
-/// One class of calls.
-#[derive(Debug)]
-struct Class {
-    function: Function,
-    /// The power of two of its bytes.
-    power: u32,
-    governor: Governor,
-    times: Times,
-    /// What the last exchange took here, in nanoseconds.
-    exchange: u64,
-}
-
-/// The classes of a communicator.
-#[derive(Debug, Default)]
-pub struct Classes {
-    all: Mutex<Vec<Class>>,
-    /// Whether there is one whose calls are forwarded.
-    forwards: AtomicBool,
-    /// Whether the ranks want a governor, once they have agreed.
-    wanted: OnceLock<bool>,
-}
 
 /// A call that is being measured.
 struct Pending {
@@ -105,104 +73,76 @@ impl Pending {
     }
 }
 
-impl Classes {
-    fn lock(&self) -> MutexGuard<'_, Vec<Class>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+/// The way of a call that the thresholds intercept. `exact`: the call has so many bytes, and not
+/// just about so many.
+pub fn decide(
+    known: &Arc<Comm>,
+    group: &Group,
+    function: Function,
+    (bytes, exact): (u64, bool),
+) -> Decision {
+    if least().is_some() {
+        return Decision::Intercept;
     }
-
-    /// Counts a call if its class is forwarded and no trial is due: the same on all ranks that call it
-    /// with as many bytes.
-    #[inline]
-    pub fn rests_forwarding(&self, function: Function, bytes: u64) -> bool {
-        if !self.forwards.load(Ordering::Relaxed) {
-            return false;
-        }
-        let power = power(bytes);
-        let mut all = self.lock();
-        let mut of_class = all
-            .iter_mut()
-            .filter(|class| class.function == function && class.power == power);
-        of_class
-            .next()
-            .is_some_and(|class| class.governor.rests_forwarding())
+    let classes = &known.classes;
+    if classes.wanted.get() == Some(&false) {
+        return Decision::Intercept;
     }
-
-    /// The way of a call that the thresholds intercept. `exact`: the call has so many bytes, and not
-    /// just about so many.
-    pub fn decide(
-        known: &Arc<Comm>,
-        group: &Group,
-        function: Function,
-        (bytes, exact): (u64, bool),
-    ) -> Decision {
-        if least().is_some() {
-            return Decision::Intercept;
-        }
-        let classes = &known.classes;
-        if classes.wanted.get() == Some(&false) {
-            return Decision::Intercept;
-        }
-        let power = power(bytes);
-        let mut all = classes.lock();
-        let mut found = all.iter();
-        let index = found.position(|class| class.function == function && class.power == power);
-        let index = index.unwrap_or_else(|| {
-            all.push(Class {
-                function,
-                power,
-                governor: Governor::new(Decision::Intercept),
-                times: Times::default(),
-                exchange: 0,
-            });
-            all.len() - 1
+    let power = power(bytes);
+    let mut all = classes.lock();
+    let mut found = all.iter();
+    let index = found.position(|class| class.function == function && class.power == power);
+    let index = index.unwrap_or_else(|| {
+        all.push(Class {
+            function,
+            power,
+            governor: Governor::new(Decision::Intercept),
+            times: Times::default(),
+            exchange: 0,
         });
-        let class = &all[index];
-        // All ranks come to the end of the first rest together.
-        if class.governor.has_rested() && classes.wanted.get().is_none() {
-            drop(all);
-            let wanted = classes.wanted.get_or_init(|| agree(group));
-            if !wanted {
-                return Decision::Intercept;
-            }
-            all = classes.lock();
-        }
-        if all[index].governor.is_due() {
-            let (times, exchange) = (all[index].times, all[index].exchange);
-            // Not while it is locked: others' messages go on meanwhile.
-            drop(all);
-            let started = Instant::now();
-            let sums = exchange_times(group, &times, exchange);
-            all = classes.lock();
-            let class = &mut all[index];
-            class.times = Times::default();
-            class.exchange = started.elapsed().as_nanos() as u64;
-            let Some((sums, exchange)) = sums else {
-                // Then the group is broken, and says so.
-                return Decision::Intercept;
-            };
-            class.governor.decide(&sums, exchange);
-            let forwards = |class: &Class| class.governor.leader() == Decision::Forward;
-            let forwards = all.iter().any(forwards);
-            classes.forwards.store(forwards, Ordering::Relaxed);
-        }
-        let step = all[index].governor.step();
+        all.len() - 1
+    });
+    let class = &all[index];
+    // All ranks come to the end of the first rest together.
+    if class.governor.has_rested() && classes.wanted.get().is_none() {
         drop(all);
-        if let Some(slot) = step.slot {
-            PENDING.set(Some(Pending {
-                known: known.clone(),
-                class: index,
-                slot,
-                bytes: exact.then_some(bytes),
-                started: Instant::now(),
-            }));
+        let wanted = classes.wanted.get_or_init(|| agree(group));
+        if !wanted {
+            return Decision::Intercept;
         }
-        step.decision
+        all = classes.lock();
     }
-}
-
-/// The power of two that is not more.
-fn power(bytes: u64) -> u32 {
-    bytes.max(1).ilog2()
+    if all[index].governor.is_due() {
+        let (times, exchange) = (all[index].times, all[index].exchange);
+        // Not while it is locked: others' messages go on meanwhile.
+        drop(all);
+        let started = Instant::now();
+        let sums = exchange_times(group, &times, exchange);
+        all = classes.lock();
+        let class = &mut all[index];
+        class.times = Times::default();
+        class.exchange = started.elapsed().as_nanos() as u64;
+        let Some((sums, exchange)) = sums else {
+            // Then the group is broken, and says so.
+            return Decision::Intercept;
+        };
+        class.governor.decide(&sums, exchange);
+        let forwards = |class: &Class| class.governor.leader() == Decision::Forward;
+        let forwards = all.iter().any(forwards);
+        classes.forwards.store(forwards, Ordering::Relaxed);
+    }
+    let step = all[index].governor.step();
+    drop(all);
+    if let Some(slot) = step.slot {
+        PENDING.set(Some(Pending {
+            known: known.clone(),
+            class: index,
+            slot,
+            bytes: exact.then_some(bytes),
+            started: Instant::now(),
+        }));
+    }
+    step.decision
 }
 
 /// Whether all ranks want a governor.
@@ -241,76 +181,9 @@ fn exchange_times(group: &Group, times: &Times, exchange: u64) -> Option<(Times,
     Some((sums, cheapest.saturating_mul(group.size as u64)))
 }
 
-/// What is known of the same class on all communicators of one size.
-#[derive(Clone, Debug, Default)]
-struct Total {
-    calls: [u64; 2],
-    trials: u64,
-    /// Communicators (of `MPI_Pack` and `MPI_Unpack`: numbers of elements of a type), and those on which calls
-    /// were forwarded when last decided.
-    communicators: u64,
-    forwarding: u64,
-    /// Nanoseconds that intercepting has won against forwarding, in this rank; negative if it has lost.
-    won: i64,
-}
-
-type Totals = BTreeMap<(usize, usize, u32), Total>;
-
-/// Of communicators that are gone.
-static GONE: Mutex<Totals> = Mutex::new(BTreeMap::new());
-
-fn add(totals: &mut Totals, size: usize, classes: &Classes) {
-    for class in classes.lock().iter() {
-        let governor = &class.governor;
-        let total = totals
-            .entry((class.function as usize, size, class.power))
-            .or_default();
-        let calls = governor.calls();
-        for (sum, calls) in total.calls.iter_mut().zip(calls) {
-            *sum += calls;
-        }
-        total.trials += governor.trials();
-        total.communicators += 1;
-        total.forwarding += u64::from(governor.leader() == Decision::Forward);
-        if let Some([intercepted, forwarded]) = governor.costs() {
-            total.won += ((forwarded - intercepted) * calls[0] as f64 / size as f64) as i64;
-        }
-    }
-}
-
-/// A class about which this process decides alone has gone on: adds what happened since `before`.
-pub fn add_alone(function: Function, bytes: u64, before: &Governor, now: &Governor) {
-    let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = (function as usize, 1, power(bytes));
-    let total = gone.entry(key).or_default();
-    let (old, new) = (before.calls(), now.calls());
-    total.communicators += u64::from(old == [0; 2]);
-    for ((sum, old), new) in total.calls.iter_mut().zip(old).zip(new) {
-        *sum += new - old;
-    }
-    total.trials += now.trials() - before.trials();
-    let forwards = |governor: &Governor| u64::from(governor.leader() == Decision::Forward);
-    total.forwarding = (total.forwarding + forwards(now)).saturating_sub(forwards(before));
-    let won = |governor: &Governor| {
-        let costs = governor.costs();
-        costs.map_or(0, |[own, other]| {
-            ((other - own) * governor.calls()[0] as f64) as i64
-        })
-    };
-    total.won += won(now) - won(before);
-}
-
-/// A communicator goes: keeps what the statistics tell.
-pub fn forget(size: usize, classes: &Classes) {
-    if crate::stats::wanted() {
-        let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
-        add(&mut gone, size, classes);
-    }
-}
-
 fn totals() -> Totals {
     let mut totals = GONE.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    for known in group::all() {
+    for known in comm::all() {
         add(&mut totals, known.size, &known.classes);
     }
     totals

@@ -7,16 +7,19 @@ use std::ffi::{c_int, c_void};
 use libcopy::Parts;
 
 use crate::abi::Word;
-use crate::buffer::{self, Kind, incoming, outgoing};
-use crate::call::{Call, Failure, Knows, active, is_in_place, is_same, take_irregular};
+use crate::active::{active, is_in_place, is_same};
+use crate::buffer::{Kind, incoming, outgoing};
+use crate::comm;
 use crate::count::Count;
 use crate::errors;
+use crate::failure::Failure;
 use crate::governor::Span;
-use crate::group;
+use crate::intercept::{Call, Knows, take_irregular};
 use crate::pmpi::forward;
 use crate::scratch::Scratch;
 use crate::sides::Side;
 use crate::stats::Function;
+use crate::type_size;
 
 /// `MPI_Gatherv`
 ///
@@ -250,14 +253,14 @@ pub unsafe fn allgatherv<N: Count>(
 /// There is a count for each rank of the communicator.
 unsafe fn largest<N: Count>(counts: *const N, datatype: Word, comm: Word) -> Option<u64> {
     let abi = active()?;
-    let known = group::of(abi, comm).ok().filter(|known| known.is_plain())?;
+    let known = comm::of(abi, comm).ok().filter(|known| known.is_plain())?;
     if counts.is_null() {
         return None;
     }
     // SAFETY: the caller's promise.
     let counts = unsafe { std::slice::from_raw_parts(counts, known.size) };
     let most = counts.iter().filter_map(|count| count.number()).max()?;
-    buffer::bytes(abi, most, datatype).map(|bytes| bytes as u64)
+    type_size::bytes(abi, most, datatype).map(|bytes| bytes as u64)
 }
 
 /// An alltoall with both sides' parts.

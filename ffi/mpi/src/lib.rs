@@ -35,25 +35,30 @@
 //! `MPI_Init` ([`bootstrap`]).
 
 mod abi;
+mod active;
 mod attributes;
 mod barrier;
 mod bootstrap;
 mod buffer;
-mod call;
+mod classes;
+mod comm;
 mod count;
 mod early;
 mod earned;
 mod errors;
 mod exports;
 mod external;
-mod fast;
+mod failure;
 mod fortran;
+mod fortran_names;
 mod governor;
 mod group;
+mod intercept;
 mod irregular;
 mod lacking;
 mod meeting;
 mod messages;
+mod neighbourhood;
 mod neighbours;
 mod nodes;
 mod nonblocking;
@@ -67,9 +72,13 @@ mod rights;
 mod scratch;
 mod shared;
 mod sides;
+mod small_calls;
 mod stats;
+mod sync;
 mod teams;
+mod threshold;
 mod tools;
+mod type_size;
 mod types;
 mod used;
 mod uses;
@@ -100,7 +109,9 @@ fn tell() {
         text.push_str(&format!("\nlibcopy_mpi: {}", bootstrap::summary()));
         let off =
             tools::switched_off().map(|(name, why)| format!("libcopy_mpi: {name} off: {why}"));
-        let lines = [messages::report(), early::report()].into_iter().flatten();
+        let lines = [messages::report(), early::report(nonblocking::parts())]
+            .into_iter()
+            .flatten();
         for line in lines.chain(governor::report()).chain(off) {
             text.push('\n');
             text.push_str(&line);
@@ -116,7 +127,7 @@ fn tell() {
     let line = stats::line(
         &own,
         &messages::numbers(),
-        &early::numbers(),
+        &early::numbers(nonblocking::parts()),
         &off,
         &bootstrap::summary(),
         &governor::json(),
@@ -144,7 +155,7 @@ pub unsafe extern "C" fn MPI_Finalize() -> c_int {
 }
 
 /// What comes before the MPI library's `MPI_Finalize`, once: a tool's may come here again.
-pub(crate) fn begin_end() {
+fn begin_end() {
     static BEGUN: AtomicBool = AtomicBool::new(false);
     let is_known = abi::get().is_ok();
     if (is_known && !world_model::is_active()) || BEGUN.swap(true, Ordering::Relaxed) {
@@ -158,23 +169,28 @@ pub(crate) fn begin_end() {
         lacking::finish();
         progress::finish();
         nodes::finish();
-        group::clear();
+        comm::clear();
         bootstrap::close();
     });
 }
 
 /// What comes behind it: sessions may go on, without us.
-pub(crate) fn end() {
+fn end() {
     world_model::end();
     let _ = catch_unwind(|| {
         messages::leave();
-        group::clear();
+        comm::clear();
         types::clear();
     });
 }
 
-/// Both, where `MPI_Finalize` goes past us.
-pub(crate) fn end_past_us() {
-    begin_end();
-    end();
+/// Says what lower layers call back: run when the library is loaded, as a tool may wrap whatever comes first.
+extern "C" fn register() {
+    world_model::register(begin_end, end);
+    progress::register(messages::progress_all);
+    messages::register();
 }
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = register;

@@ -15,7 +15,7 @@ use libcopy::{Parts, Team};
 
 use crate::abi::{Abi, UNDEFINED, Word};
 use crate::buffer::MOST;
-use crate::call::Failure;
+use crate::failure::Failure;
 use crate::pmpi;
 
 /// Whether the program ends: then communicators go with the MPI library.

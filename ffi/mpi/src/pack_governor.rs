@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use libcopy::policy::governor::{Alone, Decision, Next, Slot};
 
-use crate::call::least;
-use crate::governor;
+use crate::active::least;
+use crate::classes;
 use crate::stats::{self, Function};
 use crate::types::Prepared;
 
@@ -43,7 +43,7 @@ impl Governed {
     /// Nothing is known yet.
     pub fn new(prepared: Arc<Prepared>, side: Side) -> Self {
         // Tests that intercept everything leave nothing to decide.
-        let is_asked = least().is_none() && governor::is_wanted();
+        let is_asked = least().is_none() && classes::is_wanted();
         Governed {
             prepared,
             side,
@@ -83,7 +83,7 @@ impl Governed {
                 Side::Unpacks => Function::Unpack,
             };
             let bytes = self.prepared.layout.size();
-            governor::add_alone(function, bytes, before.governor(), alone.governor());
+            classes::add_alone(function, bytes, before.governor(), alone.governor());
         }
         match next {
             Next::Pass(leader, calls) => {

@@ -13,14 +13,14 @@ use std::thread::LocalKey;
 use libcopy::policy::governor::Decision;
 
 use crate::abi::{Abi, Word};
-use crate::call::{active, least};
+use crate::active::{active, least};
 use crate::count::Count;
 use crate::earned::Use;
 use crate::pack_governor::{Governed, Side, Trial};
 use crate::stats::{self, Fate, Function};
 use crate::tools::{self, Feature};
 use crate::types::{self, Prepared};
-use crate::{earned, fast, group, pmpi, uses};
+use crate::{comm, earned, pmpi, threshold, uses};
 
 /// Bytes from which on this is not slower than Open MPI and MPICH (`packing time` in `ffi/mpi/tests`
 /// measures it).
@@ -157,8 +157,8 @@ unsafe fn try_to<N: Count>(
         if position.is_null() || buffers.iter().any(|buffer| buffer.is_null()) {
             return Err(Fate::Arguments);
         }
-        group::with_last(comm, abi.handle, |_| ())
-            .map_or_else(|| group::of(abi, comm).map(|_| ()), Ok)?;
+        comm::with_last(comm, abi.handle, |_| ())
+            .map_or_else(|| comm::of(abi, comm).map(|_| ()), Ok)?;
         let bytes = prepared.layout.size();
         let inside = || {
             // SAFETY: the caller's promise.
@@ -210,14 +210,14 @@ pub fn taken(function: Function, work: impl FnOnce() -> Result<u64, Fate>) -> bo
 fn is_plain(datatype: Word) -> bool {
     // The last question counts a use, so it is asked where nobody else will.
     !stats::wanted()
-        && (fast::size(datatype).is_some() || active().is_none() || is_packed_there(datatype))
+        && (threshold::size(datatype).is_some() || active().is_none() || is_packed_there(datatype))
 }
 
 /// Whether elements of a derived type are forwarded since that was decided, or since the type has no
 /// layout; counts a use then.
 #[inline(always)]
 fn is_packed_there(datatype: Word) -> bool {
-    uses::find(datatype & fast::handle_bits())
+    uses::find(datatype & threshold::handle_bits())
         .is_some_and(|entry| entry.is_packed_there() || entry.spares())
 }
 

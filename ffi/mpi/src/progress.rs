@@ -10,10 +10,9 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 
 use crate::abi::{self, Abi, Word};
-use crate::messages;
 use crate::{pmpi, world_model};
 
 /// A receive that nothing comes for, and its communicator.
@@ -85,12 +84,21 @@ pub fn library(abi: &Abi) {
     }
 }
 
+/// Lets messages go on, and the library with them; whether there are any.
+static MESSAGES: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// Has [`everything`] let messages go on.
+pub fn register(messages: fn() -> bool) {
+    let _ = MESSAGES.set(messages);
+}
+
 /// Lets everything go on that this process has under way while its team waits for others.
 pub fn everything() {
-    match (messages::world(), abi::get()) {
-        (Some(world), _) => messages::progress(world),
-        (None, Ok(abi)) => library(abi),
-        (None, Err(_)) => {}
+    if MESSAGES.get().is_some_and(|messages| messages()) {
+        return;
+    }
+    if let Ok(abi) = abi::get() {
+        library(abi);
     }
 }
 

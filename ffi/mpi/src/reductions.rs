@@ -8,12 +8,14 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use crate::abi::{Abi, Word};
+use crate::active::{active, is_in_place, is_same};
 use crate::buffer::{Kind, MOST, incoming, outgoing};
-use crate::call::{Call, Failure, active, is_in_place, is_same, plausible, rank_of, take};
+use crate::comm;
 use crate::count::Count;
 use crate::errors;
+use crate::failure::Failure;
 use crate::governor::Span;
-use crate::group;
+use crate::intercept::{Call, plausible, rank_of, take};
 use crate::nodes::{Combine, What};
 use crate::pmpi::{self, forward};
 use crate::scratch::Scratch;
@@ -294,7 +296,7 @@ pub unsafe fn reduce_scatter<N: Count>(
 ///
 /// There is one for each rank of the communicator.
 unsafe fn numbers<N: Count>(counts: *const N, comm: Word) -> Option<Vec<usize>> {
-    let known = group::of(active()?, comm).ok()?;
+    let known = comm::of(active()?, comm).ok()?;
     if counts.is_null() || !known.is_plain() {
         return None;
     }

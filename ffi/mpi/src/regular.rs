@@ -5,11 +5,12 @@
 use std::ffi::{c_int, c_void};
 
 use crate::abi::Word;
+use crate::active::{is_in_place, is_same};
 use crate::buffer::{Kind, incoming, outgoing};
-use crate::call::{is_in_place, is_same, plausible, rank_of, take};
 use crate::count::Count;
 use crate::errors;
 use crate::governor::Span;
+use crate::intercept::{plausible, rank_of, take};
 use crate::pmpi::forward;
 use crate::scratch::Scratch;
 use crate::stats::Function;

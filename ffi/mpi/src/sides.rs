@@ -8,9 +8,10 @@ use libcopy::Parts;
 
 use crate::abi::Abi;
 use crate::abi::Word;
+use crate::active::is_same;
 use crate::buffer::Kind;
-use crate::call::{Failure, is_same};
 use crate::count::Count;
+use crate::failure::Failure;
 use crate::scratch::Scratch;
 
 /// The parts of a buffer, one for each rank.

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use libcopy::TeamKey;
 
 use crate::abi::{Abi, Word};
-use crate::call::least;
+use crate::active::least;
 use crate::group::{Group, world_ranks};
 use crate::meeting::{Plain, from_first};
 use crate::pmpi;

@@ -16,7 +16,7 @@ use libcopy::policy::governor::Alone;
 use crate::abi::{Abi, Word};
 use crate::attributes::{self, Cache};
 use crate::pmpi::{self, CopyAttribute, DeleteAttribute, forward};
-use crate::{buffer, errors, fast, uses, world_model};
+use crate::{errors, threshold, type_size, uses, world_model};
 
 /// A datatype of the program's.
 #[derive(Debug)]
@@ -477,7 +477,7 @@ impl attributes::Kept for Known {
 
     fn goes(&self, datatype: Word) {
         // Where nobody saw that it was freed, as Fortran's mpi_f08 may.
-        uses::forget(datatype & fast::handle_bits());
+        uses::forget(datatype & threshold::handle_bits());
         if let Some(datatype) = &self.datatype {
             Layouts::lock().forget(datatype.id());
         }
@@ -514,7 +514,7 @@ pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     }
     let known = CACHE.of(datatype, || {
         // So that a few comparisons do from now on, if it is a predefined type.
-        let _ = buffer::bytes(abi, 1, datatype);
+        let _ = type_size::bytes(abi, 1, datatype);
         examine(abi, datatype)
     });
     let known = known.ok()?;
@@ -562,7 +562,7 @@ pub unsafe fn free(datatype: *mut c_void) -> c_int {
     if uses::any() && !datatype.is_null() {
         // SAFETY: the caller's variable, as wide as a handle.
         let handle = unsafe {
-            match fast::handle_bits() {
+            match threshold::handle_bits() {
                 usize::MAX => datatype.cast::<Word>().read(),
                 _ => datatype.cast::<u32>().read() as Word,
             }
@@ -593,7 +593,7 @@ pub unsafe fn free_of_fortran(datatype: *mut c_int) -> c_int {
 /// Bytes of data in so many elements, and whether they are dense, as far as a few comparisons tell.
 #[inline]
 pub fn quick_size(datatype: Word, count: usize) -> Option<u64> {
-    (fast::size(datatype)? as u64).checked_mul(count as u64)
+    (threshold::size(datatype)? as u64).checked_mul(count as u64)
 }
 
 /// A layout, and how a peer gets to know it.

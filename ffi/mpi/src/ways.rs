@@ -4,7 +4,7 @@
 
 use libcopy::Parts;
 
-use crate::call::Failure;
+use crate::failure::Failure;
 use crate::group::Group;
 use crate::nodes::{Combine, What};
 

@@ -8,7 +8,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::abi::{self, Abi, Word};
 use crate::{attributes, pmpi, tools};
@@ -20,8 +20,8 @@ const ENDED: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(UNSEEN);
 
-/// What comes before its end.
-static BEFORE_END: OnceLock<fn()> = OnceLock::new();
+/// What comes before and behind the MPI library's `MPI_Finalize`.
+static END: OnceLock<[fn(); 2]> = OnceLock::new();
 
 /// Whether it is there.
 #[inline]
@@ -50,11 +50,31 @@ pub fn end() {
     STATE.store(ENDED, Ordering::Release);
 }
 
-/// Has `work` done before it ends where `MPI_Finalize` goes past us, because a tool in front of us wraps it:
+/// Says what is done before and behind the MPI library's `MPI_Finalize`.
+pub fn register(begin: fn(), end: fn()) {
+    let _ = END.set([begin, end]);
+}
+
+/// What comes before the MPI library's `MPI_Finalize`.
+pub fn begin_end() {
+    if let Some([begin, _]) = END.get() {
+        begin();
+    }
+}
+
+/// What comes behind the MPI library's `MPI_Finalize`.
+pub fn finish_end() {
+    if let Some([_, end]) = END.get() {
+        end();
+    }
+}
+
+/// Has both be done before it ends where `MPI_Finalize` goes past us, because a tool in front of us wraps it:
 /// the first thing that the MPI library does there is to delete the attributes of `MPI_COMM_SELF` (MPI
 /// 4.1, section 11.2.4).
-pub fn before_end(abi: &Abi, work: fn()) {
-    if BEFORE_END.set(work).is_err() || tools::in_front("Finalize").is_none() {
+pub fn watch_end(abi: &Abi) {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if WATCHED.swap(true, Ordering::Relaxed) || tools::in_front("Finalize").is_none() {
         return;
     }
     let mut keyval = 0;
@@ -79,7 +99,7 @@ unsafe extern "C" fn delete(
     _value: *mut c_void,
     _extra: *mut c_void,
 ) -> c_int {
-    if let Some(work) = BEFORE_END.get() {
+    for work in END.get().into_iter().flatten() {
         work();
     }
     0

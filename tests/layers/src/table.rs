@@ -130,18 +130,30 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-mpi",
         root: "ffi/mpi/src/lib.rs",
         order: "
-            abi count scratch errors world_model
+            abi tools sync stats scratch count used uses shared failure meeting threshold
+            < pmpi/functions
+            < attributes neighbourhood world_model messages/memory
+            < bootstrap early
             < pmpi
-            < call rights stats used
-            < types buffer irregular external packing
-            < group teams meeting bootstrap sides nodes attributes
-            < governor earned ways uses
-            < barrier early regular lacking reductions neighbours shared nonblocking messages progress
-            < exports fast fortran tools",
-        ratchet: Ratchet {
-            in_circles: 51,
-            up: 52,
-        },
+            < active progress
+            < fortran_names
+            < errors
+            < type_size types buffer
+            < sides nodes
+            < messages/peers messages/events messages/status messages/header messages/protocol messages/pack_memory
+              messages/roads messages/choice messages/view messages/attach messages/board
+            < earned messages/world
+            < group teams classes
+            < nonblocking/engine nonblocking/table nonblocking/circle
+            < comm
+            < governor pack_governor messages/reach nonblocking/meet small_calls
+            < intercept
+            < regular reductions irregular neighbours ways barrier packing external
+            < lacking nonblocking
+            < messages
+            < rights
+            < fortran exports",
+        ratchet: CLEAN,
     },
     Layers {
         name: "libcopy-ffi",

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use libcopy::device::{Attachment, Domain, DomainKey, Region, RegionId, Rights};
 
-use super::outgoing::lock;
+use crate::sync::lock;
 
 /// Pieces of memory that a process looks after, and those of each peer that it has mapped.
 const KEPT: usize = 16;

@@ -3,248 +3,23 @@
 //! The functions that send and receive: which messages are taken, and what becomes of them. `None`
 //! everywhere means that a call is passed on.
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use super::incoming::{self, Arrival, When, raise};
-use super::outgoing::{self, Pause, Shared, lock};
-use super::packed::Kind;
-use super::requests::{self, Handle, Work};
-use super::status::{Room, Status};
+use super::arguments::{Address, Elements, Mode};
+use super::handle::Handle;
+use super::incoming::{self, When, raise};
+use super::outgoing::{self, Pause};
+use super::receiving::{arrival, arrived};
+use super::requests::{self, Work};
+use super::sending::{Chosen, Plan, SendMode, choose, notice, send_header};
+use super::status::Room;
 use super::view::View;
-use super::{World, header, packed, short};
+use super::world::World;
+use super::{header, packed, short};
 use crate::abi::Word;
-use crate::earned::{self, Use};
-use crate::types::{self, Known};
-use crate::{group, pmpi, uses};
-
-/// Elements that are sent or received.
-#[derive(Clone, Copy, Debug)]
-pub struct Elements {
-    /// Where they are.
-    pub buffer: *mut c_void,
-    /// How many; `None` if that is no number.
-    pub count: Option<usize>,
-    /// Of which type.
-    pub datatype: Word,
-}
-
-/// Where a message goes.
-#[derive(Clone, Copy, Debug)]
-pub struct Address {
-    /// The rank.
-    pub dest: c_int,
-    /// The tag.
-    pub tag: c_int,
-    /// The communicator.
-    pub comm: Word,
-}
-
-/// Whether a send completes when it is matched only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// `MPI_Send`
-    Standard,
-    /// `MPI_Ssend`
-    Synchronous,
-}
-
-/// A message that is to be taken.
-struct Chosen {
-    known: Arc<Known>,
-    view: View,
-    bytes: u64,
-    /// To which process.
-    member: usize,
-}
-
-impl Elements {
-    /// Counts a use of their type; whether it has earned a layout. Those of another type are forwarded.
-    #[inline]
-    pub fn have_earned(self, world: &World, comm: Word) -> bool {
-        let what = Use {
-            buffer: self.buffer.cast_const(),
-            count: self.count.unwrap_or(0),
-            datatype: self.datatype,
-            comm: Some(comm),
-        };
-        earned::by(world.abi, what)
-    }
-}
-
-impl Chosen {
-    /// Makes it known to its receiver.
-    fn post(self, world: &World, owned: Option<Vec<u8>>, tag: c_int) -> Option<Shared> {
-        let route = (self.bytes, self.member, tag);
-        let fits = |size| self.known.ends_at(size);
-        let committed = self.known.committed.load(Ordering::Relaxed);
-        outgoing::post(world, self.view, owned, route, committed, fits)
-    }
-}
-
-/// Whether a message is taken. Every message that is sent has to come through here: its length may
-/// be one of those that name a slot.
-#[inline]
-fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
-    let count = what.count?;
-    if let Some(bytes) = types::quick_size(what.datatype, count) {
-        if outgoing::is_passed(bytes) {
-            return None;
-        }
-    }
-    choose_slowly(world, what, count, to)
-}
-
-thread_local! {
-    /// What this thread was last told to pass on, whoever gets it.
-    static PASSED: Cell<Kind> = const { Cell::new(Kind::NONE) };
-}
-
-/// Whether so many elements were passed on last because of their type and their number.
-#[inline]
-pub fn were_passed(datatype: Word, count: usize) -> bool {
-    PASSED.get() == Kind::new(datatype, count)
-}
-
-/// Whether elements of a type are passed on whoever gets them, unless their length is one that names a slot.
-fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
-    if bytes < world.least[usize::from(!known.dense)] || known.datatype.is_none() {
-        return true;
-    }
-    // Before anything that takes longer.
-    match known.pieces.saturating_mul(count as u64) {
-        _ if known.dense => false,
-        // One piece is dense, wherever it is.
-        0 | 1 => bytes < world.least[0],
-        pieces => world.choice.is_fast(known, bytes, pieces),
-    }
-}
-
-#[inline(never)]
-fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Option<Chosen> {
-    let kind = Kind::new(what.datatype, count);
-    let known = types::of(world.abi, what.datatype)?;
-    let bytes = known.size.checked_mul(count as u64)?;
-    let special = header::slot_of(bytes);
-    if special.is_none() && is_passed(world, &known, bytes, count) {
-        // What is packed on its way to other processes has to be asked for again.
-        if packed::are_left(what.datatype, count) {
-            PASSED.set(kind);
-            uses::decide(what.datatype & world.abi.handle, uses::PASSED, count);
-        }
-        return None;
-    }
-    let comm = group::of(world.abi, to.comm).ok()?;
-    let member = world.peers(&comm, to.comm).of(to.dest)?;
-    if let Some(slot) = special {
-        outgoing::retire(world, slot);
-        return None;
-    }
-    if to.tag < 0 || world.is_closed(member) {
-        return None;
-    }
-    let view = View::new(&known, what.buffer, count)?;
-    match &view {
-        // What turned out dense is not worth as much; and no memory is at address zero.
-        View::Dense(base) if base.is_null() || bytes < world.least[0] => return None,
-        _ => {}
-    }
-    Some(Chosen {
-        known,
-        view,
-        bytes,
-        member,
-    })
-}
-
-/// A message of another mode, or of a type without a layout, is forwarded, but its length may be one that names a slot.
-pub fn notice(world: &World, what: Elements, to: Address) {
-    let Some(count) = what.count else {
-        return;
-    };
-    if let Some(bytes) = types::quick_size(what.datatype, count) {
-        if !outgoing::is_special(bytes) {
-            return;
-        }
-    }
-    let named = || {
-        let bytes = types::size(what.datatype, count)?;
-        let slot = header::slot_of(bytes).filter(|_| outgoing::is_special(bytes))?;
-        let comm = group::of(world.abi, to.comm).ok()?;
-        world.peers(&comm, to.comm).of(to.dest)?;
-        Some(slot)
-    };
-    if let Some(slot) = named() {
-        outgoing::retire(world, slot);
-    }
-}
-
-/// How a header is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// At once.
-    Blocking,
-    /// With a request that nobody else sees: several of these may be the same.
-    Hidden,
-    /// With a request of its own, which the program gets, and which has to be freed.
-    Own,
-}
-
-/// Sends a header in place of a message.
-///
-/// # Safety
-///
-/// The header stays where it is until the library has sent it.
-unsafe fn send_header(
-    world: &World,
-    shared: &Shared,
-    (mode, way): (Mode, Way),
-    to: Address,
-    request: *mut c_void,
-) -> Result<(), c_int> {
-    let (wire, len) = {
-        let message = lock(shared);
-        let wire = message.wire();
-        (wire.as_ptr().cast(), wire.len() as c_int)
-    };
-    let (byte, dest, tag, comm) = (world.abi.byte, to.dest, to.tag, to.comm);
-    // SAFETY: the caller's promise.
-    let code = unsafe {
-        match (way, mode) {
-            (Way::Blocking, Mode::Standard) => pmpi::send(wire, len, byte, dest, tag, comm),
-            (Way::Blocking, Mode::Synchronous) => pmpi::ssend(wire, len, byte, dest, tag, comm),
-            (Way::Hidden, Mode::Standard) => pmpi::isend(wire, len, byte, dest, tag, comm, request),
-            (Way::Hidden, Mode::Synchronous) => {
-                pmpi::issend(wire, len, byte, dest, tag, comm, request)
-            }
-            // Libraries return one and the same request for all that they send at once; those that
-            // are started by hand are different.
-            (Way::Own, mode) => {
-                let made = match mode {
-                    Mode::Standard => pmpi::send_init(wire, len, byte, dest, tag, comm, request),
-                    Mode::Synchronous => {
-                        pmpi::ssend_init(wire, len, byte, dest, tag, comm, request)
-                    }
-                };
-                let started = match made {
-                    0 => pmpi::start(request),
-                    code => code,
-                };
-                if made == 0 && started != 0 {
-                    pmpi::request_free(request);
-                }
-                started
-            }
-        }
-    };
-    if code != 0 {
-        lock(shared).withdraw(world);
-        return Err(code);
-    }
-    Ok(())
-}
+use crate::pmpi;
+use crate::sync::lock;
+use crate::types::{self};
 
 /// `MPI_Send` and `MPI_Ssend`
 ///
@@ -263,8 +38,8 @@ pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Op
     let shared = choose(world, what, to)?.post(world, None, to.tag)?;
     let mut request = Handle::new(world, world.abi.request_null);
     let way = match mode {
-        Mode::Standard => Way::Blocking,
-        Mode::Synchronous => Way::Hidden,
+        Mode::Standard => SendMode::Blocking,
+        Mode::Synchronous => SendMode::Hidden,
     };
     // SAFETY: the message lives until the header has been sent.
     let sent = unsafe { send_header(world, &shared, (mode, way), to, request.pointer()) };
@@ -317,63 +92,12 @@ pub unsafe fn isend(
     }
     let shared = choose(world, what, to)?.post(world, None, to.tag)?;
     // SAFETY: the message lives until the request is complete.
-    if let Err(code) = unsafe { send_header(world, &shared, (mode, Way::Own), to, request) } {
+    if let Err(code) = unsafe { send_header(world, &shared, (mode, SendMode::Own), to, request) } {
         return Some(code);
     }
     lock(&shared).attend(world, false);
     requests::remember(world, request, Work::Send(shared, to.comm), false);
     Some(0)
-}
-
-/// A persistent send: its arguments.
-#[derive(Debug)]
-pub struct Plan {
-    mode: Mode,
-    known: Arc<Known>,
-    buffer: *mut c_void,
-    count: usize,
-    bytes: u64,
-    member: usize,
-    to: Address,
-}
-
-// SAFETY: the address is the program's, which lends it with every start.
-unsafe impl Send for Plan {}
-
-impl Plan {
-    /// The communicator.
-    pub fn comm(&self) -> Word {
-        self.to.comm
-    }
-
-    /// Starts a message with the library's request for its header; `None` if the program's own
-    /// request has to be started.
-    ///
-    /// # Safety
-    ///
-    /// The elements are readable until the message is complete.
-    pub unsafe fn start(&self, world: &World) -> Result<Option<(Shared, Word)>, c_int> {
-        let Some(view) = View::new(&self.known, self.buffer, self.count) else {
-            return Ok(None);
-        };
-        let chosen = Chosen {
-            known: self.known.clone(),
-            view,
-            bytes: self.bytes,
-            member: self.member,
-        };
-        let Some(shared) = chosen.post(world, None, self.to.tag) else {
-            return Ok(None);
-        };
-        let mut request = Handle::new(world, world.abi.request_null);
-        let how = (self.mode, Way::Hidden);
-        // SAFETY: the message lives until the request is complete.
-        unsafe { send_header(world, &shared, how, self.to, request.pointer())? };
-        lock(&shared).attend(world, false);
-        // SAFETY: the library wrote a handle.
-        let handle = unsafe { world.abi.handle_at(request.pointer(), 0) };
-        Ok(Some((shared, handle)))
-    }
 }
 
 /// After `MPI_Send_init` or `MPI_Ssend_init`: has the messages taken that it will send.
@@ -397,24 +121,6 @@ pub unsafe fn send_init(
         to,
     };
     requests::remember(world, request, Work::Start(plan, None), true);
-}
-
-fn arrival(
-    world: &World,
-    what: Elements,
-    (source, comm): (c_int, Word),
-    (least, when): (u64, When),
-) -> Option<Arrival> {
-    // Below zero are MPI_PROC_NULL and, with another number, MPI_ANY_SOURCE.
-    if source < 0 && source != world.abi.any_source {
-        return None;
-    }
-    Arrival::new(
-        world,
-        (what.buffer, what.count, what.datatype),
-        comm,
-        (least, when),
-    )
 }
 
 /// After `MPI_Irecv` and its relatives: a header may arrive there. What is shorter than any message that
@@ -481,39 +187,6 @@ pub unsafe fn receive(
     let code = receive(at);
     // SAFETY: the library wrote a status, or failed.
     unsafe { arrived(world, what, (source, comm), at, code) }
-}
-
-/// After `MPI_Recv` or a relative with this code: what has come may be a header.
-///
-/// # Safety
-///
-/// The library wrote the status if it did not fail; the elements are writable.
-pub unsafe fn arrived(
-    world: &World,
-    what: Elements,
-    (source, comm): (c_int, Word),
-    status: *mut c_void,
-    code: c_int,
-) -> c_int {
-    if code != 0 {
-        incoming::give_back(world, (what.buffer, what.count, what.datatype));
-        return code;
-    }
-    if source < 0 && source != world.abi.any_source {
-        return 0;
-    }
-    // SAFETY: the library wrote a status.
-    let status = unsafe { Status::new(world.abi, status) };
-    if header::slot_of(status.bytes()).is_none_or(|slot| world.is_unposted(slot)) {
-        return 0;
-    }
-    let Some(arrival) = arrival(world, what, (source, comm), (0, When::Here)) else {
-        return 0;
-    };
-    match arrival.conclude(world, status) {
-        0 => 0,
-        code => raise(arrival.comm(), code),
-    }
 }
 
 /// `MPI_Sendrecv`: `both` is the library's function, `post` its `MPI_Irecv` with these arguments;
@@ -594,7 +267,7 @@ unsafe fn exchange_chosen(
     if let Some(arrival) = arrival(world, recv, (source, to.comm), how) {
         requests::remember(world, request.pointer(), Work::Receive(arrival), false);
     }
-    let (how, none) = ((Mode::Standard, Way::Blocking), std::ptr::null_mut());
+    let (how, none) = ((Mode::Standard, SendMode::Blocking), std::ptr::null_mut());
     // SAFETY: the message lives until the header has been sent.
     let sent = unsafe { send_header(world, &shared, how, to, none) };
     let sent = sent.and_then(|()| {

@@ -4,14 +4,11 @@
 //! fast as we do: measured with two ranks, by vectors of 512 bytes to 64 KiB in pieces of 8 bytes to 4 KiB,
 //! and by the layouts of applications (`scripts/bench mpi --ops typed-pingpong`).
 
-use std::sync::OnceLock;
-
-use libcopy::config;
-
 use super::header::wire_size;
-use crate::abi::{self, Abi, Function};
+use super::protocol;
+use crate::abi::{Abi, Function};
 use crate::types::Known;
-use crate::{call, pmpi};
+use crate::{active, pmpi};
 
 /// Bytes from which on a dense message is taken.
 const LEAST_DENSE: u64 = 256 << 10;
@@ -91,12 +88,12 @@ impl Choice {
     /// never fewer than the shortest header has.
     pub fn least(&self) -> [u64; 2] {
         let floor = wire_size(0) as u64;
-        [LEAST_DENSE, self.least].map(|usual| call::least().unwrap_or(usual).max(floor))
+        [LEAST_DENSE, self.least].map(|usual| active::least().unwrap_or(usual).max(floor))
     }
 
     /// Whether the library moves so many bytes of a type in so many pieces as fast as we do together.
     pub fn is_fast(&self, known: &Known, bytes: u64, pieces: u64) -> bool {
-        if call::least().is_some() {
+        if active::least().is_some() {
             return false;
         }
         let each = bytes / pieces.max(1);
@@ -119,23 +116,12 @@ impl Choice {
     /// Nanoseconds that packing so many bytes has to take less, on both sides together, than in the library;
     /// `None` if the environment says what is packed.
     pub fn toll(&self, bytes: u64) -> Option<u64> {
-        (!is_asked()).then(|| FIXED + bytes * self.toll / 1024)
+        (!protocol::is_packing_asked()).then(|| FIXED + bytes * self.toll / 1024)
     }
 
     /// Bytes below which messages are packed; from `LIBCOPY_MPI_MIN` bytes on everything is taken, for tests.
     fn below(&self) -> u64 {
-        let asked = packed().or_else(call::least);
+        let asked = protocol::packed().or_else(active::least);
         asked.map_or(self.packed, |asked| asked.min(self.packed))
     }
-}
-
-/// Whether the environment says what is packed.
-pub fn is_asked() -> bool {
-    packed().is_some() || call::least().is_some()
-}
-
-/// What `LIBCOPY_MPI_PACKED` asks for: bytes below which messages are packed, whether that pays or not.
-fn packed() -> Option<u64> {
-    static PACKED: OnceLock<Option<u64>> = OnceLock::new();
-    *PACKED.get_or_init(|| abi::asked(config::MPI_PACKED.bytes()))
 }

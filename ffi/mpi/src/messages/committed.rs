@@ -16,12 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libcopy::datatype::Layout;
 use libcopy::datatype::canonical::Form;
 
+use super::events::{Event, note};
 use super::header::Header;
-use super::outgoing::lock;
-use super::{Event, note, world};
+use super::world::world;
 use crate::abi::{Abi, Word};
-use crate::call::active;
-use crate::{earned, group, pmpi, types};
+use crate::active::active;
+use crate::sync::lock;
+use crate::{comm, earned, pmpi, types};
 
 /// The largest number that was given here.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -70,7 +71,7 @@ pub fn layout(header: &Header) -> Option<Layout> {
 
 /// Has all processes of a communicator know their types; the number that these get.
 fn hand_round(abi: &Abi, comm: Word, datatype: Word) -> Option<()> {
-    let known = group::of(abi, comm).ok().filter(|known| known.is_plain())?;
+    let known = comm::of(abi, comm).ok().filter(|known| known.is_plain())?;
     // It will be used.
     earned::keep(abi, datatype);
     let own = types::of(abi, datatype);

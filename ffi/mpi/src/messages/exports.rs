@@ -5,16 +5,18 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::calls::{self, Address, Elements, Mode};
+use super::arguments::{Address, Elements, Mode, are_left};
+use super::calls;
+use super::receiving::arrived;
+use super::sending::{notice, were_passed};
 use super::status::{Room, Status, is_ignored};
-use super::{
-    World, announce, header, incoming, outgoing, packed, probes, requests, short, start, world,
-};
+use super::world::{World, world};
+use super::{announce, header, incoming, outgoing, packed, probes, requests, short, start};
 use crate::abi::{Function, UNDEFINED, Word};
-use crate::call::active;
+use crate::active::active;
 use crate::count::{Count, Large};
 use crate::pmpi::forward;
-use crate::{early, fast, lacking, nonblocking, types, uses};
+use crate::{early, lacking, nonblocking, threshold, types, uses};
 
 /// Both forms of a function that counts elements; `N` is what counts. What is tiny is passed on before
 /// anything else.
@@ -77,14 +79,14 @@ fn guarded(work: impl FnOnce() -> c_int) -> c_int {
 /// Whether no header is so short: what is sent is not taken, and none arrives there.
 #[inline(always)]
 fn is_tiny<N: Count>(count: N, datatype: Word) -> bool {
-    let size = || (count.number()? as u64).checked_mul(fast::size(datatype)? as u64);
+    let size = || (count.number()? as u64).checked_mul(threshold::size(datatype)? as u64);
     size().is_some_and(|bytes| !header::may_arrive(bytes))
 }
 
 /// Whether so many elements are fewer bytes than any message has that is intercepted.
 #[inline(always)]
 fn is_short<N: Count>(count: N, datatype: Word) -> bool {
-    let size = || (count.number()? as u64).checked_mul(fast::size(datatype)? as u64);
+    let size = || (count.number()? as u64).checked_mul(threshold::size(datatype)? as u64);
     size().is_some_and(outgoing::is_short)
 }
 
@@ -98,11 +100,11 @@ fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
     let Some(count) = count.number() else {
         return false;
     };
-    match fast::size(datatype) {
+    match threshold::size(datatype) {
         Some(size) => (count as u64)
             .checked_mul(size as u64)
             .is_some_and(outgoing::is_passed),
-        None => is_passed_by_use(datatype, count) || calls::were_passed(datatype, count),
+        None => is_passed_by_use(datatype, count) || were_passed(datatype, count),
     }
 }
 
@@ -110,7 +112,7 @@ fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
 /// their length must not be one that names a slot.
 #[inline(always)]
 fn is_passed_by_use(datatype: Word, count: usize) -> bool {
-    let Some(entry) = uses::find(datatype & fast::handle_bits()) else {
+    let Some(entry) = uses::find(datatype & threshold::handle_bits()) else {
         return false;
     };
     let is_plain =
@@ -233,16 +235,18 @@ fn is_idle() -> bool {
 /// Whether elements may be received as bytes and unpacked here; counts a use of their type.
 #[inline(always)]
 fn may_unpack<N: Count>(buffer: *mut c_void, count: N, datatype: Word, comm: Word) -> bool {
-    if fast::size(datatype).is_some() {
+    if threshold::size(datatype).is_some() {
         return false;
     }
-    if let (Some(entry), Some(count)) = (uses::find(datatype & fast::handle_bits()), count.number())
-    {
+    if let (Some(entry), Some(count)) = (
+        uses::find(datatype & threshold::handle_bits()),
+        count.number(),
+    ) {
         if entry.is(uses::LEFT, count) || entry.spares() {
             return false;
         }
     }
-    let is_left = |count| packed::are_left(datatype, count);
+    let is_left = |count| are_left(datatype, count);
     !count.number().is_some_and(is_left)
         && world().is_some_and(|world| elements(buffer, count, datatype).have_earned(world, comm))
 }
@@ -281,7 +285,7 @@ both! {
         |status| forward::recv(buffer, count, datatype, source, tag, comm, status),
         |world, status, code| {
             let what = elements(buffer, count, datatype);
-            calls::arrived(world, what, (source, comm), status, code)
+            arrived(world, what, (source, comm), status, code)
         },
     )] {
         let pass = |status| forward::recv(buffer, count, datatype, source, tag, comm, status);
@@ -389,7 +393,7 @@ both! {
                                       recv_tag: c_int, comm: Word, request: *mut c_void| {
         if let Some(world) = world() {
             let what = elements(send, send_count, send_type);
-            calls::notice(world, what, address(dest, send_tag, comm));
+            notice(world, what, address(dest, send_tag, comm));
         }
         let code = lacking::isendrecv(
             send, send_count, send_type, dest, send_tag,
@@ -409,7 +413,7 @@ both! {
                                                       request: *mut c_void| {
         if let Some(world) = world() {
             let what = elements(buffer, count, datatype);
-            calls::notice(world, what, address(dest, send_tag, comm));
+            notice(world, what, address(dest, send_tag, comm));
         }
         let code = lacking::isendrecv_replace(
             buffer, count, datatype, dest, send_tag, source, recv_tag, comm, request,
@@ -463,7 +467,7 @@ macro_rules! other_sends {
                 }
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
-                    calls::notice(world, what, address(dest, tag, comm));
+                    notice(world, what, address(dest, tag, comm));
                 }
                 let pass = || {
                     let own = if N::LARGE { LARGE.next_if_any() } else { FUNCTION.next() };

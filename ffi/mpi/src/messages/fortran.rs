@@ -9,9 +9,10 @@
 use std::ffi::{CStr, c_int, c_void};
 
 use super::status::is_ignored;
-use super::{announce, exports, start, world};
+use super::world::world;
+use super::{announce, exports, start};
 use crate::abi::{Function, UNDEFINED, Word};
-use crate::fortran::{STATUS_IGNORE, STATUSES_IGNORE, buffer, past_us};
+use crate::fortran_names::{STATUS_IGNORE, STATUSES_IGNORE, buffer, past_us};
 use crate::{nonblocking, pmpi};
 
 /// A request of Fortran's as C's variable, and back when it is done with.

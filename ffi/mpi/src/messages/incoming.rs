@@ -16,19 +16,23 @@ use libcopy::device::Attachment;
 
 use super::attach::Window;
 use super::board::{End, LANE, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
+use super::events::{Event, note, timed};
 use super::header::{self, Header};
 use super::memory::{self, Remote, lives};
-use super::outgoing::{self, ATTACH_MIN, Pause, attend_all, lock};
+use super::outgoing::{self, ATTACH_MIN, Pause, attend_all};
+use super::peers::Peers;
+use super::protocol::Protocol;
 use super::roads::{Kind, Way};
-use super::start::Road;
 use super::status::Status;
 use super::view::View;
-use super::{Event, Peers, World, committed, note, probes, timed};
+use super::world::World;
+use super::{committed, probes};
 use crate::abi::{Word, complain};
+use crate::comm::{self, Comm};
 use crate::earned::{self, Use};
 use crate::errors;
-use crate::group::{self, Comm};
 use crate::pmpi;
+use crate::sync::lock;
 use crate::types::{self, Known};
 
 /// Bytes that are taken out of a lane at a time.
@@ -134,7 +138,7 @@ impl Arrival {
         comm: Word,
         (least, when): (u64, When),
     ) -> Option<Arrival> {
-        let known = group::of(world.abi, comm).ok();
+        let known = comm::of(world.abi, comm).ok();
         if let Some(known) = &known {
             if matches!(world.peers(known, comm), Peers::None) {
                 return None;
@@ -507,7 +511,7 @@ struct Pulling<'a> {
 /// is faster.
 fn kind_of(world: &World, header: &Header, view: &View) -> Option<Kind> {
     let typed = header.layout_words != 0 && header.total >= ATTACH_MIN;
-    let open = world.module.is_some() && world.road == Road::Best && typed;
+    let open = world.module.is_some() && world.road == Protocol::Best && typed;
     open.then(|| Kind {
         sender: header.sender as usize,
         layout: header.layout_hash,

@@ -5,17 +5,18 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use super::attach::{Published, Window};
 use super::board::{End, LANE, LANES, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
+use super::events::{Event, note};
 use super::header::{self, Header, SLOTS, slot_of, wire_size};
 use super::memory::{self, lives};
-use super::requests;
-use super::start::Road;
+use super::protocol::Protocol;
 use super::view::View;
-use super::{Event, World, note};
+use super::world::World;
+use crate::sync::lock;
 use crate::{errors, progress};
 
 /// Bytes that are put into a lane at a time.
@@ -67,11 +68,6 @@ pub struct Outgoing {
 
 /// A message that others may look at, too.
 pub type Shared = Arc<Mutex<Outgoing>>;
-
-/// Locks, whoever panicked.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Slots and lanes of this process.
 struct Outbox {
@@ -269,7 +265,7 @@ pub fn post(
         return None;
     };
     let lane = match world.road {
-        Road::Fetch => None,
+        Protocol::Fetch => None,
         _ => take_lane(),
     };
     outbox.sequence += 1;
@@ -516,7 +512,7 @@ impl Outgoing {
         let more = Duration::from_micros(self.total / PACE);
         let patience = match self.published {
             // Asked for, so not given up because the machine is busy.
-            Some(_) if world.road == Road::Attach => 100 * LONG_PATIENCE,
+            Some(_) if world.road == Protocol::Attach => 100 * LONG_PATIENCE,
             Some(_) => LONG_PATIENCE,
             None => PATIENCE,
         };
@@ -642,7 +638,12 @@ impl Pause {
 /// Lets the MPI library get on, and takes what has arrived here meanwhile.
 pub fn progress(world: &World) {
     progress::library(world.abi);
-    requests::settle(world);
+    world.settle();
+}
+
+/// The same, if there are any messages; whether there are.
+pub fn progress_all() -> bool {
+    super::world().map(progress).is_some()
 }
 
 /// The code of a message whose receiver has ended while it was receiving.

@@ -12,47 +12,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::calls::{self, Address, Elements, Mode};
+use super::arguments::{Address, Elements, Kind, Mode, PLACES, leave};
+use super::events::{Event, note};
 use super::incoming;
+use super::pack_memory::Memory;
+use super::peers::Peers;
+use super::receiving::arrived;
 use super::requests::{self, Work};
 use super::status::{Room, Status};
-use super::{Event, Peers, World, header, note, outgoing};
+use super::world::World;
+use super::{header, outgoing};
 use crate::abi::Word;
 use crate::types::{self, Prepared};
-use crate::{group, pmpi, uses};
-
-/// So many elements of a type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
-    datatype: Word,
-    count: usize,
-    /// As long as it is [`types::generation`], the handle stands for the same type.
-    generation: u64,
-}
-
-impl Kind {
-    /// No elements.
-    pub const NONE: Kind = Kind {
-        datatype: 0,
-        count: 0,
-        generation: 0,
-    };
-
-    /// These elements.
-    #[inline(always)]
-    pub fn new(datatype: Word, count: usize) -> Self {
-        Kind {
-            datatype,
-            count,
-            generation: types::generation(datatype),
-        }
-    }
-
-    #[inline(always)]
-    fn place(&self) -> usize {
-        (self.datatype >> 4 ^ self.datatype >> 9 ^ self.count) % PLACES
-    }
-}
+use crate::{comm, pmpi};
 
 /// Elements whose layout is at hand.
 #[derive(Debug)]
@@ -77,9 +49,6 @@ struct Peer {
     is_here: bool,
 }
 
-/// Kinds of elements that a thread remembers.
-const PLACES: usize = 8;
-
 /// What a thread needs for a message: to find all of it takes as long as a short message's bytes do.
 #[derive(Debug)]
 struct Desk {
@@ -96,78 +65,7 @@ enum Side {
     Receives,
 }
 
-/// Room for packed bytes. Open MPI (4.1 and 5.0) writes all bytes of a message that is longer than what it is
-/// received into, before it says so, if those are dense; so there is more room behind, of which only pages
-/// that are written to take memory.
-#[derive(Debug)]
-pub struct Memory(*mut u8);
-
-// SAFETY: memory of our own, whichever thread uses it.
-unsafe impl Send for Memory {}
-
-/// Bytes of the longest message that may come by mistake.
-const LONGEST: usize = 256 << 20;
-/// Bytes behind it that are nobody's.
-const FENCE: usize = 64 << 10;
-
-impl Memory {
-    /// `None` if the system gives no addresses.
-    fn new() -> Option<Memory> {
-        let (protection, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-        );
-        // SAFETY: new memory.
-        let place = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                LONGEST + FENCE,
-                libc::PROT_NONE,
-                flags,
-                -1,
-                0,
-            )
-        };
-        if place == libc::MAP_FAILED {
-            return None;
-        }
-        let memory = Memory(place.cast());
-        // SAFETY: our own memory.
-        let usable = unsafe {
-            // A program that has all its memory locked does not mean this.
-            libc::munlock(place, LONGEST + FENCE);
-            libc::madvise(place, LONGEST, libc::MADV_NOHUGEPAGE);
-            libc::mprotect(place, LONGEST, protection)
-        };
-        (usable == 0).then_some(memory)
-    }
-
-    /// Gives back what was written by mistake behind so many bytes.
-    #[cold]
-    fn tidy(at: *mut u8, bytes: u64) {
-        let kept = (bytes as usize).next_multiple_of(FENCE);
-        // SAFETY: the memory behind is ours and nobody's.
-        unsafe {
-            libc::madvise(
-                at.wrapping_add(kept).cast(),
-                LONGEST - kept,
-                libc::MADV_DONTNEED,
-            )
-        };
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: our own memory, which nobody uses any more.
-        unsafe { libc::munmap(self.0.cast(), LONGEST + FENCE) };
-    }
-}
-
 thread_local! {
-    /// Elements that are not packed here, for good.
-    static LEFT: [Cell<Kind>; PLACES] = const { [const { Cell::new(Kind::NONE) }; PLACES] };
-
     /// `None` while a message is under way that began here.
     static DESK: Cell<Option<Box<Desk>>> = const { Cell::new(None) };
 }
@@ -247,12 +145,12 @@ impl Desk {
 
     /// Whether a rank of a communicator is another process of this machine; for any source, whether all are.
     fn is_here(&mut self, world: &World, side: Side, rank: c_int, comm: Word) -> bool {
-        let generation = group::generation(comm);
+        let generation = comm::generation(comm);
         let last = &self.peer[side as usize];
         if last.comm == comm && last.rank == rank && last.generation == generation {
             return last.is_here;
         }
-        let is_here = group::of(world.abi, comm).is_ok_and(|known| {
+        let is_here = comm::of(world.abi, comm).is_ok_and(|known| {
             let peers = world.peers(&known, comm);
             match rank == world.abi.any_source {
                 true => peers.are_all_here(),
@@ -295,19 +193,6 @@ impl Ready {
             trials,
         })
     }
-}
-
-/// Remembers that these elements are not packed here.
-fn leave(world: &World, kind: Kind) {
-    LEFT.with(|left| left[kind.place()].set(kind));
-    uses::decide(kind.datatype & world.abi.handle, uses::LEFT, kind.count);
-}
-
-/// Whether so many elements are not packed here, whoever gets them.
-#[inline(always)]
-pub fn are_left(datatype: Word, count: usize) -> bool {
-    let kind = Kind::new(datatype, count);
-    LEFT.with(|left| left[kind.place()].get() == kind)
 }
 
 /// Whether packing elements here takes so much less than in the library that it pays. Those of a receive
@@ -426,7 +311,7 @@ unsafe fn unpack(
         return Some(0);
     }
     // SAFETY: as above.
-    Some(unsafe { calls::arrived(world, what, (source, comm), status, code) })
+    Some(unsafe { arrived(world, what, (source, comm), status, code) })
 }
 
 /// `MPI_Send` and `MPI_Ssend`; `None` if the elements are not packed here.

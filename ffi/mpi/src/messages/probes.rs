@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{LazyLock, Mutex, OnceLock};
 
 use super::board::{Slot, state};
-use super::outgoing::lock;
+use super::header;
 use super::status::Status;
-use super::{World, header, requests};
+use super::world::World;
 use crate::abi::Word;
-use crate::{group, pmpi};
+use crate::sync::lock;
+use crate::{comm, pmpi};
 
 /// A message that was found, and whose length names a slot that is not under way to us: the sender, the
 /// slot, and the sequence of the slot's last message. Either the program's own message has that length, or
@@ -42,13 +43,13 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
         return Some(Gone::UNKNOWN);
     }
     let number = header::slot_of(status.bytes())?;
-    let known = group::of(world.abi, comm).ok()?;
+    let known = comm::of(world.abi, comm).ok()?;
     let sender = world.peers(&known, comm).of(status.source())?;
     let slot = world.board.slot(sender, number);
     let total = || {
         posted(world, slot, status)?;
         // It may have been received already without anybody having looked.
-        requests::settle(world);
+        world.settle();
         posted(world, slot, status)
     };
     match total() {
@@ -83,7 +84,7 @@ fn posted(world: &World, slot: &Slot, status: Status) -> Option<u64> {
 /// program's own leaves that has the same length, and does not use the slot again.
 pub fn is_header(world: &World, comm: Word, status: Status) -> Option<&Slot> {
     let number = header::slot_of(status.bytes())?;
-    let known = group::of(world.abi, comm).ok()?;
+    let known = comm::of(world.abi, comm).ok()?;
     let sender = world.peers(&known, comm).of(status.source())?;
     let slot = world.board.slot(sender, number);
     posted(world, slot, status)?;

@@ -14,16 +14,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
-use super::World;
-use super::calls::Plan;
+use super::handle::Handle;
 use super::incoming::{Arrival, raise};
-use super::outgoing::{self, Pause, Shared, lock};
-use super::packed::Memory;
+use super::outgoing::{self, Pause, Shared};
+use super::pack_memory::Memory;
 use super::probes;
+use super::sending::Plan;
 use super::status::{Room, Status, is_ignored};
+use super::world::{self, World};
 use crate::abi::{UNDEFINED, Word};
 use crate::lacking::{self, Look};
 use crate::pmpi;
+use crate::sync::lock;
 
 /// What a request does.
 pub enum Work {
@@ -404,22 +406,9 @@ fn push(world: &World, shared: &Shared) -> bool {
     false
 }
 
-/// Has a request be sent by the library in place of the program's.
-pub struct Handle(Word);
-
-impl Handle {
-    /// A variable with this handle, as the library has them.
-    pub fn new(world: &World, handle: Word) -> Handle {
-        let mut own = Handle(0);
-        // SAFETY: a word has room for either kind of handle.
-        unsafe { world.abi.set_handle(own.pointer(), handle) };
-        own
-    }
-
-    /// As an argument.
-    pub fn pointer(&mut self) -> *mut c_void {
-        (&raw mut self.0).cast()
-    }
+/// Has what waits go on with requests.
+pub fn register() {
+    world::register(settle);
 }
 
 /// Goes on with everything that is under way.

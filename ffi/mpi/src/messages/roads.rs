@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::outgoing::lock;
+use crate::sync::lock;
 
 /// What messages have in common that are as long to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

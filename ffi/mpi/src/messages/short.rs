@@ -18,11 +18,12 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::header;
 use super::incoming::{self, raise};
 use super::status::{Room, Status, is_ignored};
-use super::{World, header, world};
+use super::world::{World, world};
 use crate::abi::Word;
-use crate::{fast, group};
+use crate::{comm, threshold};
 
 /// A place of the table: a request that is noted, or zeros.
 struct Entry {
@@ -71,7 +72,7 @@ fn familiar(comm: Word) -> (&'static AtomicUsize, usize) {
     // Only the low half of a word may be a handle.
     let number = (comm as u32).wrapping_mul(0x9e37_79b1) >> 26;
     // Addresses have 48 bits.
-    let token = comm ^ (group::generation(comm) as usize) << 48;
+    let token = comm ^ (comm::generation(comm) as usize) << 48;
     (&FAMILIAR[number as usize], token)
 }
 
@@ -84,7 +85,7 @@ fn is_familiar(comm: Word) -> bool {
 /// Gets to know a communicator; whether that is possible.
 #[cold]
 fn meet(world: &World, comm: Word) -> bool {
-    let known = catch_unwind(AssertUnwindSafe(|| group::of(world.abi, comm).is_ok()));
+    let known = catch_unwind(AssertUnwindSafe(|| comm::of(world.abi, comm).is_ok()));
     let (place, token) = familiar(comm);
     if let Ok(true) = known {
         place.store(token, Ordering::Relaxed);
@@ -101,7 +102,7 @@ fn meet(world: &World, comm: Word) -> bool {
 unsafe fn handle_at(requests: *const c_void, index: usize) -> usize {
     // SAFETY: the caller's promise; the library's handles are as wide as that mask.
     unsafe {
-        match fast::handle_bits() {
+        match threshold::handle_bits() {
             usize::MAX => requests.cast::<usize>().add(index).read(),
             _ => requests.cast::<u32>().add(index).read() as usize,
         }
@@ -121,7 +122,7 @@ pub unsafe fn has_any(count: c_int, requests: *const c_void) -> bool {
     let count = usize::try_from(count).unwrap_or(0);
     // SAFETY: the caller's promise; the library's handles are as wide as that mask.
     unsafe {
-        match fast::handle_bits() {
+        match threshold::handle_bits() {
             usize::MAX => (0..count).any(|i| is_noted(requests.cast::<usize>().add(i).read())),
             _ => (0..count).any(|i| is_noted(requests.cast::<u32>().add(i).read() as usize)),
         }

@@ -5,8 +5,8 @@
 use std::ffi::c_int;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::sync::Once;
 use std::sync::atomic::Ordering;
-use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use libcopy::TeamKey;
@@ -14,14 +14,17 @@ use libcopy::config::{self, Setting};
 
 use super::attach::Module;
 use super::board::Board;
-use super::choice::{self, Choice};
+use super::choice::Choice;
+use super::protocol::{self, Protocol};
 use super::roads::Roads;
-use super::{WORLD, World, memory, outgoing, requests, world};
+use super::world::{WORLD, World, world};
+use super::{memory, outgoing, requests};
 use crate::abi::{self, Abi, complain};
+use crate::active::{self, active};
 use crate::bootstrap::{self, MOST_MEMBERS, Meeting, feature};
-use crate::call::{self, active};
+use crate::fortran_names;
 use crate::tools::{self, Feature};
-use crate::{fortran, nonblocking, pmpi, progress, stats, world_model};
+use crate::{nonblocking, pmpi, progress, stats, world_model};
 
 /// Variables that have to be the same on all ranks: otherwise some would take part in what others forward.
 const SETTINGS: [Setting; 3] = [
@@ -84,43 +87,6 @@ struct Made {
     module: Option<Module>,
 }
 
-/// How data that are not dense are moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Road {
-    /// As is fastest.
-    Best,
-    /// Through a lane, even where the kernel module is.
-    Stream,
-    /// Read by the receiver, whatever the sender does.
-    Fetch,
-    /// Out of memory that is mapped, from the first message on.
-    Attach,
-}
-
-/// Whether the environment asks for messages to be intercepted, packed, or moved in one way, which is to be
-/// seen with the first of them.
-pub fn are_asked() -> bool {
-    choice::is_asked() || road() != Road::Best
-}
-
-/// What `LIBCOPY_MPI_ROAD` asks for, to compare.
-fn road() -> Road {
-    static ROAD: OnceLock<Road> = OnceLock::new();
-    *ROAD.get_or_init(|| match config::MPI_ROAD.or_default().as_str() {
-        "best" => Road::Best,
-        "stream" => Road::Stream,
-        "fetch" => Road::Fetch,
-        "attach" => Road::Attach,
-        other => {
-            complain(&format!(
-                "{} is {other:?}, not best, stream, fetch or attach",
-                config::MPI_ROAD.name
-            ));
-            Road::Best
-        }
-    })
-}
-
 /// Before `MPI_Init`: has the other ranks know of this one.
 pub fn announce() {
     if active().is_some() {
@@ -141,11 +107,11 @@ pub fn start(code: c_int) {
 fn start_once() {
     if let Some(abi) = active() {
         meet(abi);
-        call::relearn();
+        active::relearn();
     }
     outgoing::learn(world().map(|world| world.least));
     if let Some(abi) = active() {
-        world_model::before_end(abi, crate::end_past_us);
+        world_model::watch_end(abi);
     }
 }
 
@@ -199,7 +165,7 @@ fn meet(abi: &'static Abi) {
     }
     if is_ours(Feature::Nonblocking)
         && nonblocking::is_wanted_here()
-        && !fortran::has_other_functions(abi)
+        && !fortran_names::has_other_functions(abi)
     {
         own |= feature::NONBLOCKING;
     }
@@ -234,7 +200,7 @@ fn meet(abi: &'static Abi) {
                 board,
                 choice: Choice::of(abi),
                 least: offer.least,
-                road: road(),
+                road: protocol::asked(),
                 module: module.filter(|_| agreed.has(feature::MODULE)),
                 roads: Roads::default(),
             });
@@ -258,9 +224,9 @@ fn make(abi: &'static Abi, members: usize) -> Result<(Made, Offer), String> {
     let magic = [word as u64, (word >> 64) as u64];
     let made = Board::create(members, magic);
     let (board, file) = made.map_err(|error| format!("no shared memory: {error}"))?;
-    let (mut module, mut key, road) = (None, None, road());
-    if matches!(road, Road::Best | Road::Attach) {
-        (module, key) = Module::create(road == Road::Attach).unzip();
+    let (mut module, mut key, road) = (None, None, protocol::asked());
+    if matches!(road, Protocol::Best | Protocol::Attach) {
+        (module, key) = Module::create(road == Protocol::Attach).unzip();
     }
     let offer = Offer {
         magic,
@@ -290,7 +256,7 @@ fn prepare(
     if let Some(wrapped) = tools::wrapped(Feature::Messages) {
         return Err(wrapped.to_string());
     }
-    if fortran::has_other_functions(abi) {
+    if fortran_names::has_other_functions(abi) {
         return Err("Fortran's functions go past this library".to_owned());
     }
     if has_unsafe_threads(abi) {
@@ -306,7 +272,7 @@ fn prepare(
             let board = Board::open(offer.pid, offer.fd, members, offer.magic);
             let board =
                 board.map_err(|error| format!("the shared memory for messages: {error}"))?;
-            let eager = road() == Road::Attach;
+            let eager = protocol::asked() == Protocol::Attach;
             let module = offer.key.and_then(|key| Module::join(key, eager));
             (board, None, module)
         }

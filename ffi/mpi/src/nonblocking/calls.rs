@@ -13,15 +13,16 @@ use super::circle::Circle;
 use super::operation::{Operation, Own, Shape};
 use super::requests;
 use crate::abi::{Abi, Word, complain};
+use crate::active::{active, is_in_place, is_same};
 use crate::buffer::Kind;
-use crate::call::{active, is_in_place, is_same, plausible, rank_of, take_nonblocking};
 use crate::count::{Count, Large};
 use crate::early;
 use crate::errors;
-use crate::fast::{is_small, is_special};
+use crate::intercept::{plausible, rank_of, take_nonblocking};
 use crate::pmpi::{self, forward};
 use crate::reductions::Elements;
 use crate::stats::{self, Fate, Function};
+use crate::threshold::{is_small, is_special};
 
 /// A call that is taken.
 struct Taken {

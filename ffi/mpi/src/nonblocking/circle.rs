@@ -12,10 +12,12 @@ use libcopy::TeamKey;
 use super::engine::Engines;
 use super::table::{MOST_RANKS, Table};
 use crate::abi::{self, Abi, Word};
+use crate::fortran_names;
 use crate::group::Node;
 use crate::meeting::{Plain, from_all, from_first};
-use crate::messages::{lock, memory};
-use crate::{fortran, pmpi};
+use crate::messages::memory;
+use crate::pmpi;
+use crate::sync::lock;
 
 /// What a communicator's nonblocking collectives need.
 #[derive(Debug)]
@@ -130,7 +132,7 @@ impl Circle {
         let mine = Card {
             pid: std::process::id() as i32,
             // A request of ours that somebody waits for past us would never be complete.
-            fine: i32::from(table.is_some() && !fortran::has_other_functions(abi)),
+            fine: i32::from(table.is_some() && !fortran_names::has_other_functions(abi)),
             address: &raw const *word as u64,
             word: *word,
             processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),

@@ -14,8 +14,8 @@ use super::circle::Circle;
 use super::operation::Operation;
 use super::table::DEPTH;
 use crate::abi::{Abi, UNDEFINED, Word};
-use crate::messages::lock;
 use crate::messages::status::Status;
+use crate::sync::lock;
 use crate::{pmpi, progress, world_model};
 
 /// Bytes that a function moves at most which does not wait.

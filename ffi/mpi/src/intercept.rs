@@ -4,67 +4,25 @@
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use libcopy::collective::Op;
-use libcopy::config;
 use libcopy::policy::governor::Decision;
 use libcopy::policy::{Crowd, Policy};
 
-use crate::abi::{self, Abi, Word, complain};
-use crate::bootstrap;
-use crate::buffer::{self, Kind};
+use crate::abi::{Abi, Word, complain};
+use crate::active::{self, active, least};
+use crate::buffer::Kind;
+use crate::comm::{self, Comm};
 use crate::count::Count;
 use crate::errors;
-use crate::fast;
-use crate::governor::{self, Classes};
-use crate::group::{self, Comm, Group};
+use crate::failure::Failure;
+use crate::governor;
+use crate::group::Group;
 use crate::nonblocking::{self, Circle};
 use crate::pmpi;
 use crate::stats::{self, Across, Fate, Function};
-
-/// The library that we stand in front of; none if we are to do nothing.
-#[inline]
-pub fn active() -> Option<&'static Abi> {
-    static ACTIVE: OnceLock<Option<&'static Abi>> = OnceLock::new();
-    *ACTIVE.get_or_init(|| {
-        let abi = match config::DISABLE.is_on(false) {
-            true => None,
-            false => abi::get()
-                .map_err(|why| complain(&format!("{why}; everything is passed on")))
-                .ok(),
-        };
-        learn(abi);
-        abi
-    })
-}
-
-/// Says what is passed on without a closer look.
-fn learn(abi: Option<&Abi>) {
-    let handle = abi.map_or(usize::MAX, |abi| abi.handle);
-    fast::learn(handle, |function| match abi {
-        _ if stats::wanted() => 0,
-        // Nobody takes part in ours.
-        Some(_) if bootstrap::world().is_none() => u64::MAX,
-        // Any blocking collective may be the one in which ranks meet.
-        Some(_) if nonblocking::is_wanted() && !function.is_nonblocking() => 0,
-        Some(abi) => least().unwrap_or_else(|| {
-            let least = |op| match function.is_nonblocking() {
-                true => Policy::least_nonblocking(abi.rival(), op),
-                false => Policy::least_against_mpi(abi.rival(), op),
-            };
-            function.op().and_then(least).unwrap_or(u64::MAX)
-        }),
-        None => u64::MAX,
-    });
-}
-
-/// The same, when what matters has changed.
-pub fn relearn() {
-    if let Some(abi) = active() {
-        learn(Some(abi));
-    }
-}
+use crate::type_size;
 
 /// A call that is ours: the library, the group, and the bytes of this rank.
 pub struct Call {
@@ -75,26 +33,6 @@ pub struct Call {
     number: u64,
     function: Function,
     pub bytes: usize,
-}
-
-/// Why a call that was taken failed.
-pub enum Failure {
-    /// The team is broken, usually because a rank died.
-    Team(libcopy::Error),
-    /// An error code of the MPI library's, which could not pack, unpack or combine.
-    Code(c_int),
-}
-
-impl From<libcopy::Error> for Failure {
-    fn from(error: libcopy::Error) -> Self {
-        Failure::Team(error)
-    }
-}
-
-impl From<c_int> for Failure {
-    fn from(code: c_int) -> Self {
-        Failure::Code(code)
-    }
 }
 
 /// Decides whether a call is taken: `count` elements of `datatype` are what each rank sends or
@@ -111,10 +49,10 @@ pub fn take(
         stats::count(function, Fate::Disabled, 0);
         return None;
     };
-    if nonblocking::is_wanted() {
+    if active::is_meeting_wanted() {
         nonblocking::meet(abi, comm);
     }
-    let Some(bytes) = count.and_then(|count| buffer::bytes(abi, count, datatype)) else {
+    let Some(bytes) = count.and_then(|count| type_size::bytes(abi, count, datatype)) else {
         stats::count(function, Fate::Arguments, 0);
         return None;
     };
@@ -124,7 +62,7 @@ pub fn take(
         return None;
     }
     decide(function, || {
-        let known = group::of(abi, comm)?;
+        let known = comm::of(abi, comm)?;
         // Before the datatypes are looked at, which costs more.
         if known.classes.rests_forwarding(function, bytes as u64) {
             return Err(Fate::NoGain);
@@ -164,10 +102,10 @@ pub fn take_irregular(
 ) -> Option<Call> {
     decide(function, || {
         let abi = active().ok_or(Fate::Disabled)?;
-        if nonblocking::is_wanted() {
+        if active::is_meeting_wanted() {
             nonblocking::meet(abi, comm);
         }
-        let known = group::of(abi, comm)?;
+        let known = comm::of(abi, comm)?;
         known.admits()?;
         // Counted whatever else is wrong, as small calls are.
         let (agree, mut largest) = match knows {
@@ -261,17 +199,11 @@ fn outside(abi: &Abi, function: Function, bytes: u64) -> Fate {
     }
 }
 
-/// From how many bytes on everything is taken, whether it is faster or not: for tests.
-pub fn least() -> Option<u64> {
-    static LEAST: OnceLock<Option<u64>> = OnceLock::new();
-    *LEAST.get_or_init(|| abi::asked(config::MPI_MIN.bytes()))
-}
-
 /// Decides about a barrier, which has no bytes: only where the team of ranks on several nodes is there
 /// anyway, which all ranks find alike.
 pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
     decide(Function::Barrier, || {
-        let known = group::of(abi, comm)?;
+        let known = comm::of(abi, comm)?;
         let group = known.across_nodes().ok_or(Fate::Communicator)?;
         if least().is_none() && !Policy::beats_mpi_across(Op::Barrier, 0) {
             return Err(Fate::Small);
@@ -299,7 +231,7 @@ pub fn take_nonblocking<K>(
         if !nonblocking::is_allowed() {
             return Err(Fate::Disabled);
         }
-        let bytes = count.and_then(|count| buffer::bytes(abi, count, datatype));
+        let bytes = count.and_then(|count| type_size::bytes(abi, count, datatype));
         let bytes = bytes.ok_or(Fate::Arguments)?;
         let op = function.op().ok_or(Fate::Arguments)?;
         let beats = |crowded| match least() {
@@ -309,7 +241,7 @@ pub fn take_nonblocking<K>(
         if !beats(false) && !beats(true) {
             return Err(Fate::Small);
         }
-        let known = group::of(abi, comm)?;
+        let known = comm::of(abi, comm)?;
         known.admits()?;
         // Before the datatypes are looked at, which costs more.
         if known.met().is_some_and(|circle| !beats(circle.crowded)) {
@@ -343,7 +275,7 @@ fn admit(
     (bytes, exact): (u64, bool),
 ) -> Result<(Arc<Group>, u64), Fate> {
     let group = admit_by_thresholds(function, abi, comm, known, bytes)?;
-    match Classes::decide(known, &group, function, (bytes, exact)) {
+    match governor::decide(known, &group, function, (bytes, exact)) {
         Decision::Intercept => {
             let number = group.next_call().ok_or(Fate::NoTeam)?;
             Ok((group, number))
@@ -484,24 +416,13 @@ impl Call {
     }
 }
 
-/// Whether a buffer is `MPI_IN_PLACE`.
-pub fn is_in_place(buffer: *const c_void) -> bool {
-    active().is_some_and(|abi| buffer as usize == abi.in_place)
-}
-
-/// Whether what is sent lies where something is received, which the standard does not allow. What is at
-/// `MPI_BOTTOM` its datatype says.
-pub fn is_same(send: *const c_void, recv: *mut c_void) -> bool {
-    !send.is_null() && std::ptr::eq(send, recv)
-}
-
 /// Our rank in a communicator; `None` if it is no communicator.
 pub fn rank_of(abi: &Abi, comm: Word) -> Option<usize> {
-    group::of(abi, comm).ok().map(|known| known.rank)
+    comm::of(abi, comm).ok().map(|known| known.rank)
 }
 
 /// The rank with this number, if there is one; if not, MPI says so.
 pub fn plausible(abi: &Abi, comm: Word, root: c_int) -> Option<usize> {
-    let size = group::of(abi, comm).ok()?.size;
+    let size = comm::of(abi, comm).ok()?.size;
     usize::try_from(root).ok().filter(|root| *root < size)
 }

@@ -2,13 +2,12 @@
 
 //! The first question about a call: whether it is so small that it is passed on in any case. It has
 //! to cost next to nothing, so it looks at what was learnt before, and where that is not enough, it
-//! says no. What it passes on, [`crate::call`] would pass on, too.
+//! says no. What it passes on, [`crate::intercept`] would pass on, too.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::abi::Word;
 use crate::count::Count;
-use crate::group;
 use crate::stats::{FUNCTIONS, Function};
 
 /// Messages of fewer bytes are passed on. Zero as long as nothing is known, and where every call is
@@ -64,8 +63,9 @@ pub fn size(datatype: Word) -> Option<usize> {
     is_known.then_some((known >> ADDRESS) as usize)
 }
 
+/// From how many bytes on calls of a function may be taken.
 #[inline(always)]
-fn least(function: Function) -> u64 {
+pub fn least(function: Function) -> u64 {
     LEAST[function as usize].load(Ordering::Relaxed)
 }
 
@@ -83,89 +83,4 @@ pub fn is_small<N: Count>(function: Function, count: N, datatype: Word) -> bool 
         (Some(count), Some(size)) => (count as u128) * (size as u128) < u128::from(least(function)),
         _ => false,
     }
-}
-
-/// Whether counts that all ranks know, combined by `combine`, are to be passed on in any case.
-///
-/// # Safety
-///
-/// There is a count for each rank of the communicator.
-#[inline(always)]
-unsafe fn are_small<N: Count>(
-    function: Function,
-    counts: *const N,
-    datatype: Word,
-    comm: Word,
-    combine: impl Fn(usize, usize) -> Option<usize>,
-) -> bool {
-    let least = least(function);
-    if least == 0 || counts.is_null() {
-        return false;
-    }
-    let handle = HANDLE.load(Ordering::Relaxed);
-    let small = group::with_last(comm, handle, |known| {
-        if !known.is_plain() {
-            return true;
-        }
-        let mut all = 0usize;
-        for rank in 0..known.size {
-            // SAFETY: the caller's promise.
-            let count = unsafe { counts.add(rank).read() };
-            match count.number().and_then(|count| combine(all, count)) {
-                Some(combined) => all = combined,
-                None => return false,
-            }
-        }
-        let size = size(datatype);
-        size.is_some_and(|size| (all as u128) * (size as u128) < u128::from(least))
-    });
-    small == Some(true)
-}
-
-/// Whether parts of these lengths are to be passed on in any case.
-///
-/// # Safety
-///
-/// There is a count for each rank of the communicator.
-#[inline(always)]
-pub unsafe fn are_small_parts<N: Count>(
-    function: Function,
-    counts: *const N,
-    datatype: Word,
-    comm: Word,
-) -> bool {
-    let largest = |a: usize, b: usize| Some(a.max(b));
-    // SAFETY: the caller's promise.
-    unsafe { are_small(function, counts, datatype, comm, largest) }
-}
-
-/// Whether so many elements together are to be passed on in any case.
-///
-/// # Safety
-///
-/// There is a count for each rank of the communicator.
-#[inline(always)]
-pub unsafe fn are_small_together<N: Count>(
-    function: Function,
-    counts: *const N,
-    datatype: Word,
-    comm: Word,
-) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { are_small(function, counts, datatype, comm, usize::checked_add) }
-}
-
-/// Whether a call whose ranks know only their own parts is to be passed on in any case: it was small
-/// when they last agreed, and it is not time to agree. Then it has been counted.
-#[inline(always)]
-pub fn were_small(function: Function, comm: Word) -> bool {
-    let least = least(function);
-    if least == 0 {
-        return false;
-    }
-    let handle = HANDLE.load(Ordering::Relaxed);
-    let small = group::with_last(comm, handle, |known| {
-        !known.is_plain() || known.stays_small(function, least)
-    });
-    small == Some(true)
 }

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The classes of calls that the governor ([`crate::governor`]) decides about, and what their calls have cost.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use libcopy::config;
+use libcopy::policy::governor::{Decision, Governor, Times};
+
+use crate::stats::Function;
+
+/// Whether this process wants a governor.
+pub fn is_wanted() -> bool {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    *WANTED.get_or_init(|| {
+        // Collectives that return early have not done what they are measured for.
+        let early = config::ASYNC.value().is_some_and(|value| value != "off");
+        config::GOVERNOR.is_on(true) && !early
+    })
+}
+
+/// One class of calls.
+#[derive(Debug)]
+pub struct Class {
+    pub function: Function,
+    /// The power of two of its bytes.
+    pub power: u32,
+    pub governor: Governor,
+    pub times: Times,
+    /// What the last exchange took here, in nanoseconds.
+    pub exchange: u64,
+}
+
+/// The classes of a communicator.
+#[derive(Debug, Default)]
+pub struct Classes {
+    pub all: Mutex<Vec<Class>>,
+    /// Whether there is one whose calls are forwarded.
+    pub forwards: AtomicBool,
+    /// Whether the ranks want a governor, once they have agreed.
+    pub wanted: OnceLock<bool>,
+}
+
+impl Classes {
+    pub fn lock(&self) -> MutexGuard<'_, Vec<Class>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call if its class is forwarded and no trial is due: the same on all ranks that call it
+    /// with as many bytes.
+    #[inline]
+    pub fn rests_forwarding(&self, function: Function, bytes: u64) -> bool {
+        if !self.forwards.load(Ordering::Relaxed) {
+            return false;
+        }
+        let power = power(bytes);
+        let mut all = self.lock();
+        let mut of_class = all
+            .iter_mut()
+            .filter(|class| class.function == function && class.power == power);
+        of_class
+            .next()
+            .is_some_and(|class| class.governor.rests_forwarding())
+    }
+}
+
+/// The power of two that is not more.
+pub fn power(bytes: u64) -> u32 {
+    bytes.max(1).ilog2()
+}
+
+/// What is known of the same class on all communicators of one size.
+#[derive(Clone, Debug, Default)]
+pub struct Total {
+    pub calls: [u64; 2],
+    pub trials: u64,
+    /// Communicators (of `MPI_Pack` and `MPI_Unpack`: numbers of elements of a type), and those on which calls
+    /// were forwarded when last decided.
+    pub communicators: u64,
+    pub forwarding: u64,
+    /// Nanoseconds that intercepting has won against forwarding, in this rank; negative if it has lost.
+    pub won: i64,
+}
+
+/// By function, ranks, and power of two of bytes.
+pub type Totals = BTreeMap<(usize, usize, u32), Total>;
+
+/// Of communicators that are gone.
+pub static GONE: Mutex<Totals> = Mutex::new(BTreeMap::new());
+
+/// Adds the classes of a communicator.
+pub fn add(totals: &mut Totals, size: usize, classes: &Classes) {
+    for class in classes.lock().iter() {
+        let governor = &class.governor;
+        let total = totals
+            .entry((class.function as usize, size, class.power))
+            .or_default();
+        let calls = governor.calls();
+        for (sum, calls) in total.calls.iter_mut().zip(calls) {
+            *sum += calls;
+        }
+        total.trials += governor.trials();
+        total.communicators += 1;
+        total.forwarding += u64::from(governor.leader() == Decision::Forward);
+        if let Some([intercepted, forwarded]) = governor.costs() {
+            total.won += ((forwarded - intercepted) * calls[0] as f64 / size as f64) as i64;
+        }
+    }
+}
+
+/// A class about which this process decides alone has gone on: adds what happened since `before`.
+pub fn add_alone(function: Function, bytes: u64, before: &Governor, now: &Governor) {
+    let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (function as usize, 1, power(bytes));
+    let total = gone.entry(key).or_default();
+    let (old, new) = (before.calls(), now.calls());
+    total.communicators += u64::from(old == [0; 2]);
+    for ((sum, old), new) in total.calls.iter_mut().zip(old).zip(new) {
+        *sum += new - old;
+    }
+    total.trials += now.trials() - before.trials();
+    let forwards = |governor: &Governor| u64::from(governor.leader() == Decision::Forward);
+    total.forwarding = (total.forwarding + forwards(now)).saturating_sub(forwards(before));
+    let won = |governor: &Governor| {
+        let costs = governor.costs();
+        costs.map_or(0, |[own, other]| {
+            ((other - own) * governor.calls()[0] as f64) as i64
+        })
+    };
+    total.won += won(now) - won(before);
+}
+
+/// A communicator goes: keeps what the statistics tell.
+pub fn forget(size: usize, classes: &Classes) {
+    if crate::stats::wanted() {
+        let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+        add(&mut gone, size, classes);
+    }
+}

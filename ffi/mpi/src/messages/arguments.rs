@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Arguments of functions that send and receive, and which elements are not packed here.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+
+use super::world::World;
+use crate::abi::Word;
+use crate::earned::{self, Use};
+use crate::{types, uses};
+
+/// Elements that are sent or received.
+#[derive(Clone, Copy, Debug)]
+pub struct Elements {
+    /// Where they are.
+    pub buffer: *mut c_void,
+    /// How many; `None` if that is no number.
+    pub count: Option<usize>,
+    /// Of which type.
+    pub datatype: Word,
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    /// The rank.
+    pub dest: c_int,
+    /// The tag.
+    pub tag: c_int,
+    /// The communicator.
+    pub comm: Word,
+}
+
+/// Whether a send completes when it is matched only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// `MPI_Send`
+    Standard,
+    /// `MPI_Ssend`
+    Synchronous,
+}
+
+impl Elements {
+    /// Counts a use of their type; whether it has earned a layout. Those of another type are forwarded.
+    #[inline]
+    pub fn have_earned(self, world: &World, comm: Word) -> bool {
+        let what = Use {
+            buffer: self.buffer.cast_const(),
+            count: self.count.unwrap_or(0),
+            datatype: self.datatype,
+            comm: Some(comm),
+        };
+        earned::by(world.abi, what)
+    }
+}
+
+/// So many elements of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    pub datatype: Word,
+    pub count: usize,
+    /// As long as it is [`types::generation`], the handle stands for the same type.
+    generation: u64,
+}
+
+impl Kind {
+    /// No elements.
+    pub const NONE: Kind = Kind {
+        datatype: 0,
+        count: 0,
+        generation: 0,
+    };
+
+    /// These elements.
+    #[inline(always)]
+    pub fn new(datatype: Word, count: usize) -> Self {
+        Kind {
+            datatype,
+            count,
+            generation: types::generation(datatype),
+        }
+    }
+
+    #[inline(always)]
+    /// Where a thread remembers it.
+    pub fn place(&self) -> usize {
+        (self.datatype >> 4 ^ self.datatype >> 9 ^ self.count) % PLACES
+    }
+}
+
+/// Kinds of elements that a thread remembers.
+pub const PLACES: usize = 8;
+
+thread_local! {
+    /// Elements that are not packed here, for good.
+    static LEFT: [Cell<Kind>; PLACES] = const { [const { Cell::new(Kind::NONE) }; PLACES] };
+}
+
+/// Remembers that these elements are not packed here.
+pub fn leave(world: &World, kind: Kind) {
+    LEFT.with(|left| left[kind.place()].set(kind));
+    uses::decide(kind.datatype & world.abi.handle, uses::LEFT, kind.count);
+}
+
+/// Whether so many elements are not packed here, whoever gets them.
+#[inline(always)]
+pub fn are_left(datatype: Word, count: usize) -> bool {
+    let kind = Kind::new(datatype, count);
+    LEFT.with(|left| left[kind.place()].get() == kind)
+}

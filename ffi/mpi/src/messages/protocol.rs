@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What the environment says of messages: which are intercepted, which are packed, and how their data move.
+
+use std::sync::OnceLock;
+
+use libcopy::config;
+
+use crate::abi::{self, complain};
+use crate::active;
+
+/// How data that are not dense are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// As is fastest.
+    Best,
+    /// Through a lane, even where the kernel module is.
+    Stream,
+    /// Read by the receiver, whatever the sender does.
+    Fetch,
+    /// Out of memory that is mapped, from the first message on.
+    Attach,
+}
+
+/// Whether the environment asks for messages to be intercepted, packed, or moved in one way, which is to be
+/// seen with the first of them.
+pub fn are_asked() -> bool {
+    is_packing_asked() || asked() != Protocol::Best
+}
+
+/// What `LIBCOPY_MPI_ROAD` asks for, to compare.
+pub fn asked() -> Protocol {
+    static ROAD: OnceLock<Protocol> = OnceLock::new();
+    *ROAD.get_or_init(|| match config::MPI_ROAD.or_default().as_str() {
+        "best" => Protocol::Best,
+        "stream" => Protocol::Stream,
+        "fetch" => Protocol::Fetch,
+        "attach" => Protocol::Attach,
+        other => {
+            complain(&format!(
+                "{} is {other:?}, not best, stream, fetch or attach",
+                config::MPI_ROAD.name
+            ));
+            Protocol::Best
+        }
+    })
+}
+
+/// Whether the environment says what is packed.
+pub fn is_packing_asked() -> bool {
+    packed().is_some() || active::least().is_some()
+}
+
+/// What `LIBCOPY_MPI_PACKED` asks for: bytes below which messages are packed, whether that pays or not.
+pub fn packed() -> Option<u64> {
+    static PACKED: OnceLock<Option<u64>> = OnceLock::new();
+    *PACKED.get_or_init(|| abi::asked(config::MPI_PACKED.bytes()))
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What a function that receives does with what has come.
+
+use std::ffi::{c_int, c_void};
+
+use super::arguments::Elements;
+use super::header;
+use super::incoming::{self, Arrival, When, raise};
+use super::status::Status;
+use super::world::World;
+use crate::abi::Word;
+
+/// What such elements are received with, if a header may come for them.
+pub fn arrival(
+    world: &World,
+    what: Elements,
+    (source, comm): (c_int, Word),
+    (least, when): (u64, When),
+) -> Option<Arrival> {
+    // Below zero are MPI_PROC_NULL and, with another number, MPI_ANY_SOURCE.
+    if source < 0 && source != world.abi.any_source {
+        return None;
+    }
+    Arrival::new(
+        world,
+        (what.buffer, what.count, what.datatype),
+        comm,
+        (least, when),
+    )
+}
+
+/// After `MPI_Recv` or a relative with this code: what has come may be a header.
+///
+/// # Safety
+///
+/// The library wrote the status if it did not fail; the elements are writable.
+pub unsafe fn arrived(
+    world: &World,
+    what: Elements,
+    (source, comm): (c_int, Word),
+    status: *mut c_void,
+    code: c_int,
+) -> c_int {
+    if code != 0 {
+        incoming::give_back(world, (what.buffer, what.count, what.datatype));
+        return code;
+    }
+    if source < 0 && source != world.abi.any_source {
+        return 0;
+    }
+    // SAFETY: the library wrote a status.
+    let status = unsafe { Status::new(world.abi, status) };
+    if header::slot_of(status.bytes()).is_none_or(|slot| world.is_unposted(slot)) {
+        return 0;
+    }
+    let Some(arrival) = arrival(world, what, (source, comm), (0, When::Here)) else {
+        return 0;
+    };
+    match arrival.conclude(world, status) {
+        0 => 0,
+        code => raise(arrival.comm(), code),
+    }
+}

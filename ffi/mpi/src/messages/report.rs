@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What happened to messages, for statistics.
+
+use std::fmt::Write as _;
+
+use super::events::{EVENTS, counts};
+use super::world::world;
+use crate::{earned, types};
+
+/// The numbers for a report; none where messages are not taken.
+pub fn numbers() -> Vec<(&'static str, u64)> {
+    if world().is_none() {
+        return Vec::new();
+    }
+    let types = [
+        ("layouts made", types::made()),
+        ("uses of fresh types", earned::forwarded()),
+    ];
+    let names = EVENTS.iter().map(|(_, name)| *name);
+    names.zip(counts()).chain(types).collect()
+}
+
+/// A line of numbers for the report; nothing where messages are not taken.
+pub fn report() -> Option<String> {
+    world()?;
+    let mut text = "libcopy_mpi: messages:".to_owned();
+    for (name, number) in numbers() {
+        let _ = write!(text, " {name} {number},");
+    }
+    text.pop();
+    Some(text)
+}

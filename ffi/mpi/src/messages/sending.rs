@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which messages are intercepted, and how their headers are sent.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::arguments::{Address, Elements, Kind, Mode, are_left};
+use super::handle::Handle;
+use super::header;
+use super::outgoing::{self, Shared};
+use super::view::View;
+use super::world::World;
+use crate::abi::Word;
+use crate::sync::lock;
+use crate::types::{self, Known};
+use crate::{comm, pmpi, uses};
+
+/// A message that is to be taken.
+pub struct Chosen {
+    pub known: Arc<Known>,
+    pub view: View,
+    pub bytes: u64,
+    /// To which process.
+    pub member: usize,
+}
+
+impl Chosen {
+    /// Makes it known to its receiver.
+    pub fn post(self, world: &World, owned: Option<Vec<u8>>, tag: c_int) -> Option<Shared> {
+        let route = (self.bytes, self.member, tag);
+        let fits = |size| self.known.ends_at(size);
+        let committed = self.known.committed.load(Ordering::Relaxed);
+        outgoing::post(world, self.view, owned, route, committed, fits)
+    }
+}
+
+/// Whether a message is taken. Every message that is sent has to come through here: its length may
+/// be one of those that name a slot.
+#[inline]
+pub fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
+    let count = what.count?;
+    if let Some(bytes) = types::quick_size(what.datatype, count) {
+        if outgoing::is_passed(bytes) {
+            return None;
+        }
+    }
+    choose_slowly(world, what, count, to)
+}
+
+thread_local! {
+    /// What this thread was last told to pass on, whoever gets it.
+    static PASSED: Cell<Kind> = const { Cell::new(Kind::NONE) };
+}
+
+/// Whether so many elements were passed on last because of their type and their number.
+#[inline]
+pub fn were_passed(datatype: Word, count: usize) -> bool {
+    PASSED.get() == Kind::new(datatype, count)
+}
+
+/// Whether elements of a type are passed on whoever gets them, unless their length is one that names a slot.
+fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
+    if bytes < world.least[usize::from(!known.dense)] || known.datatype.is_none() {
+        return true;
+    }
+    // Before anything that takes longer.
+    match known.pieces.saturating_mul(count as u64) {
+        _ if known.dense => false,
+        // One piece is dense, wherever it is.
+        0 | 1 => bytes < world.least[0],
+        pieces => world.choice.is_fast(known, bytes, pieces),
+    }
+}
+
+#[inline(never)]
+fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Option<Chosen> {
+    let kind = Kind::new(what.datatype, count);
+    let known = types::of(world.abi, what.datatype)?;
+    let bytes = known.size.checked_mul(count as u64)?;
+    let special = header::slot_of(bytes);
+    if special.is_none() && is_passed(world, &known, bytes, count) {
+        // What is packed on its way to other processes has to be asked for again.
+        if are_left(what.datatype, count) {
+            PASSED.set(kind);
+            uses::decide(what.datatype & world.abi.handle, uses::PASSED, count);
+        }
+        return None;
+    }
+    let comm = comm::of(world.abi, to.comm).ok()?;
+    let member = world.peers(&comm, to.comm).of(to.dest)?;
+    if let Some(slot) = special {
+        outgoing::retire(world, slot);
+        return None;
+    }
+    if to.tag < 0 || world.is_closed(member) {
+        return None;
+    }
+    let view = View::new(&known, what.buffer, count)?;
+    match &view {
+        // What turned out dense is not worth as much; and no memory is at address zero.
+        View::Dense(base) if base.is_null() || bytes < world.least[0] => return None,
+        _ => {}
+    }
+    Some(Chosen {
+        known,
+        view,
+        bytes,
+        member,
+    })
+}
+
+/// A message of another mode, or of a type without a layout, is forwarded, but its length may be one that names a slot.
+pub fn notice(world: &World, what: Elements, to: Address) {
+    let Some(count) = what.count else {
+        return;
+    };
+    if let Some(bytes) = types::quick_size(what.datatype, count) {
+        if !outgoing::is_special(bytes) {
+            return;
+        }
+    }
+    let named = || {
+        let bytes = types::size(what.datatype, count)?;
+        let slot = header::slot_of(bytes).filter(|_| outgoing::is_special(bytes))?;
+        let comm = comm::of(world.abi, to.comm).ok()?;
+        world.peers(&comm, to.comm).of(to.dest)?;
+        Some(slot)
+    };
+    if let Some(slot) = named() {
+        outgoing::retire(world, slot);
+    }
+}
+
+/// How a header is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendMode {
+    /// At once.
+    Blocking,
+    /// With a request that nobody else sees: several of these may be the same.
+    Hidden,
+    /// With a request of its own, which the program gets, and which has to be freed.
+    Own,
+}
+
+/// Sends a header in place of a message.
+///
+/// # Safety
+///
+/// The header stays where it is until the library has sent it.
+pub unsafe fn send_header(
+    world: &World,
+    shared: &Shared,
+    (mode, way): (Mode, SendMode),
+    to: Address,
+    request: *mut c_void,
+) -> Result<(), c_int> {
+    let (wire, len) = {
+        let message = lock(shared);
+        let wire = message.wire();
+        (wire.as_ptr().cast(), wire.len() as c_int)
+    };
+    let (byte, dest, tag, comm) = (world.abi.byte, to.dest, to.tag, to.comm);
+    // SAFETY: the caller's promise.
+    let code = unsafe {
+        match (way, mode) {
+            (SendMode::Blocking, Mode::Standard) => pmpi::send(wire, len, byte, dest, tag, comm),
+            (SendMode::Blocking, Mode::Synchronous) => {
+                pmpi::ssend(wire, len, byte, dest, tag, comm)
+            }
+            (SendMode::Hidden, Mode::Standard) => {
+                pmpi::isend(wire, len, byte, dest, tag, comm, request)
+            }
+            (SendMode::Hidden, Mode::Synchronous) => {
+                pmpi::issend(wire, len, byte, dest, tag, comm, request)
+            }
+            // Libraries return one and the same request for all that they send at once; those that
+            // are started by hand are different.
+            (SendMode::Own, mode) => {
+                let made = match mode {
+                    Mode::Standard => pmpi::send_init(wire, len, byte, dest, tag, comm, request),
+                    Mode::Synchronous => {
+                        pmpi::ssend_init(wire, len, byte, dest, tag, comm, request)
+                    }
+                };
+                let started = match made {
+                    0 => pmpi::start(request),
+                    code => code,
+                };
+                if made == 0 && started != 0 {
+                    pmpi::request_free(request);
+                }
+                started
+            }
+        }
+    };
+    if code != 0 {
+        lock(shared).withdraw(world);
+        return Err(code);
+    }
+    Ok(())
+}
+
+/// A persistent send: its arguments.
+#[derive(Debug)]
+pub struct Plan {
+    pub mode: Mode,
+    pub known: Arc<Known>,
+    pub buffer: *mut c_void,
+    pub count: usize,
+    pub bytes: u64,
+    pub member: usize,
+    pub to: Address,
+}
+
+// SAFETY: the address is the program's, which lends it with every start.
+unsafe impl Send for Plan {}
+
+impl Plan {
+    /// The communicator.
+    pub fn comm(&self) -> Word {
+        self.to.comm
+    }
+
+    /// Starts a message with the library's request for its header; `None` if the program's own
+    /// request has to be started.
+    ///
+    /// # Safety
+    ///
+    /// The elements are readable until the message is complete.
+    pub unsafe fn start(&self, world: &World) -> Result<Option<(Shared, Word)>, c_int> {
+        let Some(view) = View::new(&self.known, self.buffer, self.count) else {
+            return Ok(None);
+        };
+        let chosen = Chosen {
+            known: self.known.clone(),
+            view,
+            bytes: self.bytes,
+            member: self.member,
+        };
+        let Some(shared) = chosen.post(world, None, self.to.tag) else {
+            return Ok(None);
+        };
+        let mut request = Handle::new(world, world.abi.request_null);
+        let how = (self.mode, SendMode::Hidden);
+        // SAFETY: the message lives until the request is complete.
+        unsafe { send_header(world, &shared, how, self.to, request.pointer())? };
+        lock(&shared).attend(world, false);
+        // SAFETY: the library wrote a handle.
+        let handle = unsafe { world.abi.handle_at(request.pointer(), 0) };
+        Ok(Some((shared, handle)))
+    }
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Whether nonblocking collectives are intercepted, and where the ranks of a communicator meet for them.
+
+use libcopy::config;
+
+use super::circle::Circle;
+use crate::abi::{Abi, Word};
+use crate::bootstrap::{self, feature};
+use crate::comm::{self, Comm};
+
+/// Whether nonblocking collectives may be taken: all ranks have agreed to that in `MPI_Init`.
+pub fn is_allowed() -> bool {
+    bootstrap::world().is_some_and(|world| world.has(feature::NONBLOCKING))
+}
+
+/// Whether this rank wants them: not with `LIBCOPY_MPI_NONBLOCKING=0`, for tools that wait for requests past us.
+pub fn is_wanted_here() -> bool {
+    config::MPI_NONBLOCKING.is_on(true)
+}
+
+/// In a blocking collective, before anything else: the ranks meet, if they are to. All ranks have called
+/// the same on this communicator before, so all find the same.
+#[cold]
+pub fn meet(abi: &'static Abi, comm: Word) {
+    if let Ok(known) = comm::of(abi, comm) {
+        known.meet(|known: &Comm| {
+            Circle::meet(abi, comm, known.rank, known.size).map(Circle::enlisted)
+        });
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The first question about calls whose ranks have parts of different lengths: whether the communicator says that they
+//! are forwarded in any case. It has to cost next to nothing ([`crate::threshold`]).
+
+use crate::abi::Word;
+use crate::comm;
+use crate::count::Count;
+use crate::stats::Function;
+use crate::threshold::{handle_bits, least, size};
+
+/// Whether counts that all ranks know, combined by `combine`, are to be passed on in any case.
+///
+/// # Safety
+///
+/// There is a count for each rank of the communicator.
+#[inline(always)]
+unsafe fn are_small<N: Count>(
+    function: Function,
+    counts: *const N,
+    datatype: Word,
+    comm: Word,
+    combine: impl Fn(usize, usize) -> Option<usize>,
+) -> bool {
+    let least = least(function);
+    if least == 0 || counts.is_null() {
+        return false;
+    }
+    let handle = handle_bits();
+    let small = comm::with_last(comm, handle, |known| {
+        if !known.is_plain() {
+            return true;
+        }
+        let mut all = 0usize;
+        for rank in 0..known.size {
+            // SAFETY: the caller's promise.
+            let count = unsafe { counts.add(rank).read() };
+            match count.number().and_then(|count| combine(all, count)) {
+                Some(combined) => all = combined,
+                None => return false,
+            }
+        }
+        let size = size(datatype);
+        size.is_some_and(|size| (all as u128) * (size as u128) < u128::from(least))
+    });
+    small == Some(true)
+}
+
+/// Whether parts of these lengths are to be passed on in any case.
+///
+/// # Safety
+///
+/// There is a count for each rank of the communicator.
+#[inline(always)]
+pub unsafe fn are_small_parts<N: Count>(
+    function: Function,
+    counts: *const N,
+    datatype: Word,
+    comm: Word,
+) -> bool {
+    let largest = |a: usize, b: usize| Some(a.max(b));
+    // SAFETY: the caller's promise.
+    unsafe { are_small(function, counts, datatype, comm, largest) }
+}
+
+/// Whether so many elements together are to be passed on in any case.
+///
+/// # Safety
+///
+/// There is a count for each rank of the communicator.
+#[inline(always)]
+pub unsafe fn are_small_together<N: Count>(
+    function: Function,
+    counts: *const N,
+    datatype: Word,
+    comm: Word,
+) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { are_small(function, counts, datatype, comm, usize::checked_add) }
+}
+
+/// Whether a call whose ranks know only their own parts is to be passed on in any case: it was small
+/// when they last agreed, and it is not time to agree. Then it has been counted.
+#[inline(always)]
+pub fn were_small(function: Function, comm: Word) -> bool {
+    let least = least(function);
+    if least == 0 {
+        return false;
+    }
+    let handle = handle_bits();
+    let small = comm::with_last(comm, handle, |known| {
+        !known.is_plain() || known.stays_small(function, least)
+    });
+    small == Some(true)
+}
