@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The README's samples are the example files, and its commands work as they stand there.
+//! The samples of README.md and of the pages on the APIs are the example files, and the commands beside them work as
+//! they stand there.
 
 use std::fs;
 use std::path::Path;
@@ -17,15 +18,15 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The contents of the first block of `language` behind the heading.
-fn block(readme: &str, heading: &str, language: &str) -> String {
-    let (_, section) = readme
-        .split_once(&format!("\n## {heading}\n"))
-        .unwrap_or_else(|| panic!("no section {heading:?}"));
-    let section = section.split("\n## ").next().unwrap_or_default();
+/// The contents of the first block of `language` behind the line that begins with `mark`.
+fn block(page: &str, mark: &str, language: &str) -> String {
+    let text = read(page);
+    let (_, section) = text
+        .split_once(&format!("\n{mark}"))
+        .unwrap_or_else(|| panic!("{page}: no {mark:?}"));
     let (_, block) = section
         .split_once(&format!("```{language}\n"))
-        .unwrap_or_else(|| panic!("no {language} in {heading:?}"));
+        .unwrap_or_else(|| panic!("{page}: no {language} behind {mark:?}"));
     let (block, _) = block.split_once("```").expect("the block ends");
     block.to_owned()
 }
@@ -62,27 +63,56 @@ fn run(commands: &str) -> String {
 
 #[test]
 fn samples_are_the_example_files() {
-    let readme = read("README.md");
-    for (heading, language, file) in [
-        ("Thirty lines of Rust", "rust", "libcopy/examples/bcast.rs"),
-        ("Thirty lines of C", "c", "ffi/examples/bcast.c"),
+    for (page, mark, language, file, most) in [
+        (
+            "README.md",
+            "**Rust**",
+            "rust",
+            "libcopy/examples/quick_start.rs",
+            15,
+        ),
+        (
+            "docs/rust-api.md",
+            "## A program",
+            "rust",
+            "libcopy/examples/bcast.rs",
+            36,
+        ),
+        (
+            "docs/c-api.md",
+            "## A program",
+            "c",
+            "ffi/examples/bcast.c",
+            36,
+        ),
     ] {
-        let sample = block(&readme, heading, language);
-        assert!(sample == read(file), "README.md, {heading}: not {file}");
+        let sample = block(page, mark, language);
+        assert!(sample == read(file), "{page}, {mark}: not {file}");
         let lines = sample.lines().count();
-        assert!((20..=36).contains(&lines), "{heading} has {lines}");
+        assert!((10..=most).contains(&lines), "{file} has {lines} lines");
+    }
+}
+
+#[test]
+fn commands_for_the_quick_start_work() {
+    let text = run(&block("README.md", "**Rust**", "sh"));
+    for rank in 0..4 {
+        assert!(
+            text.contains(&format!("rank {rank} of 4 has it\n")),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn commands_for_the_rust_sample_work() {
-    let text = run(&block(&read("README.md"), "Thirty lines of Rust", "sh"));
+    let text = run(&block("docs/rust-api.md", "## A program", "sh"));
     assert_eq!(text, "4 ranks, the last one is 3\n");
 }
 
 #[test]
 fn commands_for_the_c_sample_work() {
-    let text = run(&block(&read("README.md"), "Thirty lines of C", "sh"));
+    let text = run(&block("docs/c-api.md", "## A program", "sh"));
     for rank in 0..4 {
         assert!(
             text.contains(&format!("rank {rank} ends with x\n")),

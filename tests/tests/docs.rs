@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The documents of the repository: every relative link and anchor resolves.
+//! The documents of the repository: every relative link and anchor resolves, README is short, and measured figures
+//! stand in `docs/performance` and CHANGELOG.md only.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -206,6 +207,154 @@ fn sources_name_documents_that_exist() {
     }
     assert!(count > 8, "only {count} mentions were found");
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn readme_is_short() {
+    let lines = read(Path::new("README.md")).lines().count();
+    assert!(lines <= 150, "README.md has {lines} lines, 150 is the most");
+}
+
+/// Units of times and rates behind a number.
+const UNITS: [&str; 13] = [
+    "ns",
+    "us",
+    "µs",
+    "ms",
+    "s",
+    "nanoseconds",
+    "microseconds",
+    "milliseconds",
+    "seconds",
+    "MB/s",
+    "GB/s",
+    "MiB/s",
+    "GiB/s",
+];
+
+/// Words that compare two speeds, behind a number or a word for one.
+const COMPARISONS: [&str; 7] = [
+    "times as fast",
+    "times as long",
+    "times faster",
+    "times slower",
+    "times the speed",
+    "of the speed",
+    "geometric mean",
+];
+
+/// What looks like a figure and is none: a limit, a time-out, an interval or an option of the program, with the
+/// page and the words around it.
+const NO_FIGURES: [(&str, &str); 14] = [
+    // Time-outs and intervals of the bootstrap.
+    ("docs/design/bootstrap.md", "500 ms after another one left"),
+    ("docs/design/bootstrap.md", "does not come within 30 s"),
+    ("docs/design/bootstrap.md", "get on every 5 ms"),
+    // The longest that `libcopy tune` measures.
+    (
+        "docs/design/datatype-engine.md",
+        "nine times for at most 20 ms",
+    ),
+    // What the model makes up for, and the driver's own timers.
+    ("docs/design/ioat-model.md", "up to 10 ms of late wake-ups"),
+    (
+        "docs/design/ioat-model.md",
+        "until the driver's timer (0.2 to 2 s)",
+    ),
+    (
+        "docs/design/ioat-model.md",
+        "found by the timer (0.2 to 2 s)",
+    ),
+    (
+        "docs/design/ioat-model.md",
+        "beyond about 400 ms it is a hang",
+    ),
+    ("docs/design/ioat-model.md", "resets it every 200 ms"),
+    (
+        "docs/design/ioat-model.md",
+        "behind a fragment that is 50 ms old",
+    ),
+    // How long each side waits for the other before it goes on alone.
+    (
+        "docs/design/p2p-protocol.md",
+        "the sender is elsewhere for 300 µs",
+    ),
+    (
+        "docs/design/p2p-protocol.md",
+        "the receiver has not begun for 1 ms",
+    ),
+    ("docs/design/p2p-protocol.md", "every 1 to 8 ms"),
+    (
+        "docs/design/p2p-protocol.md",
+        "100 ms whether the peer lives",
+    ),
+];
+
+/// Words of a line that look like a measured figure.
+fn figures(line: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for comparison in COMPARISONS {
+        if line.contains(comparison) {
+            found.push(comparison.to_owned());
+        }
+    }
+    let is_number = |word: &str| {
+        let digits = |c: char| c.is_ascii_digit() || ".,-–".contains(c);
+        word.starts_with(|c: char| c.is_ascii_digit()) && word.chars().all(digits)
+    };
+    let words: Vec<&str> = line
+        .split_whitespace()
+        .map(|word| word.trim_matches(|c: char| "()[]*|`;:,.".contains(c)))
+        .collect();
+    for (at, word) in words.iter().enumerate() {
+        let next = words.get(at + 1).copied().unwrap_or_default();
+        let after = words.get(at + 2).copied().unwrap_or_default();
+        // 7 ms, 3 % less, 1.5-2 us; and 7ms in one word.
+        let is_time = is_number(word) && UNITS.contains(&next);
+        let is_share = is_number(word)
+            && next == "%"
+            && ["less", "more", "faster", "slower", "longer"].contains(&after);
+        let number = word.find(|c: char| c.is_alphabetic()).unwrap_or(0);
+        let is_joined = is_number(&word[..number]) && UNITS.contains(&&word[number..]);
+        if is_time || is_share || is_joined {
+            found.push(format!("{word} {next} {after}"));
+        }
+    }
+    found
+}
+
+#[test]
+fn figures_are_on_their_pages() {
+    let mut used = [false; NO_FIGURES.len()];
+    let mut wrong = Vec::new();
+    for document in files(".md") {
+        let name = document.display().to_string();
+        if name.starts_with("docs/performance/") || name == "CHANGELOG.md" {
+            continue;
+        }
+        let text = read(&document);
+        for (number, line) in prose(&text) {
+            for figure in figures(line) {
+                let reason = NO_FIGURES
+                    .iter()
+                    .position(|(page, words)| *page == name && line.contains(words));
+                match reason {
+                    Some(at) => used[at] = true,
+                    None => wrong.push(format!("{name}:{number}: {figure}: {line}")),
+                }
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "measured figures belong to docs/performance: {wrong:#?}"
+    );
+    let unused: Vec<_> = NO_FIGURES
+        .iter()
+        .zip(used)
+        .filter(|(_, used)| !used)
+        .collect();
+    assert!(unused.is_empty(), "no longer there: {unused:#?}");
 }
 
 #[test]

@@ -678,6 +678,29 @@ const MADE: [&str; 5] = [
 ];
 
 #[test]
+fn what_is_exported_is_documented() {
+    let page = include_str!("../../../docs/mpi.md");
+    let names = Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(library())
+        .output()
+        .expect("binutils has nm");
+    let names = text(&names.stdout);
+    let names = names.lines().filter_map(|line| line.rsplit(' ').next());
+    // The page says that the forms for large counts go with the others.
+    let names: Vec<&str> = names
+        .filter(|name| name.starts_with("MPI_") || name.starts_with("MPIX_"))
+        .filter(|name| !name.ends_with("_c"))
+        .collect();
+    assert!(names.len() > 80, "{names:?}");
+    let missing: Vec<&&str> = names
+        .iter()
+        .filter(|name| !page.contains(&format!("`{name}`")))
+        .collect();
+    assert!(missing.is_empty(), "not in docs/mpi.md: {missing:?}");
+}
+
+#[test]
 fn what_is_exported_can_be_called() {
     let _turn = turn();
     let library = library();
