@@ -373,9 +373,10 @@ pub unsafe extern "C" fn libcopy_team_scatter_in_place(
     guarded(|| {
         // SAFETY: the caller's promise.
         let team = unsafe { handle(team)? };
-        let all = match team.rank == root {
-            true => total(length, team.size)?,
-            false => length,
+        let all = if team.rank == root {
+            total(length, team.size)?
+        } else {
+            length
         };
         // SAFETY: the caller's promise.
         let data = unsafe { bytes_mut("data", data, all)? };

@@ -249,15 +249,13 @@ fn detect() -> Result<Abi, String> {
         }
         let open = version().starts_with("Open MPI");
         return Ok(Abi {
-            name: match open {
-                true => "Open MPI (standard ABI)",
-                false => "MPICH (standard ABI)",
+            name: if open {
+                "Open MPI (standard ABI)"
+            } else {
+                "MPICH (standard ABI)"
             },
             family: Family::Standard,
-            rival: match open {
-                true => Rival::OpenMpi,
-                false => Rival::Mpich,
-            },
+            rival: if open { Rival::OpenMpi } else { Rival::Mpich },
             handle: usize::MAX,
             in_place: 1,
             root: -4,
@@ -510,9 +508,10 @@ impl Function {
 
     #[cold]
     fn look_next(&self, wanted: bool) -> usize {
-        let library = match wanted {
-            true => self.address(),
-            false => self.if_any(),
+        let library = if wanted {
+            self.address()
+        } else {
+            self.if_any()
         };
         let next = tools::behind(self.name, library).unwrap_or(library);
         self.next.store(next.max(NOWHERE), Ordering::Relaxed);

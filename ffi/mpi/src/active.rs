@@ -18,11 +18,12 @@ use crate::{bootstrap, stats, threshold};
 pub fn active() -> Option<&'static Abi> {
     static ACTIVE: OnceLock<Option<&'static Abi>> = OnceLock::new();
     *ACTIVE.get_or_init(|| {
-        let abi = match config::DISABLE.is_on(false) {
-            true => None,
-            false => abi::get()
+        let abi = if config::DISABLE.is_on(false) {
+            None
+        } else {
+            abi::get()
                 .map_err(|why| complain(&format!("{why}; everything is passed on")))
-                .ok(),
+                .ok()
         };
         learn(abi);
         abi
@@ -39,9 +40,12 @@ fn learn(abi: Option<&Abi>) {
         // Any blocking collective may be the one in which ranks meet.
         Some(_) if is_meeting_wanted() && !function.is_nonblocking() => 0,
         Some(abi) => least().unwrap_or_else(|| {
-            let least = |op| match function.is_nonblocking() {
-                true => Policy::least_nonblocking(abi.rival(), op),
-                false => Policy::least_against_mpi(abi.rival(), op),
+            let least = |op| {
+                if function.is_nonblocking() {
+                    Policy::least_nonblocking(abi.rival(), op)
+                } else {
+                    Policy::least_against_mpi(abi.rival(), op)
+                }
             };
             function.op().and_then(least).unwrap_or(u64::MAX)
         }),

@@ -217,9 +217,10 @@ impl World {
 
     /// Whether a rank of `MPI_COMM_WORLD` takes part.
     pub fn includes(&self, rank: c_int) -> bool {
-        match self.everywhere || self.is_whole() {
-            true => usize::try_from(rank).is_ok_and(|rank| rank < self.size),
-            false => self.ranks.binary_search(&rank).is_ok(),
+        if self.everywhere || self.is_whole() {
+            usize::try_from(rank).is_ok_and(|rank| rank < self.size)
+        } else {
+            self.ranks.binary_search(&rank).is_ok()
         }
     }
 }
@@ -244,9 +245,10 @@ pub fn summary() -> String {
             format!("all {} ranks agreed", world.size)
         }
         (Outcome::Agreed, Some(world)) => {
-            let others = match world.everywhere {
-                true => "and so did those on other machines",
-                false => "communicators with other machines are forwarded",
+            let others = if world.everywhere {
+                "and so did those on other machines"
+            } else {
+                "communicators with other machines are forwarded"
             };
             let (here, size) = (world.ranks.len(), world.size);
             format!("{here} of {size} ranks agreed on this machine, {others}")
@@ -473,9 +475,10 @@ fn are_consistent(slots: &[Slot]) -> Result<(), u32> {
         }
     }
     ranks.sort_unstable();
-    match ranks.windows(2).all(|pair| pair[0] < pair[1]) {
-        true => Ok(()),
-        false => Err(reason::RANKS),
+    if ranks.windows(2).all(|pair| pair[0] < pair[1]) {
+        Ok(())
+    } else {
+        Err(reason::RANKS)
     }
 }
 

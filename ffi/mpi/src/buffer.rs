@@ -51,13 +51,14 @@ impl Kind {
             return None;
         }
         let size = usize::try_from(size).ok()?;
-        let known = match combiner == abi.named {
-            true => None,
-            false => match types::of(abi, datatype) {
+        let known = if combiner == abi.named {
+            None
+        } else {
+            match types::of(abi, datatype) {
                 // Not committed, so the library says what is wrong.
                 None if !errors::accepts(datatype) => return None,
                 known => known,
-            },
+            }
         };
         // A derived type of full extent may still have its bytes in another order.
         let dense = match &known {
@@ -243,11 +244,12 @@ impl Kind {
         to: &mut [u8],
     ) -> Result<(), c_int> {
         let bytes = count * self.size;
-        match self.dense && bytes > 0 {
+        if self.dense && bytes > 0 {
             // SAFETY: dense elements are their bytes; the caller's promise.
-            true => to.copy_from_slice(unsafe { std::slice::from_raw_parts(base.cast(), bytes) }),
+            to.copy_from_slice(unsafe { std::slice::from_raw_parts(base.cast(), bytes) })
+        } else {
             // SAFETY: the caller's promise.
-            false => unsafe { self.pack(base, count, to)? },
+            unsafe { self.pack(base, count, to)? }
         }
         Ok(())
     }

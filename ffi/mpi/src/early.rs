@@ -83,9 +83,10 @@ fn obstacle() -> Option<String> {
 /// the handler has heard: bytes are lost because a peer died.
 #[inline(always)]
 pub fn before() -> Result<(), c_int> {
-    match offload::any_pending() {
-        true => settle(),
-        false => Ok(()),
+    if offload::any_pending() {
+        settle()
+    } else {
+        Ok(())
     }
 }
 

@@ -352,15 +352,14 @@ impl Sample {
         // SAFETY: as many offsets as pieces; a word has room for either kind of handle.
         let answers = unsafe {
             let (count, length) = (pieces as c_int, PIECE as c_int);
-            let made = match is_regular {
-                true => pmpi::type_vector(count, length, 2 * length, abi.byte, &mut datatype),
-                false => {
-                    let lengths = vec![length; pieces];
-                    let place = |i: usize| ((2 * i + i * i / 3 % 2) * PIECE) as isize;
-                    let places: Vec<isize> = (0..pieces).map(place).collect();
-                    let (lengths, places) = (lengths.as_ptr(), places.as_ptr());
-                    pmpi::type_create_hindexed(count, lengths, places, abi.byte, &mut datatype)
-                }
+            let made = if is_regular {
+                pmpi::type_vector(count, length, 2 * length, abi.byte, &mut datatype)
+            } else {
+                let lengths = vec![length; pieces];
+                let place = |i: usize| ((2 * i + i * i / 3 % 2) * PIECE) as isize;
+                let places: Vec<isize> = (0..pieces).map(place).collect();
+                let (lengths, places) = (lengths.as_ptr(), places.as_ptr());
+                pmpi::type_create_hindexed(count, lengths, places, abi.byte, &mut datatype)
             };
             match made {
                 0 => pmpi::type_commit(&mut datatype),

@@ -130,9 +130,10 @@ exports! {
 pub unsafe extern "C" fn MPI_Barrier(comm: Word) -> c_int {
     // SAFETY: the caller's promise.
     let code = unsafe { barrier::barrier(comm) };
-    match messages::has_orphans() {
-        true => messages::settle_orphans(code),
-        false => code,
+    if messages::has_orphans() {
+        messages::settle_orphans(code)
+    } else {
+        code
     }
 }
 

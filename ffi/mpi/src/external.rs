@@ -182,12 +182,11 @@ impl Swapped {
         let all = self.bytes() as usize;
         let mut room = MaybeUninit::<[u8; AT_ONCE]>::uninit();
         let mut more = Vec::<u8>::new();
-        let room = match self.part <= AT_ONCE {
-            true => room.as_mut_ptr().cast::<u8>(),
-            false => {
-                more.reserve_exact(self.part.min(all));
-                more.as_mut_ptr()
-            }
+        let room = if self.part <= AT_ONCE {
+            room.as_mut_ptr().cast::<u8>()
+        } else {
+            more.reserve_exact(self.part.min(all));
+            more.as_mut_ptr()
         };
         let mut at = 0;
         while at < all {
@@ -395,10 +394,11 @@ macro_rules! fortran {
             // SAFETY: the caller's promise: Fortran gives the addresses of its arguments; the MPI
             // library's function of this name has this type.
             unsafe {
-                let bytes = match name.is_null() {
-                    true => &[],
-                    false => std::slice::from_raw_parts(name.cast::<u8>(), length & 0x7fff_ffff),
-                };
+                let bytes = if name.is_null() {
+&[]
+} else {
+std::slice::from_raw_parts(name.cast::<u8>(), length & 0x7fff_ffff)
+};
                 if !fortran_names::past_us() || bytes.trim_ascii() != c"external32".to_bytes() {
                     let address = NEXT.address();
                     if address != 0 {

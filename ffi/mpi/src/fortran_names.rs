@@ -78,18 +78,20 @@ pub fn buffer(address: *mut c_void) -> *mut c_void {
     if IN_PLACE.is(address) {
         return active().map_or(address, |abi| abi.in_place as *mut c_void);
     }
-    match BOTTOM.is(address) {
-        true => std::ptr::null_mut(),
-        false => address,
+    if BOTTOM.is(address) {
+        std::ptr::null_mut()
+    } else {
+        address
     }
 }
 
 /// Whether functions of Fortran that receive or complete requests go past us: those of `mpi_f08` in
 /// MPICH's Fortran library, and those that Open MPI's has from 5.0 on.
 pub fn has_other_functions(abi: &Abi) -> bool {
-    let names = match abi.family == Family::OpenMpi {
-        true => [c"mpi_isendrecv_", c"mpi_isendrecv_replace_"],
-        false => [c"MPIR_Recv_cdesc", c"mpi_recv_f08ts_"],
+    let names = if abi.family == Family::OpenMpi {
+        [c"mpi_isendrecv_", c"mpi_isendrecv_replace_"]
+    } else {
+        [c"MPIR_Recv_cdesc", c"mpi_recv_f08ts_"]
     };
     names.into_iter().any(|name| abi::symbol(name).is_some())
 }

@@ -55,9 +55,10 @@ impl Group {
     /// that come after.
     pub fn next_call(&self) -> Option<u64> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        match self.is_in_disagreement() {
-            true => self.after_disagreement(number),
-            false => Some(number),
+        if self.is_in_disagreement() {
+            self.after_disagreement(number)
+        } else {
+            Some(number)
         }
     }
 
@@ -107,9 +108,10 @@ pub fn world_ranks(abi: &Abi, comm: Word, size: usize) -> Option<Vec<c_int>> {
 /// Joins a team. Its collectives return early only where no leader passes what they bring to other nodes.
 fn join(key: &TeamKey, rank: usize, size: usize, alone: bool) -> libcopy::Result<Team> {
     let mut policy = Policy::load()?;
-    policy.asynchronous = match alone {
-        true => early::choice(&policy),
-        false => Async::Off,
+    policy.asynchronous = if alone {
+        early::choice(&policy)
+    } else {
+        Async::Off
     };
     let mut team = Team::join_with(key, rank, size, policy)?;
     team.set_chore(Some(progress::everything));
@@ -215,30 +217,28 @@ pub fn create(
     key.copy_from_slice(&bytes[..16]);
     leader.copy_from_slice(&bytes[16..]);
     let leader = u64::from_ne_bytes(leader) as c_int;
-    let nodes = match here == size {
-        true => None,
-        false => {
-            let mut leaders: Vec<c_int> = vec![0; size];
-            let (own, all) = ((&raw const leader).cast(), leaders.as_mut_ptr().cast());
-            // SAFETY: all ranks are here; four bytes from each.
-            if unsafe { pmpi::allgather(own, 4, abi.byte, all, 4, abi.byte, comm) } != 0 {
-                return failed("MPI_Allgather");
-            }
-            match Nodes::new(abi, comm, rank, &leaders) {
-                Ok(Some(nodes)) => Some(nodes),
-                Ok(None) => return Ok(None),
-                Err(_) => return failed("MPI_Comm_split"),
-            }
+    let nodes = if here == size {
+        None
+    } else {
+        let mut leaders: Vec<c_int> = vec![0; size];
+        let (own, all) = ((&raw const leader).cast(), leaders.as_mut_ptr().cast());
+        // SAFETY: all ranks are here; four bytes from each.
+        if unsafe { pmpi::allgather(own, 4, abi.byte, all, 4, abi.byte, comm) } != 0 {
+            return failed("MPI_Allgather");
+        }
+        match Nodes::new(abi, comm, rank, &leaders) {
+            Ok(Some(nodes)) => Some(nodes),
+            Ok(None) => return Ok(None),
+            Err(_) => return failed("MPI_Comm_split"),
         }
     };
     // Here no communicator is being made that would be in the way of the one that this makes.
     progress::library(abi);
     // A leader has none to give if it got no random numbers.
-    let team = match key == [0; 16] {
-        true => Err("no random numbers for a key".to_owned()),
-        false => {
-            join(&TeamKey::from_bytes(key), seat, here, nodes.is_none()).map_err(|e| e.to_string())
-        }
+    let team = if key == [0; 16] {
+        Err("no random numbers for a key".to_owned())
+    } else {
+        join(&TeamKey::from_bytes(key), seat, here, nodes.is_none()).map_err(|e| e.to_string())
     };
     let direct = |team: &Team| {
         let mut reports = team.transports().iter();

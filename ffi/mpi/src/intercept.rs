@@ -305,9 +305,10 @@ fn admit_by_thresholds(
             return Err(Fate::Communicator);
         }
         let beats = |op| Policy::beats_mpi_across(op, bytes);
-        return match least().is_some() || function.op().is_some_and(beats) {
-            true => Ok(group.clone()),
-            false => Err(Fate::Small),
+        return if least().is_some() || function.op().is_some_and(beats) {
+            Ok(group.clone())
+        } else {
+            Err(Fate::Small)
         };
     }
     // Reductions pay only where nobody copies twice.

@@ -382,10 +382,11 @@ pub unsafe fn all_of(
     let mut all = true;
     for i in 0..count {
         let mut room = Room::new();
-        let status = match is_ignored(statuses) {
-            true => room.pointer(),
+        let status = if is_ignored(statuses) {
+            room.pointer()
+        } else {
             // SAFETY: the caller's promise.
-            false => unsafe { Status::of_array(abi, statuses, i) }.pointer(),
+            unsafe { Status::of_array(abi, statuses, i) }.pointer()
         };
         let (code, _, complete) = look(i, status);
         if code != 0 {

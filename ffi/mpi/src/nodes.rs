@@ -61,17 +61,19 @@ struct Blocks {
 /// Where bytes are. Slices without any may be anywhere, even where `MPI_IN_PLACE` is.
 fn address(bytes: &[u8]) -> *const c_void {
     static NOTHING: u64 = 0;
-    match bytes.is_empty() {
-        true => (&raw const NOTHING).cast(),
-        false => bytes.as_ptr().cast(),
+    if bytes.is_empty() {
+        (&raw const NOTHING).cast()
+    } else {
+        bytes.as_ptr().cast()
     }
 }
 
 /// The same for bytes that are written to.
 fn address_mut(bytes: &mut [u8]) -> *mut c_void {
-    match bytes.is_empty() {
-        true => address(bytes).cast_mut(),
-        false => bytes.as_mut_ptr().cast(),
+    if bytes.is_empty() {
+        address(bytes).cast_mut()
+    } else {
+        bytes.as_mut_ptr().cast()
     }
 }
 
@@ -304,9 +306,10 @@ impl Nodes {
         };
         let mut end = 0;
         for node in 0..self.members.len() {
-            let length = match skip && node == self.node {
-                true => 0,
-                false => self.total(node, lengths),
+            let length = if skip && node == self.node {
+                0
+            } else {
+                self.total(node, lengths)
             };
             blocks.lengths.push(length as c_int);
             blocks.places.push(end as c_int);
@@ -323,9 +326,10 @@ impl Nodes {
             places: Vec::new(),
         };
         for (node, ranks) in self.members.iter().enumerate() {
-            let (first, length) = match node == self.node {
-                true => (0, 0),
-                false => run(ranks.iter().copied(), parts)?,
+            let (first, length) = if node == self.node {
+                (0, 0)
+            } else {
+                run(ranks.iter().copied(), parts)?
             };
             blocks.lengths.push(length as c_int);
             blocks.places.push(c_int::try_from(first).ok()?);

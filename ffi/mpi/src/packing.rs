@@ -69,9 +69,10 @@ fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Arc<Prepared>, Fate
     match least() {
         Some(least) if bytes >= least => Ok(prepared),
         None if bytes >= LEAST => {
-            match pieces <= 1 || bytes >= pieces.saturating_mul(LONG_PIECE[rival]) {
-                true => Err(Fate::NoGain),
-                false => Ok(prepared),
+            if pieces <= 1 || bytes >= pieces.saturating_mul(LONG_PIECE[rival]) {
+                Err(Fate::NoGain)
+            } else {
+                Ok(prepared)
             }
         }
         _ => Err(Fate::Small),

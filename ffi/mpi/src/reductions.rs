@@ -148,18 +148,20 @@ pub unsafe fn reduce<N: Count>(
     call.run(|call| {
         let (count, root, kind) = (count.elements(), root as usize, elements.kind.clone());
         let mut packed = Scratch::default();
-        let own = match in_place {
-            true => None,
+        let own = if in_place {
+            None
+        } else {
             // SAFETY: the caller's promise.
-            false => Some(unsafe { outgoing(&kind, send, count, &mut packed)? }),
+            Some(unsafe { outgoing(&kind, send, count, &mut packed)? })
         };
         let reduce = |recv: Option<&mut [u8]>| {
             elements.combine(|what, combine| call.group.reduce(own, recv, root, (what, combine)))
         };
-        match is_root {
+        if is_root {
             // SAFETY: the caller's promise.
-            true => unsafe { incoming(&kind, recv, count, |recv| reduce(Some(recv))) },
-            false => reduce(None),
+            unsafe { incoming(&kind, recv, count, |recv| reduce(Some(recv))) }
+        } else {
+            reduce(None)
         }
     })
 }
@@ -199,10 +201,11 @@ pub unsafe fn allreduce<N: Count>(
     call.run(|call| {
         let (count, kind, mut packed) =
             (count.elements(), elements.kind.clone(), Scratch::default());
-        let own = match in_place {
-            true => None,
+        let own = if in_place {
+            None
+        } else {
             // SAFETY: the caller's promise.
-            false => Some(unsafe { outgoing(&kind, send, count, &mut packed)? }),
+            Some(unsafe { outgoing(&kind, send, count, &mut packed)? })
         };
         // SAFETY: the caller's promise.
         unsafe {

@@ -78,9 +78,10 @@ pub unsafe fn gather<N: Count>(
     let (mut own, mut all) = (None, None);
     // A root that does not send from elsewhere says the number of bytes where it receives.
     let in_place = is_in_place(send);
-    let one = match in_place {
-        true => (recv_count.number(), recv_type),
-        false => (send_count.number(), send_type),
+    let one = if in_place {
+        (recv_count.number(), recv_type)
+    } else {
+        (send_count.number(), send_type)
     };
     let call = take(Function::Gather, comm, one, |abi| {
         let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
@@ -162,9 +163,10 @@ pub unsafe fn scatter<N: Count>(
     let _span = Span;
     let (mut all, mut own) = (None, None);
     let in_place = is_in_place(recv);
-    let one = match in_place {
-        true => (send_count.number(), send_type),
-        false => (recv_count.number(), recv_type),
+    let one = if in_place {
+        (send_count.number(), send_type)
+    } else {
+        (recv_count.number(), recv_type)
     };
     let call = take(Function::Scatter, comm, one, |abi| {
         let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
@@ -203,16 +205,12 @@ pub unsafe fn scatter<N: Count>(
                 let elements = send_count.elements() * call.group.size;
                 // SAFETY: the caller's promise: the send buffer has the elements of all ranks.
                 let bytes = unsafe {
-                    match kind.is_dense() {
-                        true => std::slice::from_raw_parts(
-                            send.cast::<u8>(),
-                            call.bytes * call.group.size,
-                        ),
-                        false => {
-                            packed = Scratch::new(call.bytes * call.group.size);
-                            kind.pack(send, elements, &mut packed)?;
-                            &packed
-                        }
+                    if kind.is_dense() {
+                        std::slice::from_raw_parts(send.cast::<u8>(), call.bytes * call.group.size)
+                    } else {
+                        packed = Scratch::new(call.bytes * call.group.size);
+                        kind.pack(send, elements, &mut packed)?;
+                        &packed
                     }
                 };
                 Some(bytes)

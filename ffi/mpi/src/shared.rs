@@ -57,9 +57,10 @@ impl Shared {
             .map(|word| word.load(Ordering::Acquire))
             .collect();
         // Another process namespace may have another process of this number.
-        match found == magic {
-            true => Ok(shared),
-            false => Err(io::ErrorKind::InvalidData.into()),
+        if found == magic {
+            Ok(shared)
+        } else {
+            Err(io::ErrorKind::InvalidData.into())
         }
     }
 

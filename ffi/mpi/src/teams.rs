@@ -183,9 +183,10 @@ fn decide(abi: &Abi, list: &[c_int], calls: u64) -> Offer {
     // processes; one more beside a team that is in use, with the fourth of one communicator.
     let known = asked.iter().position(|asked| asked == list);
     let earned = least().is_some()
-        || match is_first {
-            true => usize::try_from(world) == Ok(list.len()) || known.is_some(),
-            false => calls >= 4,
+        || if is_first {
+            usize::try_from(world) == Ok(list.len()) || known.is_some()
+        } else {
+            calls >= 4
         };
     if !earned || kept.iter().filter(led).count() >= LED {
         if known.is_none() {

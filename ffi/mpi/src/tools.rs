@@ -141,9 +141,10 @@ pub struct Wrapped {
 impl fmt::Display for Wrapped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Wrapped { symbol, file, .. } = self;
-        match self.in_front {
-            true => write!(f, "{symbol} of {file} comes before libcopy_mpi.so's"),
-            false => write!(f, "{file} has {symbol}, too"),
+        if self.in_front {
+            write!(f, "{symbol} of {file} comes before libcopy_mpi.so's")
+        } else {
+            write!(f, "{file} has {symbol}, too")
         }
     }
 }
@@ -255,10 +256,11 @@ impl Files {
         // SAFETY: a valid name; the handle is a constant.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as usize;
         let file = self.of(found).filter(|file| *file < own)?;
-        match is_defined(found) {
-            true => Some(file),
+        if is_defined(found) {
+            Some(file)
+        } else {
             // The program only has a way of its own to a function that it takes the address of.
-            false => (file + 1..own).find(|file| self.defines(*file, name)),
+            (file + 1..own).find(|file| self.defines(*file, name))
         }
     }
 
@@ -271,9 +273,10 @@ impl Files {
             name.to_str().ok()?
         );
         let library = self::next(&CString::new(profiling).ok()?)?;
-        match self.is_foreign(next, library) {
-            true => self.of(next),
-            false => None,
+        if self.is_foreign(next, library) {
+            self.of(next)
+        } else {
+            None
         }
     }
 
@@ -337,11 +340,12 @@ unsafe extern "C" fn note(
     // SAFETY: the loader describes a file that is loaded as long as this runs; the vector is ours.
     unsafe {
         let (info, files) = (&*info, &mut *files.cast::<Vec<File>>());
-        let name = match info.dlpi_name.is_null() {
-            true => String::new(),
-            false => CStr::from_ptr(info.dlpi_name)
+        let name = if info.dlpi_name.is_null() {
+            String::new()
+        } else {
+            CStr::from_ptr(info.dlpi_name)
                 .to_string_lossy()
-                .into_owned(),
+                .into_owned()
         };
         let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
         let loaded = headers

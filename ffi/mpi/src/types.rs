@@ -193,9 +193,10 @@ fn with_bounds(datatype: Datatype, (size, lower, extent): (u64, i64, i64)) -> Op
     if datatype.size() != size {
         return None;
     }
-    match (datatype.lower_bound(), datatype.extent()) == (lower, extent) {
-        true => Some(datatype),
-        false => datatype.resized(lower, extent).ok(),
+    if (datatype.lower_bound(), datatype.extent()) == (lower, extent) {
+        Some(datatype)
+    } else {
+        datatype.resized(lower, extent).ok()
     }
 }
 
@@ -349,9 +350,12 @@ fn assemble(
     };
     let list = |from: usize, n: usize| counts(integers.get(from..from.checked_add(n)?)?);
     let first = usize::try_from(integer(0).unwrap_or(0)).ok()?;
-    let order = |value: c_int| match value == abi.order_c {
-        true => Order::C,
-        false => Order::Fortran,
+    let order = |value: c_int| {
+        if value == abi.order_c {
+            Order::C
+        } else {
+            Order::Fortran
+        }
     };
     let made = match how {
         combiner::DUP => Ok(child.dup()),
@@ -367,18 +371,20 @@ fn assemble(
         combiner::INDEXED => child.indexed(&list(1, first)?, &places(1 + first, first)?),
         combiner::HINDEXED | combiner::HINDEXED_INTEGER => {
             let lengths = list(1, first)?;
-            match addresses.len() == first {
-                true => child.hindexed(&lengths, addresses),
-                false => child.hindexed(&lengths, &places(1 + first, first)?),
+            if addresses.len() == first {
+                child.hindexed(&lengths, addresses)
+            } else {
+                child.hindexed(&lengths, &places(1 + first, first)?)
             }
         }
         combiner::INDEXED_BLOCK => child.indexed_block(count(1)?, &places(2, first)?),
         combiner::HINDEXED_BLOCK => child.hindexed_block(count(1)?, addresses),
         combiner::STRUCT | combiner::STRUCT_INTEGER => {
             let lengths = list(1, first)?;
-            match addresses.len() == first {
-                true => Datatype::structure(&lengths, addresses, children),
-                false => Datatype::structure(&lengths, &places(1 + first, first)?, children),
+            if addresses.len() == first {
+                Datatype::structure(&lengths, addresses, children)
+            } else {
+                Datatype::structure(&lengths, &places(1 + first, first)?, children)
             }
         }
         combiner::SUBARRAY => {
@@ -393,9 +399,10 @@ fn assemble(
             let mut distributions = Vec::with_capacity(n);
             for i in 0..n {
                 let (kind, argument) = (integer(3 + n + i)?, integer(3 + 2 * n + i)?);
-                let argument = match argument == default {
-                    true => None,
-                    false => Some(u64::try_from(argument).ok()?),
+                let argument = if argument == default {
+                    None
+                } else {
+                    Some(u64::try_from(argument).ok()?)
                 };
                 distributions.push(match kind {
                     kind if kind == block => Distribution::Block(argument),

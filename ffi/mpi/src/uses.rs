@@ -89,10 +89,11 @@ pub fn decide(handle: usize, decision: u64, count: usize) {
         return entry.set(worth | decision);
     }
     if let Ok(count) = u32::try_from(count) {
-        let before = match worth as u32 == count {
-            true => worth,
+        let before = if worth as u32 == count {
+            worth
+        } else {
             // Of the number of elements before nothing is known any more.
-            false => worth & (EARNED | PACKED_THERE) | u64::from(count),
+            worth & (EARNED | PACKED_THERE) | u64::from(count)
         };
         entry.set(before | decision);
     }

@@ -100,9 +100,10 @@ fn differential(name: &'static str, launcher: &'static str, large: bool) {
         return;
     };
     let flags = [C.1, &["-DLARGE"]].concat();
-    let other = match large {
-        true => mpi(name, launcher, SOURCE, (C.0, &flags[..])),
-        false => None,
+    let other = if large {
+        mpi(name, launcher, SOURCE, (C.0, &flags[..]))
+    } else {
+        None
     };
     let preloaded = other.as_ref().unwrap_or(&plainly);
     let library = library();
@@ -1222,9 +1223,10 @@ fn types_that_are_committed_together_send_no_layouts() {
             assert!(noted(&report, "bytes fetched") > 0, "{name}: {report}");
             let sent = noted(&report, "bytes of layouts");
             let made = noted(&report, "layouts committed");
-            match together {
-                true => assert!(sent == 0 && made > 0, "{name}: {report}"),
-                false => assert!(sent > 0 && made == 0, "{name}: {report}"),
+            if together {
+                assert!(sent == 0 && made > 0, "{name}: {report}")
+            } else {
+                assert!(sent > 0 && made == 0, "{name}: {report}")
             }
         }
     }

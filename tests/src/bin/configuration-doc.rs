@@ -64,9 +64,10 @@ mod tests {
     fn files(directory: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(directory).expect("a directory").flatten() {
             let path = entry.path();
-            match path.is_dir() {
-                true => files(&path, found),
-                false => found.push(path),
+            if path.is_dir() {
+                files(&path, found)
+            } else {
+                found.push(path)
             }
         }
     }

@@ -153,17 +153,17 @@ impl Parts {
 
     /// Offset and length of a part.
     fn get(self, number: u64) -> (u64, u64) {
-        let (from, to) = match number < self.each {
-            true => (self.end(number), self.end(number + 1)),
-            false => {
-                let mirrored = self.number() - 1 - number;
-                // The middle belongs to both halves' last parts, once.
-                let from = match mirrored + 1 == self.each {
-                    true => self.total / 2,
-                    false => self.total - self.end(mirrored + 1),
-                };
-                (from, self.total - self.end(mirrored))
-            }
+        let (from, to) = if number < self.each {
+            (self.end(number), self.end(number + 1))
+        } else {
+            let mirrored = self.number() - 1 - number;
+            // The middle belongs to both halves' last parts, once.
+            let from = if mirrored + 1 == self.each {
+                self.total / 2
+            } else {
+                self.total - self.end(mirrored + 1)
+            };
+            (from, self.total - self.end(mirrored))
         };
         (from, to - from)
     }

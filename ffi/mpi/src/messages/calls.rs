@@ -199,12 +199,11 @@ pub unsafe fn exchange(
     both: impl FnOnce(*mut c_void) -> c_int,
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
-    let chosen = match has_earned {
-        true => choose(world, send, to),
-        false => {
-            notice(world, send, to);
-            None
-        }
+    let chosen = if has_earned {
+        choose(world, send, to)
+    } else {
+        notice(world, send, to);
+        None
     };
     // SAFETY: the caller's promise.
     unsafe { exchange_chosen(world, chosen, None, to, (recv, source), status, both, post) }
@@ -220,12 +219,11 @@ pub unsafe fn replace(
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
     let (mut chosen, mut owned) = (None, None);
-    let this = match what.have_earned(world, to.comm) {
-        true => choose(world, what, to),
-        false => {
-            notice(world, what, to);
-            None
-        }
+    let this = if what.have_earned(world, to.comm) {
+        choose(world, what, to)
+    } else {
+        notice(world, what, to);
+        None
     };
     if let Some(mut this) = this {
         let mut packed: Vec<u8> = Vec::with_capacity(this.bytes as usize);

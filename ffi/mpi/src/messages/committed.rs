@@ -155,10 +155,11 @@ pub unsafe extern "C" fn MPIX_Type_commit_comm(datatype: *mut c_void, comm: Word
         return code;
     };
     // What could not be committed is handed round as unknown: others are waiting.
-    let handle = match code == 0 && !datatype.is_null() {
+    let handle = if code == 0 && !datatype.is_null() {
         // SAFETY: the caller's promise.
-        true => unsafe { abi.handle_at(datatype, 0) },
-        false => abi.byte,
+        unsafe { abi.handle_at(datatype, 0) }
+    } else {
+        abi.byte
     };
     let work = || hand_round(abi, comm, handle);
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));

@@ -543,10 +543,11 @@ macro_rules! plain {
                     }
                     $pass($($argument),*)
                 });
-                match requests::has_orphans() {
-                    true => requests::settle_orphans(code),
-                    false => code,
-                }
+                if requests::has_orphans() {
+requests::settle_orphans(code)
+} else {
+code
+}
             }
             // SAFETY: the caller's promise.
             unsafe {
@@ -564,10 +565,11 @@ macro_rules! plain {
     (@quick [$first:expr] [$is_noted:expr => $short:expr] $pass:path, ($($argument:ident: $kind:ty),*)) => {
         let is_idle = !requests::any() && !nonblocking::any();
         if $is_noted {
-            return $short($($argument,)* |$($argument: $kind),*| match is_idle {
-                true => $pass($($argument),*),
-                false => other($($argument),*),
-            });
+            return $short($($argument,)* |$($argument: $kind),*| if is_idle {
+$pass($($argument),*)
+} else {
+other($($argument),*)
+});
         }
         if is_idle {
             return $pass($($argument),*);
@@ -813,12 +815,11 @@ unsafe fn improbe(
     let at = room.instead_of(status);
     // SAFETY: the caller's promise.
     unsafe {
-        let (code, found) = match flag.is_null() {
-            true => (forward::mprobe(source, tag, comm, message, at), true),
-            false => {
-                let code = forward::improbe(source, tag, comm, flag, message, at);
-                (code, *flag != 0)
-            }
+        let (code, found) = if flag.is_null() {
+            (forward::mprobe(source, tag, comm, message, at), true)
+        } else {
+            let code = forward::improbe(source, tag, comm, flag, message, at);
+            (code, *flag != 0)
         };
         if code == 0 && found && source_of(world, at) >= 0 {
             probes::correct(world, comm, Status::new(world.abi, at));

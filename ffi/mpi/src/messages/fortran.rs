@@ -90,9 +90,10 @@ impl Requests {
 
 /// A status as C calls it.
 fn status(place: *mut c_void) -> *mut c_void {
-    match STATUS_IGNORE.is(place) || STATUSES_IGNORE.is(place) || is_ignored(place) {
-        true => std::ptr::null_mut(),
-        false => place,
+    if STATUS_IGNORE.is(place) || STATUSES_IGNORE.is(place) || is_ignored(place) {
+        std::ptr::null_mut()
+    } else {
+        place
     }
 }
 

@@ -460,17 +460,16 @@ impl Outgoing {
             }
             let range = self.filled..self.filled + n;
             let to = lane.wrapping_add(at as usize);
-            let packed = match self.rest.is_empty() {
+            let packed = if self.rest.is_empty() {
                 // SAFETY: the program promised its elements; the lane has this room, which the
                 // receiver does not look at.
-                true => unsafe { self.view.pack(range, to) },
-                false => {
-                    let from = (self.filled - self.rest_from) as usize;
-                    let rest = &self.rest[from..from + n as usize];
-                    // SAFETY: the lane has this room, as above.
-                    unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
-                    Ok(())
-                }
+                unsafe { self.view.pack(range, to) }
+            } else {
+                let from = (self.filled - self.rest_from) as usize;
+                let rest = &self.rest[from..from + n as usize];
+                // SAFETY: the lane has this room, as above.
+                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
+                Ok(())
             };
             if packed.is_err() {
                 break;
@@ -659,9 +658,10 @@ pub fn wait(world: &World, shared: &Shared) -> Result<(), c_int> {
             let mut message = lock(shared);
             if message.attend(world, true) || (message.is_impatient(world) && message.buffer(world))
             {
-                return match message.was_lost() {
-                    false => Ok(()),
-                    true => Err(receiver_ended(world)),
+                return if message.was_lost() {
+                    Err(receiver_ended(world))
+                } else {
+                    Ok(())
                 };
             }
             if pause.should_look() && message.is_lost(world) {

@@ -152,9 +152,10 @@ impl Desk {
         }
         let is_here = comm::of(world.abi, comm).is_ok_and(|known| {
             let peers = world.peers(&known, comm);
-            match rank == world.abi.any_source {
-                true => peers.are_all_here(),
-                false => peers.of(rank).is_some(),
+            if rank == world.abi.any_source {
+                peers.are_all_here()
+            } else {
+                peers.of(rank).is_some()
             }
         });
         self.peer[side as usize] = Peer {

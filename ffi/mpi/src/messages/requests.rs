@@ -231,9 +231,10 @@ fn completed(world: &World, handle: Word, status: &mut Room) -> Option<c_int> {
         unsafe { pmpi::request_get_status(handle, &mut flag, status.pointer()) }
     };
     // MPICH has the error handler of MPI_COMM_WORLD hear of it here, too, whatever the request's is.
-    let answer = match world.abi.is_open_mpi() {
-        true => ask(),
-        false => quietly(world, ask),
+    let answer = if world.abi.is_open_mpi() {
+        ask()
+    } else {
+        quietly(world, ask)
     };
     // What cannot be asked for, the completing function has to complain about.
     (answer != 0 || flag != 0).then_some(answer)
@@ -389,9 +390,10 @@ impl State {
 
 /// The code of a message that is complete: an error if that is because its receiver has died.
 fn lost(world: &World, shared: &Shared) -> c_int {
-    match lock(shared).was_lost() {
-        true => outgoing::receiver_ended(world),
-        false => 0,
+    if lock(shared).was_lost() {
+        outgoing::receiver_ended(world)
+    } else {
+        0
     }
 }
 
@@ -618,12 +620,11 @@ impl<'a> Batch<'a> {
         }
         // Whether a send was cancelled, nothing but its status tells.
         let mut own: Vec<Room> = Vec::new();
-        let statuses = match is_ignored(statuses) && sends {
-            true => {
-                own.resize_with(self.entries.len(), Room::new);
-                own.as_mut_ptr().cast()
-            }
-            false => statuses,
+        let statuses = if is_ignored(statuses) && sends {
+            own.resize_with(self.entries.len(), Room::new);
+            own.as_mut_ptr().cast()
+        } else {
+            statuses
         };
         let (mut code, done) = complete(statuses);
         if !done {
@@ -650,11 +651,12 @@ impl<'a> Batch<'a> {
                 unsafe { pmpi::request_free(self.request(i)) };
             }
             let mut room = Room::new();
-            let status = match is_ignored(statuses) {
+            let status = if is_ignored(statuses) {
                 // SAFETY: room for one.
-                true => unsafe { Status::new(self.world.abi, room.pointer()) },
+                unsafe { Status::new(self.world.abi, room.pointer()) }
+            } else {
                 // SAFETY: there is one for each request.
-                false => unsafe { Status::of_array(self.world.abi, statuses, i) },
+                unsafe { Status::of_array(self.world.abi, statuses, i) }
             };
             let before = end.correct(self.world, entry.persistent, status, 0);
             if let Some(sent) = sent.filter(|_| status.is_cancelled()) {
@@ -881,9 +883,10 @@ pub unsafe fn test(
     // SAFETY: the caller's promise.
     unsafe {
         *flag = c_int::from(ready);
-        match ready {
-            true => Some(finish(world, entry, request, status, Owner::Program)),
-            false => Some(0),
+        if ready {
+            Some(finish(world, entry, request, status, Owner::Program))
+        } else {
+            Some(0)
         }
     }
 }

@@ -88,9 +88,10 @@ impl Times {
             return None;
         }
         let [streamed, attached] = self.taken.map(|taken| taken.nanos.max(1));
-        let way = match attached <= streamed {
-            true => Way::Attached,
-            false => Way::Streamed,
+        let way = if attached <= streamed {
+            Way::Attached
+        } else {
+            Way::Streamed
         };
         let (best, more) = (streamed.min(attached), streamed.abs_diff(attached));
         let [least, most] = BETWEEN;

@@ -238,9 +238,10 @@ impl Found {
             return code;
         };
         // SAFETY: the caller's promise.
-        match unsafe { self.is_cut(world, status) } {
-            true => raise(self.comm, world.abi.truncate),
-            false => code,
+        if unsafe { self.is_cut(world, status) } {
+            raise(self.comm, world.abi.truncate)
+        } else {
+            code
         }
     }
 }
@@ -274,12 +275,11 @@ impl Several<'_> {
             [const { MaybeUninit::<Room>::uninit() }; FEW],
         );
         let (mut many, mut more_rooms) = (Vec::new(), Vec::<Room>::new());
-        let list = match count > FEW {
-            true => {
-                many.reserve_exact(count);
-                many.spare_capacity_mut()
-            }
-            false => &mut few[..],
+        let list = if count > FEW {
+            many.reserve_exact(count);
+            many.spare_capacity_mut()
+        } else {
+            &mut few[..]
         };
         let mut number = 0;
         for index in 0..count {
@@ -442,9 +442,10 @@ pub unsafe fn test(
         let at = room.instead_of(status);
         let code = inner(request, flag, at);
         found.put_back(request);
-        match code == 0 && *flag == 0 {
-            true => 0,
-            false => found.conclude(at, code),
+        if code == 0 && *flag == 0 {
+            0
+        } else {
+            found.conclude(at, code)
         }
     }
 }

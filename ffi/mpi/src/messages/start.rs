@@ -141,9 +141,10 @@ fn meet(abi: &'static Abi) {
     if answers != [0; 2] || size == 0 {
         return bootstrap::withdraw();
     }
-    let mut why = match config::MPI_MESSAGES.is_on(true) {
-        true => None,
-        false => Some("LIBCOPY_MPI_MESSAGES is 0".to_owned()),
+    let mut why = if config::MPI_MESSAGES.is_on(true) {
+        None
+    } else {
+        Some("LIBCOPY_MPI_MESSAGES is 0".to_owned())
     };
     let (mut offer, mut made) = (Offer::default(), None);
     if why.is_none() && size > 1 && bootstrap::is_owner() {

@@ -27,9 +27,10 @@ impl Room {
 
     /// The program's status, or this one if it wants none.
     pub fn instead_of(&mut self, status: *mut c_void) -> *mut c_void {
-        match is_ignored(status) {
-            true => self.pointer(),
-            false => status,
+        if is_ignored(status) {
+            self.pointer()
+        } else {
+            status
         }
     }
 }

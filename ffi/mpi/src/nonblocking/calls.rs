@@ -202,9 +202,10 @@ fn decide<K>(
 
 /// The datatype of a buffer that is looked at only if `wanted`; `None` if it is not ours to move.
 fn kind_if(wanted: bool, abi: &Abi, datatype: Word, comm: Word) -> Option<Option<Kind>> {
-    match wanted {
-        true => Kind::of(abi, datatype, comm).map(Some),
-        false => Some(None),
+    if wanted {
+        Kind::of(abi, datatype, comm).map(Some)
+    } else {
+        Some(None)
     }
 }
 
@@ -217,11 +218,10 @@ unsafe fn bcast<N: Count>(about: About, buffer: Received<N>) -> Option<c_int> {
         let count = buffer.count.elements();
         // SAFETY: the caller's promise.
         unsafe {
-            match taken.is_root() {
-                true => own.send(&taken.circle, &kind, buffer.base, count)?,
-                false => {
-                    own.receive((taken.abi, &taken.circle), &kind, buffer.base, count, None)?
-                }
+            if taken.is_root() {
+                own.send(&taken.circle, &kind, buffer.base, count)?
+            } else {
+                own.receive((taken.abi, &taken.circle), &kind, buffer.base, count, None)?
             }
         }
         Ok(false)
@@ -397,9 +397,10 @@ unsafe fn reduce<N: Count>(
                 let keep = in_place.then_some((0, count));
                 own.receive((taken.abi, &taken.circle), kind, recv.base, count, keep)?;
             }
-            match in_place {
-                true => own.send_from_received(0),
-                false => own.send(&taken.circle, kind, send, count)?,
+            if in_place {
+                own.send_from_received(0)
+            } else {
+                own.send(&taken.circle, kind, send, count)?
             }
         }
         Ok(false)

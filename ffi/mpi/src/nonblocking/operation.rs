@@ -325,9 +325,10 @@ impl Operation {
             if (theirs.call, theirs.bytes) != (self.shape.call(), self.shape.bytes as u64) {
                 continue;
             }
-            let (send, recv) = match from == me {
-                true => (own_send, theirs.regions.1),
-                false => (theirs.regions.0, own_recv),
+            let (send, recv) = if from == me {
+                (own_send, theirs.regions.1)
+            } else {
+                (theirs.regions.0, own_recv)
             };
             let pieces = self.circle.table.between(from, to, number);
             if send == 0 || recv == 0 || !pieces.begin_all(number, total) {
@@ -462,15 +463,12 @@ impl Operation {
                 let pid = circle.pids[peer];
                 // SAFETY: `begin` was promised our buffers; the kernel checks theirs.
                 let moved = unsafe {
-                    match transfer.from == me {
-                        true => {
-                            let from = self.own.send.wrapping_add(send_at as usize);
-                            memory::write(pid, theirs.recv.wrapping_add(recv_at), from, len)
-                        }
-                        false => {
-                            let to = self.own.recv.wrapping_add(recv_at as usize);
-                            memory::read(pid, theirs.send.wrapping_add(send_at), to, len)
-                        }
+                    if transfer.from == me {
+                        let from = self.own.send.wrapping_add(send_at as usize);
+                        memory::write(pid, theirs.recv.wrapping_add(recv_at), from, len)
+                    } else {
+                        let to = self.own.recv.wrapping_add(recv_at as usize);
+                        memory::read(pid, theirs.send.wrapping_add(send_at), to, len)
                     }
                 };
                 if let Err(error) = moved {
@@ -534,18 +532,18 @@ impl Operation {
         };
         let own = self.own.send.wrapping_add(at).cast_const();
         let last = circle.size - 1;
-        match last == me {
+        if last == me {
             // SAFETY: our own elements, and room for a piece.
-            true => unsafe { std::ptr::copy_nonoverlapping(own, acc, len) },
-            false => fetch(last, acc)?,
+            unsafe { std::ptr::copy_nonoverlapping(own, acc, len) }
+        } else {
+            fetch(last, acc)?
         }
         for rank in (0..last).rev() {
-            let from = match rank == me {
-                true => own,
-                false => {
-                    fetch(rank, other)?;
-                    other.cast_const()
-                }
+            let from = if rank == me {
+                own
+            } else {
+                fetch(rank, other)?;
+                other.cast_const()
             };
             // SAFETY: both have `len` bytes, which are whole elements.
             let code = unsafe { combining.elements.add(from, acc, len) };

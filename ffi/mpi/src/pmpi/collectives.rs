@@ -256,9 +256,10 @@ fn narrowed_array<T: Copy>(
 
 /// Where a copy is; nowhere if there is nothing in it.
 fn pointer(copy: &[c_int]) -> *const c_int {
-    match copy.is_empty() {
-        true => std::ptr::null(),
-        false => copy.as_ptr(),
+    if copy.is_empty() {
+        std::ptr::null()
+    } else {
+        copy.as_ptr()
     }
 }
 

@@ -59,9 +59,10 @@ pub unsafe fn pack_any<N: Count>(
         unsafe extern "C" fn(*const c_void, N, Word, *mut c_void, N, *mut N, Word) -> c_int;
     static FUNCTION: Function = Function::new(c"PMPI_Pack");
     static LARGE: Function = Function::new(c"PMPI_Pack_c");
-    let own = match N::LARGE {
-        true => LARGE.next_if_any(),
-        false => FUNCTION.next(),
+    let own = if N::LARGE {
+        LARGE.next_if_any()
+    } else {
+        FUNCTION.next()
     };
     // SAFETY: the MPI library's function of this name has this type; the caller's promise.
     unsafe {
@@ -101,9 +102,10 @@ pub unsafe fn unpack_any<N: Count>(
         unsafe extern "C" fn(*const c_void, N, *mut N, *mut c_void, N, Word, Word) -> c_int;
     static FUNCTION: Function = Function::new(c"PMPI_Unpack");
     static LARGE: Function = Function::new(c"PMPI_Unpack_c");
-    let own = match N::LARGE {
-        true => LARGE.next_if_any(),
-        false => FUNCTION.next(),
+    let own = if N::LARGE {
+        LARGE.next_if_any()
+    } else {
+        FUNCTION.next()
     };
     // SAFETY: the MPI library's function of this name has this type; the caller's promise.
     unsafe {

@@ -439,9 +439,10 @@ fn mapped_buffers_may_change(context: &Context) -> Outcome {
                         let all =
                             unsafe { std::slice::from_raw_parts_mut(map.addr() as *mut u8, LEN) };
                         // A second set of windows would close the first before the change.
-                        let (all, mine) = match whole {
-                            true => (&mut *all, &mut other[..]),
-                            false => (&mut other[..], &mut all[..LEN / 4]),
+                        let (all, mine) = if whole {
+                            (&mut *all, &mut other[..])
+                        } else {
+                            (&mut other[..], &mut all[..LEN / 4])
                         };
                         again_and_again(team, 5, all, mine).map_err(|stop| match stop {
                             Stop::Fail(why) => {

@@ -164,9 +164,10 @@ fn proven_02_many_requests_do_not_stop_a_cpu(context: &Context) -> Outcome {
     with_each(|| {
         // A module without the limit has no parameter for it.
         let _limit = Parameter::set("max_user_requests", 1 << 16).ok();
-        let _slow = match modelled() {
-            true => Some(Slow::new(50_000_000)?),
-            false => None,
+        let _slow = if modelled() {
+            Some(Slow::new(50_000_000)?)
+        } else {
+            None
         };
         let board = Board::new()?;
         let submitter = Child::spawn(|| {
