@@ -599,8 +599,8 @@ mod atomic {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
+    use super::atomic::Word;
     use super::fragments::{Fragments, Worker, bitmap_words, count};
-    use super::word::Word;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
