@@ -13,7 +13,7 @@
 //! and kept is a checkpoint in the sense of "Network-Accelerated Non-Contiguous Memory Transfers"
 //! (section 3.2.4): the state from which a later part of the stream can be processed.
 
-use super::canonical::{Form, Node, NodeId};
+use super::form::{Form, Node, NodeId};
 use super::layout::{Layout, Segment};
 use crate::{Error, Result};
 
@@ -45,6 +45,13 @@ pub struct Cursor {
     frames: Vec<Frame>,
     /// Bytes of the current piece that are behind the position.
     skip: i64,
+}
+
+impl Layout {
+    /// A cursor at the start of the packed stream.
+    pub fn cursor(&self) -> Cursor {
+        Cursor::new(self)
+    }
 }
 
 impl Cursor {

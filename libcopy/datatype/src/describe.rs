@@ -2,7 +2,7 @@
 
 //! What packing and unpacking a form comes down to, in words.
 
-use super::canonical::{Form, Node, NodeId};
+use super::form::{Form, Node, NodeId};
 use super::kernel;
 
 impl Form {

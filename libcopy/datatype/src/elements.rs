@@ -2,8 +2,8 @@
 
 //! The type map, one basic element after the other.
 
-use super::construct::{Datatype, fastest_first};
-use super::contents::Contents;
+use super::datatype::Contents;
+use super::datatype::{Datatype, fastest_first};
 use super::named::Element;
 use crate::Result;
 

@@ -29,8 +29,8 @@
 use std::fmt::Write as _;
 use std::str::FromStr;
 
-use super::construct::Datatype;
-use super::contents::{Contents, Distribution, Order};
+use super::datatype::Datatype;
+use super::datatype::{Contents, Distribution, Order};
 use super::named::Named;
 use crate::{Error, Result};
 

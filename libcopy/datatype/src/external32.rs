@@ -3,7 +3,7 @@
 //! The portable representation "external32": big-endian, with sizes that do not depend on the
 //! machine. MPI 4.1, section 14.5.2.
 
-use super::construct::Datatype;
+use super::datatype::Datatype;
 use super::elements::Elements;
 use super::named::{Class, Element};
 use crate::{Error, Result};

@@ -17,8 +17,8 @@
 
 use std::collections::HashMap;
 
-use super::construct::Datatype;
-use super::contents::{Contents, Distribution, Order};
+use super::datatype::Datatype;
+use super::datatype::{Contents, Distribution, Order};
 use super::named::Named;
 use crate::{Error, Result};
 

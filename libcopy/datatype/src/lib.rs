@@ -27,30 +27,38 @@
 //! Packed bytes are in type-map order, always: those of the first basic element first, and so on,
 //! however the layout is traversed inside.
 
-pub mod canonical;
 mod construct;
-mod contents;
-mod copy;
 mod cursor;
+mod datatype;
+mod describe;
 mod elements;
 mod error;
-mod execute;
 pub mod expr;
 mod external32;
 mod flat;
+mod form;
 mod kernel;
 mod layout;
 mod named;
+mod normalize;
+mod offsets;
 mod overlap;
+mod pack;
 mod plan;
 mod reduce;
+mod serialize;
 mod signature;
 mod steps;
-mod wire;
+mod typed_copy;
 
-pub use construct::Datatype;
-pub use contents::{Combiner, Contents, Distribution, Envelope, Order};
+/// The canonical form of a layout.
+pub mod canonical {
+    pub use crate::form::{Extent, Form, Node, NodeId, Part};
+    pub use crate::offsets::Offsets;
+}
+
 pub use cursor::{Checkpoints, Cursor};
+pub use datatype::{Combiner, Contents, Datatype, Distribution, Envelope, Order};
 pub use elements::Elements;
 pub use error::{Error, Result};
 pub use kernel::{Calibration, CpuProfile};

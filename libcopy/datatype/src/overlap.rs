@@ -9,9 +9,7 @@
 //! Proofs look at the description only. What they do not cover is decided by writing out the
 //! pieces if they are few, and counts as overlapping otherwise, which costs speed and nothing else.
 
-use std::sync::OnceLock;
-
-use super::canonical::{Form, Node, NodeId};
+use super::form::{Form, Node, NodeId};
 
 /// Lists of at most so many entries are interchanged with the streams around them.
 pub(super) const FEW: usize = 32;
@@ -21,13 +19,6 @@ const WRITTEN: i64 = 1 << 14;
 
 /// Most nodes that a proof looks at. A node is looked at anew for each way that leads to it.
 const PATIENCE: usize = 1 << 16;
-
-/// What was found out about a form.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Overlap {
-    is_disjoint: OnceLock<bool>,
-    is_free: OnceLock<bool>,
-}
 
 /// A stream: the distance, and how many steps from the first to the last.
 type Dim = (i64, i64);

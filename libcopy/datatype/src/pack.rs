@@ -5,9 +5,13 @@
 //! A range cuts through at most two children of each node on the way down; all children in
 //! between are whole, and whole streams become loop nests for the kernels.
 
-use super::canonical::{Form, Node, NodeId};
+use std::ops::Range;
+
+use super::form::{Form, Node, NodeId};
 use super::kernel::{self, Dim};
+use super::layout::Layout;
 use super::overlap::FEW;
+use crate::Result;
 
 /// Dimensions that are collected before a kernel runs them; deeper nests loop around it.
 const DIMS: usize = 6;
@@ -509,5 +513,148 @@ fn steps<const PACK: bool>(dim: &Dim) -> (isize, isize) {
         (dim.from, dim.to)
     } else {
         (dim.to, dim.from)
+    }
+}
+
+impl Layout {
+    /// Packs everything: the slice `packed` must be [`Layout::size`] bytes long.
+    ///
+    /// # Errors
+    ///
+    /// Data outside `buffer`, or a wrong length of `packed`.
+    #[inline]
+    pub fn pack(&self, buffer: &[u8], origin: isize, packed: &mut [u8]) -> Result<()> {
+        let steps = self.form.steps();
+        // What else there is to decide would take as long as moving a few hundred bytes.
+        if steps.fit(buffer.len(), origin, packed.len()) {
+            let from = buffer.as_ptr().wrapping_offset(origin).cast_mut();
+            // SAFETY: all data lies in `buffer`, and the borrows are disjoint; packing writes only
+            // at `packed`.
+            unsafe { steps.run::<true>(from, packed.as_mut_ptr()) };
+            return Ok(());
+        }
+        self.pack_unplanned(buffer, origin, packed)
+    }
+
+    #[inline(never)]
+    fn pack_unplanned(&self, buffer: &[u8], origin: isize, packed: &mut [u8]) -> Result<()> {
+        self.whole(packed.len())?;
+        self.pack_range(buffer, origin, 0, packed)
+    }
+
+    /// Packs the `packed.len()` bytes of the packed stream that start at `position`.
+    ///
+    /// # Errors
+    ///
+    /// Data outside `buffer`, or a range outside the packed stream.
+    pub fn pack_range(
+        &self,
+        buffer: &[u8],
+        origin: isize,
+        position: u64,
+        packed: &mut [u8],
+    ) -> Result<()> {
+        self.check(buffer.len(), origin, position, packed.len())?;
+        let from = buffer.as_ptr().wrapping_offset(origin);
+        let end = position + packed.len() as u64;
+        // SAFETY: all data lies in `buffer`, the range in the stream, and the borrows are disjoint.
+        unsafe { self.pack_raw(from, position..end, packed.as_mut_ptr()) };
+        Ok(())
+    }
+
+    /// Unpacks everything: the slice `packed` must be [`Layout::size`] bytes long. Bytes between
+    /// the data are not touched. If pieces of the layout overlap, which MPI forbids for receiving,
+    /// the bytes that several pieces share get the value of the last one in the type map.
+    ///
+    /// # Errors
+    ///
+    /// Data outside `buffer`, or a wrong length of `packed`.
+    #[inline]
+    pub fn unpack(&self, packed: &[u8], buffer: &mut [u8], origin: isize) -> Result<()> {
+        let steps = self.form.steps();
+        if steps.fit(buffer.len(), origin, packed.len()) {
+            let to = buffer.as_mut_ptr().wrapping_offset(origin);
+            // SAFETY: all data lies in `buffer`, and the borrows are disjoint; unpacking only reads
+            // at `packed`.
+            unsafe { steps.run::<false>(to, packed.as_ptr().cast_mut()) };
+            return Ok(());
+        }
+        self.unpack_unplanned(packed, buffer, origin)
+    }
+
+    #[inline(never)]
+    fn unpack_unplanned(&self, packed: &[u8], buffer: &mut [u8], origin: isize) -> Result<()> {
+        self.whole(packed.len())?;
+        self.unpack_range(packed, 0, buffer, origin)
+    }
+
+    /// Unpacks `packed.len()` bytes that belong at `position` of the packed stream. Of overlapping
+    /// pieces within the range, the last one in the type map wins.
+    ///
+    /// # Errors
+    ///
+    /// Data outside `buffer`, or a range outside the packed stream.
+    pub fn unpack_range(
+        &self,
+        packed: &[u8],
+        position: u64,
+        buffer: &mut [u8],
+        origin: isize,
+    ) -> Result<()> {
+        self.check(buffer.len(), origin, position, packed.len())?;
+        let to = buffer.as_mut_ptr().wrapping_offset(origin);
+        let end = position + packed.len() as u64;
+        // SAFETY: all data lies in `buffer`, the range in the stream, and the borrows are disjoint.
+        unsafe { self.unpack_raw(packed.as_ptr(), position..end, to) };
+        Ok(())
+    }
+
+    /// As [`Layout::pack_range`], without a check: `origin` is the address that displacements
+    /// count from.
+    ///
+    /// # Safety
+    ///
+    /// The range lies in the packed stream; its bytes are readable in the layout at `origin` and
+    /// writable at `packed`, and the two do not overlap.
+    pub unsafe fn pack_raw(&self, origin: *const u8, range: Range<u64>, packed: *mut u8) {
+        if self.is_planned(&range) {
+            // SAFETY: the caller's promise; packing writes only at `packed`.
+            return unsafe { self.form.steps().run::<true>(origin.cast_mut(), packed) };
+        }
+        if let Some(root) = self.form.root() {
+            let user = origin
+                .wrapping_offset(self.form.offset() as isize)
+                .cast_mut();
+            let (low, high) = (range.start as i64, range.end as i64);
+            // SAFETY: the caller's promise; packing writes only at `packed`.
+            unsafe { Mover::<true>::new(&self.form).range(root, user, low, high, packed) };
+        }
+    }
+
+    /// As [`Layout::unpack_range`], without a check. Several threads may unpack disjoint ranges
+    /// of a layout without overlapping pieces at the same time.
+    ///
+    /// # Safety
+    ///
+    /// The range lies in the packed stream; its bytes are readable at `packed` and writable in the
+    /// layout at `origin`, and the two do not overlap.
+    pub unsafe fn unpack_raw(&self, packed: *const u8, range: Range<u64>, origin: *mut u8) {
+        let packed = packed.cast_mut();
+        if self.is_planned(&range) {
+            // SAFETY: the caller's promise; unpacking writes only in the layout.
+            return unsafe { self.form.steps().run::<false>(origin, packed) };
+        }
+        if let Some(root) = self.form.root() {
+            let user = origin.wrapping_offset(self.form.offset() as isize);
+            let (low, high) = (range.start as i64, range.end as i64);
+            // SAFETY: the caller's promise; unpacking writes only in the layout.
+            unsafe { Mover::<false>::new(&self.form).range(root, user, low, high, packed) };
+        }
+    }
+
+    /// Whether the whole stream is wanted, and there is a plan for it.
+    #[inline]
+    fn is_planned(&self, range: &Range<u64>) -> bool {
+        range.start == 0 && range.end == self.size() && self.form.steps().is_some()
     }
 }

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::construct::Datatype;
+use super::datatype::Datatype;
 use super::elements::Elements;
 use super::layout::Layout;
 use super::named::{Class, Element};

@@ -8,9 +8,11 @@
 
 use std::sync::Arc;
 
-use super::canonical::{Extent, Form, Node, NodeId, Offsets, Part};
+use super::form::{Extent, Form, Node, NodeId, Part};
 use super::layout::Layout;
 use super::named::Named;
+use super::offsets::Offsets;
+use super::plan::assembled;
 use super::signature::Signature;
 use crate::{Error, Result};
 
@@ -300,7 +302,7 @@ impl Form {
                 return Err(damaged("the offset of a layout", offset as u64));
             }
         }
-        Ok(Form::assembled(nodes, extents, offset))
+        Ok(assembled(nodes, extents, offset))
     }
 }
 
@@ -308,7 +310,7 @@ impl Layout {
     /// A layout that is known by its form only; its basic elements are taken for bytes.
     pub fn from_form(form: Form) -> Layout {
         let signature: Signature = Signature::of_named(Named::Byte).repeat(form.size());
-        Layout::assembled(Arc::new(form), signature)
+        Layout::of_form(Arc::new(form), signature)
     }
 
     /// The layout of `count` elements, `extent` bytes apart, of a type that is known by its form only.

@@ -6,9 +6,13 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::canonical::{Form, Node, NodeId, Offsets};
+use super::form::{Form, Node, NodeId};
 use super::kernel::{self, Dim, Filler, Piece, Repeats, Row, Weave};
 use super::layout::Layout;
+use super::named::Named;
+use super::offsets::Offsets;
+use super::signature::Signature;
+use crate::{Error, Result};
 
 /// Bytes that are packed and unpacked at a time where the pieces of both sides are short: they
 /// never leave the second-level cache, and starting anew in the middle costs little.
@@ -1310,6 +1314,67 @@ impl Joint {
             self.dims.copy_within(1..self.n, 0);
             self.n -= 1;
         }
+    }
+}
+
+impl Layout {
+    /// Copies from this layout in `buffer` to another one in `target`, without packing in between.
+    /// Where pieces of the target overlap, the last one in the type map wins.
+    ///
+    /// # Errors
+    ///
+    /// Data outside one of the buffers; layouts that do not have the same signature, unless one
+    /// of them consists of plain bytes (`MPI_BYTE`, `MPI_PACKED`, characters).
+    pub fn copy(
+        &self,
+        buffer: &[u8],
+        origin: isize,
+        to: &Layout,
+        target: &mut [u8],
+        target_origin: isize,
+    ) -> Result<()> {
+        if self.size() != to.size() || !self.fits(to) {
+            return Err(Error::argument(
+                "the target's signature",
+                format!(
+                    "{} elements, {} bytes",
+                    to.signature().elements(),
+                    to.size()
+                ),
+                format!(
+                    "the source's ({} elements, {} bytes)",
+                    self.signature().elements(),
+                    self.size()
+                ),
+            ));
+        }
+        self.check(buffer.len(), origin, 0, 0)?;
+        to.check(target.len(), target_origin, 0, 0)?;
+        let from = buffer.as_ptr().wrapping_offset(origin);
+        let target = target.as_mut_ptr().wrapping_offset(target_origin);
+        // SAFETY: all data of both lies within slices that do not overlap.
+        unsafe { self.copy_raw(from, to, target) };
+        Ok(())
+    }
+
+    /// As [`Layout::copy`], without a check; both origins are the addresses that displacements
+    /// count from.
+    ///
+    /// # Safety
+    ///
+    /// Both layouts have the same size; the bytes of this layout at `origin` are readable, those
+    /// of `to` at `target` writable, and no byte is both.
+    pub unsafe fn copy_raw(&self, origin: *const u8, to: &Layout, target: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { copy(self, origin, to, target) }
+    }
+
+    fn fits(&self, other: &Layout) -> bool {
+        let bytes = || Signature::of_named(Named::Byte).repeat(self.size());
+        self.signature() == other.signature()
+            || (self.signature().elements() == self.size()
+                || other.signature().elements() == self.size())
+                && (*self.signature() == bytes() || *other.signature() == bytes())
     }
 }
 

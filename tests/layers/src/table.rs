@@ -92,18 +92,26 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-datatype",
         root: "libcopy/datatype/src/lib.rs",
         order: "
-            error
+            error offsets
             < kernel/caches
             < kernel/rows kernel/strip kernel/tile kernel/weave kernel/filler kernel/list kernel/x86
             < kernel
-            < named signature elements overlap
-            < contents construct canonical expr
-            < layout flat cache
-            < steps plan
-            < copy parallel cursor execute wire reduce external32",
+            < named signature steps
+            < form
+            < datatype
+            < construct overlap
+            < elements expr flat
+            < plan describe
+            < normalize/lists normalize/peel
+            < normalize/arena
+            < normalize/long normalize/joined
+            < normalize/members
+            < normalize
+            < layout
+            < pack cursor typed_copy external32 reduce serialize",
         ratchet: Ratchet {
-            in_circles: 24,
-            up: 22,
+            in_circles: 15,
+            up: 13,
         },
     },
     Layers {

@@ -7,7 +7,7 @@
 //! blocks   [aaabbb]..[bbccdd]..[dd          filled up one after the other
 //! ```
 
-use super::super::canonical::Offsets;
+use super::super::offsets::Offsets;
 use super::list::Number;
 use super::strip::by_length;
 use super::{Dim, Nest, SMALL, prefetch, rows, strip};

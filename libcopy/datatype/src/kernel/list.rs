@@ -2,7 +2,7 @@
 
 //! Blocks at listed offsets.
 
-use super::super::canonical::Offsets;
+use super::super::offsets::Offsets;
 use super::caches::{fit_second, overflow_last};
 use super::{dense, prefetch, prefetch_to_write};
 

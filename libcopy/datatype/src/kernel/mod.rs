@@ -341,7 +341,7 @@ fn odometer(
 
 #[cfg(test)]
 mod tests {
-    use super::super::canonical::Offsets;
+    use super::super::offsets::Offsets;
     use super::*;
 
     /// Copies a nest block by block, to compare with.

@@ -14,11 +14,21 @@
 //! same is done where neighbouring entries of a list touch. No node of the result has two pieces next
 //! to each other that touch, so its segments are counted and found by index as those of any form.
 
-use super::{Arena, Form, Node, NodeId, Offsets, Part, Placed};
+use std::sync::Arc;
+
+use super::super::form::{Form, Node, NodeId, Part};
+use super::super::offsets::Offsets;
+use super::arena::{Arena, Placed};
 
 impl Form {
+    /// The form that enumerates segments: all pieces that touch the next one are joined.
+    pub(in super::super) fn by_segments(&self) -> &Form {
+        let joined = self.joined.get_or_init(|| self.join().map(Arc::new));
+        joined.as_deref().unwrap_or(self)
+    }
+
     /// The form whose pieces are the segments; `None` if this one is such a form.
-    pub(super) fn join(&self) -> Option<Form> {
+    fn join(&self) -> Option<Form> {
         let root = self.root()?;
         if !(0..=root).any(|id| self.touches(id)) {
             return None;
@@ -51,7 +61,7 @@ impl Form {
             joined.push(id);
         }
         let root = joined[root as usize];
-        Some(arena.finish(Some((self.offset, root))))
+        Some(arena.finish(Some((self.offset(), root))))
     }
 
     /// Whether two pieces next to each other touch, of which each is in another child of the node.

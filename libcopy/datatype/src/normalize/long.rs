@@ -2,7 +2,7 @@
 
 //! Long lists of dense pieces, as arrays of numbers.
 //!
-//! The general way through [`super::Arena::list`] keeps several words for each entry, and decides
+//! The general way through [`Arena::list`] keeps several words for each entry, and decides
 //! about each, which nobody can predict where blocks are irregular. Here the same decisions are
 //! sums over arrays, for which the compiler makes vectors; passes that do depend on the entry
 //! before have no branches.
@@ -16,14 +16,9 @@
 //!             the shortest length, and the others a multiple of it, becomes equal blocks
 //! ```
 
-use super::{Arena, NodeId, Offsets, Placed, Stretch, by_borders, in_runs, turns};
-use std::sync::Arc;
-
-/// From so many pieces on a list is a long one.
-pub(super) const MANY: usize = 1 << 16;
-
-/// Pieces of which most have one length or none: see above.
-const CHUNK: usize = 4096;
+use super::super::form::NodeId;
+use super::arena::{Arena, Placed};
+use super::lists::{CHUNK, MANY, Number, Stretch, by_borders, in_runs, long_stretches, turns};
 
 /// So many equal runs in a row become a list of their own.
 const TOGETHER: usize = 16;
@@ -33,59 +28,6 @@ const NONE: &[i32] = &[];
 
 /// Words that an entry of a sequence takes, roughly.
 const WORDS: usize = 8;
-
-/// A number of a list: 32 bits where all fit, else 64.
-pub(super) trait Number: Copy + Ord + Into<i64> + Default {
-    /// The value, of which the high bits may be lost.
-    fn of(value: i64) -> Self;
-    /// `self + other`, modulo the width.
-    fn plus(self, other: Self) -> Self;
-    /// `self - other`, modulo the width.
-    fn minus(self, other: Self) -> Self;
-    /// The numbers as offsets.
-    fn offsets(list: Vec<Self>) -> Offsets;
-}
-
-impl Number for i32 {
-    #[inline(always)]
-    fn of(value: i64) -> i32 {
-        value as i32
-    }
-    #[inline(always)]
-    fn plus(self, other: i32) -> i32 {
-        self.wrapping_add(other)
-    }
-    #[inline(always)]
-    fn minus(self, other: i32) -> i32 {
-        self.wrapping_sub(other)
-    }
-    fn offsets(list: Vec<i32>) -> Offsets {
-        Offsets::Narrow(Arc::new(list))
-    }
-}
-
-impl Number for i64 {
-    #[inline(always)]
-    fn of(value: i64) -> i64 {
-        value
-    }
-    #[inline(always)]
-    fn plus(self, other: i64) -> i64 {
-        self.wrapping_add(other)
-    }
-    #[inline(always)]
-    fn minus(self, other: i64) -> i64 {
-        self.wrapping_sub(other)
-    }
-    fn offsets(list: Vec<i64>) -> Offsets {
-        let wide = |sum, &at: &i64| sum | (i64::from(at as i32) != at);
-        if list.chunks(CHUNK).any(|some| some.iter().fold(false, wide)) {
-            Offsets::Wide(Arc::new(list))
-        } else {
-            Offsets::Narrow(Arc::new(list.iter().map(|&at| at as i32).collect()))
-        }
-    }
-}
 
 /// Children of each block of an indexed type.
 pub(super) enum Lengths<'a> {
@@ -325,7 +267,7 @@ fn join_pieces<N: Number, S: Number>(offsets: &mut Vec<N>, starts: &mut Vec<S>) 
 }
 
 /// How many runs a list has, and how often a run is of another kind than the one before; as
-/// [`super::Arena::extend`] would find them.
+/// [`Arena::extend`] would find them.
 fn runs<N: Number, S: Number>(offsets: &[N], starts: &[S]) -> (usize, usize) {
     let (mut runs, mut kinds) = (1, 1);
     let (mut count, mut stride) = (1u64, N::default());
@@ -360,65 +302,6 @@ fn changes<S: Number>(starts: &[S]) -> usize {
     let (a, b, c) = (&starts[..n], &starts[1..n + 1], &starts[2..]);
     let other = |i: usize| u32::from(b[i].minus(a[i]) != c[i].minus(b[i]));
     (0..n).map(other).sum::<u32>() as usize
-}
-
-/// The stretches of a long list that become equal blocks.
-pub(super) fn stretches<N: Number>(starts: &[N]) -> Vec<Stretch> {
-    let n = starts.len() - 1;
-    let mut stretches: Vec<Stretch> = Vec::new();
-    let chunks = (n / CHUNK).max(1);
-    for chunk in 0..chunks {
-        let first = chunk * CHUNK;
-        let end = if chunk + 1 == chunks {
-            n
-        } else {
-            first + CHUNK
-        };
-        let Some((unit, units)) = unit_of(&starts[first..=end]) else {
-            continue;
-        };
-        match stretches.last_mut() {
-            Some(last) if last.end == first && last.unit == unit => {
-                last.end = end;
-                last.units += units;
-            }
-            _ => stretches.push(Stretch {
-                first,
-                end,
-                unit,
-                units,
-            }),
-        }
-    }
-    stretches
-}
-
-/// The shortest length of some pieces and how many of it they make together, if nearly all have
-/// it and the others a multiple: at most five quarters of it on average.
-fn unit_of<N: Number>(starts: &[N]) -> Option<(i64, i64)> {
-    let n = starts.len() - 1;
-    let (begin, end) = (&starts[..n], &starts[1..]);
-    let mut shortest = end[0].minus(begin[0]);
-    for i in 0..n {
-        shortest = shortest.min(end[i].minus(begin[i]));
-    }
-    let unit: i64 = shortest.into();
-    let total: i64 = end[n - 1].minus(begin[0]).into();
-    if unit > Stretch::UNIT || total.saturating_mul(4) > 5 * unit * n as i64 {
-        return None;
-    }
-    // Division by the unit as a product, which is exact for so few units.
-    const SHIFT: u32 = 16;
-    let reciprocal = (1u32 << SHIFT) / unit as u32 + 1;
-    let mut other = 0;
-    for i in 0..n {
-        let len: i64 = end[i].minus(begin[i]).into();
-        // The total is small, so all of this fits into 32 bits.
-        let (len, most) = (len as u32, (Stretch::MULTIPLE * unit) as u32);
-        let multiple = (len.min(most) * reciprocal) >> SHIFT;
-        other |= u32::from(multiple * unit as u32 != len);
-    }
-    (other == 0).then_some((unit, total / unit))
 }
 
 impl Arena {
@@ -462,7 +345,7 @@ impl Arena {
         if let Some(node) = self.periodic(&offsets, &starts, None) {
             return node;
         }
-        let stretches = stretches(&starts);
+        let stretches = long_stretches(&starts);
         if let [
             Stretch {
                 first: 0,

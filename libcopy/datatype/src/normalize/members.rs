@@ -6,10 +6,11 @@
 //! members next to each other, finds none, and writes the nests out as a list of pieces in the end.
 //! Here the pieces are written at once. Whether that is so is seen from a sample of the members.
 
-use super::super::construct::{Datatype, fastest_first};
-use super::super::contents::Contents;
-use super::long::{List, Number};
-use super::{Arena, Placed, peel};
+use super::super::datatype::{Contents, Datatype, fastest_first};
+use super::arena::{Arena, Placed};
+use super::lists::Number;
+use super::long::List;
+use super::peel::peel;
 
 /// Fewest members.
 const ENOUGH: usize = 256;

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How a datatype was built: what `MPI_Type_get_envelope` and `MPI_Type_get_contents` ask.
+//! Datatypes, and how they were built: what `MPI_Type_get_envelope` and `MPI_Type_get_contents` ask.
+//!
+//! Nothing here recurses, so types may be nested to any depth; the last handle of a deep type is dropped in a
+//! loop.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use super::construct::Datatype;
+use super::form::Form;
 use super::named::Named;
+use super::signature::Signature;
 
 /// Which index of an array varies fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -251,6 +257,242 @@ impl Contents {
             | Contents::Subarray { child, .. }
             | Contents::Darray { child, .. }
             | Contents::Resized { child, .. } => std::slice::from_ref(child),
+        }
+    }
+}
+
+/// An MPI datatype: which bytes, in which order, relative to an address.
+///
+/// A handle, cheap to clone; the type lives as long as any handle, and any type built on it.
+#[derive(Clone)]
+pub struct Datatype(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) id: u64,
+    pub(super) contents: Contents,
+    /// A `darray` is made of other constructors; this is what it comes down to.
+    pub(super) expansion: Option<Datatype>,
+    pub(super) facts: Facts,
+    pub(super) form: OnceLock<Arc<Form>>,
+}
+
+/// What a constructor knows about a type without expanding it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    pub(super) size: i64,
+    /// Bytes in the external32 representation; no basic element has more there than in memory.
+    pub(super) external: i64,
+    pub(super) lb: i64,
+    pub(super) ub: i64,
+    /// Whether a resized type within pins the bound (MPI's `lb_marker`, `ub_marker`).
+    pub(super) lb_marked: bool,
+    pub(super) ub_marked: bool,
+    pub(super) true_lb: i64,
+    pub(super) true_ub: i64,
+    pub(super) align: u32,
+    pub(super) signature: Signature,
+}
+
+impl Facts {
+    /// Whether anything of it, data or a bound, takes part in what is built on it.
+    pub(super) fn exists(&self) -> bool {
+        self.size > 0 || self.lb_marked || self.ub_marked
+    }
+
+    pub(super) fn extent(&self) -> i64 {
+        self.ub - self.lb
+    }
+}
+
+impl Datatype {
+    pub(super) fn new(contents: Contents, facts: Facts) -> Datatype {
+        Datatype::with_expansion(contents, facts, None)
+    }
+
+    pub(super) fn with_expansion(
+        contents: Contents,
+        facts: Facts,
+        expansion: Option<Datatype>,
+    ) -> Datatype {
+        // Ids are never reused: a cache may keep one for longer than the type lives.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Datatype(Arc::new(Inner {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            contents,
+            expansion,
+            facts,
+            form: OnceLock::new(),
+        }))
+    }
+
+    /// A predefined type. There is one of each in a process, so its id does not change.
+    pub fn named(named: Named) -> Datatype {
+        static TABLE: OnceLock<Vec<Datatype>> = OnceLock::new();
+        let table = TABLE.get_or_init(|| {
+            Named::ALL
+                .iter()
+                .map(|&named| {
+                    let facts = Facts {
+                        size: i64::from(named.size()),
+                        external: i64::from(named.external_size()),
+                        lb: 0,
+                        ub: i64::from(named.extent()),
+                        lb_marked: false,
+                        ub_marked: false,
+                        true_lb: 0,
+                        true_ub: i64::from(named.true_extent()),
+                        align: named.align(),
+                        signature: Signature::of_named(named),
+                    };
+                    Datatype::new(Contents::Named(named), facts)
+                })
+                .collect()
+        });
+        table[named as usize].clone()
+    }
+
+    /// Bytes of data.
+    pub fn size(&self) -> u64 {
+        self.0.facts.size as u64
+    }
+
+    pub(super) fn external_bytes(&self) -> u64 {
+        self.0.facts.external as u64
+    }
+
+    /// Distance in bytes from one of these to the next in an array; may be negative.
+    pub fn extent(&self) -> i64 {
+        self.0.facts.extent()
+    }
+
+    /// The lower bound in bytes.
+    pub fn lower_bound(&self) -> i64 {
+        self.0.facts.lb
+    }
+
+    /// The upper bound in bytes.
+    pub fn upper_bound(&self) -> i64 {
+        self.0.facts.ub
+    }
+
+    /// Offset of the lowest byte of data; 0 if there is none.
+    pub fn true_lower_bound(&self) -> i64 {
+        self.0.facts.true_lb
+    }
+
+    /// Offset behind the highest byte of data; 0 if there is none.
+    pub fn true_upper_bound(&self) -> i64 {
+        self.0.facts.true_ub
+    }
+
+    /// Bytes from the lowest to the highest byte of data.
+    pub fn true_extent(&self) -> i64 {
+        self.0.facts.true_ub - self.0.facts.true_lb
+    }
+
+    /// The strictest alignment of its basic elements, in bytes.
+    pub fn alignment(&self) -> u32 {
+        self.0.facts.align
+    }
+
+    /// The sequence of its basic elements.
+    pub fn signature(&self) -> &Signature {
+        &self.0.facts.signature
+    }
+
+    /// The constructor and the number of its arguments.
+    pub fn envelope(&self) -> Envelope {
+        self.0.contents.envelope()
+    }
+
+    /// How it was built.
+    pub fn contents(&self) -> &Contents {
+        &self.0.contents
+    }
+
+    /// A number that no other type of this process has or will have. Clones share it, duplicates
+    /// do not.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// What the type comes down to, without duplicates, new bounds and `darray`s around it: those
+    /// change nothing about the bytes.
+    pub(super) fn essence(&self) -> &Datatype {
+        let mut at = self;
+        loop {
+            at = match (&at.0.contents, &at.0.expansion) {
+                (_, Some(expansion)) => expansion,
+                (Contents::Dup { child } | Contents::Resized { child, .. }, _) => child,
+                _ => return at,
+            }
+        }
+    }
+}
+
+pub(super) fn fastest_first(dimensions: usize, order: Order) -> impl Iterator<Item = usize> {
+    (0..dimensions).map(move |i| match order {
+        Order::C => dimensions - 1 - i,
+        Order::Fortran => i,
+    })
+}
+
+impl From<Named> for Datatype {
+    fn from(named: Named) -> Self {
+        Datatype::named(named)
+    }
+}
+
+impl fmt::Debug for Datatype {
+    /// One level deep: a type may be nested too deeply to print.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Datatype")
+            .field("id", &self.0.id)
+            .field("combiner", &self.0.contents.envelope().combiner)
+            .field("size", &self.0.facts.size)
+            .field("lower_bound", &self.0.facts.lb)
+            .field("extent", &self.0.facts.extent())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The compiler's way would recurse as deep as the type is nested.
+        let mut doomed = Vec::new();
+        self.take_children(&mut doomed);
+        while let Some(child) = doomed.pop() {
+            if let Some(mut inner) = Arc::into_inner(child.0) {
+                inner.take_children(&mut doomed);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Moves the types this one is built on out of it, so that dropping it drops nothing deep.
+    fn take_children(&mut self, doomed: &mut Vec<Datatype>) {
+        doomed.extend(self.expansion.take());
+        match std::mem::replace(&mut self.contents, Contents::Named(Named::Byte)) {
+            Contents::Named(_) => {}
+            Contents::Struct { mut children, .. } => {
+                if let Some(children) = Arc::get_mut(&mut children) {
+                    for child in children {
+                        doomed.push(std::mem::replace(child, Datatype::named(Named::Byte)));
+                    }
+                }
+            }
+            Contents::Dup { child }
+            | Contents::Contiguous { child, .. }
+            | Contents::Vector { child, .. }
+            | Contents::Hvector { child, .. }
+            | Contents::Indexed { child, .. }
+            | Contents::Hindexed { child, .. }
+            | Contents::IndexedBlock { child, .. }
+            | Contents::HindexedBlock { child, .. }
+            | Contents::Subarray { child, .. }
+            | Contents::Darray { child, .. }
+            | Contents::Resized { child, .. } => doomed.push(child),
         }
     }
 }

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! From datatypes to forms.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::super::datatype::{Contents, Datatype, fastest_first};
+use super::super::form::{Form, NodeId};
+use super::arena::{Arena, Placed};
+use super::long::{Blocks, Lengths};
+use super::members;
+use super::peel::peel;
+
+impl Datatype {
+    /// Translates the type into its canonical form, once; everything that moves data does it when
+    /// needed. Time and memory are proportional to the description, not to the data.
+    pub fn commit(&self) -> &Form {
+        self.form()
+    }
+
+    /// Whether the canonical form exists.
+    pub fn is_committed(&self) -> bool {
+        self.0.form.get().is_some()
+    }
+
+    pub(in super::super) fn form(&self) -> &Arc<Form> {
+        self.0.form.get_or_init(|| Arc::new(Form::of(self)))
+    }
+}
+
+impl Form {
+    fn of(datatype: &Datatype) -> Form {
+        let mut arena = Arena::default();
+        let root = translate(&mut arena, datatype);
+        let root = root.and_then(|root| arena.settle(root));
+        arena.finish(root)
+    }
+
+    /// `count` of the type whose form this is, `extent` bytes apart.
+    pub(in super::super) fn repeated(&self, count: u64, extent: i64) -> Form {
+        if self.nodes.is_empty() || count == 0 {
+            return Arena::default().finish(None);
+        }
+        if count == 1 {
+            return self.clone();
+        }
+        let mut arena = Arena::default();
+        for (node, extent) in self.nodes.iter().zip(&self.extents) {
+            arena.push(node.clone(), *extent, None);
+        }
+        let root = (self.nodes.len() - 1) as NodeId;
+        let root = arena.stream(count as i64, extent, root);
+        let root = arena.settle((self.offset(), root));
+        arena.finish(root)
+    }
+}
+
+/// A step of the translation. A stack of them replaces recursion, so that depth costs heap.
+enum Task<'a> {
+    /// Adds a type's data to the innermost list.
+    Emit(&'a Datatype, i64),
+    /// Leaves a type's form on the stack of values.
+    Value(&'a Datatype),
+    /// Turns the innermost list into a value, and remembers it for this type.
+    Close(&'a Datatype),
+    /// Moves the last value by what was peeled off its type.
+    Shift(i64),
+    /// Places a value `count` times per dimension, the first dimension innermost.
+    Dimensions(i64, Vec<(i64, i64)>),
+    /// Places a value at the blocks of an indexed type.
+    Indexed(&'a Datatype, i64),
+    /// Emits the members of a struct from the given one on.
+    Members(&'a Datatype, i64, usize),
+}
+
+/// How often each type is used within `root`; those used once may be written in place.
+fn uses(root: &Datatype) -> HashMap<u64, u32> {
+    let mut uses = HashMap::new();
+    let mut stack = vec![root];
+    while let Some(datatype) = stack.pop() {
+        for child in datatype.contents().children() {
+            let (child, _) = peel(child);
+            if matches!(child.contents(), Contents::Named(_)) {
+                continue;
+            }
+            let count: &mut u32 = uses.entry(child.id()).or_default();
+            *count += 1;
+            if *count == 1 {
+                stack.push(child);
+            }
+        }
+    }
+    uses
+}
+
+fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
+    let (root, at) = peel(root);
+    if root.size() == 0 {
+        return None;
+    }
+    // Only asked for members that are written in place or not.
+    let uses = OnceCell::new();
+    let uses = || uses.get_or_init(|| self::uses(root));
+    let mut memo: HashMap<u64, Placed> = HashMap::new();
+    let mut lists: Vec<Vec<Placed>> = vec![Vec::new()];
+    let mut values: Vec<Placed> = Vec::new();
+    let mut tasks = vec![Task::Emit(root, at)];
+    while let Some(task) = tasks.pop() {
+        match task {
+            Task::Value(datatype) => {
+                let (inner, offset) = peel(datatype);
+                if let Contents::Named(_) = inner.contents() {
+                    if inner.size() == inner.true_extent() as u64 {
+                        values.push((offset, arena.dense(inner.size() as i64)));
+                        continue;
+                    }
+                }
+                if let Some(&(at, id)) = memo.get(&inner.id()) {
+                    values.push((offset.wrapping_add(at), id));
+                    continue;
+                }
+                lists.push(Vec::new());
+                tasks.push(Task::Shift(offset));
+                tasks.push(Task::Close(inner));
+                tasks.push(Task::Emit(inner, 0));
+            }
+            Task::Close(datatype) => {
+                let list = lists.pop().unwrap_or_default();
+                if let Some(value) = arena.list(list) {
+                    memo.insert(datatype.id(), value);
+                    values.push(value);
+                }
+            }
+            Task::Shift(offset) => {
+                if let Some(value) = values.last_mut() {
+                    value.0 = value.0.wrapping_add(offset);
+                }
+            }
+            Task::Dimensions(offset, dimensions) => {
+                if let (Some((at, id)), Some(list)) = (values.pop(), lists.last_mut()) {
+                    let id = dimensions
+                        .iter()
+                        .fold(id, |id, &(count, stride)| arena.stream(count, stride, id));
+                    arena.place(list, (offset.wrapping_add(at), id));
+                }
+            }
+            Task::Indexed(datatype, offset) => {
+                if let (Some(value), Some(list)) = (values.pop(), lists.last_mut()) {
+                    let placed = if is_alone(list, &tasks) {
+                        large(arena, datatype, offset, value)
+                    } else {
+                        None
+                    };
+                    match placed {
+                        Some(placed) => list.push(placed),
+                        None => blocks(arena, list, datatype, offset, value),
+                    }
+                }
+            }
+            Task::Emit(datatype, offset) => {
+                let (datatype, at) = peel(datatype);
+                let offset = offset.wrapping_add(at);
+                if datatype.size() == 0 {
+                    continue;
+                }
+                emit(arena, &mut tasks, &mut lists, datatype, offset);
+            }
+            Task::Members(datatype, offset, mut next) => {
+                let Contents::Struct {
+                    blocklengths,
+                    displacements,
+                    children,
+                } = datatype.contents()
+                else {
+                    continue;
+                };
+                while next < children.len() {
+                    let (length, child) = (blocklengths[next], &children[next]);
+                    let at = offset.wrapping_add(displacements[next]);
+                    next += 1;
+                    if length == 0 || child.size() == 0 {
+                        continue;
+                    }
+                    let (inner, inner_at) = peel(child);
+                    if let Contents::Named(_) = inner.contents() {
+                        if inner.size() == inner.true_extent() as u64 {
+                            let id = arena.dense(inner.size() as i64);
+                            let id = arena.stream(length as i64, child.extent(), id);
+                            if let Some(list) = lists.last_mut() {
+                                list.push((at.wrapping_add(inner_at), id));
+                            }
+                            continue;
+                        }
+                    }
+                    tasks.push(Task::Members(datatype, offset, next));
+                    if length == 1 && uses().get(&inner.id()).copied().unwrap_or(0) <= 1 {
+                        tasks.push(Task::Emit(inner, at.wrapping_add(inner_at)));
+                    } else {
+                        tasks.push(Task::Dimensions(at, vec![(length as i64, child.extent())]));
+                        tasks.push(Task::Value(child));
+                    }
+                    break;
+                }
+            }
+        }
+    }
+    arena.list(lists.pop().unwrap_or_default())
+}
+
+/// Whether what is added to a list next is all of it.
+fn is_alone(list: &[Placed], tasks: &[Task]) -> bool {
+    list.is_empty() && matches!(tasks.last(), None | Some(Task::Close(_)))
+}
+
+fn emit<'a>(
+    arena: &mut Arena,
+    tasks: &mut Vec<Task<'a>>,
+    lists: &mut [Vec<Placed>],
+    datatype: &'a Datatype,
+    offset: i64,
+) {
+    match datatype.contents() {
+        Contents::Named(named) => {
+            if let Some(list) = lists.last_mut() {
+                for element in named.elements() {
+                    let id = arena.dense(i64::from(element.size));
+                    list.push((offset.wrapping_add(i64::from(element.offset)), id));
+                }
+            }
+        }
+        Contents::Contiguous { count, child } => {
+            tasks.push(Task::Dimensions(
+                offset,
+                vec![(*count as i64, child.extent())],
+            ));
+            tasks.push(Task::Value(child));
+        }
+        Contents::Vector {
+            count,
+            blocklength,
+            stride,
+            child,
+        } => {
+            // A stride that matters was checked when the type was made.
+            let stride = stride.wrapping_mul(child.extent());
+            tasks.push(Task::Dimensions(
+                offset,
+                vec![
+                    (*blocklength as i64, child.extent()),
+                    (*count as i64, stride),
+                ],
+            ));
+            tasks.push(Task::Value(child));
+        }
+        Contents::Hvector {
+            count,
+            blocklength,
+            stride,
+            child,
+        } => {
+            tasks.push(Task::Dimensions(
+                offset,
+                vec![
+                    (*blocklength as i64, child.extent()),
+                    (*count as i64, *stride),
+                ],
+            ));
+            tasks.push(Task::Value(child));
+        }
+        Contents::Subarray {
+            sizes,
+            subsizes,
+            starts,
+            order,
+            child,
+        } => {
+            let mut at = offset;
+            let mut stride = child.extent();
+            let mut dimensions = Vec::with_capacity(sizes.len());
+            for d in fastest_first(sizes.len(), *order) {
+                at = at.wrapping_add((starts[d] as i64).wrapping_mul(stride));
+                dimensions.push((subsizes[d] as i64, stride));
+                stride = stride.wrapping_mul(sizes[d] as i64);
+            }
+            tasks.push(Task::Dimensions(at, dimensions));
+            tasks.push(Task::Value(child));
+        }
+        Contents::Indexed { child, .. }
+        | Contents::Hindexed { child, .. }
+        | Contents::IndexedBlock { child, .. }
+        | Contents::HindexedBlock { child, .. } => {
+            tasks.push(Task::Indexed(datatype, offset));
+            tasks.push(Task::Value(child));
+        }
+        Contents::Struct { .. } => {
+            let list = lists.last_mut().filter(|list| is_alone(list, tasks));
+            if let Some(list) = list {
+                if let Some(placed) = members::written_out(arena, datatype, offset) {
+                    return list.push(placed);
+                }
+            }
+            tasks.push(Task::Members(datatype, offset, 0));
+        }
+        // `peel` took these away.
+        Contents::Dup { child } | Contents::Resized { child, .. } => {
+            tasks.push(Task::Emit(child, offset));
+        }
+        Contents::Darray { .. } => tasks.push(Task::Emit(datatype.essence(), offset)),
+    }
+}
+
+/// The blocks of a large indexed type as arrays, if they are not much more than the type itself.
+fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) -> Option<Placed> {
+    const ENOUGH: usize = 256;
+    /// Most pieces of a child.
+    const PIECES: i64 = 8;
+    let (lengths, displacements, child, in_bytes) = match datatype.contents() {
+        Contents::Indexed {
+            blocklengths,
+            displacements,
+            child,
+        } => (Lengths::Each(blocklengths), displacements, child, false),
+        Contents::Hindexed {
+            blocklengths,
+            displacements,
+            child,
+        } => (Lengths::Each(blocklengths), displacements, child, true),
+        Contents::IndexedBlock {
+            blocklength,
+            displacements,
+            child,
+        } => (Lengths::All(*blocklength), displacements, child, false),
+        Contents::HindexedBlock {
+            blocklength,
+            displacements,
+            child,
+        } => (Lengths::All(*blocklength), displacements, child, true),
+        _ => return None,
+    };
+    if displacements.len() < ENOUGH || arena.bounds(id).segments > PIECES {
+        return None;
+    }
+    // Equal lengths in a list are the common case, and half the work.
+    let lengths = match lengths {
+        Lengths::Each(all) => match all.first() {
+            Some(&first) if first > 0 && all.iter().all(|&length| length == first) => {
+                Lengths::All(first)
+            }
+            _ => lengths,
+        },
+        Lengths::All(_) => lengths,
+    };
+    let pieces = arena.segments(id);
+    let blocks = Blocks {
+        lengths,
+        displacements,
+        unit: if in_bytes { 1 } else { child.extent() },
+        base: offset.wrapping_add(at),
+        extent: child.extent(),
+        child: &pieces,
+    };
+    let narrow = |value: i64| i32::try_from(value).is_ok();
+    let described = Some(&blocks);
+    Some(if !narrow(datatype.size() as i64) {
+        let (origin, list) = blocks.list::<i64, i64>()?;
+        (origin, arena.long(list, described))
+    } else if !narrow(datatype.true_extent()) {
+        let (origin, list) = blocks.list::<i64, i32>()?;
+        (origin, arena.long(list, described))
+    } else {
+        let (origin, list) = blocks.list::<i32, i32>()?;
+        (origin, arena.long(list, described))
+    })
+}
+
+/// Places the blocks of an indexed type.
+fn blocks(
+    arena: &mut Arena,
+    list: &mut Vec<Placed>,
+    datatype: &Datatype,
+    offset: i64,
+    (at, id): Placed,
+) {
+    let mut known = (u64::MAX, id);
+    let mut block = |list: &mut Vec<Placed>, length: u64, displacement: i64, child: &Datatype| {
+        if length == 0 {
+            return;
+        }
+        if known.0 != length {
+            known = (length, arena.stream(length as i64, child.extent(), id));
+        }
+        let place = offset.wrapping_add(displacement).wrapping_add(at);
+        arena.place(list, (place, known.1));
+    };
+    match datatype.contents() {
+        Contents::Indexed {
+            blocklengths,
+            displacements,
+            child,
+        } => {
+            list.reserve(displacements.len());
+            for (&length, &displacement) in blocklengths.iter().zip(displacements.iter()) {
+                let bytes = displacement.wrapping_mul(child.extent());
+                block(list, length, bytes, child);
+            }
+        }
+        Contents::Hindexed {
+            blocklengths,
+            displacements,
+            child,
+        } => {
+            list.reserve(displacements.len());
+            for (&length, &displacement) in blocklengths.iter().zip(displacements.iter()) {
+                block(list, length, displacement, child);
+            }
+        }
+        Contents::IndexedBlock {
+            blocklength,
+            displacements,
+            child,
+        } => {
+            list.reserve(displacements.len());
+            for &displacement in displacements.iter() {
+                let bytes = displacement.wrapping_mul(child.extent());
+                block(list, *blocklength, bytes, child);
+            }
+        }
+        Contents::HindexedBlock {
+            blocklength,
+            displacements,
+            child,
+        } => {
+            list.reserve(displacements.len());
+            for &displacement in displacements.iter() {
+                block(list, *blocklength, displacement, child);
+            }
+        }
+        _ => {}
+    }
+}
