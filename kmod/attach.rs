@@ -75,7 +75,7 @@ pub(crate) fn prepare(region: &Region, args: &mut RegionAttach) -> Result {
         .ok_or(errno::eopnotsupp())?;
     // The offset's low bits steer the address that `mmap` chooses, see `get_unmapped_area`.
     let phase = region.mapping.pages().huge_phase() << PAGE_SHIFT;
-    args.map_offset = (region.id as u64) << ATTACH_SHIFT | phase as u64;
+    args.map_offset = u64::from(region.id) << ATTACH_SHIFT | phase as u64;
     args.map_length = region.mapping.page_bytes();
     args.data_offset = offset as u64;
     Ok(())
@@ -131,9 +131,9 @@ impl Room {
         if rights & RIGHT_WRITE != 0 {
             attachment.pages().mark_written();
         }
-        let mut forbidden = bindings::VM_MAYEXEC as usize;
+        let mut forbidden = bindings::VM_MAYEXEC;
         if rights & RIGHT_WRITE == 0 {
-            forbidden |= bindings::VM_MAYWRITE as usize;
+            forbidden |= bindings::VM_MAYWRITE;
         }
         let flags =
             bindings::VM_PFNMAP | bindings::VM_DONTEXPAND | bindings::VM_DONTDUMP | bindings::VM_IO;
@@ -141,7 +141,7 @@ impl Room {
         // SAFETY: The VMA is under construction, so its flags, operations and private data are ours
         // to set; from here on `vma_close` owns the reference in `vm_private_data`.
         unsafe {
-            shim::vm_flags_mod(raw, flags as usize, forbidden);
+            shim::vm_flags_mod(raw, flags, forbidden);
             (*raw).vm_private_data = Arc::into_raw(attachment).cast_mut().cast();
             (*raw).vm_ops = &VM_OPS.0;
         }
@@ -207,12 +207,20 @@ unsafe fn attachment<'a>(vma: *mut bindings::vm_area_struct) -> &'a Attachment {
 }
 
 /// The VMA was copied (fork, split).
+///
+/// # Safety
+///
+/// `vma` is one of ours, and its reference keeps the attachment.
 unsafe extern "C" fn vma_open(vma: *mut bindings::vm_area_struct) {
     // SAFETY: The VMA that was copied keeps the attachment.
     unsafe { attachment(vma) }.vmas.fetch_add(1, Relaxed);
 }
 
 /// The VMA goes away.
+///
+/// # Safety
+///
+/// `vma` is one of ours, which is counted, and is not used afterwards.
 unsafe extern "C" fn vma_close(vma: *mut bindings::vm_area_struct) {
     // SAFETY: This VMA is still counted.
     if unsafe { attachment(vma) }.vmas.fetch_sub(1, Full) != 1 {
@@ -276,6 +284,10 @@ impl Fault<'_> {
 }
 
 /// A page is touched for the first time.
+///
+/// # Safety
+///
+/// `vmf` is a fault on a VMA of ours, which is locked.
 unsafe extern "C" fn vma_fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t {
     // SAFETY: Called by the memory manager.
     let Some(fault) = (unsafe { Fault::read(vmf) }) else {
@@ -301,6 +313,10 @@ unsafe extern "C" fn vma_fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fau
 
 /// The same, while nothing else is mapped in the surrounding huge page. Only where the architecture can
 /// mark such an entry as one whose page is not to be looked at.
+///
+/// # Safety
+///
+/// `vmf` is a fault on a VMA of ours, which is locked.
 #[cfg(CONFIG_ARCH_SUPPORTS_PMD_PFNMAP)]
 unsafe extern "C" fn vma_huge_fault(
     vmf: *mut bindings::vm_fault,
@@ -334,6 +350,10 @@ unsafe extern "C" fn vma_huge_fault(
 }
 
 /// Chooses where to map (without huge pages that is left to the memory manager): an address that is as far past a huge-page boundary as the offset says.
+///
+/// # Safety
+///
+/// `file` is an open file; the memory manager calls with the lock held.
 #[cfg(CONFIG_TRANSPARENT_HUGEPAGE)]
 pub(crate) unsafe extern "C" fn get_unmapped_area(
     file: *mut bindings::file,

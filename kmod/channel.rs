@@ -761,6 +761,11 @@ impl<J: Job> Channel<J> {
     }
 
     /// A descriptor has ended. Called in softirq or thread context.
+    ///
+    /// # Safety
+    ///
+    /// `param` is the slot that `feed` passed, of a channel that lives until its hardware is stopped;
+    /// `result` is valid or null.
     unsafe extern "C" fn descriptor_done(param: *mut c_void, result: *const DmaResult) {
         let start = now();
         // SAFETY: `feed` passed a slot of a channel that lives until its hardware is stopped.
@@ -1101,6 +1106,9 @@ impl<J: Job> Channel<J> {
         Ok(())
     }
 
+    /// # Safety
+    ///
+    /// `data` is a channel that outlives the thread.
     unsafe extern "C" fn serve(data: *mut c_void) -> c_int {
         // SAFETY: `start_thread` passed the channel, which outlives the thread.
         let this = unsafe { &*data.cast::<Self>() };

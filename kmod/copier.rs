@@ -104,6 +104,9 @@ impl<W: CpuWork> Copier<W> {
         drop(thread);
     }
 
+    /// # Safety
+    ///
+    /// `data` is a copier that waits for this thread before it goes.
     unsafe extern "C" fn body(data: *mut c_void) -> c_int {
         // SAFETY: `start` passed a copier, which waits for this thread before it goes.
         let this = unsafe { &*data.cast::<Self>() };

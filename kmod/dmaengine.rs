@@ -122,6 +122,9 @@ impl Hardware {
     /// Offers every free channel to `accept` and acquires the first one that it accepts. `accept`
     /// must not sleep long, nor use dmaengine: its list of devices is locked.
     pub(crate) fn request<F: FnMut(&Info) -> bool>(mut accept: F) -> Option<Self> {
+        /// # Safety
+        ///
+        /// `data` is the closure of the call, `info` is valid.
         unsafe extern "C" fn call<F: FnMut(&Info) -> bool>(
             data: *mut c_void,
             info: *const Info,

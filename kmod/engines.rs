@@ -332,6 +332,10 @@ fn attend() -> bool {
 }
 
 /// A device is about to lose its driver, or has lost it (`gone`).
+///
+/// # Safety
+///
+/// `dev` is valid for the call.
 unsafe extern "C" fn device_leaves(dev: *mut bindings::device, gone: bool) {
     if gone {
         leaving::forget(dev);

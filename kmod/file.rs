@@ -90,6 +90,9 @@ unsafe fn handle_of<'a>(file: *mut bindings::file) -> &'a Handle {
     unsafe { &*(*file).private_data.cast::<Handle>() }
 }
 
+/// # Safety
+///
+/// The VFS calls with a valid inode and a file that is being opened.
 unsafe extern "C" fn fop_open(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
     // SAFETY: Called with a valid inode and file.
     let ret = unsafe { bindings::generic_file_open(inode, file) };
@@ -108,6 +111,9 @@ unsafe extern "C" fn fop_open(inode: *mut bindings::inode, file: *mut bindings::
     }
 }
 
+/// # Safety
+///
+/// The VFS calls with an open file of ours, for the last time.
 unsafe extern "C" fn fop_release(_: *mut bindings::inode, file: *mut bindings::file) -> c_int {
     // SAFETY: This is the last call on the file; the pointer came from `fop_open`.
     let handle = unsafe { KBox::from_raw((*file).private_data.cast::<Handle>()) };
@@ -115,6 +121,9 @@ unsafe extern "C" fn fop_release(_: *mut bindings::inode, file: *mut bindings::f
     0
 }
 
+/// # Safety
+///
+/// The VFS calls with an open file of ours.
 unsafe extern "C" fn fop_ioctl(file: *mut bindings::file, cmd: c_uint, arg: c_ulong) -> c_long {
     // SAFETY: Called on an open file of ours.
     match ioctl::ioctl(unsafe { handle_of(file) }, cmd, arg) {
@@ -123,6 +132,9 @@ unsafe extern "C" fn fop_ioctl(file: *mut bindings::file, cmd: c_uint, arg: c_ul
     }
 }
 
+/// # Safety
+///
+/// The VFS calls with an open file of ours and a VMA under construction.
 unsafe extern "C" fn fop_mmap(
     file: *mut bindings::file,
     vma: *mut bindings::vm_area_struct,
@@ -147,6 +159,9 @@ unsafe extern "C" fn fop_mmap(
     }
 }
 
+/// # Safety
+///
+/// The VFS calls with an open file of ours and a valid table.
 unsafe extern "C" fn fop_poll(
     file: *mut bindings::file,
     table: *mut bindings::poll_table_struct,
@@ -158,6 +173,9 @@ unsafe extern "C" fn fop_poll(
     }
 }
 
+/// # Safety
+///
+/// The VFS calls with an open file of ours and a valid sequence.
 unsafe extern "C" fn fop_show_fdinfo(seq: *mut bindings::seq_file, file: *mut bindings::file) {
     // SAFETY: Called on an open file of ours with a valid sequence.
     unsafe { handle_of(file).show(SeqFile::from_raw(seq)) }

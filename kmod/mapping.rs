@@ -138,7 +138,7 @@ impl MappingRef {
 
 impl Mapping {
     /// Pins the pieces and watches them from before the first page is pinned.
-    pub(crate) fn new(
+    pub(crate) fn create(
         mm: &MmWithUser,
         owner: &Owner<'_>,
         pieces: KVVec<Piece>,

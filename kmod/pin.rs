@@ -421,15 +421,15 @@ fn writable_anonymous(mm: &MmWithUser, start: usize, end: usize) -> (usize, bool
     };
     // SAFETY: The VMA is valid while the lock is held.
     let file = unsafe { (*vma.as_ptr()).vm_file };
-    let writable = file.is_null() && vma.flags() & bindings::VM_WRITE as usize != 0;
+    let writable = file.is_null() && vma.flags() & bindings::VM_WRITE != 0;
     (usize::min(end, vma.end() >> PAGE_SHIFT), writable)
 }
 
 /// Whether the owner may still do with its memory what a fresh pin would ask for.
 pub(crate) fn permitted(mm: &MmWithUser, pieces: &[Piece], write: bool) -> bool {
-    let mut wanted = bindings::VM_READ as usize;
+    let mut wanted = bindings::VM_READ;
     if write {
-        wanted |= bindings::VM_WRITE as usize;
+        wanted |= bindings::VM_WRITE;
     }
     let guard = mm.mmap_read_lock();
     pieces.iter().filter(|piece| piece.len != 0).all(|piece| {
@@ -459,17 +459,15 @@ fn explain(mm: &MmWithUser, start: usize, end: usize, write: bool, error: Error)
             return EFAULT;
         };
         let flags = vma.flags();
-        if flags & (bindings::VM_IO | bindings::VM_PFNMAP) as usize != 0 {
+        if flags & (bindings::VM_IO | bindings::VM_PFNMAP) != 0 {
             return errno::eopnotsupp();
         }
-        if flags & bindings::VM_READ as usize == 0
-            || (write && flags & bindings::VM_WRITE as usize == 0)
-        {
+        if flags & bindings::VM_READ == 0 || (write && flags & bindings::VM_WRITE == 0) {
             return EACCES;
         }
         // SAFETY: The VMA is valid while the lock is held.
         let file = unsafe { (*vma.as_ptr()).vm_file };
-        if !file.is_null() && write && flags & bindings::VM_SHARED as usize != 0 {
+        if !file.is_null() && write && flags & bindings::VM_SHARED != 0 {
             return errno::eopnotsupp();
         }
         address = vma.end();

@@ -196,10 +196,10 @@ impl Process {
                 };
                 let mut copy = KVVec::with_capacity(pieces.len(), GFP_KERNEL_ACCOUNT)?;
                 copy.extend_from_slice(&pieces, GFP_KERNEL_ACCOUNT)?;
-                let mapping = match Mapping::new(mm, &payer, pieces, write, reusable) {
+                let mapping = match Mapping::create(mm, &payer, pieces, write, reusable) {
                     // What is only kept for later must not stand in the way of what is needed now.
                     Err(error) if (error == ENOMEM || error == ENOSPC) && owner.drop_idle() => {
-                        Mapping::new(mm, &payer, copy, write, reusable)?
+                        Mapping::create(mm, &payer, copy, write, reusable)?
                     }
                     other => other?,
                 };

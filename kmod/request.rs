@@ -231,7 +231,7 @@ impl Request {
             .div_ceil(PAGE_SIZE as u64);
         // Far below the type's limit, because regions are limited.
         pages = u32::max(pages, least as u32);
-        let size = (pages as u64) << PAGE_SHIFT;
+        let size = u64::from(pages) << PAGE_SHIFT;
         let into = destination.mapping.pages();
         let phase = into
             .locate(args.destination_offset, &mut 0)

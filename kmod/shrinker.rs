@@ -118,6 +118,10 @@ impl Drop for Guard {
 }
 
 /// How many pages could be had.
+///
+/// # Safety
+///
+/// Called by the memory manager while the shrinker is registered.
 unsafe extern "C" fn count(
     _: *mut bindings::shrinker,
     _: *mut bindings::shrink_control,
@@ -126,6 +130,10 @@ unsafe extern "C" fn count(
 }
 
 /// Gives pages back.
+///
+/// # Safety
+///
+/// Called by the memory manager while the shrinker is registered, with a valid request.
 unsafe extern "C" fn scan(
     _: *mut bindings::shrinker,
     control: *mut bindings::shrink_control,

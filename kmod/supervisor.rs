@@ -42,6 +42,9 @@ impl Supervisor {
         self.changed.notify_all();
     }
 
+    /// # Safety
+    ///
+    /// `data` is the supervisor, which outlives its thread.
     unsafe extern "C" fn body(data: *mut c_void) -> c_int {
         // SAFETY: `start` passed the supervisor, which outlives its thread.
         let this = unsafe { &*data.cast::<Self>() };

@@ -55,6 +55,10 @@ impl Trial {
         )?)
     }
 
+    /// # Safety
+    ///
+    /// `param` is the trial, which lives until this was called or the channel was stopped; `result` is valid
+    /// or null.
     unsafe extern "C" fn done(param: *mut c_void, result: *const DmaResult) {
         // SAFETY: The trial lives until the callback came or the channel was stopped.
         let this = unsafe { &*param.cast::<Self>() };

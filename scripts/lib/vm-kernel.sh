@@ -313,6 +313,34 @@ ensure_module() {
     find "$cache" -maxdepth 1 -name 'module-*' -mtime +14 ! -path "$cache/$name" -exec rm -rf {} +
 }
 
+# The clippy of the very compiler that the kernels are built with.
+build_clippy() { # build_clippy PATH
+    local options
+    mapfile -t options < <(apt_options /mnt/cache/index/lists)
+    mkdir -p "$1"
+    # shellcheck disable=SC2016
+    in_chroot bash -eo pipefail -c 'cd "$1" && apt-get "${@:2}" download "rust-clippy/$(. /etc/os-release && echo "$VERSION_CODENAME")"
+        dpkg-deb -x rust-clippy_*.deb . && rm rust-clippy_*.deb' - "$(inside "$1")" "${options[@]}"
+}
+
+# run_clippy: the kernel's lints on the module for $kernel; no warning may be left.
+run_clippy() {
+    local work=$cache/tmp/clippy.$$ status=0
+    artefact "clippy-$(key "$(declare -f build_clippy)" "$chroot_name")" 5 "fetching Debian's rust-clippy" build_clippy
+    mkdir -p "$work/libcopy"
+    (cd "$checkout" && tar -c Kbuild kmod) | tar -C "$work/libcopy" -x --no-same-owner
+    in_chroot --bind "$kernel_dir/src" linux --bind "$work/libcopy" libcopy \
+        --bind "$cache/clippy-$(key "$(declare -f build_clippy)" "$chroot_name")" clippy \
+        make -C /mnt/linux "LOCALVERSION=+${kernel#*+}" M=/mnt/libcopy CLIPPY=1 \
+        CLIPPY_DRIVER=/mnt/clippy/usr/bin/clippy-driver kmod/libcopy_main.o >"$work/out" 2>&1 || status=118
+    if grep -qE '^(warning|error)' "$work/out"; then
+        ((status)) || status=1
+    fi
+    ((!status)) || cat "$work/out" >&2
+    rm -rf "$work"
+    return "$status"
+}
+
 build_boot() { # build_boot VERSION BINARY-DEB MODULES-DEB PATH
     local version=$1 binary=$2 modules=$3 out=$4
     unpack_deb "$binary" "$out/x"
