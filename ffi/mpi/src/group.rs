@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libcopy::config;
 use libcopy::offload::Async;
-use libcopy::policy::{Crowd, Policy};
+use libcopy::policy::{Oversubscription, Policy};
 use libcopy::team::{Resumption, Usage};
 use libcopy::{Team, TeamKey, TransportKind};
 
@@ -39,7 +39,7 @@ pub struct Group {
     /// Ranks.
     pub size: usize,
     /// How ranks and processors go together on the machine where they are the most.
-    pub crowd: Crowd,
+    pub crowd: Oversubscription,
     /// Whether bytes can go with one copy on all machines.
     pub direct: bool,
 }
@@ -114,7 +114,7 @@ fn join(key: &TeamKey, rank: usize, size: usize, alone: bool) -> libcopy::Result
         Async::Off
     };
     let mut team = Team::join_with(key, rank, size, policy)?;
-    team.set_chore(Some(progress::everything));
+    team.set_progress_hook(Some(progress::everything));
     Ok(team)
 }
 
@@ -244,9 +244,9 @@ pub fn create(
         let mut reports = team.transports().iter();
         reports.any(|report| report.usable && report.kind != TransportKind::Shm)
     };
-    let (mut crowd, mut is_direct) = (Crowd::Spacious, false);
+    let (mut crowd, mut is_direct) = (Oversubscription::None, false);
     if let Ok(team) = &team {
-        (crowd, is_direct) = (team.crowd(), direct(team));
+        (crowd, is_direct) = (team.oversubscription(), direct(team));
     }
     let fine = [u8::from(team.is_ok()) | u8::from(is_direct) << 1 | (crowd as u8) << 2];
     let mut all = vec![0u8; size];
@@ -263,7 +263,8 @@ pub fn create(
         return Err(format!("rank {other} could not join its team"));
     }
     Ok(Some(Group {
-        crowd: Crowd::ALL[usize::from(all.iter().map(|fine| fine >> 2).max().unwrap_or(0)) % 3],
+        crowd: Oversubscription::ALL
+            [usize::from(all.iter().map(|fine| fine >> 2).max().unwrap_or(0)) % 3],
         direct: all.iter().all(|fine| fine & 2 != 0),
         usage: team.usage(),
         resumption: team.resumption(),

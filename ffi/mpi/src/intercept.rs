@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libcopy::collective::Op;
 use libcopy::policy::governor::Decision;
-use libcopy::policy::{Crowd, Policy};
+use libcopy::policy::{Oversubscription, Policy};
 
 use crate::abi::{Abi, Word, complain};
 use crate::active::{self, active, least};
@@ -173,7 +173,7 @@ fn reaches(bytes: u64) -> bool {
 
 /// Whether messages of this size are faster with us. Ranks that outnumber processors are another
 /// matter, but only the team knows; so the first question is whether any case could be ours.
-fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowd: Option<Crowd>) -> bool {
+fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowd: Option<Oversubscription>) -> bool {
     if let Some(least) = least() {
         return bytes >= least;
     }
@@ -183,7 +183,7 @@ fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowd: Option<Crowd>) ->
     let beats = |crowd| Policy::beats_mpi(abi.rival(), op, bytes, crowd);
     match crowd {
         Some(crowd) => beats(crowd),
-        None => Crowd::ALL.into_iter().any(beats),
+        None => Oversubscription::ALL.into_iter().any(beats),
     }
 }
 

@@ -2,9 +2,9 @@
 
 //! Allgather: everybody opens its part, everybody copies from everybody else.
 
-use super::cooperative::{Go, Way};
+use super::cooperative::{Direction, Rts};
 use super::division::{Division, own_part};
-use super::offloaded::{Carried, Order, Piece};
+use super::offloaded::{OffloadRts, Outcome, Piece};
 use crate::error::Result;
 use crate::memcpy;
 use crate::offload::guard::Kind;
@@ -91,21 +91,21 @@ pub(super) fn run(
             }
             // Everybody hears what everybody could open, so all decide alike.
             let (kind, window) = opened;
-            let words = Go {
+            let words = Rts {
                 kind,
                 window,
                 offset: 0,
                 shared: false,
             }
             .to_words();
-            team.mailbox.tell(Target::All, Step::Go, call(me), words)?;
+            team.mailbox.tell(Target::All, Step::Rts, call(me), words)?;
             let mut windows = Vec::with_capacity(team.size());
             let mut streaming = opened.0 == TransportKind::Shm;
             for rank in team.others() {
                 let header = team
                     .mailbox
-                    .expect(Source::Cast(rank), call(rank), &[Step::Go])?;
-                let Go { kind, window, .. } = Go::from_words(header.words)?;
+                    .expect(Source::Cast(rank), call(rank), &[Step::Rts])?;
+                let Rts { kind, window, .. } = Rts::from_words(header.words)?;
                 streaming |= kind == TransportKind::Shm;
                 windows.push((rank, kind, window));
             }
@@ -126,7 +126,7 @@ pub(super) fn run(
                 keep_own(flow);
                 streaming = finish(team, call(me), call, copied.is_err())?;
                 if streaming {
-                    team.doubt(kind);
+                    team.invalidate(kind);
                 }
             } else {
                 keep_own(flow);
@@ -177,7 +177,7 @@ unsafe fn early(
         in_place,
     } = places;
     let (own_at, own_len) = division.part(me);
-    let mover = team.mover(Op::Allgather, me, recv.0, recv.1);
+    let executor = team.executor(Op::Allgather, me, recv.0, recv.1);
     // SAFETY: the caller's promise.
     let region = unsafe { team.open_region(mine.0, own_len, false) };
     let own = match in_place {
@@ -195,28 +195,28 @@ unsafe fn early(
         },
     };
     let (low, high) = own.guarded();
-    let order = Order {
+    let rts = OffloadRts {
         region: region.map(|[region, _]| region),
         offset: 0,
         low: low as u64,
         high: high as u64,
-        mover,
+        executor,
     };
     team.mailbox
-        .tell(Target::All, Step::Go, call(me), order.to_words())?;
+        .tell(Target::All, Step::Rts, call(me), rts.to_words())?;
     let mut orders = Vec::with_capacity(team.size());
     for rank in team.others() {
         let header = team
             .mailbox
-            .expect(Source::Cast(rank), call(rank), &[Step::Go])?;
-        orders.push((rank, Order::from_words(header.words)?));
+            .expect(Source::Cast(rank), call(rank), &[Step::Rts])?;
+        orders.push((rank, OffloadRts::from_words(header.words)?));
     }
     // Each starts with its successor, so that they do not all ask the same one.
     let first = orders.iter().position(|(rank, _)| *rank > me).unwrap_or(0);
     orders.rotate_left(first);
     let (mut coming, mut going, mut receiving, mut sending) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (rank, order) in orders {
+    for (rank, rts) in orders {
         let (at, part) = division.part(rank);
         let piece = Piece {
             base: recv.0,
@@ -225,19 +225,19 @@ unsafe fn early(
             part,
         };
         // SAFETY: the caller's promise.
-        let carried = unsafe { team.carry(rank, order, piece, Way::ToLeaf) };
-        team.report(rank, call(rank), carried)?;
-        coming.extend(carried.pending(at, true, false));
-        if carried == Carried::Stream {
+        let outcome = unsafe { team.submit(rank, rts, piece, Direction::ToLeaf) };
+        team.report(rank, call(rank), outcome)?;
+        coming.extend(outcome.pending(at, true, false));
+        if outcome == Outcome::Stream {
             // SAFETY: the part is inside the buffer.
             receiving.push(unsafe { Receiving::new(Source::One(rank), recv.0.add(at), part) });
         }
     }
     keep_own();
     for rank in team.others() {
-        let carried = team.reported(rank, call(me))?;
-        going.extend(carried.pending(if in_place { own_at } else { 0 }, false, true));
-        if carried == Carried::Stream {
+        let outcome = team.reported(rank, call(me))?;
+        going.extend(outcome.pending(if in_place { own_at } else { 0 }, false, true));
+        if outcome == Outcome::Stream {
             // SAFETY: the part is inside its buffer.
             sending.push(unsafe { Sending::new(Target::One(rank), mine.0, own_len) });
         }
@@ -261,12 +261,12 @@ unsafe fn early(
 /// stream.
 fn finish(team: &mut Team, mine: Call, call: impl Fn(usize) -> Call, failed: bool) -> Result<bool> {
     let words = [u64::from(failed), 0, 0, 0, 0, 0];
-    team.mailbox.tell(Target::All, Step::Done, mine, words)?;
+    team.mailbox.tell(Target::All, Step::Fin, mine, words)?;
     let mut any = failed;
     for rank in team.others() {
         let header = team
             .mailbox
-            .expect(Source::Cast(rank), call(rank), &[Step::Done])?;
+            .expect(Source::Cast(rank), call(rank), &[Step::Fin])?;
         any |= header.words[0] != 0;
     }
     Ok(any)

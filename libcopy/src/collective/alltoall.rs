@@ -5,7 +5,7 @@
 //! The two ranks of a part both know its length, so they choose its way without asking; where a
 //! window is wanted, its owner tells whether it could be opened.
 
-use super::cooperative::Go;
+use super::cooperative::Rts;
 use super::division::{Division, own_part};
 use crate::error::Result;
 use crate::memcpy;
@@ -47,22 +47,24 @@ pub(super) fn run(
     for &rank in &peers {
         let (offset, len) = outgoing.part(rank);
         let (call, target) = (call(len), Target::One(rank));
-        let go = match team.path(Op::Alltoall, len) {
+        let rts = match team.path(Op::Alltoall, len) {
             Path::Eager => {
                 let bytes = &send[offset..offset + len];
                 team.mailbox.send(target, call, bytes)?;
                 continue;
             }
-            Path::Via(kind) if kind != TransportKind::Shm && opened.0 != TransportKind::Shm => Go {
-                kind: opened.0,
-                window: opened.1,
-                offset: offset as u64,
-                shared: false,
-            },
-            Path::Via(_) => Go::STREAM,
+            Path::Via(kind) if kind != TransportKind::Shm && opened.0 != TransportKind::Shm => {
+                Rts {
+                    kind: opened.0,
+                    window: opened.1,
+                    offset: offset as u64,
+                    shared: false,
+                }
+            }
+            Path::Via(_) => Rts::STREAM,
         };
-        team.mailbox.tell(target, Step::Go, call, go.to_words())?;
-        match go.kind {
+        team.mailbox.tell(target, Step::Rts, call, rts.to_words())?;
+        match rts.kind {
             TransportKind::Shm => sending.push((rank, offset, len)),
             _ => lent.push((rank, offset, len)),
         }
@@ -73,31 +75,31 @@ pub(super) fn run(
         let (offset, len) = incoming.part(rank);
         let (call, source) = (call(len), Source::One(rank));
         let eager = team.path(Op::Alltoall, len) == Path::Eager;
-        let step = if eager { Step::Message } else { Step::Go };
+        let step = if eager { Step::Message } else { Step::Rts };
         let header = team.mailbox.expect(source, call, &[step])?;
         if eager {
             // SAFETY: the part is inside the buffer, and as long as the call says.
             unsafe { team.mailbox.receive(source, &header, to.add(offset)) }?;
             continue;
         }
-        let go = Go::from_words(header.words)?;
-        match go.kind {
+        let rts = Rts::from_words(header.words)?;
+        match rts.kind {
             TransportKind::Shm => receiving.push((rank, offset, len)),
-            _ => windows.push((rank, offset, len, go)),
+            _ => windows.push((rank, offset, len, rts)),
         }
     }
-    for (rank, offset, len, go) in windows {
+    for (rank, offset, len, rts) in windows {
         // SAFETY: the part is inside the buffer.
         let copied = unsafe {
             let to = to.add(offset);
-            team.one_sided(go.kind)?
-                .pull(rank, go.window, go.offset, to, len)
+            team.one_sided(rts.kind)?
+                .pull(rank, rts.window, rts.offset, to, len)
         };
         let words = [u64::from(copied.is_err()), 0, 0, 0, 0, 0];
         team.mailbox
-            .tell(Target::One(rank), Step::Done, call(len), words)?;
+            .tell(Target::One(rank), Step::Fin, call(len), words)?;
         if copied.is_err() {
-            team.doubt(go.kind);
+            team.invalidate(rts.kind);
             receiving.push((rank, offset, len));
         }
     }
@@ -113,9 +115,9 @@ pub(super) fn run(
     for (rank, offset, len) in lent {
         let header = team
             .mailbox
-            .expect(Source::One(rank), call(len), &[Step::Done])?;
+            .expect(Source::One(rank), call(len), &[Step::Fin])?;
         if header.words[0] != 0 {
-            team.doubt(opened.0);
+            team.invalidate(opened.0);
             sending.push((rank, offset, len));
         }
     }

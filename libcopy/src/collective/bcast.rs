@@ -2,9 +2,9 @@
 
 //! Broadcast: the root's buffer is opened once, all leaves copy from it at the same time.
 
-use super::cooperative::{Go, Job, Way};
+use super::cooperative::{Direction, LeafCopy, Rts};
 use super::division::Division;
-use super::offloaded::Order;
+use super::offloaded::OffloadRts;
 use crate::error::Result;
 use crate::op::{Call, Op};
 use crate::policy::Path;
@@ -25,8 +25,10 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
         let buffer = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: the slice is ours until all leaves have reported, and guarded afterwards.
         unsafe {
-            if let Some(served) = team.serve(Op::Bcast, buffer, whole, leaves, Way::ToLeaf)? {
-                return team.served(served);
+            if let Some(started) =
+                team.start_root(Op::Bcast, buffer, whole, leaves, Direction::ToLeaf)?
+            {
+                return team.finish_root(started);
             }
         }
     }
@@ -44,23 +46,23 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
             let (base, len) = (bytes.as_mut_ptr(), bytes.len());
             let arrivals = arrivals(team, call)?;
             let job = |(leaf, arrival): &(usize, Option<Header>)| {
-                Job::new(*leaf, call, arrival.as_ref(), base, len)
+                LeafCopy::new(*leaf, call, arrival.as_ref(), base, len)
             };
             let jobs: Vec<_> = arrivals.iter().map(job).collect();
             for job in &jobs {
                 team.mailbox.open_claims(job.leaf);
             }
             let shared = jobs.iter().all(|job| team.shareable(job, kind));
-            let go = Go {
+            let rts = Rts {
                 kind,
                 window,
                 offset: 0,
                 shared,
             };
             team.mailbox
-                .tell(Target::All, Step::Go, call, go.to_words())?;
+                .tell(Target::All, Step::Rts, call, rts.to_words())?;
             // SAFETY: each job is the whole slice, which this way is only read.
-            let again = unsafe { team.copy_as_root(kind, jobs, Way::ToLeaf, shared, || ()) }?;
+            let again = unsafe { team.copy_as_root(kind, jobs, Direction::ToLeaf, shared, || ()) }?;
             let flow = team.flow(bytes.len().saturating_mul(team.size()));
             for job in again {
                 let target = Target::One(job.leaf);
@@ -84,9 +86,9 @@ fn arrivals(team: &mut Team, call: Call) -> Result<Vec<(usize, Option<Header>)>>
 /// all turned out to mean this very operation: then none returns while another cannot.
 fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
     let flow = team.flow(bytes.len().saturating_mul(team.size()));
-    let words = Go::STREAM.to_words();
+    let words = Rts::STREAM.to_words();
     team.mailbox.prepare(Target::All, bytes.len())?;
-    team.mailbox.announce(Target::All, Step::Go, call, words)?;
+    team.mailbox.announce(Target::All, Step::Rts, call, words)?;
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::All, bytes.as_ptr(), bytes.len()) };
     if team.announces(Op::Bcast, bytes.len()) {
@@ -107,17 +109,17 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
     }
     // SAFETY: the slice is borrowed mutably until the end of this function, by which the root is
     // done with it; an error breaks the team.
-    unsafe { team.arrive(call, bytes.as_mut_ptr(), Way::ToLeaf) }?;
-    let header = team.mailbox.expect(source, call, &[Step::Go])?;
-    if Order::is_in(&header.words) {
+    unsafe { team.arrive(call, bytes.as_mut_ptr(), Direction::ToLeaf) }?;
+    let header = team.mailbox.expect(source, call, &[Step::Rts])?;
+    if OffloadRts::is_in(&header.words) {
         // SAFETY: the slice is ours until the request is made, and guarded afterwards.
-        return unsafe { team.be_served(call, bytes.as_mut_ptr(), Way::ToLeaf, header.words) };
+        return unsafe { team.run_leaf(call, bytes.as_mut_ptr(), Direction::ToLeaf, header.words) };
     }
-    let go = Go::from_words(header.words)?;
+    let rts = Rts::from_words(header.words)?;
     let mut source = source;
-    if go.kind != TransportKind::Shm {
+    if rts.kind != TransportKind::Shm {
         // SAFETY: the slice is writable for its length.
-        if unsafe { team.copy_as_leaf(call, go, bytes.as_mut_ptr(), Way::ToLeaf) }? {
+        if unsafe { team.copy_as_leaf(call, rts, bytes.as_mut_ptr(), Direction::ToLeaf) }? {
             return Ok(());
         }
         source = Source::One(root);

@@ -18,7 +18,7 @@ use crate::transport::one_sided::Window;
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     /// From the root's window to the leaf.
     ToLeaf,
     /// From the leaf to the root's window.
@@ -27,7 +27,7 @@ pub(super) enum Way {
 
 /// How the bytes go, as the root tells a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Go {
+pub(super) struct Rts {
     pub(super) kind: TransportKind,
     /// The root's memory, and where in it the leaf's part starts.
     pub(super) window: Window,
@@ -36,9 +36,9 @@ pub(super) struct Go {
     pub(super) shared: bool,
 }
 
-impl Go {
+impl Rts {
     /// Through shared memory.
-    pub(super) const STREAM: Go = Go {
+    pub(super) const STREAM: Rts = Rts {
         kind: TransportKind::Shm,
         window: [0, 0],
         offset: 0,
@@ -63,7 +63,7 @@ impl Go {
             value: kind,
         };
         let kind = TransportKind::from_number(kind).ok_or(corrupt)?;
-        Ok(Go {
+        Ok(Rts {
             kind,
             window: [a, b],
             offset,
@@ -74,7 +74,7 @@ impl Go {
 
 /// The root's view of what it shares with a leaf.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct LeafCopy {
     pub(super) leaf: usize,
     pub(super) call: Call,
     /// Where CMA finds the leaf's memory, if the leaf said that it is here.
@@ -86,7 +86,7 @@ pub(super) struct Job {
     pub(super) len: usize,
 }
 
-impl Job {
+impl LeafCopy {
     /// `arrival` is what the leaf told when it arrived, if it did.
     pub(super) fn new(
         leaf: usize,
@@ -99,7 +99,7 @@ impl Job {
         let address = told.map(|[address, size, ..]| [address, size]);
         let region =
             told.and_then(|[_, _, region, numbers, ..]| (region != 0).then_some([region, numbers]));
-        Job {
+        LeafCopy {
             leaf,
             call,
             address,
@@ -148,16 +148,16 @@ pub(super) struct Plan {
     /// The one-sided transport of `jobs`.
     pub(super) kind: TransportKind,
     /// Leaves that copy from or to the root's window.
-    pub(super) jobs: Vec<Job>,
+    pub(super) jobs: Vec<LeafCopy>,
     /// Whether the root takes part in these copies.
     pub(super) shared: bool,
     /// Leaves that are served through shared memory.
-    pub(super) streams: Vec<Job>,
+    pub(super) streams: Vec<LeafCopy>,
 }
 
 impl Team {
     /// Whether the root should take part in a copy through `kind`, and can.
-    pub(super) fn shareable(&self, job: &Job, kind: TransportKind) -> bool {
+    pub(super) fn shareable(&self, job: &LeafCopy, kind: TransportKind) -> bool {
         self.shares(job.call.op, job.len) && job.window(kind).is_some()
     }
 
@@ -190,7 +190,7 @@ impl Team {
             let (offset, len) = division.part(*leaf);
             // SAFETY: the part is inside the buffer.
             let base = unsafe { base.add(offset) };
-            let job = Job::new(*leaf, *call, arrival.as_ref(), base, len);
+            let job = LeafCopy::new(*leaf, *call, arrival.as_ref(), base, len);
             match self.path(call.op, len) {
                 Path::Via(kind) if kind != TransportKind::Shm => jobs.push(job),
                 _ => streams.push(job),
@@ -203,7 +203,7 @@ impl Team {
         // All leaves of a window share their copies with us, or none does.
         let shared = jobs.iter().all(|job| self.shareable(job, kind));
         for job in &jobs {
-            let go = Go {
+            let rts = Rts {
                 kind,
                 window,
                 offset: division.part(job.leaf).0 as u64,
@@ -211,12 +211,12 @@ impl Team {
             };
             self.mailbox.open_claims(job.leaf);
             self.mailbox
-                .tell(Target::One(job.leaf), Step::Go, job.call, go.to_words())?;
+                .tell(Target::One(job.leaf), Step::Rts, job.call, rts.to_words())?;
         }
         for job in &streams {
-            let words = Go::STREAM.to_words();
+            let words = Rts::STREAM.to_words();
             self.mailbox
-                .tell(Target::One(job.leaf), Step::Go, job.call, words)?;
+                .tell(Target::One(job.leaf), Step::Rts, job.call, words)?;
         }
         Ok(Plan {
             kind,
@@ -251,7 +251,12 @@ impl Team {
     ///
     /// Until the operation is over, `base` is readable for the length of the call, writable if
     /// the bytes go to the leaf, and used by nobody else.
-    pub(super) unsafe fn arrive(&mut self, call: Call, base: *mut u8, way: Way) -> Result<()> {
+    pub(super) unsafe fn arrive(
+        &mut self,
+        call: Call,
+        base: *mut u8,
+        direction: Direction,
+    ) -> Result<()> {
         let mut words = [base as u64, call.len, 0, 0, 0, 0];
         let len = call.len as usize;
         if !self.announces(call.op, len) {
@@ -259,11 +264,11 @@ impl Team {
         }
         if self.path(call.op, len) == Path::Via(TransportKind::Kmod) && self.shares(call.op, len) {
             // SAFETY: the caller's promise.
-            let opened = unsafe { self.open_leaf(base, len, way == Way::ToLeaf) };
+            let opened = unsafe { self.open_leaf(base, len, direction == Direction::ToLeaf) };
             [words[2], words[3]] = opened.unwrap_or_default();
         }
         self.mailbox
-            .tell(Target::One(call.root), Step::Arrive, call, words)
+            .tell(Target::One(call.root), Step::Rtr, call, words)
     }
 
     /// Waits until a leaf says that it is here, if it does.
@@ -272,7 +277,7 @@ impl Team {
             return Ok(None);
         }
         self.mailbox
-            .expect(Source::One(leaf), call, &[Step::Arrive])
+            .expect(Source::One(leaf), call, &[Step::Rtr])
             .map(Some)
     }
 
@@ -287,33 +292,33 @@ impl Team {
     pub(super) unsafe fn copy_as_root(
         &mut self,
         kind: TransportKind,
-        jobs: Vec<Job>,
-        way: Way,
+        jobs: Vec<LeafCopy>,
+        direction: Direction,
         shared: bool,
         meanwhile: impl FnOnce(),
-    ) -> Result<Vec<Job>> {
+    ) -> Result<Vec<LeafCopy>> {
         let mut failed = vec![false; jobs.len()];
         meanwhile();
         if shared {
             // SAFETY: the caller's promise.
-            unsafe { self.help(kind, &jobs, way, &mut failed) }?;
+            unsafe { self.help(kind, &jobs, direction, &mut failed) }?;
             for (job, failed) in jobs.iter().zip(&failed) {
                 let words = [u64::from(*failed), 0, 0, 0, 0, 0];
                 self.mailbox
-                    .tell(Target::One(job.leaf), Step::Done, job.call, words)?;
+                    .tell(Target::One(job.leaf), Step::Fin, job.call, words)?;
             }
         }
-        let mut again: Vec<Job> = Vec::new();
+        let mut again: Vec<LeafCopy> = Vec::new();
         for (job, failed) in jobs.into_iter().zip(failed) {
             let header = self
                 .mailbox
-                .expect(Source::One(job.leaf), job.call, &[Step::Done])?;
+                .expect(Source::One(job.leaf), job.call, &[Step::Fin])?;
             if failed || header.words[0] != 0 {
                 again.push(job);
             }
         }
         if !again.is_empty() {
-            self.doubt(kind);
+            self.invalidate(kind);
         }
         Ok(again)
     }
@@ -326,8 +331,8 @@ impl Team {
     unsafe fn help(
         &mut self,
         kind: TransportKind,
-        jobs: &[Job],
-        way: Way,
+        jobs: &[LeafCopy],
+        direction: Direction,
         failed: &mut [bool],
     ) -> Result<()> {
         let root = self.rank();
@@ -348,9 +353,13 @@ impl Team {
                 // SAFETY: the piece is inside what the caller vouches for.
                 let copied = job.window(kind).map(|window| unsafe {
                     let base = job.base.add(start);
-                    match way {
-                        Way::ToLeaf => transport.push(job.leaf, window, start as u64, base, len),
-                        Way::ToRoot => transport.pull(job.leaf, window, start as u64, base, len),
+                    match direction {
+                        Direction::ToLeaf => {
+                            transport.push(job.leaf, window, start as u64, base, len)
+                        }
+                        Direction::ToRoot => {
+                            transport.pull(job.leaf, window, start as u64, base, len)
+                        }
                     }
                 });
                 if !matches!(copied, Some(Ok(()))) {
@@ -370,43 +379,41 @@ impl Team {
     pub(super) unsafe fn copy_as_leaf(
         &mut self,
         call: Call,
-        go: Go,
+        rts: Rts,
         base: *mut u8,
-        way: Way,
+        direction: Direction,
     ) -> Result<bool> {
         let (me, root, whole) = (self.rank(), call.root, call.len as usize);
         let mut copied = Ok(());
         let mut alone = Some((0, whole));
         while copied.is_ok() {
-            let piece = match go.shared {
+            let piece = match rts.shared {
                 true => range(self.mailbox.claim(root, me)?, false, whole),
                 false => alone.take(),
             };
             let Some((start, len)) = piece else { break };
             // Who failed has its memory back, and what we have mapped of it is still there.
             self.mailbox.waiter.verdict()?;
-            let transport = self.one_sided(go.kind)?;
-            let at = go.offset + start as u64;
+            let transport = self.one_sided(rts.kind)?;
+            let at = rts.offset + start as u64;
             // SAFETY: the piece is inside what the caller vouches for.
             copied = unsafe {
-                match way {
-                    Way::ToLeaf => transport.pull(root, go.window, at, base.add(start), len),
-                    Way::ToRoot => transport.push(root, go.window, at, base.add(start), len),
+                match direction {
+                    Direction::ToLeaf => transport.pull(root, rts.window, at, base.add(start), len),
+                    Direction::ToRoot => transport.push(root, rts.window, at, base.add(start), len),
                 }
             };
         }
         let words = [u64::from(copied.is_err()), 0, 0, 0, 0, 0];
         self.mailbox
-            .tell(Target::One(root), Step::Done, call, words)?;
+            .tell(Target::One(root), Step::Fin, call, words)?;
         let mut worked = copied.is_ok();
-        if go.shared {
-            let header = self
-                .mailbox
-                .expect(Source::One(root), call, &[Step::Done])?;
+        if rts.shared {
+            let header = self.mailbox.expect(Source::One(root), call, &[Step::Fin])?;
             worked &= header.words[0] == 0;
         }
         if !worked {
-            self.doubt(go.kind);
+            self.invalidate(rts.kind);
         }
         Ok(worked)
     }

@@ -2,9 +2,9 @@
 
 //! Gather: the root's receive buffer is opened once, all leaves copy into it at the same time.
 
-use super::cooperative::{Go, Job, Plan, Way};
+use super::cooperative::{Direction, LeafCopy, Plan, Rts};
 use super::division::{Division, own_part};
-use super::offloaded::Order;
+use super::offloaded::OffloadRts;
 use crate::error::Result;
 use crate::memcpy;
 use crate::op::{Call, Op};
@@ -34,17 +34,25 @@ pub(super) fn root(
         .others()
         .filter(|rank| team.offloads(Op::Gather, division.part(*rank).1))
         .collect();
-    let served = if early.is_empty() {
+    let started = if early.is_empty() {
         None
     } else {
         let buffer = (base, recv.len());
         // SAFETY: the buffer is mutably borrowed until these leaves have reported, and guarded
         // afterwards.
-        unsafe { team.serve(Op::Gather, buffer, division, early.clone(), Way::ToRoot) }?
+        unsafe {
+            team.start_root(
+                Op::Gather,
+                buffer,
+                division,
+                early.clone(),
+                Direction::ToRoot,
+            )
+        }?
     };
     let others: Vec<_> = team
         .others()
-        .filter(|rank| served.is_none() || !early.contains(rank))
+        .filter(|rank| started.is_none() || !early.contains(rank))
         .collect();
     let wanted = match others.is_empty() {
         true => None,
@@ -68,7 +76,7 @@ pub(super) fn root(
     }
     // SAFETY: the division was checked against the buffer.
     let plan = unsafe { team.direct(division, base, opened, &leaves) }?;
-    let stream = |job: &Job| {
+    let stream = |job: &LeafCopy| {
         // SAFETY: the part is inside the buffer, which outlives the stream.
         unsafe { Receiving::new(Source::One(job.leaf), job.base, job.len) }
     };
@@ -98,12 +106,12 @@ pub(super) fn root(
         kind, jobs, shared, ..
     } = plan;
     // SAFETY: each job is a part of the buffer, which is borrowed for as long as this takes.
-    let again = unsafe { team.copy_as_root(kind, jobs, Way::ToRoot, shared, keep_own) }?;
+    let again = unsafe { team.copy_as_root(kind, jobs, Direction::ToRoot, shared, keep_own) }?;
     let mut again: Vec<_> = again.iter().map(stream).collect();
     exchange(&mut team.mailbox, flow, &mut [], &mut again)?;
-    match served {
+    match started {
         // SAFETY: everything that we do with the buffer is done.
-        Some(served) => unsafe { team.served(served) },
+        Some(started) => unsafe { team.finish_root(started) },
         None => Ok(()),
     }
 }
@@ -119,21 +127,21 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
     let mut stream = unsafe { Sending::new(Target::One(root), send.as_ptr(), send.len()) };
     // SAFETY: the slice is borrowed until the end of this function, by which the root is done with
     // it; an error breaks the team.
-    unsafe { team.arrive(call, send.as_ptr().cast_mut(), Way::ToRoot) }?;
+    unsafe { team.arrive(call, send.as_ptr().cast_mut(), Direction::ToRoot) }?;
     if planned == TransportKind::Shm {
         // The root cannot choose another way, so what fits into the ring can go now.
         while stream.step(&mut team.mailbox, flow)? {}
     }
-    let header = team.mailbox.expect(Source::One(root), call, &[Step::Go])?;
-    if Order::is_in(&header.words) {
+    let header = team.mailbox.expect(Source::One(root), call, &[Step::Rts])?;
+    if OffloadRts::is_in(&header.words) {
         let base = send.as_ptr().cast_mut();
         // SAFETY: the slice is only read, until the request is made, and guarded afterwards.
-        return unsafe { team.be_served(call, base, Way::ToRoot, header.words) };
+        return unsafe { team.run_leaf(call, base, Direction::ToRoot, header.words) };
     }
-    let go = Go::from_words(header.words)?;
-    if go.kind != TransportKind::Shm {
+    let rts = Rts::from_words(header.words)?;
+    if rts.kind != TransportKind::Shm {
         // SAFETY: the slice is as long as the call says, and this way is only read.
-        if unsafe { team.copy_as_leaf(call, go, send.as_ptr().cast_mut(), Way::ToRoot) }? {
+        if unsafe { team.copy_as_leaf(call, rts, send.as_ptr().cast_mut(), Direction::ToRoot) }? {
             return Ok(());
         }
     }

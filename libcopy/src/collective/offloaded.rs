@@ -25,11 +25,11 @@ use crate::transport::one_sided::Window;
 use crate::transport::stream::{Receiving, Sending, exchange};
 use crate::uapi;
 
-use super::cooperative::Way;
+use super::cooperative::Direction;
 
 /// What a root tells a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct OffloadRts {
     /// The root's memory, if it could be opened.
     pub(super) region: Option<u64>,
     /// Where in it the part starts.
@@ -37,38 +37,38 @@ pub(super) struct Order {
     /// The bytes of the part that the root can guard.
     pub(super) low: u64,
     pub(super) high: u64,
-    pub(super) mover: Executor,
+    pub(super) executor: Executor,
 }
 
 /// Tells an order from what a root says when CPUs copy, whose last word is 0.
-const ORDER: u64 = 1;
+const OFFLOAD_RTS: u64 = 1;
 
-impl Order {
+impl OffloadRts {
     pub(super) fn to_words(self) -> [u64; 6] {
         [
-            self.mover.number(),
+            self.executor.number(),
             self.region.unwrap_or(0),
             self.offset,
             self.low,
             self.high,
-            ORDER,
+            OFFLOAD_RTS,
         ]
     }
 
     /// Whether these words are an order.
     pub(super) fn is_in(words: &[u64; 6]) -> bool {
-        words[5] == ORDER
+        words[5] == OFFLOAD_RTS
     }
 
-    pub(super) fn from_words([mover, region, offset, low, high, _]: [u64; 6]) -> Result<Self> {
-        Ok(Order {
+    pub(super) fn from_words([executor, region, offset, low, high, _]: [u64; 6]) -> Result<Self> {
+        Ok(OffloadRts {
             region: (region != 0).then_some(region),
             offset,
             low,
             high,
-            mover: Executor::from_number(mover).ok_or(Error::Corrupt {
+            executor: Executor::from_number(executor).ok_or(Error::Corrupt {
                 what: "who is to move bytes",
-                value: mover,
+                value: executor,
             })?,
         })
     }
@@ -76,7 +76,7 @@ impl Order {
 
 /// What became of a part, as its worker tells the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carried {
+pub(super) enum Outcome {
     /// It is in place.
     Here,
     /// Bytes `low..high` are an engine's, the rest is in place.
@@ -89,14 +89,14 @@ pub(super) enum Carried {
     Stream,
 }
 
-impl Carried {
+impl Outcome {
     fn to_words(self) -> [u64; 6] {
         match self {
-            Carried::Here => [1, 0, 0, 0, 0, 0],
-            Carried::Pending { id, low, high } => {
+            Outcome::Here => [1, 0, 0, 0, 0, 0],
+            Outcome::Pending { id, low, high } => {
                 [2, id.get().into(), low as u64, high as u64, 0, 0]
             }
-            Carried::Stream => [3, 0, 0, 0, 0, 0],
+            Outcome::Stream => [3, 0, 0, 0, 0, 0],
         }
     }
 
@@ -106,13 +106,13 @@ impl Carried {
             value,
         };
         match what {
-            1 => Ok(Carried::Here),
-            2 if low <= high && high <= len as u64 => Ok(Carried::Pending {
+            1 => Ok(Outcome::Here),
+            2 if low <= high && high <= len as u64 => Ok(Outcome::Pending {
                 id: RequestId::new(id as u32).map_err(|_| corrupt(id))?,
                 low: low as usize,
                 high: high as usize,
             }),
-            3 => Ok(Carried::Stream),
+            3 => Ok(Outcome::Stream),
             other => Err(corrupt(other)),
         }
     }
@@ -120,7 +120,7 @@ impl Carried {
     /// The request, as part of a buffer in which this part starts at `at`.
     pub(super) fn pending(self, at: usize, ours: bool, source: bool) -> Option<Part> {
         match self {
-            Carried::Pending { id, low, high } => Some(Part {
+            Outcome::Pending { id, low, high } => Some(Part {
                 at: at + low,
                 len: high - low,
                 id,
@@ -156,17 +156,17 @@ impl Piece {
 
 /// A root's leaves that may return early.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(super) struct StartedRoot {
     base: *mut u8,
     len: usize,
-    way: Way,
+    direction: Direction,
     /// Rank, call, where its part starts.
     leaves: Vec<(usize, Call, usize)>,
 }
 
 impl Team {
     /// Who moves the bytes of this call.
-    pub(super) fn mover(&mut self, op: Op, root: usize, base: *mut u8, len: usize) -> Executor {
+    pub(super) fn executor(&mut self, op: Op, root: usize, base: *mut u8, len: usize) -> Executor {
         match &mut self.offload {
             Some(offload) => {
                 let site = Site {
@@ -188,22 +188,22 @@ impl Team {
     ///
     /// The buffer is readable, and writable if the bytes go to the root, and its owner can be made
     /// to wait for it; the division was checked against it.
-    pub(super) unsafe fn serve(
+    pub(super) unsafe fn start_root(
         &mut self,
         op: Op,
         (base, len): (*mut u8, usize),
         division: Division<'_>,
         leaves: Vec<usize>,
-        way: Way,
-    ) -> Result<Option<Served>> {
+        direction: Direction,
+    ) -> Result<Option<StartedRoot>> {
         let me = self.rank();
-        let mover = self.mover(op, me, base, len);
-        if mover == Executor::Cpu {
+        let executor = self.executor(op, me, base, len);
+        if executor == Executor::Cpu {
             return Ok(None);
         }
         // SAFETY: the caller's promise.
-        let opened = unsafe { self.open_region(base, len, way == Way::ToRoot) };
-        let order = |at, part| {
+        let opened = unsafe { self.open_region(base, len, direction == Direction::ToRoot) };
+        let rts = |at, part| {
             let piece = Piece {
                 base,
                 len,
@@ -211,71 +211,71 @@ impl Team {
                 part,
             };
             let (low, high) = piece.guarded();
-            Order {
+            OffloadRts {
                 region: opened.map(|[region, _]: Window| region),
                 offset: at as u64,
                 low: low as u64,
                 high: high as u64,
-                mover,
+                executor,
             }
         };
-        let mut served = Served {
+        let mut started = StartedRoot {
             base,
             len,
-            way,
+            direction,
             leaves: Vec::with_capacity(leaves.len()),
         };
         if op == Op::Bcast {
             let call = Call::new(op, me, len);
-            let words = order(0, len).to_words();
-            self.mailbox.tell(Target::All, Step::Go, call, words)?;
-            served.leaves = leaves.into_iter().map(|leaf| (leaf, call, 0)).collect();
+            let words = rts(0, len).to_words();
+            self.mailbox.tell(Target::All, Step::Rts, call, words)?;
+            started.leaves = leaves.into_iter().map(|leaf| (leaf, call, 0)).collect();
         } else {
             for leaf in leaves {
                 let (at, part) = division.part(leaf);
                 let call = Call::new(op, me, part);
-                let words = order(at, part).to_words();
+                let words = rts(at, part).to_words();
                 self.mailbox
-                    .tell(Target::One(leaf), Step::Go, call, words)?;
-                served.leaves.push((leaf, call, at));
+                    .tell(Target::One(leaf), Step::Rts, call, words)?;
+                started.leaves.push((leaf, call, at));
             }
         }
-        Ok(Some(served))
+        Ok(Some(started))
     }
 
     /// The root's second half: hears what became of the parts, and guards the buffer.
     ///
     /// # Safety
     ///
-    /// As for [`Team::serve`]; nothing else touches the buffer any more.
-    pub(super) unsafe fn served(&mut self, served: Served) -> Result<()> {
-        let Served {
+    /// As for [`Team::start_root`]; nothing else touches the buffer any more.
+    pub(super) unsafe fn finish_root(&mut self, started: StartedRoot) -> Result<()> {
+        let StartedRoot {
             base,
             len,
-            way,
+            direction,
             leaves,
-        } = served;
-        let source = way == Way::ToLeaf;
+        } = started;
+        let source = direction == Direction::ToLeaf;
         let (mut parts, mut streams) = (Vec::new(), Vec::new());
         for (leaf, call, at) in leaves {
             // Where its memory is does not matter here.
             self.arrival(call, leaf)?;
             // To map pages for an engine takes a leaf longer than it takes us to fall asleep.
             self.mailbox.waiter.be_patient(true);
-            let header = self.mailbox.expect(Source::One(leaf), call, &[Step::Done]);
+            let header = self.mailbox.expect(Source::One(leaf), call, &[Step::Fin]);
             self.mailbox.waiter.be_patient(false);
             let header = header?;
             if let Some(offload) = &mut self.offload {
                 offload.heard(header.words[4]);
             }
             let part = call.len as usize;
-            match Carried::from_words(header.words, part)? {
-                Carried::Stream => streams.push((leaf, at, part)),
-                carried => parts.extend(carried.pending(at, false, source)),
+            match Outcome::from_words(header.words, part)? {
+                Outcome::Stream => streams.push((leaf, at, part)),
+                outcome => parts.extend(outcome.pending(at, false, source)),
             }
         }
         if !streams.is_empty() {
-            self.doubt(TransportKind::Kmod);
+            self.invalidate(TransportKind::Kmod);
             let flow = self.flow(streams.iter().map(|(_, _, part)| part).sum());
             let (mut sending, mut receiving) = (Vec::new(), Vec::new());
             for (leaf, at, part) in streams {
@@ -305,15 +305,15 @@ impl Team {
     ///
     /// `base` is readable for the length of the call, writable if the bytes go to the leaf, and its
     /// owner can be made to wait for it.
-    pub(super) unsafe fn be_served(
+    pub(super) unsafe fn run_leaf(
         &mut self,
         call: Call,
         base: *mut u8,
-        way: Way,
+        direction: Direction,
         words: [u64; 6],
     ) -> Result<()> {
         let (root, len) = (call.root, call.len as usize);
-        let order = Order::from_words(words)?;
+        let rts = OffloadRts::from_words(words)?;
         let piece = Piece {
             base,
             len,
@@ -321,18 +321,18 @@ impl Team {
             part: len,
         };
         // SAFETY: the caller's promise.
-        let carried = unsafe { self.carry(root, order, piece, way) };
-        self.report(root, call, carried)?;
-        if carried == Carried::Stream {
+        let outcome = unsafe { self.submit(root, rts, piece, direction) };
+        self.report(root, call, outcome)?;
+        if outcome == Outcome::Stream {
             let flow = self.flow(len.saturating_mul(self.size()));
             // SAFETY: the memory outlives the streams.
             unsafe {
-                match way {
-                    Way::ToLeaf => {
+                match direction {
+                    Direction::ToLeaf => {
                         let stream = Receiving::new(Source::One(root), base, len);
                         stream.run(&mut self.mailbox, flow)
                     }
-                    Way::ToRoot => {
+                    Direction::ToRoot => {
                         let mut stream = Sending::new(Target::One(root), base, len);
                         stream.run(&mut self.mailbox, flow, 0)
                     }
@@ -340,31 +340,29 @@ impl Team {
             }?;
             return Ok(());
         }
-        let source = way == Way::ToRoot;
+        let source = direction == Direction::ToRoot;
         let kind = if source {
             Kind::Source
         } else {
             Kind::Destination
         };
-        let parts = carried.pending(0, true, source).into_iter().collect();
+        let parts = outcome.pending(0, true, source).into_iter().collect();
         // SAFETY: the caller's promise.
         unsafe { self.hold(base, len, kind, parts) }
     }
 
     /// Tells the owner of a part what became of it.
-    pub(super) fn report(&mut self, owner: usize, call: Call, carried: Carried) -> Result<()> {
-        let mut words = carried.to_words();
+    pub(super) fn report(&mut self, owner: usize, call: Call, outcome: Outcome) -> Result<()> {
+        let mut words = outcome.to_words();
         words[4] = self.offload.as_ref().map_or(0, |offload| offload.touched());
         self.mailbox
-            .tell(Target::One(owner), Step::Done, call, words)
+            .tell(Target::One(owner), Step::Fin, call, words)
     }
 
     /// Hears what became of our part at another rank.
-    pub(super) fn reported(&mut self, from: usize, call: Call) -> Result<Carried> {
-        let header = self
-            .mailbox
-            .expect(Source::One(from), call, &[Step::Done])?;
-        Carried::from_words(header.words, call.len as usize)
+    pub(super) fn reported(&mut self, from: usize, call: Call) -> Result<Outcome> {
+        let header = self.mailbox.expect(Source::One(from), call, &[Step::Fin])?;
+        Outcome::from_words(header.words, call.len as usize)
     }
 
     /// Guards a buffer until its parts are in place.
@@ -399,38 +397,39 @@ impl Team {
     ///
     /// # Safety
     ///
-    /// As for [`Team::be_served`].
-    pub(super) unsafe fn carry(
+    /// As for [`Team::run_leaf`].
+    pub(super) unsafe fn submit(
         &mut self,
         owner: usize,
-        order: Order,
+        rts: OffloadRts,
         piece: Piece,
-        way: Way,
-    ) -> Carried {
-        let Some(region) = order.region else {
-            return Carried::Stream;
+        direction: Direction,
+    ) -> Outcome {
+        let Some(region) = rts.region else {
+            return Outcome::Stream;
         };
         let (low, high) = piece.guarded();
-        let low = low.max(order.low as usize);
-        let high = high.min(order.high as usize);
+        let low = low.max(rts.low as usize);
+        let high = high.min(rts.high as usize);
         let mut request = None;
-        if order.mover != Executor::Cpu && low < high && self.offload.is_some() {
+        if rts.executor != Executor::Cpu && low < high && self.offload.is_some() {
             // SAFETY: the caller's promise.
-            request = unsafe { self.submit(region, order.offset, piece, (low, high), way) };
+            request =
+                unsafe { self.submit_request(region, rts.offset, piece, (low, high), direction) };
         }
         let copied = match request {
             // SAFETY: the ranges are inside the part.
             Some(_) => unsafe {
-                self.copy_range(owner, region, order.offset, piece, (0, low), way)
+                self.copy_range(owner, region, rts.offset, piece, (0, low), direction)
                     .and_then(|()| {
                         let tail = (high, piece.part);
-                        self.copy_range(owner, region, order.offset, piece, tail, way)
+                        self.copy_range(owner, region, rts.offset, piece, tail, direction)
                     })
             },
             // SAFETY: as above.
             None => unsafe {
                 let all = (0, piece.part);
-                self.copy_range(owner, region, order.offset, piece, all, way)
+                self.copy_range(owner, region, rts.offset, piece, all, direction)
             },
         };
         if copied.is_err() {
@@ -438,18 +437,18 @@ impl Team {
                 // Whatever comes of it, nobody writes for it afterwards.
                 crate::device::request::release(std::os::fd::AsFd::as_fd(domain), id);
             }
-            self.doubt(TransportKind::Kmod);
-            return Carried::Stream;
+            self.invalidate(TransportKind::Kmod);
+            return Outcome::Stream;
         }
         match (request, self.domain()) {
             (Some(id), Some(domain)) => {
-                if order.mover == Executor::Both {
+                if rts.executor == Executor::Both {
                     // If this fails, the engine does it alone.
                     let _ = domain.help_request(id);
                 }
-                Carried::Pending { id, low, high }
+                Outcome::Pending { id, low, high }
             }
-            _ => Carried::Here,
+            _ => Outcome::Here,
         }
     }
 
@@ -457,25 +456,26 @@ impl Team {
     ///
     /// # Safety
     ///
-    /// As for [`Team::be_served`].
-    unsafe fn submit(
+    /// As for [`Team::run_leaf`].
+    unsafe fn submit_request(
         &mut self,
         region: u64,
         offset: u64,
         piece: Piece,
         (low, high): (usize, usize),
-        way: Way,
+        direction: Direction,
     ) -> Option<RequestId> {
         // SAFETY: the caller's promise.
-        let ours = unsafe { self.open_region(piece.base, piece.len, way == Way::ToLeaf) }?;
+        let ours =
+            unsafe { self.open_region(piece.base, piece.len, direction == Direction::ToLeaf) }?;
         let id = |number: u64| RegionId::new(u32::try_from(number).ok()?).ok();
         let (theirs, ours) = (id(region)?, id(ours[0])?);
         let there = offset + low as u64;
         let here = (piece.at + low) as u64;
         let len = (high - low) as u64;
-        let what = match way {
-            Way::ToLeaf => Submission::new(theirs, ours, len).offsets(there, here),
-            Way::ToRoot => Submission::new(ours, theirs, len).offsets(here, there),
+        let what = match direction {
+            Direction::ToLeaf => Submission::new(theirs, ours, len).offsets(there, here),
+            Direction::ToRoot => Submission::new(ours, theirs, len).offsets(here, there),
         };
         let pages = self.policy().offload_pages;
         let what = what.fragment_pages(pages.min(uapi::MAX_FRAGMENT_PAGES.into()) as u32);
@@ -489,7 +489,7 @@ impl Team {
             Err(error) => {
                 if error.errno() == Some(libc::ESTALE) {
                     // The kept region is not our memory any more.
-                    self.doubt(TransportKind::Kmod);
+                    self.invalidate(TransportKind::Kmod);
                 }
                 None
             }
@@ -500,7 +500,7 @@ impl Team {
     ///
     /// # Safety
     ///
-    /// As for [`Team::be_served`]; the range is inside the part.
+    /// As for [`Team::run_leaf`]; the range is inside the part.
     unsafe fn copy_range(
         &self,
         owner: usize,
@@ -508,7 +508,7 @@ impl Team {
         offset: u64,
         piece: Piece,
         (low, high): (usize, usize),
-        way: Way,
+        direction: Direction,
     ) -> Result<()> {
         if low >= high {
             return Ok(());
@@ -519,9 +519,9 @@ impl Team {
         // SAFETY: the caller's promise.
         unsafe {
             let here = piece.base.add(piece.at + low);
-            match way {
-                Way::ToLeaf => transport.pull(owner, window, at, here, high - low),
-                Way::ToRoot => transport.push(owner, window, at, here, high - low),
+            match direction {
+                Direction::ToLeaf => transport.pull(owner, window, at, here, high - low),
+                Direction::ToRoot => transport.push(owner, window, at, here, high - low),
             }
         }
     }
@@ -529,39 +529,39 @@ impl Team {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cooperative::Go;
+    use super::super::cooperative::Rts;
     use super::*;
 
     #[test]
     fn orders_and_reports_survive_words() {
-        let order = Order {
+        let rts = OffloadRts {
             region: Some(77),
             offset: 5,
             low: 6,
             high: 7000,
-            mover: Executor::Both,
+            executor: Executor::Both,
         };
-        assert_eq!(Order::from_words(order.to_words()).unwrap(), order);
-        assert!(Order::is_in(&order.to_words()));
-        assert!(!Order::is_in(&Go::STREAM.to_words()));
-        assert!(Order::from_words([0; 6]).is_err());
+        assert_eq!(OffloadRts::from_words(rts.to_words()).unwrap(), rts);
+        assert!(OffloadRts::is_in(&rts.to_words()));
+        assert!(!OffloadRts::is_in(&Rts::STREAM.to_words()));
+        assert!(OffloadRts::from_words([0; 6]).is_err());
         let id = RequestId::new(9).unwrap();
-        for carried in [
-            Carried::Here,
-            Carried::Stream,
-            Carried::Pending {
+        for outcome in [
+            Outcome::Here,
+            Outcome::Stream,
+            Outcome::Pending {
                 id,
                 low: 10,
                 high: 90,
             },
         ] {
             assert_eq!(
-                Carried::from_words(carried.to_words(), 100).unwrap(),
-                carried
+                Outcome::from_words(outcome.to_words(), 100).unwrap(),
+                outcome
             );
         }
-        assert!(Carried::from_words([2, 9, 10, 101, 0, 0], 100).is_err());
-        assert!(Carried::from_words([0; 6], 100).is_err());
+        assert!(Outcome::from_words([2, 9, 10, 101, 0, 0], 100).is_err());
+        assert!(Outcome::from_words([0; 6], 100).is_err());
     }
 
     #[test]

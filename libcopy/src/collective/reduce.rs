@@ -8,7 +8,7 @@
 //! depends on the order. The order is the ranks' from the combining one on, around the circle: the
 //! operation must be commutative.
 
-use super::cooperative::Go;
+use super::cooperative::Rts;
 use super::division::Division;
 use crate::error::{Error, Result};
 use crate::memcpy;
@@ -91,19 +91,19 @@ pub(super) unsafe fn scatter(
         }
         _ => (TransportKind::Shm, [0, 0]),
     };
-    let go = Go {
+    let rts = Rts {
         kind: opened.0,
         window: opened.1,
         offset: 0,
         shared: false,
     };
     team.mailbox
-        .tell(Target::All, Step::Go, call, go.to_words())?;
+        .tell(Target::All, Step::Rts, call, rts.to_words())?;
     let mut windows = Vec::with_capacity(peers.len());
     for &rank in &peers {
         let source = Source::Cast(rank);
-        let header = team.mailbox.expect(source, call, &[Step::Go])?;
-        windows.push(Go::from_words(header.words)?);
+        let header = team.mailbox.expect(source, call, &[Step::Rts])?;
+        windows.push(Rts::from_words(header.words)?);
     }
 
     // How much of our slice each peer's window gave us; what is missing is streamed.
@@ -115,7 +115,7 @@ pub(super) unsafe fn scatter(
         let n = largest.min(own_len - start);
         keep_own(start, n);
         for (index, &rank) in peers.iter().enumerate() {
-            let Go { kind, window, .. } = windows[index];
+            let Rts { kind, window, .. } = windows[index];
             if kind == TransportKind::Shm || got[index] != start {
                 continue;
             }
@@ -128,7 +128,7 @@ pub(super) unsafe fn scatter(
                     .pull(rank, window, at, place, n)
                     .is_err()
                 {
-                    team.doubt(kind);
+                    team.invalidate(kind);
                     continue;
                 }
                 let theirs = std::slice::from_raw_parts(place, n);
@@ -143,12 +143,12 @@ pub(super) unsafe fn scatter(
     for (&rank, &got) in peers.iter().zip(&got) {
         let words = [got as u64, 0, 0, 0, 0, 0];
         team.mailbox
-            .tell(Target::One(rank), Step::Done, call, words)?;
+            .tell(Target::One(rank), Step::Fin, call, words)?;
     }
     let mut sending = Vec::new();
     for &rank in &peers {
         let source = Source::One(rank);
-        let header = team.mailbox.expect(source, call, &[Step::Done])?;
+        let header = team.mailbox.expect(source, call, &[Step::Fin])?;
         let (offset, whole) = division.part(rank);
         let theirs = usize::try_from(header.words[0]).unwrap_or(usize::MAX);
         if theirs > whole {

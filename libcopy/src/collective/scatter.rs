@@ -2,9 +2,9 @@
 
 //! Scatter: the root's send buffer is opened once, all leaves copy their parts at the same time.
 
-use super::cooperative::{Go, Job, Plan, Way};
+use super::cooperative::{Direction, LeafCopy, Plan, Rts};
 use super::division::{Division, own_part};
-use super::offloaded::Order;
+use super::offloaded::OffloadRts;
 use crate::error::Result;
 use crate::memcpy;
 use crate::op::{Call, Op};
@@ -33,16 +33,24 @@ pub(super) fn root(
         .others()
         .filter(|rank| team.offloads(Op::Scatter, division.part(*rank).1))
         .collect();
-    let served = if early.is_empty() {
+    let started = if early.is_empty() {
         None
     } else {
         let buffer = (base.cast_mut(), send.len());
         // SAFETY: the slice is only read, until these leaves have reported, and guarded afterwards.
-        unsafe { team.serve(Op::Scatter, buffer, division, early.clone(), Way::ToLeaf) }?
+        unsafe {
+            team.start_root(
+                Op::Scatter,
+                buffer,
+                division,
+                early.clone(),
+                Direction::ToLeaf,
+            )
+        }?
     };
     let others: Vec<_> = team
         .others()
-        .filter(|rank| served.is_none() || !early.contains(rank))
+        .filter(|rank| started.is_none() || !early.contains(rank))
         .collect();
     for &rank in &others {
         if path(team, rank) == Path::Eager {
@@ -68,7 +76,7 @@ pub(super) fn root(
     }
     // SAFETY: the division was checked against the buffer.
     let plan = unsafe { team.direct(division, base.cast_mut(), opened, &leaves) }?;
-    let stream = |job: &Job| {
+    let stream = |job: &LeafCopy| {
         // SAFETY: the part is inside the buffer, which outlives the stream.
         unsafe { Sending::new(Target::One(job.leaf), job.base, job.len) }
     };
@@ -91,12 +99,12 @@ pub(super) fn root(
         kind, jobs, shared, ..
     } = plan;
     // SAFETY: each job is a part of the buffer, which is borrowed for as long as this takes.
-    let again = unsafe { team.copy_as_root(kind, jobs, Way::ToLeaf, shared, keep_own) }?;
+    let again = unsafe { team.copy_as_root(kind, jobs, Direction::ToLeaf, shared, keep_own) }?;
     let mut again: Vec<_> = again.iter().map(stream).collect();
     exchange(&mut team.mailbox, flow, &mut again, &mut [])?;
-    match served {
+    match started {
         // SAFETY: everything that we do with the slice is done.
-        Some(served) => unsafe { team.served(served) },
+        Some(started) => unsafe { team.finish_root(started) },
         None => Ok(()),
     }
 }
@@ -112,16 +120,16 @@ pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> 
     }
     // SAFETY: the slice is borrowed until the end of this function, by which the root is done with
     // it; an error breaks the team.
-    unsafe { team.arrive(call, recv.as_mut_ptr(), Way::ToLeaf) }?;
-    let header = team.mailbox.expect(source, call, &[Step::Go])?;
-    if Order::is_in(&header.words) {
+    unsafe { team.arrive(call, recv.as_mut_ptr(), Direction::ToLeaf) }?;
+    let header = team.mailbox.expect(source, call, &[Step::Rts])?;
+    if OffloadRts::is_in(&header.words) {
         // SAFETY: the slice is ours until the request is made, and guarded afterwards.
-        return unsafe { team.be_served(call, recv.as_mut_ptr(), Way::ToLeaf, header.words) };
+        return unsafe { team.run_leaf(call, recv.as_mut_ptr(), Direction::ToLeaf, header.words) };
     }
-    let go = Go::from_words(header.words)?;
-    if go.kind != TransportKind::Shm {
+    let rts = Rts::from_words(header.words)?;
+    if rts.kind != TransportKind::Shm {
         // SAFETY: the slice is as long as the call says, and writable.
-        if unsafe { team.copy_as_leaf(call, go, recv.as_mut_ptr(), Way::ToLeaf) }? {
+        if unsafe { team.copy_as_leaf(call, rts, recv.as_mut_ptr(), Direction::ToLeaf) }? {
             return Ok(());
         }
     }

@@ -36,12 +36,12 @@ impl Requests {
     /// Takes a request from its engine and copies the rest, with the help of peers who wait for
     /// something. Async-signal-safe.
     fn switch(&self, &Part { id, len, .. }: &Part) -> std::result::Result<(), i32> {
-        let hurried = &self.segment.block(self.rank).hurried;
+        let help_request = &self.segment.block(self.rank).help_request;
         let number = u64::from(id.get());
         let left = |progress: Progress| (len as u64).saturating_sub(progress.done);
         let called = self.table.progress(id).map_or(0, left) >= WORTH_HELP;
         if called {
-            hurried.store(number, Ordering::Release);
+            help_request.store(number, Ordering::Release);
             for rank in (0..self.size).filter(|rank| *rank != self.rank) {
                 self.segment.block(rank).bell.ring();
             }
@@ -49,7 +49,7 @@ impl Requests {
         let result = request::switch_in_handler(self.file.as_fd(), id);
         if called {
             // Another thread may wait for another one by now.
-            let _ = hurried.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = help_request.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
         result
     }

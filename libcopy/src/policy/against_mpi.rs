@@ -4,7 +4,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::oversubscription::Crowd;
+use super::oversubscription::Oversubscription;
 use super::thresholds::Policy;
 use crate::op::Op;
 
@@ -22,14 +22,16 @@ impl Policy {
     /// (for reductions, the bytes that each rank contributes) inside a machine, as far as
     /// `scripts/bench mpi` found. The same on every rank of every machine, because all ranks of a
     /// communicator must decide alike.
-    pub fn beats_mpi(rival: Rival, op: Op, bytes: u64, crowd: Crowd) -> bool {
-        Self::against_mpi(rival, op, crowd).is_some_and(|bytes_won| bytes_won.contains(&bytes))
+    pub fn beats_mpi(rival: Rival, op: Op, bytes: u64, oversubscription: Oversubscription) -> bool {
+        Self::against_mpi(rival, op, oversubscription)
+            .is_some_and(|bytes_won| bytes_won.contains(&bytes))
     }
 
     /// The smallest message for which [`Policy::beats_mpi`] may hold, however ranks and processors go
     /// together; `None` if it never does.
     pub fn least_against_mpi(rival: Rival, op: Op) -> Option<u64> {
-        let ranges = Crowd::ALL.map(|crowd| Self::against_mpi(rival, op, crowd));
+        let ranges = Oversubscription::ALL
+            .map(|oversubscription| Self::against_mpi(rival, op, oversubscription));
         ranges
             .into_iter()
             .flatten()
@@ -82,36 +84,44 @@ impl Policy {
         bytes >= least
     }
 
-    fn against_mpi(rival: Rival, op: Op, crowd: Crowd) -> Option<RangeInclusive<u64>> {
-        let (least, most) = match (op, crowd) {
+    fn against_mpi(
+        rival: Rival,
+        op: Op,
+        oversubscription: Oversubscription,
+    ) -> Option<RangeInclusive<u64>> {
+        let (least, most) = match (op, oversubscription) {
             (Op::Gather | Op::ReduceScatter, _)
             | (
                 Op::Bcast | Op::Alltoall | Op::Scatter | Op::Allgather | Op::Allreduce,
-                Crowd::Spacious,
+                Oversubscription::None,
             ) => (64 << 10, u64::MAX),
             // Where leaves wait for one root, context switches count until the bytes do.
             (Op::Scatter, _) => (512 << 10, u64::MAX),
-            (Op::Allgather, crowd) => match (rival, crowd) {
+            (Op::Allgather, oversubscription) => match (rival, oversubscription) {
                 (Rival::Mpich, _) => (64 << 10, 1 << 20),
                 // The more ranks, the more switches; Open MPI's ring has few of them.
-                (Rival::OpenMpi, Crowd::Packed) => return None,
+                (Rival::OpenMpi, Oversubscription::Heavy) => return None,
                 (Rival::OpenMpi, _) => (256 << 10, 1 << 20),
             },
             // MPICH polls, which hurts it wherever ranks share a processor.
-            (Op::Bcast | Op::Alltoall | Op::Allreduce, crowd) => match (rival, op) {
+            (Op::Bcast | Op::Alltoall | Op::Allreduce, oversubscription) => match (rival, op) {
                 (Rival::Mpich, _) => (64 << 10, u64::MAX),
                 // As measured: with two ranks per processor its tree needs fewer context switches.
-                (Rival::OpenMpi, Op::Bcast) if crowd == Crowd::Packed => (256 << 10, u64::MAX),
+                (Rival::OpenMpi, Op::Bcast) if oversubscription == Oversubscription::Heavy => {
+                    (256 << 10, u64::MAX)
+                }
                 (Rival::OpenMpi, Op::Bcast) => (512 << 10, u64::MAX),
-                (Rival::OpenMpi, Op::Allreduce) if crowd == Crowd::Packed => (2 << 20, u64::MAX),
+                (Rival::OpenMpi, Op::Allreduce) if oversubscription == Oversubscription::Heavy => {
+                    (2 << 20, u64::MAX)
+                }
                 (Rival::OpenMpi, Op::Allreduce) => (1 << 20, u64::MAX),
                 // Everybody copies its own parts in either, and there nobody waits to be told.
                 (Rival::OpenMpi, _) => return None,
             },
             // Open MPI's root fetches and combines while the leaves go on, which averages well as
             // long as few ranks wait for it.
-            (Op::Reduce, crowd) => match (rival, crowd) {
-                (Rival::OpenMpi, Crowd::Spacious) => return None,
+            (Op::Reduce, oversubscription) => match (rival, oversubscription) {
+                (Rival::OpenMpi, Oversubscription::None) => return None,
                 (Rival::OpenMpi, _) => (1 << 20, u64::MAX),
                 (Rival::Mpich, _) => (64 << 10, u64::MAX),
             },
@@ -129,9 +139,9 @@ mod tests {
     fn what_may_be_taken_by_any_crowd_is_found_first() {
         for rival in [Rival::OpenMpi, Rival::Mpich] {
             for op in Op::ALL {
-                for crowd in Crowd::ALL {
+                for oversubscription in Oversubscription::ALL {
                     for bytes in (10..30).map(|shift| 1u64 << shift) {
-                        if Policy::beats_mpi(rival, op, bytes, crowd) {
+                        if Policy::beats_mpi(rival, op, bytes, oversubscription) {
                             let least = Policy::least_against_mpi(rival, op);
                             assert!(least.is_some_and(|least| least <= bytes), "{op}");
                         }

@@ -39,8 +39,8 @@ impl Policy {
         }
         set(&config::ATTACH_MAX, &mut policy.attach_max)?;
         if config::SHM_RING.value().is_some() {
-            set(&config::SHM_RING, &mut policy.cast_ring)?;
-            policy.cast_ring_crowded = policy.cast_ring;
+            set(&config::SHM_RING, &mut policy.bcast_ring)?;
+            policy.bcast_ring_crowded = policy.bcast_ring;
         }
         if let Some(spin) = config::SPIN.parse("a number of microseconds")? {
             policy.spin_us = Some(spin);

@@ -20,7 +20,7 @@ pub use against_mpi::Rival;
 pub(crate) use bands::MAX_BANDS;
 pub use bands::{Band, Bands};
 pub use executor::{Async, Executor};
-pub use oversubscription::Crowd;
+pub use oversubscription::Oversubscription;
 pub use profile::Profile;
 pub use thresholds::{Path, Policy};
 pub(crate) use words::POLICY_WORDS;

@@ -4,25 +4,29 @@
 
 /// How ranks and processors go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Crowd {
+pub enum Oversubscription {
     /// Every rank has a processor.
-    Spacious,
+    None,
     /// Ranks outnumber processors, by up to two to one.
-    Crowded,
+    Moderate,
     /// There are more than twice as many ranks as processors.
-    Packed,
+    Heavy,
 }
 
-impl Crowd {
-    /// All of them, the roomiest first.
-    pub const ALL: [Crowd; 3] = [Crowd::Spacious, Crowd::Crowded, Crowd::Packed];
+impl Oversubscription {
+    /// All of them, in ascending order.
+    pub const ALL: [Oversubscription; 3] = [
+        Oversubscription::None,
+        Oversubscription::Moderate,
+        Oversubscription::Heavy,
+    ];
 
     /// So many ranks on so many processors.
     pub fn of(ranks: usize, processors: usize) -> Self {
         match ranks {
-            n if n <= processors => Crowd::Spacious,
-            n if n <= processors.saturating_mul(2) => Crowd::Crowded,
-            _ => Crowd::Packed,
+            n if n <= processors => Oversubscription::None,
+            n if n <= processors.saturating_mul(2) => Oversubscription::Moderate,
+            _ => Oversubscription::Heavy,
         }
     }
 }
@@ -33,8 +37,8 @@ mod tests {
 
     #[test]
     fn ranks_are_compared_with_processors() {
-        assert_eq!(Crowd::of(2, 2), Crowd::Spacious);
-        assert_eq!(Crowd::of(4, 2), Crowd::Crowded);
-        assert_eq!(Crowd::of(5, 2), Crowd::Packed);
+        assert_eq!(Oversubscription::of(2, 2), Oversubscription::None);
+        assert_eq!(Oversubscription::of(4, 2), Oversubscription::Moderate);
+        assert_eq!(Oversubscription::of(5, 2), Oversubscription::Heavy);
     }
 }

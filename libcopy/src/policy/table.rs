@@ -19,8 +19,8 @@ impl Policy {
             bytes(self.chunk),
             bytes(self.chunk_crowded),
             bytes(self.nontemporal_min),
-            bytes(self.cast_ring),
-            bytes(self.cast_ring_crowded),
+            bytes(self.bcast_ring),
+            bytes(self.bcast_ring_crowded),
         );
         let _ = writeln!(
             table,

@@ -32,10 +32,12 @@ pub struct Policy {
     /// bypass the cache.
     pub nontemporal_min: u64,
     /// Bytes of the ring through which a rank broadcasts; a power of two.
-    pub cast_ring: u64,
+    #[serde(alias = "cast_ring")]
+    pub bcast_ring: u64,
     /// The same where ranks outnumber processors: of a message that fits, each leaf has all as
     /// soon as it gets a processor. Less in large teams: 64 MiB for all, but 4 MiB for each.
-    pub cast_ring_crowded: u64,
+    #[serde(alias = "cast_ring_crowded")]
+    pub bcast_ring_crowded: u64,
     /// From this size on, root and leaf share the copy of a broadcast; below, and where ranks
     /// outnumber processors and the root would only keep leaves from running, the leaf copies alone.
     pub share_min: u64,
@@ -101,12 +103,12 @@ pub enum Path {
 }
 
 /// Bytes that the broadcast rings of a crowded team take together, which are reserved as long as
-/// it lives. No ring is made smaller than [`LEAST_CROWD_RING`] for that, or than in a team that is
+/// it lives. No ring is made smaller than [`LEAST_CROWDED_RING`] for that, or than in a team that is
 /// not crowded.
-const CROWD_RINGS: u64 = 64 << 20;
+const CROWDED_RINGS: u64 = 64 << 20;
 
 /// Bytes of a crowd's ring, however many ranks there are.
-const LEAST_CROWD_RING: u64 = 4 << 20;
+const LEAST_CROWDED_RING: u64 = 4 << 20;
 
 /// Mapped memory stays pinned until the leaves hear that its owner has closed it, hence a limit.
 fn built_in_attach_max() -> u64 {
@@ -137,10 +139,10 @@ impl Policy {
             chunk: 8 << 10,
             chunk_crowded: 128 << 10,
             nontemporal_min: topology.llc as u64 / 2,
-            cast_ring: (topology.l2 as u64 / 2)
+            bcast_ring: (topology.l2 as u64 / 2)
                 .next_power_of_two()
                 .clamp(128 << 10, 1 << 20),
-            cast_ring_crowded: 8 << 20,
+            bcast_ring_crowded: 8 << 20,
             share_min: 32 << 10,
             share_gather_min: 128 << 10,
             share_scatter_min: 1 << 20,
@@ -169,13 +171,13 @@ impl Policy {
 
     /// Refuses values that would not work.
     pub(crate) fn checked(mut self) -> Result<Self> {
-        for ring in [self.cast_ring, self.cast_ring_crowded] {
+        for ring in [self.bcast_ring, self.bcast_ring_crowded] {
             if !(4096..=1 << 30).contains(&ring) || !ring.is_power_of_two() {
                 let allowed = "a power of two from 4K to 1G";
                 return Err(Error::argument("the broadcast ring", ring, allowed));
             }
         }
-        let rings = [self.cast_ring, self.cast_ring_crowded];
+        let rings = [self.bcast_ring, self.bcast_ring_crowded];
         for (chunk, ring) in [&mut self.chunk, &mut self.chunk_crowded]
             .into_iter()
             .zip(rings)
@@ -326,13 +328,13 @@ impl Policy {
     }
 
     /// Bytes of the ring from one rank to all; rank 0 decides before it knows the others.
-    pub(crate) fn cast_ring(&self, size: usize, cpus: usize) -> usize {
+    pub(crate) fn bcast_ring(&self, size: usize, cpus: usize) -> usize {
         let ring = if size > cpus {
-            let share = (CROWD_RINGS / size as u64 + 1).next_power_of_two() / 2;
-            let least = self.cast_ring.max(LEAST_CROWD_RING);
-            self.cast_ring_crowded.min(share.max(least))
+            let share = (CROWDED_RINGS / size as u64 + 1).next_power_of_two() / 2;
+            let least = self.bcast_ring.max(LEAST_CROWDED_RING);
+            self.bcast_ring_crowded.min(share.max(least))
         } else {
-            self.cast_ring
+            self.bcast_ring
         };
         ring as usize
     }
@@ -345,7 +347,7 @@ impl Policy {
         } else {
             share.next_power_of_two() / 2
         };
-        ring.max(8 << 10).min(self.cast_ring as usize)
+        ring.max(8 << 10).min(self.bcast_ring as usize)
     }
 }
 
@@ -385,18 +387,18 @@ mod tests {
     #[test]
     fn rings_of_large_crowds_are_smaller() {
         let mut policy = policy();
-        policy.cast_ring = 1 << 20;
-        policy.cast_ring_crowded = 8 << 20;
-        assert_eq!(policy.cast_ring(2, 2), 1 << 20);
-        assert_eq!(policy.cast_ring(8, 2), 8 << 20);
-        assert_eq!(policy.cast_ring(9, 2), 4 << 20);
-        assert_eq!(policy.cast_ring(1000, 2), 4 << 20);
+        policy.bcast_ring = 1 << 20;
+        policy.bcast_ring_crowded = 8 << 20;
+        assert_eq!(policy.bcast_ring(2, 2), 1 << 20);
+        assert_eq!(policy.bcast_ring(8, 2), 8 << 20);
+        assert_eq!(policy.bcast_ring(9, 2), 4 << 20);
+        assert_eq!(policy.bcast_ring(1000, 2), 4 << 20);
         // What somebody asked for is not cut.
-        (policy.cast_ring, policy.cast_ring_crowded) = (16 << 20, 16 << 20);
-        assert_eq!(policy.cast_ring(1000, 2), 16 << 20);
-        policy.cast_ring = 64 << 10;
-        policy.cast_ring_crowded = 64 << 10;
-        assert_eq!(policy.cast_ring(1000, 2), 64 << 10);
+        (policy.bcast_ring, policy.bcast_ring_crowded) = (16 << 20, 16 << 20);
+        assert_eq!(policy.bcast_ring(1000, 2), 16 << 20);
+        policy.bcast_ring = 64 << 10;
+        policy.bcast_ring_crowded = 64 << 10;
+        assert_eq!(policy.bcast_ring(1000, 2), 64 << 10);
     }
 
     #[test]
@@ -406,12 +408,12 @@ mod tests {
             change(&mut policy);
             policy.checked()
         };
-        assert!(with(&|p| p.cast_ring = 100_000).is_err());
+        assert!(with(&|p| p.bcast_ring = 100_000).is_err());
         assert!(with(&|p| p.chunk = 0).is_err());
         assert!(with(&|p| p.set_bands(Op::Bcast, true, vec![])).is_err());
         assert_eq!(
             with(&|p| p.chunk = 1 << 40).unwrap().chunk,
-            policy().cast_ring / 2
+            policy().bcast_ring / 2
         );
     }
 }

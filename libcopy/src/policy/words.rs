@@ -27,10 +27,10 @@ impl Policy {
             self.chunk,
             self.chunk_crowded,
             self.nontemporal_min,
-            self.cast_ring,
+            self.bcast_ring,
             self.spin_us.map_or(u64::MAX, |us| us.min(u64::MAX - 1)),
             self.transport.map_or(0, TransportKind::number),
-            self.cast_ring_crowded,
+            self.bcast_ring_crowded,
         ];
         words[..scalars.len()].copy_from_slice(&scalars);
         words[SHARE_WORD] = self.share_min;
@@ -66,10 +66,10 @@ impl Policy {
         policy.chunk = words[1];
         policy.chunk_crowded = words[2];
         policy.nontemporal_min = words[3];
-        policy.cast_ring = words[4];
+        policy.bcast_ring = words[4];
         policy.spin_us = (words[5] != u64::MAX).then_some(words[5]);
         policy.transport = TransportKind::from_number(words[6]);
-        policy.cast_ring_crowded = words[7];
+        policy.bcast_ring_crowded = words[7];
         policy.share_min = words[SHARE_WORD];
         policy.eager_max_crowded = words[SHARE_WORD + 1];
         policy.eager_bcast_crowded = words[SHARE_WORD + 2];

@@ -58,12 +58,12 @@ impl Source {
 pub(crate) enum Step {
     /// The message itself: inline if it is short, behind the header otherwise.
     Message = 1,
-    /// "I am here, with this length."
-    Arrive = 2,
-    /// "All fits; this is how it goes": the words say which way.
-    Go = 3,
-    /// "I have copied" (word 0 is zero), or "I could not, stream it".
-    Done = 4,
+    /// Ready to receive (or to be read from): "I am here, with this length."
+    Rtr = 2,
+    /// Ready to send: "All fits"; the words say through which transport, and where.
+    Rts = 3,
+    /// Finished: "I have copied" (word 0 is zero), or "I could not, stream it".
+    Fin = 4,
 }
 
 /// Bytes that travel inside a header.
@@ -102,9 +102,9 @@ impl Header {
         }
         let step = match first & 0xFF {
             1 => Step::Message,
-            2 => Step::Arrive,
-            3 => Step::Go,
-            4 => Step::Done,
+            2 => Step::Rtr,
+            3 => Step::Rts,
+            4 => Step::Fin,
             _ => return Err(corrupt()),
         };
         let op = Op::from_number((first >> 8) as u8).ok_or_else(corrupt)?;
@@ -166,7 +166,7 @@ struct Outlet<'a, T> {
 
 impl Mailbox {
     pub(crate) fn new(segment: Arc<Segment>, rank: usize, size: usize) -> Self {
-        let (pair, cast) = (segment.pair_ring(), segment.cast_ring());
+        let (pair, cast) = (segment.pair_ring(), segment.bcast_ring());
         Mailbox {
             waiter: Waiter::new(segment.clone(), rank, size),
             rank,
@@ -689,7 +689,7 @@ mod tests {
             len: u64::MAX,
         };
         let header = Header {
-            step: Step::Go,
+            step: Step::Rts,
             call,
             sequence: 65535,
             words: [1, 2, 3, 4, 5, u64::MAX],

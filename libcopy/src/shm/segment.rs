@@ -51,7 +51,7 @@ pub(crate) struct Preamble {
     ready: AtomicU64,
     size: AtomicU64,
     pair_ring: AtomicU64,
-    cast_ring: AtomicU64,
+    bcast_ring: AtomicU64,
     /// Rank 0's policy.
     pub(crate) policy: [AtomicU64; POLICY_WORDS],
     /// Whoever changes this from 0 writes `broken` and its details.
@@ -90,7 +90,7 @@ pub(crate) struct RankBlock {
     /// What came of opening the device: 0 or an errno (or a made-up number).
     pub(crate) device_error: AtomicU64,
     /// A request whose bytes the rank waits for, so that whoever is idle may help; 0: none.
-    pub(crate) hurried: AtomicU64,
+    pub(crate) help_request: AtomicU64,
     /// The last operations that the rank called.
     pub(crate) calls: [CallRecord; HISTORY],
 }
@@ -112,7 +112,7 @@ pub(crate) struct CallRecord {
 struct Plan {
     size: usize,
     pair_ring: usize,
-    cast_ring: usize,
+    bcast_ring: usize,
     blocks: usize,
     pair_heads: usize,
     pair_tails: usize,
@@ -125,7 +125,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(size: usize, pair_ring: usize, cast_ring: usize) -> Self {
+    fn new(size: usize, pair_ring: usize, bcast_ring: usize) -> Self {
         let mut end = 0;
         let mut place = |bytes: usize| {
             let start = end;
@@ -141,11 +141,11 @@ impl Plan {
         let cast_tails = place(size * size * counter);
         let claims = place(size * size * counter);
         let pair_bytes = place(size * size * pair_ring);
-        let cast_bytes = place(size * cast_ring);
+        let cast_bytes = place(size * bcast_ring);
         Plan {
             size,
             pair_ring,
-            cast_ring,
+            bcast_ring,
             blocks,
             pair_heads,
             pair_tails,
@@ -177,7 +177,7 @@ unsafe impl Sync for Segment {}
 /// What rank 0 needs to know to make a segment.
 pub(crate) struct Blueprint {
     pub(crate) pair_ring: usize,
-    pub(crate) cast_ring: usize,
+    pub(crate) bcast_ring: usize,
     pub(crate) policy: [u64; POLICY_WORDS],
 }
 
@@ -243,18 +243,18 @@ impl Segment {
     }
 
     fn make(path: &Path, file: Arc<File>, size: usize, blueprint: &Blueprint) -> Result<Self> {
-        let mut plan = Plan::new(size, blueprint.pair_ring, blueprint.cast_ring);
+        let mut plan = Plan::new(size, blueprint.pair_ring, blueprint.bcast_ring);
         loop {
             // Reserve now: a tmpfs that is full would otherwise kill us in the middle of a copy.
             let length = plan.total as libc::off_t;
             match posix_fallocate(&file, 0, length) {
                 Ok(()) => break,
                 Err(Errno::EINTR) => {}
-                Err(Errno::ENOSPC) if plan.pair_ring > 4096 || plan.cast_ring > 16384 => {
+                Err(Errno::ENOSPC) if plan.pair_ring > 4096 || plan.bcast_ring > 16384 => {
                     plan = Plan::new(
                         size,
                         (plan.pair_ring / 2).max(4096),
-                        (plan.cast_ring / 2).max(16384),
+                        (plan.bcast_ring / 2).max(16384),
                     );
                     let _ = file.set_len(0);
                 }
@@ -284,8 +284,8 @@ impl Segment {
             .pair_ring
             .store(plan.pair_ring as u64, Ordering::Relaxed);
         preamble
-            .cast_ring
-            .store(plan.cast_ring as u64, Ordering::Relaxed);
+            .bcast_ring
+            .store(plan.bcast_ring as u64, Ordering::Relaxed);
         for (word, value) in preamble.policy.iter().zip(blueprint.policy) {
             word.store(value, Ordering::Relaxed);
         }
@@ -299,7 +299,7 @@ impl Segment {
         file: Arc<File>,
         rank: usize,
         size: usize,
-        [their_size, pair_ring, cast_ring]: [u64; 3],
+        [their_size, pair_ring, bcast_ring]: [u64; 3],
     ) -> Result<Self> {
         if their_size != size as u64 {
             return Err(Error::TeamSize {
@@ -307,7 +307,7 @@ impl Segment {
                 theirs: their_size as usize,
             });
         }
-        for ring in [pair_ring, cast_ring] {
+        for ring in [pair_ring, bcast_ring] {
             if !(LINE as u64..=1 << 32).contains(&ring) || ring % LINE as u64 != 0 {
                 return Err(Error::Corrupt {
                     what: "the size of a ring",
@@ -315,7 +315,7 @@ impl Segment {
                 });
             }
         }
-        let plan = Plan::new(size, pair_ring as usize, cast_ring as usize);
+        let plan = Plan::new(size, pair_ring as usize, bcast_ring as usize);
         let length = file.metadata().map_or(0, |m| m.len());
         if length < plan.total as u64 {
             return Err(Error::Corrupt {
@@ -468,9 +468,9 @@ impl Segment {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// The ring from one rank to all; [`Self::cast_ring`] bytes that peers may change.
+    /// The ring from one rank to all; [`Self::bcast_ring`] bytes that peers may change.
     pub(crate) fn cast_bytes(&self, from: usize) -> *mut u8 {
-        let offset = self.plan.cast_bytes + self.index(0, from) * self.plan.cast_ring;
+        let offset = self.plan.cast_bytes + self.index(0, from) * self.plan.bcast_ring;
         // SAFETY: the ring is inside the mapping.
         unsafe { self.base.as_ptr().add(offset) }
     }
@@ -479,8 +479,8 @@ impl Segment {
         self.plan.pair_ring
     }
 
-    pub(crate) fn cast_ring(&self) -> usize {
-        self.plan.cast_ring
+    pub(crate) fn bcast_ring(&self) -> usize {
+        self.plan.bcast_ring
     }
 }
 

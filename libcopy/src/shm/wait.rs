@@ -11,7 +11,7 @@ use super::segment::{HISTORY, Segment};
 use super::sync::Ordering;
 use crate::error::{Error, Result};
 use crate::op::{Call, Op};
-use crate::policy::Crowd;
+use crate::policy::Oversubscription;
 
 /// How often sleepers look whether everybody is alive; survivors know within a second.
 const HEALTH_EVERY: Duration = Duration::from_millis(200);
@@ -59,8 +59,8 @@ pub(crate) struct Waiter {
     helper: Option<Helper>,
     /// The operation we are in, and its number.
     current: Cell<(u64, Call)>,
-    /// What a rank that sleeps has to do now and then.
-    chore: Option<fn()>,
+    /// The progress hook: what a rank that sleeps has to do now and then.
+    progress: Option<fn()>,
 }
 
 impl Waiter {
@@ -82,19 +82,19 @@ impl Waiter {
                     len: 0,
                 },
             )),
-            chore: None,
+            progress: None,
         }
     }
 
-    /// Has `chore` done now and then by a rank that waits for long.
-    pub(crate) fn set_chore(&mut self, chore: Option<fn()>) {
-        self.chore = chore;
+    /// Has `progress` called now and then by a rank that waits for long.
+    pub(crate) fn set_progress_hook(&mut self, progress: Option<fn()>) {
+        self.progress = progress;
     }
 
-    /// How long to sleep at once after having waited for `waited`. What the chore is for does not
+    /// How long to sleep at once after having waited for `waited`. What the progress hook is for does not
     /// ring, so there it depends on how long it may have waited itself.
     fn nap(&self, waited: Duration) -> Duration {
-        match self.chore {
+        match self.progress {
             Some(_) => (waited / 4).clamp(SHORT_NAP, LONG_NAP),
             None => NAP,
         }
@@ -102,7 +102,7 @@ impl Waiter {
 
     /// Chooses how to wait: where ranks outnumber processors, a rank that spins keeps the one it
     /// waits for from running. Returns how many they are.
-    pub(crate) fn adapt(&mut self, spin: Option<Duration>) -> Crowd {
+    pub(crate) fn adapt(&mut self, spin: Option<Duration>) -> Oversubscription {
         let mut cpus = [0u64; 16];
         for rank in 0..self.size {
             for (all, word) in cpus.iter_mut().zip(&self.segment.block(rank).cpus) {
@@ -110,14 +110,14 @@ impl Waiter {
             }
         }
         let cpus: u32 = cpus.iter().map(|word| word.count_ones()).sum();
-        let crowd = Crowd::of(self.size, cpus as usize);
-        let crowded = crowd != Crowd::Spacious;
+        let oversubscription = Oversubscription::of(self.size, cpus as usize);
+        let crowded = oversubscription != Oversubscription::None;
         self.spin = spin.unwrap_or(match crowded {
             true => Duration::ZERO,
             false => Duration::from_micros(100),
         });
         self.yields = if crowded { 200 } else { u32::MAX };
-        crowd
+        oversubscription
     }
 
     /// Falls asleep at once from now on, or not any more: what is waited for leaves the processor to
@@ -138,7 +138,12 @@ impl Waiter {
             return;
         };
         for rank in (0..self.size).filter(|rank| *rank != self.rank) {
-            match self.segment.block(rank).hurried.load(Ordering::Acquire) {
+            match self
+                .segment
+                .block(rank)
+                .help_request
+                .load(Ordering::Acquire)
+            {
                 0 => {}
                 id => (helper.help)(helper.device.as_fd(), id),
             }
@@ -218,8 +223,8 @@ impl Waiter {
                 return result;
             }
             self.help();
-            if let Some(chore) = self.chore {
-                chore();
+            if let Some(progress) = self.progress {
+                progress();
             }
             if let Err(error) = self.check(&from) {
                 // What we wait for may have come before the peer went.
@@ -358,15 +363,15 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_does_its_chore() {
+    fn who_waits_calls_the_progress_hook() {
         use std::sync::atomic::{AtomicU32, Ordering};
         static DONE: AtomicU32 = AtomicU32::new(0);
         let [mut a, mut b] = pair();
-        a.set_chore(Some(|| {
+        a.set_progress_hook(Some(|| {
             DONE.fetch_add(1, Ordering::Relaxed);
         }));
         let late = std::thread::spawn(move || {
-            // The other rank waits until it has done its chore, however busy the machine is.
+            // The other rank waits until its progress hook has run, however busy the machine is.
             while DONE.load(Ordering::Relaxed) < 3 {
                 std::thread::yield_now();
             }

@@ -16,7 +16,7 @@ use crate::device::Domain;
 use crate::error::{Error, Result};
 use crate::offload::{self, Offload};
 use crate::op::{Call, Op};
-use crate::policy::{Async, Crowd, POLICY_WORDS, Path, Policy};
+use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
 use crate::shm::segment::{Blueprint, MAX_RANKS, Segment};
 use crate::shm::sync::Ordering;
@@ -69,7 +69,7 @@ pub struct Team {
     segment: Arc<Segment>,
     policy: Policy,
     forced: Option<TransportKind>,
-    crowd: Crowd,
+    oversubscription: Oversubscription,
     reports: Vec<TransportReport>,
     last_look: Instant,
     /// Memory for bytes on their way, kept because pages that were touched before cost less.
@@ -108,7 +108,7 @@ impl Team {
         let cpus = cpus.max(Topology::current().cpus.len());
         let blueprint = Blueprint {
             pair_ring: policy.pair_ring(size),
-            cast_ring: policy.cast_ring(size, cpus),
+            bcast_ring: policy.bcast_ring(size, cpus),
             policy: policy.to_words(),
         };
         let segment = Segment::open(&directory, key, rank, size, &blueprint, deadline)?;
@@ -125,7 +125,7 @@ impl Team {
             *word = shared.load(Ordering::Relaxed);
         }
         let policy = Policy::from_words(words)?;
-        let crowd = mailbox.waiter.adapt(policy.spin());
+        let oversubscription = mailbox.waiter.adapt(policy.spin());
         let mut team = Team {
             offload: None,
             kmod: None,
@@ -134,7 +134,7 @@ impl Team {
             segment,
             forced: None,
             policy,
-            crowd,
+            oversubscription,
             reports: Vec::new(),
             last_look: started,
             scratch: Vec::new(),
@@ -186,12 +186,12 @@ impl Team {
 
     /// Whether ranks outnumber the processors that they may run on.
     pub fn is_crowded(&self) -> bool {
-        self.crowd != Crowd::Spacious
+        self.oversubscription != Oversubscription::None
     }
 
     /// How ranks and the processors that they may run on go together.
-    pub fn crowd(&self) -> Crowd {
-        self.crowd
+    pub fn oversubscription(&self) -> Oversubscription {
+        self.oversubscription
     }
 
     /// Each transport, whether this team can use it, and why.
@@ -209,11 +209,11 @@ impl Team {
         &self.policy
     }
 
-    /// Has `chore` called now and then, every 1 to 8 milliseconds, while this rank waits for others in
+    /// Has `progress` called now and then, every 1 to 8 milliseconds, while this rank waits for others in
     /// a collective for longer than a moment: for what else must go on in this process so that these
     /// others can come, like messages of another library that it alone moves.
-    pub fn set_chore(&mut self, chore: Option<fn()>) {
-        self.mailbox.waiter.set_chore(chore);
+    pub fn set_progress_hook(&mut self, progress: Option<fn()>) {
+        self.mailbox.waiter.set_progress_hook(progress);
     }
 
     /// Whether collectives return while copy engines still move their bytes, from now on, as
@@ -366,9 +366,9 @@ impl Team {
     pub(crate) fn path(&self, op: Op, len: usize) -> Path {
         // Eager ranks send before they receive, so a whole message must fit into a ring.
         let ring = match op {
-            Op::Bcast => self.segment.cast_ring(),
+            Op::Bcast => self.segment.bcast_ring(),
             Op::Gather | Op::Scatter | Op::Alltoall => self.segment.pair_ring(),
-            _ => self.segment.pair_ring().min(self.segment.cast_ring()),
+            _ => self.segment.pair_ring().min(self.segment.bcast_ring()),
         };
         let fits = len <= ring / 2;
         let usable = |kind| self.is_usable(kind);
@@ -402,7 +402,7 @@ impl Team {
     /// How shared memory hands over a message, of which all ranks together receive `len` bytes.
     pub(crate) fn flow(&self, len: usize) -> Flow {
         // Four in the ring at a time, whichever ring it is.
-        let ring = self.segment.cast_ring().min(self.segment.pair_ring());
+        let ring = self.segment.bcast_ring().min(self.segment.pair_ring());
         Flow {
             chunk: self.policy.chunk(self.is_crowded()),
             largest: ring / 4,
@@ -507,10 +507,10 @@ impl Team {
         }
     }
 
-    /// A copy failed on some rank; see [`Transport::doubt`].
-    pub(crate) fn doubt(&mut self, kind: TransportKind) {
+    /// A copy failed on some rank; see [`Transport::invalidate`].
+    pub(crate) fn invalidate(&mut self, kind: TransportKind) {
         if let (TransportKind::Kmod, Some(kmod)) = (kind, &mut self.kmod) {
-            kmod.doubt();
+            kmod.invalidate();
         }
     }
 

@@ -60,9 +60,9 @@ impl Resumption {
 
     /// Whether call `number` of this team, counted from 1 and alike by all ranks, goes past it: all ranks
     /// that call it get the same answer. Asked when a disagreement has broken the team. The first time, this
-    /// waits up to `patience` for ranks that have not made the call yet, and has `chore` called meanwhile; if
+    /// waits up to `patience` for ranks that have not made the call yet, and has `progress` called meanwhile; if
     /// one does not come, or has ended, the call fails in the team.
-    pub fn goes_past(&self, number: u64, patience: Duration, chore: impl Fn()) -> bool {
+    pub fn goes_past(&self, number: u64, patience: Duration, progress: impl Fn()) -> bool {
         let (reports, size) = (self.reports(), self.size as u64);
         self.report(number - 1);
         let started = Instant::now();
@@ -78,7 +78,7 @@ impl Resumption {
                 }
                 continue;
             }
-            chore();
+            progress();
             std::thread::sleep(Duration::from_micros(100));
         }
     }

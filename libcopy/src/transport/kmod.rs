@@ -52,7 +52,7 @@ struct Attached {
 ///
 /// A region stays open after its operation: the next one on the same memory needs no system call
 /// at all, because the kernel looks at every copy whether the pages are still the owner's. If they
-/// are not, the copy fails, the operation takes another way, and [`Transport::doubt`] is called.
+/// are not, the copy fails, the operation takes another way, and [`Transport::invalidate`] is called.
 ///
 /// Peers that have mapped a region ask nobody when they copy. So its owner asks, before each
 /// operation that it lets them do so, whether the pages are still its own, and opens the memory
@@ -298,14 +298,14 @@ impl Transport for Kmod {
             Some(kept) if fresh => Ok(self.mappable(kept)),
             _ => {
                 // A program that does this to a buffer after each operation is not asked again soon.
-                self.doubt();
+                self.invalidate();
                 // SAFETY: the caller's promise.
                 unsafe { self.open_anew(base, wanted) }
             }
         }
     }
 
-    fn doubt(&mut self) {
+    fn invalidate(&mut self) {
         self.doubtful = self.penalty;
         self.penalty = self.penalty.saturating_mul(2);
     }

@@ -49,5 +49,5 @@ pub(crate) trait Transport: fmt::Debug {
     ) -> Result<()>;
 
     /// A copy through a window failed: what was opened before may not be there any more.
-    fn doubt(&mut self) {}
+    fn invalidate(&mut self) {}
 }
