@@ -179,9 +179,10 @@ mod tests {
     /// The vendor's table with one word changed, which nobody measures.
     fn strange() -> CpuProfile {
         let text = CpuProfile::of_vendor().to_text();
-        let other = match text.contains("ask-close = yes") {
-            true => text.replace("ask-close = yes", "ask-close = no"),
-            false => text.replace("ask-close = no", "ask-close = yes"),
+        let other = if text.contains("ask-close = yes") {
+            text.replace("ask-close = yes", "ask-close = no")
+        } else {
+            text.replace("ask-close = no", "ask-close = yes")
         };
         CpuProfile::from_text(&other).unwrap()
     }

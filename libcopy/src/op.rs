@@ -115,9 +115,10 @@ impl fmt::Display for Call {
             },
             Op::Barrier => f.write_str("barrier"),
             op @ (Op::Allgather | Op::Alltoall | Op::Allreduce | Op::ReduceScatter) => {
-                match self.len == UNSAID as u64 {
-                    true => write!(f, "{op}"),
-                    false => write!(f, "{op} with {} bytes", self.len),
+                if self.len == UNSAID as u64 {
+                    write!(f, "{op}")
+                } else {
+                    write!(f, "{op} with {} bytes", self.len)
                 }
             }
             op if self.len == UNSAID as u64 => write!(f, "{op} with root {}", self.root),

@@ -189,9 +189,12 @@ fn spread(
 fn alltoall(team: &mut Team, case: &Case, what: &str) {
     let (me, size, salt) = (team.rank(), team.size(), case.salt);
     let varied = case.op == 9;
-    let length = |from: usize, to: usize| match varied {
-        true => mix(salt + (from * size + to) as u64) as usize % (case.len + 1),
-        false => case.len,
+    let length = |from: usize, to: usize| {
+        if varied {
+            mix(salt + (from * size + to) as u64) as usize % (case.len + 1)
+        } else {
+            case.len
+        }
     };
     let gap = if varied { 1 + salt as usize % 40 } else { 0 };
     let (out_counts, out_offsets, out_whole) = spread(size, gap, |to| length(me, to));
@@ -205,19 +208,18 @@ fn alltoall(team: &mut Team, case: &Case, what: &str) {
     }
     let mut send = Skewed::new(salt + me as u64, &source);
     let mut recv = Skewed::new(salt + 99, &start);
-    match varied {
-        false => team.alltoall(send.get(), recv.get()),
-        true => {
-            let outgoing = Parts {
-                counts: &out_counts,
-                offsets: &out_offsets,
-            };
-            let incoming = Parts {
-                counts: &in_counts,
-                offsets: &in_offsets,
-            };
-            team.alltoallv((send.get(), outgoing), (recv.get(), incoming))
-        }
+    if varied {
+        let outgoing = Parts {
+            counts: &out_counts,
+            offsets: &out_offsets,
+        };
+        let incoming = Parts {
+            counts: &in_counts,
+            offsets: &in_offsets,
+        };
+        team.alltoallv((send.get(), outgoing), (recv.get(), incoming))
+    } else {
+        team.alltoall(send.get(), recv.get())
     }
     .unwrap();
     send.check(&source, what);
@@ -243,9 +245,10 @@ fn reduction(team: &mut Team, case: &Case, what: &str) {
         add(&pattern(salt, rank, len), &mut sum);
     }
     let mut send = Skewed::new(salt + me as u64, &mine);
-    let start = match case.in_place {
-        true => mine.clone(),
-        false => vec![0x33; len],
+    let start = if case.in_place {
+        mine.clone()
+    } else {
+        vec![0x33; len]
     };
     let mut recv = Skewed::new(salt + 99, &start);
     match case.op {
@@ -266,9 +269,10 @@ fn reduction(team: &mut Team, case: &Case, what: &str) {
             let mut counts = vec![0; size];
             let mut left = len;
             for (rank, count) in counts.iter_mut().enumerate() {
-                *count = match rank + 1 == size {
-                    true => left,
-                    false => mix(salt ^ rank as u64) as usize % (left / 4 + 1) * 4 / 2 / 4 * 4,
+                *count = if rank + 1 == size {
+                    left
+                } else {
+                    mix(salt ^ rank as u64) as usize % (left / 4 + 1) * 4 / 2 / 4 * 4
                 };
                 left -= *count;
             }
@@ -292,9 +296,12 @@ fn one(team: &mut Team, case: &Case, what: &str) {
     // For equal parts, or with parts of different lengths and gaps between them.
     let varied = case.op % 2 == 1;
     let counts: Vec<usize> = (0..size)
-        .map(|rank| match varied {
-            true => mix(salt + rank as u64) as usize % (case.len + 1),
-            false => case.len,
+        .map(|rank| {
+            if varied {
+                mix(salt + rank as u64) as usize % (case.len + 1)
+            } else {
+                case.len
+            }
         })
         .collect();
     let mut offsets = vec![0; size];
@@ -432,11 +439,8 @@ proptest! {
             script += &format!(" {},{},{},{in_place},{}", c.op, c.len, c.root, c.salt);
         }
         // Small rings and chunks make everything wrap around and wait.
-        let environment: &[(&str, &str)] = match tight {
-            true => &[("LIBCOPY_SHM_RING", "16K"), ("LIBCOPY_SHM_CHUNK", "5000"),
-                ("LIBCOPY_EAGER_MAX", "100"), ("LIBCOPY_NONTEMPORAL_MIN", "50K")],
-            false => &[],
-        };
+        let environment: &[(&str, &str)] = if tight { &[("LIBCOPY_SHM_RING", "16K"), ("LIBCOPY_SHM_CHUNK", "5000"),
+                ("LIBCOPY_EAGER_MAX", "100"), ("LIBCOPY_NONTEMPORAL_MIN", "50K")] } else { &[] };
         expect_success(size, &script, environment);
     }
 }

@@ -11,9 +11,10 @@ use serde_json::Value;
 fn tool() -> PathBuf {
     let own = std::env::current_exe().expect("this test is a file");
     let copied = own.ancestors().nth(2).expect("cargo's layout");
-    match copied.ends_with("guest") {
-        true => copied.join("libcopy"),
-        false => env!("CARGO_BIN_EXE_libcopy").into(),
+    if copied.ends_with("guest") {
+        copied.join("libcopy")
+    } else {
+        env!("CARGO_BIN_EXE_libcopy").into()
     }
 }
 

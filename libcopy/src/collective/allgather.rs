@@ -46,9 +46,10 @@ pub(super) fn run(
         if own.is_some() {
             // SAFETY: our part is inside the buffer, and `own` is borrowed, so it is elsewhere.
             unsafe {
-                match flow.streaming {
-                    true => memcpy::streaming(in_place, mine, own_len),
-                    false => memcpy::cached(in_place, mine, own_len),
+                if flow.streaming {
+                    memcpy::streaming(in_place, mine, own_len)
+                } else {
+                    memcpy::cached(in_place, mine, own_len)
                 }
             }
         }
@@ -180,19 +181,20 @@ unsafe fn early(
     let executor = team.executor(Op::Allgather, me, recv.0, recv.1);
     // SAFETY: the caller's promise.
     let region = unsafe { team.open_region(mine.0, own_len, false) };
-    let own = match in_place {
-        true => Piece {
+    let own = if in_place {
+        Piece {
             base: recv.0,
             len: recv.1,
             at: own_at,
             part: own_len,
-        },
-        false => Piece {
+        }
+    } else {
+        Piece {
             base: mine.0,
             len: own_len,
             at: 0,
             part: own_len,
-        },
+        }
     };
     let (low, high) = own.guarded();
     let rts = OffloadRts {

@@ -107,9 +107,10 @@ pub(super) fn run(
     // SAFETY: both parts are inside their buffers, which cannot overlap: one is borrowed mutably.
     unsafe {
         let (from, to) = (from.add(own_from), to.add(own_to));
-        match flow.streaming {
-            true => memcpy::streaming(to, from, own_len),
-            false => memcpy::cached(to, from, own_len),
+        if flow.streaming {
+            memcpy::streaming(to, from, own_len)
+        } else {
+            memcpy::cached(to, from, own_len)
         }
     }
     for (rank, offset, len) in lent {

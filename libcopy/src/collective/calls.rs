@@ -35,25 +35,29 @@ impl Team {
         run: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         let size = self.size();
-        let result = self
-            .begin(Call::new(op, root, 0))
-            .and_then(|()| match root < size {
-                true => run(self),
-                false => Err(Error::argument(
+        let result = self.begin(Call::new(op, root, 0)).and_then(|()| {
+            if root < size {
+                run(self)
+            } else {
+                Err(Error::argument(
                     "root",
                     root,
                     format!("below the size of {size}"),
-                )),
-            });
+                ))
+            }
+        });
         self.settle(result)
     }
 
     /// Copies the root's `bytes` into everybody's.
     pub fn bcast(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
         self.ready([bytes, &[]])?;
-        self.collective(Op::Bcast, root, |team| match team.rank() == root {
-            true => bcast::root(team, bytes),
-            false => bcast::leaf(team, bytes, root),
+        self.collective(Op::Bcast, root, |team| {
+            if team.rank() == root {
+                bcast::root(team, bytes)
+            } else {
+                bcast::leaf(team, bytes, root)
+            }
         })
     }
 

@@ -387,9 +387,10 @@ impl Team {
         let mut copied = Ok(());
         let mut alone = Some((0, whole));
         while copied.is_ok() {
-            let piece = match rts.shared {
-                true => range(self.mailbox.claim(root, me)?, false, whole),
-                false => alone.take(),
+            let piece = if rts.shared {
+                range(self.mailbox.claim(root, me)?, false, whole)
+            } else {
+                alone.take()
             };
             let Some((start, len)) = piece else { break };
             // Who failed has its memory back, and what we have mapped of it is still there.
@@ -435,17 +436,14 @@ mod tests {
                         break;
                     };
                     assert!(n > 0);
-                    match is_root {
-                        true => {
-                            assert_eq!(start + n, last);
-                            last = start;
-                            back += 1;
-                        }
-                        false => {
-                            assert_eq!(start, first);
-                            first += n;
-                            front += 1;
-                        }
+                    if is_root {
+                        assert_eq!(start + n, last);
+                        last = start;
+                        back += 1;
+                    } else {
+                        assert_eq!(start, first);
+                        first += n;
+                        front += 1;
                     }
                     claims += 1;
                 }

@@ -54,9 +54,10 @@ pub(super) fn root(
         .others()
         .filter(|rank| started.is_none() || !early.contains(rank))
         .collect();
-    let wanted = match others.is_empty() {
-        true => None,
-        false => team.window_kind(Op::Gather, division),
+    let wanted = if others.is_empty() {
+        None
+    } else {
+        team.window_kind(Op::Gather, division)
     };
     let opened = wanted.map(|kind| {
         // SAFETY: the buffer is mutably borrowed until all leaves have reported, below. Only our
@@ -95,9 +96,10 @@ pub(super) fn root(
             // SAFETY: the part is inside the buffer, and `own` cannot overlap it: it is borrowed.
             unsafe {
                 let to = base.add(own_offset);
-                match flow.streaming {
-                    true => memcpy::streaming(to, own.as_ptr(), own_len),
-                    false => memcpy::cached(to, own.as_ptr(), own_len),
+                if flow.streaming {
+                    memcpy::streaming(to, own.as_ptr(), own_len)
+                } else {
+                    memcpy::cached(to, own.as_ptr(), own_len)
                 }
             }
         }

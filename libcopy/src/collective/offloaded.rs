@@ -282,9 +282,10 @@ impl Team {
                 // SAFETY: the part is inside the buffer, which outlives the stream.
                 unsafe {
                     let from = base.add(at);
-                    match source {
-                        true => sending.push(Sending::new(Target::One(leaf), from, part)),
-                        false => receiving.push(Receiving::new(Source::One(leaf), from, part)),
+                    if source {
+                        sending.push(Sending::new(Target::One(leaf), from, part))
+                    } else {
+                        receiving.push(Receiving::new(Source::One(leaf), from, part))
                     }
                 }
             }

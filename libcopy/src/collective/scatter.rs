@@ -59,9 +59,10 @@ pub(super) fn root(
                 .send(Target::One(rank), call(rank), &send[offset..offset + len])?;
         }
     }
-    let wanted = match others.is_empty() {
-        true => None,
-        false => team.window_kind(Op::Scatter, division),
+    let wanted = if others.is_empty() {
+        None
+    } else {
+        team.window_kind(Op::Scatter, division)
     };
     let opened = wanted.map(|kind| {
         // SAFETY: the slice is borrowed until all leaves have reported, below, and the window is
@@ -88,9 +89,10 @@ pub(super) fn root(
             // SAFETY: the part is inside the slice, and `own` is borrowed mutably, so it is elsewhere.
             unsafe {
                 let from = base.add(own_offset);
-                match flow.streaming {
-                    true => memcpy::streaming(own.as_mut_ptr(), from, own_len),
-                    false => memcpy::cached(own.as_mut_ptr(), from, own_len),
+                if flow.streaming {
+                    memcpy::streaming(own.as_mut_ptr(), from, own_len)
+                } else {
+                    memcpy::cached(own.as_mut_ptr(), from, own_len)
                 }
             }
         }

@@ -19,23 +19,18 @@
 //! may have faulted just before another one lifted the guard, and comes to a handler that finds
 //! nothing armed. It is let go as long as that can be explained by the number of threads.
 
-use std::cell::{Cell, UnsafeCell};
-use std::mem::{MaybeUninit, size_of};
-use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
-};
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::vma;
-use crate::error::{Error, Result};
+use super::{signal, stack, vma};
+use crate::error::Error;
 
 /// Buffers that can be guarded at the same time.
 const SLOTS: usize = 256;
 
 /// Faults that may come late at a guard that is gone: one per thread of a large process.
 const LATE: u32 = 4096;
-
-/// Foreign handlers that were installed over ours, at most.
-const CHAIN: usize = 16;
 
 const FREE: u32 = 0;
 const ARMING: u32 = 1;
@@ -146,13 +141,8 @@ fn protect(start: usize, end: usize, protection: i32) -> std::result::Result<(),
     // SAFETY: the memory is a guarded buffer's: its owner gave it to us, with its protection.
     match unsafe { libc::syscall(libc::SYS_mprotect, start, end - start, protection) } {
         0 => Ok(()),
-        _ => Err(errno()),
+        _ => Err(signal::errno()),
     }
-}
-
-fn errno() -> i32 {
-    // SAFETY: the address of errno is valid on every thread.
-    unsafe { *libc::__errno_location() }
 }
 
 /// Nanoseconds of the monotonic clock; async-signal-safe.
@@ -395,7 +385,7 @@ pub(crate) unsafe fn arm(
         return Err(completion);
     }
     let _ = settle_range(start, end);
-    if on_this_stack(start, end) {
+    if stack::on_this_stack(start, end) {
         return Err(completion);
     }
     let restore = match vma::protection(start, end) {
@@ -412,9 +402,9 @@ pub(crate) unsafe fn arm(
     if !guarded && (kind == Kind::Destination || restore & libc::PROT_WRITE != 0) {
         return Err(completion);
     }
-    alternate_stack();
+    stack::alternate_stack();
     let _lock = Locked::new();
-    if install().is_err() {
+    if signal::install(on_fault, register_hooks).is_err() {
         return Err(completion);
     }
     let first = NEXT.load(Ordering::Relaxed);
@@ -634,82 +624,12 @@ pub(crate) fn loss(errno: i32) -> Error {
 // ------------------------------------------------------------------------------------------------
 // The handler.
 
-struct Chain(UnsafeCell<MaybeUninit<libc::sigaction>>);
-
-// SAFETY: an entry is written before `CHAINED` counts it, under the lock, and not after.
-unsafe impl Sync for Chain {}
-
-/// What was installed before us, oldest first.
-static PREVIOUS: [Chain; CHAIN] = [const { Chain(UnsafeCell::new(MaybeUninit::uninit())) }; CHAIN];
-static CHAINED: AtomicUsize = AtomicUsize::new(0);
-
-/// A thread that is inside a foreign handler, where, and how far down the chain.
-struct Inside {
-    thread: AtomicI32,
-    frame: AtomicPtr<u8>,
-    depth: AtomicUsize,
-}
-
-static INSIDE: [Inside; 64] = [const {
-    Inside {
-        thread: AtomicI32::new(0),
-        frame: AtomicPtr::new(std::ptr::null_mut()),
-        depth: AtomicUsize::new(0),
-    }
-}; 64];
-
-type Handler = unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-
-/// Installs the handler unless it is there; whatever is there instead comes after us. Under the
-/// lock.
-fn install() -> Result<()> {
-    let mut now = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: `now` outlives the call, which fills it in.
-    let now = unsafe {
-        if libc::sigaction(libc::SIGSEGV, std::ptr::null(), now.as_mut_ptr()) != 0 {
-            return Err(Error::last_os("sigaction(SIGSEGV)"));
-        }
-        now.assume_init()
-    };
-    let ours = on_fault as Handler as usize;
-    if now.sa_sigaction == ours {
-        return Ok(());
-    }
-    let known = CHAINED.load(Ordering::SeqCst);
-    // SAFETY: the entries below `known` are written.
-    let last = known
-        .checked_sub(1)
-        .map(|index| unsafe { (*PREVIOUS[index].0.get()).assume_init() });
-    if last.is_none_or(|last| last.sa_sigaction != now.sa_sigaction) {
-        if known == CHAIN {
-            return Err(Error::argument(
-                "number of SIGSEGV handlers installed over each other",
-                known,
-                format!("below {CHAIN}"),
-            ));
-        }
-        // SAFETY: not counted yet, so nobody reads it; we hold the lock.
-        unsafe { (*PREVIOUS[known].0.get()).write(now) };
-        CHAINED.store(known + 1, Ordering::SeqCst);
-    }
-    if known == 0 {
-        // SAFETY: the functions do what these hooks may.
-        unsafe {
-            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork));
-            libc::atexit(at_exit);
-        }
-    }
-    // SAFETY: all zero is a valid sigaction.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = ours;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // Other handlers wait until we are done: alternate stacks are too small for frames upon frames.
-    // SAFETY: the set is the structure's own.
-    unsafe { libc::sigfillset(&raw mut action.sa_mask) };
-    // SAFETY: `action` outlives the call; the handler has the right signature.
-    match unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) } {
-        0 => Ok(()),
-        _ => Err(Error::last_os("sigaction(SIGSEGV)")),
+/// What is called around forks and at the end of the process.
+fn register_hooks() {
+    // SAFETY: the functions do what these hooks may.
+    unsafe {
+        libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork));
+        libc::atexit(at_exit);
     }
 }
 
@@ -746,13 +666,13 @@ unsafe extern "C" fn on_fault(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    let kept = errno();
+    let kept = signal::errno();
     // SAFETY: the kernel, or whoever chains to us, passes a valid structure.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     let ours = code == SEGV_ACCERR && resolve(address, context);
     if !ours {
         // SAFETY: the arguments are the handler's own.
-        unsafe { pass_on(signal, info, context) };
+        unsafe { signal::pass_on(signal, info, context) };
     }
     // SAFETY: the address of errno is valid on every thread.
     unsafe { *libc::__errno_location() = kept };
@@ -791,22 +711,6 @@ fn resolve(address: usize, context: *mut libc::c_void) -> bool {
     })
 }
 
-/// `siginfo_t` of a fault, as `asm-generic/siginfo.h` lays it out for 64-bit machines.
-#[repr(C)]
-struct FaultInfo {
-    signo: i32,
-    errno: i32,
-    code: i32,
-    pad: i32,
-    address: usize,
-    rest: [u64; 13],
-}
-
-const _: () = assert!(size_of::<FaultInfo>() == size_of::<libc::siginfo_t>());
-
-/// `asm-generic/siginfo.h`: the address means nothing.
-const BUS_ADRERR: i32 = 2;
-
 /// The bytes that a thread wants will never come: that is a SIGBUS, as for a page that cannot be
 /// read from its file. It is sent here and delivered when our handler returns, because alternate
 /// stacks have no room for a second frame.
@@ -818,221 +722,7 @@ fn report_loss(slot: &Slot, address: usize, errno: i32, context: *mut libc::c_vo
         // SAFETY: the text is readable.
         unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
     }
-    let info = FaultInfo {
-        signo: libc::SIGBUS,
-        errno,
-        code: BUS_ADRERR,
-        pad: 0,
-        address,
-        rest: [0; 13],
-    };
-    // SAFETY: the structures outlive the calls, and the context is the handler's own. Like a fault,
-    // this can be neither blocked nor ignored.
-    unsafe {
-        let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-        libc::sigaction(libc::SIGBUS, std::ptr::null(), now.as_mut_ptr());
-        let mut now = now.assume_init();
-        if now.sa_sigaction == libc::SIG_IGN {
-            now.sa_sigaction = libc::SIG_DFL;
-            libc::sigaction(libc::SIGBUS, &raw const now, std::ptr::null_mut());
-        }
-        libc::syscall(
-            libc::SYS_rt_tgsigqueueinfo,
-            libc::getpid(),
-            libc::syscall(libc::SYS_gettid) as i32,
-            libc::SIGBUS,
-            &raw const info,
-        );
-        // The mask that the return from the handler puts in force.
-        let context = context.cast::<libc::ucontext_t>();
-        libc::sigdelset(&raw mut (*context).uc_sigmask, libc::SIGBUS);
-    }
-}
-
-/// Gives a signal to whoever handled it before us.
-///
-/// # Safety
-///
-/// The arguments are those of a signal handler.
-unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let known = CHAINED.load(Ordering::SeqCst);
-    let marker = 0_u8;
-    let frame = (&raw const marker).cast_mut();
-    // SAFETY: no arguments.
-    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
-    // A handler that was installed over ours calls us when it does not know the fault either: then
-    // it is the turn of the one before. One that left with siglongjmp is not inside any more,
-    // which its frame shows: real nesting grows downwards.
-    let entry = (known > 1).then(|| enter(thread)).flatten();
-    let depth = entry.map_or(0, |entry| {
-        let old = entry.frame.swap(frame, Ordering::SeqCst);
-        if !old.is_null() && frame < old {
-            entry.depth.fetch_add(1, Ordering::SeqCst) + 1
-        } else {
-            entry.depth.store(0, Ordering::SeqCst);
-            0
-        }
-    });
-    let index = known.wrapping_sub(1 + depth);
-    let action = match index < known {
-        // SAFETY: entries below `known` are written.
-        true => unsafe { (*PREVIOUS[index].0.get()).assume_init() },
-        // SAFETY: all zero is the default action.
-        false => unsafe { std::mem::zeroed() },
-    };
-    // SAFETY: the structure is valid.
-    let sent = unsafe { (*info).si_code } <= 0;
-    match action.sa_sigaction {
-        libc::SIG_IGN if sent => {}
-        libc::SIG_DFL | libc::SIG_IGN => {
-            // The instruction faults again and is the application's own crash, with its own core.
-            // SAFETY: all zero is the default action.
-            unsafe {
-                let default: libc::sigaction = std::mem::zeroed();
-                libc::sigaction(signal, &raw const default, std::ptr::null_mut());
-                if sent {
-                    libc::raise(signal);
-                }
-            }
-        }
-        handler => {
-            // SAFETY: the handler was installed for this signal with these flags.
-            unsafe {
-                // The mask that it would have had without us: the interrupted code's, and its own.
-                let outside = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
-                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const outside, std::ptr::null_mut());
-                let mut mask = action.sa_mask;
-                if action.sa_flags & libc::SA_NODEFER == 0 {
-                    libc::sigaddset(&raw mut mask, signal);
-                }
-                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const mask, std::ptr::null_mut());
-                if action.sa_flags & libc::SA_RESETHAND != 0 {
-                    let entry = (*PREVIOUS[index].0.get()).as_mut_ptr();
-                    (*entry).sa_sigaction = libc::SIG_DFL;
-                }
-                if action.sa_flags & libc::SA_SIGINFO != 0 {
-                    let handler: Handler = std::mem::transmute(handler);
-                    handler(signal, info, context);
-                } else {
-                    let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
-                    handler(signal);
-                }
-            }
-        }
-    }
-    if let Some(entry) = entry {
-        entry.frame.store(std::ptr::null_mut(), Ordering::SeqCst);
-        if depth == 0 {
-            entry.thread.store(0, Ordering::SeqCst);
-        } else {
-            entry.depth.store(depth - 1, Ordering::SeqCst);
-        }
-    }
-}
-
-/// This thread's entry of [`INSIDE`].
-fn enter(thread: i32) -> Option<&'static Inside> {
-    let mine = |entry: &&Inside| entry.thread.load(Ordering::SeqCst) == thread;
-    INSIDE.iter().find(mine).or_else(|| {
-        INSIDE.iter().find(|entry| {
-            entry
-                .thread
-                .compare_exchange(0, thread, Ordering::SeqCst, Ordering::SeqCst)
-                .is_ok()
-        })
-    })
-}
-
-// ------------------------------------------------------------------------------------------------
-// Stacks.
-
-/// Bytes of the alternate stacks that we make: frames with large vector registers take 11 KiB.
-const STACK: usize = 64 << 10;
-
-/// An alternate stack that we gave to a thread.
-struct AlternateStack(*mut libc::c_void);
-
-impl Drop for AlternateStack {
-    fn drop(&mut self) {
-        // SAFETY: the thread ends; if it still uses this stack, it is taken back before it goes.
-        unsafe {
-            let mut now = MaybeUninit::<libc::stack_t>::zeroed().assume_init();
-            libc::sigaltstack(std::ptr::null(), &raw mut now);
-            if now.ss_sp == self.0 {
-                now.ss_flags = libc::SS_DISABLE;
-                libc::sigaltstack(&raw const now, std::ptr::null_mut());
-            }
-            libc::munmap(self.0, STACK);
-        }
-    }
-}
-
-thread_local! {
-    static ALTERNATE: UnsafeCell<Option<AlternateStack>> = const { UnsafeCell::new(None) };
-    /// The end of this thread's stack; 0: not asked yet.
-    static STACK_END: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Gives this thread an alternate stack if it has none. Threads that only touch buffers need none:
-/// the handler then runs on their own stack, which is not guarded.
-fn alternate_stack() {
-    // SAFETY: the structures outlive the calls; the memory is new and kept until the thread ends.
-    unsafe {
-        let mut now = MaybeUninit::<libc::stack_t>::zeroed().assume_init();
-        if libc::sigaltstack(std::ptr::null(), &raw mut now) != 0
-            || now.ss_flags & libc::SS_DISABLE == 0
-        {
-            return;
-        }
-        let (protection, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        );
-        let memory = libc::mmap(std::ptr::null_mut(), STACK, protection, flags, -1, 0);
-        if memory == libc::MAP_FAILED {
-            return;
-        }
-        let new = libc::stack_t {
-            ss_sp: memory,
-            ss_flags: 0,
-            ss_size: STACK,
-        };
-        let kept = ALTERNATE
-            .try_with(|slot| *slot.get() = Some(AlternateStack(memory)))
-            .is_ok();
-        if !kept || libc::sigaltstack(&raw const new, std::ptr::null_mut()) != 0 {
-            libc::munmap(memory, STACK);
-            if kept {
-                let _ = ALTERNATE.try_with(|slot| std::mem::forget((*slot.get()).take()));
-            }
-        }
-    }
-}
-
-/// Whether a buffer is on the stack of this thread, where later calls would run into its guard.
-fn on_this_stack(start: usize, end: usize) -> bool {
-    let here = 0_u8;
-    let here = (&raw const here) as usize;
-    let top = STACK_END.get();
-    let top = if top != 0 {
-        top
-    } else {
-        // SAFETY: the attributes are filled in, read, and destroyed.
-        let top = unsafe {
-            let mut attributes = MaybeUninit::<libc::pthread_attr_t>::zeroed();
-            if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
-                return false;
-            }
-            let mut attributes = attributes.assume_init();
-            let (mut low, mut size) = (std::ptr::null_mut(), 0);
-            libc::pthread_attr_getstack(&raw const attributes, &raw mut low, &raw mut size);
-            libc::pthread_attr_destroy(&raw mut attributes);
-            low as usize + size
-        };
-        STACK_END.set(top);
-        top
-    };
-    end > here.saturating_sub(1 << 20) && start < top
+    signal::send_bus_error(address, errno, context);
 }
 
 #[cfg(test)]

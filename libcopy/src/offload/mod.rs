@@ -9,6 +9,8 @@
 pub(crate) mod guard;
 pub mod monitor;
 mod pending;
+mod signal;
+mod stack;
 mod transfers;
 mod vma;
 

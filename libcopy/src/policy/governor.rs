@@ -255,9 +255,10 @@ impl Governor {
         let index = self.begun[way].min(MOST - 1);
         self.begun[way] += 1;
         self.calls[way] += 1;
-        match Decision::BOTH[way] == self.leader {
-            true => self.led += 1.0,
-            false => self.tried += 1.0,
+        if Decision::BOTH[way] == self.leader {
+            self.led += 1.0
+        } else {
+            self.tried += 1.0
         }
         Step {
             decision: Decision::BOTH[way],
@@ -528,9 +529,10 @@ mod tests {
         /// A call's time around `mean`: 30 % of noise, and one in a hundred is interrupted.
         fn time(&mut self, mean: f64) -> u64 {
             let noise = (0.3 * self.normal()).exp();
-            let interrupted = match self.unit() < 0.01 {
-                true => self.between(2.0, 20.0),
-                false => 1.0,
+            let interrupted = if self.unit() < 0.01 {
+                self.between(2.0, 20.0)
+            } else {
+                1.0
             };
             (mean * noise * interrupted) as u64
         }
@@ -567,9 +569,10 @@ mod tests {
 
         /// One call. Counts what calls take on average, so that the governor's luck does not count.
         fn call(&mut self, random: &mut Random) {
-            let means = match self.called < self.change {
-                true => self.means,
-                false => self.later,
+            let means = if self.called < self.change {
+                self.means
+            } else {
+                self.later
             };
             self.called += 1;
             if self.governor.is_due() {
@@ -578,12 +581,13 @@ mod tests {
                 self.governor.decide(&self.times, exchange as u64);
                 self.times = [[0; MOST]; 2];
             }
-            let step = match self.governor.rests_forwarding() {
-                true => Step {
+            let step = if self.governor.rests_forwarding() {
+                Step {
                     decision: Decision::Forward,
                     slot: None,
-                },
-                false => self.governor.step(),
+                }
+            } else {
+                self.governor.step()
             };
             let mean = means[step.decision as usize];
             if let Some(slot) = step.slot {

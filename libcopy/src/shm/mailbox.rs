@@ -667,9 +667,10 @@ impl Mailbox {
         let n = if n == len { n } else { n - n % LINE };
         // SAFETY: `n` bytes are there, and writable at `to`.
         unsafe {
-            match streaming {
-                true => memcpy::streaming(to, self.source(from), n),
-                false => memcpy::cached(to, self.source(from), n),
+            if streaming {
+                memcpy::streaming(to, self.source(from), n)
+            } else {
+                memcpy::cached(to, self.source(from), n)
             }
         }
         self.release(from, if n == len { padded(n) } else { n });

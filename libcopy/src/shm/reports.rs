@@ -29,9 +29,10 @@ impl Reports {
     /// all ranks.
     pub(crate) fn goes_past(&self, number: u64, size: u64) -> Option<bool> {
         let (_, ranks, last) = self.read();
-        match number > last {
-            false => Some(false),
-            true => (ranks >= size).then_some(true),
+        if number > last {
+            (ranks >= size).then_some(true)
+        } else {
+            Some(false)
         }
     }
 

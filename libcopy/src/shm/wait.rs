@@ -112,9 +112,10 @@ impl Waiter {
         let cpus: u32 = cpus.iter().map(|word| word.count_ones()).sum();
         let oversubscription = Oversubscription::of(self.size, cpus as usize);
         let crowded = oversubscription != Oversubscription::None;
-        self.spin = spin.unwrap_or(match crowded {
-            true => Duration::ZERO,
-            false => Duration::from_micros(100),
+        self.spin = spin.unwrap_or(if crowded {
+            Duration::ZERO
+        } else {
+            Duration::from_micros(100)
         });
         self.yields = if crowded { 200 } else { u32::MAX };
         oversubscription
@@ -400,9 +401,10 @@ mod tests {
             }
             a.enter(next, call(Op::Barrier));
             let error = b.compare(0).unwrap_err();
-            match died {
-                true => assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}"),
-                false => assert!(matches!(error, Error::Mismatch { rank: 0, .. }), "{error}"),
+            if died {
+                assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}")
+            } else {
+                assert!(matches!(error, Error::Mismatch { rank: 0, .. }), "{error}")
             }
         }
     }

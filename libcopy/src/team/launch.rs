@@ -47,9 +47,10 @@ pub fn launch(size: usize, mut command: impl FnMut(usize) -> Command) -> Result<
             .env(config::SIZE.name, size.to_string());
         let die_with_us = move || {
             prctl::set_pdeathsig(Signal::SIGKILL)?;
-            match getppid() == launcher {
-                true => Ok(()),
-                false => Err(Errno::ECHILD.into()),
+            if getppid() == launcher {
+                Ok(())
+            } else {
+                Err(Errno::ECHILD.into())
             }
         };
         // SAFETY: the closure does nothing but async-signal-safe system calls.

@@ -66,7 +66,7 @@ pub const TABLE: &[Layers] = &[
             < shm/wait
             < shm/mailbox
             < shm
-            < offload/monitor offload/vma
+            < offload/monitor offload/vma offload/signal offload/stack
             < offload/guard
             < offload/pending
             < offload/transfers

@@ -200,9 +200,10 @@ impl Group<'_> {
             far.count(),
             controls.len(),
             CONTROL * 100.0,
-            match (control - 1.0).abs() > CONTROL {
-                true => ": THE CONTROL IS OFF, this machine was not quiet enough",
-                false => "",
+            if (control - 1.0).abs() > CONTROL {
+                ": THE CONTROL IS OFF, this machine was not quiet enough"
+            } else {
+                ""
             }
         );
         line

@@ -363,7 +363,7 @@ fn a_system_call_fails_until_settled() {
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     // SAFETY: the memory is mapped.
     let written = unsafe { libc::write(ends[1], memory.0.cast(), 100) };
-    assert_eq!((written, errno()), (-1, libc::EFAULT));
+    assert_eq!((written, signal::errno()), (-1, libc::EFAULT));
     assert_eq!(
         settle_range(memory.0 as usize, memory.0 as usize + 100),
         Ok(())
@@ -506,7 +506,7 @@ fn a_handler_installed_over_ours_is_asked_first_and_may_pass_on() {
     unsafe extern "C" fn over(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         SEEN.fetch_add(1, Ordering::SeqCst);
         // SAFETY: what `sigaction` gave back.
-        let old: Handler = unsafe { std::mem::transmute(OLD.load(Ordering::SeqCst)) };
+        let old: signal::Handler = unsafe { std::mem::transmute(OLD.load(Ordering::SeqCst)) };
         // SAFETY: the handler's own arguments.
         unsafe { old(signal, info, context) };
     }
@@ -521,7 +521,11 @@ fn a_handler_installed_over_ours_is_asked_first_and_may_pass_on() {
             libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut old);
             OLD.store(old.sa_sigaction, Ordering::SeqCst);
         }
-        on_signal(libc::SIGSEGV, over as Handler as usize, libc::SA_SIGINFO);
+        on_signal(
+            libc::SIGSEGV,
+            over as signal::Handler as usize,
+            libc::SA_SIGINFO,
+        );
         assert_eq!(memory.read(0), 8);
         assert_eq!(SEEN.load(Ordering::SeqCst), 1);
         // Armed again, ours is first again, and theirs passes what is not ours to us: no loop.
@@ -595,7 +599,7 @@ fn threads_without_an_alternate_stack_may_touch() {
                 let mut now = none;
                 // SAFETY: as above.
                 unsafe { libc::sigaltstack(std::ptr::null(), &raw mut now) };
-                assert_eq!((now.ss_flags, now.ss_size), (0, STACK));
+                assert_eq!((now.ss_flags, now.ss_size), (0, stack::STACK));
             });
         });
     });

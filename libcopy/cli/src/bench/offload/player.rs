@@ -67,9 +67,10 @@ pub fn run(args: &PlayerArgs) -> Result<()> {
         .unwrap_or_default();
     // Two ranks are one on each processor; more fill node after node.
     let size: usize = libcopy::config::SIZE.or_default().parse().unwrap_or(1);
-    match mine.is_empty() || size <= usable.len() {
-        true => topology::pin(&usable, rank),
-        false => topology::pin(&mine, rank % PER_NODE),
+    if mine.is_empty() || size <= usable.len() {
+        topology::pin(&usable, rank)
+    } else {
+        topology::pin(&mine, rank % PER_NODE)
     }
     let team = Team::from_env()?;
     let mut stream = UnixStream::connect(&args.control)

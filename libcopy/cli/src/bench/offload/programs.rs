@@ -227,9 +227,10 @@ fn affordable(ways: usize, each: f64) -> usize {
 /// Figs. 6 and 7: a collective with nothing to do beside it.
 pub fn latency(run: &mut Run) -> Result<()> {
     let ranks = if run.quick { 8 } else { 16 };
-    let lengths = match run.quick {
-        true => vec![64 << 10, 1 << 20],
-        false => sizes::range(64 << 10, 4 << 20, 4),
+    let lengths = if run.quick {
+        vec![64 << 10, 1 << 20]
+    } else {
+        sizes::range(64 << 10, 4 << 20, 4)
     };
     let mut players = Players::start(&[DOUBLE, CPU, HYBRID], ranks)?;
     run.notes.push(format!(
@@ -252,9 +253,10 @@ pub fn latency(run: &mut Run) -> Result<()> {
 
 /// Figs. 8 and 9: a collective, then computation as long as the engines' copies take.
 pub fn overlap(run: &mut Run) -> Result<()> {
-    let (lengths, teams) = match run.quick {
-        true => (vec![2 << 20], vec![8]),
-        false => (sizes::range(2 << 20, 16 << 20, 2), vec![8, 16, 20]),
+    let (lengths, teams) = if run.quick {
+        (vec![2 << 20], vec![8])
+    } else {
+        (sizes::range(2 << 20, 16 << 20, 2), vec![8, 16, 20])
     };
     let mut figures = [
         ("bcast", "fig8-bcast", (0.45, 0.58), Vec::new()),
@@ -337,9 +339,10 @@ fn median(timings: &[f64]) -> Result<f64> {
 
 /// Fig. 10: the synthetic application of section 4.3.
 pub fn application(run: &mut Run) -> Result<()> {
-    let (ranks, sides, iterations) = match run.quick {
-        true => (4, vec![512], 6),
-        false => (20, vec![512, 1024, 2048], 20),
+    let (ranks, sides, iterations) = if run.quick {
+        (4, vec![512], 6)
+    } else {
+        (20, vec![512, 1024, 2048], 20)
     };
     let largest = sides.iter().map(|side| side * side * 8).max().unwrap_or(0);
     let Some(&ranks) = run.teams(&[8, ranks], largest).last() else {
@@ -381,9 +384,10 @@ pub fn application(run: &mut Run) -> Result<()> {
 /// How far computation hides a copy, and what the copy costs the root.
 pub fn hiding(run: &mut Run) -> Result<()> {
     let mut players = Players::start(&[CPU, HYBRID], 2)?;
-    let lengths: &[usize] = match run.quick {
-        true => &[8 << 20],
-        false => &[8 << 20, 16 << 20],
+    let lengths: &[usize] = if run.quick {
+        &[8 << 20]
+    } else {
+        &[8 << 20, 16 << 20]
     };
     lengths
         .iter()
@@ -532,9 +536,10 @@ pub fn regret(run: &mut Run) -> Result<()> {
         let mut lost = Vec::new();
         // Short calls vary most, and there is time for many of them.
         let group = 4 * (CALLS + 1);
-        let groups = match run.quick {
-            true => 16,
-            false => affordable(group, medians[best]).clamp(60, 400),
+        let groups = if run.quick {
+            16
+        } else {
+            affordable(group, medians[best]).clamp(60, 400)
         };
         for round in 0..groups {
             let mut both = [0.0; 2];
