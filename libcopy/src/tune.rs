@@ -36,6 +36,10 @@ const MARGIN: f64 = 1.05;
 ///
 /// Two teams are measured: one with a processor per rank, and one with more ranks than
 /// processors. Forks, so call it while the process has one thread.
+///
+/// # Errors
+///
+/// [`Error::System`] if processes cannot be started, and those of the teams that are measured.
 pub fn measure(progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
     let topology = Topology::read();
     let cpus = crate::topology::affinity().len();

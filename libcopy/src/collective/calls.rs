@@ -11,6 +11,10 @@ use crate::team::Team;
 
 impl Team {
     /// Returns when all ranks have called it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`].
     pub fn barrier(&mut self) -> Result<()> {
         if self.size() == 1 {
             return Ok(());
@@ -50,6 +54,13 @@ impl Team {
     }
 
     /// Copies the root's `bytes` into everybody's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] if there is no such root, [`Error::Mismatch`] if the ranks call different operations
+    /// or lengths, [`Error::PeerDied`] or [`Error::PeerLeft`] if a rank is gone, [`Error::Broken`] after an
+    /// earlier error, [`Error::System`] or [`Error::Ioctl`] if a transport fails on the way. An error of one
+    /// rank breaks the team for all.
     pub fn bcast(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
         self.ready([bytes, &[]])?;
         self.collective(Op::Bcast, root, |team| {
@@ -63,6 +74,11 @@ impl Team {
 
     /// Collects everybody's `send`, all of one length, in the root's `recv`, ordered by rank.
     /// Only the root gives a `recv`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if `recv` is missing at the root, given elsewhere, or
+    /// cannot be divided by the number of ranks, or if `send` is not as long as a part.
     pub fn gather(&mut self, send: &[u8], recv: Option<&mut [u8]>, root: usize) -> Result<()> {
         self.ready([send, recv.as_deref().unwrap_or_default()])?;
         self.collective(Op::Gather, root, |team| {
@@ -77,6 +93,11 @@ impl Team {
 
     /// [`Team::gather`] where the root's own part is in its place already: at the root, `bytes`
     /// is the whole receive buffer; elsewhere it is what is sent.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if the root's `bytes` cannot be divided by the number of
+    /// ranks.
     pub fn gather_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
         self.ready([bytes, &[]])?;
         self.collective(Op::Gather, root, |team| {
@@ -89,6 +110,10 @@ impl Team {
     }
 
     /// [`Team::gather`] with parts of different lengths. Only the root knows the parts.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::gather`], and [`Error::Argument`] if a part lies outside `recv` or overlaps another one.
     pub fn gatherv(
         &mut self,
         send: &[u8],
@@ -109,6 +134,10 @@ impl Team {
 
     /// [`Team::gatherv`] where the root's own part is in its place already. Only the root gives
     /// parts.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::gatherv`].
     pub fn gatherv_in_place(
         &mut self,
         bytes: &mut [u8],
@@ -127,6 +156,11 @@ impl Team {
     }
 
     /// Hands the root's `send` out in equal parts, ordered by rank. Only the root gives a `send`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if `send` is missing at the root, given elsewhere, or
+    /// cannot be divided by the number of ranks, or if `recv` is not as long as a part.
     pub fn scatter(&mut self, send: Option<&[u8]>, recv: &mut [u8], root: usize) -> Result<()> {
         self.ready([send.unwrap_or_default(), recv])?;
         self.collective(Op::Scatter, root, |team| {
@@ -141,6 +175,11 @@ impl Team {
 
     /// [`Team::scatter`] where the root keeps its part in place: at the root, `bytes` is the whole
     /// send buffer; elsewhere it is where the part goes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if the root's `bytes` cannot be divided by the number of
+    /// ranks.
     pub fn scatter_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
         self.ready([bytes, &[]])?;
         self.collective(Op::Scatter, root, |team| {
@@ -153,6 +192,10 @@ impl Team {
     }
 
     /// [`Team::scatter`] with parts of different lengths. Only the root knows the parts.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::scatter`], and [`Error::Argument`] if a part lies outside `send`.
     pub fn scatterv(
         &mut self,
         send: Option<(&[u8], Parts<'_>)>,
@@ -171,6 +214,10 @@ impl Team {
     }
 
     /// [`Team::scatterv`] where the root keeps its part in place. Only the root gives parts.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::scatterv`].
     pub fn scatterv_in_place(
         &mut self,
         bytes: &mut [u8],
@@ -189,6 +236,11 @@ impl Team {
     }
 
     /// Collects everybody's `send`, all of one length, in everybody's `recv`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if `recv` cannot be divided by the number of ranks, or
+    /// if `send` is not as long as a part.
     pub fn allgather(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
         self.ready([send, recv])?;
         self.collective(Op::Allgather, 0, |team| {
@@ -198,6 +250,10 @@ impl Team {
     }
 
     /// [`Team::allgather`] where everybody's own part is in its place in `recv` already.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::allgather`].
     pub fn allgather_in_place(&mut self, recv: &mut [u8]) -> Result<()> {
         self.ready([recv, &[]])?;
         self.collective(Op::Allgather, 0, |team| {
@@ -207,6 +263,11 @@ impl Team {
     }
 
     /// [`Team::allgather`] with parts of different lengths, which all ranks know.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::allgather`], and [`Error::Argument`] if a part lies outside `recv` or overlaps another
+    /// one.
     pub fn allgatherv(&mut self, send: &[u8], recv: &mut [u8], parts: Parts<'_>) -> Result<()> {
         self.ready([send, recv])?;
         self.collective(Op::Allgather, 0, |team| {
@@ -216,6 +277,10 @@ impl Team {
     }
 
     /// [`Team::allgatherv`] where everybody's own part is in its place already.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::allgatherv`].
     pub fn allgatherv_in_place(&mut self, recv: &mut [u8], parts: Parts<'_>) -> Result<()> {
         self.ready([recv, &[]])?;
         self.collective(Op::Allgather, 0, |team| {
@@ -226,6 +291,11 @@ impl Team {
 
     /// Hands everybody's `send` out in equal parts, ordered by rank: part `i` of rank `j` becomes
     /// part `j` of rank `i`'s `recv`, which is as long.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer cannot be divided by the number of ranks, or
+    /// if our own part has two lengths.
     pub fn alltoall(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
         self.ready([send, recv])?;
         self.collective(Op::Alltoall, 0, |team| {
@@ -237,6 +307,11 @@ impl Team {
 
     /// [`Team::alltoall`] with parts of different lengths: what rank `i` has for rank `j` is as long
     /// as what `j` expects from `i`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::alltoall`], and [`Error::Argument`] if a part lies outside its buffer, or if parts of
+    /// `recv` overlap.
     pub fn alltoallv(
         &mut self,
         (send, outgoing): (&[u8], Parts<'_>),
@@ -254,6 +329,11 @@ impl Team {
     /// combines the elements of `a` into those of `b`, of which there are as many; it must be
     /// commutative and associative. Only the root gives a `recv`; without a `send`, the root's own
     /// elements are there already.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer is missing, is no multiple of `element`, or
+    /// if the two have different lengths.
     pub fn reduce(
         &mut self,
         send: Option<&[u8]>,
@@ -308,6 +388,11 @@ impl Team {
 
     /// [`Team::reduce`] to everybody: all get the same result. Without a `send`, our own elements
     /// are in `recv` already.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer is no multiple of `element`, or if the two
+    /// have different lengths.
     pub fn allreduce(
         &mut self,
         send: Option<&[u8]>,
@@ -336,6 +421,11 @@ impl Team {
 
     /// [`Team::reduce`] where rank `i` gets, in its `recv`, the `counts[i]` bytes of the result
     /// that follow those of the ranks before it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if a length is no multiple of `element`, if the counts
+    /// do not fit into `send`, or if `recv` is not as long as our count.
     pub fn reduce_scatter(
         &mut self,
         send: &[u8],

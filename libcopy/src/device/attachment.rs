@@ -16,6 +16,12 @@ use crate::uapi;
 
 impl Domain {
     /// Maps a region's pages for load and store.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`]: there is no such region (`ENOENT`), its rights do not allow it (`EACCES`), its pieces
+    /// do not meet at page boundaries (`EOPNOTSUPP`), or its owner has unmapped the memory (`ESTALE`) or is
+    /// gone (`EOWNERDEAD`). [`Error::System`] if the mapping fails.
     pub fn attach(&self, region: RegionId, rights: Rights) -> Result<Attachment> {
         let mut arg = uapi::RegionAttach {
             id: region.get(),
@@ -96,6 +102,10 @@ impl Attachment {
     }
 
     /// Copies bytes out of the region.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] if the range leaves the region, or if it was attached for writing alone.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.permit(Rights::Write, "read", "write, as attached")?;
         self.check(offset, bytes.len())?;
@@ -109,6 +119,10 @@ impl Attachment {
     }
 
     /// Copies bytes into the region.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] if the range leaves the region, or if it was attached for reading alone.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.permit(Rights::Read, "write", "read, as attached")?;
         self.check(offset, bytes.len())?;

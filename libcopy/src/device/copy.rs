@@ -15,6 +15,12 @@ use crate::uapi;
 impl Domain {
     /// Fills `bytes` from a region, starting at byte `offset` of it. `count_use` counts one
     /// expected use down when everything has arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`]: there is no such region (`ENOENT`), its rights do not allow it (`EACCES`), the range
+    /// leaves it (`ERANGE`), its owner has unmapped the memory (`ESTALE`) or is gone (`EOWNERDEAD`), or our own
+    /// memory cannot be accessed (`EFAULT`).
     pub fn copy_from(
         &self,
         region: RegionId,
@@ -36,6 +42,10 @@ impl Domain {
     }
 
     /// Writes `bytes` into a region, starting at byte `offset` of it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::copy_from`].
     pub fn copy_to(
         &self,
         region: RegionId,
@@ -57,6 +67,10 @@ impl Domain {
     }
 
     /// Fills several slices, one after the other, from a region.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::copy_from`], and [`Error::Argument`] if there are too many slices.
     pub fn copy_from_vectored(
         &self,
         region: RegionId,
@@ -84,6 +98,10 @@ impl Domain {
     }
 
     /// Writes several slices, one after the other, into a region.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::copy_from_vectored`].
     pub fn copy_to_vectored(
         &self,
         region: RegionId,
@@ -173,6 +191,10 @@ impl Domain {
     }
 
     /// Copies between two regions, neither of which needs to be ours.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::copy_from`].
     pub fn transfer(
         &self,
         (source, source_offset): (RegionId, u64),

@@ -21,6 +21,11 @@ pub struct Device {
 
 impl Device {
     /// Opens the device and checks that its ABI is one that we speak.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] if the device cannot be opened: the module is not loaded, or this user may not.
+    /// [`Error::AbiVersion`] if the module is too old.
     pub fn open() -> Result<Self> {
         let mut path = uapi::DEVICE_PATH.as_bytes().to_vec();
         path.push(0);
@@ -48,6 +53,10 @@ impl Device {
     }
 
     /// What the module is and can do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`], which a loaded module has no reason for.
     pub fn info(&self) -> Result<uapi::Info> {
         let mut info = uapi::Info::default();
         // SAFETY: GET_INFO only writes the structure.
@@ -56,6 +65,10 @@ impl Device {
     }
 
     /// Makes this file the first member of a new domain.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`]: the user has too many domains (`ENOSPC`), or the kernel is out of memory (`ENOMEM`).
     pub fn create_domain(self) -> Result<Domain> {
         let mut arg = uapi::DomainCreate::default();
         // SAFETY: DOMAIN_CREATE only writes the structure.
@@ -74,6 +87,10 @@ impl Device {
     }
 
     /// Makes this file a member of the domain with this key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`]: no domain has this key (`ENOENT`), or another user created it (`EPERM`).
     pub fn join(self, key: &DomainKey) -> Result<Domain> {
         let mut arg = uapi::DomainJoin {
             flags: uapi::JOIN_BY_KEY,
@@ -96,6 +113,10 @@ impl Device {
     }
 
     /// Makes this file a member of the domain of another file, which this process was handed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`]: the descriptor is not an open device (`EBADF`), or belongs to no domain (`ENOTCONN`).
     pub fn join_fd(self, other: BorrowedFd<'_>) -> Result<Domain> {
         let mut arg = uapi::DomainJoin {
             flags: uapi::JOIN_BY_FD,
@@ -133,16 +154,28 @@ pub struct Domain {
 
 impl Domain {
     /// Opens the device and creates a domain.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Device::open`] and [`Device::create_domain`].
     pub fn create() -> Result<Self> {
         Device::open()?.create_domain()
     }
 
     /// Opens the device and joins a domain by its key.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Device::open`] and [`Device::join`].
     pub fn join(key: &DomainKey) -> Result<Self> {
         Device::open()?.join(key)
     }
 
     /// Opens the device and joins the domain of a file that this process was handed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Device::open`] and [`Device::join_fd`].
     pub fn join_fd(other: BorrowedFd<'_>) -> Result<Self> {
         Device::open()?.join_fd(other)
     }

@@ -15,11 +15,21 @@ use crate::uapi;
 
 impl Domain {
     /// Publishes memory for reading. `uses` is how many copies [`Region::wait`] waits for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`]: `RLIMIT_MEMLOCK` would be exceeded or the kernel is out of memory (`ENOMEM`), the
+    /// memory cannot be pinned (`EOPNOTSUPP`), the rights do not fit its protection (`EACCES`), or the domain
+    /// has too many regions (`ENOSPC`).
     pub fn share<'a>(&'a self, bytes: &'a [u8], uses: u32) -> Result<Region<'a>> {
         self.share_slices(&[IoSlice::new(bytes)], uses)
     }
 
     /// Publishes several slices as one region for reading.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::share`], and [`Error::Argument`] if there are too many slices.
     pub fn share_slices<'a>(&'a self, slices: &[IoSlice<'a>], uses: u32) -> Result<Region<'a>> {
         // SAFETY: `IoSlice` has the layout of `struct iovec`, which is that of `Piece`; the slices
         // stay borrowed as long as the region lives, and peers get no right to write.
@@ -31,6 +41,10 @@ impl Domain {
 
     /// Publishes memory with the given rights. While the region lives, peers may change it, which
     /// is why it stays mutably borrowed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::share`].
     pub fn share_mut<'a>(
         &'a self,
         bytes: &'a mut [u8],
@@ -41,6 +55,10 @@ impl Domain {
     }
 
     /// Publishes several slices as one region with the given rights.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::share_slices`].
     pub fn share_slices_mut<'a>(
         &'a self,
         slices: &mut [IoSliceMut<'a>],
@@ -57,6 +75,10 @@ impl Domain {
 
     /// Publishes memory for reading without borrowing it: for memory that others change as they like,
     /// whose peers have to know when it may be read.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::share`], and [`Error::Ioctl`] with `EFAULT` if the memory is not mapped.
     ///
     /// # Safety
     ///
@@ -139,6 +161,10 @@ impl Domain {
     }
 
     /// The state of a region of any member.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`] with `ENOENT` if there is no such region.
     pub fn region_info(&self, id: RegionId) -> Result<uapi::RegionInfo> {
         let mut arg = uapi::RegionInfo {
             id: id.get(),
@@ -150,6 +176,11 @@ impl Domain {
     }
 
     /// Counts expected uses down without a copy; returns what is left.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`]: there is no such region (`ENOENT`), it expects fewer uses (`EINVAL`), or its owner is
+    /// gone (`EOWNERDEAD`).
     pub fn count_uses(&self, id: RegionId, count: u32) -> Result<u32> {
         let mut arg = uapi::RegionUse {
             id: id.get(),
@@ -199,17 +230,30 @@ impl Region<'_> {
     }
 
     /// Its state as the kernel sees it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::region_info`].
     pub fn info(&self) -> Result<uapi::RegionInfo> {
         self.domain.region_info(self.id())
     }
 
     /// Waits until all expected uses are over; `None` waits for as long as it takes, or until a
     /// member of the domain dies.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`]: the time is over (`ETIMEDOUT`), a member of the domain has died (`ECONNRESET`), or the
+    /// region expects no uses (`EINVAL`).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<()> {
         self.wait_flags(timeout, 0)
     }
 
     /// [`Region::wait`], and takes the region back in the same system call.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Region::wait`]; the region is taken back then, too.
     pub fn wait_and_drop(mut self, timeout: Option<Duration>) -> Result<()> {
         self.wait_flags(timeout, uapi::WAIT_DESTROY)?;
         self.live = false;
@@ -237,6 +281,10 @@ impl Region<'_> {
     }
 
     /// Takes the memory back and unpins it at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`] with `ENOENT` if the region is gone already.
     pub fn unpin(mut self) -> Result<()> {
         self.live = false;
         self.domain.destroy_region(self.id(), uapi::DESTROY_UNPIN)

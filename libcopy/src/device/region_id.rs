@@ -35,6 +35,10 @@ pub struct RegionId(u32);
 
 impl RegionId {
     /// An id that a peer sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] if no region can have this id.
     pub fn new(id: u32) -> Result<Self> {
         match id {
             1..=uapi::MAX_REGION_ID => Ok(RegionId(id)),

@@ -72,6 +72,10 @@ fn text(bytes: &[u8]) -> String {
 
 impl Device {
     /// The engines that have a channel, in the order of their indices.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`] if the kernel is out of memory (`ENOMEM`). No engine is no error.
     pub fn engines(&self) -> Result<Vec<Engine>> {
         engines(self.as_fd())
     }
@@ -105,6 +109,10 @@ pub struct RequestId(u32);
 
 impl RequestId {
     /// An id that a peer sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] if no request can have this id.
     pub fn new(id: u32) -> Result<Self> {
         match id {
             0 => Err(Error::argument("request id", id, "not 0")),
@@ -202,6 +210,10 @@ pub struct Progress {
 
 impl Domain {
     /// The engines that have a channel, in the order of their indices.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`] if the kernel is out of memory (`ENOMEM`). No engine is no error.
     pub fn engines(&self) -> Result<Vec<Engine>> {
         engines(self.as_fd())
     }
@@ -234,6 +246,10 @@ impl Domain {
     }
 
     /// What the kernel knows of a request of any member.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`] with `ENOENT` if there is no such request.
     pub fn request_info(&self, id: RequestId) -> Result<uapi::RequestInfo> {
         let mut arg = uapi::RequestInfo {
             id: id.0,
@@ -246,6 +262,12 @@ impl Domain {
 
     /// Waits for the end of a request of any member; with `until` above zero only until so many
     /// bytes from the front are in place.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`]: the time is over (`ETIMEDOUT`), the request was cancelled (`ECANCELED`), its bytes
+    /// arrived damaged twice (`EIO`), there is no such request (`ENOENT`), or a region of it is gone (`ESTALE`,
+    /// `EOWNERDEAD`).
     pub fn wait_request(
         &self,
         id: RequestId,
@@ -283,6 +305,10 @@ impl Domain {
 
     /// Takes a request of any member from the engine, copies what nobody has claimed, and waits for
     /// the rest. Returns the bytes that we copied. Every byte is in place then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::wait_request`].
     pub fn switch_request(&self, id: RequestId) -> Result<u64> {
         let (result, copied) = drain(self.as_fd(), id, 0);
         result.map(|()| copied)
@@ -290,11 +316,19 @@ impl Domain {
 
     /// Copies along with the engine until nothing is left to claim; returns the bytes that we copied.
     /// Others may still be at work when this returns.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::wait_request`].
     pub fn help_request(&self, id: RequestId) -> Result<u64> {
         help(self.as_fd(), id)
     }
 
     /// Maps the table in which the kernel writes the state of every request of the domain.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the kernel does not map the table: it is out of memory, or the module is older.
     pub fn status_table(&self) -> Result<StatusTable> {
         StatusTable::map(self.as_fd())
     }
@@ -325,6 +359,10 @@ fn drain(file: BorrowedFd<'_>, id: RequestId, flags: u32) -> (Result<()>, u64) {
 
 /// [`Domain::switch_request`] for signal handlers: makes one kind of system call, allocates nothing,
 /// takes no lock. Returns the errno on failure.
+///
+/// # Errors
+///
+/// The errno: those of [`Domain::wait_request`].
 pub fn switch_in_handler(file: BorrowedFd<'_>, id: RequestId) -> std::result::Result<(), i32> {
     let mut arg = uapi::RequestSwitch {
         id: id.0,
@@ -401,21 +439,37 @@ impl Request<'_> {
     }
 
     /// What the kernel knows of it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::request_info`].
     pub fn info(&self) -> Result<uapi::RequestInfo> {
         self.domain.request_info(self.id)
     }
 
     /// Waits until every byte is in place; `None` waits for as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::wait_request`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Progress> {
         self.domain.wait_request(self.id, 0, timeout)
     }
 
     /// Waits until the first `bytes` are in place.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::wait_request`].
     pub fn wait_front(&self, bytes: u64, timeout: Option<Duration>) -> Result<Progress> {
         self.domain.wait_request(self.id, bytes, timeout)
     }
 
     /// [`Request::wait`], and forgets the request in the same system call.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::wait_request`].
     pub fn wait_and_drop(mut self, timeout: Option<Duration>) -> Result<Progress> {
         let progress =
             self.domain
@@ -425,16 +479,28 @@ impl Request<'_> {
     }
 
     /// See [`Domain::switch_request`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::wait_request`].
     pub fn switch_to_cpu(&self) -> Result<u64> {
         self.domain.switch_request(self.id)
     }
 
     /// See [`Domain::help_request`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::wait_request`].
     pub fn help(&self) -> Result<u64> {
         self.domain.help_request(self.id)
     }
 
     /// Stops the request and waits for what has begun; returns how far it came.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ioctl`] with `ENOENT` if there is no such request.
     pub fn cancel(mut self) -> Result<Progress> {
         self.live = false;
         let arg = cancel(self.domain, self.id)?;

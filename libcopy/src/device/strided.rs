@@ -13,6 +13,11 @@ use crate::uapi;
 impl Domain {
     /// Copies from a region along layouts; `None` means contiguous. The caller's layout must stay
     /// inside `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::copy_from`], and [`Error::Argument`] if the two layouts have different sizes or the
+    /// caller's leaves `bytes`.
     pub fn copy_from_strided(
         &self,
         region: RegionId,
@@ -37,6 +42,10 @@ impl Domain {
     }
 
     /// Copies into a region along layouts; `None` means contiguous.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::copy_from_strided`].
     pub fn copy_to_strided(
         &self,
         region: RegionId,

@@ -36,11 +36,19 @@ pub fn is_settled<T>(address: *const T, len: usize) -> bool {
 }
 
 /// [`settle`] for wrappers and signal handlers: async-signal-safe, and the error is an errno.
+///
+/// # Errors
+///
+/// The errno of what took the bytes: a peer died, and they will never arrive.
 pub fn settle_raw(address: usize, len: usize) -> std::result::Result<(), i32> {
     guard::settle_range(address, address.saturating_add(len))
 }
 
 /// [`settle`] for everything that is pending in this process.
+///
+/// # Errors
+///
+/// As for [`settle`].
 pub fn settle_all() -> Result<()> {
     guard::settle_range(0, usize::MAX).map_err(guard::loss)
 }

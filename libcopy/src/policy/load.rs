@@ -10,6 +10,11 @@ use crate::topology::Topology;
 
 impl Policy {
     /// Built-in values, overridden by the machine's profile, overridden by the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Environment`] or [`crate::Error::Argument`] if a variable has an unusable value,
+    /// [`crate::Error::Profile`] if the profile cannot be read.
     pub fn load() -> Result<Self> {
         let topology = Topology::current();
         let mut policy = match Profile::current()? {

@@ -52,6 +52,10 @@ impl Profile {
     }
 
     /// The profile of a machine, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Profile`] if the file is there and cannot be read.
     pub fn load(machine: &str) -> Result<Option<Self>> {
         let Some(path) = Self::path() else {
             return Ok(None);
@@ -81,6 +85,10 @@ impl Profile {
     }
 
     /// Writes the profile to [`Profile::path`], beside those of other machines; returns the path.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Profile`] if there is no place for it, or the file cannot be read or written.
     pub fn save(&self) -> Result<PathBuf> {
         let path = Self::path().ok_or_else(|| Error::Profile {
             path: config::PROFILE.or_default(),

@@ -14,6 +14,10 @@ pub struct TeamKey([u8; 16]);
 
 impl TeamKey {
     /// A fresh key from the kernel's random numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the kernel gives no random numbers.
     pub fn random() -> Result<Self> {
         let mut key = [0u8; 16];
         let mut filled = 0;

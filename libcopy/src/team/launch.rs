@@ -25,6 +25,11 @@ const GRACE: Duration = Duration::from_secs(4);
 /// the others get a moment to notice and are then killed. Returns the status of each rank.
 ///
 /// The ranks die with the launcher.
+///
+/// # Errors
+///
+/// [`Error::Argument`] if no team can have this size, [`Error::System`] if a process cannot be started or
+/// waited for.
 pub fn launch(size: usize, mut command: impl FnMut(usize) -> Command) -> Result<Vec<ExitStatus>> {
     if size == 0 || size > MAX_RANKS {
         return Err(Error::argument(

@@ -78,11 +78,22 @@ pub struct Team {
 
 impl Team {
     /// Joins the team with this key as `rank` of `size`; returns when all ranks are there.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::join_with`] and [`Policy::load`].
     pub fn join(key: &TeamKey, rank: usize, size: usize) -> Result<Self> {
         Self::join_with(key, rank, size, Policy::load()?)
     }
 
     /// [`Team::join`] with a policy of the caller's; the one of rank 0 counts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] if no team can have this size or rank, or the policy does not fit;
+    /// [`Error::JoinTimeout`] if not all ranks come in time, [`Error::InUse`] if the key or the rank is taken,
+    /// [`Error::TeamSize`] if rank 0 says another size, [`Error::System`] if the segment cannot be made,
+    /// [`Error::PeerDied`] if a rank dies meanwhile.
     pub fn join_with(key: &TeamKey, rank: usize, size: usize, policy: Policy) -> Result<Self> {
         if size == 0 || size > MAX_RANKS {
             return Err(Error::argument(
@@ -150,6 +161,10 @@ impl Team {
 
     /// Joins the team that `LIBCOPY_KEY`, `LIBCOPY_RANK` and `LIBCOPY_SIZE` name; without them,
     /// a team of one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::join`], and [`Error::Environment`] if a variable is missing or unusable.
     pub fn from_env() -> Result<Self> {
         let Some(key) = config::KEY.parse::<TeamKey>("32 hexadecimal digits")? else {
             return Self::join(&TeamKey::random()?, 0, 1);
@@ -219,6 +234,10 @@ impl Team {
     /// Whether collectives return while copy engines still move their bytes, from now on, as
     /// `LIBCOPY_ASYNC` says it at the start. Collective: all ranks call it with the same argument.
     /// Without the module or an engine it makes no difference.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`]; [`Error::Mismatch`] if the ranks say different things.
     pub fn set_async(&mut self, choice: Async) -> Result<()> {
         let call = Call {
             op: Op::Control,
@@ -257,6 +276,10 @@ impl Team {
     /// Makes all ranks use one transport for everything that is not eager; `None` leaves it to
     /// the policy. Collective: all ranks call it with the same argument. A transport that cannot
     /// be used is refused on every rank, and the team stays whole.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`]; [`Error::Transport`] if it cannot be used, and the team stays whole then.
     pub fn set_transport(&mut self, kind: Option<TransportKind>) -> Result<()> {
         let code = kind.map_or(0, TransportKind::number);
         let call = Call {
