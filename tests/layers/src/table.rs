@@ -93,7 +93,7 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/datatype/src/lib.rs",
         order: "
             error offsets
-            < kernel/caches
+            < kernel/caches kernel/loop_nest kernel/prefetch kernel/profile
             < kernel/rows kernel/strip kernel/tile kernel/weave kernel/filler kernel/list kernel/x86
             < kernel
             < named signature steps
@@ -110,8 +110,8 @@ pub const TABLE: &[Layers] = &[
             < layout
             < pack cursor typed_copy external32 reduce serialize",
         ratchet: Ratchet {
-            in_circles: 15,
-            up: 13,
+            in_circles: 9,
+            up: 2,
         },
     },
     Layers {

@@ -7,7 +7,8 @@
 
 use std::sync::OnceLock;
 
-use super::LINE;
+/// A cache line.
+pub(super) const LINE: usize = 64;
 
 /// In bytes.
 struct Caches {

@@ -9,8 +9,9 @@
 use std::time::{Duration, Instant};
 
 use super::caches::{first_level, second_level_bytes};
+use super::loop_nest::{Dim, Nest};
+use super::profile::CpuProfile;
 use super::profile::{Block, LEVELS, MEDIUM};
-use super::{CpuProfile, Dim, Nest};
 
 /// What [`CpuProfile::calibrate`] found.
 #[derive(Clone, Debug)]

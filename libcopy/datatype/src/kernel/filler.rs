@@ -9,8 +9,10 @@
 
 use super::super::offsets::Offsets;
 use super::list::Number;
+use super::loop_nest::{Dim, Nest, SMALL};
+use super::prefetch::prefetch;
 use super::strip::by_length;
-use super::{Dim, Nest, SMALL, prefetch, rows, strip};
+use super::{rows, strip};
 
 /// Blocks that are filled in order (`PACK`), or emptied in order.
 pub(in super::super) struct Filler<const PACK: bool> {

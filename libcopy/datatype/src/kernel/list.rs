@@ -4,7 +4,8 @@
 
 use super::super::offsets::Offsets;
 use super::caches::{fit_second, overflow_last};
-use super::{dense, prefetch, prefetch_to_write};
+use super::dense;
+use super::prefetch::{prefetch, prefetch_to_write};
 
 /// A listed number.
 pub(super) trait Number: Copy {

@@ -20,6 +20,8 @@ mod caches;
 mod calibrate;
 mod filler;
 mod list;
+mod loop_nest;
+mod prefetch;
 mod profile;
 mod rows;
 mod strip;
@@ -32,51 +34,11 @@ pub(super) use caches::second_level;
 pub use calibrate::Calibration;
 pub(super) use filler::{Filler, LONGEST, Row};
 pub(super) use list::{pieces, scattered};
+pub(super) use loop_nest::{Dim, Nest};
 pub use profile::CpuProfile;
 pub(super) use weave::{Piece, Repeats, Weave};
 
-/// One dimension of a loop nest: how often, and the strides of both sides in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Dim {
-    pub(super) count: usize,
-    pub(super) to: isize,
-    pub(super) from: isize,
-}
-
-/// Blocks up to this length have loops of their own.
-const SMALL: usize = 64;
-
-/// A cache line.
-const LINE: usize = 64;
-
-/// Asks for a line that will be needed soon; any address is harmless.
-#[inline(always)]
-fn prefetch(at: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch never faults, and x86-64 has it. Newer compilers need no block.
-    #[allow(unused_unsafe)]
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = at;
-}
-
-/// Asks for a line that will be written soon; any address is harmless.
-///
-/// What is written may be memory that two processes share, whose lines the other's cache holds: asked
-/// for as if it were only read, such a line would be asked for again to be written, which took two and
-/// a half times as long in all.
-#[inline(always)]
-fn prefetch_to_write(at: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch never faults; processors of 64 bits that do not know it do nothing.
-    unsafe {
-        std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = at;
-}
+use loop_nest::{DIMS, SMALL, blocks};
 
 /// Copies one piece.
 ///
@@ -116,22 +78,6 @@ pub(super) unsafe fn fragment(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// What runs a nest.
-type Run = unsafe fn(*mut u8, *const u8, &Nest);
-
-/// Blocks of equal length along up to three dimensions, and the kernel that copies them. Choosing
-/// it takes longer than copying a few hundred bytes, so plans keep it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Nest {
-    run: Run,
-    len: usize,
-    /// The innermost first; what is missing has a count of one.
-    dims: [Dim; DIMS],
-}
-
-/// Dimensions of a [`Nest`].
-const DIMS: usize = 3;
-
 impl Nest {
     /// `None` if there are too many dimensions. The order of `dims` is the kernel's choice.
     pub(super) fn new(len: usize, dims: &[Dim]) -> Option<Nest> {
@@ -164,47 +110,6 @@ impl Nest {
         };
         Nest { run, len, dims }
     }
-
-    /// Copies all blocks.
-    ///
-    /// # Safety
-    ///
-    /// All blocks are readable and writable, and no source block overlaps a target block.
-    #[inline(always)]
-    pub(super) unsafe fn run(&self, to: *mut u8, from: *const u8) {
-        // SAFETY: the caller's promise; the kernel was chosen for these blocks.
-        unsafe { (self.run)(to, from, self) }
-    }
-
-    /// Calls `row` for every row: once per combination of the indices but the innermost.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Nest::run`], which `row` relies on for one row.
-    #[inline(always)]
-    unsafe fn each_row(&self, to: *mut u8, from: *const u8, row: impl Fn(*mut u8, *const u8)) {
-        let [_, b, c] = self.dims;
-        let (mut plane_to, mut plane_from) = (to, from);
-        for _ in 0..c.count {
-            let (mut to, mut from) = (plane_to, plane_from);
-            for _ in 0..b.count {
-                row(to, from);
-                to = to.wrapping_offset(b.to);
-                from = from.wrapping_offset(b.from);
-            }
-            plane_to = plane_to.wrapping_offset(c.to);
-            plane_from = plane_from.wrapping_offset(c.from);
-        }
-    }
-}
-
-impl Dim {
-    /// A dimension that repeats nothing.
-    const ONCE: Dim = Dim {
-        count: 1,
-        to: 0,
-        from: 0,
-    };
 }
 
 /// # Safety
@@ -213,12 +118,6 @@ impl Dim {
 unsafe fn single(to: *mut u8, from: *const u8, nest: &Nest) {
     // SAFETY: the caller's promise.
     unsafe { dense(to, from, nest.len) }
-}
-
-/// How many blocks there are.
-fn blocks(dims: &[Dim]) -> usize {
-    dims.iter()
-        .fold(1, |n: usize, dim| n.saturating_mul(dim.count))
 }
 
 /// Copies blocks of `len` bytes along all dimensions, the first one innermost. The order in which

@@ -2,9 +2,10 @@
 
 //! Blocks of more than 64 bytes, each copied by itself.
 
-use super::{CpuProfile, Dim, Nest, Run, blocks};
+use super::loop_nest::{Dim, Nest, Run, blocks};
+use super::profile::CpuProfile;
 
-/// The kernel for blocks of more than [`super::SMALL`] bytes.
+/// The kernel for blocks of more than [`SMALL`](super::loop_nest::SMALL) bytes.
 pub(super) fn select(profile: &CpuProfile, len: usize, dims: &[Dim; 3]) -> Run {
     let total = blocks(dims).saturating_mul(len);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -17,7 +18,7 @@ pub(super) fn select(profile: &CpuProfile, len: usize, dims: &[Dim; 3]) -> Run {
     each
 }
 
-/// The kernel for blocks of more than half of [`super::SMALL`] bytes, a few at a time and `total`
+/// The kernel for blocks of more than half of [`SMALL`](super::loop_nest::SMALL) bytes, a few at a time and `total`
 /// bytes in all.
 pub(super) fn few(len: usize, total: usize) -> Run {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -5,7 +5,9 @@
 use std::cell::Cell;
 
 use super::caches::{overflow_first, overflow_second, within_second};
-use super::{CpuProfile, Dim, Nest, Run, SMALL, blocks, prefetch, prefetch_to_write};
+use super::loop_nest::{Dim, Nest, Run, SMALL, blocks};
+use super::prefetch::{prefetch, prefetch_to_write};
+use super::profile::CpuProfile;
 
 /// A function for blocks of this length, which is a constant in it if it is a common one. What
 /// comes behind the length are more constants.

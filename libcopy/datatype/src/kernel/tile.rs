@@ -3,8 +3,9 @@
 //! Transpositions: the small stride of one side belongs to another dimension than that of the
 //! other side. Square tiles read and write whole cache lines.
 
+use super::caches::LINE;
+use super::loop_nest::{Dim, Nest};
 use super::strip::by_length;
-use super::{Dim, LINE, Nest};
 
 /// The dimension to transpose with the innermost one, if that is worth it: it has a small stride
 /// where the innermost one has a large stride, on one of the sides.
@@ -28,7 +29,7 @@ pub(super) fn partner(len: usize, dims: &[Dim]) -> Option<usize> {
 ///
 /// # Safety
 ///
-/// As for [`Nest::run`]; the length is at most [`super::SMALL`].
+/// As for [`Nest::run`]; the length is at most [`SMALL`](super::loop_nest::SMALL).
 pub(super) unsafe fn run(to: *mut u8, from: *const u8, nest: &Nest) {
     let [a, b, c] = nest.dims;
     let (mut to, mut from) = (to, from);

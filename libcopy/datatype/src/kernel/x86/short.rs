@@ -5,8 +5,11 @@
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
+use super::super::caches::LINE;
 use super::super::caches::{first_level, fit_second, overflow_first};
-use super::super::{CpuProfile, Dim, LINE, Nest, Run, blocks, prefetch, prefetch_to_write};
+use super::super::loop_nest::{Dim, Nest, Run, blocks};
+use super::super::prefetch::{prefetch, prefetch_to_write};
+use super::super::profile::CpuProfile;
 use super::piece::{has_512, masked_narrow};
 
 /// The vector loop for a nest of short blocks, if there is one; `far` if lines had better be asked

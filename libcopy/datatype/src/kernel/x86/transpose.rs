@@ -5,8 +5,11 @@
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
+use super::super::caches::LINE;
 use super::super::caches::{first_level, overflow_last, within_second};
-use super::super::{Dim, LINE, prefetch, prefetch_to_write, tile};
+use super::super::loop_nest::Dim;
+use super::super::prefetch::{prefetch, prefetch_to_write};
+use super::super::tile;
 
 /// Transposes in registers if one side is dense along `a` and the other along `b`.
 ///
