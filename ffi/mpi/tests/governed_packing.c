@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCKS = 20000, MOST = 3 };
+enum { BLOCKS = 4000, MOST = 3 };
 
 int main(int argc, char **argv)
 {

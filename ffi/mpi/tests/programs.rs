@@ -1397,8 +1397,8 @@ fn packing_is_governed() {
             let lines = std::fs::read_to_string(&file).expect("a file of the ranks");
             let _ = std::fs::remove_file(&file);
             for function in ["MPI_Pack", "MPI_Unpack"] {
-                // 20,000 blocks of 1 to 3 ints.
-                let ranks = governed(&lines, function, 1 << 17);
+                // 4,000 blocks of 1 to 3 ints.
+                let ranks = governed(&lines, function, 1 << 14);
                 let expected = if is_governed == "1" { 2 } else { 0 };
                 assert_eq!(ranks.len(), expected, "{name}, {function}: {lines}");
                 for [intercepted, forwarded, _] in ranks {
