@@ -19,8 +19,6 @@ pub struct Findings {
     pub files: usize,
     /// Strongly connected components of more than one file.
     pub circles: usize,
-    /// Files in all circles together.
-    pub in_circles: usize,
     pub up: usize,
     /// Files that no entry of the table covers.
     pub unplaced: usize,
@@ -97,7 +95,6 @@ pub fn judge(name: &str, names: &[String], ranks: &[Option<usize>], arrows: &Arr
     };
     for circle in circles(names.len(), arrows) {
         findings.circles += 1;
-        findings.in_circles += circle.len();
         let mut members: Vec<&str> = circle.iter().map(|file| names[*file].as_str()).collect();
         members.sort_unstable();
         findings.details.push(format!(

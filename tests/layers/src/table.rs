@@ -7,29 +7,14 @@
 //! `shm/segment < shm < team` the other files of `shm` stand above `shm/segment`. Files of one layer may use each
 //! other, but not in a circle. The root file stands above all others.
 
-/// The orders and the ratchet of one crate.
+/// The order of one crate.
 #[derive(Debug)]
 pub struct Layers {
     pub name: &'static str,
     /// The root file, relative to the top of the repository.
     pub root: &'static str,
     pub order: &'static str,
-    /// What the crate may still have; these numbers only fall, and are 0 once it is clean.
-    pub ratchet: Ratchet,
 }
-
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Ratchet {
-    /// Files in circles.
-    pub in_circles: usize,
-    /// Arrows up.
-    pub up: usize,
-}
-
-const CLEAN: Ratchet = Ratchet {
-    in_circles: 0,
-    up: 0,
-};
 
 /// The crates of the workspace. Crates of one layer do not depend on each other.
 pub const CRATES: &str = "
@@ -86,15 +71,20 @@ pub const TABLE: &[Layers] = &[
             < collective/calls
             < collective
             < calibration tune",
-        ratchet: CLEAN,
     },
     Layers {
         name: "libcopy-datatype",
         root: "libcopy/datatype/src/lib.rs",
         order: "
             error offsets
-            < kernel/caches kernel/loop_nest kernel/prefetch kernel/profile
-            < kernel/rows kernel/strip kernel/tile kernel/weave kernel/filler kernel/list kernel/x86
+            < kernel/caches kernel/loop_nest kernel/prefetch kernel/profile kernel/pattern
+            < kernel/far
+            < kernel/x86/piece kernel/x86/short kernel/x86/long_blocks kernel/x86/periodic
+            < kernel/short_blocks kernel/long_blocks kernel/periodic
+            < kernel/tiles
+            < kernel/x86
+            < kernel/transpose kernel/piece
+            < kernel/indexed kernel/block_writer kernel/select
             < kernel
             < named signature steps
             < form
@@ -109,10 +99,6 @@ pub const TABLE: &[Layers] = &[
             < normalize
             < layout
             < pack cursor typed_copy external32 reduce serialize",
-        ratchet: Ratchet {
-            in_circles: 9,
-            up: 2,
-        },
     },
     Layers {
         name: "libcopy-cli",
@@ -132,7 +118,6 @@ pub const TABLE: &[Layers] = &[
             < cli/commit
             < cli/datatype cli/info cli/mpi cli/run cli/tune
             < cli",
-        ratchet: CLEAN,
     },
     Layers {
         name: "libcopy-mpi",
@@ -161,19 +146,16 @@ pub const TABLE: &[Layers] = &[
             < messages
             < rights
             < fortran exports",
-        ratchet: CLEAN,
     },
     Layers {
         name: "libcopy-ffi",
         root: "ffi/src/lib.rs",
         order: "error < memory datatype < team < exchange offload",
-        ratchet: CLEAN,
     },
     Layers {
         name: "libcopy-interpose",
         root: "ffi/interpose/src/lib.rs",
         order: "",
-        ratchet: CLEAN,
     },
     Layers {
         name: "kmod",
@@ -200,7 +182,6 @@ pub const TABLE: &[Layers] = &[
             < handle argument
             < ioctl
             < file",
-        ratchet: CLEAN,
     },
 ];
 
@@ -242,7 +223,6 @@ mod tests {
             name: "made-up",
             root: "lib.rs",
             order: "error < shm/segment < shm < team",
-            ratchet: CLEAN,
         };
         assert_eq!(layers.rank("error"), Some(0));
         assert_eq!(layers.rank("shm/segment"), Some(1));

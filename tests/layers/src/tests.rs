@@ -7,8 +7,7 @@ use std::fs;
 use tempfile::TempDir;
 
 use crate::check::{Findings, check_files};
-use crate::is_allowed;
-use crate::table::{Layers, Ratchet};
+use crate::table::Layers;
 use crate::workspace::check_crates;
 
 fn tree(files: &[(&str, &str)]) -> TempDir {
@@ -25,10 +24,6 @@ const LAYERS: Layers = Layers {
     name: "made-up",
     root: "src/lib.rs",
     order: "low < middle < high",
-    ratchet: Ratchet {
-        in_circles: 0,
-        up: 0,
-    },
 };
 
 const LIB: &str = "pub mod high;\npub mod low;\npub mod middle;\n";
@@ -55,7 +50,6 @@ fn assert_up(findings: &Findings, place: &str, target: &str) {
         .any(|line| line.starts_with(place) && line.contains(&format!("arrow up to {target}")));
     assert!(hit, "{findings}\n{:#?}", findings.details);
     assert!(!findings.is_clean());
-    assert!(!is_allowed(findings, LAYERS.ratchet));
 }
 
 #[test]
@@ -147,10 +141,7 @@ fn a_circle_through_a_reexport() {
         ("src/high.rs", ""),
     ]);
     let findings = check_files(top.path(), &LAYERS).expect("files that parse");
-    assert_eq!(
-        (findings.circles, findings.in_circles, findings.up),
-        (1, 2, 0)
-    );
+    assert_eq!((findings.circles, findings.up), (1, 0));
     assert!(findings.details[0].contains("src/middle/left.rs, src/middle/right.rs"));
     assert!(
         findings
@@ -164,9 +155,7 @@ fn a_circle_through_a_reexport() {
             .iter()
             .any(|line| line.contains("src/middle/right.rs:1"))
     );
-    let ratchet = |in_circles| Ratchet { in_circles, up: 0 };
-    assert!(!is_allowed(&findings, ratchet(1)));
-    assert!(is_allowed(&findings, ratchet(2)));
+    assert!(!findings.is_clean());
 }
 
 #[test]
@@ -179,7 +168,7 @@ fn a_child_that_uses_what_its_parent_defines() {
         ("src/high.rs", ""),
     ]);
     let findings = check_files(top.path(), &LAYERS).expect("files that parse");
-    assert_eq!((findings.circles, findings.in_circles), (1, 2));
+    assert_eq!(findings.circles, 1);
 }
 
 #[test]

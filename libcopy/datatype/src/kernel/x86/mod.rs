@@ -6,14 +6,14 @@
 //! supported compiler. They use registers above 15, which do not slow down code that does not know
 //! AVX.
 
+mod long_blocks;
+mod periodic;
 mod piece;
-mod rows;
 mod short;
 mod transpose;
-mod weave;
 
+pub(super) use long_blocks::{few, long, name, rows};
+pub(super) use periodic::Shuffle;
 pub(super) use piece::{has_512, has_masks, masked, masked_narrow, piece};
-pub(super) use rows::{few, long, name, rows};
 pub(super) use short::{listed, strip};
 pub(super) use transpose::{transpose, transposes};
-pub(super) use weave::Shuffle;

@@ -21,7 +21,7 @@ pub(in super::super) fn has_masks() -> bool {
 ///
 /// # Safety
 ///
-/// As for [`super::super::dense`]; `len` is at least 1; the processor has AVX-512BW.
+/// As for [`super::super::piece::dense`]; `len` is at least 1; the processor has AVX-512BW.
 #[inline(always)]
 pub(in super::super) unsafe fn masked(to: *mut u8, from: *const u8, len: usize) {
     let (mut to, mut from, mut len) = (to, from, len);
@@ -130,7 +130,7 @@ fn has_fast_strings() -> bool {
 ///
 /// # Safety
 ///
-/// As for [`super::super::dense`].
+/// As for [`super::super::piece::dense`].
 #[inline]
 pub(in super::super) unsafe fn piece(to: *mut u8, from: *const u8, len: usize) -> bool {
     // SAFETY: the caller's promise; the processor can do it.
@@ -151,7 +151,7 @@ pub(in super::super) unsafe fn piece(to: *mut u8, from: *const u8, len: usize) -
 ///
 /// # Safety
 ///
-/// As for [`super::super::dense`]; `len` is at least 64; the processor has AVX-512.
+/// As for [`super::super::piece::dense`]; `len` is at least 64; the processor has AVX-512.
 #[inline(always)]
 pub(super) unsafe fn wide(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the first and the last vector may overlap those between them; all lie within the

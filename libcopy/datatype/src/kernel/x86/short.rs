@@ -596,7 +596,7 @@ const AHEAD: usize = 32;
 ///
 /// # Safety
 ///
-/// As for [`super::super::list::scattered`].
+/// As for [`super::super::indexed::scattered`].
 #[inline]
 pub(in super::super) unsafe fn listed<const PACK: bool>(
     user: *mut u8,

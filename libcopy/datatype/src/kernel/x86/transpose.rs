@@ -9,7 +9,7 @@ use super::super::caches::LINE;
 use super::super::caches::{first_level, overflow_last, within_second};
 use super::super::loop_nest::Dim;
 use super::super::prefetch::{prefetch, prefetch_to_write};
-use super::super::tile;
+use super::super::tiles::tiles;
 
 /// Transposes in registers if one side is dense along `a` and the other along `b`.
 ///
@@ -97,7 +97,7 @@ unsafe fn transpose_by_squares(to: *mut u8, from: *const u8, len: usize, x: Dim,
         streamed = y.count >= count + side;
         if streamed && count > 0 {
             // SAFETY: the first rows, up to a line's boundary.
-            unsafe { tile::tiles(to, from, len, x, Dim { count, ..y }) };
+            unsafe { tiles(to, from, len, x, Dim { count, ..y }) };
             let (t, f) = at(y, count);
             (to, from) = (to.wrapping_offset(t), from.wrapping_offset(f));
             y.count -= count;
@@ -139,7 +139,7 @@ unsafe fn transpose_by_squares(to: *mut u8, from: *const u8, len: usize, x: Dim,
             let count = x.count - columns;
             let (t, f) = at(x, columns);
             let (to, from) = (to.wrapping_offset(t), from.wrapping_offset(f));
-            tile::tiles(to, from, len, Dim { count, ..x }, y);
+            tiles(to, from, len, Dim { count, ..x }, y);
         }
         if rows < y.count {
             let count = y.count - rows;
@@ -149,7 +149,7 @@ unsafe fn transpose_by_squares(to: *mut u8, from: *const u8, len: usize, x: Dim,
                 count: columns,
                 ..x
             };
-            tile::tiles(to, from, len, done, Dim { count, ..y });
+            tiles(to, from, len, done, Dim { count, ..y });
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::super::offsets::Offsets;
 use super::caches::{fit_second, overflow_last};
-use super::dense;
+use super::piece::dense;
 use super::prefetch::{prefetch, prefetch_to_write};
 
 /// A listed number.
@@ -30,7 +30,7 @@ impl Number for i64 {
 ///
 /// # Safety
 ///
-/// As for [`super::dense`].
+/// As for [`super::piece::dense`].
 #[inline(always)]
 unsafe fn fixed<const PACK: bool, const LEN: usize>(user: *mut u8, packed: *mut u8) {
     // SAFETY: the caller's promise.
@@ -174,7 +174,7 @@ unsafe fn other<const PACK: bool, N: Number>(
 
 /// # Safety
 ///
-/// As for [`super::dense`].
+/// As for [`super::piece::dense`].
 #[inline(always)]
 unsafe fn either<const PACK: bool>(user: *mut u8, packed: *mut u8, len: usize) {
     // SAFETY: the caller's promise.

@@ -4,7 +4,9 @@
 
 use std::cell::Cell;
 
-use super::caches::{overflow_first, overflow_second, within_second};
+use super::far::{
+    CROWDED_WRITES, READ_AHEAD, WRITE_AHEAD, asks_ahead, is_source_far, waits, writes_few,
+};
 use super::loop_nest::{Dim, Nest, Run, SMALL, blocks};
 use super::prefetch::{prefetch, prefetch_to_write};
 use super::profile::CpuProfile;
@@ -95,75 +97,6 @@ pub(super) fn is_far(dim: Dim) -> bool {
 
 /// From this stride on, the hardware does not guess the next lines well.
 const FAR: usize = 512;
-
-/// Whether later blocks are asked for: what is read comes fast enough from the second-level cache.
-/// Most of what is more than that, and of what is written, the hardware guesses as well, but not for
-/// strides of which the caches keep few lines. A short row is not worth it.
-pub(super) fn asks_ahead(profile: &CpuProfile, dims: &[Dim]) -> bool {
-    let a = dims[0];
-    let (by_source, count) = (is_source_far(a), blocks(dims));
-    let stride = lowest_bits(dims, |dim| if by_source { dim.from } else { dim.to });
-    if by_source {
-        a.count >= READ_AHEAD
-            && overflow_second(count, stride)
-            && (is_crowded(a.from) || profile.ask_far_reads && within_second(count))
-    } else {
-        profile.ask_far_writes
-            && is_crowded(a.to)
-            && a.count >= WRITE_AHEAD
-            && overflow_first(count, stride)
-    }
-}
-
-/// A number that has as many zeros at the end as the strides of one side together: all multiples of the
-/// strides are multiples of the lowest bit of any.
-fn lowest_bits(dims: &[Dim], side: impl Fn(&Dim) -> isize) -> usize {
-    let repeated = dims.iter().filter(|dim| dim.count > 1);
-    repeated.fold(0, |bits, dim| bits | side(dim).unsigned_abs())
-}
-
-/// Whether blocks are written a few at a time, so that lines are not thrown out of the first-level
-/// cache before they are written.
-pub(super) fn writes_few(profile: &CpuProfile, len: usize, dims: &[Dim]) -> bool {
-    let a = dims[0];
-    profile.few_far_writes
-        && a.from == len as isize
-        && a.to != 0
-        && a.to % CROWDED_WRITES == 0
-        && a.count >= WRITE_AHEAD
-        && 8 * len < a.to.unsigned_abs()
-        && overflow_first(blocks(dims), lowest_bits(dims, |dim| dim.to))
-}
-
-/// Written lines that are multiples of this apart share so few sets of the first-level cache that the
-/// processor has more of them on their way than fit.
-const CROWDED_WRITES: isize = 512;
-
-/// Strides with a power of two in them from this one on leave only a part of the first-level cache.
-const CROWDED: isize = 256;
-
-fn is_crowded(stride: isize) -> bool {
-    stride != 0 && stride % CROWDED == 0
-}
-
-/// Whether lines had better not be asked for, of those that [`asks_ahead`] is for: the second-level
-/// cache has as many, but cannot keep them where they are.
-pub(super) fn waits(profile: &CpuProfile, dims: &[Dim]) -> bool {
-    is_source_far(dims[0])
-        && is_crowded(dims[0].from)
-        && (profile.few_far_reads || within_second(blocks(dims)))
-}
-
-fn is_source_far(dim: Dim) -> bool {
-    dim.from.unsigned_abs() >= FAR_SOURCE
-}
-
-/// Up to this stride, the hardware guesses well what will be read in a loop that does nothing else.
-const FAR_SOURCE: usize = 1024;
-
-/// How many blocks ahead lines are asked for, of those that are read and of those that are written.
-const READ_AHEAD: usize = 32;
-const WRITE_AHEAD: usize = 16;
 
 /// How many blocks [`few_at_a_time`] reads before the first of them has come: up to a stride of 2 KiB,
 /// seven take 5 to 10 % less time than ten, and from 4 KiB on 5 to 30 % more.
@@ -491,7 +424,7 @@ unsafe fn each(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
 ///
 /// # Safety
 ///
-/// As for [`super::dense`].
+/// As for [`super::piece::dense`].
 #[inline(always)]
 pub(super) unsafe fn lines(to: *mut u8, from: *const u8, len: usize) {
     const STEP: usize = 64;
@@ -513,12 +446,12 @@ pub(super) unsafe fn lines(to: *mut u8, from: *const u8, len: usize) {
 ///
 /// # Safety
 ///
-/// As for [`super::dense`].
+/// As for [`super::piece::dense`].
 #[inline(always)]
 pub(super) unsafe fn short(to: *mut u8, from: *const u8, len: usize) {
     /// # Safety
     ///
-    /// As for [`super::dense`], with `LEN <= len <= 2 * LEN`.
+    /// As for [`super::piece::dense`], with `LEN <= len <= 2 * LEN`.
     #[inline(always)]
     unsafe fn ends<const LEN: usize>(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promise. Both ends are read before anything is written.

@@ -6,11 +6,11 @@ use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
 use super::super::caches::{first_level, fit_second};
+use super::super::far::writes_few;
 use super::super::loop_nest::{Dim, Nest, Run, SMALL};
 use super::super::prefetch::{prefetch, prefetch_to_write};
 use super::super::profile::Block;
 use super::super::profile::CpuProfile;
-use super::super::strip::writes_few;
 use super::piece::{has_512, lines, wide};
 
 /// Blocks of more bytes than this are worth a loop each.

@@ -8,11 +8,11 @@
 //! ```
 
 use super::super::offsets::Offsets;
-use super::list::Number;
+use super::indexed::Number;
 use super::loop_nest::{Dim, Nest, SMALL};
 use super::prefetch::prefetch;
-use super::strip::by_length;
-use super::{rows, strip};
+use super::short_blocks::by_length;
+use super::{long_blocks, short_blocks};
 
 /// Blocks that are filled in order (`PACK`), or emptied in order.
 pub(in super::super) struct Filler<const PACK: bool> {
@@ -64,9 +64,9 @@ impl<const PACK: bool> Filler<PACK> {
         let dims = [Dim { count: 1, to, from }, Dim::ONCE, Dim::ONCE];
         // Kernels that are made for any number of blocks, and do not ask for those behind the last.
         let run = if len > SMALL / 2 {
-            rows::few(len, total)
+            long_blocks::few(len, total)
         } else {
-            strip::plain(len)
+            short_blocks::plain(len)
         };
         Filler {
             at,
@@ -99,7 +99,7 @@ impl<const PACK: bool> Filler<PACK> {
                 super::x86::masked(to, from, len);
                 return self.took(len);
             }
-            super::fragment(to, from, len);
+            super::piece::fragment(to, from, len);
         }
         self.took(len);
     }
@@ -179,7 +179,7 @@ impl<const PACK: bool> Filler<PACK> {
     /// As for [`Filler::piece`], for each of them.
     pub(in super::super) unsafe fn row(&mut self, row: Row) {
         type Kernel<const PACK: bool> = unsafe fn(&mut Filler<PACK>, Row);
-        let is_far = strip::is_far(Dim {
+        let is_far = short_blocks::is_far(Dim {
             count: 1,
             to: 0,
             from: row.stride,
@@ -326,7 +326,7 @@ unsafe fn part<const LEN: usize, const PACK: bool>(
             };
         }
         let _ = masks;
-        strip::short(to, from, len);
+        short_blocks::short(to, from, len);
     }
 }
 

@@ -7,7 +7,7 @@
 //! four vectors of 16 bytes    pieces farther apart, each of which is in one vector
 //! ```
 
-use super::super::weave::{Piece, Repeats};
+use super::super::pattern::{Piece, Repeats};
 use super::piece::has_512;
 
 /// Bytes of a vector, and of a word of it.

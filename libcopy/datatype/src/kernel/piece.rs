@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! One piece of any length.
+
+use super::loop_nest::SMALL;
+use super::short_blocks;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::x86;
+
+/// Copies one piece.
+///
+/// # Safety
+///
+/// `len` bytes are readable at `from` and writable at `to`, and they do not overlap.
+#[inline]
+pub(in super::super) unsafe fn dense(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len > 2 * SMALL {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            if x86::piece(to, from, len) {
+                return;
+            }
+            std::ptr::copy_nonoverlapping(from, to, len);
+        } else {
+            short_blocks::short(to, from, len);
+        }
+    }
+}
+
+/// Copies one of many pieces whose lengths vary; most have at least [`SMALL`] bytes.
+///
+/// # Safety
+///
+/// As for [`dense`]; `len` is at least 1.
+#[inline(always)]
+pub(in super::super) unsafe fn fragment(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len < SMALL {
+            short_blocks::short(to, from, len)
+        } else {
+            short_blocks::lines(to, from, len)
+        }
+    }
+}
