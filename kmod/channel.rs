@@ -1100,6 +1100,9 @@ impl<J: Job> Channel<J> {
             Ok(new) => *thread = Some(new),
             Err(error) => {
                 this.queue.lock().service = Service::Gone;
+                // What others gave it meanwhile.
+                this.hand_over();
+                this.work_later();
                 return Err(error);
             }
         }

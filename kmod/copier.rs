@@ -15,6 +15,7 @@
 
 use crate::shim;
 use crate::thread::Thread;
+use crate::user::User;
 use kernel::ffi::{c_int, c_void};
 use kernel::list::{List, ListArc, ListItem, TryNewListArc};
 use kernel::prelude::*;
@@ -39,6 +40,8 @@ struct Queue<W: CpuWork> {
 pub(crate) struct Copier<W: CpuWork> {
     /// The process's first thread.
     owner: ARef<Task>,
+    /// Whose threads are counted.
+    user: Arc<User>,
     #[pin]
     queue: Mutex<Queue<W>>,
     /// Notified when there is something to do.
@@ -50,10 +53,11 @@ pub(crate) struct Copier<W: CpuWork> {
 }
 
 impl<W: CpuWork> Copier<W> {
-    /// For the calling process; no thread yet.
-    pub(crate) fn new() -> impl PinInit<Self> {
+    /// For the calling process, which is one of `user`; no thread yet.
+    pub(crate) fn new(user: Arc<User>) -> impl PinInit<Self> {
         pin_init!(Self {
             owner: ARef::from(kernel::current!().group_leader()),
+            user,
             queue <- new_mutex!(Queue {
                 items: List::new(),
                 stopped: false,
@@ -90,8 +94,10 @@ impl<W: CpuWork> Copier<W> {
             return Ok(());
         }
         let data: *mut c_void = core::ptr::from_ref(self).cast_mut().cast();
+        self.user.admit_copier()?;
         // SAFETY: Whoever has a copier stops it before it goes, see `stop`.
-        *thread = Some(unsafe { Thread::run(Self::body, data, -1, c"libcopy/copier") }?);
+        let started = unsafe { Thread::run(Self::body, data, -1, c"libcopy/copier") };
+        *thread = Some(started.inspect_err(|_| self.user.dismiss_copier())?);
         Ok(())
     }
 
@@ -101,7 +107,19 @@ impl<W: CpuWork> Copier<W> {
         self.queue.lock().stopped = true;
         self.called.notify_all();
         let thread = self.thread.lock().take();
-        drop(thread);
+        if thread.is_some() {
+            drop(thread);
+            self.user.dismiss_copier();
+        }
+        // A kernel thread that is stopped before it first runs never calls its body (kthread() in
+        // kernel/kthread.c), and what is left in the list would refer to the copier for ever.
+        loop {
+            let item = self.queue.lock().items.pop_front();
+            match item {
+                Some(item) => W::work(&item.into_arc()),
+                None => return,
+            }
+        }
     }
 
     /// # Safety

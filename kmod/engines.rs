@@ -90,6 +90,8 @@ fn update(look: bool) -> Result {
     if is_applied() {
         return Ok(());
     }
+    // Until it is made, the list is for no choice: nobody goes on with it, and what fails is tried again.
+    ENGINES.lock().applied = None;
     for (index, engine) in each_engine().enumerate() {
         if engine.is_thread() != (choice == EngineChoice::Kthread) || choice == EngineChoice::Off {
             stop(&engine, each_channel(index));

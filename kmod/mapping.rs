@@ -128,6 +128,10 @@ impl MappingRef {
     /// The owner keeps the pages no more, and the reference is dropped, both by a workqueue. Neither waits
     /// nor allocates.
     pub(crate) fn let_go_later(self) {
+        // What is about to go must not count against the next region, unless that would mean waiting.
+        if let Some(mut account) = self.account.try_lock() {
+            account.let_go();
+        }
         let mut this = ManuallyDrop::new(self);
         // SAFETY: Taken once, here, since `this` is not dropped.
         let mapping = unsafe { ManuallyDrop::take(&mut this.0) };

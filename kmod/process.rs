@@ -77,11 +77,12 @@ impl Process {
         events: &Arc<Events>,
     ) -> Result<Arc<Self>> {
         let member = Member::new(mm, &shared.domain, events)?;
+        let copier = Arc::pin_init(Copier::new(member.user.clone()), GFP_KERNEL_ACCOUNT)?;
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 shared: shared.clone(),
                 member,
-                copier: Arc::pin_init(Copier::new(), GFP_KERNEL_ACCOUNT)?,
+                copier,
                 end <- new_mutex!(None),
                 work <- new_work!("libcopy::Process::work"),
             }? Error),
@@ -123,7 +124,6 @@ impl Process {
             }
             shim::cond_resched_interrupted();
         }
-        self.copier.stop();
         for id in &left.regions {
             if let Some(region) = self.shared.regions.remove(*id, self.member.is_dead()) {
                 region.close();
@@ -134,6 +134,8 @@ impl Process {
         drop(left);
         drop(end);
         self.member.domain.wake();
+        // Last, because the thread gets as little of a CPU as its process was given.
+        self.copier.stop();
     }
 
     /// Cancels this process's requests and waits for what engines have begun, so that nobody writes

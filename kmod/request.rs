@@ -120,6 +120,8 @@ pub(crate) struct Request {
     /// Whether a fragment counts as finished that was not copied as a whole, or not verified, because the
     /// request had failed.
     incomplete: Atomic<u32>,
+    /// Whether somebody takes the last steps: the workqueue and the copier may both find it settled.
+    concluding: Atomic<u32>,
     channels_lost: Atomic<u32>,
     engine_bytes: Atomic<u64>,
     cpu_bytes: Atomic<u64>,
@@ -268,6 +270,7 @@ impl Request {
             orphaned: Atomic::new(0),
             behind: Atomic::new(0),
             incomplete: Atomic::new(0),
+            concluding: Atomic::new(0),
             channels_lost: Atomic::new(0),
             engine_bytes: Atomic::new(0),
             cpu_bytes: Atomic::new(0),
@@ -389,7 +392,7 @@ impl Request {
 
     /// The last steps of a settled request, which may sleep.
     fn conclude(&self) {
-        if self.state.load(Acquire) != REQUEST_RUNNING {
+        if self.state.load(Acquire) != REQUEST_RUNNING || self.concluding.xchg(1, Full) != 0 {
             return;
         }
         if self.fragments.complete() {

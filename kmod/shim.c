@@ -198,7 +198,7 @@ struct shrinker *libcopy_shrinker_alloc(const char *name)
  */
 int libcopy_join_cgroups(struct task_struct *process)
 {
-	struct task_struct *task, *from = process;
+	struct task_struct *task, *from = NULL;
 	int ret;
 
 	rcu_read_lock();
@@ -208,8 +208,12 @@ int libcopy_join_cgroups(struct task_struct *process)
 			break;
 		}
 	}
-	get_task_struct(from);
+	if (from)
+		get_task_struct(from);
 	rcu_read_unlock();
+	/* All have ended: their cgroup may be removed already. The thread ends, too. */
+	if (!from)
+		return 0;
 	ret = cgroup_attach_task_all(from, current);
 	set_user_nice(current, task_nice(from));
 	put_task_struct(from);

@@ -60,7 +60,12 @@ where
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: The queue is ours, and nobody enqueues any more.
-        unsafe { bindings::destroy_workqueue(self.0) };
+        // SAFETY: The queue is ours. A departure on it waits for the process's copier, which enqueues until
+        // then and would be refused while the queue is being destroyed; after the flush only what is queued
+        // enqueues.
+        unsafe {
+            bindings::__flush_workqueue(self.0);
+            bindings::destroy_workqueue(self.0);
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::abi::*;
 use crate::death::soon;
 use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, Stop, skip};
-use crate::kernel::Stats;
+use crate::kernel::{Stats, wait_balanced};
 use crate::region::Scattered;
 use crate::rng::{Rng, pattern};
 use crate::sys::{self, Board, Child, Map, PAGE, in_child};
@@ -26,6 +26,7 @@ tests!(request:
     regions_go(60), owner_dies(60), owner_dies_at_the_very_end(60), submitter_dies(120), left_behind(60), interrupted(60), many(60),
     counts_uses, engine_changes(120), corruption(120), device_taken_away(180), storm(600),
     checksums_are_the_submitters_work(120), a_copy_ends_with_its_request(60),
+    a_copier_that_never_ran_leaves_nothing(120),
 );
 
 const PARAMETER: &str = "/sys/module/libcopy/parameters/engine";
@@ -1477,4 +1478,40 @@ fn a_copy_ends_with_its_request(_: &Context) -> Outcome {
     Err("50 cancelled requests were copied to their end"
         .to_owned()
         .into())
+}
+
+/// The submitter leaves while the thread for its checksums is being started: a kernel thread that is stopped
+/// before its first instruction does nothing at all.
+fn a_copier_that_never_ran_leaves_nothing(context: &Context) -> Outcome {
+    with_each(|| {
+        // New threads wait for a processor.
+        let hogs: Vec<Child> = (0..2 * num_cpus())
+            .map(|_| {
+                Child::spawn(|| {
+                    loop {
+                        std::hint::spin_loop();
+                    }
+                })
+            })
+            .collect::<Outcome<_>>()?;
+        let mut rng = context.rng();
+        for _ in 0..200 {
+            let (device, _) = Device::domain()?;
+            let pair = Pair::new(&device, PAGE)?;
+            device.submit_with(RequestSubmit {
+                flags: SUBMIT_VERIFY,
+                ..request((pair.source, 0), (pair.destination, 0), PAGE as u64)
+            })?;
+            std::thread::sleep(Duration::from_micros(rng.word() % 1000));
+            drop(device);
+        }
+        for hog in hogs {
+            hog.kill_at_once(context)?;
+        }
+        wait_balanced(context.second()).map_err(Stop::Fail)
+    })
+}
+
+fn num_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
