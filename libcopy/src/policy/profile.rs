@@ -61,8 +61,12 @@ impl Profile {
             return Ok(None);
         };
         // One that cannot be opened now, for want of descriptors or memory, is as good as none: it need not
-        // even exist.
-        if fs::File::open(&path).is_err_and(|error| is_none(&error)) {
+        // even exist. So is another user's: HOME may still be that of who started the program.
+        let is_named = config::PROFILE.value().is_some();
+        let is_no_profile = |error: std::io::Error| {
+            is_none(&error) || !is_named && error.kind() == std::io::ErrorKind::PermissionDenied
+        };
+        if fs::File::open(&path).is_err_and(is_no_profile) {
             return Ok(None);
         }
         let policy = read(&path)?.machines.remove(machine);
