@@ -2,7 +2,9 @@
 
 //! Which loop copies a nest.
 
-use super::loop_nest::{DIMS, Dim, Nest, SMALL, blocks};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::loop_nest::blocks;
+use super::loop_nest::{DIMS, Dim, Nest, SMALL};
 use super::piece::dense;
 use super::profile::CpuProfile;
 #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -7,7 +7,9 @@ use std::cell::Cell;
 use super::far::{
     CROWDED_WRITES, READ_AHEAD, WRITE_AHEAD, asks_ahead, is_source_far, waits, writes_few,
 };
-use super::loop_nest::{Dim, Nest, Run, SMALL, blocks};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::loop_nest::blocks;
+use super::loop_nest::{Dim, Nest, Run, SMALL};
 use super::prefetch::{prefetch, prefetch_to_write};
 use super::profile::CpuProfile;
 
