@@ -12,7 +12,6 @@ use crate::op::{Call, Op};
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
-use crate::transport::TransportKind;
 use crate::transport::stream::{Flow, Receiving, Sending, exchange};
 
 /// Every rank's side; `own` is our part unless it is in its place already.
@@ -84,50 +83,38 @@ pub(super) fn run(
             Ok(())
         }
         Path::Via(kind) => {
-            let mut opened = (TransportKind::Shm, [0, 0]);
-            if kind != TransportKind::Shm {
-                // SAFETY: our part is borrowed until all peers are done with it (`finish`), and
-                // the window is for reading only.
-                opened = unsafe { team.open_window(kind, mine.cast_mut(), own_len, false) };
-            }
+            // SAFETY: our part is borrowed until all peers are done with it (`finish`), and it is
+            // opened for reading only.
+            let key = unsafe { team.open(kind, mine.cast_mut(), own_len, false) };
             // Everybody hears what everybody could open, so all decide alike.
-            let (kind, window) = opened;
-            let words = Rts {
-                kind,
-                window,
-                offset: 0,
-                shared: false,
-            }
-            .to_words();
+            let words = Rts::at(key).to_words();
             team.mailbox.tell(Target::All, Step::Rts, call(me), words)?;
-            let mut windows = Vec::with_capacity(team.size());
-            let mut streaming = opened.0 == TransportKind::Shm;
+            let mut keys = Vec::with_capacity(team.size());
+            let mut streaming = key.is_none();
             for rank in team.others() {
                 let header = team
                     .mailbox
                     .expect(Source::Cast(rank), call(rank), &[Step::Rts])?;
-                let Rts { kind, window, .. } = Rts::from_words(header.words)?;
-                streaming |= kind == TransportKind::Shm;
-                windows.push((rank, kind, window));
+                match Rts::from_words(header.words)?.key {
+                    Some(key) => keys.push((rank, key)),
+                    None => streaming = true,
+                }
             }
             if !streaming {
                 // Each starts with its successor, so that they do not all ask the same one.
-                let first = windows
-                    .iter()
-                    .position(|(rank, ..)| *rank > me)
-                    .unwrap_or(0);
-                windows.rotate_left(first);
+                let first = keys.iter().position(|(rank, _)| *rank > me).unwrap_or(0);
+                keys.rotate_left(first);
                 let mut copied = Ok(());
-                for &(rank, kind, window) in &windows {
+                for &(rank, key) in &keys {
                     let (to, len) = place(rank);
                     // SAFETY: `to` is writable for `len` bytes.
-                    copied =
-                        copied.and(unsafe { team.one_sided(kind)?.pull(rank, window, 0, to, len) });
+                    let pulled = unsafe { team.one_sided(key.kind())?.pull(rank, key, 0, to, len) };
+                    copied = copied.and(pulled);
                 }
                 keep_own(flow);
                 streaming = finish(team, call(me), call, copied.is_err())?;
-                if streaming {
-                    team.invalidate(kind);
+                if let (true, Some(key)) = (streaming, key) {
+                    team.invalidate(key.kind());
                 }
             } else {
                 keep_own(flow);
@@ -198,7 +185,7 @@ unsafe fn early(
     };
     let (low, high) = own.guarded();
     let rts = OffloadRts {
-        region: region.map(|[region, _]| region),
+        region,
         offset: 0,
         low: low as u64,
         high: high as u64,
@@ -259,7 +246,7 @@ unsafe fn early(
     }
 }
 
-/// Waits until all are done with all windows. Returns whether a copy failed anywhere; then all
+/// Waits until all are done with what all opened. Returns whether a copy failed anywhere; then all
 /// stream.
 fn finish(team: &mut Team, mine: Call, call: impl Fn(usize) -> Call, failed: bool) -> Result<bool> {
     let words = [u64::from(failed), 0, 0, 0, 0, 0];

@@ -2,8 +2,8 @@
 
 //! Alltoall: everybody opens its send buffer, everybody copies its parts from everybody else's.
 //!
-//! The two ranks of a part both know its length, so they choose its way without asking; where a
-//! window is wanted, its owner tells whether it could be opened.
+//! The two ranks of a part both know its length, so they choose its way without asking; where memory
+//! is to be opened, its owner tells whether that could be done.
 
 use super::cooperative::Rts;
 use super::division::{Division, own_part};
@@ -39,9 +39,9 @@ pub(super) fn run(
     };
     let opened = match peers.iter().filter_map(one_sided).min() {
         // SAFETY: the slice is borrowed until all peers are done with it, below; an error breaks
-        // the team, after which they fail, and the window is for reading only.
-        Some(kind) => unsafe { team.open_window(kind, from.cast_mut(), send.len(), false) },
-        None => (TransportKind::Shm, [0, 0]),
+        // the team, after which they fail, and it is opened for reading only.
+        Some(kind) => unsafe { team.open(kind, from.cast_mut(), send.len(), false) },
+        None => None,
     };
     let (mut lent, mut sending) = (Vec::new(), Vec::new());
     for &rank in &peers {
@@ -53,24 +53,21 @@ pub(super) fn run(
                 team.mailbox.send(target, call, bytes)?;
                 continue;
             }
-            Path::Via(kind) if kind != TransportKind::Shm && opened.0 != TransportKind::Shm => {
-                Rts {
-                    kind: opened.0,
-                    window: opened.1,
-                    offset: offset as u64,
-                    shared: false,
-                }
-            }
+            Path::Via(kind) if kind != TransportKind::Shm => Rts {
+                key: opened,
+                offset: offset as u64,
+                shared: false,
+            },
             Path::Via(_) => Rts::STREAM,
         };
         team.mailbox.tell(target, Step::Rts, call, rts.to_words())?;
-        match rts.kind {
-            TransportKind::Shm => sending.push((rank, offset, len)),
-            _ => lent.push((rank, offset, len)),
+        match rts.key {
+            Some(key) => lent.push((rank, offset, len, key)),
+            None => sending.push((rank, offset, len)),
         }
     }
 
-    let (mut windows, mut receiving) = (Vec::new(), Vec::new());
+    let (mut pulls, mut receiving) = (Vec::new(), Vec::new());
     for &rank in &peers {
         let (offset, len) = incoming.part(rank);
         let (call, source) = (call(len), Source::One(rank));
@@ -83,23 +80,22 @@ pub(super) fn run(
             continue;
         }
         let rts = Rts::from_words(header.words)?;
-        match rts.kind {
-            TransportKind::Shm => receiving.push((rank, offset, len)),
-            _ => windows.push((rank, offset, len, rts)),
+        match rts.key {
+            Some(key) => pulls.push((rank, offset, len, (key, rts.offset))),
+            None => receiving.push((rank, offset, len)),
         }
     }
-    for (rank, offset, len, rts) in windows {
+    for (rank, offset, len, (key, at)) in pulls {
         // SAFETY: the part is inside the buffer.
         let copied = unsafe {
             let to = to.add(offset);
-            team.one_sided(rts.kind)?
-                .pull(rank, rts.window, rts.offset, to, len)
+            team.one_sided(key.kind())?.pull(rank, key, at, to, len)
         };
         let words = [u64::from(copied.is_err()), 0, 0, 0, 0, 0];
         team.mailbox
             .tell(Target::One(rank), Step::Fin, call(len), words)?;
         if copied.is_err() {
-            team.invalidate(rts.kind);
+            team.invalidate(key.kind());
             receiving.push((rank, offset, len));
         }
     }
@@ -113,12 +109,12 @@ pub(super) fn run(
             memcpy::cached(to, from, own_len)
         }
     }
-    for (rank, offset, len) in lent {
+    for (rank, offset, len, key) in lent {
         let header = team
             .mailbox
             .expect(Source::One(rank), call(len), &[Step::Fin])?;
         if header.words[0] != 0 {
-            team.invalidate(opened.0);
+            team.invalidate(key.kind());
             sending.push((rank, offset, len));
         }
     }

@@ -2,13 +2,13 @@
 
 //! Broadcast: the root's buffer is opened once, all leaves copy from it at the same time.
 
-use super::cooperative::{Direction, LeafCopy, Rts};
+use super::cooperative::{Direction, LeafCopy, Rtr, Rts};
 use super::division::Division;
 use super::offloaded::OffloadRts;
 use crate::error::Result;
 use crate::op::{Call, Op};
 use crate::policy::Path;
-use crate::shm::mailbox::{Header, Source, Step, Target};
+use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
 use crate::transport::TransportKind;
 use crate::transport::stream::{Receiving, Sending};
@@ -37,25 +37,22 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
         Path::Via(TransportKind::Shm) => stream(team, call, bytes),
         Path::Via(kind) => {
             // SAFETY: the slice is borrowed until all leaves have reported, below; an error
-            // breaks the team, after which leaves fail, and the window is for reading only.
-            let (kind, window) =
-                unsafe { team.open_window(kind, bytes.as_mut_ptr(), bytes.len(), false) };
-            if kind == TransportKind::Shm {
+            // breaks the team, after which leaves fail, and the memory is opened for reading only.
+            let key = unsafe { team.open(kind, bytes.as_mut_ptr(), bytes.len(), false) };
+            let Some(kind) = key.map(|key| key.kind()) else {
                 return stream(team, call, bytes);
-            }
+            };
             let (base, len) = (bytes.as_mut_ptr(), bytes.len());
             let arrivals = arrivals(team, call)?;
-            let job = |(leaf, arrival): &(usize, Option<Header>)| {
-                LeafCopy::new(*leaf, call, arrival.as_ref(), base, len)
-            };
+            let job =
+                |(leaf, rtr): &(usize, Option<Rtr>)| LeafCopy::new(*leaf, call, *rtr, base, len);
             let jobs: Vec<_> = arrivals.iter().map(job).collect();
             for job in &jobs {
                 team.mailbox.open_claims(job.leaf);
             }
             let shared = jobs.iter().all(|job| team.shareable(job, kind));
             let rts = Rts {
-                kind,
-                window,
+                key,
                 offset: 0,
                 shared,
             };
@@ -76,7 +73,7 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
 }
 
 /// Waits for all leaves that say that they are here.
-fn arrivals(team: &mut Team, call: Call) -> Result<Vec<(usize, Option<Header>)>> {
+fn arrivals(team: &mut Team, call: Call) -> Result<Vec<(usize, Option<Rtr>)>> {
     team.others()
         .map(|leaf| Ok((leaf, team.arrival(call, leaf)?)))
         .collect()
@@ -117,9 +114,9 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
     }
     let rts = Rts::from_words(header.words)?;
     let mut source = source;
-    if rts.kind != TransportKind::Shm {
+    if let Some(key) = rts.key {
         // SAFETY: the slice is writable for its length.
-        if unsafe { team.copy_as_leaf(call, rts, bytes.as_mut_ptr(), Direction::ToLeaf) }? {
+        if unsafe { team.copy_as_leaf(call, rts, key, bytes.as_mut_ptr(), Direction::ToLeaf) }? {
             return Ok(());
         }
         source = Source::One(root);

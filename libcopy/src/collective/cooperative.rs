@@ -8,29 +8,29 @@
 //! that. The policy says where sharing pays; otherwise the leaf copies alone.
 
 use super::division::Division;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::op::{Call, Op};
 use crate::policy::Path;
-use crate::shm::mailbox::{Header, Source, Step, Target};
+use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
 use crate::transport::TransportKind;
-use crate::transport::one_sided::Window;
+use crate::transport::remote_key::RemoteKey;
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// From the root's window to the leaf.
+    /// From the root's memory to the leaf.
     ToLeaf,
-    /// From the leaf to the root's window.
+    /// From the leaf to the root's memory.
     ToRoot,
 }
 
 /// How the bytes go, as the root tells a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rts {
-    pub(super) kind: TransportKind,
-    /// The root's memory, and where in it the leaf's part starts.
-    pub(super) window: Window,
+    /// The root's memory; without a key, the bytes go through shared memory.
+    pub(super) key: Option<RemoteKey>,
+    /// Where in it the leaf's part starts.
     pub(super) offset: u64,
     /// Whether the root takes part in the copy.
     pub(super) shared: bool,
@@ -39,36 +39,60 @@ pub(super) struct Rts {
 impl Rts {
     /// Through shared memory.
     pub(super) const STREAM: Rts = Rts {
-        kind: TransportKind::Shm,
-        window: [0, 0],
+        key: None,
         offset: 0,
         shared: false,
     };
 
+    /// For a leaf that copies alone, from the beginning of the memory on.
+    pub(super) fn at(key: Option<RemoteKey>) -> Rts {
+        Rts { key, ..Rts::STREAM }
+    }
+
     pub(super) fn to_words(self) -> [u64; 6] {
-        let [a, b] = self.window;
-        [
-            self.kind.number(),
-            a,
-            b,
-            self.offset,
-            u64::from(self.shared),
-            0,
-        ]
+        let [kind, a, b] = RemoteKey::to_words(self.key);
+        [kind, a, b, self.offset, u64::from(self.shared), 0]
     }
 
     pub(super) fn from_words([kind, a, b, offset, shared, _]: [u64; 6]) -> Result<Self> {
-        let corrupt = Error::Corrupt {
-            what: "a transport",
-            value: kind,
-        };
-        let kind = TransportKind::from_number(kind).ok_or(corrupt)?;
         Ok(Rts {
-            kind,
-            window: [a, b],
+            key: RemoteKey::from_words([kind, a, b])?,
             offset,
             shared: shared != 0,
         })
+    }
+}
+
+/// A leaf's memory, as it tells the root when it arrives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rtr {
+    /// How CMA finds it.
+    cma: Option<RemoteKey>,
+    /// How the module finds it, if the leaf opened it.
+    kmod: Option<RemoteKey>,
+}
+
+impl Rtr {
+    fn to_words(self) -> [u64; 6] {
+        let [a, b, c] = RemoteKey::to_words(self.cma);
+        let [d, e, f] = RemoteKey::to_words(self.kmod);
+        [a, b, c, d, e, f]
+    }
+
+    fn from_words([a, b, c, d, e, f]: [u64; 6]) -> Result<Self> {
+        Ok(Rtr {
+            cma: RemoteKey::from_words([a, b, c])?,
+            kmod: RemoteKey::from_words([d, e, f])?,
+        })
+    }
+
+    fn key(&self, kind: TransportKind) -> Option<RemoteKey> {
+        let key = match kind {
+            TransportKind::Kmod => self.kmod,
+            TransportKind::Cma => self.cma,
+            TransportKind::Shm => None,
+        };
+        key.filter(|key| key.kind() == kind)
     }
 }
 
@@ -77,45 +101,34 @@ impl Rts {
 pub(super) struct LeafCopy {
     pub(super) leaf: usize,
     pub(super) call: Call,
-    /// Where CMA finds the leaf's memory, if the leaf said that it is here.
-    address: Option<Window>,
-    /// The leaf's region, if it opened one.
-    region: Option<Window>,
+    /// What the leaf told when it arrived, if it did.
+    rtr: Option<Rtr>,
     /// The root's memory.
     pub(super) base: *mut u8,
     pub(super) len: usize,
 }
 
 impl LeafCopy {
-    /// `arrival` is what the leaf told when it arrived, if it did.
+    /// `rtr` is what the leaf told when it arrived, if it did.
     pub(super) fn new(
         leaf: usize,
         call: Call,
-        arrival: Option<&Header>,
+        rtr: Option<Rtr>,
         base: *mut u8,
         len: usize,
     ) -> Self {
-        let told = arrival.map(|header| header.words);
-        let address = told.map(|[address, size, ..]| [address, size]);
-        let region =
-            told.and_then(|[_, _, region, numbers, ..]| (region != 0).then_some([region, numbers]));
         LeafCopy {
             leaf,
             call,
-            address,
-            region,
+            rtr,
             base,
             len,
         }
     }
 
     /// The leaf's memory as a one-sided transport finds it, if it does.
-    fn window(&self, kind: TransportKind) -> Option<Window> {
-        match kind {
-            TransportKind::Kmod => self.region,
-            TransportKind::Cma => self.address,
-            TransportKind::Shm => None,
-        }
+    fn key(&self, kind: TransportKind) -> Option<RemoteKey> {
+        self.rtr.as_ref()?.key(kind)
     }
 }
 
@@ -147,7 +160,7 @@ fn range((front, back): (usize, usize), is_root: bool, len: usize) -> Option<(us
 pub(super) struct Plan {
     /// The one-sided transport of `jobs`.
     pub(super) kind: TransportKind,
-    /// Leaves that copy from or to the root's window.
+    /// Leaves that copy from or to what the root opened.
     pub(super) jobs: Vec<LeafCopy>,
     /// Whether the root takes part in these copies.
     pub(super) shared: bool,
@@ -158,12 +171,12 @@ pub(super) struct Plan {
 impl Team {
     /// Whether the root should take part in a copy through `kind`, and can.
     pub(super) fn shareable(&self, job: &LeafCopy, kind: TransportKind) -> bool {
-        self.shares(job.call.op, job.len) && job.window(kind).is_some()
+        self.shares(job.call.op, job.len) && job.key(kind).is_some()
     }
 
     /// The one-sided transport that serves the leaves of a gather or scatter: the most preferred
     /// of those that the policy names for any part.
-    pub(super) fn window_kind(&self, op: Op, division: Division<'_>) -> Option<TransportKind> {
+    pub(super) fn one_sided_kind(&self, op: Op, division: Division<'_>) -> Option<TransportKind> {
         self.others()
             .filter_map(|rank| match self.path(op, division.part(rank).1) {
                 Path::Via(kind) if kind != TransportKind::Shm => Some(kind),
@@ -172,8 +185,8 @@ impl Team {
             .min()
     }
 
-    /// Tells each of the `leaves` how its part goes: through the root's window, if one was
-    /// opened and the policy wants it for this part, or else through shared memory.
+    /// Tells each of the `leaves` how its part goes: from or to the root's memory, if that
+    /// was opened and the policy wants it for this part, or else through shared memory.
     ///
     /// # Safety
     ///
@@ -182,30 +195,29 @@ impl Team {
         &mut self,
         division: Division<'_>,
         base: *mut u8,
-        opened: Option<(TransportKind, Window)>,
-        leaves: &[(Call, usize, Option<Header>)],
+        key: Option<RemoteKey>,
+        leaves: &[(Call, usize, Option<Rtr>)],
     ) -> Result<Plan> {
         let (mut jobs, mut streams) = (Vec::new(), Vec::new());
-        for (call, leaf, arrival) in leaves {
+        for (call, leaf, rtr) in leaves {
             let (offset, len) = division.part(*leaf);
             // SAFETY: the part is inside the buffer.
             let base = unsafe { base.add(offset) };
-            let job = LeafCopy::new(*leaf, *call, arrival.as_ref(), base, len);
+            let job = LeafCopy::new(*leaf, *call, *rtr, base, len);
             match self.path(call.op, len) {
                 Path::Via(kind) if kind != TransportKind::Shm => jobs.push(job),
                 _ => streams.push(job),
             }
         }
-        let (kind, window) = opened.unwrap_or((TransportKind::Shm, [0, 0]));
-        if kind == TransportKind::Shm {
+        let kind = key.map_or(TransportKind::Shm, |key| key.kind());
+        if key.is_none() {
             streams.append(&mut jobs);
         }
-        // All leaves of a window share their copies with us, or none does.
+        // All these leaves share their copies with us, or none does.
         let shared = jobs.iter().all(|job| self.shareable(job, kind));
         for job in &jobs {
             let rts = Rts {
-                kind,
-                window,
+                key,
                 offset: division.part(job.leaf).0 as u64,
                 shared,
             };
@@ -228,7 +240,7 @@ impl Team {
 
     /// Whether a leaf says that it is here before anything moves: where the root shares its copy,
     /// and where the bytes go through shared memory, whose end the root keeps back until all have
-    /// turned out to mean the same operation. Otherwise the root opens its window, tells so, and
+    /// turned out to mean the same operation. Otherwise the root opens its memory, tells so, and
     /// leaves copy whenever they come, which saves a crowd a round of context switches. A crowd's
     /// broadcast through shared memory does not keep its end back either: leaves that have had a
     /// processor would wait for those that have not, and all would end as late as the last.
@@ -257,32 +269,37 @@ impl Team {
         base: *mut u8,
         direction: Direction,
     ) -> Result<()> {
-        let mut words = [base as u64, call.len, 0, 0, 0, 0];
         let len = call.len as usize;
         if !self.announces(call.op, len) {
             return Ok(());
         }
+        let mut rtr = Rtr {
+            cma: Some(RemoteKey::Cma {
+                base: base as u64,
+                len: call.len,
+            }),
+            kmod: None,
+        };
         if self.path(call.op, len) == Path::Via(TransportKind::Kmod) && self.shares(call.op, len) {
             // SAFETY: the caller's promise.
-            let opened = unsafe { self.open_leaf(base, len, direction == Direction::ToLeaf) };
-            [words[2], words[3]] = opened.unwrap_or_default();
+            rtr.kmod = unsafe { self.open_leaf(base, len, direction == Direction::ToLeaf) };
         }
         self.mailbox
-            .tell(Target::One(call.root), Step::Rtr, call, words)
+            .tell(Target::One(call.root), Step::Rtr, call, rtr.to_words())
     }
 
     /// Waits until a leaf says that it is here, if it does.
-    pub(super) fn arrival(&mut self, call: Call, leaf: usize) -> Result<Option<Header>> {
+    pub(super) fn arrival(&mut self, call: Call, leaf: usize) -> Result<Option<Rtr>> {
         if !self.announces(call.op, call.len as usize) {
             return Ok(None);
         }
-        self.mailbox
-            .expect(Source::One(leaf), call, &[Step::Rtr])
-            .map(Some)
+        let source = Source::One(leaf);
+        let header = self.mailbox.expect(source, call, &[Step::Rtr])?;
+        Rtr::from_words(header.words).map(Some)
     }
 
-    /// The root's side of copies that leaves make from or to its window, sharing them if so
-    /// agreed; returns the jobs whose copy failed, when nobody uses the window any more. What the
+    /// The root's side of copies that leaves make from or to its memory, sharing them if so
+    /// agreed; returns the jobs whose copy failed, when nobody uses that memory any more. What the
     /// root does `meanwhile` comes before its help: then only what the leaves have not begun until
     /// then costs the root a system call, and changes hands between two caches.
     ///
@@ -351,15 +368,11 @@ impl Team {
                 self.mailbox.waiter.verdict()?;
                 let transport = self.one_sided(kind)?;
                 // SAFETY: the piece is inside what the caller vouches for.
-                let copied = job.window(kind).map(|window| unsafe {
+                let copied = job.key(kind).map(|key| unsafe {
                     let base = job.base.add(start);
                     match direction {
-                        Direction::ToLeaf => {
-                            transport.push(job.leaf, window, start as u64, base, len)
-                        }
-                        Direction::ToRoot => {
-                            transport.pull(job.leaf, window, start as u64, base, len)
-                        }
+                        Direction::ToLeaf => transport.push(job.leaf, key, start as u64, base, len),
+                        Direction::ToRoot => transport.pull(job.leaf, key, start as u64, base, len),
                     }
                 });
                 if !matches!(copied, Some(Ok(()))) {
@@ -380,6 +393,7 @@ impl Team {
         &mut self,
         call: Call,
         rts: Rts,
+        key: RemoteKey,
         base: *mut u8,
         direction: Direction,
     ) -> Result<bool> {
@@ -395,13 +409,13 @@ impl Team {
             let Some((start, len)) = piece else { break };
             // Who failed has its memory back, and what we have mapped of it is still there.
             self.mailbox.waiter.verdict()?;
-            let transport = self.one_sided(rts.kind)?;
+            let transport = self.one_sided(key.kind())?;
             let at = rts.offset + start as u64;
             // SAFETY: the piece is inside what the caller vouches for.
             copied = unsafe {
                 match direction {
-                    Direction::ToLeaf => transport.pull(root, rts.window, at, base.add(start), len),
-                    Direction::ToRoot => transport.push(root, rts.window, at, base.add(start), len),
+                    Direction::ToLeaf => transport.pull(root, key, at, base.add(start), len),
+                    Direction::ToRoot => transport.push(root, key, at, base.add(start), len),
                 }
             };
         }
@@ -414,7 +428,7 @@ impl Team {
             worked &= header.words[0] == 0;
         }
         if !worked {
-            self.invalidate(rts.kind);
+            self.invalidate(key.kind());
         }
         Ok(worked)
     }
@@ -423,6 +437,30 @@ impl Team {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::RegionId;
+
+    #[test]
+    fn what_root_and_leaf_tell_each_other_survives_words() {
+        let kmod = Some(RemoteKey::unmapped(RegionId::new(3).unwrap()));
+        let cma = Some(RemoteKey::Cma { base: 9, len: 10 });
+        for key in [None, kmod, cma] {
+            let rts = Rts {
+                key,
+                offset: 11,
+                shared: key.is_some(),
+            };
+            assert_eq!(Rts::from_words(rts.to_words()).unwrap(), rts);
+            let rtr = Rtr { cma, kmod: key };
+            assert_eq!(Rtr::from_words(rtr.to_words()).unwrap(), rtr);
+        }
+        // A key counts only for its own transport.
+        let swapped = Rtr {
+            cma: kmod,
+            kmod: cma,
+        };
+        assert_eq!(swapped.key(TransportKind::Kmod), None);
+        assert_eq!(swapped.key(TransportKind::Cma), None);
+    }
 
     #[test]
     fn pieces_are_claimed_once_whoever_comes_first() {

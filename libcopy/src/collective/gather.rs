@@ -57,12 +57,12 @@ pub(super) fn root(
     let wanted = if others.is_empty() {
         None
     } else {
-        team.window_kind(Op::Gather, division)
+        team.one_sided_kind(Op::Gather, division)
     };
-    let opened = wanted.map(|kind| {
+    let key = wanted.and_then(|kind| {
         // SAFETY: the buffer is mutably borrowed until all leaves have reported, below. Only our
         // own part is touched meanwhile, and through `base`; an error breaks the team.
-        unsafe { team.open_window(kind, base, recv.len(), true) }
+        unsafe { team.open(kind, base, recv.len(), true) }
     });
 
     let (mut eager, mut leaves) = (Vec::new(), Vec::new());
@@ -76,7 +76,7 @@ pub(super) fn root(
         }
     }
     // SAFETY: the division was checked against the buffer.
-    let plan = unsafe { team.direct(division, base, opened, &leaves) }?;
+    let plan = unsafe { team.direct(division, base, key, &leaves) }?;
     let stream = |job: &LeafCopy| {
         // SAFETY: the part is inside the buffer, which outlives the stream.
         unsafe { Receiving::new(Source::One(job.leaf), job.base, job.len) }
@@ -141,9 +141,11 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
         return unsafe { team.run_leaf(call, base, Direction::ToRoot, header.words) };
     }
     let rts = Rts::from_words(header.words)?;
-    if rts.kind != TransportKind::Shm {
+    if let Some(key) = rts.key {
         // SAFETY: the slice is as long as the call says, and this way is only read.
-        if unsafe { team.copy_as_leaf(call, rts, send.as_ptr().cast_mut(), Direction::ToRoot) }? {
+        if unsafe {
+            team.copy_as_leaf(call, rts, key, send.as_ptr().cast_mut(), Direction::ToRoot)
+        }? {
             return Ok(());
         }
     }

@@ -21,7 +21,7 @@ use crate::policy::Executor;
 use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
 use crate::transport::TransportKind;
-use crate::transport::one_sided::Window;
+use crate::transport::remote_key::RemoteKey;
 use crate::transport::stream::{Receiving, Sending, exchange};
 use crate::uapi;
 
@@ -31,7 +31,7 @@ use super::cooperative::Direction;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OffloadRts {
     /// The root's memory, if it could be opened.
-    pub(super) region: Option<u64>,
+    pub(super) region: Option<RegionId>,
     /// Where in it the part starts.
     pub(super) offset: u64,
     /// The bytes of the part that the root can guard.
@@ -47,7 +47,7 @@ impl OffloadRts {
     pub(super) fn to_words(self) -> [u64; 6] {
         [
             self.executor.number(),
-            self.region.unwrap_or(0),
+            self.region.map_or(0, |region| region.get().into()),
             self.offset,
             self.low,
             self.high,
@@ -61,8 +61,16 @@ impl OffloadRts {
     }
 
     pub(super) fn from_words([executor, region, offset, low, high, _]: [u64; 6]) -> Result<Self> {
+        let id = |number| RegionId::new(u32::try_from(number).ok()?).ok();
+        let corrupt = Error::Corrupt {
+            what: "a region id",
+            value: region,
+        };
         Ok(OffloadRts {
-            region: (region != 0).then_some(region),
+            region: match region {
+                0 => None,
+                number => Some(id(number).ok_or(corrupt)?),
+            },
             offset,
             low,
             high,
@@ -212,7 +220,7 @@ impl Team {
             };
             let (low, high) = piece.guarded();
             OffloadRts {
-                region: opened.map(|[region, _]: Window| region),
+                region: opened,
                 offset: at as u64,
                 low: low as u64,
                 high: high as u64,
@@ -460,7 +468,7 @@ impl Team {
     /// As for [`Team::run_leaf`].
     unsafe fn submit_request(
         &mut self,
-        region: u64,
+        region: RegionId,
         offset: u64,
         piece: Piece,
         (low, high): (usize, usize),
@@ -469,14 +477,12 @@ impl Team {
         // SAFETY: the caller's promise.
         let ours =
             unsafe { self.open_region(piece.base, piece.len, direction == Direction::ToLeaf) }?;
-        let id = |number: u64| RegionId::new(u32::try_from(number).ok()?).ok();
-        let (theirs, ours) = (id(region)?, id(ours[0])?);
         let there = offset + low as u64;
         let here = (piece.at + low) as u64;
         let len = (high - low) as u64;
         let what = match direction {
-            Direction::ToLeaf => Submission::new(theirs, ours, len).offsets(there, here),
-            Direction::ToRoot => Submission::new(ours, theirs, len).offsets(here, there),
+            Direction::ToLeaf => Submission::new(region, ours, len).offsets(there, here),
+            Direction::ToRoot => Submission::new(ours, region, len).offsets(here, there),
         };
         let pages = self.policy().offload_pages;
         let what = what.fragment_pages(pages.min(uapi::MAX_FRAGMENT_PAGES.into()) as u32);
@@ -505,7 +511,7 @@ impl Team {
     unsafe fn copy_range(
         &self,
         owner: usize,
-        region: u64,
+        region: RegionId,
         offset: u64,
         piece: Piece,
         (low, high): (usize, usize),
@@ -515,14 +521,14 @@ impl Team {
             return Ok(());
         }
         let transport = self.one_sided(TransportKind::Kmod)?;
-        let window = [region, 0];
+        let key = RemoteKey::unmapped(region);
         let at = offset + low as u64;
         // SAFETY: the caller's promise.
         unsafe {
             let here = piece.base.add(piece.at + low);
             match direction {
-                Direction::ToLeaf => transport.pull(owner, window, at, here, high - low),
-                Direction::ToRoot => transport.push(owner, window, at, here, high - low),
+                Direction::ToLeaf => transport.pull(owner, key, at, here, high - low),
+                Direction::ToRoot => transport.push(owner, key, at, here, high - low),
             }
         }
     }
@@ -536,7 +542,7 @@ mod tests {
     #[test]
     fn orders_and_reports_survive_words() {
         let rts = OffloadRts {
-            region: Some(77),
+            region: RegionId::new(77).ok(),
             offset: 5,
             low: 6,
             high: 7000,

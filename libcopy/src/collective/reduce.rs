@@ -83,30 +83,24 @@ pub(super) unsafe fn scatter(
     }
     let peers: Vec<usize> = (me + 1..team.size()).chain(0..me).collect();
     let call = Call::new(op, 0, len);
-    let opened = match team.path(op, len / team.size()) {
+    let key = match team.path(op, len / team.size()) {
         Path::Via(kind) if kind != TransportKind::Shm => {
             // SAFETY: the caller's promise; peers are done when they have told so, below. An error
-            // breaks the team, and the window is for reading only.
-            unsafe { team.open_window(kind, from.cast_mut(), len, false) }
+            // breaks the team, and the memory is opened for reading only.
+            unsafe { team.open(kind, from.cast_mut(), len, false) }
         }
-        _ => (TransportKind::Shm, [0, 0]),
+        _ => None,
     };
-    let rts = Rts {
-        kind: opened.0,
-        window: opened.1,
-        offset: 0,
-        shared: false,
-    };
-    team.mailbox
-        .tell(Target::All, Step::Rts, call, rts.to_words())?;
-    let mut windows = Vec::with_capacity(peers.len());
+    let words = Rts::at(key).to_words();
+    team.mailbox.tell(Target::All, Step::Rts, call, words)?;
+    let mut keys = Vec::with_capacity(peers.len());
     for &rank in &peers {
         let source = Source::Cast(rank);
         let header = team.mailbox.expect(source, call, &[Step::Rts])?;
-        windows.push(Rts::from_words(header.words)?);
+        keys.push(Rts::from_words(header.words)?.key);
     }
 
-    // How much of our slice each peer's window gave us; what is missing is streamed.
+    // How much of our slice came out of each peer's memory; what is missing is streamed.
     let mut got = vec![0; peers.len()];
     let largest = (CHUNK / element).max(1) * element;
     let mut scratch = team.take_scratch(largest.min(own_len));
@@ -115,20 +109,19 @@ pub(super) unsafe fn scatter(
         let n = largest.min(own_len - start);
         keep_own(start, n);
         for (index, &rank) in peers.iter().enumerate() {
-            let Rts { kind, window, .. } = windows[index];
-            if kind == TransportKind::Shm || got[index] != start {
+            let Some(key) = keys[index].filter(|_| got[index] == start) else {
                 continue;
-            }
+            };
             let at = (own_offset + start) as u64;
             let place = scratch.as_mut_ptr().cast::<u8>();
             // SAFETY: the scratch has room for a chunk; the chunk is inside our slice.
             unsafe {
                 if team
-                    .one_sided(kind)?
-                    .pull(rank, window, at, place, n)
+                    .one_sided(key.kind())?
+                    .pull(rank, key, at, place, n)
                     .is_err()
                 {
-                    team.invalidate(kind);
+                    team.invalidate(key.kind());
                     continue;
                 }
                 let theirs = std::slice::from_raw_parts(place, n);

@@ -11,7 +11,6 @@ use crate::op::{Call, Op};
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
-use crate::transport::TransportKind;
 use crate::transport::stream::{Receiving, Sending, exchange};
 
 /// The root's side; `own` is where its part goes unless it stays in place.
@@ -62,12 +61,12 @@ pub(super) fn root(
     let wanted = if others.is_empty() {
         None
     } else {
-        team.window_kind(Op::Scatter, division)
+        team.one_sided_kind(Op::Scatter, division)
     };
-    let opened = wanted.map(|kind| {
-        // SAFETY: the slice is borrowed until all leaves have reported, below, and the window is
-        // for reading only.
-        unsafe { team.open_window(kind, base.cast_mut(), send.len(), false) }
+    let key = wanted.and_then(|kind| {
+        // SAFETY: the slice is borrowed until all leaves have reported, below, and opened for
+        // reading only.
+        unsafe { team.open(kind, base.cast_mut(), send.len(), false) }
     });
     let mut leaves = Vec::new();
     for rank in others {
@@ -76,7 +75,7 @@ pub(super) fn root(
         }
     }
     // SAFETY: the division was checked against the buffer.
-    let plan = unsafe { team.direct(division, base.cast_mut(), opened, &leaves) }?;
+    let plan = unsafe { team.direct(division, base.cast_mut(), key, &leaves) }?;
     let stream = |job: &LeafCopy| {
         // SAFETY: the part is inside the buffer, which outlives the stream.
         unsafe { Sending::new(Target::One(job.leaf), job.base, job.len) }
@@ -129,9 +128,9 @@ pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> 
         return unsafe { team.run_leaf(call, recv.as_mut_ptr(), Direction::ToLeaf, header.words) };
     }
     let rts = Rts::from_words(header.words)?;
-    if rts.kind != TransportKind::Shm {
+    if let Some(key) = rts.key {
         // SAFETY: the slice is as long as the call says, and writable.
-        if unsafe { team.copy_as_leaf(call, rts, recv.as_mut_ptr(), Direction::ToLeaf) }? {
+        if unsafe { team.copy_as_leaf(call, rts, key, recv.as_mut_ptr(), Direction::ToLeaf) }? {
             return Ok(());
         }
     }

@@ -12,7 +12,7 @@ use super::probe;
 use super::resumption::Resumption;
 use super::usage::Usage;
 use crate::config;
-use crate::device::Domain;
+use crate::device::{Domain, RegionId};
 use crate::error::{Error, Result};
 use crate::offload::{self, Offload};
 use crate::op::{Call, Op};
@@ -23,7 +23,8 @@ use crate::shm::sync::Ordering;
 use crate::topology::Topology;
 use crate::transport::cma::Cma;
 use crate::transport::kmod::Kmod;
-use crate::transport::one_sided::{Transport, Window};
+use crate::transport::one_sided::Transport;
+use crate::transport::remote_key::RemoteKey;
 use crate::transport::stream::Flow;
 use crate::transport::{TransportKind, TransportReport};
 
@@ -447,18 +448,18 @@ impl Team {
     }
 
     /// Opens memory to the peers through `kind`, or, where that fails (memory that cannot be
-    /// pinned, limits), through the next transport. Shared memory needs no window.
+    /// pinned, limits), through the next transport. Nothing if only shared memory is left.
     ///
     /// # Safety
     ///
-    /// As for [`Transport::open_window`].
-    pub(crate) unsafe fn open_window(
+    /// As for [`Transport::open`].
+    pub(crate) unsafe fn open(
         &mut self,
         kind: TransportKind,
         base: *mut u8,
         len: usize,
         writable: bool,
-    ) -> (TransportKind, Window) {
+    ) -> Option<RemoteKey> {
         for next in TransportKind::ALL.into_iter().skip_while(|k| *k != kind) {
             let transport: &mut dyn Transport = match next {
                 TransportKind::Kmod => match &mut self.kmod {
@@ -472,46 +473,46 @@ impl Team {
                 TransportKind::Shm => break,
             };
             // SAFETY: the caller's promise.
-            if let Ok(window) = unsafe { transport.open_window(base, len, writable) } {
-                return (next, window);
+            if let Ok(key) = unsafe { transport.open(base, len, writable) } {
+                return Some(key);
             }
         }
-        (TransportKind::Shm, [0, 0])
+        None
     }
 
     /// Opens memory of a leaf to the root through the module, or not at all.
     ///
     /// # Safety
     ///
-    /// As for [`Transport::open_window`].
+    /// As for [`Transport::open`].
     pub(crate) unsafe fn open_leaf(
         &mut self,
         base: *mut u8,
         len: usize,
         writable: bool,
-    ) -> Option<Window> {
+    ) -> Option<RemoteKey> {
         let kmod = self.kmod.as_mut()?;
         // SAFETY: the caller's promise.
-        unsafe { kmod.open_window(base, len, writable) }.ok()
+        unsafe { kmod.open(base, len, writable) }.ok()
     }
 
     /// Opens memory to the peers through the module, or not at all, never to be mapped.
     ///
     /// # Safety
     ///
-    /// As for [`Transport::open_window`].
+    /// As for [`Transport::open`].
     pub(crate) unsafe fn open_region(
         &mut self,
         base: *mut u8,
         len: usize,
         writable: bool,
-    ) -> Option<Window> {
+    ) -> Option<RegionId> {
         let kmod = self.kmod.as_mut()?;
         // SAFETY: the caller's promise.
-        let window = unsafe { kmod.open_unmapped(base, len, writable) }.ok()?;
+        let region = unsafe { kmod.open_unmapped(base, len, writable) }.ok()?;
         // The guard of the last call has split mappings, which looks like another memory.
-        kmod.compare(window);
-        Some(window)
+        kmod.compare(region);
+        Some(region)
     }
 
     /// Memory of at least `len` bytes, aligned for any type.

@@ -5,7 +5,8 @@
 use std::io;
 
 use super::kind::{TransportKind, TransportReport};
-use super::one_sided::{Transport, Window};
+use super::one_sided::Transport;
+use super::remote_key::RemoteKey;
 use crate::error::{Error, Result};
 
 /// Linux moves at most about 2 GiB per call; below that, whole pages.
@@ -36,16 +37,21 @@ impl Cma {
     fn transfer(
         &self,
         owner: usize,
-        window: Window,
+        key: RemoteKey,
         offset: u64,
         local: *mut u8,
         len: usize,
         (what, call): (&'static str, Call),
     ) -> Result<()> {
-        let [base, size] = window;
+        let RemoteKey::Cma { base, len: size } = key else {
+            return Err(Error::Corrupt {
+                what: "the transport of a key",
+                value: key.kind().number(),
+            });
+        };
         if offset.checked_add(len as u64).is_none_or(|end| end > size) {
             return Err(Error::Corrupt {
-                what: "the size of a window",
+                what: "the size of opened memory",
                 value: size,
             });
         }
@@ -95,21 +101,24 @@ impl Cma {
 }
 
 impl Transport for Cma {
-    unsafe fn open_window(&mut self, base: *mut u8, len: usize, _writable: bool) -> Result<Window> {
-        Ok([base as u64, len as u64])
+    unsafe fn open(&mut self, base: *mut u8, len: usize, _writable: bool) -> Result<RemoteKey> {
+        Ok(RemoteKey::Cma {
+            base: base as u64,
+            len: len as u64,
+        })
     }
 
     unsafe fn pull(
         &self,
         owner: usize,
-        window: Window,
+        key: RemoteKey,
         offset: u64,
         to: *mut u8,
         len: usize,
     ) -> Result<()> {
         self.transfer(
             owner,
-            window,
+            key,
             offset,
             to,
             len,
@@ -120,7 +129,7 @@ impl Transport for Cma {
     unsafe fn push(
         &self,
         owner: usize,
-        window: Window,
+        key: RemoteKey,
         offset: u64,
         from: *const u8,
         len: usize,
@@ -128,7 +137,7 @@ impl Transport for Cma {
         let call: Call = libc::process_vm_writev;
         self.transfer(
             owner,
-            window,
+            key,
             offset,
             from.cast_mut(),
             len,
@@ -223,24 +232,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pulls_and_pushes_within_the_window() {
+    fn pulls_and_pushes_within_what_was_opened() {
         let mut cma = Cma::new(vec![std::process::id() as i32]);
-        let mut window = *b"abcdefgh";
+        let mut opened = *b"abcdefgh";
         let mut target = [0u8; 4];
         // SAFETY: all ranges are within their arrays.
         unsafe {
-            let opened = cma.open_window(window.as_mut_ptr(), 8, true).unwrap();
-            if cma.pull(0, opened, 2, target.as_mut_ptr(), 4).is_err() && !probe().usable {
+            let key = cma.open(opened.as_mut_ptr(), 8, true).unwrap();
+            if cma.pull(0, key, 2, target.as_mut_ptr(), 4).is_err() && !probe().usable {
                 return;
             }
             assert_eq!(&target, b"cdef");
-            cma.push(0, opened, 0, target.as_ptr(), 4).unwrap();
-            assert!(cma.pull(0, opened, 6, target.as_mut_ptr(), 4).is_err());
-            assert!(
-                cma.pull(0, opened, u64::MAX, target.as_mut_ptr(), 4)
-                    .is_err()
-            );
+            cma.push(0, key, 0, target.as_ptr(), 4).unwrap();
+            assert!(cma.pull(0, key, 6, target.as_mut_ptr(), 4).is_err());
+            assert!(cma.pull(0, key, u64::MAX, target.as_mut_ptr(), 4).is_err());
         }
-        assert_eq!(&window, b"cdefefgh");
+        assert_eq!(&opened, b"cdefefgh");
     }
 }

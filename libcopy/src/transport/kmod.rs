@@ -6,7 +6,8 @@
 use std::cell::RefCell;
 
 use super::kind::{TransportKind, TransportReport};
-use super::one_sided::{Transport, Window};
+use super::one_sided::Transport;
+use super::remote_key::{Mapping, RemoteKey};
 use crate::device::{Attachment, Device, Domain, RegionId, Rights};
 use crate::error::{Error, Result};
 use crate::memcpy;
@@ -69,7 +70,7 @@ pub(crate) struct Kmod {
     serials: u32,
     /// Bytes of the largest region that peers should map.
     attach_max: u64,
-    /// Windows to open anew, whatever is kept.
+    /// Regions to open anew, whatever is kept.
     doubtful: u32,
     /// What `doubtful` will be after the next failure: programs that unmap a buffer after each
     /// operation should not pay with a failed copy each time.
@@ -94,7 +95,7 @@ impl Kmod {
         &self.domain
     }
 
-    /// Closes all windows.
+    /// Closes all regions.
     pub(crate) fn close(&mut self) {
         for kept in self.kept.drain(..) {
             // Gone already at worst.
@@ -127,25 +128,25 @@ impl Kmod {
         replaced
     }
 
-    /// Opens memory, for peers that copy once ([`Transport::open_window`] says for which): never to
-    /// be mapped.
+    /// Opens memory as [`Transport::open`] does, for peers that copy once: they are never told to
+    /// map it.
     ///
     /// # Safety
     ///
-    /// As for [`Transport::open_window`].
+    /// As for [`Transport::open`].
     pub(crate) unsafe fn open_unmapped(
         &mut self,
         base: *mut u8,
         len: usize,
         writable: bool,
-    ) -> Result<Window> {
+    ) -> Result<RegionId> {
         let wanted = Opened {
             base: base as usize,
             len,
             writable,
         };
         match self.reopen(wanted) {
-            Some(kept) => Ok([u64::from(kept.id.get()), 0]),
+            Some(kept) => Ok(kept.id),
             // SAFETY: the caller's promise.
             None => unsafe { self.open_anew(base, wanted) },
         }
@@ -153,12 +154,9 @@ impl Kmod {
 
     /// Has the module compare a region of ours with our memory, if that may have changed: for its
     /// owner that takes a fraction of the time that it would take a peer.
-    pub(crate) fn compare(&self, window: Window) {
-        let id = u32::try_from(window[0]).ok();
-        if let Some(Ok(id)) = id.map(RegionId::new) {
-            // Who uses a region that is another's memory by now is told.
-            let _ = self.domain.region_info(id);
-        }
+    pub(crate) fn compare(&self, region: RegionId) {
+        // Who uses a region that is another's memory by now is told.
+        let _ = self.domain.region_info(region);
     }
 
     /// The open region over `wanted`, if there is one that nobody doubts.
@@ -174,8 +172,8 @@ impl Kmod {
 
     /// # Safety
     ///
-    /// As for [`Transport::open_window`].
-    unsafe fn open_anew(&mut self, base: *mut u8, wanted: Opened) -> Result<Window> {
+    /// As for [`Transport::open`].
+    unsafe fn open_anew(&mut self, base: *mut u8, wanted: Opened) -> Result<RegionId> {
         let piece = uapi::Piece {
             base: base as u64,
             len: wanted.len as u64,
@@ -206,18 +204,20 @@ impl Kmod {
             serial,
             uses: 1,
         });
-        Ok([u64::from(id.get()), 0])
+        Ok(id)
     }
 
-    /// The window of a region that peers should map, which tells them its number, and below which
-    /// number none of ours is open any more.
-    fn mappable(&self, kept: &Kept) -> Window {
+    /// The key of a region that peers should map.
+    fn mappable(&self, kept: &Kept) -> RemoteKey {
         let numbers = self.kept.iter().map(|kept| kept.serial);
         let oldest = numbers.min().unwrap_or(kept.serial);
-        [
-            u64::from(kept.id.get()),
-            u64::from(kept.serial) << 32 | u64::from(oldest),
-        ]
+        RemoteKey::Kmod {
+            region: kept.id,
+            mapping: Some(Mapping {
+                serial: kept.serial,
+                oldest,
+            }),
+        }
     }
 
     /// Our address of byte `offset` of a peer's region that is to be mapped, `len` bytes of it;
@@ -225,15 +225,12 @@ impl Kmod {
     fn reach(
         &self,
         owner: usize,
-        window: Window,
+        (region, mapping): (RegionId, Option<Mapping>),
         offset: u64,
         len: usize,
         rights: Rights,
     ) -> Option<*mut u8> {
-        let (serial, oldest) = ((window[1] >> 32) as u32, window[1] as u32);
-        if serial == 0 {
-            return None;
-        }
+        let Mapping { serial, oldest } = mapping?;
         let mut attached = self.attached.borrow_mut();
         let known = attached
             .iter()
@@ -248,7 +245,7 @@ impl Kmod {
                     let first = attached.iter().position(of_owner);
                     first.map(|first| attached.remove(first));
                 }
-                let attachment = region(window).and_then(|id| self.domain.attach(id, rights));
+                let attachment = self.domain.attach(region, rights);
                 attached.push(Attached {
                     owner,
                     serial,
@@ -264,17 +261,19 @@ impl Kmod {
     }
 }
 
-fn region(window: Window) -> Result<RegionId> {
-    u32::try_from(window[0])
-        .map_err(|_| Error::Corrupt {
-            what: "a region id",
-            value: window[0],
-        })
-        .and_then(RegionId::new)
+/// The parts of a key of this transport.
+fn parts(key: RemoteKey) -> Result<(RegionId, Option<Mapping>)> {
+    match key {
+        RemoteKey::Kmod { region, mapping } => Ok((region, mapping)),
+        RemoteKey::Cma { .. } => Err(Error::Corrupt {
+            what: "the transport of a key",
+            value: key.kind().number(),
+        }),
+    }
 }
 
 impl Transport for Kmod {
-    unsafe fn open_window(&mut self, base: *mut u8, len: usize, writable: bool) -> Result<Window> {
+    unsafe fn open(&mut self, base: *mut u8, len: usize, writable: bool) -> Result<RemoteKey> {
         let wanted = Opened {
             base: base as usize,
             len,
@@ -283,12 +282,12 @@ impl Transport for Kmod {
         let attach_max = self.attach_max;
         let Some(kept) = self.reopen(wanted) else {
             // SAFETY: the caller's promise.
-            return unsafe { self.open_anew(base, wanted) };
+            return unsafe { self.open_anew(base, wanted) }.map(RemoteKey::unmapped);
         };
         kept.uses = kept.uses.saturating_add(1);
         let (id, serial) = (kept.id, kept.serial);
         if kept.uses <= ATTACH_AFTER || serial == 0 || len as u64 > attach_max {
-            return Ok([u64::from(id.get()), 0]);
+            return Ok(RemoteKey::unmapped(id));
         }
         let fresh = self
             .domain
@@ -300,7 +299,7 @@ impl Transport for Kmod {
                 // A program that does this to a buffer after each operation is not asked again soon.
                 self.invalidate();
                 // SAFETY: the caller's promise.
-                unsafe { self.open_anew(base, wanted) }
+                unsafe { self.open_anew(base, wanted) }.map(RemoteKey::unmapped)
             }
         }
     }
@@ -313,18 +312,19 @@ impl Transport for Kmod {
     unsafe fn pull(
         &self,
         owner: usize,
-        window: Window,
+        key: RemoteKey,
         offset: u64,
         to: *mut u8,
         len: usize,
     ) -> Result<()> {
-        if let Some(from) = self.reach(owner, window, offset, len, Rights::Read) {
+        let parts = parts(key)?;
+        if let Some(from) = self.reach(owner, parts, offset, len, Rights::Read) {
             // SAFETY: `reach` returned `len` mapped bytes; the caller vouches for `to`, which is
             // elsewhere: nobody passes memory of an attachment.
             unsafe { memcpy::cached(to, from, len) };
             return Ok(());
         }
-        let (id, direction) = (region(window)?, uapi::COPY_FROM_REGION);
+        let (id, direction) = (parts.0, uapi::COPY_FROM_REGION);
         // SAFETY: the caller's promise.
         unsafe {
             self.domain
@@ -335,17 +335,18 @@ impl Transport for Kmod {
     unsafe fn push(
         &self,
         owner: usize,
-        window: Window,
+        key: RemoteKey,
         offset: u64,
         from: *const u8,
         len: usize,
     ) -> Result<()> {
-        if let Some(to) = self.reach(owner, window, offset, len, Rights::ReadWrite) {
+        let parts = parts(key)?;
+        if let Some(to) = self.reach(owner, parts, offset, len, Rights::ReadWrite) {
             // SAFETY: as in `pull`, the other way round; the mapping is for writing.
             unsafe { memcpy::cached(to, from, len) };
             return Ok(());
         }
-        let (id, direction) = (region(window)?, uapi::COPY_TO_REGION);
+        let (id, direction) = (parts.0, uapi::COPY_TO_REGION);
         // SAFETY: the caller's promise; the kernel only reads in this direction.
         unsafe {
             self.domain

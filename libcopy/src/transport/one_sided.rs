@@ -4,23 +4,21 @@
 
 use std::fmt;
 
+use super::remote_key::RemoteKey;
 use crate::error::Result;
 
-/// Where a peer finds the memory that a rank opened to it; its meaning is the transport's.
-pub(crate) type Window = [u64; 2];
-
-/// One-sided copies between our memory and a window of a peer's.
+/// One-sided copies between our memory and what a peer opened.
 pub(crate) trait Transport: fmt::Debug {
-    /// Opens memory to the peers: for reading, or for writing. The window stays open until the
-    /// next one is opened, or longer.
+    /// Opens memory to the peers: for reading, or for writing. It stays open until other memory
+    /// is opened, or longer.
     ///
     /// # Safety
     ///
-    /// `base` is readable for `len` bytes, and writable if the window is; nothing else uses it
+    /// `base` is readable for `len` bytes, and writable if `writable`; nothing else uses it
     /// until the peers are done.
-    unsafe fn open_window(&mut self, base: *mut u8, len: usize, writable: bool) -> Result<Window>;
+    unsafe fn open(&mut self, base: *mut u8, len: usize, writable: bool) -> Result<RemoteKey>;
 
-    /// Copies from byte `offset` of a peer's window to our memory.
+    /// Copies from byte `offset` of a peer's memory to ours.
     ///
     /// # Safety
     ///
@@ -28,13 +26,13 @@ pub(crate) trait Transport: fmt::Debug {
     unsafe fn pull(
         &self,
         owner: usize,
-        window: Window,
+        key: RemoteKey,
         offset: u64,
         to: *mut u8,
         len: usize,
     ) -> Result<()>;
 
-    /// Copies from our memory to byte `offset` of a peer's window.
+    /// Copies from our memory to byte `offset` of a peer's.
     ///
     /// # Safety
     ///
@@ -42,12 +40,12 @@ pub(crate) trait Transport: fmt::Debug {
     unsafe fn push(
         &self,
         owner: usize,
-        window: Window,
+        key: RemoteKey,
         offset: u64,
         from: *const u8,
         len: usize,
     ) -> Result<()>;
 
-    /// A copy through a window failed: what was opened before may not be there any more.
+    /// A copy failed: what was opened before may not be there any more.
     fn invalidate(&mut self) {}
 }

@@ -56,6 +56,7 @@ pub const TABLE: &[Layers] = &[
             < offload/pending
             < offload/transfers
             < offload
+            < transport/remote_key
             < transport/one_sided
             < transport/cma transport/kmod transport/stream
             < transport/machine
