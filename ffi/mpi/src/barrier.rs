@@ -9,7 +9,7 @@ use crate::abi::Word;
 use crate::active::active;
 use crate::intercept::take_barrier;
 use crate::pmpi::forward;
-use crate::{active, nodes, nonblocking};
+use crate::{active, hierarchy, nonblocking};
 
 /// `MPI_Barrier`
 ///
@@ -18,7 +18,7 @@ use crate::{active, nodes, nonblocking};
 /// As the MPI standard says.
 #[inline]
 pub unsafe fn barrier(comm: Word) -> c_int {
-    if active::is_meeting_wanted() || nodes::are_known() {
+    if active::is_meeting_wanted() || hierarchy::are_known() {
         if let Some(call) = closer_look(comm) {
             return call;
         }

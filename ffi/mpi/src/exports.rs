@@ -11,7 +11,7 @@ use crate::pmpi::forward;
 use crate::small_calls::{are_small_parts, are_small_together, were_small};
 use crate::stats::Function;
 use crate::threshold::{is_small, is_special};
-use crate::{barrier, irregular, messages, neighbours, packing, reductions, regular, types};
+use crate::{barrier, messages, neighbours, packing, reductions, types, uniform, vector};
 
 /// Exports both forms of a function. `N` counts elements, `P` says where they are. What is small goes
 /// to the library at once.
@@ -51,44 +51,44 @@ macro_rules! exports {
 }
 
 exports! {
-    MPI_Bcast, MPI_Bcast_c = regular bcast,
+    MPI_Bcast, MPI_Bcast_c = uniform bcast,
         is_small(Function::Bcast, count, datatype),
         (buffer: *mut c_void, count: N, datatype: Word, root: c_int, comm: Word);
-    MPI_Gather, MPI_Gather_c = regular gather,
+    MPI_Gather, MPI_Gather_c = uniform gather,
         !is_special(send) && is_small(Function::Gather, send_count, send_type),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word);
-    MPI_Scatter, MPI_Scatter_c = regular scatter,
+    MPI_Scatter, MPI_Scatter_c = uniform scatter,
         !is_special(recv) && is_small(Function::Scatter, recv_count, recv_type),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word);
-    MPI_Allgather, MPI_Allgather_c = regular allgather,
+    MPI_Allgather, MPI_Allgather_c = uniform allgather,
         is_small(Function::Allgather, recv_count, recv_type),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word);
-    MPI_Alltoall, MPI_Alltoall_c = regular alltoall,
+    MPI_Alltoall, MPI_Alltoall_c = uniform alltoall,
         is_small(Function::Alltoall, recv_count, recv_type),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word);
-    MPI_Gatherv, MPI_Gatherv_c = irregular gatherv,
+    MPI_Gatherv, MPI_Gatherv_c = vector gatherv,
         were_small(Function::Gatherv, comm),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, counts: *const N, places: *const P, recv_type: Word,
          root: c_int, comm: Word);
-    MPI_Scatterv, MPI_Scatterv_c = irregular scatterv,
+    MPI_Scatterv, MPI_Scatterv_c = vector scatterv,
         were_small(Function::Scatterv, comm),
         (send: *const c_void, counts: *const N, places: *const P, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word);
-    MPI_Allgatherv, MPI_Allgatherv_c = irregular allgatherv,
+    MPI_Allgatherv, MPI_Allgatherv_c = vector allgatherv,
         are_small_parts(Function::Allgatherv, counts, recv_type, comm),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, counts: *const N, places: *const P, recv_type: Word, comm: Word);
-    MPI_Alltoallv, MPI_Alltoallv_c = irregular alltoallv,
+    MPI_Alltoallv, MPI_Alltoallv_c = vector alltoallv,
         were_small(Function::Alltoallv, comm),
         (send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
          recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word,
          comm: Word);
-    MPI_Alltoallw, MPI_Alltoallw_c = irregular alltoallw,
+    MPI_Alltoallw, MPI_Alltoallw_c = vector alltoallw,
         were_small(Function::Alltoallw, comm),
         (send: *const c_void, send_counts: *const N, send_places: *const P,
          send_types: *const c_void,

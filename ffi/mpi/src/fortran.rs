@@ -11,9 +11,7 @@ use std::ffi::{CStr, c_int, c_void};
 use crate::abi::Function;
 use crate::fortran_names::{buffer, past_us};
 use crate::tools::{self, Feature};
-use crate::{
-    barrier, irregular, neighbours, nonblocking, packing, pmpi, reductions, regular, types,
-};
+use crate::{barrier, neighbours, nonblocking, packing, pmpi, reductions, types, uniform, vector};
 
 /// What an argument is in Fortran.
 macro_rules! type_in_fortran {
@@ -133,31 +131,31 @@ functions! {
     mpi_iallreduce_, ompi_iallreduce_f => nonblocking::fortran::iallreduce,
         (send: buffer, recv: buffer, count: integer, kind: datatype, op: operation, comm: comm,
          request: place);
-    mpi_bcast_, ompi_bcast_f => regular::bcast,
+    mpi_bcast_, ompi_bcast_f => uniform::bcast,
         (data: buffer, count: integer, kind: datatype, root: integer, comm: comm);
-    mpi_gather_, ompi_gather_f => regular::gather,
+    mpi_gather_, ompi_gather_f => uniform::gather,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, recv_count: integer, recv_type: datatype, root: integer, comm: comm);
-    mpi_gatherv_, ompi_gatherv_f => irregular::gatherv,
+    mpi_gatherv_, ompi_gatherv_f => vector::gatherv,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, counts: integers, places: integers, recv_type: datatype,
          root: integer, comm: comm);
-    mpi_scatter_, ompi_scatter_f => regular::scatter,
+    mpi_scatter_, ompi_scatter_f => uniform::scatter,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, recv_count: integer, recv_type: datatype, root: integer, comm: comm);
-    mpi_scatterv_, ompi_scatterv_f => irregular::scatterv,
+    mpi_scatterv_, ompi_scatterv_f => vector::scatterv,
         (send: buffer, counts: integers, places: integers, send_type: datatype,
          recv: buffer, recv_count: integer, recv_type: datatype, root: integer, comm: comm);
-    mpi_allgather_, ompi_allgather_f => regular::allgather,
+    mpi_allgather_, ompi_allgather_f => uniform::allgather,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, recv_count: integer, recv_type: datatype, comm: comm);
-    mpi_allgatherv_, ompi_allgatherv_f => irregular::allgatherv,
+    mpi_allgatherv_, ompi_allgatherv_f => vector::allgatherv,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, counts: integers, places: integers, recv_type: datatype, comm: comm);
-    mpi_alltoall_, ompi_alltoall_f => regular::alltoall,
+    mpi_alltoall_, ompi_alltoall_f => uniform::alltoall,
         (send: buffer, send_count: integer, send_type: datatype,
          recv: buffer, recv_count: integer, recv_type: datatype, comm: comm);
-    mpi_alltoallv_, ompi_alltoallv_f => irregular::alltoallv,
+    mpi_alltoallv_, ompi_alltoallv_f => vector::alltoallv,
         (send: buffer, send_counts: integers, send_places: integers, send_type: datatype,
          recv: buffer, recv_counts: integers, recv_places: integers, recv_type: datatype,
          comm: comm);

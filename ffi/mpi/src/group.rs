@@ -15,9 +15,9 @@ use libcopy::team::{Resumption, Usage};
 use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::abi::{self, Abi, Word};
-use crate::early;
+use crate::async_guard;
+use crate::hierarchy::Nodes;
 use crate::messages::{self};
-use crate::nodes::Nodes;
 use crate::pmpi::{self};
 use crate::progress;
 
@@ -109,7 +109,7 @@ pub fn world_ranks(abi: &Abi, comm: Word, size: usize) -> Option<Vec<c_int>> {
 fn join(key: &TeamKey, rank: usize, size: usize, alone: bool) -> libcopy::Result<Team> {
     let mut policy = Policy::load()?;
     policy.asynchronous = if alone {
-        early::choice(&policy)
+        async_guard::choice(&policy)
     } else {
         Async::Off
     };

@@ -11,13 +11,13 @@
 //! behind, are off ([`tools`]). What decides is the same on all ranks: the number of bytes, which MPI demands
 //! to agree or which the ranks agree on now and then, and the communicator. Datatypes that are not
 //! dense are packed and unpacked by the MPI library there. `MPI_Pack` and `MPI_Unpack` are taken where
-//! libcopy's datatype engine is faster ([`packing`]), their relatives for external32 too ([`external`]).
+//! libcopy's datatype engine is faster ([`packing`]), their relatives for external32 too ([`external32`]).
 //!
 //! Nonblocking collectives on communicators whose ranks have met in a blocking one are taken as well
 //! ([`nonblocking`]); `LIBCOPY_MPI_NONBLOCKING=0` passes them on.
 //!
 //! With `LIBCOPY_ASYNC` blocking collectives return while a copy engine still moves their bytes, where there
-//! is one ([`early`]).
+//! is one ([`async_guard`]).
 //!
 //! Messages between two processes of a machine are taken as well, those of derived datatypes and long ones
 //! ([`messages`]); `LIBCOPY_MPI_MESSAGES=0` passes them on. Short ones of derived datatypes are packed here and
@@ -36,6 +36,7 @@
 
 mod abi;
 mod active;
+mod async_guard;
 mod attributes;
 mod barrier;
 mod bootstrap;
@@ -43,35 +44,34 @@ mod buffer;
 mod classes;
 mod comm;
 mod count;
-mod early;
+mod dispatch;
 mod earned;
 mod errors;
 mod exports;
-mod external;
+mod external32;
 mod failure;
+mod fallback;
 mod fortran;
 mod fortran_names;
 mod governor;
 mod group;
+mod hierarchy;
 mod intercept;
-mod irregular;
-mod lacking;
 mod meeting;
 mod messages;
 mod neighbourhood;
 mod neighbours;
-mod nodes;
 mod nonblocking;
 mod pack_governor;
 mod packing;
+mod partition;
 mod pmpi;
 mod progress;
 mod reductions;
-mod regular;
+mod relocations;
 mod rights;
 mod scratch;
 mod shared;
-mod sides;
 mod small_calls;
 mod stats;
 mod sync;
@@ -80,9 +80,9 @@ mod threshold;
 mod tools;
 mod type_size;
 mod types;
-mod used;
+mod uniform;
 mod uses;
-mod ways;
+mod vector;
 mod world_model;
 
 use std::ffi::c_int;
@@ -109,9 +109,12 @@ fn tell() {
         text.push_str(&format!("\nlibcopy_mpi: {}", bootstrap::summary()));
         let off =
             tools::switched_off().map(|(name, why)| format!("libcopy_mpi: {name} off: {why}"));
-        let lines = [messages::report(), early::report(nonblocking::parts())]
-            .into_iter()
-            .flatten();
+        let lines = [
+            messages::report(),
+            async_guard::report(nonblocking::parts()),
+        ]
+        .into_iter()
+        .flatten();
         for line in lines.chain(governor::report()).chain(off) {
             text.push('\n');
             text.push_str(&line);
@@ -127,7 +130,7 @@ fn tell() {
     let line = stats::line(
         &own,
         &messages::numbers(),
-        &early::numbers(nonblocking::parts()),
+        &async_guard::numbers(nonblocking::parts()),
         &off,
         &bootstrap::summary(),
         &governor::json(),
@@ -166,9 +169,9 @@ fn begin_end() {
             tell();
         }
         messages::finish();
-        lacking::finish();
+        fallback::finish();
         progress::finish();
-        nodes::finish();
+        hierarchy::finish();
         comm::clear();
         bootstrap::close();
     });

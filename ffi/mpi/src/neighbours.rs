@@ -15,11 +15,11 @@ use crate::comm::{self, Comm};
 use crate::count::Count;
 use crate::governor::Span;
 use crate::intercept::{Call, Knows, take_irregular};
-use crate::irregular::exchange;
 use crate::neighbourhood::Neighbours;
+use crate::partition::Partition;
 use crate::pmpi::{self, forward};
-use crate::sides::Side;
 use crate::stats::{self, Fate, Function};
+use crate::vector::exchange;
 
 impl Comm {
     /// Its neighbours, if neighbourhood collectives may be taken on it; collective the first time.
@@ -42,12 +42,12 @@ impl Comm {
     }
 }
 
-/// Decides whether a call is taken: `sides` makes both sides' parts.
+/// Decides whether a call is taken: `partitions` makes what is sent and what is received.
 fn take(
     function: Function,
     comm: Word,
-    sides: impl FnOnce(&'static Abi, &Comm, &Neighbours) -> Option<(Side, Side)>,
-) -> Option<(Call, Side, Side)> {
+    partitions: impl FnOnce(&'static Abi, &Comm, &Neighbours) -> Option<(Partition, Partition)>,
+) -> Option<(Call, Partition, Partition)> {
     let known = active().map(|abi| (abi, comm::of(abi, comm)));
     if let Some((abi, Ok(known))) = &known {
         if known.neighbours(abi, comm).is_none() {
@@ -58,7 +58,7 @@ fn take(
     let mut both = None;
     let call = take_irregular(function, comm, Knows::Each, |abi, known| {
         let neighbours = known.neighbours(abi, comm)?;
-        let (from, to) = both.insert(sides(abi, known, neighbours)?);
+        let (from, to) = both.insert(partitions(abi, known, neighbours)?);
         Some(from.largest().max(to.largest()))
     })?;
     let (from, to) = both?;
@@ -71,7 +71,7 @@ fn take(
 ///
 /// The buffers are what the MPI standard says.
 unsafe fn run(
-    (call, from, to): (Call, Side, Side),
+    (call, from, to): (Call, Partition, Partition),
     send: *const c_void,
     recv: *mut c_void,
 ) -> c_int {
@@ -87,12 +87,12 @@ fn uniform(
     neighbours: &[c_int],
     datatype: Word,
     part: impl Fn(usize) -> Option<(usize, isize)>,
-) -> Option<Side> {
+) -> Option<Partition> {
     if neighbours.iter().all(|rank| *rank < 0) {
-        return Side::of_some(known.size, &[], |_| None);
+        return Partition::of_some(known.size, &[], |_| None);
     }
     let kind = Kind::of(abi, datatype, comm)?;
-    Side::of_some(known.size, neighbours, |index| {
+    Partition::of_some(known.size, neighbours, |index| {
         let (count, place) = part(index)?;
         Some((Some(kind.clone()), count, place.checked_mul(kind.extent())?))
     })
@@ -117,15 +117,15 @@ pub unsafe fn neighbor_alltoall<N: Count>(
     let _span = Span;
     let function = Function::NeighborAlltoall;
     let taken = take(function, comm, |abi, known, neighbours| {
-        let side = |ranks: &[c_int], count: N, datatype| {
+        let partition = |ranks: &[c_int], count: N, datatype| {
             let count = count.number()?;
             let place = |i: usize| isize::try_from(count).ok()?.checked_mul(i as isize);
             uniform(abi, comm, known, ranks, datatype, |i| {
                 Some((count, place(i)?))
             })
         };
-        let from = side(&neighbours.destinations, send_count, send_type)?;
-        Some((from, side(&neighbours.sources, recv_count, recv_type)?))
+        let from = partition(&neighbours.destinations, send_count, send_type)?;
+        Some((from, partition(&neighbours.sources, recv_count, recv_type)?))
     });
     // SAFETY: the caller's promise.
     unsafe {
@@ -159,7 +159,7 @@ pub unsafe fn neighbor_alltoallv<N: Count>(
     let _span = Span;
     let function = Function::NeighborAlltoallv;
     let taken = take(function, comm, |abi, known, neighbours| {
-        let side = |ranks: &[c_int], counts: *const N, places: *const N::Place, datatype| {
+        let partition = |ranks: &[c_int], counts: *const N, places: *const N::Place, datatype| {
             uniform(abi, comm, known, ranks, datatype, |i| {
                 // SAFETY: the caller's promise: there is one of each per neighbour.
                 let (count, place) = unsafe { (counts.add(i).read(), places.add(i).read()) };
@@ -167,8 +167,8 @@ pub unsafe fn neighbor_alltoallv<N: Count>(
             })
         };
         let (to, from) = (&neighbours.destinations, &neighbours.sources);
-        let sent = side(to, send_counts, send_places, send_type)?;
-        Some((sent, side(from, recv_counts, recv_places, recv_type)?))
+        let sent = partition(to, send_counts, send_places, send_type)?;
+        Some((sent, partition(from, recv_counts, recv_places, recv_type)?))
     });
     // SAFETY: the caller's promise.
     unsafe {
@@ -210,8 +210,8 @@ pub unsafe fn neighbor_alltoallw<N: Count>(
     let _span = Span;
     let function = Function::NeighborAlltoallw;
     let taken = take(function, comm, |abi, known, neighbours| {
-        let side = |ranks: &[c_int], counts: *const N, places: *const isize, types| {
-            Side::of_some(known.size, ranks, |i| {
+        let partition = |ranks: &[c_int], counts: *const N, places: *const isize, types| {
+            Partition::of_some(known.size, ranks, |i| {
                 // SAFETY: the caller's promise: there is one of each per neighbour.
                 let (count, place, datatype) = unsafe {
                     let datatype = abi.handle_at(types, i);
@@ -225,8 +225,8 @@ pub unsafe fn neighbor_alltoallw<N: Count>(
             })
         };
         let (to, from) = (&neighbours.destinations, &neighbours.sources);
-        let sent = side(to, send_counts, send_places, send_types)?;
-        Some((sent, side(from, recv_counts, recv_places, recv_types)?))
+        let sent = partition(to, send_counts, send_places, send_types)?;
+        Some((sent, partition(from, recv_counts, recv_places, recv_types)?))
     });
     // SAFETY: the caller's promise.
     unsafe {

@@ -124,16 +124,16 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-mpi",
         root: "ffi/mpi/src/lib.rs",
         order: "
-            abi tools sync stats scratch count used uses shared failure meeting threshold
+            abi tools sync stats scratch count relocations uses shared failure meeting threshold
             < pmpi/functions
             < attributes neighbourhood world_model messages/memory
-            < bootstrap early
+            < bootstrap async_guard
             < pmpi
             < active progress
             < fortran_names
             < errors
             < type_size types buffer
-            < sides nodes
+            < partition hierarchy
             < messages/peers messages/events messages/status messages/header messages/protocol messages/pack_memory
               messages/roads messages/choice messages/view messages/attach messages/board
             < earned messages/world
@@ -142,8 +142,8 @@ pub const TABLE: &[Layers] = &[
             < comm
             < governor pack_governor messages/reach nonblocking/meet small_calls
             < intercept
-            < regular reductions irregular neighbours ways barrier packing external
-            < lacking nonblocking
+            < uniform reductions vector neighbours dispatch barrier packing external32
+            < fallback nonblocking
             < messages
             < rights
             < fortran exports",

@@ -16,7 +16,7 @@ use crate::abi::{Function, UNDEFINED, Word};
 use crate::active::active;
 use crate::count::{Count, Large};
 use crate::pmpi::forward;
-use crate::{early, lacking, nonblocking, threshold, types, uses};
+use crate::{async_guard, fallback, nonblocking, threshold, types, uses};
 
 /// Both forms of a function that counts elements; `N` is what counts. What is tiny is passed on before
 /// anything else.
@@ -198,7 +198,7 @@ macro_rules! persistent_sends {
                              tag: c_int, comm: Word, request: *mut c_void| {
                 let code = forward::$body(buffer, count, datatype, dest, tag, comm, request);
                 if code == 0 {
-                    lacking::note_persistent(request);
+                    fallback::note_persistent(request);
                 }
                 if let Some(world) = world().filter(|_| code == 0) {
                     let what = elements(buffer, count, datatype);
@@ -323,7 +323,7 @@ both! {
                                       request: *mut c_void| {
         let code = forward::recv_init(buffer, count, datatype, source, tag, comm, request);
         if code == 0 {
-            lacking::note_persistent(request);
+            fallback::note_persistent(request);
         }
         if let Some(world) = world().filter(|_| code == 0) {
             let what = elements(buffer, count, datatype);
@@ -395,7 +395,7 @@ both! {
             let what = elements(send, send_count, send_type);
             notice(world, what, address(dest, send_tag, comm));
         }
-        let code = lacking::isendrecv(
+        let code = fallback::isendrecv(
             send, send_count, send_type, dest, send_tag,
             recv, recv_count, recv_type, source, recv_tag, comm, request,
         );
@@ -415,7 +415,7 @@ both! {
             let what = elements(buffer, count, datatype);
             notice(world, what, address(dest, send_tag, comm));
         }
-        let code = lacking::isendrecv_replace(
+        let code = fallback::isendrecv_replace(
             buffer, count, datatype, dest, send_tag, source, recv_tag, comm, request,
         );
         if let Some(world) = world().filter(|_| code == 0) {
@@ -462,7 +462,7 @@ macro_rules! other_sends {
                              tag: c_int, comm: Word $(, $more: $kind)*| {
                 static FUNCTION: Function = Function::new($pname);
                 static LARGE: Function = Function::new($plarge);
-                if let Err(code) = early::before() {
+                if let Err(code) = async_guard::before() {
                     return code;
                 }
                 if let Some(world) = world() {
@@ -489,7 +489,7 @@ macro_rules! other_sends {
                 };
                 let code = pass();
                 if code == 0 && stringify!($name).ends_with("_init") {
-                    $(lacking::note_persistent($more);)*
+                    $(fallback::note_persistent($more);)*
                 }
                 code
             }
@@ -614,15 +614,15 @@ plain! {
     MPI_Request_get_status_any(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
-    ) => lacking::request_get_status_any, requests::get_status_any, before::testany;
+    ) => fallback::request_get_status_any, requests::get_status_any, before::testany;
     MPI_Request_get_status_all(
         count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void
-    ) => lacking::request_get_status_all, requests::get_status_all, before::testall;
+    ) => fallback::request_get_status_all, requests::get_status_all, before::testall;
     MPI_Request_get_status_some(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => lacking::request_get_status_some, requests::get_status_some, before::testsome;
-    MPI_Request_free(request: *mut c_void) => lacking::request_free, requests::free, before::free,
+    ) => fallback::request_get_status_some, requests::get_status_some, before::testsome;
+    MPI_Request_free(request: *mut c_void) => fallback::request_free, requests::free, before::free,
         short::has_any(1, request) => short::free;
     MPI_Cancel(request: *mut c_void) => forward::cancel, requests::cancel;
     MPI_Start(request: *mut c_void) => forward::start, requests::start;

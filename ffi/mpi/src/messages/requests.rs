@@ -23,7 +23,7 @@ use super::sending::Plan;
 use super::status::{Room, Status, is_ignored};
 use super::world::{self, World};
 use crate::abi::{UNDEFINED, Word};
-use crate::lacking::{self, Look};
+use crate::fallback::{self, Look};
 use crate::pmpi;
 use crate::sync::lock;
 
@@ -958,7 +958,7 @@ pub unsafe fn testall(
 unsafe fn any_of(batch: &Batch<'_>, status: *mut c_void) -> Option<(c_int, c_int)> {
     let count = batch.entries.len();
     // SAFETY: the caller's promise.
-    unsafe { lacking::first(count, status, |i| batch.try_one(i, status)) }
+    unsafe { fallback::first(count, status, |i| batch.try_one(i, status)) }
 }
 
 /// `MPI_Waitany`
@@ -1158,7 +1158,7 @@ unsafe fn look(batch: &Batch<'_>, index: usize, status: *mut c_void) -> Look {
         }
     }
     // SAFETY: one request of the caller's.
-    unsafe { lacking::look(batch.world.abi, batch.request(index), status) }
+    unsafe { fallback::look(batch.world.abi, batch.request(index), status) }
 }
 
 /// `MPI_Request_get_status_any`
@@ -1176,7 +1176,7 @@ pub unsafe fn get_status_any(
         let look = |i, status: *mut c_void| look(&batch, i, status);
         let count = batch.entries.len();
         let abi = world.abi;
-        Some(lacking::any_of(abi, count, index, flag, status, look))
+        Some(fallback::any_of(abi, count, index, flag, status, look))
     }
 }
 
@@ -1193,7 +1193,7 @@ pub unsafe fn get_status_all(
         let batch = Batch::new(world, count, requests)?;
         let look = |i, status: *mut c_void| look(&batch, i, status);
         let count = batch.entries.len();
-        Some(lacking::all_of(world.abi, count, flag, statuses, look))
+        Some(fallback::all_of(world.abi, count, flag, statuses, look))
     }
 }
 
@@ -1211,7 +1211,7 @@ pub unsafe fn get_status_some(
         let batch = Batch::new(world, count, requests)?;
         let look = |i, status: *mut c_void| look(&batch, i, status);
         let (abi, count) = (world.abi, batch.entries.len());
-        let found = lacking::some_of(abi, count, (done, indices), statuses, look);
+        let found = fallback::some_of(abi, count, (done, indices), statuses, look);
         Some(found)
     }
 }
@@ -1220,7 +1220,7 @@ pub unsafe fn get_status_some(
 pub unsafe fn free(world: &World, request: *mut c_void) -> Option<c_int> {
     // SAFETY: one request.
     let batch = unsafe {
-        lacking::forget_persistent(request);
+        fallback::forget_persistent(request);
         Batch::new(world, 1, request)?
     };
     let entry = batch.entries[0].as_ref()?;

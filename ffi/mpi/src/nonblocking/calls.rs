@@ -14,9 +14,9 @@ use super::operation::{Operation, Own, Shape};
 use super::requests;
 use crate::abi::{Abi, Word, complain};
 use crate::active::{active, is_in_place, is_same};
+use crate::async_guard;
 use crate::buffer::Kind;
 use crate::count::{Count, Large};
-use crate::early;
 use crate::errors;
 use crate::intercept::{plausible, rank_of, take_nonblocking};
 use crate::pmpi::{self, forward};
@@ -42,7 +42,7 @@ impl Taken {
     ) -> c_int {
         let started = catch_unwind(AssertUnwindSafe(|| {
             // Others read and write our memory from now on.
-            early::before()?;
+            async_guard::before()?;
             let mut own = Own::default();
             let copies_own = buffers(&self, &mut own)?;
             // SAFETY: the program has lent the buffers of its call until the request is complete.

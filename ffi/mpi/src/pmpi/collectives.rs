@@ -8,8 +8,8 @@ use super::functions::{
     MISSING, comm_call_errhandler, comm_rank, comm_remote_size, comm_size, comm_test_inter,
 };
 use crate::abi::{self, Function, Word, complain};
+use crate::async_guard;
 use crate::count::Count;
-use crate::early;
 use crate::neighbourhood::Neighbours;
 
 /// What an argument of a collective is.
@@ -122,7 +122,7 @@ macro_rules! collectives {
             // Not every function is called both for the program and by us.
             #[allow(dead_code)]
             pub unsafe fn $rust<N: Count>($($argument: kind!($kind),)* $comm: Word) -> c_int {
-                if let Err(code) = early::before() {
+                if let Err(code) = async_guard::before() {
                     return code;
                 }
                 static FUNCTION: Function = Function::new($name);

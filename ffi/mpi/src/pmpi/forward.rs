@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::functions::forwarded_functions;
-use crate::early;
+use crate::async_guard;
 
 pub use super::collectives::forwarded_collectives::*;
 pub use super::functions::forwarded_functions::*;
@@ -17,7 +17,7 @@ pub use super::messages::forwarded_messages::*;
 ///
 /// As the MPI standard says.
 pub unsafe fn start(request: *mut c_void) -> c_int {
-    match early::before() {
+    match async_guard::before() {
         // SAFETY: the caller's promise.
         Ok(()) => unsafe { forwarded_functions::start_settled(request) },
         Err(code) => code,
@@ -30,7 +30,7 @@ pub unsafe fn start(request: *mut c_void) -> c_int {
 ///
 /// As the MPI standard says.
 pub unsafe fn startall(count: c_int, requests: *mut c_void) -> c_int {
-    match early::before() {
+    match async_guard::before() {
         // SAFETY: the caller's promise.
         Ok(()) => unsafe { forwarded_functions::startall_settled(count, requests) },
         Err(code) => code,

@@ -6,8 +6,8 @@ use std::ffi::{c_int, c_void};
 
 use super::functions::{MISSING, start_settled};
 use crate::abi::{Function, Word, complain};
+use crate::async_guard;
 use crate::count::Count;
-use crate::early;
 
 /// `MPI_Start`
 ///
@@ -15,7 +15,7 @@ use crate::early;
 ///
 /// As the MPI standard says.
 pub unsafe fn start(request: *mut c_void) -> c_int {
-    match early::before() {
+    match async_guard::before() {
         // SAFETY: the caller's promise.
         Ok(()) => unsafe { start_settled(request) },
         Err(code) => code,
@@ -47,7 +47,7 @@ macro_rules! messages {
         // Not every function is called both for the program and by us.
         #[allow(dead_code)]
         pub unsafe fn $rust<N: Count>($($argument: message_kind!($kind)),*) -> c_int {
-            if let Err(code) = early::before() {
+            if let Err(code) = async_guard::before() {
                 return code;
             }
             static FUNCTION: Function = Function::new($name);

@@ -6,7 +6,7 @@ use libcopy::Parts;
 
 use crate::failure::Failure;
 use crate::group::Group;
-use crate::nodes::{Combine, What};
+use crate::hierarchy::{Combine, What};
 
 impl Group {
     /// Parts of one length each.

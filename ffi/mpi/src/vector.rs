@@ -15,9 +15,9 @@ use crate::errors;
 use crate::failure::Failure;
 use crate::governor::Span;
 use crate::intercept::{Call, Knows, take_irregular};
+use crate::partition::Partition;
 use crate::pmpi::forward;
 use crate::scratch::Scratch;
-use crate::sides::Side;
 use crate::stats::Function;
 use crate::type_size;
 
@@ -53,16 +53,17 @@ pub unsafe fn gatherv<N: Count>(
             return Some(0);
         }
         // SAFETY: the caller's promise: at the root, there is one of each per rank.
-        let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
+        let partition =
+            unsafe { Partition::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
         let same = own.is_some() && send_type == recv_type;
-        if same && side.is_at((recv, known.rank), (send, send_count.number())) {
+        if same && partition.is_at((recv, known.rank), (send, send_count.number())) {
             if errors::refuses(abi, Function::Gatherv) {
                 return None;
             }
             // As if it were `MPI_IN_PLACE`.
             own = None;
         }
-        Some(all.insert(side).largest())
+        Some(all.insert(partition).largest())
     });
     let sent = own.as_ref().and_then(|kind| kind.bytes(send_count));
     let mine = || sent.or(all.as_ref().map(|all| all.bytes(root as usize)));
@@ -75,7 +76,7 @@ pub unsafe fn gatherv<N: Count>(
             )
         };
     };
-    let bytes = all.as_ref().map_or(sent.unwrap_or(0), Side::total);
+    let bytes = all.as_ref().map_or(sent.unwrap_or(0), Partition::total);
     call.with_bytes(bytes).run(|call| {
         let (root, mut packed) = (root as usize, Scratch::default());
         let bytes = match &own {
@@ -130,17 +131,18 @@ pub unsafe fn scatterv<N: Count>(
             return Some(0);
         }
         // SAFETY: the caller's promise: at the root, there is one of each per rank.
-        let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), send_type) }?;
+        let partition =
+            unsafe { Partition::uniform(abi, comm, known.size, (counts, places), send_type) }?;
         let same = own.is_some() && send_type == recv_type;
         let part = (send.cast_mut(), known.rank);
-        if same && side.is_at(part, (recv, recv_count.number())) {
+        if same && partition.is_at(part, (recv, recv_count.number())) {
             if errors::refuses(abi, Function::Scatterv) {
                 return None;
             }
             // As if it were `MPI_IN_PLACE`.
             own = None;
         }
-        Some(all.insert(side).largest())
+        Some(all.insert(partition).largest())
     });
     let received = own.as_ref().and_then(|kind| kind.bytes(recv_count));
     let mine = || received.or(all.as_ref().map(|all| all.bytes(root as usize)));
@@ -153,7 +155,7 @@ pub unsafe fn scatterv<N: Count>(
             )
         };
     };
-    let bytes = all.as_ref().map_or(received.unwrap_or(0), Side::total);
+    let bytes = all.as_ref().map_or(received.unwrap_or(0), Partition::total);
     call.with_bytes(bytes).run(|call| {
         let root = root as usize;
         // SAFETY: the caller's promise.
@@ -209,16 +211,17 @@ pub unsafe fn allgatherv<N: Count>(
             own = Some(kind);
         }
         // SAFETY: the caller's promise: there is one of each per rank.
-        let side = unsafe { Side::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
+        let partition =
+            unsafe { Partition::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
         let same = own.is_some() && send_type == recv_type;
-        if same && side.is_at((recv, known.rank), (send, send_count.number())) {
+        if same && partition.is_at((recv, known.rank), (send, send_count.number())) {
             if errors::refuses(abi, Function::Allgatherv) {
                 return None;
             }
             // As if it were `MPI_IN_PLACE`.
             own = None;
         }
-        Some(all.insert(side).largest())
+        Some(all.insert(partition).largest())
     });
     let (Some(call), Some(all)) = (call, all) else {
         // SAFETY: the caller's promise.
@@ -270,8 +273,8 @@ unsafe fn largest<N: Count>(counts: *const N, datatype: Word, comm: Word) -> Opt
 /// The buffers are what the MPI standard says.
 pub unsafe fn exchange(
     call: Call,
-    (send, mut outgoing): (*const c_void, Option<Side>),
-    (recv, mut incoming): (*mut c_void, Side),
+    (send, mut outgoing): (*const c_void, Option<Partition>),
+    (recv, mut incoming): (*mut c_void, Partition),
 ) -> c_int {
     call.with_bytes(incoming.total()).run(|call| {
         let own = call.group.rank;
@@ -294,7 +297,7 @@ pub unsafe fn exchange(
         // SAFETY: the caller's promise.
         unsafe {
             match &outgoing {
-                Some(side) => side.outgoing(send, receive),
+                Some(partition) => partition.outgoing(send, receive),
                 None => {
                     // What is sent is overwritten by what is received.
                     let packed = incoming.pack(recv)?;
@@ -338,10 +341,10 @@ pub unsafe fn alltoallv<N: Count>(
         // SAFETY: the caller's promise: there is one of each per rank.
         unsafe {
             if !is_in_place(send) {
-                from = Some(Side::uniform(abi, comm, size, sent, send_type)?);
+                from = Some(Partition::uniform(abi, comm, size, sent, send_type)?);
             }
-            let side = Side::uniform(abi, comm, size, received, recv_type)?;
-            if is_same(send, recv) && from.as_ref().is_some_and(|from| from.is_like(&side)) {
+            let partition = Partition::uniform(abi, comm, size, received, recv_type)?;
+            if is_same(send, recv) && from.as_ref().is_some_and(|from| from.is_like(&partition)) {
                 let arrays = send_counts == recv_counts && send_type == recv_type;
                 if arrays && errors::refuses(abi, Function::Alltoallv) {
                     return None;
@@ -349,7 +352,7 @@ pub unsafe fn alltoallv<N: Count>(
                 // As if it were `MPI_IN_PLACE`.
                 from = None;
             }
-            Some(to.insert(side).largest())
+            Some(to.insert(partition).largest())
         }
     });
     // SAFETY: the caller's promise.
@@ -397,14 +400,14 @@ pub unsafe fn alltoallw<N: Count>(
         // SAFETY: the caller's promise: there is one of each per rank.
         unsafe {
             if !is_in_place(send) {
-                from = Some(Side::varied(abi, comm, size, sent, send_types)?);
+                from = Some(Partition::varied(abi, comm, size, sent, send_types)?);
             }
-            let side = Side::varied(abi, comm, size, received, recv_types)?;
-            if is_same(send, recv) && from.as_ref().is_some_and(|from| from.is_like(&side)) {
+            let partition = Partition::varied(abi, comm, size, received, recv_types)?;
+            if is_same(send, recv) && from.as_ref().is_some_and(|from| from.is_like(&partition)) {
                 // As if it were `MPI_IN_PLACE`.
                 from = None;
             }
-            Some(to.insert(side).largest())
+            Some(to.insert(partition).largest())
         }
     });
     // SAFETY: the caller's promise.

@@ -17,8 +17,8 @@ use libcopy::offload::{self, Async, NoGuards};
 use libcopy::policy::Policy;
 
 use crate::abi::{self, Function, Word, complain};
+use crate::relocations::first_used;
 use crate::sync::lock;
-use crate::used::first_used;
 use crate::{pmpi, world_model};
 
 /// Functions with buffers that we do not stand in front of. Their other forms are ours.

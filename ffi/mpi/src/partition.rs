@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 
 /// The parts of a buffer, one for each rank.
 #[derive(Debug)]
-pub struct Side {
+pub struct Partition {
     /// One for all parts, or one for each; `None` for a part that has no elements.
     kinds: Vec<Option<Kind>>,
     counts: Vec<usize>,
@@ -38,7 +38,7 @@ unsafe fn numbers<N: Count>(counts: *const N, size: usize) -> Option<Vec<usize>>
     counts.iter().map(|count| count.number()).collect()
 }
 
-impl Side {
+impl Partition {
     /// Parts of one datatype; places are in extents of it.
     ///
     /// # Safety
@@ -50,7 +50,7 @@ impl Side {
         size: usize,
         (counts, places): (*const N, *const N::Place),
         datatype: Word,
-    ) -> Option<Side> {
+    ) -> Option<Partition> {
         let kind = Kind::of(abi, datatype, comm)?;
         if places.is_null() {
             return None;
@@ -64,7 +64,7 @@ impl Side {
             .iter()
             .map(|place| N::place(*place).checked_mul(kind.extent()))
             .collect::<Option<_>>()?;
-        Side {
+        Partition {
             kinds: vec![Some(kind)],
             counts,
             places,
@@ -83,7 +83,7 @@ impl Side {
         size: usize,
         (counts, places): (*const N, *const N::Place),
         types: *const c_void,
-    ) -> Option<Side> {
+    ) -> Option<Partition> {
         if places.is_null() || types.is_null() {
             return None;
         }
@@ -97,7 +97,7 @@ impl Side {
             // SAFETY: the caller's promise.
             _ => Kind::of(abi, unsafe { abi.handle_at(types, rank) }, comm).map(Some),
         };
-        Side {
+        Partition {
             kinds: (0..size).map(kind).collect::<Option<_>>()?,
             places: places.iter().map(|place| N::place(*place)).collect(),
             counts,
@@ -111,8 +111,8 @@ impl Side {
         size: usize,
         neighbours: &[c_int],
         part: impl Fn(usize) -> Option<(Option<Kind>, usize, isize)>,
-    ) -> Option<Side> {
-        let mut side = Side {
+    ) -> Option<Partition> {
+        let mut partition = Partition {
             kinds: vec![None; size],
             counts: vec![0; size],
             places: vec![0; size],
@@ -122,14 +122,14 @@ impl Side {
                 continue;
             };
             let (kind, count, place) = part(index)?;
-            *side.kinds.get_mut(rank)? = kind;
-            (side.counts[rank], side.places[rank]) = (count, place);
+            *partition.kinds.get_mut(rank)? = kind;
+            (partition.counts[rank], partition.places[rank]) = (count, place);
         }
-        side.checked()
+        partition.checked()
     }
 
     /// Refuses what is more bytes than there can be.
-    fn checked(self) -> Option<Side> {
+    fn checked(self) -> Option<Partition> {
         let mut total = 0usize;
         for (rank, count) in self.counts.iter().enumerate() {
             let bytes = match self.kind(rank) {
@@ -160,7 +160,7 @@ impl Side {
     }
 
     /// Whether the parts of another buffer are as long, at the same places.
-    pub fn is_like(&self, other: &Side) -> bool {
+    pub fn is_like(&self, other: &Partition) -> bool {
         let same =
             |rank| self.bytes(rank) == other.bytes(rank) && self.places[rank] == other.places[rank];
         (0..self.counts.len()).all(same)
@@ -223,7 +223,7 @@ impl Side {
         (lengths, offsets)
     }
 
-    /// Lengths and offsets of the parts in what [`Side::pack`] makes.
+    /// Lengths and offsets of the parts in what [`Partition::pack`] makes.
     pub fn packed_parts(&self) -> (Vec<usize>, Vec<usize>) {
         self.parts(None)
     }
@@ -259,7 +259,7 @@ impl Side {
         self.span().is_none()
     }
 
-    /// Copies a rank's part to the same rank's part of another side, which is as many bytes, and leaves
+    /// Copies a rank's part to the same rank's part of another partition, which is as many bytes, and leaves
     /// it out of both from then on.
     ///
     /// # Safety
@@ -268,7 +268,7 @@ impl Side {
     pub unsafe fn settle(
         &mut self,
         base: *const c_void,
-        (to, target): (&mut Side, *mut c_void),
+        (to, target): (&mut Partition, *mut c_void),
         rank: usize,
     ) -> Result<(), Failure> {
         let from = self.elements(rank, base.cast_mut());
