@@ -160,16 +160,16 @@ layouts_of() {
 }
 
 # breakdown ROAD LAYOUTS MILLISECONDS COMMAND...: where the time of those who receive goes (the steps of
-# figure 5 of paper 000), one run for each layout. Layouts of messages that are not taken have none.
+# figure 5 of paper 000), one run for each layout. Layouts of messages that are not intercepted have none.
 breakdown() {
     local road=$1 layouts=$2 budget=$3 work line
     shift 3
     work=$(mktemp -d)
     # shellcheck disable=SC2064 # now
     trap "rm -rf '$work'" EXIT
-    echo "us per message that is received, $road: the sender's layout, attaching to its memory, copying," \
+    echo "us per message that is received, $road: the sender's layout, mapping its memory, copying," \
         "and the rest (waiting for the sender, most of all)"
-    printf '%-24s %9s %8s %9s %9s %9s %9s\n' layout bytes messages layout attach copy rest
+    printf '%-24s %9s %8s %9s %9s %9s %9s\n' layout bytes messages layout map copy rest
     while IFS= read -r line; do
         printf '%s\n' "$line" >"$work/one"
         : >"$work/stats"
@@ -184,7 +184,7 @@ breakdown() {
             }
             {
                 n += number("received"); layout += number("ns of layouts")
-                attach += number("ns of attaching"); copy += number("ns of copying")
+                attach += number("ns of mapping"); copy += number("ns of copying")
                 all += number("ns of receiving")
             }
             END {
@@ -388,10 +388,10 @@ segments() {
             split("hindexed struct", types, " ")
             for (i = 1; i <= 2; i++) {
                 type = types[i]
-                printf "%s: plain %.2f ms, fetched %.2f, streamed %.2f, attached %.2f, best %.2f;",
+                printf "%s: plain %.2f ms, get %.2f, pipelined %.2f, mapped %.2f, best %.2f;",
                     type, best[type, "plain:"], best[type, "fetch:"], best[type, "stream:"],
                     best[type, "attach:"], best[type, "best:"]
-                printf " attached %.2f times as fast as fetched\n",
+                printf " mapped %.2f times as fast as get\n",
                     best[type, "fetch:"] / best[type, "attach:"]
             }
         }' "$target/bench/segments.txt"

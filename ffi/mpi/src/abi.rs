@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libcopy::policy::Rival;
+use libcopy::policy::MpiImplementation;
 
 use crate::tools;
 
@@ -40,7 +40,7 @@ pub struct Abi {
     /// Whose handles and statuses it has.
     pub family: Family,
     /// Whom we have to be faster than.
-    rival: Rival,
+    implementation: MpiImplementation,
     /// The bits of a word that are a handle.
     pub handle: usize,
     /// `MPI_IN_PLACE`
@@ -99,13 +99,13 @@ pub const UNDEFINED: c_int = -32766;
 impl Abi {
     /// Whom we have to be faster than.
     #[inline]
-    pub fn rival(&self) -> Rival {
-        self.rival
+    pub fn implementation(&self) -> MpiImplementation {
+        self.implementation
     }
 
     /// Whether the library is Open MPI, whatever its ABI.
     pub fn is_open_mpi(&self) -> bool {
-        self.rival == Rival::OpenMpi
+        self.implementation == MpiImplementation::OpenMpi
     }
 
     /// Whether handles are as large as addresses.
@@ -255,7 +255,11 @@ fn detect() -> Result<Abi, String> {
                 "MPICH (standard ABI)"
             },
             family: Family::Standard,
-            rival: if open { Rival::OpenMpi } else { Rival::Mpich },
+            implementation: if open {
+                MpiImplementation::OpenMpi
+            } else {
+                MpiImplementation::Mpich
+            },
             handle: usize::MAX,
             in_place: 1,
             root: -4,
@@ -305,7 +309,7 @@ fn detect() -> Result<Abi, String> {
         return Ok(Abi {
             name: "Open MPI",
             family: Family::OpenMpi,
-            rival: Rival::OpenMpi,
+            implementation: MpiImplementation::OpenMpi,
             handle: usize::MAX,
             in_place: 1,
             root: -4,
@@ -341,7 +345,7 @@ fn detect() -> Result<Abi, String> {
         return Ok(Abi {
             name: "MPICH",
             family: Family::Mpich,
-            rival: Rival::Mpich,
+            implementation: MpiImplementation::Mpich,
             handle: 0xffff_ffff,
             in_place: usize::MAX,
             root: -3,

@@ -22,7 +22,7 @@ pub fn active() -> Option<&'static Abi> {
             None
         } else {
             abi::get()
-                .map_err(|why| complain(&format!("{why}; everything is passed on")))
+                .map_err(|why| complain(&format!("{why}; all calls are forwarded")))
                 .ok()
         };
         learn(abi);
@@ -30,7 +30,7 @@ pub fn active() -> Option<&'static Abi> {
     })
 }
 
-/// Says what is passed on without a closer look.
+/// Says what is forwarded without a closer look.
 fn learn(abi: Option<&Abi>) {
     let handle = abi.map_or(usize::MAX, |abi| abi.handle);
     threshold::learn(handle, |function| match abi {
@@ -42,9 +42,9 @@ fn learn(abi: Option<&Abi>) {
         Some(abi) => least().unwrap_or_else(|| {
             let least = |op| {
                 if function.is_nonblocking() {
-                    Policy::least_nonblocking(abi.rival(), op)
+                    Policy::least_nonblocking(abi.implementation(), op)
                 } else {
-                    Policy::least_against_mpi(abi.rival(), op)
+                    Policy::least_against_mpi(abi.implementation(), op)
                 }
             };
             function.op().and_then(least).unwrap_or(u64::MAX)
@@ -60,7 +60,7 @@ pub fn relearn() {
     }
 }
 
-/// From how many bytes on everything is taken, whether it is faster or not: for tests.
+/// From how many bytes on everything is intercepted, whether it is faster or not: for tests.
 pub fn least() -> Option<u64> {
     static LEAST: OnceLock<Option<u64>> = OnceLock::new();
     *LEAST.get_or_init(|| abi::asked(config::MPI_MIN.bytes()))

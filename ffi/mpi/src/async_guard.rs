@@ -5,7 +5,7 @@
 //!
 //! Guards hold this process's loads and stores, those of the MPI library as well. They do not hold whom
 //! the MPI library gives the address of a buffer: the kernel, another process that reads it with
-//! `process_vm_readv(2)`, a network adapter. So before anything is passed on that has a buffer, what is
+//! `process_vm_readv(2)`, a network adapter. So before anything is forwarded that has a buffer, what is
 //! pending is settled ([`before`]); the C library's system calls are wrapped, too. As long as a window
 //! or a file of MPI's is open, nothing is guarded: others get at memory then without a call of ours.
 //! Where calls go past us nothing is guarded at all ([`obstacle`]).
@@ -151,7 +151,7 @@ fn closing(close: impl FnOnce() -> c_int) -> c_int {
     code
 }
 
-/// Declares functions that are passed on, each argument as the word that it comes in.
+/// Declares functions that are forwarded, each argument as the word that it comes in.
 macro_rules! forwarded {
     ($how:ident: $($name:ident($($argument:ident)*);)*) => { $(
         /// The MPI function of this name.

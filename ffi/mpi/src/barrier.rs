@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! `MPI_Barrier` of ranks on several machines: the ranks of each node wait for each other, then the
-//! leaders for each other, then each node for its leader. Inside one machine it is passed on.
+//! leaders for each other, then each node for its leader. Inside one machine it is forwarded.
 
 use std::ffi::c_int;
 

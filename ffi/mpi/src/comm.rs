@@ -22,7 +22,7 @@ use crate::messages::Peers;
 use crate::neighbourhood::Neighbours;
 use crate::nonblocking::Circle;
 use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
-use crate::stats::{FUNCTIONS, Fate, Function};
+use crate::stats::{FUNCTIONS, Function, Outcome};
 use crate::teams::{self, Lease};
 use crate::world_model;
 
@@ -60,9 +60,9 @@ pub struct Comm {
     agreed: bool,
     /// Which of its ranks messages may reach past the MPI library.
     pub peers: OnceLock<Peers>,
-    /// Who its neighbours are; `None` if neighbourhood collectives are passed on.
+    /// Who its neighbours are; `None` if neighbourhood collectives are forwarded.
     pub neighbours: OnceLock<Option<Neighbours>>,
-    group: OnceLock<Result<Lease, Fate>>,
+    group: OnceLock<Result<Lease, Outcome>>,
     /// Large calls that came before it had one.
     large: AtomicU64,
     irregular: [Irregular; FUNCTIONS],
@@ -85,30 +85,30 @@ impl Drop for Comm {
 
 impl Comm {
     /// Its team; collective as long as there is none. All its ranks get the same answer.
-    pub fn group(&self, abi: &'static Abi, comm: Word) -> Result<&Arc<Group>, Fate> {
+    pub fn group(&self, abi: &'static Abi, comm: Word) -> Result<&Arc<Group>, Outcome> {
         if let Some(group) = self.group.get() {
-            return group.as_deref().map_err(|fate| *fate);
+            return group.as_deref().map_err(|outcome| *outcome);
         }
         self.admits()?;
         // Calls on one communicator come one after the other.
         let calls = self.large.fetch_add(1, Ordering::Relaxed) + 1;
         if !calls.is_power_of_two() {
-            return Err(Fate::Communicator);
+            return Err(Outcome::Communicator);
         }
         let make = || match create(abi, comm, self.rank, self.size) {
             Ok(Some(group)) => Ok(Arc::new(group)),
-            Ok(None) => Err(Fate::Communicator),
+            Ok(None) => Err(Outcome::Communicator),
             Err(why) => {
                 complain(&why);
-                Err(Fate::NoTeam)
+                Err(Outcome::NoTeam)
             }
         };
         let lease = teams::of(abi, comm, (self.rank, self.size), calls, make);
-        let lease = lease.ok_or(Fate::Communicator)?;
+        let lease = lease.ok_or(Outcome::Communicator)?;
         self.group
             .get_or_init(|| lease)
             .as_deref()
-            .map_err(|fate| *fate)
+            .map_err(|outcome| *outcome)
     }
 
     /// What nonblocking collectives share, if the ranks have met.
@@ -151,10 +151,10 @@ impl Comm {
     }
 
     /// The same, with what becomes of its calls if it has not.
-    pub fn admits(&self) -> Result<(), Fate> {
+    pub fn admits(&self) -> Result<(), Outcome> {
         match () {
-            () if self.inter || self.size < 2 => Err(Fate::Communicator),
-            () if !self.agreed => Err(Fate::NoTeam),
+            () if self.inter || self.size < 2 => Err(Outcome::Communicator),
+            () if !self.agreed => Err(Outcome::NoTeam),
             () => Ok(()),
         }
     }
@@ -235,9 +235,9 @@ pub fn all() -> Vec<Arc<Comm>> {
 }
 
 /// What we know of a communicator.
-pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
+pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Outcome> {
     if !abi.is_comm(comm) {
-        return Err(Fate::Arguments);
+        return Err(Outcome::Arguments);
     }
     let generation = CACHE.generation(comm);
     let last = with_last(comm, abi.handle, |known| {
@@ -254,14 +254,14 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Fate> {
     }
     // What is kept for communicators lives as long as MPI_COMM_WORLD.
     if !world_model::is_active() {
-        return Err(Fate::NoTeam);
+        return Err(Outcome::NoTeam);
     }
     world_model::watch_end(abi);
     let known = CACHE
         .of(comm, || examine(abi, comm))
         .map_err(|why| match why {
-            Unknown::Object => Fate::Arguments,
-            Unknown::Attribute => Fate::NoTeam,
+            Unknown::Object => Outcome::Arguments,
+            Unknown::Attribute => Outcome::NoTeam,
         })?;
     LAST.set((comm, generation, Arc::as_ptr(&known)));
     Ok(known)

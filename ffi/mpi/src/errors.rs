@@ -69,7 +69,7 @@ fn tried(function: Function, collective: impl FnOnce(Word) -> c_int) -> bool {
     })
 }
 
-/// The same of one that moves bytes. A nonblocking one is taken to check what the blocking one does.
+/// The same of one that moves bytes. A nonblocking one is intercepted to check what the blocking one does.
 #[cold]
 pub fn refuses(abi: &Abi, function: Function) -> bool {
     tried(function, |comm| {

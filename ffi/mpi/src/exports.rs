@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! The collectives as C programs call them, in both forms: with `int`s, and with `MPI_Count`s,
-//! which MPICH has since 4.0 and Open MPI 4.1 has not; what is passed on there goes to the other form.
+//! which MPICH has since 4.0 and Open MPI 4.1 has not; what is forwarded there goes to the other form.
 
 use std::ffi::{c_int, c_void};
 

@@ -2,7 +2,7 @@
 
 //! `MPI_Pack_external` and `MPI_Unpack_external`: the bytes that libcopy's datatype engine packs, with
 //! those of each number in the other order. Types with elements that external32 gives another size (a
-//! `long`, a `long double`), and representations with other names, are passed on.
+//! `long`, a `long double`), and representations with other names, are forwarded.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -12,8 +12,8 @@ use crate::abi::{Abi, Word};
 use crate::active::{active, least};
 use crate::count::{Count, Large};
 use crate::earned::Use;
-use crate::packing::{Last, none, taken, with_decision};
-use crate::stats::{self, Fate, Function};
+use crate::packing::{Last, intercepted, none, with_decision};
+use crate::stats::{self, Function, Outcome};
 use crate::tools::{self, Feature};
 use crate::types::{self, Grain, Prepared};
 use crate::{fortran_names, pmpi};
@@ -118,30 +118,30 @@ thread_local! {
     static LAST: Last<Swapped> = const { none() };
 }
 
-/// How so many elements of a type are turned round; why they are passed on otherwise.
+/// How so many elements of a type are turned round; why they are forwarded otherwise.
 #[cold]
-fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Swapped, Fate> {
+fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Swapped, Outcome> {
     if tools::wrapped(Feature::Packing).is_some() {
-        return Err(Fate::Disabled);
+        return Err(Outcome::Disabled);
     }
-    let known = types::of(abi, datatype).ok_or(Fate::Arguments)?;
-    let datatype = known.datatype.as_ref().ok_or(Fate::Arguments)?;
+    let known = types::of(abi, datatype).ok_or(Outcome::Arguments)?;
+    let datatype = known.datatype.as_ref().ok_or(Outcome::Arguments)?;
     let bytes = known
         .size
         .checked_mul(count as u64)
-        .ok_or(Fate::Arguments)?;
+        .ok_or(Outcome::Arguments)?;
     if bytes < least().unwrap_or(LEAST).max(1) {
-        return Err(Fate::Small);
+        return Err(Outcome::Small);
     }
-    let order = known.grain().ok_or(Fate::Arguments)?;
+    let order = known.grain().ok_or(Outcome::Arguments)?;
     let period = order
         .period()
         .filter(|period| *period > 0 && known.size % *period as u64 == 0);
-    let period = period.ok_or(Fate::Arguments)?;
-    let prepared = types::layout(datatype, count as u64).ok_or(Fate::Arguments)?;
+    let period = period.ok_or(Outcome::Arguments)?;
+    let prepared = types::layout(datatype, count as u64).ok_or(Outcome::Arguments)?;
     let is_long = bytes >= LONG.0 && bytes / LONG.1 >= prepared.layout.segment_count();
     if is_long && !abi.is_open_mpi() && least().is_none() {
-        return Err(Fate::NoGain);
+        return Err(Outcome::NoGain);
     }
     Ok(Swapped {
         prepared,
@@ -203,7 +203,7 @@ impl Swapped {
     }
 }
 
-/// Does it, if it is worth it and all arguments are right; the call is passed on otherwise. `work` gets
+/// Does it, if it is worth it and all arguments are right; the call is forwarded otherwise. `work` gets
 /// the position in the packed buffer.
 ///
 /// # Safety
@@ -215,15 +215,15 @@ unsafe fn try_to<N: Count>(
     (buffers, elements): ([*const c_void; 2], usize),
     (room, position): (isize, *mut isize),
     work: impl FnOnce(&Swapped, usize),
-) -> Result<u64, Fate> {
-    let abi = active().ok_or(Fate::Disabled)?;
-    let count = count.number().ok_or(Fate::Arguments)?;
+) -> Result<u64, Outcome> {
+    let abi = active().ok_or(Outcome::Disabled)?;
+    let count = count.number().ok_or(Outcome::Arguments)?;
     if name.is_null() || position.is_null() || buffers.iter().any(|buffer| buffer.is_null()) {
-        return Err(Fate::Arguments);
+        return Err(Outcome::Arguments);
     }
     // SAFETY: the caller's promise.
     if unsafe { CStr::from_ptr(name) } != c"external32" {
-        return Err(Fate::Arguments);
+        return Err(Outcome::Arguments);
     }
     let what = Use {
         buffer: buffers[elements],
@@ -232,14 +232,14 @@ unsafe fn try_to<N: Count>(
         comm: None,
     };
     with_decision(&LAST, (abi, what), decide, |decision| {
-        let swapped = decision.as_ref().map_err(|fate| *fate)?;
+        let swapped = decision.as_ref().map_err(|outcome| *outcome)?;
         let bytes = swapped.bytes();
         // SAFETY: the caller's promise.
-        let at = usize::try_from(unsafe { position.read() }).map_err(|_| Fate::Arguments)?;
+        let at = usize::try_from(unsafe { position.read() }).map_err(|_| Outcome::Arguments)?;
         let end = at
             .checked_add(bytes as usize)
             .and_then(|end| isize::try_from(end).ok());
-        let end = end.filter(|end| *end <= room).ok_or(Fate::Arguments)?;
+        let end = end.filter(|end| *end <= room).ok_or(Outcome::Arguments)?;
         work(swapped, at);
         // SAFETY: the caller's promise.
         unsafe { position.write(end) };
@@ -247,7 +247,7 @@ unsafe fn try_to<N: Count>(
     })
 }
 
-/// Whether so many elements are passed on in any case, and nobody counts them.
+/// Whether so many elements are forwarded in any case, and nobody counts them.
 #[inline(always)]
 fn is_small<N: Count>(count: N, datatype: Word) -> bool {
     let bytes = || types::quick_size(datatype, count.number()?);
@@ -278,7 +278,7 @@ pub unsafe fn pack<N: Count>(
                 swapped.pack(input.cast(), output.cast::<u8>().wrapping_add(at));
             })
         };
-        if !is_small(count, datatype) && taken(Function::PackExternal, work) {
+        if !is_small(count, datatype) && intercepted(Function::PackExternal, work) {
             return 0;
         }
         pmpi::pack_external_any(name, input, count, datatype, output, size, position)
@@ -309,7 +309,7 @@ pub unsafe fn unpack<N: Count>(
                 swapped.unpack(input.cast::<u8>().wrapping_add(at), output.cast());
             })
         };
-        if !is_small(count, datatype) && taken(Function::UnpackExternal, work) {
+        if !is_small(count, datatype) && intercepted(Function::UnpackExternal, work) {
             return 0;
         }
         pmpi::unpack_external_any(name, input, size, position, output, count, datatype)

@@ -4,7 +4,7 @@
 
 use std::ffi::c_int;
 
-/// Why a call that was taken failed.
+/// Why a call that was intercepted failed.
 pub enum Failure {
     /// The team is broken, usually because a rank died.
     Team(libcopy::Error),

@@ -181,7 +181,7 @@ pub fn create(
     rank: usize,
     size: usize,
 ) -> Result<Option<Group>, String> {
-    let failed = |what: &str| Err(format!("{what} failed; its collectives are passed on"));
+    let failed = |what: &str| Err(format!("{what} failed; its collectives are forwarded"));
     let Ok(node) = Node::of(abi, comm, rank as c_int) else {
         return failed("MPI_Comm_split_type");
     };
@@ -210,7 +210,7 @@ pub fn create(
     // A rank that must not read another's memory cannot open what they share either.
     if !all_agree(abi, comm, size, !messages::has_lost_rights()) {
         return Err(
-            "a rank must not read the others' memory; its collectives are passed on".to_owned(),
+            "a rank must not read the others' memory; its collectives are forwarded".to_owned(),
         );
     }
     let (mut key, mut leader) = ([0u8; 16], [0u8; 8]);

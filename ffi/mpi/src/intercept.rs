@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Whether a call is taken, and what becomes of one that is.
+//! Whether a call is intercepted, and what becomes of one that is.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ use crate::governor;
 use crate::group::Group;
 use crate::nonblocking::{self, Circle};
 use crate::pmpi;
-use crate::stats::{self, Across, Fate, Function};
+use crate::stats::{self, Across, Function, Outcome};
 use crate::type_size;
 
 /// A call that is ours: the library, the group, and the bytes of this rank.
@@ -35,25 +35,25 @@ pub struct Call {
     pub bytes: usize,
 }
 
-/// Decides whether a call is taken: `count` elements of `datatype` are what each rank sends or
+/// Decides whether a call is intercepted: `count` elements of `datatype` are what each rank sends or
 /// receives, and `kinds` looks at the datatypes more closely, which small messages need not wait
 /// for.
 #[inline]
-pub fn take(
+pub fn intercept(
     function: Function,
     comm: Word,
     (count, datatype): (Option<usize>, Word),
     kinds: impl FnOnce(&'static Abi) -> Option<()>,
 ) -> Option<Call> {
     let Some(abi) = active() else {
-        stats::count(function, Fate::Disabled, 0);
+        stats::count(function, Outcome::Disabled, 0);
         return None;
     };
     if active::is_meeting_wanted() {
         nonblocking::meet(abi, comm);
     }
     let Some(bytes) = count.and_then(|count| type_size::bytes(abi, count, datatype)) else {
-        stats::count(function, Fate::Arguments, 0);
+        stats::count(function, Outcome::Arguments, 0);
         return None;
     };
     // Below this, no communicator is worth the team that would tell whether it is crowded.
@@ -65,9 +65,9 @@ pub fn take(
         let known = comm::of(abi, comm)?;
         // Before the datatypes are looked at, which costs more.
         if known.classes.rests_forwarding(function, bytes as u64) {
-            return Err(Fate::NoGain);
+            return Err(Outcome::NoGain);
         }
-        kinds(abi).ok_or(Fate::Arguments)?;
+        kinds(abi).ok_or(Outcome::Arguments)?;
         let (group, number) = admit(function, abi, comm, &known, (bytes as u64, true))?;
         Ok(Call {
             abi,
@@ -91,17 +91,17 @@ pub enum Knows {
     All(u64),
 }
 
-/// Decides whether an irregular call is taken. Where its ranks do not all know how large it is, they
-/// agree on it now and then, and in between take it for what it was. `sides` looks at the arguments
+/// Decides whether an irregular call is intercepted. Where its ranks do not all know how large it is, they
+/// agree on it now and then, and in between assume what it was. `sides` looks at the arguments
 /// and returns the bytes of the largest part, as far as this rank knows.
-pub fn take_irregular(
+pub fn intercept_vector(
     function: Function,
     comm: Word,
     knows: Knows,
     sides: impl FnOnce(&'static Abi, &Comm) -> Option<u64>,
 ) -> Option<Call> {
     decide(function, || {
-        let abi = active().ok_or(Fate::Disabled)?;
+        let abi = active().ok_or(Outcome::Disabled)?;
         if active::is_meeting_wanted() {
             nonblocking::meet(abi, comm);
         }
@@ -114,18 +114,18 @@ pub fn take_irregular(
         };
         if let Knows::Root(root) = knows {
             if usize::try_from(root).map_or(true, |root| root >= known.size) {
-                return Err(Fate::Arguments);
+                return Err(Outcome::Arguments);
             }
         }
         if !agree && !beats_mpi(abi, function, largest, None) {
             return Err(outside(abi, function, largest));
         }
         if !agree && known.classes.rests_forwarding(function, largest) {
-            return Err(Fate::NoGain);
+            return Err(Outcome::NoGain);
         }
-        let mine = sides(abi, &known).ok_or(Fate::Arguments)?;
+        let mine = sides(abi, &known).ok_or(Outcome::Arguments)?;
         if agree {
-            largest = agreed(abi, comm, &known, knows, mine).ok_or(Fate::NoTeam)?;
+            largest = agreed(abi, comm, &known, knows, mine).ok_or(Outcome::NoTeam)?;
             known.agreed(function, largest);
         }
         let (group, number) = admit(function, abi, comm, &known, (largest, false))?;
@@ -180,7 +180,7 @@ fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowd: Option<Oversubscr
     let Some(op) = function.op() else {
         return false;
     };
-    let beats = |crowd| Policy::beats_mpi(abi.rival(), op, bytes, crowd);
+    let beats = |crowd| Policy::beats_mpi(abi.implementation(), op, bytes, crowd);
     match crowd {
         Some(crowd) => beats(crowd),
         None => Oversubscription::ALL.into_iter().any(beats),
@@ -189,13 +189,13 @@ fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowd: Option<Oversubscr
 
 /// Why messages of this size are forwarded that are not faster with us: those that are long enough for some
 /// number of ranks may be too long for this one.
-fn outside(abi: &Abi, function: Function, bytes: u64) -> Fate {
+fn outside(abi: &Abi, function: Function, bytes: u64) -> Outcome {
     let least = function
         .op()
-        .and_then(|op| Policy::least_against_mpi(abi.rival(), op));
+        .and_then(|op| Policy::least_against_mpi(abi.implementation(), op));
     match least {
-        Some(least) if bytes >= least => Fate::NoGain,
-        _ => Fate::Small,
+        Some(least) if bytes >= least => Outcome::NoGain,
+        _ => Outcome::Small,
     }
 }
 
@@ -204,9 +204,9 @@ fn outside(abi: &Abi, function: Function, bytes: u64) -> Fate {
 pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
     decide(Function::Barrier, || {
         let known = comm::of(abi, comm)?;
-        let group = known.across_nodes().ok_or(Fate::Communicator)?;
+        let group = known.across_nodes().ok_or(Outcome::Communicator)?;
         if least().is_none() && !Policy::beats_mpi_across(Op::Barrier, 0) {
-            return Err(Fate::Small);
+            return Err(Outcome::Small);
         }
         Ok(Call {
             abi,
@@ -220,44 +220,44 @@ pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
 }
 
 /// Decides about a nonblocking call in the same way; `kinds` looks at the datatypes and arguments.
-pub fn take_nonblocking<K>(
+pub fn intercept_nonblocking<K>(
     function: Function,
     comm: Word,
     (count, datatype): (Option<usize>, Word),
     kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
 ) -> Option<(&'static Abi, Arc<Circle>, usize, K)> {
     let decision = || {
-        let abi = active().ok_or(Fate::Disabled)?;
+        let abi = active().ok_or(Outcome::Disabled)?;
         if !nonblocking::is_allowed() {
-            return Err(Fate::Disabled);
+            return Err(Outcome::Disabled);
         }
         let bytes = count.and_then(|count| type_size::bytes(abi, count, datatype));
-        let bytes = bytes.ok_or(Fate::Arguments)?;
-        let op = function.op().ok_or(Fate::Arguments)?;
+        let bytes = bytes.ok_or(Outcome::Arguments)?;
+        let op = function.op().ok_or(Outcome::Arguments)?;
         let beats = |crowded| match least() {
             Some(least) => bytes as u64 >= least,
-            None => Policy::beats_mpi_nonblocking(abi.rival(), op, bytes as u64, crowded),
+            None => Policy::beats_mpi_nonblocking(abi.implementation(), op, bytes as u64, crowded),
         };
         if !beats(false) && !beats(true) {
-            return Err(Fate::Small);
+            return Err(Outcome::Small);
         }
         let known = comm::of(abi, comm)?;
         known.admits()?;
         // Before the datatypes are looked at, which costs more.
         if known.met().is_some_and(|circle| !beats(circle.crowded)) {
-            return Err(Fate::Small);
+            return Err(Outcome::Small);
         }
-        let kinds = kinds(abi, &known).ok_or(Fate::Arguments)?;
-        let circle = known.circle().ok_or(Fate::NoTeam)?;
+        let kinds = kinds(abi, &known).ok_or(Outcome::Arguments)?;
+        let circle = known.circle().ok_or(Outcome::NoTeam)?;
         if !circle.admits_next() {
-            return Err(Fate::NoTeam);
+            return Err(Outcome::NoTeam);
         }
         Ok((abi, circle.clone(), bytes, kinds))
     };
     match catch_unwind(AssertUnwindSafe(decision)) {
-        Ok(Ok(taken)) => Some(taken),
-        Ok(Err(fate)) => {
-            stats::count(function, fate, 0);
+        Ok(Ok(intercepted)) => Some(intercepted),
+        Ok(Err(outcome)) => {
+            stats::count(function, outcome, 0);
             None
         }
         Err(_) => None,
@@ -273,14 +273,14 @@ fn admit(
     comm: Word,
     known: &Arc<Comm>,
     (bytes, exact): (u64, bool),
-) -> Result<(Arc<Group>, u64), Fate> {
+) -> Result<(Arc<Group>, u64), Outcome> {
     let group = admit_by_thresholds(function, abi, comm, known, bytes)?;
     match governor::decide(known, &group, function, (bytes, exact)) {
         Decision::Intercept => {
-            let number = group.next_call().ok_or(Fate::NoTeam)?;
+            let number = group.next_call().ok_or(Outcome::NoTeam)?;
             Ok((group, number))
         }
-        Decision::Forward => Err(Fate::NoGain),
+        Decision::Forward => Err(Outcome::NoGain),
     }
 }
 
@@ -291,30 +291,30 @@ fn admit_by_thresholds(
     comm: Word,
     known: &Comm,
     bytes: u64,
-) -> Result<Arc<Group>, Fate> {
+) -> Result<Arc<Group>, Outcome> {
     if !beats_mpi(abi, function, bytes, None) {
         return Err(outside(abi, function, bytes));
     }
     let group = known.group(abi, comm)?;
     if group.nodes.is_some() {
-        let all = match function.across_nodes().ok_or(Fate::Communicator)? {
+        let all = match function.across_nodes().ok_or(Outcome::Communicator)? {
             Across::Whole => 0,
             Across::Parts => bytes.saturating_mul(group.size as u64),
         };
         if !reaches(all) {
-            return Err(Fate::Communicator);
+            return Err(Outcome::Communicator);
         }
         let beats = |op| Policy::beats_mpi_across(op, bytes);
         return if least().is_some() || function.op().is_some_and(beats) {
             Ok(group.clone())
         } else {
-            Err(Fate::Small)
+            Err(Outcome::Small)
         };
     }
     // Reductions pay only where nobody copies twice.
     let reduces = |op: Op| Op::REDUCTIONS.contains(&op);
     if !group.direct && function.op().is_some_and(reduces) {
-        return Err(Fate::NoTeam);
+        return Err(Outcome::NoTeam);
     }
     if !beats_mpi(abi, function, bytes, Some(group.crowd)) {
         return Err(outside(abi, function, bytes));
@@ -322,12 +322,12 @@ fn admit_by_thresholds(
     Ok(group.clone())
 }
 
-/// Counts what was decided not to be taken.
-fn decide(function: Function, decision: impl FnOnce() -> Result<Call, Fate>) -> Option<Call> {
+/// Counts what was decided not to be intercepted.
+fn decide(function: Function, decision: impl FnOnce() -> Result<Call, Outcome>) -> Option<Call> {
     match catch_unwind(AssertUnwindSafe(decision)) {
         Ok(Ok(call)) => Some(call),
-        Ok(Err(fate)) => {
-            stats::count(function, fate, 0);
+        Ok(Err(outcome)) => {
+            stats::count(function, outcome, 0);
             None
         }
         Err(_) => None,
@@ -339,11 +339,11 @@ impl Call {
     pub fn run(self, work: impl FnOnce(&Call) -> Result<(), Failure>) -> c_int {
         let code = match catch_unwind(AssertUnwindSafe(|| work(&self))) {
             Ok(Ok(())) => {
-                let fate = match self.group.nodes {
-                    Some(_) => Fate::Nodes,
-                    None => Fate::Taken,
+                let outcome = match self.group.nodes {
+                    Some(_) => Outcome::Nodes,
+                    None => Outcome::Intercepted,
                 };
-                stats::count(self.function, fate, self.bytes as u64);
+                stats::count(self.function, outcome, self.bytes as u64);
                 return 0;
             }
             Ok(Err(Failure::Team(error))) => {
@@ -380,13 +380,13 @@ impl Call {
                 Some((self, lengths))
             }
             _ => {
-                stats::count(self.function, Fate::Communicator, 0);
+                stats::count(self.function, Outcome::Communicator, 0);
                 None
             }
         }
     }
 
-    /// Says how many bytes this rank has to do with, where that was not known when it was taken.
+    /// Says how many bytes this rank has to do with, where that was not known when it was intercepted.
     pub fn with_bytes(mut self, bytes: usize) -> Self {
         self.bytes = bytes;
         self

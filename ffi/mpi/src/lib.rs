@@ -3,32 +3,32 @@
 //! `libcopy_mpi.so`: with `LD_PRELOAD`, an MPI program that was never compiled for it has the
 //! collectives inside a machine done by libcopy.
 //!
-//! Taken are broadcasts, gathers, scatters, allgathers, alltoalls (with their `v` and `w` forms),
+//! Intercepted are broadcasts, gathers, scatters, allgathers, alltoalls (with their `v` and `w` forms),
 //! alltoalls between neighbours and reductions with predefined operations, on intracommunicators whose ranks are all on one
 //! machine, from the size on from which libcopy is faster ([`libcopy::policy::Policy::beats_mpi`]).
 //! Everything else is forwarded unchanged: to the next library that has the function's `MPI` name, which is
 //! the MPI library or a tool between the two. Features whose functions a tool wraps, in front of us or
 //! behind, are off ([`tools`]). What decides is the same on all ranks: the number of bytes, which MPI demands
 //! to agree or which the ranks agree on now and then, and the communicator. Datatypes that are not
-//! dense are packed and unpacked by the MPI library there. `MPI_Pack` and `MPI_Unpack` are taken where
+//! dense are packed and unpacked by the MPI library there. `MPI_Pack` and `MPI_Unpack` are intercepted where
 //! libcopy's datatype engine is faster ([`packing`]), their relatives for external32 too ([`external32`]).
 //!
-//! Nonblocking collectives on communicators whose ranks have met in a blocking one are taken as well
-//! ([`nonblocking`]); `LIBCOPY_MPI_NONBLOCKING=0` passes them on.
+//! Nonblocking collectives on communicators whose ranks have met in a blocking one are intercepted as well
+//! ([`nonblocking`]); `LIBCOPY_MPI_NONBLOCKING=0` forwards them.
 //!
 //! With `LIBCOPY_ASYNC` blocking collectives return while a copy engine still moves their bytes, where there
 //! is one ([`async_guard`]).
 //!
-//! Messages between two processes of a machine are taken as well, those of derived datatypes and long ones
-//! ([`messages`]); `LIBCOPY_MPI_MESSAGES=0` passes them on. Short ones of derived datatypes are packed here and
+//! Messages between two processes of a machine are intercepted as well, those of derived datatypes and long ones
+//! ([`messages`]); `LIBCOPY_MPI_MESSAGES=0` forwards them. Short ones of derived datatypes are packed here and
 //! sent as bytes (`LIBCOPY_MPI_PACKED=0`: as they are).
 //!
 //! Blocking collectives that cost more than forwarded ones are forwarded after a trial ([`governor`]);
 //! `LIBCOPY_GOVERNOR=0` leaves it to the thresholds.
 //!
-//! `LIBCOPY_DISABLE=1` passes everything on; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
-//! taken, and what was passed on why; with a file's name in place of 1 every rank adds a line to that
-//! file, which `libcopy mpi report` reads. `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, takes everything
+//! `LIBCOPY_DISABLE=1` forwards everything; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
+//! intercepted, and what was forwarded why; with a file's name in place of 1 every rank adds a line to that
+//! file, which `libcopy mpi report` reads. `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, intercepts everything
 //! from this size on, faster or not.
 //!
 //! All that concerns several ranks is done only if all of them have this library, which they find out in
@@ -94,7 +94,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 // Nobody here calls its functions, which programs find instead of the C library's.
 use libcopy_interpose as _;
 
-/// Prints what was taken and passed on, or adds it to the file that `LIBCOPY_STATS` names.
+/// Prints what was intercepted and forwarded, or adds it to the file that `LIBCOPY_STATS` names.
 fn tell() {
     let abi = abi::get();
     let library = abi.map_or("no library that we know", |abi| abi.name);

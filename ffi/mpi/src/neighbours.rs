@@ -4,7 +4,7 @@
 //! between them as alltoalls between all, with nothing for the others.
 //!
 //! A rank that is a neighbour twice gets two parts, and libraries differ in which is which: a
-//! communicator in which any rank has such neighbours is passed on.
+//! communicator in which any rank has such neighbours is forwarded.
 
 use std::ffi::{c_int, c_void};
 
@@ -14,15 +14,15 @@ use crate::buffer::Kind;
 use crate::comm::{self, Comm};
 use crate::count::Count;
 use crate::governor::Span;
-use crate::intercept::{Call, Knows, take_irregular};
+use crate::intercept::{Call, Knows, intercept_vector};
 use crate::neighbourhood::Neighbours;
 use crate::partition::Partition;
 use crate::pmpi::{self, forward};
-use crate::stats::{self, Fate, Function};
+use crate::stats::{self, Function, Outcome};
 use crate::vector::exchange;
 
 impl Comm {
-    /// Its neighbours, if neighbourhood collectives may be taken on it; collective the first time.
+    /// Its neighbours, if neighbourhood collectives may be intercepted on it; collective the first time.
     fn neighbours(&self, abi: &Abi, comm: Word) -> Option<&Neighbours> {
         let ask = || {
             if !self.is_plain() {
@@ -42,8 +42,8 @@ impl Comm {
     }
 }
 
-/// Decides whether a call is taken: `partitions` makes what is sent and what is received.
-fn take(
+/// Decides whether a call is intercepted: `partitions` makes what is sent and what is received.
+fn intercept(
     function: Function,
     comm: Word,
     partitions: impl FnOnce(&'static Abi, &Comm, &Neighbours) -> Option<(Partition, Partition)>,
@@ -51,12 +51,12 @@ fn take(
     let known = active().map(|abi| (abi, comm::of(abi, comm)));
     if let Some((abi, Ok(known))) = &known {
         if known.neighbours(abi, comm).is_none() {
-            stats::count(function, Fate::Communicator, 0);
+            stats::count(function, Outcome::Communicator, 0);
             return None;
         }
     }
     let mut both = None;
-    let call = take_irregular(function, comm, Knows::Each, |abi, known| {
+    let call = intercept_vector(function, comm, Knows::Each, |abi, known| {
         let neighbours = known.neighbours(abi, comm)?;
         let (from, to) = both.insert(partitions(abi, known, neighbours)?);
         Some(from.largest().max(to.largest()))
@@ -116,7 +116,7 @@ pub unsafe fn neighbor_alltoall<N: Count>(
 ) -> c_int {
     let _span = Span;
     let function = Function::NeighborAlltoall;
-    let taken = take(function, comm, |abi, known, neighbours| {
+    let intercepted = intercept(function, comm, |abi, known, neighbours| {
         let partition = |ranks: &[c_int], count: N, datatype| {
             let count = count.number()?;
             let place = |i: usize| isize::try_from(count).ok()?.checked_mul(i as isize);
@@ -129,8 +129,8 @@ pub unsafe fn neighbor_alltoall<N: Count>(
     });
     // SAFETY: the caller's promise.
     unsafe {
-        match taken {
-            Some(taken) => run(taken, send, recv),
+        match intercepted {
+            Some(intercepted) => run(intercepted, send, recv),
             None => forward::neighbor_alltoall(
                 send, send_count, send_type, recv, recv_count, recv_type, comm,
             ),
@@ -158,7 +158,7 @@ pub unsafe fn neighbor_alltoallv<N: Count>(
 ) -> c_int {
     let _span = Span;
     let function = Function::NeighborAlltoallv;
-    let taken = take(function, comm, |abi, known, neighbours| {
+    let intercepted = intercept(function, comm, |abi, known, neighbours| {
         let partition = |ranks: &[c_int], counts: *const N, places: *const N::Place, datatype| {
             uniform(abi, comm, known, ranks, datatype, |i| {
                 // SAFETY: the caller's promise: there is one of each per neighbour.
@@ -172,8 +172,8 @@ pub unsafe fn neighbor_alltoallv<N: Count>(
     });
     // SAFETY: the caller's promise.
     unsafe {
-        match taken {
-            Some(taken) => run(taken, send, recv),
+        match intercepted {
+            Some(intercepted) => run(intercepted, send, recv),
             None => forward::neighbor_alltoallv(
                 send,
                 send_counts,
@@ -209,7 +209,7 @@ pub unsafe fn neighbor_alltoallw<N: Count>(
 ) -> c_int {
     let _span = Span;
     let function = Function::NeighborAlltoallw;
-    let taken = take(function, comm, |abi, known, neighbours| {
+    let intercepted = intercept(function, comm, |abi, known, neighbours| {
         let partition = |ranks: &[c_int], counts: *const N, places: *const isize, types| {
             Partition::of_some(known.size, ranks, |i| {
                 // SAFETY: the caller's promise: there is one of each per neighbour.
@@ -230,8 +230,8 @@ pub unsafe fn neighbor_alltoallw<N: Count>(
     });
     // SAFETY: the caller's promise.
     unsafe {
-        match taken {
-            Some(taken) => run(taken, send, recv),
+        match intercepted {
+            Some(intercepted) => run(intercepted, send, recv),
             None => forward::neighbor_alltoallw(
                 send,
                 send_counts,

@@ -17,7 +17,7 @@ use crate::active::{active, least};
 use crate::count::Count;
 use crate::earned::Use;
 use crate::pack_governor::{Governed, Side, Trial};
-use crate::stats::{self, Fate, Function};
+use crate::stats::{self, Function, Outcome};
 use crate::tools::{self, Feature};
 use crate::types::{self, Prepared};
 use crate::{comm, earned, pmpi, threshold, uses};
@@ -33,7 +33,7 @@ pub struct Decided<T> {
     handle: Word,
     count: usize,
     generation: u64,
-    decision: Result<T, Fate>,
+    decision: Result<T, Outcome>,
 }
 
 /// The last decisions of a thread.
@@ -51,31 +51,31 @@ thread_local! {
 
 /// Decides about a type and a count. The library says what is wrong with arguments.
 #[cold]
-fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Arc<Prepared>, Fate> {
+fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Arc<Prepared>, Outcome> {
     if tools::wrapped(Feature::Packing).is_some() {
-        return Err(Fate::Disabled);
+        return Err(Outcome::Disabled);
     }
-    let rival = usize::from(!abi.is_open_mpi());
-    let known = types::of(abi, datatype).ok_or(Fate::Arguments)?;
-    let long_piece = known.pieces.saturating_mul(LONG_PIECE[rival]);
+    let implementation = usize::from(!abi.is_open_mpi());
+    let known = types::of(abi, datatype).ok_or(Outcome::Arguments)?;
+    let long_piece = known.pieces.saturating_mul(LONG_PIECE[implementation]);
     if least().is_none() && (known.dense || known.pieces > 1 && known.size >= long_piece) {
         // Whatever their number is.
         uses::decide(datatype & abi.handle, uses::PACKED_THERE, 0);
-        return Err(Fate::NoGain);
+        return Err(Outcome::NoGain);
     }
-    let datatype = known.datatype.as_ref().ok_or(Fate::Arguments)?;
-    let prepared = types::layout(datatype, count as u64).ok_or(Fate::Arguments)?;
+    let datatype = known.datatype.as_ref().ok_or(Outcome::Arguments)?;
+    let prepared = types::layout(datatype, count as u64).ok_or(Outcome::Arguments)?;
     let (bytes, pieces) = (prepared.layout.size(), prepared.layout.segment_count());
     match least() {
         Some(least) if bytes >= least => Ok(prepared),
         None if bytes >= LEAST => {
-            if pieces <= 1 || bytes >= pieces.saturating_mul(LONG_PIECE[rival]) {
-                Err(Fate::NoGain)
+            if pieces <= 1 || bytes >= pieces.saturating_mul(LONG_PIECE[implementation]) {
+                Err(Outcome::NoGain)
             } else {
                 Ok(prepared)
             }
         }
-        _ => Err(Fate::Small),
+        _ => Err(Outcome::Small),
     }
 }
 
@@ -85,8 +85,8 @@ fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Arc<Prepared>, Fate
 pub fn with_decision<T: 'static, R>(
     last: &'static LocalKey<Last<T>>,
     (abi, what): (&Abi, Use),
-    decide: impl FnOnce(&Abi, Word, usize) -> Result<T, Fate>,
-    work: impl FnOnce(&Result<T, Fate>) -> R,
+    decide: impl FnOnce(&Abi, Word, usize) -> Result<T, Outcome>,
+    work: impl FnOnce(&Result<T, Outcome>) -> R,
 ) -> R {
     let (datatype, count) = (what.datatype, what.count);
     let (handle, generation) = (datatype & abi.handle, types::generation(datatype));
@@ -102,7 +102,7 @@ pub fn with_decision<T: 'static, R>(
                 work(&known.decision)
             }
             // Not remembered: nothing says when such a type is freed.
-            _ if !earned::by(abi, what) => work(&Err(Fate::Fresh)),
+            _ if !earned::by(abi, what) => work(&Err(Outcome::Fresh)),
             _ => {
                 let known = last.insert(Decided {
                     handle,
@@ -130,9 +130,9 @@ unsafe fn try_to<N: Count>(
     (room, position): (N, *mut N),
     trial: &mut Option<Trial>,
     work: impl FnOnce(&Prepared, usize, u64),
-) -> Result<u64, Fate> {
-    let abi = active().ok_or(Fate::Disabled)?;
-    let count = count.number().ok_or(Fate::Arguments)?;
+) -> Result<u64, Outcome> {
+    let abi = active().ok_or(Outcome::Disabled)?;
+    let count = count.number().ok_or(Outcome::Arguments)?;
     let what = Use {
         buffer: buffers[side as usize],
         count,
@@ -148,15 +148,15 @@ unsafe fn try_to<N: Count>(
         Ok(Governed::new(prepared, side))
     };
     with_decision(last, (abi, what), decide, |decision| {
-        let governed = decision.as_ref().map_err(|fate| *fate)?;
+        let governed = decision.as_ref().map_err(|outcome| *outcome)?;
         let prepared = governed.prepared();
         let (decision, measured) = governed.next();
         if decision == Decision::Forward {
             *trial = measured;
-            return Err(Fate::NoGain);
+            return Err(Outcome::NoGain);
         }
         if position.is_null() || buffers.iter().any(|buffer| buffer.is_null()) {
-            return Err(Fate::Arguments);
+            return Err(Outcome::Arguments);
         }
         comm::with_last(comm, abi.handle, |_| ())
             .map_or_else(|| comm::of(abi, comm).map(|_| ()), Ok)?;
@@ -167,7 +167,7 @@ unsafe fn try_to<N: Count>(
             let end = at.checked_add(usize::try_from(bytes).ok()?)?;
             Some((at, N::of(end).filter(|_| end <= room)?))
         };
-        let (at, end) = inside().ok_or(Fate::Arguments)?;
+        let (at, end) = inside().ok_or(Outcome::Arguments)?;
         match measured {
             None => work(prepared, at, bytes),
             Some(trial) => trial.measure(|| (work(prepared, at, bytes), true)),
@@ -190,23 +190,23 @@ fn forwarded(trial: Option<Trial>, forward: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// Whether a call was taken; counts it.
+/// Whether a call was intercepted; counts it.
 #[inline]
-pub fn taken(function: Function, work: impl FnOnce() -> Result<u64, Fate>) -> bool {
+pub fn intercepted(function: Function, work: impl FnOnce() -> Result<u64, Outcome>) -> bool {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(bytes)) => {
-            stats::count(function, Fate::Taken, bytes);
+            stats::count(function, Outcome::Intercepted, bytes);
             true
         }
-        Ok(Err(fate)) => {
-            stats::count(function, fate, 0);
+        Ok(Err(outcome)) => {
+            stats::count(function, outcome, 0);
             false
         }
         Err(_) => false,
     }
 }
 
-/// Whether this is known to be forwarded, or nothing is taken, so that nothing is asked about it.
+/// Whether this is known to be forwarded, or nothing is intercepted, so that nothing is asked about it.
 #[inline(always)]
 fn is_plain(datatype: Word) -> bool {
     // The last question counts a use, so it is asked where nobody else will.
@@ -254,7 +254,7 @@ pub unsafe fn pack<N: Count>(
                 },
             )
         };
-        if !is_plain(datatype) && taken(Function::Pack, work) {
+        if !is_plain(datatype) && intercepted(Function::Pack, work) {
             return 0;
         }
         forwarded(trial, || {
@@ -295,7 +295,7 @@ pub unsafe fn unpack<N: Count>(
                 },
             )
         };
-        if !is_plain(datatype) && taken(Function::Unpack, work) {
+        if !is_plain(datatype) && intercepted(Function::Unpack, work) {
             return 0;
         }
         forwarded(trial, || {

@@ -2,7 +2,7 @@
 
 //! Reductions with predefined operations, which are commutative. The MPI library does the
 //! arithmetic (`MPI_Reduce_local`), so every operation on every type is its own; we bring the
-//! operands together. Operations of the user's own and datatypes with gaps are passed on.
+//! operands together. Operations of the user's own and datatypes with gaps are forwarded.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -16,7 +16,7 @@ use crate::errors;
 use crate::failure::Failure;
 use crate::governor::Span;
 use crate::hierarchy::{Combine, What};
-use crate::intercept::{Call, plausible, rank_of, take};
+use crate::intercept::{Call, intercept, plausible, rank_of};
 use crate::pmpi::{self, forward};
 use crate::scratch::Scratch;
 use crate::stats::Function;
@@ -131,7 +131,7 @@ pub unsafe fn reduce<N: Count>(
 ) -> c_int {
     let _span = Span;
     let (mut elements, mut is_root, mut in_place) = (None, false, false);
-    let call = take(Function::Reduce, comm, (count.number(), datatype), |abi| {
+    let call = intercept(Function::Reduce, comm, (count.number(), datatype), |abi| {
         is_root = rank_of(abi, comm)? == plausible(abi, comm, root)?;
         // Elsewhere nothing is received.
         let both = (send, if is_root { recv } else { ptr::null_mut() });
@@ -183,7 +183,7 @@ pub unsafe fn allreduce<N: Count>(
 ) -> c_int {
     let _span = Span;
     let (mut elements, mut in_place) = (None, false);
-    let call = take(
+    let call = intercept(
         Function::Allreduce,
         comm,
         (count.number(), datatype),
@@ -280,7 +280,7 @@ pub unsafe fn reduce_scatter<N: Count>(
     });
     let mut elements = None;
     let one = (total, datatype);
-    let call = take(Function::ReduceScatter, comm, one, |abi| {
+    let call = intercept(Function::ReduceScatter, comm, one, |abi| {
         let (both, what) = ((send, recv), (datatype, op, comm));
         elements = Some(Elements::between(abi, Function::ReduceScatter, both, what)?);
         Some(())
@@ -326,7 +326,7 @@ pub unsafe fn reduce_scatter_block<N: Count>(
     let _span = Span;
     let mut elements = None;
     let one = (count.number(), datatype);
-    let call = take(Function::ReduceScatterBlock, comm, one, |abi| {
+    let call = intercept(Function::ReduceScatterBlock, comm, one, |abi| {
         let (both, what) = ((send, recv), (datatype, op, comm));
         elements = Some(Elements::between(
             abi,

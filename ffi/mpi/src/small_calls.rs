@@ -9,7 +9,7 @@ use crate::count::Count;
 use crate::stats::Function;
 use crate::threshold::{handle_bits, least, size};
 
-/// Whether counts that all ranks know, combined by `combine`, are to be passed on in any case.
+/// Whether counts that all ranks know, combined by `combine`, are to be forwarded in any case.
 ///
 /// # Safety
 ///
@@ -46,7 +46,7 @@ unsafe fn are_small<N: Count>(
     small == Some(true)
 }
 
-/// Whether parts of these lengths are to be passed on in any case.
+/// Whether parts of these lengths are to be forwarded in any case.
 ///
 /// # Safety
 ///
@@ -63,7 +63,7 @@ pub unsafe fn are_small_parts<N: Count>(
     unsafe { are_small(function, counts, datatype, comm, largest) }
 }
 
-/// Whether so many elements together are to be passed on in any case.
+/// Whether so many elements together are to be forwarded in any case.
 ///
 /// # Safety
 ///
@@ -79,7 +79,7 @@ pub unsafe fn are_small_together<N: Count>(
     unsafe { are_small(function, counts, datatype, comm, usize::checked_add) }
 }
 
-/// Whether a call whose ranks know only their own parts is to be passed on in any case: it was small
+/// Whether a call whose ranks know only their own parts is to be forwarded in any case: it was small
 /// when they last agreed, and it is not time to agree. Then it has been counted.
 #[inline(always)]
 pub fn were_small(function: Function, comm: Word) -> bool {

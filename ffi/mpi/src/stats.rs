@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How often each function was taken or passed on, and why.
+//! How often each function was intercepted or forwarded, and why.
 
 use std::ffi::CStr;
 use std::fmt::Write as _;
@@ -161,7 +161,7 @@ pub enum Across {
 }
 
 impl Function {
-    /// How it is done where ranks are on several nodes; none if it is passed on there.
+    /// How it is done where ranks are on several nodes; none if it is forwarded there.
     pub fn across_nodes(self) -> Option<Across> {
         match self {
             Function::Bcast | Function::Reduce | Function::Allreduce | Function::Barrier => {
@@ -180,9 +180,9 @@ impl Function {
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Outcome {
     /// libcopy did it.
-    Taken,
+    Intercepted,
     /// libcopy did it inside each of several nodes, and the MPI library between them.
     Nodes,
     /// The message is one that the MPI library moves as fast.
@@ -204,20 +204,20 @@ pub enum Fate {
     Fresh,
 }
 
-const FATES: [(Fate, &str); 9] = [
-    (Fate::Taken, "taken"),
-    (Fate::Nodes, "by nodes"),
-    (Fate::Small, "small"),
-    (Fate::Communicator, "communicator"),
-    (Fate::Arguments, "arguments"),
-    (Fate::NoGain, "no gain"),
-    (Fate::NoTeam, "no team"),
-    (Fate::Disabled, "disabled"),
-    (Fate::Fresh, "fresh"),
+const OUTCOMES: [(Outcome, &str); 9] = [
+    (Outcome::Intercepted, "intercepted"),
+    (Outcome::Nodes, "by nodes"),
+    (Outcome::Small, "small"),
+    (Outcome::Communicator, "communicator"),
+    (Outcome::Arguments, "arguments"),
+    (Outcome::NoGain, "no gain"),
+    (Outcome::NoTeam, "no team"),
+    (Outcome::Disabled, "disabled"),
+    (Outcome::Fresh, "fresh"),
 ];
 
-static COUNTS: [[AtomicU64; FATES.len()]; FUNCTIONS] =
-    [const { [const { AtomicU64::new(0) }; FATES.len()] }; FUNCTIONS];
+static COUNTS: [[AtomicU64; OUTCOMES.len()]; FUNCTIONS] =
+    [const { [const { AtomicU64::new(0) }; OUTCOMES.len()] }; FUNCTIONS];
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Whether anybody will ask; counting costs small messages as much as deciding about them.
@@ -226,11 +226,11 @@ pub fn wanted() -> bool {
     *WANTED.get_or_init(|| config::STATS.is_on(false))
 }
 
-/// Counts a call; `bytes` is what this rank sent or received, for calls that were taken.
+/// Counts a call; `bytes` is what this rank sent or received, for calls that were intercepted.
 #[inline]
-pub fn count(function: Function, fate: Fate, bytes: u64) {
+pub fn count(function: Function, outcome: Outcome, bytes: u64) {
     if wanted() {
-        COUNTS[function as usize][fate as usize].fetch_add(1, Ordering::Relaxed);
+        COUNTS[function as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(bytes, Ordering::Relaxed);
     }
 }
@@ -320,7 +320,7 @@ pub fn line(
     let mut first = true;
     for ((_, _, name), counts) in TABLE.iter().zip(&COUNTS) {
         let counts = counts.iter().map(|n| n.load(Ordering::Relaxed));
-        let mut pairs = FATES.iter().map(|(_, name)| *name).zip(counts);
+        let mut pairs = OUTCOMES.iter().map(|(_, name)| *name).zip(counts);
         if pairs.clone().all(|(_, count)| count == 0) {
             continue;
         }
@@ -349,7 +349,7 @@ pub fn line(
 /// The table, a line per function that was called.
 pub fn report(own: &Identity) -> String {
     let mut text = format!(
-        "libcopy_mpi: rank {} on {}, process {}, {}\nlibcopy_mpi: {}, {} bytes taken\nlibcopy_mpi: {:<24}",
+        "libcopy_mpi: rank {} on {}, process {}, {}\nlibcopy_mpi: {}, {} bytes intercepted\nlibcopy_mpi: {:<24}",
         own.rank,
         own.host,
         std::process::id(),
@@ -358,7 +358,7 @@ pub fn report(own: &Identity) -> String {
         BYTES.load(Ordering::Relaxed),
         "function"
     );
-    for (_, name) in FATES {
+    for (_, name) in OUTCOMES {
         let _ = write!(text, " {name:>12}");
     }
     for ((_, _, name), counts) in TABLE.iter().zip(&COUNTS) {
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_line_names_everything_once() {
-        let messages = [("sent", 4), ("bytes fetched", 5)];
+        let messages = [("sent", 4), ("bytes by get", 5)];
         let own = Identity {
             program: "/a \"b\"\\c\n".to_owned(),
             ..Identity::own(3, "MPICH")
@@ -403,7 +403,7 @@ mod tests {
         );
         assert!(
             line.ends_with(
-                "\"messages\":{\"sent\":4,\"bytes fetched\":5},\"early\":{\"buffers\":6},\
+                "\"messages\":{\"sent\":4,\"bytes by get\":5},\"early\":{\"buffers\":6},\
                  \"off\":{\"messages\":\"MPI_Recv\"},\"bootstrap\":\"all \\\"2\\\" ranks\",\"classes\":[7]}\n"
             ),
             "{line}"

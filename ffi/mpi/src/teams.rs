@@ -25,7 +25,7 @@ use crate::active::least;
 use crate::group::{Group, world_ranks};
 use crate::meeting::{Plain, from_first};
 use crate::pmpi;
-use crate::stats::Fate;
+use crate::stats::Outcome;
 
 /// Teams that the leader of a list keeps although no communicator uses them.
 const IDLE: usize = 4;
@@ -63,7 +63,7 @@ struct Kept {
     id: u64,
     /// Whether we are the leader.
     led: bool,
-    made: Result<Arc<Group>, Fate>,
+    made: Result<Arc<Group>, Outcome>,
 }
 
 impl Kept {
@@ -217,8 +217,8 @@ pub fn of(
     comm: Word,
     (rank, size): (usize, usize),
     calls: u64,
-    make: impl FnOnce() -> Result<Arc<Group>, Fate>,
-) -> Option<Result<Lease, Fate>> {
+    make: impl FnOnce() -> Result<Arc<Group>, Outcome>,
+) -> Option<Result<Lease, Outcome>> {
     let Some(list) = members(abi, comm, size) else {
         let shared = false;
         return Some(make().map(|group| Lease { group, shared }));
@@ -230,14 +230,14 @@ pub fn of(
         offer = decide(abi, &list, calls);
     }
     if from_first(abi, comm, &mut offer) != 0 {
-        return Some(Err(Fate::NoTeam));
+        return Some(Err(Outcome::NoTeam));
     }
     let id = offer.id;
     let made = match offer.what {
         SHARE => {
             let teams = teams();
             let kept = teams.kept.iter().find(|kept| kept.id == id);
-            kept.map_or(Err(Fate::NoTeam), |kept| kept.made.clone())
+            kept.map_or(Err(Outcome::NoTeam), |kept| kept.made.clone())
         }
         MAKE => {
             let made = make();

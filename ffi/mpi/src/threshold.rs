@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The first question about a call: whether it is so small that it is passed on in any case. It has
+//! The first question about a call: whether it is so small that it is forwarded in any case. It has
 //! to cost next to nothing, so it looks at what was learnt before, and where that is not enough, it
-//! says no. What it passes on, [`crate::intercept`] would pass on, too.
+//! says no. What it forwards, [`crate::intercept`] would forward, too.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use crate::abi::Word;
 use crate::count::Count;
 use crate::stats::{FUNCTIONS, Function};
 
-/// Messages of fewer bytes are passed on. Zero as long as nothing is known, and where every call is
+/// Messages of fewer bytes are forwarded. Zero as long as nothing is known, and where every call is
 /// to be counted.
 static LEAST: [AtomicU64; FUNCTIONS] = [const { AtomicU64::new(0) }; FUNCTIONS];
 
@@ -24,7 +24,7 @@ const ADDRESS: u32 = 48;
 /// ones never go, so this stays true.
 static TYPES: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
-/// Learns from which size on calls may be taken.
+/// Learns from which size on calls may be intercepted.
 pub fn learn(handle: usize, least: impl Fn(Function) -> u64) {
     HANDLE.store(handle, Ordering::Relaxed);
     for function in Function::all() {
@@ -63,7 +63,7 @@ pub fn size(datatype: Word) -> Option<usize> {
     is_known.then_some((known >> ADDRESS) as usize)
 }
 
-/// From how many bytes on calls of a function may be taken.
+/// From how many bytes on calls of a function may be intercepted.
 #[inline(always)]
 pub fn least(function: Function) -> u64 {
     LEAST[function as usize].load(Ordering::Relaxed)
@@ -76,7 +76,7 @@ pub fn is_special<T>(buffer: *const T) -> bool {
     (buffer as usize).wrapping_add(1) <= 2
 }
 
-/// Whether so many elements are to be passed on in any case.
+/// Whether so many elements are to be forwarded in any case.
 #[inline(always)]
 pub fn is_small<N: Count>(function: Function, count: N, datatype: Word) -> bool {
     match (count.number(), size(datatype)) {

@@ -10,7 +10,7 @@ use crate::buffer::{Kind, incoming, outgoing};
 use crate::count::Count;
 use crate::errors;
 use crate::governor::Span;
-use crate::intercept::{plausible, rank_of, take};
+use crate::intercept::{intercept, plausible, rank_of};
 use crate::pmpi::forward;
 use crate::scratch::Scratch;
 use crate::stats::Function;
@@ -31,7 +31,7 @@ pub unsafe fn bcast<N: Count>(
 ) -> c_int {
     let _span = Span;
     let mut kind = None;
-    let call = take(Function::Bcast, comm, (count.number(), datatype), |abi| {
+    let call = intercept(Function::Bcast, comm, (count.number(), datatype), |abi| {
         plausible(abi, comm, root)?;
         kind = Some(Kind::of(abi, datatype, comm)?);
         Some(())
@@ -83,7 +83,7 @@ pub unsafe fn gather<N: Count>(
     } else {
         (send_count.number(), send_type)
     };
-    let call = take(Function::Gather, comm, one, |abi| {
+    let call = intercept(Function::Gather, comm, one, |abi| {
         let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
         if !in_place {
             own = Some(Kind::of(abi, send_type, comm)?);
@@ -168,7 +168,7 @@ pub unsafe fn scatter<N: Count>(
     } else {
         (recv_count.number(), recv_type)
     };
-    let call = take(Function::Scatter, comm, one, |abi| {
+    let call = intercept(Function::Scatter, comm, one, |abi| {
         let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
         if !in_place {
             own = Some(Kind::of(abi, recv_type, comm)?);
@@ -248,7 +248,7 @@ pub unsafe fn allgather<N: Count>(
 ) -> c_int {
     let _span = Span;
     let (mut own, mut all) = (None, None);
-    let call = take(
+    let call = intercept(
         Function::Allgather,
         comm,
         (recv_count.number(), recv_type),
@@ -325,7 +325,7 @@ pub unsafe fn alltoall<N: Count>(
     let _span = Span;
     let (mut own, mut all) = (None, None);
     let one = (recv_count.number(), recv_type);
-    let call = take(Function::Alltoall, comm, one, |abi| {
+    let call = intercept(Function::Alltoall, comm, one, |abi| {
         all = Some(Kind::of(abi, recv_type, comm)?);
         if !is_in_place(send) {
             send_count.number()?;

@@ -14,7 +14,7 @@ use crate::count::Count;
 use crate::errors;
 use crate::failure::Failure;
 use crate::governor::Span;
-use crate::intercept::{Call, Knows, take_irregular};
+use crate::intercept::{Call, Knows, intercept_vector};
 use crate::partition::Partition;
 use crate::pmpi::forward;
 use crate::scratch::Scratch;
@@ -42,7 +42,7 @@ pub unsafe fn gatherv<N: Count>(
     let _span = Span;
     let (mut own, mut all) = (None, None);
     let knows = Knows::Root(root);
-    let call = take_irregular(Function::Gatherv, comm, knows, |abi, known| {
+    let call = intercept_vector(Function::Gatherv, comm, knows, |abi, known| {
         let is_root = usize::try_from(root) == Ok(known.rank);
         if !(is_root && is_in_place(send)) {
             let kind = Kind::of(abi, send_type, comm)?;
@@ -120,7 +120,7 @@ pub unsafe fn scatterv<N: Count>(
     let _span = Span;
     let (mut own, mut all) = (None, None);
     let knows = Knows::Root(root);
-    let call = take_irregular(Function::Scatterv, comm, knows, |abi, known| {
+    let call = intercept_vector(Function::Scatterv, comm, knows, |abi, known| {
         let is_root = usize::try_from(root) == Ok(known.rank);
         if !(is_root && is_in_place(recv)) {
             let kind = Kind::of(abi, recv_type, comm)?;
@@ -204,7 +204,7 @@ pub unsafe fn allgatherv<N: Count>(
     let (mut own, mut all) = (None, None);
     // SAFETY: the caller's promise.
     let knows = Knows::All(unsafe { largest(counts, recv_type, comm) }.unwrap_or(0));
-    let call = take_irregular(Function::Allgatherv, comm, knows, |abi, known| {
+    let call = intercept_vector(Function::Allgatherv, comm, knows, |abi, known| {
         if !is_in_place(send) {
             let kind = Kind::of(abi, send_type, comm)?;
             kind.bytes(send_count)?;
@@ -336,7 +336,7 @@ pub unsafe fn alltoallv<N: Count>(
     let _span = Span;
     let (mut from, mut to) = (None, None);
     let (sent, received) = ((send_counts, send_places), (recv_counts, recv_places));
-    let call = take_irregular(Function::Alltoallv, comm, Knows::Each, |abi, known| {
+    let call = intercept_vector(Function::Alltoallv, comm, Knows::Each, |abi, known| {
         let size = known.size;
         // SAFETY: the caller's promise: there is one of each per rank.
         unsafe {
@@ -395,7 +395,7 @@ pub unsafe fn alltoallw<N: Count>(
     let _span = Span;
     let (mut from, mut to) = (None, None);
     let (sent, received) = ((send_counts, send_places), (recv_counts, recv_places));
-    let call = take_irregular(Function::Alltoallw, comm, Knows::Each, |abi, known| {
+    let call = intercept_vector(Function::Alltoallw, comm, Knows::Each, |abi, known| {
         let size = known.size;
         // SAFETY: the caller's promise: there is one of each per rank.
         unsafe {

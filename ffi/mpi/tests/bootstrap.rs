@@ -10,7 +10,7 @@ mod common;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{BOTH, C, Mpi, library, mpi, noted, taken, text, turn};
+use common::{BOTH, C, Mpi, intercepted, library, mpi, noted, text, turn};
 
 const PARTIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/partial.c");
 
@@ -51,7 +51,7 @@ fn run(mpi: &Mpi, parts: &[Part<'_>], arguments: &[&str], ranks: usize) -> Strin
 
 fn assert_all_forwarded(name: &str, report: &str) {
     assert!(report.contains("libcopy_mpi: function"), "{name}: {report}");
-    let count: u64 = taken(report).iter().map(|(_, count)| count).sum();
+    let count: u64 = intercepted(report).iter().map(|(_, count)| count).sum();
     assert_eq!(count, 0, "{name}: {report}");
     assert!(!report.contains("messages: sent"), "{name}: {report}");
 }
@@ -65,7 +65,7 @@ fn assert_intercepted(name: &str, report: &str, ranks: usize) {
         "MPI_Alltoallv",
         "MPI_Iallgather",
     ] {
-        let counts = taken(report);
+        let counts = intercepted(report);
         let mut counts = counts.iter().filter(|(called, _)| *called == function);
         let all = counts.clone().count() == ranks && counts.all(|(_, count)| *count > 0);
         assert!(all, "{name}: {function}: {report}");
@@ -125,7 +125,7 @@ fn one_rank_with_other_settings_has_all_forward() {
         // A rank may leave out what not all do: the others do as well.
         let other = [ours, &["LIBCOPY_MPI_NONBLOCKING=0"]].concat();
         let report = run(mpi, &[(1, ours), (1, &other)], &[], 2);
-        for (function, count) in taken(&report) {
+        for (function, count) in intercepted(&report) {
             let is_off = function.starts_with("MPI_I") || function == "MPI_Barrier";
             let is_small = function == "MPI_Allreduce";
             assert_eq!(

@@ -59,7 +59,7 @@ static void cut_off(int waiting)
 		       (unsigned long long)hash(b, SPAN));
 }
 
-/* Two messages that are taken and one that is not, looked at by each function. */
+/* Two messages that are intercepted and one that is not, looked at by each function. */
 static void look(int which)
 {
 	MPI_Request requests[4];

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use common::{BOTH, C, LIMIT, Mpi, counted, library, mpi, noted, taken, text, turn};
+use common::{BOTH, C, LIMIT, Mpi, counted, intercepted, library, mpi, noted, text, turn};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential.c");
 
@@ -48,9 +48,9 @@ const FORTRAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fortran.f90");
 
 /// The same of these functions, all ranks together.
 fn taken_of(report: &str, functions: &[&'static str]) -> Vec<(&'static str, u64)> {
-    let taken = taken(report);
+    let intercepted = intercepted(report);
     let count = |function: &&'static str| {
-        let lines = taken.iter().filter(|(called, _)| called == function);
+        let lines = intercepted.iter().filter(|(called, _)| called == function);
         (*function, lines.map(|(_, count)| count).sum())
     };
     functions.iter().map(count).collect()
@@ -64,7 +64,7 @@ const PACKING_FUNCTIONS: [&str; 4] = [
     "MPI_Unpack_external",
 ];
 
-/// What must be taken sooner or later: a pass by passing on does not count.
+/// What must be intercepted sooner or later: a pass by forwarding does not count.
 const FUNCTIONS: [&str; 14] = [
     "MPI_Bcast",
     "MPI_Gather",
@@ -139,7 +139,7 @@ fn differential(name: &'static str, launcher: &'static str, large: bool) {
             assert_eq!(expected, got, "{name}, {ranks} ranks, {rest:?}");
         }
         assert_eq!(plain.lines().count(), ours.lines().count(), "{ours}");
-        for (function, count) in taken(&report) {
+        for (function, count) in intercepted(&report) {
             *all.entry(function.to_owned()).or_insert(0) += count;
         }
     }
@@ -264,7 +264,7 @@ fn nonblocking_collectives_are_the_same() {
                 assert_eq!(expected, got, "{name}, {ranks} ranks, {arguments:?}");
             }
             assert_eq!(plain, said, "{name}, {ranks} ranks");
-            // They are passed on if somebody asks for that.
+            // They are forwarded if somebody asks for that.
             let mut off = environment[..many].to_vec();
             off.push(("LIBCOPY_MPI_NONBLOCKING", "0"));
             let other = preloaded.run(ranks, arguments, &off);
@@ -279,14 +279,14 @@ fn nonblocking_collectives_are_the_same() {
                 let said = text(&preloaded.run(ranks, arguments, uncounted).stdout);
                 assert_eq!(plain, said, "{name}, not counted");
             }
-            for (function, count) in taken(&report) {
+            for (function, count) in intercepted(&report) {
                 *all.entry(function.to_owned()).or_insert(0) += count;
             }
         }
         for function in NONBLOCKING_FUNCTIONS {
             assert!(all.get(function) > Some(&0), "{name}: {function}: {all:?}");
         }
-        // On several nodes they are passed on, but a barrier is not.
+        // On several nodes they are forwarded, but a barrier is not.
         let arguments = ["20", "6", "100000"];
         let plain = text(&plainly.run(4, &arguments, &[]).stdout);
         let nodes = ("LIBCOPY_MPI_NODE_RANKS", "2");
@@ -395,9 +395,9 @@ fn more_bytes_than_an_int_counts_go_at_once() {
         .lines()
         .filter(|line| line.ends_with("code 0, 0 wrong"));
     assert_eq!(right.count(), 4, "{said}");
-    let taken = taken(&report);
+    let intercepted = intercepted(&report);
     for function in ["MPI_Bcast", "MPI_Allgatherv"] {
-        let mut lines = taken.iter().filter(|(called, _)| *called == function);
+        let mut lines = intercepted.iter().filter(|(called, _)| *called == function);
         assert!(lines.any(|(_, count)| *count == 1), "{report}");
     }
 }
@@ -417,7 +417,10 @@ fn disabled_it_passes_everything_on() {
         ];
         let output = mpi.run(2, &["10", "1", "200000"], &environment);
         let report = text(&output.stderr);
-        assert!(taken(&report).iter().all(|(_, n)| *n == 0), "{report}");
+        assert!(
+            intercepted(&report).iter().all(|(_, n)| *n == 0),
+            "{report}"
+        );
         assert!(report.contains(" disabled"), "{report}");
     }
 }
@@ -448,13 +451,13 @@ fn fortran_programs_print_the_same() {
                 continue;
             }
             let report = text(&ours.stderr);
-            let taken = taken(&report);
+            let intercepted = intercepted(&report);
             for function in FUNCTIONS {
                 // Neither has a caller, or pays with two ranks, here.
                 if function == "MPI_Alltoallw" || (name, function) == ("openmpi", "MPI_Reduce") {
                     continue;
                 }
-                let found = taken.iter().find(|(called, _)| *called == function);
+                let found = intercepted.iter().find(|(called, _)| *called == function);
                 assert!(
                     found.is_some_and(|(_, count)| *count > 0),
                     "{name} {binding} {function}: {report}"
@@ -659,7 +662,7 @@ fn ranks_that_die_or_disagree_end_the_program() {
     }
 }
 
-/// Has messages taken from a size on that headers are only just shorter than.
+/// Has messages intercepted from a size on that headers are only just shorter than.
 fn with_messages(library: &Path) -> [(&str, &str); 4] {
     [
         ("LD_PRELOAD", library.to_str().expect("a plain path")),
@@ -802,7 +805,7 @@ fn messages_are_the_same_on_any_way() {
             (3, &["20", "2", "300000"]),
             (4, &["8", "3", "900000"]),
         ];
-        // Under MPICH, threads have messages passed on.
+        // Under MPICH, threads have messages forwarded.
         if name == "openmpi" {
             runs.push((2, &["12", "4", "200000", "3"]));
         }
@@ -815,7 +818,7 @@ fn messages_are_the_same_on_any_way() {
                 text(&ours.stdout),
                 "{name} {arguments:?}"
             );
-            for what in [" sent", "received", "bytes streamed", "packed"] {
+            for what in [" sent", "received", "bytes pipelined", "packed"] {
                 assert!(noted(&report, what) > 0, "{name} {what}: {report}");
             }
         }
@@ -933,8 +936,8 @@ fn messages_wait_for_nobody_who_waits_elsewhere() {
         let plain = mpi.run(2, arguments, &[]);
         // Who is elsewhere for how long is the scheduler's choice; every way shows up soon.
         let ways = [
-            "bytes buffered",
-            "bytes fetched",
+            "bytes eager",
+            "bytes by get",
             "bytes of layouts",
             "truncated",
         ];
@@ -1073,8 +1076,8 @@ fn fortran_messages_are_the_same() {
             assert_eq!(plain, text(&ours.stdout), "{name} {binding}");
             // MPICH's Fortran library has receivers that go past us.
             let report = text(&ours.stderr);
-            let taken = noted(&report, " sent") > 0;
-            assert_eq!(taken, name == "openmpi", "{name} {binding}: {report}");
+            let intercepted = noted(&report, " sent") > 0;
+            assert_eq!(intercepted, name == "openmpi", "{name} {binding}: {report}");
         }
     }
 }
@@ -1142,8 +1145,8 @@ fn what_is_packed_is_the_same() {
                 assert_eq!(plain, said, "{name} {flag} {least:?}");
                 let report = text(&ours.stderr);
                 for function in PACKING_FUNCTIONS.iter().filter(|_| least.is_some()) {
-                    let taken = taken(&report);
-                    let found = taken.iter().find(|(called, _)| called == function);
+                    let intercepted = intercepted(&report);
+                    let found = intercepted.iter().find(|(called, _)| called == function);
                     assert!(
                         found.is_some_and(|(_, count)| *count > 20),
                         "{name} {flag} {least:?} {function}: {report}"
@@ -1189,7 +1192,7 @@ fn neighbours_get_the_same() {
                 let said = text(&ours.stdout);
                 assert_eq!(text(&plain.stdout), said, "{name} {flag} {ranks}");
                 assert!(said.lines().count() == 81, "{said}");
-                for (function, count) in taken(&text(&ours.stderr)) {
+                for (function, count) in intercepted(&text(&ours.stderr)) {
                     *all.entry(function.to_owned()).or_insert(0) += count;
                 }
             }
@@ -1221,7 +1224,7 @@ fn types_that_are_committed_together_send_no_layouts() {
             let ours = mpi.run(2, arguments, &preload);
             assert_eq!(plain, text(&ours.stdout), "{name}, together: {together}");
             let report = text(&ours.stderr);
-            assert!(noted(&report, "bytes fetched") > 0, "{name}: {report}");
+            assert!(noted(&report, "bytes by get") > 0, "{name}: {report}");
             let sent = noted(&report, "bytes of layouts");
             let made = noted(&report, "layouts committed");
             if together {
@@ -1470,7 +1473,7 @@ fn unknown_libraries_get_everything_passed_on() {
             let expected = "MPI_Init\nMPI_Bcast\nMPI_Send\nMPI_Pack\nMPI_Finalize\n";
             assert_eq!(said, expected, "{name}: {complaint}");
             assert!(
-                complaint.contains(why) && complaint.contains("everything is passed on"),
+                complaint.contains(why) && complaint.contains("all calls are forwarded"),
                 "{name}: {complaint}"
             );
             assert_eq!(complaint.lines().count(), 1, "{name}: {complaint}");

@@ -10,7 +10,7 @@ use crate::op::Op;
 
 /// An MPI library, and those made from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rival {
+pub enum MpiImplementation {
     /// Open MPI.
     OpenMpi,
     /// MPICH, Intel MPI, MVAPICH.
@@ -22,16 +22,21 @@ impl Policy {
     /// (for reductions, the bytes that each rank contributes) inside a machine, as far as
     /// `scripts/bench mpi` found. The same on every rank of every machine, because all ranks of a
     /// communicator must decide alike.
-    pub fn beats_mpi(rival: Rival, op: Op, bytes: u64, oversubscription: Oversubscription) -> bool {
-        Self::against_mpi(rival, op, oversubscription)
+    pub fn beats_mpi(
+        implementation: MpiImplementation,
+        op: Op,
+        bytes: u64,
+        oversubscription: Oversubscription,
+    ) -> bool {
+        Self::against_mpi(implementation, op, oversubscription)
             .is_some_and(|bytes_won| bytes_won.contains(&bytes))
     }
 
     /// The smallest message for which [`Policy::beats_mpi`] may hold, however ranks and processors go
     /// together; `None` if it never does.
-    pub fn least_against_mpi(rival: Rival, op: Op) -> Option<u64> {
+    pub fn least_against_mpi(implementation: MpiImplementation, op: Op) -> Option<u64> {
         let ranges = Oversubscription::ALL
-            .map(|oversubscription| Self::against_mpi(rival, op, oversubscription));
+            .map(|oversubscription| Self::against_mpi(implementation, op, oversubscription));
         ranges
             .into_iter()
             .flatten()
@@ -40,18 +45,23 @@ impl Policy {
     }
 
     /// The same for collectives that return at once, in which whoever waits does the work.
-    pub fn beats_mpi_nonblocking(rival: Rival, op: Op, bytes: u64, crowded: bool) -> bool {
-        Self::nonblocking(rival, op, crowded).is_some_and(|least| bytes >= least)
+    pub fn beats_mpi_nonblocking(
+        implementation: MpiImplementation,
+        op: Op,
+        bytes: u64,
+        crowded: bool,
+    ) -> bool {
+        Self::nonblocking(implementation, op, crowded).is_some_and(|least| bytes >= least)
     }
 
     /// The smallest message for which [`Policy::beats_mpi_nonblocking`] may hold, whether ranks
     /// outnumber processors or not; `None` if it never does.
-    pub fn least_nonblocking(rival: Rival, op: Op) -> Option<u64> {
-        let each = [false, true].map(|crowded| Self::nonblocking(rival, op, crowded));
+    pub fn least_nonblocking(implementation: MpiImplementation, op: Op) -> Option<u64> {
+        let each = [false, true].map(|crowded| Self::nonblocking(implementation, op, crowded));
         each.into_iter().flatten().min()
     }
 
-    fn nonblocking(rival: Rival, op: Op, crowded: bool) -> Option<u64> {
+    fn nonblocking(implementation: MpiImplementation, op: Op, crowded: bool) -> Option<u64> {
         let least = match (op, crowded) {
             (Op::Allgather, _) | (Op::Reduce | Op::Allreduce, true) => 64 << 10,
             // Slices change hands between the caches, which at 1 MiB costs more than it saves.
@@ -60,10 +70,10 @@ impl Policy {
             // A request of our own costs more than a short message saves.
             (Op::Bcast, false) => 1 << 20,
             // MPICH polls, which hurts it wherever ranks share a processor.
-            (Op::Bcast | Op::Scatter | Op::Alltoall, true) => match rival {
-                Rival::Mpich => 256 << 10,
-                Rival::OpenMpi if op == Op::Bcast => 4 << 20,
-                Rival::OpenMpi => 1 << 20,
+            (Op::Bcast | Op::Scatter | Op::Alltoall, true) => match implementation {
+                MpiImplementation::Mpich => 256 << 10,
+                MpiImplementation::OpenMpi if op == Op::Bcast => 4 << 20,
+                MpiImplementation::OpenMpi => 1 << 20,
             },
             (Op::Alltoall, false) | (Op::Control | Op::Barrier | Op::ReduceScatter, _) => {
                 return None;
@@ -85,7 +95,7 @@ impl Policy {
     }
 
     fn against_mpi(
-        rival: Rival,
+        implementation: MpiImplementation,
         op: Op,
         oversubscription: Oversubscription,
     ) -> Option<RangeInclusive<u64>> {
@@ -97,33 +107,39 @@ impl Policy {
             ) => (64 << 10, u64::MAX),
             // Where leaves wait for one root, context switches count until the bytes do.
             (Op::Scatter, _) => (512 << 10, u64::MAX),
-            (Op::Allgather, oversubscription) => match (rival, oversubscription) {
-                (Rival::Mpich, _) => (64 << 10, 1 << 20),
+            (Op::Allgather, oversubscription) => match (implementation, oversubscription) {
+                (MpiImplementation::Mpich, _) => (64 << 10, 1 << 20),
                 // The more ranks, the more switches; Open MPI's ring has few of them.
-                (Rival::OpenMpi, Oversubscription::Heavy) => return None,
-                (Rival::OpenMpi, _) => (256 << 10, 1 << 20),
+                (MpiImplementation::OpenMpi, Oversubscription::Heavy) => return None,
+                (MpiImplementation::OpenMpi, _) => (256 << 10, 1 << 20),
             },
             // MPICH polls, which hurts it wherever ranks share a processor.
-            (Op::Bcast | Op::Alltoall | Op::Allreduce, oversubscription) => match (rival, op) {
-                (Rival::Mpich, _) => (64 << 10, u64::MAX),
-                // As measured: with two ranks per processor its tree needs fewer context switches.
-                (Rival::OpenMpi, Op::Bcast) if oversubscription == Oversubscription::Heavy => {
-                    (256 << 10, u64::MAX)
+            (Op::Bcast | Op::Alltoall | Op::Allreduce, oversubscription) => {
+                match (implementation, op) {
+                    (MpiImplementation::Mpich, _) => (64 << 10, u64::MAX),
+                    // As measured: with two ranks per processor its tree needs fewer context switches.
+                    (MpiImplementation::OpenMpi, Op::Bcast)
+                        if oversubscription == Oversubscription::Heavy =>
+                    {
+                        (256 << 10, u64::MAX)
+                    }
+                    (MpiImplementation::OpenMpi, Op::Bcast) => (512 << 10, u64::MAX),
+                    (MpiImplementation::OpenMpi, Op::Allreduce)
+                        if oversubscription == Oversubscription::Heavy =>
+                    {
+                        (2 << 20, u64::MAX)
+                    }
+                    (MpiImplementation::OpenMpi, Op::Allreduce) => (1 << 20, u64::MAX),
+                    // Everybody copies its own parts in either, and there nobody waits to be told.
+                    (MpiImplementation::OpenMpi, _) => return None,
                 }
-                (Rival::OpenMpi, Op::Bcast) => (512 << 10, u64::MAX),
-                (Rival::OpenMpi, Op::Allreduce) if oversubscription == Oversubscription::Heavy => {
-                    (2 << 20, u64::MAX)
-                }
-                (Rival::OpenMpi, Op::Allreduce) => (1 << 20, u64::MAX),
-                // Everybody copies its own parts in either, and there nobody waits to be told.
-                (Rival::OpenMpi, _) => return None,
-            },
+            }
             // Open MPI's root fetches and combines while the leaves go on, which averages well as
             // long as few ranks wait for it.
-            (Op::Reduce, oversubscription) => match (rival, oversubscription) {
-                (Rival::OpenMpi, Oversubscription::None) => return None,
-                (Rival::OpenMpi, _) => (1 << 20, u64::MAX),
-                (Rival::Mpich, _) => (64 << 10, u64::MAX),
+            (Op::Reduce, oversubscription) => match (implementation, oversubscription) {
+                (MpiImplementation::OpenMpi, Oversubscription::None) => return None,
+                (MpiImplementation::OpenMpi, _) => (1 << 20, u64::MAX),
+                (MpiImplementation::Mpich, _) => (64 << 10, u64::MAX),
             },
             (Op::Control | Op::Barrier, _) => return None,
         };
@@ -137,12 +153,12 @@ mod tests {
 
     #[test]
     fn what_may_be_taken_by_any_crowd_is_found_first() {
-        for rival in [Rival::OpenMpi, Rival::Mpich] {
+        for implementation in [MpiImplementation::OpenMpi, MpiImplementation::Mpich] {
             for op in Op::ALL {
                 for oversubscription in Oversubscription::ALL {
                     for bytes in (10..30).map(|shift| 1u64 << shift) {
-                        if Policy::beats_mpi(rival, op, bytes, oversubscription) {
-                            let least = Policy::least_against_mpi(rival, op);
+                        if Policy::beats_mpi(implementation, op, bytes, oversubscription) {
+                            let least = Policy::least_against_mpi(implementation, op);
                             assert!(least.is_some_and(|least| least <= bytes), "{op}");
                         }
                     }

@@ -16,7 +16,7 @@ mod table;
 mod thresholds;
 mod words;
 
-pub use against_mpi::Rival;
+pub use against_mpi::MpiImplementation;
 pub(crate) use bands::MAX_BANDS;
 pub use bands::{Band, Bands};
 pub use executor::{Async, Executor};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The functions that send and receive: which messages are taken, and what becomes of them. `None`
-//! everywhere means that a call is passed on.
+//! The functions that send and receive: which messages are intercepted, and what becomes of them. `None`
+//! everywhere means that a call is forwarded.
 
 use std::ffi::{c_int, c_void};
 
@@ -100,7 +100,7 @@ pub unsafe fn isend(
     Some(0)
 }
 
-/// After `MPI_Send_init` or `MPI_Ssend_init`: has the messages taken that it will send.
+/// After `MPI_Send_init` or `MPI_Ssend_init`: has the messages intercepted that it will send.
 pub unsafe fn send_init(
     world: &World,
     mode: Mode,
@@ -124,7 +124,7 @@ pub unsafe fn send_init(
 }
 
 /// After `MPI_Irecv` and its relatives: a header may arrive there. What is shorter than any message that
-/// is taken is only noted: a longer one for it is an error of the program's.
+/// is intercepted is only noted: a longer one for it is an error of the program's.
 pub fn expect(
     world: &World,
     what: Elements,

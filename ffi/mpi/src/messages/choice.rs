@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which messages are taken, which are packed here and moved by the library as bytes, and which it moves as
+//! Which messages are intercepted, which are packed here and moved by the library as bytes, and which it moves as
 //! fast as we do: measured with two ranks, by vectors of 512 bytes to 64 KiB in pieces of 8 bytes to 4 KiB,
 //! and by the layouts of applications (`scripts/bench mpi --ops typed-pingpong`).
 
@@ -10,13 +10,13 @@ use crate::abi::{Abi, Function};
 use crate::types::Known;
 use crate::{active, pmpi};
 
-/// Bytes from which on a dense message is taken.
+/// Bytes from which on a dense message is intercepted.
 const LEAST_DENSE: u64 = 256 << 10;
 
 /// What a library is good at.
 #[derive(Debug)]
 pub struct Choice {
-    /// Bytes from which on a message that is not dense is taken.
+    /// Bytes from which on a message that is not dense is intercepted.
     least: u64,
     /// Bytes below which such a message may be packed here and moved as bytes. Never more than the library
     /// sends at once: what is longer, Open MPI writes into the receiver's memory as a whole if both sides
@@ -84,7 +84,7 @@ impl Choice {
         }
     }
 
-    /// From how many bytes on messages are taken, dense ones and others, or what `LIBCOPY_MPI_MIN` asks for;
+    /// From how many bytes on messages are intercepted, dense ones and others, or what `LIBCOPY_MPI_MIN` asks for;
     /// never fewer than the shortest header has.
     pub fn least(&self) -> [u64; 2] {
         let floor = wire_size(0) as u64;
@@ -119,7 +119,7 @@ impl Choice {
         (!protocol::is_packing_asked()).then(|| FIXED + bytes * self.toll / 1024)
     }
 
-    /// Bytes below which messages are packed; from `LIBCOPY_MPI_MIN` bytes on everything is taken, for tests.
+    /// Bytes below which messages are packed; from `LIBCOPY_MPI_MIN` bytes on everything is intercepted, for tests.
     fn below(&self) -> u64 {
         let asked = protocol::packed().or_else(active::least);
         asked.map_or(self.packed, |asked| asked.min(self.packed))

@@ -123,7 +123,7 @@ fn hand_round(abi: &Abi, comm: Word, datatype: Word) -> Option<()> {
     if let Some(own) = own.filter(|_| mine.words != 0) {
         own.committed.store(number, Ordering::Relaxed);
     }
-    // Where no messages are taken, nobody will ask.
+    // Where no messages are intercepted, nobody will ask.
     let world = world()?;
     let peers = world.peers(&known, comm);
     for (rank, card) in cards.iter().enumerate() {

@@ -18,7 +18,7 @@ use crate::count::{Count, Large};
 use crate::pmpi::forward;
 use crate::{async_guard, fallback, nonblocking, threshold, types, uses};
 
-/// Both forms of a function that counts elements; `N` is what counts. What is tiny is passed on before
+/// Both forms of a function that counts elements; `N` is what counts. What is tiny is forwarded before
 /// anything else.
 macro_rules! both {
     ($($name:ident, $large:ident = |$($argument:ident: $kind:ty),*|
@@ -64,7 +64,7 @@ macro_rules! both {
 }
 
 /// Does what a function does. A panic of ours becomes an error of the MPI library's; where no
-/// messages are taken, nothing of ours runs.
+/// messages are intercepted, nothing of ours runs.
 #[inline(always)]
 fn guarded(work: impl FnOnce() -> c_int) -> c_int {
     if world().is_none() && !nonblocking::any() {
@@ -76,7 +76,7 @@ fn guarded(work: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// Whether no header is so short: what is sent is not taken, and none arrives there.
+/// Whether no header is so short: what is sent is not intercepted, and none arrives there.
 #[inline(always)]
 fn is_tiny<N: Count>(count: N, datatype: Word) -> bool {
     let size = || (count.number()? as u64).checked_mul(threshold::size(datatype)? as u64);
@@ -90,7 +90,7 @@ fn is_short<N: Count>(count: N, datatype: Word) -> bool {
     size().is_some_and(outgoing::is_short)
 }
 
-/// Whether a send of so many elements is passed on whatever else there is: it is not taken, and no length
+/// Whether a send of so many elements is forwarded whatever else there is: it is not intercepted, and no length
 /// that names a slot.
 #[inline(always)]
 fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
@@ -149,7 +149,7 @@ fn address(dest: c_int, tag: c_int, comm: Word) -> Address {
     Address { dest, tag, comm }
 }
 
-/// A function that sends, taken or passed on.
+/// A function that sends, intercepted or forwarded.
 macro_rules! sends {
     ($($name:ident, $large:ident = $body:ident $mode:ident;)*) => {
         both! { $(
@@ -453,7 +453,7 @@ both! {
     }
 }
 
-/// Sends of other modes: passed on, but their lengths are looked at.
+/// Sends of other modes: forwarded, but their lengths are looked at.
 macro_rules! other_sends {
     ($($name:ident, $large:ident, $pname:literal, $plarge:literal
        ($($more:ident: $kind:ty),*);)*) => {
@@ -513,9 +513,9 @@ other_sends! {
     MPI_Rsend_init, MPI_Rsend_init_c, c"PMPI_Rsend_init", c"PMPI_Rsend_init_c"(request: *mut c_void);
 }
 
-/// Functions without counts, taken if `$try` takes them. Where nonblocking collectives are under way,
+/// Functions without counts, intercepted if `$try` does. Where nonblocking collectives are under way,
 /// `$first` comes before, and may do what the function has to. Functions with one are about requests: they
-/// are passed on before anything else as long as none is known here. Where `$is_noted` finds short receives
+/// are forwarded before anything else as long as none is known here. Where `$is_noted` finds short receives
 /// among them, `$short` does the rest with the function as it is without it.
 macro_rules! plain {
     ($($name:ident $arguments:tt => $pass:path, $try:expr $(, $first:expr $(, $is_noted:expr => $short:expr)?)?;)*) => { $(
@@ -529,15 +529,15 @@ macro_rules! plain {
         /// As the MPI standard says.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            // Elsewhere, so that what is passed on at once needs no room on the stack.
+            // Elsewhere, so that what is forwarded at once needs no room on the stack.
             #[inline(never)]
             unsafe extern "C" fn other($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 let code = guarded(|| unsafe {
                     plain!(@first $first ($($argument),*));
                     if let Some(world) = world() {
-                        let taken: Option<c_int> = $try(world, $($argument),*);
-                        if let Some(code) = taken {
+                        let intercepted: Option<c_int> = $try(world, $($argument),*);
+                        if let Some(code) = intercepted {
                             return code;
                         }
                     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Point-to-point functions as Fortran programs call them, which Open MPI's Fortran library takes
-//! past us (see [`crate::fortran`]). Where no messages are taken, the library's own functions go on.
+//! past us (see [`crate::fortran`]). Where no messages are intercepted, the library's own functions go on.
 //!
 //! Handles are numbers in Fortran, and indices begin with 1. A status is the same numbers as in C.
 //! `mpi_f08` reaches the functions with logical arguments by the names that begin with `pmpi_`.
@@ -478,7 +478,7 @@ functions! {
     }
 }
 
-/// `MPI_INIT` and `MPI_INIT_THREAD`: the library's own, after which messages may be taken.
+/// `MPI_INIT` and `MPI_INIT_THREAD`: the library's own, after which messages may be intercepted.
 macro_rules! inits {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => { $(
         /// The Fortran function of this name.

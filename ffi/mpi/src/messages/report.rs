@@ -8,7 +8,7 @@ use super::events::{EVENTS, counts};
 use super::world::world;
 use crate::{earned, types};
 
-/// The numbers for a report; none where messages are not taken.
+/// The numbers for a report; none where messages are not intercepted.
 pub fn numbers() -> Vec<(&'static str, u64)> {
     if world().is_none() {
         return Vec::new();
@@ -21,7 +21,7 @@ pub fn numbers() -> Vec<(&'static str, u64)> {
     names.zip(counts()).chain(types).collect()
 }
 
-/// A line of numbers for the report; nothing where messages are not taken.
+/// A line of numbers for the report; nothing where messages are not intercepted.
 pub fn report() -> Option<String> {
     world()?;
     let mut text = "libcopy_mpi: messages:".to_owned();

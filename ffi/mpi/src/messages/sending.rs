@@ -18,7 +18,7 @@ use crate::sync::lock;
 use crate::types::{self, Known};
 use crate::{comm, pmpi, uses};
 
-/// A message that is to be taken.
+/// A message that is to be intercepted.
 pub struct Chosen {
     pub known: Arc<Known>,
     pub view: View,
@@ -37,7 +37,7 @@ impl Chosen {
     }
 }
 
-/// Whether a message is taken. Every message that is sent has to come through here: its length may
+/// Whether a message is intercepted. Every message that is sent has to come through here: its length may
 /// be one of those that name a slot.
 #[inline]
 pub fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
@@ -55,13 +55,13 @@ thread_local! {
     static PASSED: Cell<Kind> = const { Cell::new(Kind::NONE) };
 }
 
-/// Whether so many elements were passed on last because of their type and their number.
+/// Whether so many elements were forwarded last because of their type and their number.
 #[inline]
 pub fn were_passed(datatype: Word, count: usize) -> bool {
     PASSED.get() == Kind::new(datatype, count)
 }
 
-/// Whether elements of a type are passed on whoever gets them, unless their length is one that names a slot.
+/// Whether elements of a type are forwarded whoever gets them, unless their length is one that names a slot.
 fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
     if bytes < world.least[usize::from(!known.dense)] || known.datatype.is_none() {
         return true;

@@ -41,7 +41,7 @@ struct Offer {
     fd: i32,
     /// Processes that the board has room for; 0 if there is none.
     members: u64,
-    /// From how many bytes on messages are taken: senders and receivers have to judge alike.
+    /// From how many bytes on messages are intercepted: senders and receivers have to judge alike.
     least: [u64; 2],
     /// Of the kernel module's domain, if there is one.
     key: Option<[u8; 16]>,

@@ -29,7 +29,7 @@ pub struct World {
     pub board: Board,
     /// Which messages are worth it.
     pub choice: &'static Choice,
-    /// Bytes from which on a dense message is taken, and one that is not dense, as the first process says.
+    /// Bytes from which on a dense message is intercepted, and one that is not dense, as the first process says.
     pub least: [u64; 2],
     /// How data that are not dense are moved.
     pub road: Protocol,
@@ -42,7 +42,7 @@ pub struct World {
 /// The world, once it is there; never freed.
 pub static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The world, if messages are taken at all.
+/// The world, if messages are intercepted at all.
 #[inline(always)]
 pub fn world() -> Option<&'static World> {
     // SAFETY: what is stored once stays.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Nonblocking collectives as C programs call them, in both forms. What all ranks find alike decides
-//! whether a call is taken: the number of bytes, the communicator, and whether its ranks have met.
+//! whether a call is intercepted: the number of bytes, the communicator, and whether its ranks have met.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,14 +18,14 @@ use crate::async_guard;
 use crate::buffer::Kind;
 use crate::count::{Count, Large};
 use crate::errors;
-use crate::intercept::{plausible, rank_of, take_nonblocking};
+use crate::intercept::{intercept_nonblocking, plausible, rank_of};
 use crate::pmpi::{self, forward};
 use crate::reductions::Elements;
-use crate::stats::{self, Fate, Function};
+use crate::stats::{self, Function, Outcome};
 use crate::threshold::{is_small, is_special};
 
-/// A call that is taken.
-struct Taken {
+/// A call that is intercepted.
+struct Intercepted {
     abi: &'static Abi,
     circle: Arc<Circle>,
     shape: Shape,
@@ -33,12 +33,12 @@ struct Taken {
     request: *mut c_void,
 }
 
-impl Taken {
+impl Intercepted {
     /// Starts it: `buffers` says where ours are, and whether our own part has to be copied.
     fn start(
         self,
         elements: Option<Elements>,
-        buffers: impl FnOnce(&Taken, &mut Own) -> Result<bool, c_int>,
+        buffers: impl FnOnce(&Intercepted, &mut Own) -> Result<bool, c_int>,
     ) -> c_int {
         let started = catch_unwind(AssertUnwindSafe(|| {
             // Others read and write our memory from now on.
@@ -58,7 +58,11 @@ impl Taken {
         }));
         let code = match started {
             Ok(Ok(())) => {
-                stats::count(self.shape.function, Fate::Taken, self.shape.bytes as u64);
+                stats::count(
+                    self.shape.function,
+                    Outcome::Intercepted,
+                    self.shape.bytes as u64,
+                );
                 return 0;
             }
             Ok(Err(code)) => code,
@@ -178,26 +182,26 @@ fn decide<K>(
     about: About,
     pair: (Option<usize>, Word),
     kinds: impl FnOnce(&'static Abi, bool) -> Option<K>,
-) -> Option<(Taken, K)> {
+) -> Option<(Intercepted, K)> {
     let mut root = 0;
-    let taken = take_nonblocking(about.function, about.comm, pair, |abi, known| {
+    let intercepted = intercept_nonblocking(about.function, about.comm, pair, |abi, known| {
         root = plausible(abi, about.comm, about.root)?;
         kinds(abi, known.rank == root)
     });
-    let (abi, circle, bytes, kinds) = taken?;
+    let (abi, circle, bytes, kinds) = intercepted?;
     let shape = Shape {
         function: about.function,
         root,
         bytes,
     };
-    let taken = Taken {
+    let intercepted = Intercepted {
         abi,
         circle,
         shape,
         comm: about.comm,
         request: about.request,
     };
-    Some((taken, kinds))
+    Some((intercepted, kinds))
 }
 
 /// The datatype of a buffer that is looked at only if `wanted`; `None` if it is not ours to move.
@@ -211,17 +215,23 @@ fn kind_if(wanted: bool, abi: &Abi, datatype: Word, comm: Word) -> Option<Option
 
 /// `MPI_Ibcast`
 unsafe fn bcast<N: Count>(about: About, buffer: Received<N>) -> Option<c_int> {
-    let (taken, kind) = decide(about, buffer.pair(), |abi, _| {
+    let (intercepted, kind) = decide(about, buffer.pair(), |abi, _| {
         Kind::of(abi, buffer.datatype, about.comm)
     })?;
-    Some(taken.start(None, |taken, own| {
+    Some(intercepted.start(None, |intercepted, own| {
         let count = buffer.count.elements();
         // SAFETY: the caller's promise.
         unsafe {
-            if taken.is_root() {
-                own.send(&taken.circle, &kind, buffer.base, count)?
+            if intercepted.is_root() {
+                own.send(&intercepted.circle, &kind, buffer.base, count)?
             } else {
-                own.receive((taken.abi, &taken.circle), &kind, buffer.base, count, None)?
+                own.receive(
+                    (intercepted.abi, &intercepted.circle),
+                    &kind,
+                    buffer.base,
+                    count,
+                    None,
+                )?
             }
         }
         Ok(false)
@@ -232,31 +242,31 @@ unsafe fn bcast<N: Count>(about: About, buffer: Received<N>) -> Option<c_int> {
 unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
     let in_place = is_in_place(send.base);
     let pair = if in_place { recv.pair() } else { send.pair() };
-    let (taken, (own_kind, all)) = decide(about, pair, |abi, is_root| {
+    let (intercepted, (own_kind, all)) = decide(about, pair, |abi, is_root| {
         let all = kind_if(is_root, abi, recv.datatype, about.comm)?;
         let own = kind_if(!in_place, abi, send.datatype, about.comm)?;
         let at = all.as_ref().map(|all| recv.part(all, about));
         let at = at_root(at)?;
         own_part(abi, about, (&send, &recv), (send.base, at), own).map(|own| (own, all))
     })?;
-    Some(taken.start(None, |taken, own| {
-        let (rank, size) = (taken.circle.rank, taken.circle.size);
+    Some(intercepted.start(None, |intercepted, own| {
+        let (rank, size) = (intercepted.circle.rank, intercepted.circle.size);
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(kind) = &own_kind {
-                own.send(&taken.circle, kind, send.base, send.count.elements())?;
+                own.send(&intercepted.circle, kind, send.base, send.count.elements())?;
             }
             let Some(all) = all else {
                 return match own_kind {
                     Some(_) => Ok(false),
-                    None => Err(taken.abi.error),
+                    None => Err(intercepted.abi.error),
                 };
             };
-            taken.agree(&all, recv.count)?;
+            intercepted.agree(&all, recv.count)?;
             let each = recv.count.elements();
             let keep = own_kind.is_none().then_some((each * rank, each));
             own.receive(
-                (taken.abi, &taken.circle),
+                (intercepted.abi, &intercepted.circle),
                 &all,
                 recv.base,
                 each * size,
@@ -271,24 +281,24 @@ unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Op
 unsafe fn scatter<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
     let in_place = is_in_place(recv.base);
     let pair = if in_place { send.pair() } else { recv.pair() };
-    let (taken, (all, own_kind)) = decide(about, pair, |abi, is_root| {
+    let (intercepted, (all, own_kind)) = decide(about, pair, |abi, is_root| {
         let all = kind_if(is_root, abi, send.datatype, about.comm)?;
         let own = kind_if(!in_place, abi, recv.datatype, about.comm)?;
         let at = all.as_ref().map(|all| send.part(all, about));
         let at = at_root(at)?;
         own_part(abi, about, (&send, &recv), (recv.base, at), own).map(|own| (all, own))
     })?;
-    Some(taken.start(None, |taken, own| {
+    Some(intercepted.start(None, |intercepted, own| {
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(all) = &all {
-                taken.agree(all, send.count)?;
-                let elements = send.count.elements() * taken.circle.size;
-                own.send(&taken.circle, all, send.base, elements)?;
+                intercepted.agree(all, send.count)?;
+                let elements = send.count.elements() * intercepted.circle.size;
+                own.send(&intercepted.circle, all, send.base, elements)?;
             }
             if let Some(kind) = &own_kind {
                 own.receive(
-                    (taken.abi, &taken.circle),
+                    (intercepted.abi, &intercepted.circle),
                     kind,
                     recv.base,
                     recv.count.elements(),
@@ -296,14 +306,14 @@ unsafe fn scatter<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> O
                 )?;
             }
         }
-        Ok(taken.is_root() && own_kind.is_some())
+        Ok(intercepted.is_root() && own_kind.is_some())
     }))
 }
 
 /// `MPI_Iallgather`
 unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
     let in_place = is_in_place(send.base);
-    let (taken, (own_kind, all)) = decide(about, recv.pair(), |abi, _| {
+    let (intercepted, (own_kind, all)) = decide(about, recv.pair(), |abi, _| {
         let own = kind_if(!in_place, abi, send.datatype, about.comm)?;
         if own.is_some() {
             send.count.number()?;
@@ -312,13 +322,17 @@ unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) ->
         let at = recv.part(&all, about)?;
         own_part(abi, about, (&send, &recv), (send.base, Some(at)), own).map(|own| (own, all))
     })?;
-    Some(taken.start(None, |taken, own| {
-        let (rank, size, each) = (taken.circle.rank, taken.circle.size, recv.count.elements());
+    Some(intercepted.start(None, |intercepted, own| {
+        let (rank, size, each) = (
+            intercepted.circle.rank,
+            intercepted.circle.size,
+            recv.count.elements(),
+        );
         let keep = own_kind.is_none().then_some((each * rank, each));
         // SAFETY: the caller's promise.
         unsafe {
             own.receive(
-                (taken.abi, &taken.circle),
+                (intercepted.abi, &intercepted.circle),
                 &all,
                 recv.base,
                 each * size,
@@ -326,23 +340,23 @@ unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) ->
             )?;
             match &own_kind {
                 Some(kind) => {
-                    taken.agree(kind, send.count)?;
-                    own.send(&taken.circle, kind, send.base, send.count.elements())?;
+                    intercepted.agree(kind, send.count)?;
+                    own.send(&intercepted.circle, kind, send.base, send.count.elements())?;
                 }
-                None => own.send_from_received(taken.shape.bytes * rank),
+                None => own.send_from_received(intercepted.shape.bytes * rank),
             }
         }
         Ok(own_kind.is_some())
     }))
 }
 
-/// `MPI_Ialltoall`; in place, it is passed on.
+/// `MPI_Ialltoall`; in place, it is forwarded.
 unsafe fn alltoall<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
     if is_in_place(send.base) {
-        stats::count(about.function, Fate::Arguments, 0);
+        stats::count(about.function, Outcome::Arguments, 0);
         return None;
     }
-    let (taken, (kind, all)) = decide(about, recv.pair(), |abi, _| {
+    let (intercepted, (kind, all)) = decide(about, recv.pair(), |abi, _| {
         let own = Kind::of(abi, send.datatype, about.comm)?;
         let all = Kind::of(abi, recv.datatype, about.comm)?;
         // In place, every rank's part would have to be copied first.
@@ -351,20 +365,20 @@ unsafe fn alltoall<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> 
         let in_place = own_part(abi, about, (&send, &recv), (send.base, at), Some(()))?.is_none();
         (!in_place).then_some((own, all))
     })?;
-    Some(taken.start(None, |taken, own| {
-        taken.agree(&kind, send.count)?;
-        let size = taken.circle.size;
+    Some(intercepted.start(None, |intercepted, own| {
+        intercepted.agree(&kind, send.count)?;
+        let size = intercepted.circle.size;
         // SAFETY: the caller's promise.
         unsafe {
             own.receive(
-                (taken.abi, &taken.circle),
+                (intercepted.abi, &intercepted.circle),
                 &all,
                 recv.base,
                 recv.count.elements() * size,
                 None,
             )?;
             own.send(
-                &taken.circle,
+                &intercepted.circle,
                 &kind,
                 send.base,
                 send.count.elements() * size,
@@ -381,39 +395,47 @@ unsafe fn reduce<N: Count>(
     recv: Received<N>,
     op: Word,
 ) -> Option<c_int> {
-    let (taken, (elements, same)) = decide(about, recv.pair(), |abi, is_root| {
+    let (intercepted, (elements, same)) = decide(about, recv.pair(), |abi, is_root| {
         let gets = is_root || about.function == Function::Iallreduce;
         let to = if gets { recv.base } else { ptr::null_mut() };
         let what = (recv.datatype, op, about.comm);
         Elements::between(abi, about.function, (send, to), what)
     })?;
-    Some(taken.start(Some(elements.clone()), |taken, own| {
-        let (kind, count) = (elements.kind(), recv.count.elements());
-        let gets = taken.is_root() || about.function == Function::Iallreduce;
-        let in_place = gets && same;
-        // SAFETY: the caller's promise.
-        unsafe {
-            if gets {
-                let keep = in_place.then_some((0, count));
-                own.receive((taken.abi, &taken.circle), kind, recv.base, count, keep)?;
+    Some(
+        intercepted.start(Some(elements.clone()), |intercepted, own| {
+            let (kind, count) = (elements.kind(), recv.count.elements());
+            let gets = intercepted.is_root() || about.function == Function::Iallreduce;
+            let in_place = gets && same;
+            // SAFETY: the caller's promise.
+            unsafe {
+                if gets {
+                    let keep = in_place.then_some((0, count));
+                    own.receive(
+                        (intercepted.abi, &intercepted.circle),
+                        kind,
+                        recv.base,
+                        count,
+                        keep,
+                    )?;
+                }
+                if in_place {
+                    own.send_from_received(0)
+                } else {
+                    own.send(&intercepted.circle, kind, send, count)?
+                }
             }
-            if in_place {
-                own.send_from_received(0)
-            } else {
-                own.send(&taken.circle, kind, send, count)?
-            }
-        }
-        Ok(false)
-    }))
+            Ok(false)
+        }),
+    )
 }
 
 /// Exports both forms of a function. What is small goes to the library at once.
 macro_rules! exports {
-    ($($name:ident, $large:ident = $pass:ident, $small:expr, $take:expr, $arguments:tt;)*) => { $(
-        exports!(@form c_int, $name = $pass, $small, $take, $arguments);
-        exports!(@form Large, $large = $pass, $small, $take, $arguments);
+    ($($name:ident, $large:ident = $pass:ident, $small:expr, $intercept:expr, $arguments:tt;)*) => { $(
+        exports!(@form c_int, $name = $pass, $small, $intercept, $arguments);
+        exports!(@form Large, $large = $pass, $small, $intercept, $arguments);
     )* };
-    (@form $count:ty, $name:ident = $pass:ident, $small:expr, $take:expr,
+    (@form $count:ty, $name:ident = $pass:ident, $small:expr, $intercept:expr,
      ($($argument:ident: $kind:ty),*)) => {
         const _: () = {
             type N = $count;
@@ -428,8 +450,8 @@ macro_rules! exports {
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    let taken: Option<c_int> = if $small { None } else { $take };
-                    taken.unwrap_or_else(|| forward::$pass($($argument),*))
+                    let intercepted: Option<c_int> = if $small { None } else { $intercept };
+                    intercepted.unwrap_or_else(|| forward::$pass($($argument),*))
                 }
             }
         };

@@ -9,7 +9,7 @@ use crate::abi::{Abi, Word};
 use crate::bootstrap::{self, feature};
 use crate::comm::{self, Comm};
 
-/// Whether nonblocking collectives may be taken: all ranks have agreed to that in `MPI_Init`.
+/// Whether nonblocking collectives may be intercepted: all ranks have agreed to that in `MPI_Init`.
 pub fn is_allowed() -> bool {
     bootstrap::world().is_some_and(|world| world.has(feature::NONBLOCKING))
 }

@@ -195,8 +195,8 @@ pub fn counted(report: &str, column: usize) -> Vec<(&str, u64)> {
         .collect()
 }
 
-/// What they say was taken inside one machine.
-pub fn taken(report: &str) -> Vec<(&str, u64)> {
+/// What they say was intercepted inside one machine.
+pub fn intercepted(report: &str) -> Vec<(&str, u64)> {
     counted(report, 1)
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Figures of ratios: per operation a panel, per case a row, per rival a dot.
+//! Figures of ratios: per operation a panel, per case a row, per peer a dot.
 
 use super::sample::geometric_mean;
 use std::fmt::Write as _;

@@ -808,7 +808,7 @@ fn table(found: &Found) -> String {
     text
 }
 
-/// A figure: per operation a panel, per layout a row, the speed-up over each rival as a dot.
+/// A figure: per operation a panel, per layout a row, the speed-up over each peer as a dot.
 fn draw(found: &Found) -> String {
     let variants = first_seen(found.rows.iter().map(|r| r.row.variant.as_str()));
     let others: Vec<&str> = variants.into_iter().filter(|v| *v != LIBCOPY).collect();

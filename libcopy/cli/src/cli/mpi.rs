@@ -137,10 +137,10 @@ fn add_up(text: &str) -> Result<Total> {
         if !rank.bootstrap.is_empty() {
             *total.bootstrap.entry(rank.bootstrap).or_default() += 1;
         }
-        for (function, fates) in rank.functions {
+        for (function, outcomes) in rank.functions {
             let sum = total.functions.entry(function).or_default();
-            for (fate, count) in fates {
-                *sum.entry(fate).or_default() += count;
+            for (outcome, count) in outcomes {
+                *sum.entry(outcome).or_default() += count;
             }
         }
         for (event, count) in rank.messages {
@@ -177,7 +177,7 @@ fn report(args: &ReportArgs) -> Result<()> {
     let libraries: Vec<&str> = total.libraries.iter().map(String::as_str).collect();
     writeln!(
         out,
-        "{} reports of {} ranks, {}: {} bytes taken",
+        "{} reports of {} ranks, {}: {} bytes intercepted",
         total.reports,
         total.ranks,
         libraries.join(", "),
@@ -193,29 +193,29 @@ fn report(args: &ReportArgs) -> Result<()> {
         }
     }
     // Columns that nobody needs are left out; what was taken comes first.
-    let mut fates: Vec<&str> = vec!["taken"];
+    let mut outcomes: Vec<&str> = vec!["intercepted"];
     let others: BTreeSet<&str> = total
         .functions
         .values()
         .flatten()
-        .filter(|(fate, count)| **count > 0 && *fate != "taken")
-        .map(|(fate, _)| fate.as_str())
+        .filter(|(outcome, count)| **count > 0 && *outcome != "intercepted")
+        .map(|(outcome, _)| outcome.as_str())
         .collect();
-    fates.extend(others);
+    outcomes.extend(others);
     if total.functions.is_empty() {
         writeln!(out, "no collective and no packing was called")?;
     } else {
         write!(out, "{:<26} {:>10}", "function", "calls")?;
-        for fate in &fates {
-            write!(out, " {fate:>12}")?;
+        for outcome in &outcomes {
+            write!(out, " {outcome:>12}")?;
         }
         writeln!(out)?;
     }
     for (function, counts) in &total.functions {
         let calls: u64 = counts.values().sum();
         write!(out, "{function:<26} {calls:>10}")?;
-        for fate in &fates {
-            write!(out, " {:>12}", counts.get(*fate).copied().unwrap_or(0))?;
+        for outcome in &outcomes {
+            write!(out, " {:>12}", counts.get(*outcome).copied().unwrap_or(0))?;
         }
         writeln!(out)?;
     }
@@ -268,7 +268,7 @@ fn report(args: &ReportArgs) -> Result<()> {
 mod tests {
     use super::*;
 
-    const RANK: &str = r#"{"report":1,"rank":0,"library":"MPICH","bytes":7,"functions":{"MPI_Bcast":{"taken":2,"small":1}},"messages":{"sent":3},"early":{"buffers":5},"bootstrap":"all 2 ranks agreed","classes":[{"function":"MPI_Bcast","ranks":2,"bytes":65536,"intercepted":9,"forwarded":2,"trials":1,"communicators":1,"forwarding":0,"won_ns":-5}]}"#;
+    const RANK: &str = r#"{"report":1,"rank":0,"library":"MPICH","bytes":7,"functions":{"MPI_Bcast":{"intercepted":2,"small":1}},"messages":{"sent":3},"early":{"buffers":5},"bootstrap":"all 2 ranks agreed","classes":[{"function":"MPI_Bcast","ranks":2,"bytes":65536,"intercepted":9,"forwarded":2,"trials":1,"communicators":1,"forwarding":0,"won_ns":-5}]}"#;
 
     #[test]
     fn ranks_are_added_up() {
@@ -276,7 +276,7 @@ mod tests {
         let total = add_up(&format!("{RANK}\n{other}\n{RANK}\n")).unwrap();
         assert_eq!((total.reports, total.ranks, total.bytes), (3, 2, 21));
         assert_eq!(total.bootstrap["all 2 ranks agreed"], 3);
-        assert_eq!(total.functions["MPI_Bcast"]["taken"], 6);
+        assert_eq!(total.functions["MPI_Bcast"]["intercepted"], 6);
         assert_eq!(total.functions["MPI_Bcast"]["small"], 3);
         assert_eq!(total.messages["sent"], 9);
         assert_eq!(total.early["buffers"], 15);
