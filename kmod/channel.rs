@@ -37,7 +37,7 @@
 
 use crate::dma_device::DmaDevice;
 use crate::dma_map::DmaMap;
-use crate::dmaengine::{self, DmaChan, DmaResult, Hardware};
+use crate::dmaengine::{self, DmaChan, DmaResult, Hardware, Info};
 use crate::engine::Engine;
 use crate::fragments::Worker;
 use crate::irqlock::{self, IrqLock};
@@ -449,6 +449,11 @@ impl<J: Job> Channel<J> {
         self.key
     }
 
+    /// Whether it is this channel of dmaengine.
+    pub(crate) fn is(&self, info: &Info) -> bool {
+        self.key == info.channel && self.engine.has(info)
+    }
+
     /// Whether the hardware is ours, and whether it is out of service.
     pub(crate) fn condition(&self) -> (bool, bool) {
         let service = self.queue.lock().service;
@@ -536,8 +541,7 @@ impl<J: Job> Channel<J> {
     }
 
     fn request_hardware(&self) -> Result<Hardware> {
-        let key = self.key;
-        Hardware::request(|info| info.channel == key).ok_or(ENODEV)
+        Hardware::request(|info| self.is(info)).ok_or(ENODEV)
     }
 
     fn bring_up(&self, held: &mut Held, hardware: Hardware) {

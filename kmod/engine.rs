@@ -6,7 +6,7 @@
 use crate::dma_device::DmaDevice;
 use crate::dmaengine::{Hardware, Info};
 use crate::leaving;
-use crate::uapi::{self, ENGINE_KTHREAD};
+use crate::uapi::{self, ENGINE_DMA, ENGINE_KTHREAD};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 use kernel::sync::{new_mutex, Arc, Mutex};
@@ -54,6 +54,15 @@ impl Engine {
     /// Whether the work is done by a kernel thread.
     pub(crate) fn is_thread(&self) -> bool {
         self.kind == ENGINE_KTHREAD
+    }
+
+    /// Whether a channel of dmaengine is one of this engine's. Its number alone does not say so: dmaengine gives the
+    /// number of a device that went to the next one that comes, which may be another engine's.
+    pub(crate) fn has(&self, info: &Info) -> bool {
+        self.kind == ENGINE_DMA
+            && self.key == info.engine
+            && self.node == info.node
+            && self.driver == info.driver
     }
 
     /// What addresses and lengths must be multiples of.

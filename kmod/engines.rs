@@ -125,13 +125,7 @@ impl Engines {
         });
         drop(none);
         for info in &found {
-            let known = self.list.iter().position(|entry| {
-                let engine = &entry.engine;
-                engine.kind == ENGINE_DMA
-                    && engine.key == info.engine
-                    && engine.node == info.node
-                    && engine.driver == info.driver
-            });
+            let known = self.list.iter().position(|entry| entry.engine.has(info));
             let index = match known {
                 Some(index) => index,
                 None => self.add_engine(ENGINE_DMA, info)?,
@@ -140,7 +134,7 @@ impl Engines {
         }
         for entry in self.list.iter().filter(|entry| !entry.engine.is_thread()) {
             for channel in &entry.channels {
-                channel.offered(found.iter().any(|info| info.channel == channel.key()));
+                channel.offered(found.iter().any(|info| channel.is(info)));
             }
         }
         Ok(())

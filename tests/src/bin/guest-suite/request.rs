@@ -24,7 +24,7 @@ tests!(request:
     status_table_is_read_only, front(60), switches(60), members_share_the_work(60),
     switched_in_a_signal_handler(60), helpers(60), announced, cancelled(60), not_the_submitter,
     regions_go(60), owner_dies(60), owner_dies_at_the_very_end(60), submitter_dies(120), left_behind(60), interrupted(60), many(60),
-    counts_uses, engine_changes(120), corruption(120), device_taken_away(180), storm(600),
+    counts_uses, engine_changes(120), corruption(120), device_taken_away(180), channels_change_numbers(120), storm(600),
     checksums_are_the_submitters_work(120), a_copy_ends_with_its_request(60),
     a_copier_that_never_ran_leaves_nothing(120),
 );
@@ -1205,25 +1205,27 @@ fn corruption(_: &Context) -> Outcome {
     pair.check()
 }
 
+/// Where the driver's functions are bound and unbound.
+pub const IOATDMA: &str = "/sys/bus/pci/drivers/ioatdma";
+
 /// The device loses its driver while it is at work, and gets it back.
 fn device_taken_away(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");
     }
     let _chosen = choose("auto")?;
-    let driver = "/sys/bus/pci/drivers/ioatdma";
     let (device, _) = Device::domain()?;
     for _ in 0..3 {
         let pair = Pair::new(&device, LONG / 4)?;
         let ids: Vec<u32> = (0..3)
             .map(|_| pair.submit(&device))
             .collect::<Answer<_>>()?;
-        let devices: Vec<String> = fs::read_dir(driver)?
+        let devices: Vec<String> = fs::read_dir(IOATDMA)?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| name.starts_with("0000:"))
             .collect();
         for name in &devices {
-            fs::write(format!("{driver}/unbind"), name)?;
+            fs::write(format!("{IOATDMA}/unbind"), name)?;
         }
         // Channels that were never used are found gone by whoever looks.
         device.info()?;
@@ -1237,7 +1239,7 @@ fn device_taken_away(context: &Context) -> Outcome {
         }
         pair.check()?;
         for name in &devices {
-            fs::write(format!("{driver}/bind"), name)?;
+            fs::write(format!("{IOATDMA}/bind"), name)?;
         }
         device.unpin(pair.source)?;
         device.unpin(pair.destination)?;
@@ -1251,6 +1253,72 @@ fn device_taken_away(context: &Context) -> Outcome {
         all_in_service(context, &device)?;
     }
     Ok(())
+}
+
+/// dmaengine gives numbers of devices that went to those that come next. Here two functions of different engines
+/// change numbers; each engine has as many channels as before, and each channel works for one engine.
+fn channels_change_numbers(context: &Context) -> Outcome {
+    if !modelled() {
+        return skip("no model of copy engines (scripts/vm --ioat)");
+    }
+    let _chosen = choose("auto")?;
+    let (device, _) = Device::domain()?;
+    let channels = || -> Outcome<Vec<u32>> {
+        let engines = 0..device.info()?.engines;
+        let live = engines.map(|index| Ok(device.engine(index)?.channels));
+        live.filter(|count| !matches!(count, Ok(0))).collect()
+    };
+    let before = channels()?;
+    let mut functions = fs::read_dir(IOATDMA)?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.starts_with("0000:"))
+        .collect::<Vec<_>>();
+    functions.sort();
+    let (Some(first), Some(last)) = (functions.first(), functions.last()) else {
+        return skip("there are no functions");
+    };
+    if first.split_once('.').map(|(slot, _)| slot) == last.split_once('.').map(|(slot, _)| slot) {
+        return skip("there is one engine only");
+    }
+    let number = |function: &str| -> Outcome<String> {
+        let devices = fs::read_dir(format!("/sys/bus/pci/devices/{function}/dma"))?;
+        let name = devices.flatten().next().map(|entry| entry.file_name());
+        let name = name.and_then(|name| name.into_string().ok());
+        Ok(name.ok_or_else(|| format!("{function} has no channel"))?)
+    };
+    let numbers = (number(first)?, number(last)?);
+    for name in [first, last] {
+        fs::write(format!("{IOATDMA}/unbind"), name)?;
+    }
+    device.info()?;
+    // The lower number is given first.
+    let shortlex = |name: &String| (name.len(), name.clone());
+    let order = if shortlex(&numbers.0) < shortlex(&numbers.1) {
+        [last, first]
+    } else {
+        [first, last]
+    };
+    for name in order {
+        fs::write(format!("{IOATDMA}/bind"), name)?;
+    }
+    check_eq!(
+        (number(last)?, number(first)?),
+        numbers,
+        "the numbers are the same"
+    );
+    check_eq!(channels()?, before);
+    // All channels at work: none is wanted twice.
+    let pairs = (0..2 * functions.len())
+        .map(|_| Pair::new(&device, 64 * PAGE))
+        .collect::<Outcome<Vec<_>>>()?;
+    for pair in &pairs {
+        let id = pair.submit(&device)?;
+        device.complete(id)?;
+        pair.check()?;
+        device.unpin(pair.source)?;
+        device.unpin(pair.destination)?;
+    }
+    all_in_service(context, &device)
 }
 
 /// The owner of the source dies when its bytes are all in place and a CPU, which took over, compares

@@ -13,7 +13,7 @@ use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, skip};
 use crate::kernel::Stats;
 use crate::request::{
-    Pair, Parameter, Table, all_in_service, ask, choose, modelled, request, with_each,
+    IOATDMA, Pair, Parameter, Table, all_in_service, ask, choose, modelled, request, with_each,
 };
 use crate::sys::{self, Board, Child, Map, PAGE};
 use crate::{check, check_eq, check_err, tests};
@@ -63,7 +63,6 @@ fn proven_01_unbind_does_not_deadlock(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");
     }
-    let driver = "/sys/bus/pci/drivers/ioatdma";
     let mut rng = context.rng();
     let _chosen = choose("auto")?;
     for round in 0..12 {
@@ -100,7 +99,7 @@ fn proven_01_unbind_does_not_deadlock(context: &Context) -> Outcome {
         let unbind = Child::spawn(|| {
             board.await_at_least(1, 1)?;
             std::thread::sleep(pause);
-            fs::write(format!("{driver}/unbind"), &name)?;
+            fs::write(format!("{IOATDMA}/unbind"), &name)?;
             Ok(())
         })?;
         board.set(1, 1);
@@ -113,7 +112,7 @@ fn proven_01_unbind_does_not_deadlock(context: &Context) -> Outcome {
             device.complete(id)?;
         }
         pair.check()?;
-        fs::write(format!("{driver}/bind"), &name)?;
+        fs::write(format!("{IOATDMA}/bind"), &name)?;
         device.info()?;
         all_in_service(context, &device)?;
     }

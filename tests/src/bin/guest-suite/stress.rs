@@ -19,7 +19,7 @@ use crate::device::Device;
 use crate::fuse::LateFile;
 use crate::fuzz::{Known, SLACK, SPACE, Space, mad};
 use crate::harness::{Context, Outcome, Stop};
-use crate::request::{all_in_service, choose, modelled};
+use crate::request::{IOATDMA, all_in_service, choose, modelled};
 use crate::rng::Rng;
 use crate::sys::{self, Board, Child, PAGE, RW};
 use crate::{check, tests};
@@ -406,15 +406,13 @@ impl Drop for Whole {
     fn drop(&mut self) {
         let _ = fs::write(CPU, "1");
         for name in engines_without_driver() {
-            let _ = fs::write(format!("{DRIVER}/bind"), name);
+            let _ = fs::write(format!("{IOATDMA}/bind"), name);
         }
     }
 }
 
-const DRIVER: &str = "/sys/bus/pci/drivers/ioatdma";
-
 fn engines_of_driver() -> Vec<String> {
-    let Ok(entries) = fs::read_dir(DRIVER) else {
+    let Ok(entries) = fs::read_dir(IOATDMA) else {
         return Vec::new();
     };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -450,9 +448,9 @@ fn rebind(rng: &mut Rng) -> Outcome {
     let engines = engines_of_driver();
     if !engines.is_empty() {
         let name = &engines[rng.index(engines.len())];
-        fs::write(format!("{DRIVER}/unbind"), name)?;
+        fs::write(format!("{IOATDMA}/unbind"), name)?;
         std::thread::sleep(Duration::from_micros(rng.below(100_000)));
-        fs::write(format!("{DRIVER}/bind"), name)?;
+        fs::write(format!("{IOATDMA}/bind"), name)?;
     }
     Ok(())
 }
