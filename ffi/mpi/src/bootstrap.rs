@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::messages::memory::lives;
-use crate::shared::Shared;
+use libcopy::shm::anonymous::AnonymousSegment as Shared;
+use libcopy::transport::process_memory::lives;
 
 /// Processes of one machine that find each other.
 pub const MOST_MEMBERS: usize = 512;

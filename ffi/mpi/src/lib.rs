@@ -71,7 +71,6 @@ mod reductions;
 mod relocations;
 mod rights;
 mod scratch;
-mod shared;
 mod small_calls;
 mod stats;
 mod sync;

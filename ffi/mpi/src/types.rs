@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libcopy::datatype::canonical::Node;
 use libcopy::datatype::{Class, Datatype, Distribution, Element, Layout, Named, Order};
+use libcopy::p2p::DescribedLayout;
 use libcopy::policy::governor::Alone;
 
 use crate::abi::{Abi, Word};
@@ -608,7 +609,8 @@ pub fn quick_size(datatype: Word, count: usize) -> Option<u64> {
 pub struct Prepared {
     /// The layout.
     pub layout: Layout,
-    described: OnceLock<(Vec<u64>, [u64; 2])>,
+    /// The same for messages, whose receivers get to know it.
+    pub described: Arc<DescribedLayout>,
     /// The governors of packing and of unpacking these elements, once that was done some times.
     pub governors: [OnceLock<Box<Mutex<Alone>>>; 2],
 }
@@ -618,34 +620,6 @@ impl Prepared {
     fn memory(&self) -> usize {
         self.layout.form().memory()
     }
-
-    /// The form in words, and a hash of them.
-    pub fn described(&self) -> &(Vec<u64>, [u64; 2]) {
-        self.described.get_or_init(|| {
-            let words = self.layout.form().to_words();
-            let hash = hash(&words);
-            (words, hash)
-        })
-    }
-}
-
-/// A hash of words: nobody chooses them to collide, and a peer compares what it has not seen.
-pub fn hash(words: &[u64]) -> [u64; 2] {
-    let mut sums = [
-        words.len() as u64 ^ 0x243f_6a88_85a3_08d3,
-        0x1319_8a2e_0370_7344,
-    ];
-    for word in words {
-        // Different primes and shifts: what one sum does not tell apart, the other does.
-        for (sum, (prime, shift)) in sums
-            .iter_mut()
-            .zip([(0xff51_afd7_ed55_8ccd_u64, 32), (0xc4ce_b9fe_1a85_ec53, 29)])
-        {
-            *sum = (*sum ^ word).wrapping_mul(prime);
-            *sum ^= *sum >> shift;
-        }
-    }
-    sums
 }
 
 /// A layout that was needed.
@@ -747,9 +721,10 @@ pub fn layout(datatype: &Datatype, count: u64) -> Option<Arc<Prepared>> {
     if datatype.size().saturating_mul(count) >= LARGE {
         libcopy::calibration::load_once();
     }
+    let layout = Layout::new(datatype, count).ok()?;
     let made = Arc::new(Prepared {
-        layout: Layout::new(datatype, count).ok()?,
-        described: OnceLock::new(),
+        described: Arc::new(DescribedLayout::new(layout.clone())),
+        layout,
         governors: Default::default(),
     });
     MADE.fetch_add(1, Ordering::Relaxed);

@@ -2,31 +2,50 @@
 
 //! Counts what happens to messages.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::stats;
+use crate::config;
 
 /// What happened to messages.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
+    /// Messages that were sent.
     Sent,
+    /// Messages that were received.
     Received,
+    /// Bytes that went through lanes.
     Streamed,
+    /// Bytes that the receiver read out of the sender's memory.
     Fetched,
+    /// Bytes that the sender wrote into the receiver's memory.
     Pushed,
+    /// Bytes that the sender packed since the receiver was late.
     Buffered,
+    /// Short messages that were packed.
     Packed,
+    /// Bytes that came out of mapped memory.
     Attached,
+    /// Bytes of layouts that were read out of a sender's memory.
     LayoutSent,
+    /// Messages whose layout was known.
     LayoutKnown,
+    /// Messages whose type was committed together.
     LayoutCommitted,
+    /// Messages for which there was no slot.
     NoSlot,
+    /// Slots that are not used any more.
     Retired,
+    /// Messages that were too long.
     Truncated,
+    /// Nanoseconds that finding layouts took.
     LayoutTime,
+    /// Nanoseconds that mapping memory took.
     AttachTime,
+    /// Nanoseconds that copying took.
     CopyTime,
+    /// Nanoseconds that receiving took.
     ReceiveTime,
 }
 
@@ -61,7 +80,8 @@ pub fn note(event: Event, number: u64) {
 
 /// Does `work`, and notes how long it took if anybody will ask.
 pub fn timed<R>(event: Event, work: impl FnOnce() -> R) -> R {
-    if !stats::wanted() {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    if !*WANTED.get_or_init(|| config::STATS.is_on(false)) {
         return work();
     }
     let start = Instant::now();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which of two roads messages of one kind take where both are open: out of the sender's memory, which is
+//! Which of two paths messages of one class take where both are open: out of the sender's memory, which is
 //! mapped, or through a lane. What is faster depends on the machine and on what both sides do
 //! meanwhile, so the receiver, which waits for either, goes by what they took.
 
@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::sync::lock;
+use crate::lock::lock;
 
 /// What messages have in common that are as long to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Kind {
+pub struct MessageClass {
     /// Who sends them.
     pub sender: usize,
     /// A hash of the sender's layout.
@@ -23,18 +23,18 @@ pub struct Kind {
 
 /// How a message gets here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum DataPath {
     /// Through a lane, or packed.
-    Streamed,
+    Pipelined,
     /// Out of memory that is mapped.
-    Attached,
+    Mapped,
 }
 
-impl Way {
-    fn other(self) -> Way {
+impl DataPath {
+    fn other(self) -> DataPath {
         match self {
-            Way::Streamed => Way::Attached,
-            Way::Attached => Way::Streamed,
+            DataPath::Pipelined => DataPath::Mapped,
+            DataPath::Mapped => DataPath::Pipelined,
         }
     }
 }
@@ -45,8 +45,8 @@ const SAMPLES: u32 = 2;
 const BUDGET: u64 = 100;
 /// Messages between two such looks, at least and at most.
 const BETWEEN: [u64; 2] = [64, 1 << 16];
-/// Kinds that are remembered.
-const MOST_KINDS: usize = 256;
+/// Message classes that are remembered.
+const MOST_CLASSES: usize = 256;
 
 /// What a way takes, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +68,7 @@ impl Taken {
     }
 }
 
-/// What is known of a kind.
+/// What is known of a class.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
     taken: [Taken; 2],
@@ -78,20 +78,20 @@ struct Times {
 }
 
 impl Times {
-    fn of(&self, way: Way) -> Taken {
+    fn of(&self, way: DataPath) -> Taken {
         self.taken[way as usize]
     }
 
     /// The faster way and the messages until the other is tried again; `None` as long as both are not known.
-    fn settled(&self) -> Option<(Way, u64)> {
+    fn settled(&self) -> Option<(DataPath, u64)> {
         if self.taken.iter().any(|taken| taken.samples < SAMPLES) {
             return None;
         }
         let [streamed, attached] = self.taken.map(|taken| taken.nanos.max(1));
         let way = if attached <= streamed {
-            Way::Attached
+            DataPath::Mapped
         } else {
-            Way::Streamed
+            DataPath::Pipelined
         };
         let (best, more) = (streamed.min(attached), streamed.abs_diff(attached));
         let [least, most] = BETWEEN;
@@ -100,48 +100,48 @@ impl Times {
     }
 
     /// Which way the next message takes if both are open.
-    fn choose(&self) -> Way {
+    fn choose(&self) -> DataPath {
         match self.settled() {
             Some((way, 0)) => way.other(),
             Some((way, _)) => way,
-            None if self.of(Way::Attached).samples < SAMPLES => Way::Attached,
-            None => Way::Streamed,
+            None if self.of(DataPath::Mapped).samples < SAMPLES => DataPath::Mapped,
+            None => DataPath::Pipelined,
         }
     }
 }
 
-/// What messages took, by their kinds.
+/// What messages took, by their classes.
 #[derive(Debug, Default)]
-pub struct Roads {
-    kinds: Mutex<(HashMap<Kind, Times>, u64)>,
+pub struct PathLearner {
+    classes: Mutex<(HashMap<MessageClass, Times>, u64)>,
 }
 
-impl Roads {
+impl PathLearner {
     /// Which way a message takes for which both are open.
-    pub fn choose(&self, kind: Kind) -> Way {
-        let kinds = lock(&self.kinds);
-        kinds.0.get(&kind).copied().unwrap_or_default().choose()
+    pub fn choose(&self, class: MessageClass) -> DataPath {
+        let classes = lock(&self.classes);
+        classes.0.get(&class).copied().unwrap_or_default().choose()
     }
 
-    /// A message took so long; returns how many more of its kind will not be taken out of mapped memory
+    /// A message took so long; returns how many more of its class will not be taken out of mapped memory
     /// even if they can be.
-    pub fn note(&self, kind: Kind, way: Way, time: Duration) -> u32 {
-        let mut kinds = lock(&self.kinds);
-        let (kinds, clock) = &mut *kinds;
+    pub fn note(&self, class: MessageClass, way: DataPath, time: Duration) -> u32 {
+        let mut classes = lock(&self.classes);
+        let (classes, clock) = &mut *classes;
         *clock += 1;
-        if kinds.len() >= MOST_KINDS && !kinds.contains_key(&kind) {
-            let oldest = kinds.iter().min_by_key(|(_, times)| times.used);
-            let oldest = oldest.map(|(kind, _)| *kind);
-            oldest.map(|kind| kinds.remove(&kind));
+        if classes.len() >= MOST_CLASSES && !classes.contains_key(&class) {
+            let oldest = classes.iter().min_by_key(|(_, times)| times.used);
+            let oldest = oldest.map(|(class, _)| *class);
+            oldest.map(|class| classes.remove(&class));
         }
-        let times = kinds.entry(kind).or_default();
+        let times = classes.entry(class).or_default();
         times.used = *clock;
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let looked = matches!(times.settled(), Some((best, _)) if best != way);
         times.taken[way as usize].note(nanos);
         times.since = if looked { 0 } else { times.since + 1 };
         match times.settled() {
-            Some((Way::Streamed, left)) => u32::try_from(left).unwrap_or(u32::MAX),
+            Some((DataPath::Pipelined, left)) => u32::try_from(left).unwrap_or(u32::MAX),
             _ => 0,
         }
     }
@@ -151,19 +151,19 @@ impl Roads {
 mod tests {
     use super::*;
 
-    const KIND: Kind = Kind {
+    const CLASS: MessageClass = MessageClass {
         sender: 1,
         layout: [2, 3],
         pieces: 4,
     };
 
     /// So many messages, of which each way takes so many microseconds: how many took which.
-    fn run(roads: &Roads, messages: usize, [streamed, attached]: [u64; 2]) -> [usize; 2] {
+    fn run(paths: &PathLearner, messages: usize, [streamed, attached]: [u64; 2]) -> [usize; 2] {
         let mut count = [0; 2];
         for _ in 0..messages {
-            let way = roads.choose(KIND);
+            let way = paths.choose(CLASS);
             let micros = [streamed, attached][way as usize];
-            roads.note(KIND, way, Duration::from_micros(micros));
+            paths.note(CLASS, way, Duration::from_micros(micros));
             count[way as usize] += 1;
         }
         count
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn the_faster_way_is_taken() {
         for (times, slower) in [([28, 55], 1), ([55, 28], 0)] {
-            let roads = Roads::default();
-            let count = run(&roads, 5000, times);
+            let paths = PathLearner::default();
+            let count = run(&paths, 5000, times);
             let lost = count[slower] as u64 * times[slower].abs_diff(times[1 - slower]);
             let all = 5000 * times[1 - slower];
             assert!(count[slower] > SAMPLES as usize, "{count:?}");
@@ -183,50 +183,50 @@ mod tests {
 
     #[test]
     fn what_changes_is_noticed() {
-        let roads = Roads::default();
-        run(&roads, 1000, [100, 150]);
-        let [streamed, attached] = run(&roads, 1000, [400, 150]);
+        let paths = PathLearner::default();
+        run(&paths, 1000, [100, 150]);
+        let [streamed, attached] = run(&paths, 1000, [400, 150]);
         assert!(attached > 900, "{streamed} {attached}");
         // The way that was slower has become the faster one: only a look can find that.
-        let [streamed, attached] = run(&roads, 2000, [20, 150]);
+        let [streamed, attached] = run(&paths, 2000, [20, 150]);
         assert!(streamed > 1500, "{streamed} {attached}");
     }
 
     #[test]
     fn one_that_was_held_up_changes_nothing() {
-        let roads = Roads::default();
-        run(&roads, 20, [100, 150]);
-        roads.note(KIND, Way::Streamed, Duration::from_millis(50));
-        assert_eq!(roads.choose(KIND), Way::Streamed);
+        let paths = PathLearner::default();
+        run(&paths, 20, [100, 150]);
+        paths.note(CLASS, DataPath::Pipelined, Duration::from_millis(50));
+        assert_eq!(paths.choose(CLASS), DataPath::Pipelined);
     }
 
     #[test]
     fn senders_hear_when_to_ask_again() {
-        let roads = Roads::default();
-        run(&roads, 20, [100, 300]);
-        let left = roads.note(KIND, Way::Streamed, Duration::from_micros(100));
+        let paths = PathLearner::default();
+        run(&paths, 20, [100, 300]);
+        let left = paths.note(CLASS, DataPath::Pipelined, Duration::from_micros(100));
         assert!((100..=200).contains(&left), "{left}");
         for expected in (0..left).rev() {
-            assert_eq!(roads.choose(KIND), Way::Streamed);
-            let left = roads.note(KIND, Way::Streamed, Duration::from_micros(100));
+            assert_eq!(paths.choose(CLASS), DataPath::Pipelined);
+            let left = paths.note(CLASS, DataPath::Pipelined, Duration::from_micros(100));
             assert_eq!(left, expected);
         }
-        assert_eq!(roads.choose(KIND), Way::Attached);
-        let roads = Roads::default();
-        run(&roads, 20, [300, 100]);
+        assert_eq!(paths.choose(CLASS), DataPath::Mapped);
+        let paths = PathLearner::default();
+        run(&paths, 20, [300, 100]);
         assert_eq!(
-            roads.note(KIND, Way::Attached, Duration::from_micros(100)),
+            paths.note(CLASS, DataPath::Mapped, Duration::from_micros(100)),
             0
         );
     }
 
     #[test]
-    fn few_kinds_are_remembered() {
-        let roads = Roads::default();
-        for sender in 0..2 * MOST_KINDS {
-            let kind = Kind { sender, ..KIND };
-            roads.note(kind, Way::Attached, Duration::from_micros(1));
+    fn few_classes_are_remembered() {
+        let paths = PathLearner::default();
+        for sender in 0..2 * MOST_CLASSES {
+            let class = MessageClass { sender, ..CLASS };
+            paths.note(class, DataPath::Mapped, Duration::from_micros(1));
         }
-        assert_eq!(lock(&roads.kinds).0.len(), MOST_KINDS);
+        assert_eq!(lock(&paths.classes).0.len(), MOST_CLASSES);
     }
 }

@@ -11,9 +11,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use libcopy::device::{Attachment, Domain, DomainKey, Region, RegionId, Rights};
+use crate::device::{Attachment, Domain, DomainKey, Region, RegionId, Rights};
 
-use crate::sync::lock;
+use crate::lock::lock;
 
 /// Pieces of memory that a process looks after, and those of each peer that it has mapped.
 const KEPT: usize = 16;
@@ -43,7 +43,7 @@ impl Published {
 
 /// What a receiver has to know of it; nothing if the number is 0.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Window {
+pub struct RegionKey {
     /// The region.
     pub id: u32,
     /// Its number among those of its owner.
@@ -87,7 +87,7 @@ struct Mapped {
 
 /// A member of the job's domain.
 #[derive(Debug)]
-pub struct Module {
+pub struct Registration {
     /// Never left: regions refer to it.
     domain: &'static Domain,
     own: Mutex<Own>,
@@ -97,23 +97,23 @@ pub struct Module {
     after: u32,
 }
 
-impl Module {
+impl Registration {
     /// Makes a domain, and the key for the others; `None` without the module. `eager`: memory is
     /// published with the first message.
-    pub fn create(eager: bool) -> Option<(Module, [u8; 16])> {
+    pub fn create(eager: bool) -> Option<(Registration, [u8; 16])> {
         let domain = Domain::create().ok()?;
         let key = domain.key()?.to_bytes();
-        Some((Module::of(domain, eager), key))
+        Some((Registration::of(domain, eager), key))
     }
 
     /// Joins it.
-    pub fn join(key: [u8; 16], eager: bool) -> Option<Module> {
+    pub fn join(key: [u8; 16], eager: bool) -> Option<Registration> {
         let domain = Domain::join(&DomainKey::from_bytes(key)).ok()?;
-        Some(Module::of(domain, eager))
+        Some(Registration::of(domain, eager))
     }
 
-    fn of(domain: Domain, eager: bool) -> Module {
-        Module {
+    fn of(domain: Domain, eager: bool) -> Registration {
+        Registration {
             domain: Box::leak(Box::new(domain)),
             own: Mutex::default(),
             mapped: Mutex::default(),
@@ -123,7 +123,12 @@ impl Module {
 
     /// Publishes memory that a message is about to be sent from, if that is worth it. It stays
     /// published for as long as the result lives at least.
-    pub fn publish(&self, to: usize, base: usize, len: usize) -> Option<(Arc<Published>, Window)> {
+    pub fn publish(
+        &self,
+        to: usize,
+        base: usize,
+        len: usize,
+    ) -> Option<(Arc<Published>, RegionKey)> {
         let mut own = lock(&self.own);
         let Own { seen, serials } = &mut *own;
         match seen
@@ -185,7 +190,7 @@ impl Module {
         let published = this.published.clone()?;
         let numbers = seen.iter().filter_map(|seen| seen.published.as_ref());
         let oldest = numbers.map(|published| published.serial).min();
-        let window = Window {
+        let window = RegionKey {
             id: published.region.id().get(),
             serial: published.serial,
             oldest: oldest.unwrap_or(published.serial),
@@ -210,7 +215,7 @@ impl Module {
     }
 
     /// A peer's memory in our address space.
-    pub fn reach(&self, owner: usize, window: Window) -> Option<Arc<Attachment>> {
+    pub fn reach(&self, owner: usize, window: RegionKey) -> Option<Arc<Attachment>> {
         let mut mapped = lock(&self.mapped);
         let known = (owner, window.serial);
         let found = mapped

@@ -3,13 +3,14 @@
 //! The memory that the processes of one machine share: for each of them slots for messages that
 //! are under way, and lanes through which bytes stream.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use super::attach::Window;
 use super::header::SLOTS;
-use crate::shared::Shared;
+use super::registration::RegionKey;
+use crate::shm::anonymous::AnonymousSegment;
 
 /// Lanes of each process.
 pub const LANES: usize = 8;
@@ -56,6 +57,7 @@ pub mod wish {
 pub const NO_LANE: u32 = u32::MAX;
 
 /// A slot: what the sender writes, then what the receiver does.
+#[derive(Debug)]
 #[repr(C, align(128))]
 pub struct Slot {
     /// One of [`state`].
@@ -87,6 +89,7 @@ pub struct Slot {
 }
 
 /// A message that both sides copy in parts.
+#[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Split {
     /// One of [`wish`].
@@ -243,13 +246,15 @@ impl Drop for Busy<'_> {
     }
 }
 
+#[derive(Debug)]
 #[repr(C, align(64))]
 struct Receiver {
     drained: AtomicU64,
     unwanted: AtomicU32,
 }
 
-/// A [`Window`] that others read.
+/// A [`RegionKey`] that others read.
+#[derive(Debug)]
 #[repr(C)]
 struct Place {
     /// Region and number; 0 if there is none.
@@ -261,7 +266,7 @@ struct Place {
 
 impl Slot {
     /// Says where the sender's memory is published; before the message is posted.
-    pub fn set_window(&self, window: Window) {
+    pub fn set_window(&self, window: RegionKey) {
         let name = u64::from(window.id) << 32 | u64::from(window.serial);
         self.window.name.store(name, Ordering::Relaxed);
         self.window.oldest.store(window.oldest, Ordering::Relaxed);
@@ -270,9 +275,9 @@ impl Slot {
     }
 
     /// Where the sender's memory is published, if it is.
-    pub fn window(&self) -> Option<Window> {
+    pub fn window(&self) -> Option<RegionKey> {
         let name = self.window.name.load(Ordering::Relaxed);
-        let window = Window {
+        let window = RegionKey {
             id: (name >> 32) as u32,
             serial: name as u32,
             oldest: self.window.oldest.load(Ordering::Relaxed),
@@ -283,11 +288,13 @@ impl Slot {
     }
 
     /// For how many more messages like this one the receiver will not use memory that is mapped.
+    #[inline]
     pub fn unwanted(&self) -> &AtomicU32 {
         &self.receiver.unwanted
     }
 
     /// Bytes that the receiver has taken out of the lane.
+    #[inline]
     pub fn drained(&self) -> &AtomicU64 {
         &self.receiver.drained
     }
@@ -300,27 +307,58 @@ const MEMBER: usize = SLOT_BYTES + LANES * LANE + RIGHTS;
 
 /// The shared memory, mapped. It is used through atomics, and lanes as slots say.
 #[derive(Debug)]
-pub struct Board {
-    shared: Shared,
+pub struct Segment {
+    base: *mut u8,
     members: usize,
+    /// Keeps the memory mapped.
+    _mapping: Box<dyn Mapping>,
 }
 
-impl Board {
+// SAFETY: the address of a mapping that `_mapping` keeps; all that is reached through it are atomics, and lanes,
+// which are raw pointers.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+/// What keeps a segment's memory mapped.
+trait Mapping: fmt::Debug + Send + Sync {}
+
+impl<T: fmt::Debug + Send + Sync> Mapping for T {}
+
+impl Segment {
     /// Makes the memory for so many processes; the file is for the others to open.
-    pub fn create(members: usize, magic: [u64; 2]) -> io::Result<(Board, File)> {
-        let (shared, file) = Shared::create(c"libcopy-messages", members * MEMBER, magic)?;
-        Ok((Board { shared, members }, file))
+    ///
+    /// # Errors
+    ///
+    /// As for [`AnonymousSegment::create`].
+    pub fn create(members: usize, magic: [u64; 2]) -> io::Result<(Segment, File)> {
+        let (memory, file) =
+            AnonymousSegment::create(c"libcopy-messages", members * MEMBER, magic)?;
+        Ok((Segment::of(memory, members), file))
     }
 
     /// Opens what the process `pid` has made with this descriptor.
-    pub fn open(pid: i32, fd: i32, members: usize, magic: [u64; 2]) -> io::Result<Board> {
-        let shared = Shared::open(pid, fd, members * MEMBER, magic)?;
-        Ok(Board { shared, members })
+    ///
+    /// # Errors
+    ///
+    /// As for [`AnonymousSegment::open`].
+    pub fn open(pid: i32, fd: i32, members: usize, magic: [u64; 2]) -> io::Result<Segment> {
+        let memory = AnonymousSegment::open(pid, fd, members * MEMBER, magic)?;
+        Ok(Segment::of(memory, members))
     }
 
+    fn of(memory: AnonymousSegment, members: usize) -> Segment {
+        Segment {
+            base: memory.place(0, members * MEMBER),
+            members,
+            _mapping: Box::new(memory),
+        }
+    }
+
+    #[inline]
     fn member(&self, member: usize) -> *mut u8 {
-        assert!(member < self.members, "a member of the board");
-        self.shared.place(member * MEMBER, MEMBER)
+        assert!(member < self.members, "a member of the segment");
+        self.base.wrapping_add(member * MEMBER)
     }
 
     /// A slot of a process.
@@ -328,8 +366,9 @@ impl Board {
     /// # Panics
     ///
     /// If there is no such process or slot.
+    #[inline]
     pub fn slot(&self, member: usize, slot: usize) -> &Slot {
-        assert!(slot < SLOTS, "a slot of the board");
+        assert!(slot < SLOTS, "a slot of the segment");
         let slots = self.member(member).cast::<Slot>();
         // SAFETY: within the mapping, aligned; all zeros are valid.
         unsafe { &*slots.add(slot) }
@@ -340,6 +379,7 @@ impl Board {
     /// # Panics
     ///
     /// If there is no such process.
+    #[inline]
     pub fn lost_rights(&self, member: usize) -> &AtomicU32 {
         let at = self.member(member).wrapping_add(SLOT_BYTES + LANES * LANE);
         // SAFETY: within the mapping, aligned as the lanes before it are; all zeros are valid.
@@ -351,8 +391,9 @@ impl Board {
     /// # Panics
     ///
     /// If there is no such process or lane.
+    #[inline]
     pub fn lane(&self, member: usize, lane: usize) -> *mut u8 {
-        assert!(lane < LANES, "a lane of the board");
+        assert!(lane < LANES, "a lane of the segment");
         self.member(member).wrapping_add(SLOT_BYTES + lane * LANE)
     }
 }
@@ -364,8 +405,8 @@ mod tests {
 
     #[test]
     fn nobody_begins_a_part_that_is_closed() {
-        let (board, _file) = Board::create(1, [3, 4]).unwrap();
-        let split = &board.slot(0, 0).split;
+        let (segment, _file) = Segment::create(1, [3, 4]).unwrap();
+        let split = &segment.slot(0, 0).split;
         let total = 1 << 20;
         let mut parts = 0;
         split.help(total, End::Front, |_, _| {
@@ -388,8 +429,8 @@ mod tests {
 
     #[test]
     fn each_side_keeps_to_its_end() {
-        let (board, _file) = Board::create(1, [3, 4]).unwrap();
-        let split = &board.slot(0, 0).split;
+        let (segment, _file) = Segment::create(1, [3, 4]).unwrap();
+        let split = &segment.slot(0, 0).split;
         // Four parts in each half; the last one takes what is left over.
         let total = (512 << 10) + 7;
         let (mut front, mut back) = (Vec::new(), Vec::new());
@@ -437,13 +478,13 @@ mod tests {
 
     #[test]
     fn others_see_the_same_memory() {
-        let (board, file) = Board::create(2, [3, 4]).unwrap();
+        let (segment, file) = Segment::create(2, [3, 4]).unwrap();
         let pid = std::process::id() as i32;
-        let other = Board::open(pid, file.as_raw_fd(), 2, [3, 4]).unwrap();
-        board.slot(1, SLOTS - 1).total.store(9, Ordering::Relaxed);
+        let other = Segment::open(pid, file.as_raw_fd(), 2, [3, 4]).unwrap();
+        segment.slot(1, SLOTS - 1).total.store(9, Ordering::Relaxed);
         let seen = other.slot(1, SLOTS - 1).total.load(Ordering::Relaxed);
         assert_eq!(seen, 9);
-        assert!(Board::open(pid, file.as_raw_fd(), 2, [3, 5]).is_err());
-        assert!(Board::open(pid, file.as_raw_fd(), 3, [3, 4]).is_err());
+        assert!(Segment::open(pid, file.as_raw_fd(), 2, [3, 5]).is_err());
+        assert!(Segment::open(pid, file.as_raw_fd(), 3, [3, 4]).is_err());
     }
 }

@@ -12,21 +12,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes in front of what is shared, where it says which memory it is.
 const PAGE: usize = 4096;
 
-/// Shared memory, mapped; all zeros at first.
+/// AnonymousSegment memory, mapped; all zeros at first.
 #[derive(Debug)]
-pub struct Shared {
+pub struct AnonymousSegment {
     base: *mut u8,
     bytes: usize,
 }
 
 // SAFETY: it is but an address; who uses the memory says how threads and processes share it.
-unsafe impl Send for Shared {}
+unsafe impl Send for AnonymousSegment {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for AnonymousSegment {}
 
-impl Shared {
+impl AnonymousSegment {
     /// Makes memory of so many bytes; the file is for the others to open.
-    pub fn create(name: &CStr, bytes: usize, magic: [u64; 2]) -> io::Result<(Shared, File)> {
+    ///
+    /// # Errors
+    ///
+    /// Those of `memfd_create`, `ftruncate` and `mmap`.
+    pub fn create(
+        name: &CStr,
+        bytes: usize,
+        magic: [u64; 2],
+    ) -> io::Result<(AnonymousSegment, File)> {
         // SAFETY: a valid name; the new descriptor is ours.
         let file = unsafe {
             let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
@@ -36,35 +44,39 @@ impl Shared {
             File::from_raw_fd(fd)
         };
         file.set_len((PAGE + bytes) as u64)?;
-        let shared = Shared::map(&file, bytes)?;
-        for (place, word) in shared.magic().iter().zip(magic) {
+        let segment = AnonymousSegment::map(&file, bytes)?;
+        for (place, word) in segment.magic().iter().zip(magic) {
             place.store(word, Ordering::Release);
         }
-        Ok((shared, file))
+        Ok((segment, file))
     }
 
     /// Opens what the process `pid` has made with this descriptor.
-    pub fn open(pid: i32, fd: i32, bytes: usize, magic: [u64; 2]) -> io::Result<Shared> {
+    ///
+    /// # Errors
+    ///
+    /// Those of `open` and `mmap`; `InvalidData` if the file has another length or other magic numbers.
+    pub fn open(pid: i32, fd: i32, bytes: usize, magic: [u64; 2]) -> io::Result<AnonymousSegment> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         if file.metadata()?.len() != (PAGE + bytes) as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let shared = Shared::map(&file, bytes)?;
-        let found: Vec<u64> = shared
+        let segment = AnonymousSegment::map(&file, bytes)?;
+        let found: Vec<u64> = segment
             .magic()
             .iter()
             .map(|word| word.load(Ordering::Acquire))
             .collect();
         // Another process namespace may have another process of this number.
         if found == magic {
-            Ok(shared)
+            Ok(segment)
         } else {
             Err(io::ErrorKind::InvalidData.into())
         }
     }
 
-    fn map(file: &File, bytes: usize) -> io::Result<Shared> {
+    fn map(file: &File, bytes: usize) -> io::Result<AnonymousSegment> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping of the whole file.
         let base = unsafe {
@@ -74,7 +86,7 @@ impl Shared {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Shared {
+        Ok(AnonymousSegment {
             base: base.cast(),
             bytes,
         })
@@ -97,7 +109,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for AnonymousSegment {
     fn drop(&mut self) {
         // SAFETY: our own mapping.
         unsafe { libc::munmap(self.base.cast(), PAGE + self.bytes) };
@@ -110,15 +122,15 @@ mod tests {
 
     #[test]
     fn others_see_the_same_memory() {
-        let (own, file) = Shared::create(c"libcopy-test", 64, [3, 4]).unwrap();
+        let (own, file) = AnonymousSegment::create(c"libcopy-test", 64, [3, 4]).unwrap();
         let pid = std::process::id() as i32;
-        let other = Shared::open(pid, file.as_raw_fd(), 64, [3, 4]).unwrap();
+        let other = AnonymousSegment::open(pid, file.as_raw_fd(), 64, [3, 4]).unwrap();
         // SAFETY: within both mappings.
         unsafe {
             own.place(63, 1).write(7);
             assert_eq!(other.place(63, 1).read(), 7);
         }
-        assert!(Shared::open(pid, file.as_raw_fd(), 64, [3, 5]).is_err());
-        assert!(Shared::open(pid, file.as_raw_fd(), 65, [3, 4]).is_err());
+        assert!(AnonymousSegment::open(pid, file.as_raw_fd(), 64, [3, 5]).is_err());
+        assert!(AnonymousSegment::open(pid, file.as_raw_fd(), 65, [3, 4]).is_err());
     }
 }

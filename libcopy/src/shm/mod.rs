@@ -4,8 +4,9 @@
 //!
 //! [`segment`] lays the memory out. [`ring`], [`doorbell`], [`barrier`] and [`reports`] are protocols on words in
 //! it, which `loom` checks through [`sync`]. [`wait`] waits for peers and notices who died; [`mailbox`] sends
-//! and receives messages.
+//! and receives messages. [`anonymous`] is memory of processes that are no team.
 
+pub mod anonymous;
 pub(crate) mod barrier;
 pub(crate) mod doorbell;
 pub(crate) mod mailbox;

@@ -12,7 +12,7 @@ use crate::shm::segment::Segment;
 use crate::shm::sync::Ordering;
 use crate::transport::cma::{self, Cma};
 use crate::transport::kmod::Kmod;
-use crate::transport::{TransportKind, TransportReport, stream};
+use crate::transport::{TransportKind, TransportReport, process_memory, stream};
 use crate::uapi;
 
 /// Stands for an error that has no errno.
@@ -164,7 +164,8 @@ fn probe_cma(segment: &Segment, mailbox: &mut Mailbox) -> Result<(Option<Cma>, T
         let block = segment.block(peer);
         let address = block.probe_address.load(Ordering::Relaxed);
         let read = match pid {
-            1.. => cma::read_word(pid, address).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)),
+            1.. => process_memory::read_word(pid, address)
+                .map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)),
             _ => Err(libc::ESRCH),
         };
         let found = read.and_then(|value| {

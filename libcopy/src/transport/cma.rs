@@ -6,21 +6,9 @@ use std::io;
 
 use super::kind::{TransportKind, TransportReport};
 use super::one_sided::Transport;
+use super::process_memory;
 use super::remote_key::RemoteKey;
 use crate::error::{Error, Result};
-
-/// Linux moves at most about 2 GiB per call; below that, whole pages.
-const MOST: usize = 1 << 30;
-
-/// `process_vm_readv` or `process_vm_writev`.
-type Call = unsafe extern "C" fn(
-    libc::pid_t,
-    *const libc::iovec,
-    libc::c_ulong,
-    *const libc::iovec,
-    libc::c_ulong,
-    libc::c_ulong,
-) -> isize;
 
 /// The pids of the peers, as our namespace numbers them.
 #[derive(Debug)]
@@ -33,16 +21,8 @@ impl Cma {
         Cma { pids }
     }
 
-    /// Moves all bytes; the direction is `call`'s.
-    fn transfer(
-        &self,
-        owner: usize,
-        key: RemoteKey,
-        offset: u64,
-        local: *mut u8,
-        len: usize,
-        (what, call): (&'static str, Call),
-    ) -> Result<()> {
+    /// The process that a key is of, and the address of `offset` behind its memory's start.
+    fn place(&self, owner: usize, key: RemoteKey, offset: u64, len: usize) -> Result<(i32, u64)> {
         let RemoteKey::Cma { base, len: size } = key else {
             return Err(Error::Corrupt {
                 what: "the transport of a key",
@@ -55,49 +35,22 @@ impl Cma {
                 value: size,
             });
         }
-        let mut done = 0;
-        while done < len {
-            let n = (len - done).min(MOST);
-            let ours = libc::iovec {
-                iov_base: local.wrapping_add(done).cast(),
-                iov_len: n,
-            };
-            let address = base.wrapping_add(offset).wrapping_add(done as u64);
-            let theirs = libc::iovec {
-                iov_base: address as *mut _,
-                iov_len: n,
-            };
-            // SAFETY: `ours` is within what the callers of `pull` and `push` promise; the kernel
-            // checks `theirs`.
-            let moved = unsafe {
-                call(
-                    self.pids[owner],
-                    &raw const ours,
-                    1,
-                    &raw const theirs,
-                    1,
-                    0,
-                )
-            };
-            match usize::try_from(moved) {
-                Ok(0) => {
-                    return Err(Error::Corrupt {
-                        what: "bytes moved",
-                        value: 0,
-                    });
-                }
-                Ok(moved) => done += moved,
-                Err(_) => {
-                    let source = io::Error::last_os_error();
-                    if source.kind() != io::ErrorKind::Interrupted {
-                        let what = format!("{what} with rank {owner}");
-                        return Err(Error::System { what, source });
-                    }
-                }
-            }
-        }
-        Ok(())
+        Ok((self.pids[owner], base.wrapping_add(offset)))
     }
+}
+
+/// What a copy with a peer's memory came to.
+fn outcome(what: &str, owner: usize, copied: io::Result<()>) -> Result<()> {
+    copied.map_err(|source| match source.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::WriteZero => Error::Corrupt {
+            what: "bytes moved",
+            value: 0,
+        },
+        _ => Error::System {
+            what: format!("{what} with rank {owner}"),
+            source,
+        },
+    })
 }
 
 impl Transport for Cma {
@@ -116,14 +69,10 @@ impl Transport for Cma {
         to: *mut u8,
         len: usize,
     ) -> Result<()> {
-        self.transfer(
-            owner,
-            key,
-            offset,
-            to,
-            len,
-            ("process_vm_readv", libc::process_vm_readv),
-        )
+        let (pid, address) = self.place(owner, key, offset, len)?;
+        // SAFETY: the caller's promise; the kernel checks the peer's address.
+        let read = unsafe { process_memory::read(pid, address, to, len) };
+        outcome("process_vm_readv", owner, read)
     }
 
     unsafe fn push(
@@ -134,34 +83,10 @@ impl Transport for Cma {
         from: *const u8,
         len: usize,
     ) -> Result<()> {
-        let call: Call = libc::process_vm_writev;
-        self.transfer(
-            owner,
-            key,
-            offset,
-            from.cast_mut(),
-            len,
-            ("process_vm_writev", call),
-        )
-    }
-}
-
-/// Reads one word of a peer's memory.
-pub(crate) fn read_word(pid: i32, address: u64) -> io::Result<u64> {
-    let mut word = 0u64;
-    let ours = libc::iovec {
-        iov_base: (&raw mut word).cast(),
-        iov_len: 8,
-    };
-    let theirs = libc::iovec {
-        iov_base: address as *mut _,
-        iov_len: 8,
-    };
-    // SAFETY: `ours` is eight writable bytes; the kernel checks `theirs`.
-    match unsafe { libc::process_vm_readv(pid, &raw const ours, 1, &raw const theirs, 1, 0) } {
-        8 => Ok(word),
-        n if n >= 0 => Err(io::Error::from_raw_os_error(libc::EFAULT)),
-        _ => Err(io::Error::last_os_error()),
+        let (pid, address) = self.place(owner, key, offset, len)?;
+        // SAFETY: the caller's promise; the kernel checks the peer's address.
+        let written = unsafe { process_memory::write(pid, address, from, len) };
+        outcome("process_vm_writev", owner, written)
     }
 }
 
@@ -205,21 +130,22 @@ pub(crate) fn explain(errno: i32) -> String {
 /// Whether this process could use it: tried on itself, and what Yama says about others.
 pub(crate) fn probe() -> TransportReport {
     let word = 0x006C_6962_636F_7079_u64;
-    let (usable, why) = match read_word(std::process::id() as i32, (&raw const word) as u64) {
-        Ok(read) if read == word => match ptrace_scope() {
-            Some(scope @ 2..) => (
-                false,
-                format!("kernel.yama.ptrace_scope is {scope}; needs 0 or 1"),
-            ),
-            Some(scope) => (
-                true,
-                format!("process_vm_readv works, kernel.yama.ptrace_scope is {scope}"),
-            ),
-            None => (true, "process_vm_readv works, no Yama".to_owned()),
-        },
-        Ok(_) => (false, explain(libc::EFAULT)),
-        Err(error) => (false, explain(error.raw_os_error().unwrap_or(0))),
-    };
+    let (usable, why) =
+        match process_memory::read_word(std::process::id() as i32, (&raw const word) as u64) {
+            Ok(read) if read == word => match ptrace_scope() {
+                Some(scope @ 2..) => (
+                    false,
+                    format!("kernel.yama.ptrace_scope is {scope}; needs 0 or 1"),
+                ),
+                Some(scope) => (
+                    true,
+                    format!("process_vm_readv works, kernel.yama.ptrace_scope is {scope}"),
+                ),
+                None => (true, "process_vm_readv works, no Yama".to_owned()),
+            },
+            Ok(_) => (false, explain(libc::EFAULT)),
+            Err(error) => (false, explain(error.raw_os_error().unwrap_or(0))),
+        };
     TransportReport {
         kind: TransportKind::Cma,
         usable,

@@ -11,6 +11,7 @@ pub(crate) mod kind;
 pub(crate) mod kmod;
 mod machine;
 pub(crate) mod one_sided;
+pub mod process_memory;
 pub(crate) mod remote_key;
 pub(crate) mod stream;
 

@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use libcopy::datatype::{Cursor, Layout};
+use libcopy_datatype::{Cursor, Layout};
 
 /// Pieces that one call takes (`IOV_MAX`).
 const MOST_PIECES: usize = 1024;
@@ -48,6 +48,10 @@ unsafe fn read_pieces(
 
 /// Reads dense bytes.
 ///
+/// # Errors
+///
+/// Those of `process_vm_readv`; `UnexpectedEof` if it moves nothing.
+///
 /// # Safety
 ///
 /// `to` is writable for `len` bytes.
@@ -65,6 +69,18 @@ pub unsafe fn read(pid: i32, address: u64, to: *mut u8, len: usize) -> io::Resul
     Ok(())
 }
 
+/// Reads one word.
+///
+/// # Errors
+///
+/// As for [`read`].
+pub fn read_word(pid: i32, address: u64) -> io::Result<u64> {
+    let mut word = 0u64;
+    // SAFETY: eight writable bytes.
+    unsafe { read(pid, address, (&raw mut word).cast(), size_of::<u64>())? };
+    Ok(word)
+}
+
 /// Whether the kernel copies both of these bytes of a process.
 pub fn is_reachable(pid: i32, addresses: [u64; 2]) -> bool {
     let mut found = [0u8; 2];
@@ -78,6 +94,10 @@ pub fn is_reachable(pid: i32, addresses: [u64; 2]) -> bool {
 }
 
 /// Writes dense bytes into another process's memory.
+///
+/// # Errors
+///
+/// Those of `process_vm_writev`; `WriteZero` if it moves nothing.
 ///
 /// # Safety
 ///
@@ -112,6 +132,7 @@ pub unsafe fn write(pid: i32, address: u64, from: *const u8, len: usize) -> io::
 }
 
 /// What a peer sends, in its memory.
+#[derive(Debug)]
 pub enum Remote {
     /// Dense bytes from this address on.
     Dense(u64),
@@ -126,6 +147,10 @@ impl Remote {
     }
 
     /// Reads the bytes of the packed stream from `position` on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`]; `UnexpectedEof` if the layout has no such position.
     ///
     /// # Safety
     ///
@@ -192,7 +217,7 @@ pub fn lives(pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use libcopy::datatype::{Datatype, Named};
+    use libcopy_datatype::{Datatype, Named};
 
     #[test]
     fn reads_layouts_in_parts() {

@@ -31,7 +31,7 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/src/lib.rs",
         order: "
             transport/kind
-            < error op
+            < error op lock
             < config topology memcpy
             < policy/executor policy/bands policy/oversubscription policy/governor
             < policy/thresholds
@@ -45,7 +45,7 @@ pub const TABLE: &[Layers] = &[
             < device
             < team/key
             < shm/sync
-            < shm/doorbell shm/ring shm/reports
+            < shm/doorbell shm/ring shm/reports shm/anonymous
             < shm/barrier
             < shm/segment
             < shm/wait
@@ -57,7 +57,7 @@ pub const TABLE: &[Layers] = &[
             < offload/transfers
             < offload
             < transport/remote_key
-            < transport/one_sided
+            < transport/one_sided transport/process_memory
             < transport/cma transport/kmod transport/stream
             < transport/machine
             < transport
@@ -71,6 +71,12 @@ pub const TABLE: &[Layers] = &[
               collective/scatter
             < collective/calls
             < collective
+            < p2p/header p2p/path p2p/protocol p2p/registration p2p/view p2p/events
+            < p2p/segment
+            < p2p/context
+            < p2p/outgoing
+            < p2p/incoming
+            < p2p
             < calibration tune",
     },
     Layers {
@@ -124,9 +130,9 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-mpi",
         root: "ffi/mpi/src/lib.rs",
         order: "
-            abi tools sync stats scratch count relocations uses shared failure meeting threshold
+            abi tools sync stats scratch count relocations uses failure meeting threshold
             < pmpi/functions
-            < attributes neighbourhood world_model messages/memory
+            < attributes neighbourhood world_model
             < bootstrap async_guard
             < pmpi
             < active progress
@@ -134,8 +140,7 @@ pub const TABLE: &[Layers] = &[
             < errors
             < type_size types buffer
             < partition hierarchy
-            < messages/peers messages/events messages/status messages/header messages/protocol messages/pack_memory
-              messages/roads messages/choice messages/view messages/attach messages/board
+            < messages/peers messages/status messages/protocol messages/pack_memory messages/choice messages/view
             < earned messages/world
             < group teams classes
             < nonblocking/engine nonblocking/table nonblocking/circle

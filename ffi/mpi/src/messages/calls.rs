@@ -5,17 +5,17 @@
 
 use std::ffi::{c_int, c_void};
 
+use libcopy::p2p::{self, Pause, View, header};
+
 use super::arguments::{Address, Elements, Mode};
 use super::handle::Handle;
 use super::incoming::{self, When, raise};
-use super::outgoing::{self, Pause};
 use super::receiving::{arrival, arrived};
 use super::requests::{self, Work};
 use super::sending::{Chosen, Plan, SendMode, choose, notice, send_header};
 use super::status::Room;
-use super::view::View;
 use super::world::World;
-use super::{header, packed, short};
+use super::{lengths, packed, short, waiting};
 use crate::abi::Word;
 use crate::pmpi;
 use crate::sync::lock;
@@ -46,7 +46,7 @@ pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Op
     if let Err(code) = sent {
         return Some(code);
     }
-    let waited = outgoing::wait(world, &shared);
+    let waited = waiting::wait(world, &shared);
     if mode == Mode::Synchronous {
         // SAFETY: our own request.
         unsafe { wait_for(world, &mut request) };
@@ -68,7 +68,7 @@ unsafe fn wait_for(world: &World, request: &mut Handle) {
             return;
         }
         if pause.step() {
-            outgoing::attend_all(world);
+            world.attend_all();
             requests::settle(world);
         }
     }
@@ -132,11 +132,11 @@ pub fn expect(
     request: *const c_void,
     persistent: bool,
 ) {
-    let is_short = |bytes: u64| outgoing::is_short(bytes) && header::may_arrive(bytes);
+    let is_short = |bytes: u64| lengths::is_short(bytes) && header::may_arrive(bytes);
     let quick = what
         .count
         .and_then(|count| types::quick_size(what.datatype, count));
-    if let Some(bytes) = quick.filter(|bytes| outgoing::is_short(*bytes)) {
+    if let Some(bytes) = quick.filter(|bytes| lengths::is_short(*bytes)) {
         if is_short(bytes) {
             short::note(world, source, comm, request);
         }
@@ -165,7 +165,7 @@ pub unsafe fn receive(
     post: Option<&dyn Fn(*mut c_void) -> c_int>,
 ) -> c_int {
     // While this waits, others must get on.
-    if let Some(post) = post.filter(|_| outgoing::any() || requests::any()) {
+    if let Some(post) = post.filter(|_| p2p::any() || requests::any()) {
         let Some(arrival) = arrival(world, what, (source, comm), (0, When::Waiting)) else {
             let code = receive(status);
             if code != 0 {
@@ -269,7 +269,7 @@ unsafe fn exchange_chosen(
     // SAFETY: the message lives until the header has been sent.
     let sent = unsafe { send_header(world, &shared, how, to, none) };
     let sent = sent.and_then(|()| {
-        let waited = outgoing::wait(world, &shared);
+        let waited = waiting::wait(world, &shared);
         waited.map_err(|code| raise(to.comm, code))
     });
     // SAFETY: our own request.

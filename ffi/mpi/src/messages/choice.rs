@@ -4,7 +4,8 @@
 //! fast as we do: measured with two ranks, by vectors of 512 bytes to 64 KiB in pieces of 8 bytes to 4 KiB,
 //! and by the layouts of applications (`scripts/bench mpi --ops typed-pingpong`).
 
-use super::header::wire_size;
+use libcopy::p2p::header::wire_size;
+
 use super::protocol;
 use crate::abi::{Abi, Function};
 use crate::types::Known;

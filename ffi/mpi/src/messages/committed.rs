@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libcopy::datatype::Layout;
 use libcopy::datatype::canonical::Form;
+use libcopy::p2p::events::{Event, note};
+use libcopy::p2p::header::Header;
 
-use super::events::{Event, note};
-use super::header::Header;
 use super::world::world;
 use crate::abi::{Abi, Word};
 use crate::active::active;
@@ -61,7 +61,7 @@ pub fn layout(header: &Header) -> Option<Layout> {
     drop(elements);
     let words = layout.form().to_words();
     let same = words.len() as u64 == header.layout_words
-        && types::hash(&words) == header.layout_hash
+        && libcopy::p2p::hash(&words) == header.layout_hash
         && layout.size() == header.total;
     if same {
         note(Event::LayoutCommitted, 1);

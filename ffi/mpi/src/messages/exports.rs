@@ -5,13 +5,15 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use libcopy::p2p::{self, header};
+
 use super::arguments::{Address, Elements, Mode, are_left};
 use super::calls;
 use super::receiving::arrived;
 use super::sending::{notice, were_passed};
 use super::status::{Room, Status, is_ignored};
 use super::world::{World, world};
-use super::{announce, header, incoming, outgoing, packed, probes, requests, short, start};
+use super::{announce, incoming, lengths, packed, probes, requests, short, start};
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::active::active;
 use crate::count::{Count, Large};
@@ -87,14 +89,14 @@ fn is_tiny<N: Count>(count: N, datatype: Word) -> bool {
 #[inline(always)]
 fn is_short<N: Count>(count: N, datatype: Word) -> bool {
     let size = || (count.number()? as u64).checked_mul(threshold::size(datatype)? as u64);
-    size().is_some_and(outgoing::is_short)
+    size().is_some_and(lengths::is_short)
 }
 
 /// Whether a send of so many elements is forwarded whatever else there is: it is not intercepted, and no length
 /// that names a slot.
 #[inline(always)]
 fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
-    if outgoing::is_off() {
+    if lengths::is_off() {
         return true;
     }
     let Some(count) = count.number() else {
@@ -103,7 +105,7 @@ fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
     match threshold::size(datatype) {
         Some(size) => (count as u64)
             .checked_mul(size as u64)
-            .is_some_and(outgoing::is_passed),
+            .is_some_and(lengths::is_passed),
         None => is_passed_by_use(datatype, count) || were_passed(datatype, count),
     }
 }
@@ -115,8 +117,7 @@ fn is_passed_by_use(datatype: Word, count: usize) -> bool {
     let Some(entry) = uses::find(datatype & threshold::handle_bits()) else {
         return false;
     };
-    let is_plain =
-        || types::size(datatype, count).is_some_and(|bytes| !outgoing::is_special(bytes));
+    let is_plain = || types::size(datatype, count).is_some_and(|bytes| !lengths::is_special(bytes));
     entry.is(uses::PASSED, count) || entry.spares() && is_plain()
 }
 
@@ -229,7 +230,7 @@ persistent_sends! {
 /// Whether nothing has to get on while a receive waits.
 #[inline(always)]
 fn is_idle() -> bool {
-    !outgoing::any() && !requests::any()
+    !p2p::any() && !requests::any()
 }
 
 /// Whether elements may be received as bytes and unpacked here; counts a use of their type.
@@ -276,7 +277,7 @@ unsafe fn receive_at_once(
 both! {
     MPI_Recv, MPI_Recv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
                             tag: c_int, comm: Word, status: *mut c_void|
-    [is_tiny(count, datatype) || outgoing::is_off() => received(
+    [is_tiny(count, datatype) || lengths::is_off() => received(
         forward::recv(buffer, count, datatype, source, tag, comm, status),
         buffer, count, datatype
     )]

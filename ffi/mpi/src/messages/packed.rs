@@ -12,16 +12,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use libcopy::p2p::events::{Event, note};
+use libcopy::p2p::header;
+
 use super::arguments::{Address, Elements, Kind, Mode, PLACES, leave};
-use super::events::{Event, note};
 use super::incoming;
+use super::lengths;
 use super::pack_memory::Memory;
 use super::peers::Peers;
 use super::receiving::arrived;
 use super::requests::{self, Work};
 use super::status::{Room, Status};
 use super::world::World;
-use super::{header, outgoing};
 use crate::abi::Word;
 use crate::types::{self, Prepared};
 use crate::{comm, pmpi};
@@ -266,7 +268,7 @@ unsafe fn pack(desk: &mut Desk, world: &World, what: Elements, to: Address) -> O
     }
     let (prepared, number, at) = desk.lay_out(world, what, to.comm, Side::Sends)?;
     // A length that names a slot has to be noticed.
-    if outgoing::is_special(number) {
+    if lengths::is_special(number) {
         return None;
     }
     // SAFETY: the program's elements; room for their bytes.

@@ -7,8 +7,9 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{LazyLock, Mutex, OnceLock};
 
-use super::board::{Slot, state};
-use super::header;
+use libcopy::p2p::header;
+use libcopy::p2p::segment::{Slot, state};
+
 use super::status::Status;
 use super::world::World;
 use crate::abi::Word;
@@ -45,7 +46,7 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
     let number = header::slot_of(status.bytes())?;
     let known = comm::of(world.abi, comm).ok()?;
     let sender = world.peers(&known, comm).of(status.source())?;
-    let slot = world.board.slot(sender, number);
+    let slot = world.segment.slot(sender, number);
     let total = || {
         posted(world, slot, status)?;
         // It may have been received already without anybody having looked.
@@ -86,7 +87,7 @@ pub fn is_header(world: &World, comm: Word, status: Status) -> Option<&Slot> {
     let number = header::slot_of(status.bytes())?;
     let known = comm::of(world.abi, comm).ok()?;
     let sender = world.peers(&known, comm).of(status.source())?;
-    let slot = world.board.slot(sender, number);
+    let slot = world.segment.slot(sender, number);
     posted(world, slot, status)?;
     (slot.ambiguous.load(Ordering::SeqCst) == 0).then_some(slot)
 }

@@ -5,22 +5,10 @@
 use std::sync::OnceLock;
 
 use libcopy::config;
+use libcopy::p2p::Protocol;
 
 use crate::abi::{self, complain};
 use crate::active;
-
-/// How data that are not dense are moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// As is fastest.
-    Best,
-    /// Through a lane, even where the kernel module is.
-    Stream,
-    /// Read by the receiver, whatever the sender does.
-    Fetch,
-    /// Out of memory that is mapped, from the first message on.
-    Attach,
-}
 
 /// Whether the environment asks for messages to be intercepted, packed, or moved in one way, which is to be
 /// seen with the first of them.

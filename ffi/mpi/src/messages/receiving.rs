@@ -4,8 +4,9 @@
 
 use std::ffi::{c_int, c_void};
 
+use libcopy::p2p::header;
+
 use super::arguments::Elements;
-use super::header;
 use super::incoming::{self, Arrival, When, raise};
 use super::status::Status;
 use super::world::World;

@@ -4,7 +4,8 @@
 
 use std::fmt::Write as _;
 
-use super::events::{EVENTS, counts};
+use libcopy::p2p::events::{EVENTS, counts};
+
 use super::world::world;
 use crate::{earned, types};
 

@@ -14,13 +14,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
+use libcopy::p2p::{self, Pause, Shared};
+
 use super::handle::Handle;
 use super::incoming::{Arrival, raise};
-use super::outgoing::{self, Pause, Shared};
 use super::pack_memory::Memory;
 use super::probes;
 use super::sending::Plan;
 use super::status::{Room, Status, is_ignored};
+use super::waiting;
 use super::world::{self, World};
 use crate::abi::{UNDEFINED, Word};
 use crate::fallback::{self, Look};
@@ -123,7 +125,7 @@ pub fn has_orphans() -> bool {
 pub fn settle_orphans(code: c_int) -> c_int {
     if let Some(world) = super::world() {
         let _ = catch_unwind(AssertUnwindSafe(|| {
-            outgoing::attend_all(world);
+            world.attend_all();
             settle(world);
         }));
     }
@@ -186,7 +188,7 @@ fn forget(handle: Word) {
 /// only, which are complete in the library before anything of ours happens to them, and no other thread can
 /// get the handle of one that is complete before we have forgotten it.
 fn library_first(world: &World) -> bool {
-    OTHERS.load(Ordering::Relaxed) == 0 && outgoing::is_quiet() && !probes::has_threads(world)
+    OTHERS.load(Ordering::Relaxed) == 0 && p2p::is_quiet() && !probes::has_threads(world)
 }
 
 /// The end of a request that the library has completed, with this code and status; the code for the program.
@@ -391,7 +393,7 @@ impl State {
 /// The code of a message that is complete: an error if that is because its receiver has died.
 fn lost(world: &World, shared: &Shared) -> c_int {
     if lock(shared).was_lost() {
-        outgoing::receiver_ended(world)
+        waiting::receiver_ended(world)
     } else {
         0
     }
@@ -757,10 +759,10 @@ fn until(world: &World, own: usize, mut done: impl FnMut() -> bool) {
     let mut pause = Pause::new();
     while !done() {
         if pause.should_look() {
-            outgoing::give_up_lost(world);
+            world.give_up_lost();
         }
         if pause.step() {
-            outgoing::attend_all(world);
+            world.attend_all();
             if KNOWN.load(Ordering::Relaxed) > own {
                 settle(world);
             }
@@ -772,7 +774,7 @@ fn until(world: &World, own: usize, mut done: impl FnMut() -> bool) {
 /// as nothing has to get on meanwhile.
 fn is_alone(state: &State) -> bool {
     let receives = matches!(state.work, Work::Receive(_)) && state.active && !state.ready;
-    receives && KNOWN.load(Ordering::Relaxed) == 1 && outgoing::is_quiet()
+    receives && KNOWN.load(Ordering::Relaxed) == 1 && p2p::is_quiet()
 }
 
 /// What the status of a receive says after the library has waited for it, and the code.

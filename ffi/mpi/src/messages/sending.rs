@@ -7,11 +7,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use libcopy::p2p::{Shared, View, header};
+
 use super::arguments::{Address, Elements, Kind, Mode, are_left};
 use super::handle::Handle;
-use super::header;
-use super::outgoing::{self, Shared};
-use super::view::View;
+use super::lengths;
+use super::view;
 use super::world::World;
 use crate::abi::Word;
 use crate::sync::lock;
@@ -33,7 +34,7 @@ impl Chosen {
         let route = (self.bytes, self.member, tag);
         let fits = |size| self.known.ends_at(size);
         let committed = self.known.committed.load(Ordering::Relaxed);
-        outgoing::post(world, self.view, owned, route, committed, fits)
+        world.post(self.view, owned, route, committed, fits)
     }
 }
 
@@ -43,7 +44,7 @@ impl Chosen {
 pub fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
     let count = what.count?;
     if let Some(bytes) = types::quick_size(what.datatype, count) {
-        if outgoing::is_passed(bytes) {
+        if lengths::is_passed(bytes) {
             return None;
         }
     }
@@ -92,13 +93,13 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
     let comm = comm::of(world.abi, to.comm).ok()?;
     let member = world.peers(&comm, to.comm).of(to.dest)?;
     if let Some(slot) = special {
-        outgoing::retire(world, slot);
+        lengths::retire(world, slot);
         return None;
     }
     if to.tag < 0 || world.is_closed(member) {
         return None;
     }
-    let view = View::new(&known, what.buffer, count)?;
+    let view = view::new(&known, what.buffer, count)?;
     match &view {
         // What turned out dense is not worth as much; and no memory is at address zero.
         View::Dense(base) if base.is_null() || bytes < world.least[0] => return None,
@@ -118,19 +119,19 @@ pub fn notice(world: &World, what: Elements, to: Address) {
         return;
     };
     if let Some(bytes) = types::quick_size(what.datatype, count) {
-        if !outgoing::is_special(bytes) {
+        if !lengths::is_special(bytes) {
             return;
         }
     }
     let named = || {
         let bytes = types::size(what.datatype, count)?;
-        let slot = header::slot_of(bytes).filter(|_| outgoing::is_special(bytes))?;
+        let slot = header::slot_of(bytes).filter(|_| lengths::is_special(bytes))?;
         let comm = comm::of(world.abi, to.comm).ok()?;
         world.peers(&comm, to.comm).of(to.dest)?;
         Some(slot)
     };
     if let Some(slot) = named() {
-        outgoing::retire(world, slot);
+        lengths::retire(world, slot);
     }
 }
 
@@ -231,7 +232,7 @@ impl Plan {
     ///
     /// The elements are readable until the message is complete.
     pub unsafe fn start(&self, world: &World) -> Result<Option<(Shared, Word)>, c_int> {
-        let Some(view) = View::new(&self.known, self.buffer, self.count) else {
+        let Some(view) = view::new(&self.known, self.buffer, self.count) else {
             return Ok(None);
         };
         let chosen = Chosen {

@@ -18,7 +18,8 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::header;
+use libcopy::p2p::header;
+
 use super::incoming::{self, raise};
 use super::status::{Room, Status, is_ignored};
 use super::world::{World, world};

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 
 use libcopy::TeamKey;
 use libcopy::config::{self, Setting};
+use libcopy::datatype::Layout;
+use libcopy::p2p::header::Header;
+use libcopy::p2p::{Context, Endpoint, Owner, Protocol, Registration, Segment};
+use libcopy::transport::process_memory;
 
-use super::attach::Module;
-use super::board::Board;
 use super::choice::Choice;
-use super::protocol::{self, Protocol};
-use super::roads::Roads;
+use super::protocol;
 use super::world::{WORLD, World, world};
-use super::{memory, outgoing, requests};
+use super::{committed, lengths, requests, waiting};
 use crate::abi::{self, Abi, complain};
 use crate::active::{self, active};
 use crate::bootstrap::{self, MOST_MEMBERS, Meeting, feature};
@@ -33,13 +34,13 @@ const SETTINGS: [Setting; 3] = [
     config::MPI_EVERYWHERE,
 ];
 
-/// What the owner of the bootstrap table says about the board.
+/// What the owner of the bootstrap table says about the segment.
 #[derive(Clone, Copy, Default)]
 struct Offer {
     magic: [u64; 2],
     pid: i32,
     fd: i32,
-    /// Processes that the board has room for; 0 if there is none.
+    /// Processes that the segment has room for; 0 if there is none.
     members: u64,
     /// From how many bytes on messages are intercepted: senders and receivers have to judge alike.
     least: [u64; 2],
@@ -79,12 +80,22 @@ impl Offer {
     }
 }
 
+/// What is known of messages here beside their headers.
+#[derive(Debug)]
+struct Matching;
+
+impl Owner for Matching {
+    fn layout(&self, header: &Header) -> Option<Layout> {
+        committed::layout(header)
+    }
+}
+
 /// What the owner has made.
 struct Made {
-    board: Board,
+    segment: Segment,
     /// Open until the others have opened it.
     file: File,
-    module: Option<Module>,
+    registration: Option<Registration>,
 }
 
 /// Before `MPI_Init`: has the other ranks know of this one.
@@ -109,7 +120,7 @@ fn start_once() {
         meet(abi);
         active::relearn();
     }
-    outgoing::learn(world().map(|world| world.least));
+    lengths::learn(world().map(|world| world.least));
     if let Some(abi) = active() {
         world_model::watch_end(abi);
     }
@@ -177,9 +188,9 @@ fn meet(abi: &'static Abi) {
             Err(error) => why = Some(error),
         }
     }
-    if let Some((_, _, module)) = &used {
+    if let Some((_, _, registration)) = &used {
         own |= feature::MESSAGES;
-        if module.is_some() {
+        if registration.is_some() {
             own |= feature::MODULE;
         }
     }
@@ -190,20 +201,22 @@ fn meet(abi: &'static Abi) {
     let agreed = bootstrap::open(agreed);
     progress::library(abi);
     match used {
-        Some((board, _file, module)) if agreed.has(feature::MESSAGES) => {
+        Some((segment, _file, registration)) if agreed.has(feature::MESSAGES) => {
             let world = Box::new(World {
                 abi,
                 agreed,
-                me: agreed.me,
-                pids: agreed.pids.clone(),
                 ranks: agreed.ranks.clone(),
-                magic: offer.magic,
-                board,
                 choice: Choice::of(abi),
                 least: offer.least,
-                road: protocol::asked(),
-                module: module.filter(|_| agreed.has(feature::MODULE)),
-                roads: Roads::default(),
+                endpoint: Endpoint::new(Context::new(
+                    (agreed.me, agreed.pids.clone()),
+                    (offer.magic, segment),
+                    (
+                        protocol::asked(),
+                        registration.filter(|_| agreed.has(feature::MODULE)),
+                    ),
+                    Box::new(Matching),
+                )),
             });
             WORLD.store(Box::into_raw(world), Ordering::Release);
         }
@@ -223,11 +236,11 @@ fn make(abi: &'static Abi, members: usize) -> Result<(Made, Offer), String> {
     let key = TeamKey::random().map_err(|error| error.to_string())?;
     let word = u128::from_ne_bytes(key.to_bytes());
     let magic = [word as u64, (word >> 64) as u64];
-    let made = Board::create(members, magic);
-    let (board, file) = made.map_err(|error| format!("no shared memory: {error}"))?;
-    let (mut module, mut key, road) = (None, None, protocol::asked());
+    let made = Segment::create(members, magic);
+    let (segment, file) = made.map_err(|error| format!("no shared memory: {error}"))?;
+    let (mut registration, mut key, road) = (None, None, protocol::asked());
     if matches!(road, Protocol::Best | Protocol::Attach) {
-        (module, key) = Module::create(road == Protocol::Attach).unzip();
+        (registration, key) = Registration::create(road == Protocol::Attach).unzip();
     }
     let offer = Offer {
         magic,
@@ -238,14 +251,14 @@ fn make(abi: &'static Abi, members: usize) -> Result<(Made, Offer), String> {
         key,
     };
     let made = Made {
-        board,
+        segment,
         file,
-        module,
+        registration,
     };
     Ok((made, offer))
 }
 
-type Prepared = (Board, Option<File>, Option<Module>);
+type Prepared = (Segment, Option<File>, Option<Registration>);
 
 /// Opens what the owner has made, and tries whether this process can read the others' memory.
 fn prepare(
@@ -268,20 +281,20 @@ fn prepare(
         return Err("there is no shared memory for messages".to_owned());
     }
     let prepared = match made {
-        Some(made) => (made.board, Some(made.file), made.module),
+        Some(made) => (made.segment, Some(made.file), made.registration),
         None => {
-            let board = Board::open(offer.pid, offer.fd, members, offer.magic);
-            let board =
-                board.map_err(|error| format!("the shared memory for messages: {error}"))?;
+            let segment = Segment::open(offer.pid, offer.fd, members, offer.magic);
+            let segment =
+                segment.map_err(|error| format!("the shared memory for messages: {error}"))?;
             let eager = protocol::asked() == Protocol::Attach;
-            let module = offer.key.and_then(|key| Module::join(key, eager));
-            (board, None, module)
+            let registration = offer.key.and_then(|key| Registration::join(key, eager));
+            (segment, None, registration)
         }
     };
     for (member, (pid, address, word)) in meeting.probes().enumerate() {
         let mut found = 0u64;
         // SAFETY: eight bytes.
-        let read = unsafe { memory::read(pid, address, (&raw mut found).cast(), 8) };
+        let read = unsafe { process_memory::read(pid, address, (&raw mut found).cast(), 8) };
         if read.is_err() || found != word {
             let rank = meeting.world().ranks[member];
             return Err(format!("the memory of rank {rank} cannot be read"));
@@ -309,7 +322,7 @@ fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> bool {
 /// After `MPI_Finalize`: sessions may go on, without messages of ours.
 pub fn leave() {
     WORLD.store(std::ptr::null_mut(), Ordering::Release);
-    outgoing::learn(None);
+    lengths::learn(None);
 }
 
 /// Before `MPI_Finalize`: what was sent is there before anybody's memory goes.
@@ -320,11 +333,11 @@ pub fn finish() {
     // Requests that were freed while they were under way; a receive that nothing comes for stays.
     let started = Instant::now();
     while requests::has_orphans() && started.elapsed() < Duration::from_secs(1) {
-        outgoing::progress(world);
+        waiting::progress(world);
         std::thread::yield_now();
     }
-    world.agreed.depart(|| outgoing::progress(world));
-    if let Some(module) = &world.module {
-        module.clear();
+    world.agreed.depart(|| waiting::progress(world));
+    if let Some(registration) = &world.registration {
+        registration.clear();
     }
 }

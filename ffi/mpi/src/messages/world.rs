@@ -3,14 +3,13 @@
 //! The processes of this job on this machine, between which messages go past the MPI library.
 
 use std::ffi::c_int;
+use std::ops::Deref;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::attach::Module;
-use super::board::Board;
+use libcopy::p2p::Endpoint;
+
 use super::choice::Choice;
-use super::protocol::Protocol;
-use super::roads::Roads;
 use crate::abi::Abi;
 use crate::bootstrap;
 
@@ -20,23 +19,22 @@ pub struct World {
     pub abi: &'static Abi,
     /// The ranks that have agreed.
     pub agreed: &'static bootstrap::World,
-    /// Our number among them.
-    pub me: usize,
-    pub pids: Vec<i32>,
     /// Their ranks in `MPI_COMM_WORLD`.
     pub ranks: Vec<c_int>,
-    pub magic: [u64; 2],
-    pub board: Board,
     /// Which messages are worth it.
     pub choice: &'static Choice,
     /// Bytes from which on a dense message is intercepted, and one that is not dense, as the first process says.
     pub least: [u64; 2],
-    /// How data that are not dense are moved.
-    pub road: Protocol,
-    /// The kernel module, if all have it.
-    pub module: Option<Module>,
-    /// What messages took that could be attached to.
-    pub roads: Roads,
+    /// What moves messages.
+    pub endpoint: Endpoint,
+}
+
+impl Deref for World {
+    type Target = Endpoint;
+
+    fn deref(&self) -> &Endpoint {
+        &self.endpoint
+    }
 }
 
 /// The world, once it is there; never freed.
@@ -53,14 +51,14 @@ pub fn world() -> Option<&'static World> {
 /// to it go through the MPI library then. Returns what was said before.
 pub fn lose_rights(lost: bool) -> bool {
     world().is_some_and(|world| {
-        let word = world.board.lost_rights(world.me);
+        let word = world.segment.lost_rights(world.me);
         word.swap(u32::from(lost), Ordering::SeqCst) != 0
     })
 }
 
 /// Whether this process has lost the right to read others' memory.
 pub fn has_lost_rights() -> bool {
-    world().is_some_and(|world| world.board.lost_rights(world.me).load(Ordering::Relaxed) != 0)
+    world().is_some_and(|world| world.segment.lost_rights(world.me).load(Ordering::Relaxed) != 0)
 }
 
 /// Goes on with requests that are under way.
@@ -77,13 +75,5 @@ impl World {
         if let Some(settle) = SETTLE.get() {
             settle(self);
         }
-    }
-
-    /// Whether the memory of this process or of another one may not be read by the other any more, as
-    /// either of them has said: then nothing is sent past the MPI library between them.
-    #[inline]
-    pub fn is_closed(&self, other: usize) -> bool {
-        let lost = |member| self.board.lost_rights(member).load(Ordering::Relaxed) != 0;
-        lost(self.me) || lost(other)
     }
 }

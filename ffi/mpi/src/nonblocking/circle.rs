@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use libcopy::TeamKey;
+use libcopy::transport::process_memory;
 
 use super::engine::Engines;
 use super::table::{MOST_RANKS, Table};
@@ -15,7 +16,6 @@ use crate::abi::{self, Abi, Word};
 use crate::fortran_names;
 use crate::group::Node;
 use crate::meeting::{Plain, from_all, from_first};
-use crate::messages::memory;
 use crate::pmpi;
 use crate::sync::lock;
 
@@ -142,7 +142,8 @@ impl Circle {
         let reaches = cards.iter().all(|card| {
             let mut found = 0u64;
             // SAFETY: eight bytes.
-            let read = unsafe { memory::read(card.pid, card.address, (&raw mut found).cast(), 8) };
+            let read =
+                unsafe { process_memory::read(card.pid, card.address, (&raw mut found).cast(), 8) };
             card.fine != 0 && read.is_ok() && found == card.word
         });
         let verdict = Card {

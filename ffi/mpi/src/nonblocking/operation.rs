@@ -10,13 +10,14 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use libcopy::transport::process_memory;
+
 use super::circle::Circle;
 use super::engine::{Held, State};
 use super::table::{Buffers, MOST_PIECES};
 use crate::abi::{Abi, complain};
 use crate::buffer::Kind;
 use crate::errors;
-use crate::messages::memory;
 use crate::pmpi;
 use crate::reductions::Elements;
 use crate::stats::Function;
@@ -63,7 +64,7 @@ pub struct Own {
 /// Whether other processes reach these bytes: they do not where a device has mapped them.
 fn is_reachable(circle: &Circle, base: *const u8, len: usize) -> bool {
     let ends = [base as u64, base.wrapping_add(len.saturating_sub(1)) as u64];
-    len == 0 || memory::is_reachable(circle.pids[circle.rank], ends)
+    len == 0 || process_memory::is_reachable(circle.pids[circle.rank], ends)
 }
 
 impl Own {
@@ -465,10 +466,10 @@ impl Operation {
                 let moved = unsafe {
                     if transfer.from == me {
                         let from = self.own.send.wrapping_add(send_at as usize);
-                        memory::write(pid, theirs.recv.wrapping_add(recv_at), from, len)
+                        process_memory::write(pid, theirs.recv.wrapping_add(recv_at), from, len)
                     } else {
                         let to = self.own.recv.wrapping_add(recv_at as usize);
-                        memory::read(pid, theirs.send.wrapping_add(send_at), to, len)
+                        process_memory::read(pid, theirs.send.wrapping_add(send_at), to, len)
                     }
                 };
                 if let Err(error) = moved {
@@ -527,7 +528,7 @@ impl Operation {
         let fetch = |rank: usize, to: *mut u8| {
             let from = all[rank].send.wrapping_add(at as u64);
             // SAFETY: `to` has room for a piece; the kernel checks `from`.
-            unsafe { memory::read(circle.pids[rank], from, to, len) }
+            unsafe { process_memory::read(circle.pids[rank], from, to, len) }
                 .map_err(|error| format!("the memory of rank {rank}: {error}"))
         };
         let own = self.own.send.wrapping_add(at).cast_const();
@@ -559,7 +560,7 @@ impl Operation {
             }
             let to = all[*rank].recv.wrapping_add(at as u64);
             // SAFETY: `acc` has so many bytes; the kernel checks `to`.
-            unsafe { memory::write(circle.pids[*rank], to, acc, len) }
+            unsafe { process_memory::write(circle.pids[*rank], to, acc, len) }
                 .map_err(|error| format!("the memory of rank {rank}: {error}"))?;
         }
         Ok(())
@@ -603,7 +604,7 @@ impl Operation {
                     .collect()
             }
         };
-        peers.retain(|rank| *rank != me && !memory::lives(self.circle.pids[*rank]));
+        peers.retain(|rank| *rank != me && !process_memory::lives(self.circle.pids[*rank]));
         // One that has ended may have done its part before.
         if let (Some(rank), false) = (peers.first(), self.is_done()) {
             self.fail(abi, &format!("rank {rank} has ended"));

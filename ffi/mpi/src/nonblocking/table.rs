@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::shared::Shared;
+use libcopy::shm::anonymous::AnonymousSegment as Shared;
 
 /// Operations that a rank may have under way on a communicator.
 pub const DEPTH: u64 = 1024;

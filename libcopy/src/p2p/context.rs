@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The processes of one machine that send each other messages, as one of them sees it.
+
+use std::fmt;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use libcopy_datatype::Layout;
+
+use super::header::Header;
+use super::path::PathLearner;
+use super::protocol::Protocol;
+use super::registration::Registration;
+use super::segment::{LANES, Segment};
+use crate::transport::process_memory;
+
+/// What whoever matches messages knows better than this module.
+pub trait Owner: fmt::Debug + Send + Sync {
+    /// Whether a process has not ended.
+    fn lives(&self, member: usize, pid: i32) -> bool {
+        let _ = member;
+        process_memory::lives(pid)
+    }
+
+    /// The layout of a message's elements, if it is known without asking the sender.
+    fn layout(&self, header: &Header) -> Option<Layout> {
+        let _ = header;
+        None
+    }
+
+    /// Whether messages go through lanes where a process must not read another one's memory. Otherwise they
+    /// are not taken.
+    fn streams_without_rights(&self) -> bool {
+        false
+    }
+}
+
+static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// The processes, what they share, and what this one has of it.
+#[derive(Debug)]
+pub struct Context {
+    /// Our number among them.
+    pub me: usize,
+    /// Their process identifiers, as our namespace has them.
+    pub pids: Vec<i32>,
+    /// Random numbers of these processes, which their headers have.
+    pub magic: [u64; 2],
+    /// The memory that they share.
+    pub segment: Segment,
+    /// How data that are not dense move.
+    pub protocol: Protocol,
+    /// Memory that is published through the kernel module, if all have it.
+    pub registration: Option<Registration>,
+    /// What messages took that could come out of mapped memory.
+    pub paths: PathLearner,
+    owner: Box<dyn Owner>,
+    /// Lanes that nobody uses.
+    free_lanes: AtomicU32,
+    /// When each process was last seen to be receiving something of ours, in nanoseconds since [`BEGINNING`];
+    /// 0: never.
+    busy: Vec<AtomicU64>,
+}
+
+impl Context {
+    /// Nothing is under way yet.
+    pub fn new(
+        (me, pids): (usize, Vec<i32>),
+        (magic, segment): ([u64; 2], Segment),
+        (protocol, registration): (Protocol, Option<Registration>),
+        owner: Box<dyn Owner>,
+    ) -> Context {
+        Context {
+            me,
+            busy: pids.iter().map(|_| AtomicU64::new(0)).collect(),
+            pids,
+            magic,
+            segment,
+            protocol,
+            registration,
+            paths: PathLearner::default(),
+            owner,
+            free_lanes: AtomicU32::new((1 << LANES) - 1),
+        }
+    }
+
+    /// Whether the memory of this process or of another one may not be read by the other any more, as
+    /// either of them has said.
+    #[inline]
+    pub fn is_closed(&self, other: usize) -> bool {
+        let lost = |member| self.segment.lost_rights(member).load(Ordering::Relaxed) != 0;
+        lost(self.me) || lost(other)
+    }
+
+    /// Whether nothing is sent to a process past whoever else moves messages.
+    pub(super) fn is_refused(&self, other: usize) -> bool {
+        self.is_closed(other) && !self.owner.streams_without_rights()
+    }
+
+    /// Whether a process has not ended.
+    pub(super) fn lives(&self, member: usize) -> bool {
+        self.owner.lives(member, self.pids[member])
+    }
+
+    /// The layout of a message's elements, if it is known without asking the sender.
+    pub(super) fn known_layout(&self, header: &Header) -> Option<Layout> {
+        self.owner.layout(header)
+    }
+
+    /// Takes a lane that nobody uses.
+    pub(super) fn take_lane(&self) -> Option<usize> {
+        let first = |free: u32| (free != 0).then(|| free & (free - 1));
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+        let before = self.free_lanes.fetch_update(set, fetch, first);
+        before.ok().map(|free| free.trailing_zeros() as usize)
+    }
+
+    /// Gives it back.
+    pub(super) fn give_lane_back(&self, lane: usize) {
+        self.free_lanes.fetch_or(1 << lane, Ordering::AcqRel);
+    }
+
+    /// A process is receiving something of ours.
+    pub(super) fn note_busy(&self, member: usize) {
+        let now = BEGINNING.elapsed().as_nanos() as u64;
+        self.busy[member].store(now, Ordering::Relaxed);
+    }
+
+    /// For how long a process has not been seen to be receiving something of ours; `None` if it never was.
+    pub(super) fn idle(&self, member: usize) -> Option<Duration> {
+        let busy = self.busy[member].load(Ordering::Relaxed);
+        let since = || {
+            BEGINNING
+                .elapsed()
+                .saturating_sub(Duration::from_nanos(busy))
+        };
+        (busy != 0).then(since)
+    }
+}

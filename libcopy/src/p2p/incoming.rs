@@ -1,0 +1,644 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Messages that this process receives: the data that a header stands for.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::{Duration, Instant};
+
+use libcopy_datatype::Layout;
+use libcopy_datatype::canonical::Form;
+
+use super::events::{Event, note, timed};
+use super::header::Header;
+use super::outgoing::{self, ATTACH_MIN, Endpoint, Pause};
+use super::path::{DataPath, MessageClass};
+use super::protocol::Protocol;
+use super::registration::RegionKey;
+use super::segment::{End, LANE, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
+use super::view::{self, View};
+use crate::device::Attachment;
+use crate::lock::lock;
+use crate::transport::process_memory::{self, Remote};
+
+/// Bytes that are taken out of a lane at a time.
+const CHUNK: u64 = 64 << 10;
+/// Bytes that are fetched at a time where they have to be unpacked.
+const SCRATCH: usize = 128 << 10;
+/// Bytes that are copied at once while others may be waiting for us.
+const AT_ONCE: u64 = 4 << 20;
+/// How long a receiver waits for a sender that fills its lane no further, at least and at most.
+const PATIENCE: [Duration; 2] = [Duration::from_micros(300), Duration::from_millis(10)];
+/// What the kernel takes for a piece that it copies out of the sender's memory.
+const PIECE: Duration = Duration::from_nanos(100);
+
+/// Why a message was not received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReceiveError {
+    /// It has more bytes than there is room for.
+    Truncated,
+    /// Somebody has received it before.
+    Claimed,
+    /// Its data could not be moved.
+    Failed(String),
+}
+
+/// Says that this process receives the message of a slot; whether nobody has before.
+fn claim(slot: &Slot) -> bool {
+    let (from, to) = (state::POSTED, state::CLAIMED);
+    let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+    slot.state.compare_exchange(from, to, set, fetch).is_ok()
+}
+
+/// Gives the slot of a message that is too long back to its sender; whether nobody has received it.
+pub fn reject(slot: &Slot) -> bool {
+    let claimed = claim(slot);
+    if claimed {
+        note(Event::Truncated, 1);
+        drop(Over { slot });
+    }
+    claimed
+}
+
+impl Endpoint {
+    /// Receives the data of a message: all of them, into elements that have room for `capacity` bytes. Returns
+    /// how many bytes it has.
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError`] says which. In any case its sender hears that it is over.
+    pub fn receive(
+        &self,
+        header: &Header,
+        view: &View,
+        capacity: u64,
+    ) -> Result<u64, ReceiveError> {
+        let sender = header.sender as usize;
+        let slot = self.segment.slot(sender, header.slot as usize);
+        if !claim(slot) {
+            return Err(ReceiveError::Claimed);
+        }
+        let over = Over { slot };
+        let answer = if header.total > capacity {
+            note(Event::Truncated, 1);
+            Err(ReceiveError::Truncated)
+        } else {
+            self.move_data(slot, header, view)
+        };
+        drop(over);
+        note(Event::Received, 1);
+        answer
+    }
+
+    fn move_data(&self, slot: &Slot, header: &Header, view: &View) -> Result<u64, ReceiveError> {
+        let sender = header.sender as usize;
+        let mut transfer = ReceiveTransfer {
+            endpoint: self,
+            slot,
+            header,
+            view,
+            sender,
+            pid: self.pids[sender],
+            drained: 0,
+            whole: Vec::new(),
+            class: class_of(self, header, view),
+            path: DataPath::Pipelined,
+        };
+        let start = transfer.class.map(|_| Instant::now());
+        let moved = timed(Event::ReceiveTime, || {
+            let moved = if slot.blind.load(Ordering::Relaxed) != 0 {
+                transfer.run_blindly()
+            } else {
+                match transfer.run() {
+                    Err(trouble) if trouble.forbidden => transfer.run_blindly(),
+                    Err(trouble) => Err(trouble.why),
+                    Ok(()) => Ok(()),
+                }
+            };
+            moved.and_then(|()| transfer.unpack_whole())
+        });
+        if let (Some(class), Some(start), Ok(())) = (transfer.class, start, &moved) {
+            let left = self.paths.note(class, transfer.path, start.elapsed());
+            slot.unwanted().store(left, Ordering::Relaxed);
+        }
+        moved.map(|()| header.total).map_err(ReceiveError::Failed)
+    }
+}
+
+/// A message that the receiver has claimed. However that ends, its sender hears that it is over.
+struct Over<'a> {
+    slot: &'a Slot,
+}
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.slot.split.close();
+        }
+        self.slot.state.store(state::DONE, Ordering::Release);
+    }
+}
+
+/// Why data could not be moved.
+struct Trouble {
+    /// Whether this process must not read the sender's memory.
+    forbidden: bool,
+    why: String,
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Trouble {
+        Trouble {
+            forbidden: false,
+            why,
+        }
+    }
+}
+
+/// The sender's memory, or what of it, could not be read.
+fn unread(what: &str, error: &std::io::Error) -> Trouble {
+    Trouble {
+        forbidden: error.raw_os_error() == Some(libc::EPERM),
+        why: format!("reading the sender's {what}: {error}"),
+    }
+}
+
+/// How long a receiver that must not read the sender's memory waits for a sender that has packed what is
+/// left, and which may never come by again: it need not wait for this message.
+const FOR_THE_REST: Duration = Duration::from_secs(60);
+
+/// Elements of the sender's in our address space.
+struct Reached {
+    /// The address that the layout's offsets count from.
+    origin: *const u8,
+    layout: Layout,
+    _attachment: Arc<Attachment>,
+}
+
+/// A message whose data are on their way.
+struct ReceiveTransfer<'a> {
+    endpoint: &'a Endpoint,
+    slot: &'a Slot,
+    header: &'a Header,
+    view: &'a View,
+    sender: usize,
+    pid: i32,
+    /// Bytes that are here.
+    drained: u64,
+    /// All of them, where only the library can unpack.
+    whole: Vec<u8>,
+    /// Where they might come out of mapped memory: what they have in common with others.
+    class: Option<MessageClass>,
+    /// How they got here.
+    path: DataPath,
+}
+
+/// What a message has in common with others, if such messages may come out of mapped memory, or not, as
+/// is faster.
+fn class_of(endpoint: &Endpoint, header: &Header, view: &View) -> Option<MessageClass> {
+    let typed = header.layout_words != 0 && header.total >= ATTACH_MIN;
+    let open = endpoint.registration.is_some() && endpoint.protocol == Protocol::Best && typed;
+    open.then(|| MessageClass {
+        sender: header.sender as usize,
+        layout: header.layout_hash,
+        pieces: match view {
+            View::Dense(_) => 1,
+            View::Typed(prepared, _) => prepared.layout.segment_count(),
+            View::Opaque(_) => 0,
+        },
+    })
+}
+
+impl ReceiveTransfer<'_> {
+    /// Bytes of the stream, which continue what is here.
+    ///
+    /// # Safety
+    ///
+    /// `from` has `n` bytes; the program's buffer has room for them.
+    unsafe fn take(&mut self, from: *const u8, n: u64) -> Result<(), String> {
+        let range = self.drained..self.drained + n;
+        if self.view.takes_parts() {
+            // SAFETY: the caller's promise.
+            let unpacked = timed(Event::CopyTime, || unsafe { self.view.unpack(from, range) });
+            unpacked.map_err(|code| format!("error code {code}"))?;
+        } else {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { std::slice::from_raw_parts(from, n as usize) };
+            self.whole.extend_from_slice(bytes);
+        }
+        self.drained += n;
+        Ok(())
+    }
+
+    fn unpack_whole(&mut self) -> Result<(), String> {
+        if self.view.takes_parts() {
+            return Ok(());
+        }
+        // SAFETY: the capacity was compared; all bytes are here.
+        let unpacked = unsafe { self.view.unpack(self.whole.as_ptr(), 0..self.header.total) };
+        unpacked.map_err(|code| format!("error code {code}"))
+    }
+
+    /// This process must not read the sender's memory (any more): has the sender put everything into a lane,
+    /// from what it has put there before on, whenever it is in a call of ours. Whoever sends to us from now
+    /// on leaves the message to the MPI library.
+    #[cold]
+    fn run_blindly(&mut self) -> Result<(), String> {
+        let (endpoint, slot, total) = (self.endpoint, self.slot, self.header.total);
+        endpoint
+            .segment
+            .lost_rights(endpoint.me)
+            .store(1, Ordering::Relaxed);
+        // What was read past the lane is received again.
+        self.drained = slot.drained().load(Ordering::Relaxed);
+        self.whole.truncate(self.drained as usize);
+        slot.split.wish.store(wish::STREAM, Ordering::Release);
+        slot.blind.store(1, Ordering::Release);
+        let (from, to) = (mover::RECEIVER, mover::NOBODY);
+        // Packed by the sender, it stays so.
+        let _ = slot
+            .mover
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        let (mut pause, mut since) = (Pause::new(), Instant::now());
+        while self.drained < total {
+            let filled = slot.filled.load(Ordering::Acquire).min(total);
+            if filled > self.drained {
+                let lane = slot.lane.load(Ordering::Acquire) as usize;
+                let lane = endpoint.segment.lane(self.sender, lane);
+                let at = self.drained % LANE as u64;
+                let n = (filled - self.drained).min(LANE as u64 - at).min(CHUNK);
+                // SAFETY: the sender has put these bytes there and leaves them.
+                unsafe { self.take(lane.wrapping_add(at as usize), n)? };
+                slot.drained().store(self.drained, Ordering::Release);
+                pause.reset();
+                since = Instant::now();
+                continue;
+            }
+            if pause.step() {
+                endpoint.attend_all();
+            }
+            if pause.should_look() {
+                if !self.endpoint.lives(self.sender) {
+                    return Err("the sender has ended".to_owned());
+                }
+                let packed = slot.mover.load(Ordering::Relaxed) == mover::BUFFERED;
+                if packed && since.elapsed() > FOR_THE_REST {
+                    return Err("its sender does not hand over what it has packed".to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), Trouble> {
+        let total = self.header.total;
+        let lane = match self.slot.lane.load(Ordering::Relaxed) {
+            NO_LANE => None,
+            lane => Some(self.endpoint.segment.lane(self.sender, lane as usize)),
+        };
+        if self.header.layout_words == 0 && total >= SPLIT_MIN {
+            if let View::Dense(base) = self.view {
+                if self.claim()? {
+                    return self.share(*base);
+                }
+            } else {
+                self.slot.split.wish.store(wish::STREAM, Ordering::Release);
+            }
+        } else if let Some(window) = self.slot.window() {
+            let wanted = self.class.map(|class| self.endpoint.paths.choose(class))
+                != Some(DataPath::Pipelined);
+            match wanted.then(|| self.reach(window)).flatten() {
+                Some(mapped) => {
+                    if self.claim()? {
+                        self.path = DataPath::Mapped;
+                        return self.copy(&mapped);
+                    }
+                }
+                None => self.slot.split.wish.store(wish::STREAM, Ordering::Release),
+            }
+        }
+        let (mut pause, mut idle_since) = (Pause::new(), None);
+        let mut ours = false;
+        while self.drained < total {
+            // Who moves is asked before how far: what was filled before is seen then.
+            let who = self.slot.mover.load(Ordering::Acquire);
+            let filled = self.slot.filled.load(Ordering::Acquire).min(total);
+            if let Some(lane) = lane.filter(|_| filled > self.drained) {
+                let at = self.drained % LANE as u64;
+                let n = (filled - self.drained).min(LANE as u64 - at).min(CHUNK);
+                // SAFETY: the sender has put these bytes there and leaves them.
+                unsafe { self.take(lane.wrapping_add(at as usize), n)? };
+                self.slot.drained().store(self.drained, Ordering::Release);
+                pause.reset();
+                idle_since = None;
+                continue;
+            }
+            if ours {
+                let mut remote = self.remote()?;
+                return self.fetch(&mut remote, 0);
+            }
+            match who {
+                mover::BUFFERED => {
+                    let rest = self.slot.rest.load(Ordering::Relaxed);
+                    return self.fetch(&mut Remote::Dense(rest), self.drained);
+                }
+                mover::NOBODY => {
+                    let since = *idle_since.get_or_insert_with(Instant::now);
+                    if lane.is_none() || since.elapsed() > self.patience() {
+                        let (from, to) = (mover::NOBODY, mover::RECEIVER);
+                        ours = self
+                            .slot
+                            .mover
+                            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+                            .is_ok();
+                        continue;
+                    }
+                }
+                _ => idle_since = None,
+            }
+            if pause.step() {
+                self.endpoint.attend_all();
+            }
+            if pause.should_look() && !self.endpoint.lives(self.sender) {
+                return Err("the sender has ended".to_owned().into());
+            }
+        }
+        Ok(())
+    }
+
+    /// How long to wait for the sender before its memory is read: about as long as that takes, where it
+    /// has as many pieces as we have. A sender that has lost its processor comes back sooner.
+    fn patience(&self) -> Duration {
+        let [least, most] = PATIENCE;
+        let pieces = match (self.header.layout_words, self.view) {
+            (0, _) => 1,
+            (_, View::Typed(prepared, _)) => prepared.layout.segment_count(),
+            _ => self.header.total / 64,
+        };
+        let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
+        PIECE.saturating_mul(pieces).clamp(least, most)
+    }
+
+    /// The sender's elements in our address space; `None` if they cannot be mapped.
+    fn reach(&self, window: RegionKey) -> Option<Reached> {
+        let module = self.endpoint.registration.as_ref()?;
+        let attachment = timed(Event::AttachTime, || module.reach(self.sender, window))?;
+        let layout = layout_of(self.endpoint, self.header).ok()?;
+        let start = self.header.origin.wrapping_sub(window.base) as i64;
+        let bounds = layout.bounds();
+        let inside = start.checked_add(bounds.start)? >= 0
+            && u64::try_from(start.checked_add(bounds.end)?).ok()? <= window.len;
+        (inside && layout.size() == self.header.total && self.view.takes_parts()).then(|| Reached {
+            origin: attachment.as_ptr().wrapping_offset(start as isize),
+            layout,
+            _attachment: attachment,
+        })
+    }
+
+    /// Copies elements out of the sender's memory, from layout to layout.
+    fn copy(&mut self, from: &Reached) -> Result<(), Trouble> {
+        let (total, layout) = (self.header.total, &from.layout);
+        note(Event::Attached, total);
+        let at_once = total <= AT_ONCE || !outgoing::any();
+        match self.view {
+            // SAFETY: the layout lies within what is mapped; the capacity was compared.
+            View::Dense(base) => timed(Event::CopyTime, || unsafe {
+                layout.pack_raw(from.origin, 0..total, *base);
+            }),
+            View::Typed(to, target) if to.layout.size() == total && at_once => {
+                // SAFETY: as above, and both have the same size.
+                timed(Event::CopyTime, || unsafe {
+                    layout.copy_raw(from.origin, &to.layout, *target);
+                });
+            }
+            _ => {
+                let mut scratch: Vec<u8> = Vec::with_capacity(SCRATCH);
+                while self.drained < total {
+                    let n = (total - self.drained).min(SCRATCH as u64);
+                    let (range, to) = (self.drained..self.drained + n, scratch.as_mut_ptr());
+                    // SAFETY: the scratch memory has this room; the capacity was compared.
+                    unsafe {
+                        timed(Event::CopyTime, || layout.pack_raw(from.origin, range, to));
+                        self.take(to, n)?;
+                    }
+                    self.endpoint.attend_all();
+                }
+            }
+        }
+        self.drained = total;
+        Ok(())
+    }
+
+    /// Has the receiver move the data; `false` if the sender has buffered them.
+    fn claim(&self) -> Result<bool, String> {
+        let mut pause = Pause::new();
+        loop {
+            let (from, to) = (mover::NOBODY, mover::RECEIVER);
+            let mover = &self.slot.mover;
+            match mover.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(true),
+                Err(mover::BUFFERED) => return Ok(false),
+                Err(_) => {}
+            }
+            pause.step();
+            if pause.should_look() && !self.endpoint.lives(self.sender) {
+                return Err("the sender has ended".to_owned());
+            }
+        }
+    }
+
+    /// Copies dense bytes together with the sender, if that comes by.
+    fn share(&mut self, base: *mut u8) -> Result<(), Trouble> {
+        let (split, total) = (&self.slot.split, self.header.total);
+        split.failed.store(0, Ordering::Relaxed);
+        split.target.store(base as u64, Ordering::Relaxed);
+        split.begun.store(0, Ordering::Relaxed);
+        split.moved.store(0, Ordering::Relaxed);
+        split.busy.store(0, Ordering::Relaxed);
+        split.wish.store(wish::SPLIT, Ordering::Release);
+        let mut failed = None;
+        let (origin, pid) = (self.header.origin, self.pid);
+        split.help(total, End::Front, |at, len| {
+            note(Event::Fetched, len);
+            let to = base.wrapping_add(at as usize);
+            // SAFETY: the capacity was compared.
+            let read = timed(Event::CopyTime, || unsafe {
+                process_memory::read(pid, origin + at, to, len as usize)
+            });
+            self.endpoint.attend_all();
+            read.map_err(|error| failed = Some(error)).is_ok()
+        });
+        if let Some(error) = failed {
+            self.close();
+            return Err(unread("memory", &error));
+        }
+        let mut pause = Pause::new();
+        while split.moved.load(Ordering::Acquire) < total {
+            if split.failed.load(Ordering::Acquire) != 0 {
+                self.close();
+                // SAFETY: the capacity was compared.
+                let read = unsafe { process_memory::read(pid, origin, base, total as usize) };
+                return read.map_err(|error| unread("memory", &error));
+            }
+            if pause.step() {
+                self.endpoint.attend_all();
+            }
+            if pause.should_look() && !self.endpoint.lives(self.sender) {
+                return Err("the sender has ended".to_owned().into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the sender write nothing more into our memory: it begins no part, and the one that it is
+    /// copying is waited for, unless the sender has ended.
+    fn close(&self) {
+        let split = &self.slot.split;
+        split.close();
+        let mut pause = Pause::new();
+        while !split.is_idle() {
+            pause.step();
+            if pause.should_look() && !self.endpoint.lives(self.sender) {
+                return;
+            }
+        }
+    }
+
+    /// What the sender has not packed, in its memory.
+    fn remote(&self) -> Result<Remote, Trouble> {
+        if self.header.layout_words == 0 {
+            return Ok(Remote::Dense(self.header.origin));
+        }
+        let layout = layout_of(self.endpoint, self.header)?;
+        if layout.size() < self.header.total {
+            return Err("its layout has fewer bytes".to_owned().into());
+        }
+        Ok(Remote::typed(self.header.origin, &layout))
+    }
+
+    /// Reads what is missing out of the sender's memory, whose stream begins at `start` of ours.
+    fn fetch(&mut self, remote: &mut Remote, start: u64) -> Result<(), Trouble> {
+        let total = self.header.total;
+        note(Event::Fetched, total - self.drained);
+        let failed = |error: std::io::Error| unread("memory", &error);
+        if let View::Dense(base) = self.view {
+            let (at, len) = (self.drained as usize, (total - self.drained) as usize);
+            let to = base.wrapping_add(at);
+            // SAFETY: the capacity was compared.
+            let read = timed(Event::CopyTime, || unsafe {
+                remote.read(self.pid, self.drained - start, to, len)
+            });
+            read.map_err(failed)?;
+            self.drained = total;
+            return Ok(());
+        }
+        let mut scratch: Vec<u8> = Vec::with_capacity(SCRATCH);
+        while self.drained < total {
+            let n = (total - self.drained).min(SCRATCH as u64);
+            let to = scratch.as_mut_ptr();
+            // SAFETY: the scratch memory has this room; the capacity was compared.
+            unsafe {
+                let at = self.drained - start;
+                let read = timed(Event::CopyTime, || {
+                    remote.read(self.pid, at, to, n as usize)
+                });
+                read.map_err(failed)?;
+                self.take(to, n)?;
+            }
+            self.endpoint.attend_all();
+        }
+        Ok(())
+    }
+}
+
+/// A layout of a peer's.
+struct Kept {
+    layout: Layout,
+    words: u64,
+    used: u64,
+}
+
+/// Layouts of peers, by hash.
+struct Remembered {
+    layouts: HashMap<[u64; 2], Kept>,
+    clock: u64,
+    bytes: usize,
+}
+
+/// Bytes of forms of peers' that are kept.
+const MOST_BYTES: usize = 64 << 20;
+/// Words that a layout may have: more is damage.
+const MOST_WORDS: u64 = 1 << 32;
+
+static REMEMBERED: LazyLock<Mutex<Remembered>> = LazyLock::new(|| {
+    Mutex::new(Remembered {
+        layouts: HashMap::new(),
+        clock: 0,
+        bytes: 0,
+    })
+});
+
+/// Reads a layout out of the sender's memory.
+fn read_layout(pid: i32, header: &Header) -> Result<Layout, Trouble> {
+    if header.layout_words > MOST_WORDS {
+        return Err(format!("a layout of {} words", header.layout_words).into());
+    }
+    let mut words = vec![0u64; header.layout_words as usize];
+    let (to, len) = (words.as_mut_ptr().cast::<u8>(), words.len() * 8);
+    // SAFETY: room for all words.
+    unsafe { process_memory::read(pid, header.layout_at, to, len) }
+        .map_err(|error| unread("layout", &error))?;
+    if view::hash(&words) != header.layout_hash {
+        return Err("its layout is not what it says".to_owned().into());
+    }
+    let form = Form::from_words(&words).map_err(|error| error.to_string())?;
+    note(Event::LayoutSent, len as u64);
+    Ok(Layout::from_form(form))
+}
+
+/// The sender's layout.
+fn layout_of(endpoint: &Endpoint, header: &Header) -> Result<Layout, Trouble> {
+    timed(Event::LayoutTime, || find_layout(endpoint, header))
+}
+
+/// The same: remembered, made of what all know of its type, or read out of its memory.
+fn find_layout(endpoint: &Endpoint, header: &Header) -> Result<Layout, Trouble> {
+    let mut known = lock(&REMEMBERED);
+    known.clock += 1;
+    let clock = known.clock;
+    if let Some(kept) = known.layouts.get_mut(&header.layout_hash) {
+        // Another layout may have the same hash.
+        if kept.words == header.layout_words && kept.layout.size() == header.total {
+            kept.used = clock;
+            note(Event::LayoutKnown, 1);
+            return Ok(kept.layout.clone());
+        }
+    }
+    drop(known);
+    let layout = match endpoint.known_layout(header) {
+        Some(layout) => layout,
+        None => read_layout(endpoint.pids[header.sender as usize], header)?,
+    };
+    let mut known = lock(&REMEMBERED);
+    let bytes = layout.form().memory();
+    while known.bytes + bytes > MOST_BYTES {
+        let oldest = known.layouts.iter().min_by_key(|(_, kept)| kept.used);
+        let Some(oldest) = oldest.map(|(hash, _)| *hash) else {
+            break;
+        };
+        if let Some(gone) = known.layouts.remove(&oldest) {
+            known.bytes -= gone.layout.form().memory();
+        }
+    }
+    known.bytes += bytes;
+    let kept = Kept {
+        layout: layout.clone(),
+        words: header.layout_words,
+        used: clock,
+    };
+    if let Some(before) = known.layouts.insert(header.layout_hash, kept) {
+        known.bytes -= before.layout.form().memory();
+    }
+    Ok(layout)
+}
