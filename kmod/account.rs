@@ -17,7 +17,6 @@ use crate::user::User;
 use kernel::mm::Mm;
 use kernel::prelude::*;
 use kernel::sync::aref::ARef;
-use kernel::sync::Arc;
 
 /// What was charged for an attachment.
 pub(crate) struct Attached {
@@ -31,7 +30,7 @@ pub(crate) struct Attached {
 pub(crate) struct Account {
     mm: ARef<Mm>,
     /// Of the owner.
-    user: Arc<User>,
+    user: User,
     pages: u64,
     pins: u64,
     /// Whether the owner may lock any number of pages.
@@ -48,7 +47,7 @@ impl Account {
     ///
     /// - `ENOMEM`: its `RLIMIT_MEMLOCK` would be exceeded, or its user has pinned too much.
     /// - `ENOSPC`: its user has too many mappings.
-    pub(crate) fn new(mm: &Mm, user: &Arc<User>, pages: usize, pins: usize) -> Result<Self> {
+    pub(crate) fn new(mm: &Mm, user: &User, pages: usize, pins: usize) -> Result<Self> {
         let (pages, pins) = (pages as u64, pins as u64);
         user.admit(pins)?;
         let unlimited = shim::may_lock_any();

@@ -2,6 +2,7 @@
 
 //! [`Argument`]: what an ioctl reads from its caller and writes back.
 
+use crate::few::Few;
 use crate::shim;
 use crate::uapi;
 use core::mem::size_of;
@@ -78,12 +79,12 @@ pub(crate) fn read_layout(address: u64) -> Result<Option<uapi::Layout>> {
 }
 
 /// Reads the pieces of a region; see [`shim::untagged_address`].
-pub(crate) fn read_pieces(address: u64, count: u32) -> Result<KVVec<uapi::Piece>> {
+pub(crate) fn read_pieces(address: u64, count: u32) -> Result<Few<uapi::Piece>> {
     if count == 0 || count > uapi::MAX_IOV {
         return Err(EINVAL);
     }
     let count = count as usize;
-    let mut pieces = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+    let mut pieces = Few::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
     let bytes = count * size_of::<uapi::Piece>();
     let mut reader = UserSlice::new(UserPtr::from_addr(address as usize), bytes).reader();
     for _ in 0..count {

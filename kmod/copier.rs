@@ -41,7 +41,7 @@ pub(crate) struct Copier<W: CpuWork> {
     /// The process's first thread.
     owner: ARef<Task>,
     /// Whose threads are counted.
-    user: Arc<User>,
+    user: User,
     #[pin]
     queue: Mutex<Queue<W>>,
     /// Notified when there is something to do.
@@ -54,7 +54,7 @@ pub(crate) struct Copier<W: CpuWork> {
 
 impl<W: CpuWork> Copier<W> {
     /// For the calling process, which is one of `user`; no thread yet.
-    pub(crate) fn new(user: Arc<User>) -> impl PinInit<Self> {
+    pub(crate) fn new(user: User) -> impl PinInit<Self> {
         pin_init!(Self {
             owner: ARef::from(kernel::current!().group_leader()),
             user,

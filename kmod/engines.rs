@@ -39,6 +39,9 @@ use kernel::sync::Arc;
 /// Channels that are looked at; a machine with more does not need them.
 const MAX_CHANNELS: usize = 512;
 
+/// Channels that most machines do not have more of: room for these is made without asking how many there are.
+const FEW_CHANNELS: usize = 16;
+
 /// An engine with its channels.
 struct Entry {
     engine: Arc<Engine>,
@@ -117,13 +120,22 @@ fn start_threads() -> Result {
 
 impl Engines {
     fn find_channels(&mut self) -> Result {
-        let mut found = KVVec::with_capacity(MAX_CHANNELS, GFP_KERNEL)?;
-        // Nothing is accepted, so that nothing is acquired; all free channels are offered.
-        let none = Hardware::request(|info| {
-            let _ = found.push_within_capacity(*info);
-            false
-        });
-        drop(none);
+        let mut room = FEW_CHANNELS;
+        let found = loop {
+            let mut found = KVVec::with_capacity(room, GFP_KERNEL)?;
+            let mut offered = 0;
+            // Nothing is accepted, so that nothing is acquired; all free channels are offered.
+            let none = Hardware::request(|info| {
+                offered += 1;
+                let _ = found.push_within_capacity(*info);
+                false
+            });
+            drop(none);
+            if offered <= room || room == MAX_CHANNELS {
+                break found;
+            }
+            room = usize::min(offered, MAX_CHANNELS);
+        };
         for info in &found {
             let known = self.list.iter().position(|entry| entry.engine.has(info));
             let index = match known {

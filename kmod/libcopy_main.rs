@@ -26,6 +26,7 @@ mod engine;
 mod engines;
 mod errno;
 mod eventfd;
+mod few;
 mod file;
 mod fragments;
 mod handle;

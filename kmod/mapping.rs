@@ -8,6 +8,7 @@
 
 use crate::account::Account;
 use crate::errno;
+use crate::few::Few;
 use crate::notifier::{Listener, Notifier};
 use crate::pin::PinnedPages;
 use crate::shim;
@@ -49,7 +50,7 @@ pub(crate) struct Owner<'a> {
     pub(crate) listener: &'a Arc<dyn Listener>,
     /// Of the domain.
     pub(crate) stats: &'a Arc<Stats>,
-    pub(crate) user: &'a Arc<User>,
+    pub(crate) user: &'a User,
 }
 
 /// Who is to hear that pages are about to be unpinned: a device that they are mapped for.
@@ -145,7 +146,7 @@ impl Mapping {
     pub(crate) fn create(
         mm: &MmWithUser,
         owner: &Owner<'_>,
-        pieces: KVVec<Piece>,
+        pieces: Few<Piece>,
         write: bool,
         reusable: bool,
     ) -> Result<MappingRef> {

@@ -72,7 +72,7 @@ pub(crate) struct Member {
     pub(crate) domain: Arc<Domain>,
     pub(crate) events: Arc<Events>,
     /// Who pays for what outlives the process.
-    pub(crate) user: Arc<User>,
+    pub(crate) user: User,
     mm: ARef<Mm>,
     process: i32,
     dead: Atomic<bool>,
@@ -88,7 +88,7 @@ impl Member {
         domain: &Arc<Domain>,
         events: &Arc<Events>,
     ) -> Result<Arc<Self>> {
-        let user = Arc::new(User::current()?, GFP_KERNEL_ACCOUNT)?;
+        let user = User::current()?;
         Arc::pin_init(
             pin_init!(Self {
                 domain: domain.clone(),

@@ -10,6 +10,7 @@
 //! sleep, and its time does not depend on how many pieces the user named, see [`Spans`].
 
 use crate::errno;
+use crate::few::Few;
 use crate::shim;
 use crate::spans::Spans;
 use crate::uapi::Piece;
@@ -89,7 +90,7 @@ pub(crate) trait Listener: Send + Sync {
 #[pin_data(PinnedDrop)]
 pub(crate) struct Notifier {
     /// What is watched; empty: only the end of the address space matters.
-    pieces: KVVec<Piece>,
+    pieces: Few<Piece>,
     /// The pages that the pieces touch.
     spans: Spans,
     /// Changes announced so far.
@@ -122,7 +123,7 @@ impl Notifier {
     pub(crate) fn new(
         mm: &MmWithUser,
         listener: &Arc<dyn Listener>,
-        pieces: KVVec<Piece>,
+        pieces: Few<Piece>,
     ) -> Result<Pin<KBox<Self>>> {
         let spans = Spans::new(&pieces)?;
         let (low, high) = match spans.as_slice() {

@@ -6,6 +6,7 @@
 //! waited for with its lock held: its memory may be up to somebody who does not answer.
 
 use crate::errno;
+use crate::few::Few;
 use crate::notifier::{Look, Notifier};
 use crate::shim;
 use crate::spans::page_range;
@@ -54,7 +55,7 @@ pub(crate) struct PinnedPages {
     pins: KVVec<*mut bindings::page>,
     /// The pages of the pieces, in their order, where that is another one.
     pages: Option<KVVec<*mut bindings::page>>,
-    runs: KVVec<Run>,
+    runs: Few<Run>,
     length: u64,
     /// Whether construction came to its end, so that dropping is an unmapping.
     counted: bool,
@@ -86,13 +87,12 @@ impl PinnedPages {
         write: bool,
     ) -> Result<Self> {
         let (pieces, spans) = (notifier.pieces(), notifier.spans());
-        let count = pieces.iter().map(|piece| page_range(piece).len()).sum();
         let mut this = Self {
             mm: ARef::from(&**mm),
             stats: stats.clone(),
             pins: KVVec::new(),
             pages: None,
-            runs: KVVec::new(),
+            runs: Few::new(),
             length: pieces.iter().map(|piece| piece.len).sum(),
             counted: false,
             writable: write,
@@ -114,6 +114,7 @@ impl PinnedPages {
             }
         }
         if !spans.in_order() {
+            let count = pieces.iter().map(|piece| page_range(piece).len()).sum();
             let mut pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
             for page in pieces.iter().flat_map(page_range) {
                 let pin = spans.index(page).and_then(|index| this.pins.get(index));
@@ -173,8 +174,11 @@ impl PinnedPages {
 
     /// Fills `runs` from `pages`.
     fn find_runs(&mut self, pieces: &[Piece]) -> Result {
+        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
+        let mut pages = self.pages().iter();
+        let mut runs = Few::new();
+        let mut run: Option<Run> = None;
         let mut offset = 0u64;
-        let mut index = 0;
         let mut linear = true;
         let mut first_offset = None;
         for piece in pieces {
@@ -193,25 +197,31 @@ impl PinnedPages {
             }
             while left > 0 {
                 let len = usize::min(left, PAGE_SIZE - within);
+                let page = *pages.next().ok_or(EINVAL)?;
                 // SAFETY: The page is pinned, see the type invariant.
-                let address = unsafe { shim::page_address(self.pages()[index]).add(within) };
-                match self.runs.as_mut_slice().last_mut() {
+                let address = unsafe { shim::page_address(page).add(within) };
+                match &mut run {
                     Some(run) if run.address.wrapping_add(run.len) == address => run.len += len,
-                    _ => self.runs.push(
-                        Run {
+                    _ => {
+                        let next = Run {
                             offset,
                             address,
                             len,
-                        },
-                        GFP_KERNEL_ACCOUNT | __GFP_NOWARN,
-                    )?,
+                        };
+                        if let Some(last) = run.replace(next) {
+                            runs.push(last, flags)?;
+                        }
+                    }
                 }
                 offset += len as u64;
                 left -= len;
                 within = 0;
-                index += 1;
             }
         }
+        if let Some(last) = run {
+            runs.push(last, flags)?;
+        }
+        self.runs = runs;
         self.linear_offset = if linear {
             Some(first_offset.unwrap_or(0))
         } else {
@@ -288,16 +298,14 @@ impl PinnedPages {
     /// of the run where the caller was last and is updated.
     pub(crate) fn locate(&self, offset: u64, hint: &mut usize) -> Option<(*mut u8, usize)> {
         let inside = |run: &Run| offset >= run.offset && offset - run.offset < run.len as u64;
-        let mut index = *hint;
-        if !self.runs.get(index).is_some_and(inside) {
+        let (runs, mut index) = (&*self.runs, *hint);
+        if !runs.get(index).is_some_and(inside) {
             index += 1;
-            if !self.runs.get(index).is_some_and(inside) {
-                index = self
-                    .runs
-                    .partition_point(|run| run.offset + run.len as u64 <= offset);
+            if !runs.get(index).is_some_and(inside) {
+                index = runs.partition_point(|run| run.offset + run.len as u64 <= offset);
             }
         }
-        let run = self.runs.get(index).filter(|run| inside(run))?;
+        let run = runs.get(index).filter(|run| inside(run))?;
         *hint = index;
         let skip = (offset - run.offset) as usize;
         Some((run.address.wrapping_add(skip), run.len - skip))

@@ -6,6 +6,7 @@
 use crate::copier::Copier;
 use crate::domains::Shared;
 use crate::errno;
+use crate::few::Few;
 use crate::mapping::{Mapping, Owner};
 use crate::member::{Events, Member};
 use crate::notifier::{Listener, Notifier};
@@ -88,7 +89,7 @@ impl Process {
             }? Error),
             GFP_KERNEL_ACCOUNT,
         )?;
-        let notifier = Notifier::new(mm, &this.listener(), KVVec::new())?;
+        let notifier = Notifier::new(mm, &this.listener(), Few::new())?;
         *this.end.lock() = Some(notifier);
         if let Err(error) = shrinker::register(this.member.clone()) {
             this.depart();
@@ -153,13 +154,13 @@ impl Process {
     pub(crate) fn create_region(
         self: &Arc<Self>,
         mm: &MmWithUser,
-        pieces: KVVec<Piece>,
+        pieces: Few<Piece>,
         rights: u32,
         uses: u32,
         flags: u32,
     ) -> Result<(Arc<Region>, u32)> {
         let mut total = 0u64;
-        for piece in &pieces {
+        for piece in pieces.iter() {
             total = total.checked_add(piece.len).ok_or(EOVERFLOW)?;
         }
         if total > MAX_REGION_BYTES {
@@ -196,8 +197,7 @@ impl Process {
                     stats,
                     user: &owner.user,
                 };
-                let mut copy = KVVec::with_capacity(pieces.len(), GFP_KERNEL_ACCOUNT)?;
-                copy.extend_from_slice(&pieces, GFP_KERNEL_ACCOUNT)?;
+                let copy = pieces.copy(GFP_KERNEL_ACCOUNT)?;
                 let mapping = match Mapping::create(mm, &payer, pieces, write, reusable) {
                     // What is only kept for later must not stand in the way of what is needed now.
                     Err(error) if (error == ENOMEM || error == ENOSPC) && owner.drop_idle() => {

@@ -145,6 +145,11 @@ struct user_struct *libcopy_get_current_user(void)
 	return get_uid(current_user());
 }
 
+bool libcopy_is_current_user(struct user_struct *user)
+{
+	return user == current_user();
+}
+
 void libcopy_put_user(struct user_struct *user)
 {
 	free_uid(user);

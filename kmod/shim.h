@@ -34,6 +34,7 @@ bool libcopy_charge_mm(struct mm_struct *mm, unsigned long pages, unsigned long 
 		       bool unlimited);
 void libcopy_uncharge_mm(struct mm_struct *mm, unsigned long pages);
 struct user_struct *libcopy_get_current_user(void);
+bool libcopy_is_current_user(struct user_struct *user);
 void libcopy_put_user(struct user_struct *user);
 bool libcopy_charge_user(struct user_struct *user, unsigned long pages);
 void libcopy_add_to_user(struct user_struct *user, long pages);

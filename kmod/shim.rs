@@ -49,6 +49,7 @@ mod raw {
         pub(super) fn libcopy_uncharge_mm(mm: *mut bindings::mm_struct, pages: c_ulong);
         pub(super) fn libcopy_get_current_user() -> *mut bindings::user_struct;
         pub(super) fn libcopy_put_user(user: *mut bindings::user_struct);
+        pub(super) fn libcopy_is_current_user(user: *mut bindings::user_struct) -> bool;
         pub(super) fn libcopy_charge_user(user: *mut bindings::user_struct, pages: c_ulong)
             -> bool;
         pub(super) fn libcopy_add_to_user(user: *mut bindings::user_struct, pages: c_long);
@@ -256,6 +257,12 @@ impl UserAccount {
         Self(unsafe { raw::libcopy_get_current_user() })
     }
 
+    /// Whether it is the calling process's.
+    pub(crate) fn is_current(&self) -> bool {
+        // SAFETY: Valid by the invariant.
+        unsafe { raw::libcopy_is_current_user(self.0) }
+    }
+
     /// Counts pages as locked by the user.
     ///
     /// - `ENOMEM`: that would be more than the caller's `RLIMIT_MEMLOCK`.
@@ -275,12 +282,6 @@ impl UserAccount {
     pub(crate) fn sub(&self, pages: u64) {
         // SAFETY: Valid by the invariant.
         unsafe { raw::libcopy_add_to_user(self.0, -(pages as isize)) }
-    }
-}
-
-impl PartialEq for UserAccount {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
     }
 }
 

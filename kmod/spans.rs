@@ -7,7 +7,9 @@
 //! goes by spans: a page is pinned once however many pieces name it, and an address is found by
 //! bisection.
 
+use crate::few::Few;
 use crate::uapi::Piece;
+use core::ops::Range;
 use kernel::page::PAGE_SHIFT;
 use kernel::prelude::*;
 
@@ -23,13 +25,13 @@ pub(crate) struct Span {
 
 /// Spans that neither overlap nor touch, in ascending order.
 pub(crate) struct Spans {
-    spans: KVVec<Span>,
+    spans: Few<Span>,
     /// Whether the pieces, one after the other, touch the pages in this very order.
     in_order: bool,
 }
 
 /// The pages that a piece touches, by number; none if it is empty.
-pub(crate) fn page_range(piece: &Piece) -> core::ops::Range<usize> {
+pub(crate) fn page_range(piece: &Piece) -> Range<usize> {
     let first = piece.base as usize >> PAGE_SHIFT;
     match piece.len {
         0 => first..first,
@@ -40,7 +42,20 @@ pub(crate) fn page_range(piece: &Piece) -> core::ops::Range<usize> {
 impl Spans {
     /// The spans of pieces of which none wraps around the address space.
     pub(crate) fn new(pieces: &[Piece]) -> Result<Self> {
-        let mut spans: KVVec<Span> = KVVec::with_capacity(pieces.len(), GFP_KERNEL_ACCOUNT)?;
+        // Nearly always there is one piece.
+        if let [piece] = pieces {
+            let Range { start, end } = page_range(piece);
+            let before = 0;
+            let spans = match start < end {
+                true => Few::One([Span { start, end, before }]),
+                false => Few::new(),
+            };
+            return Ok(Self {
+                spans,
+                in_order: true,
+            });
+        }
+        let mut spans: Few<Span> = Few::with_capacity(pieces.len(), GFP_KERNEL_ACCOUNT)?;
         let (mut in_order, mut end) = (true, 0);
         for pages in pieces
             .iter()
@@ -75,9 +90,7 @@ impl Spans {
         spans.truncate(used);
         if used < pieces.len() / 2 {
             // What is left is looked at often, and should not take up room for pieces.
-            let mut few = KVVec::with_capacity(used, GFP_KERNEL_ACCOUNT)?;
-            few.extend_from_slice(&spans, GFP_KERNEL_ACCOUNT)?;
-            spans = few;
+            spans = Few::first(&spans, used, GFP_KERNEL_ACCOUNT)?;
         }
         let mut before = 0;
         for span in spans.iter_mut() {

@@ -21,6 +21,8 @@ const MAX_COPIERS: u64 = 4096;
 /// What is counted for a user.
 struct Counts {
     account: UserAccount,
+    /// Values of [`User`]. It leaves zero again only under the lock of the list.
+    holders: Atomic<u64>,
     mappings: Atomic<u64>,
     /// Pages that these mappings have pinned.
     pins: Atomic<u64>,
@@ -32,15 +34,9 @@ struct Counts {
     copiers: Atomic<u64>,
 }
 
-struct Entry {
-    counts: Arc<Counts>,
-    /// Values of [`User`].
-    holders: usize,
-}
-
 kernel::sync::global_lock! {
     // SAFETY: Initialised in the module's init before the device is registered.
-    unsafe(uninit) static USERS: Mutex<KVVec<Entry>> = KVVec::new();
+    unsafe(uninit) static USERS: Mutex<KVVec<Arc<Counts>>> = KVVec::new();
 }
 
 /// Gives the list's memory back when the module is unloaded: statics are never dropped.
@@ -64,24 +60,22 @@ pub(crate) unsafe fn init() -> Guard {
     Guard(())
 }
 
-/// One user. The lock of the list is taken when one is made or dropped; nothing is locked under it.
+/// One user. The lock of the list is taken when one is made and when the last one is dropped; nothing is
+/// locked under it.
 pub(crate) struct User(Arc<Counts>);
 
 impl User {
     /// The user of the calling process.
     pub(crate) fn current() -> Result<Self> {
-        let account = UserAccount::current();
         let mut users = USERS.lock();
-        if let Some(entry) = users
-            .iter_mut()
-            .find(|entry| entry.counts.account == account)
-        {
-            entry.holders += 1;
-            return Ok(Self(entry.counts.clone()));
+        if let Some(known) = users.iter().find(|known| known.account.is_current()) {
+            known.holders.fetch_add(1, Full);
+            return Ok(Self(known.clone()));
         }
         let counts = Arc::new(
             Counts {
-                account,
+                account: UserAccount::current(),
+                holders: Atomic::new(1),
                 mappings: Atomic::new(0),
                 pins: Atomic::new(0),
                 lingering: Atomic::new(0),
@@ -90,11 +84,7 @@ impl User {
             },
             GFP_KERNEL_ACCOUNT,
         )?;
-        let entry = Entry {
-            counts: counts.clone(),
-            holders: 1,
-        };
-        users.push(entry, GFP_KERNEL_ACCOUNT)?;
+        users.push(counts.clone(), GFP_KERNEL_ACCOUNT)?;
         Ok(Self(counts))
     }
 
@@ -186,14 +176,7 @@ impl User {
 
 impl Clone for User {
     fn clone(&self) -> Self {
-        let mut users = USERS.lock();
-        let found = users
-            .iter_mut()
-            .find(|entry| Arc::ptr_eq(&entry.counts, &self.0));
-        if let Some(entry) = found {
-            entry.holders += 1;
-        }
-        drop(users);
+        self.0.holders.fetch_add(1, Full);
         Self(self.0.clone())
     }
 }
@@ -206,18 +189,17 @@ impl PartialEq for User {
 
 impl Drop for User {
     fn drop(&mut self) {
+        if self.0.holders.fetch_sub(1, Full) != 1 {
+            return;
+        }
         let gone = {
             let mut users = USERS.lock();
-            let found = users
-                .iter()
-                .position(|entry| Arc::ptr_eq(&entry.counts, &self.0));
-            found.and_then(|index| {
-                users[index].holders -= 1;
-                match users[index].holders {
-                    0 => users.remove(index).ok(),
-                    _ => None,
-                }
-            })
+            // Somebody may have found it in the list meanwhile, and may have dropped it again.
+            let found = match self.0.holders.load(Relaxed) {
+                0 => users.iter().position(|known| Arc::ptr_eq(known, &self.0)),
+                _ => None,
+            };
+            found.and_then(|index| users.remove(index).ok())
         };
         drop(gone);
     }

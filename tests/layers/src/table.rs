@@ -167,7 +167,7 @@ pub const TABLE: &[Layers] = &[
         name: "kmod",
         root: "kmod/libcopy_main.rs",
         order: "
-            uapi atomic errno
+            uapi atomic errno few
             < shim params
             < irqlock stats thread workqueue shrinker spans eventfd
             < user notifier
