@@ -59,13 +59,16 @@ fn acquired() -> Outcome<String> {
 
 /// Channels are acquired while another channel's device loses its driver: who acquires one holds its
 /// lock and asks for the device, the notifier looks at both.
+///
+/// The deadlock itself needs luck. A kernel that checks the order of locks (`scripts/test --only proven
+/// --debug`) reports the wrong order in the first round, whoever comes first.
 fn proven_01_unbind_does_not_deadlock(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");
     }
     let mut rng = context.rng();
     let _chosen = choose("auto")?;
-    for round in 0..12 {
+    for round in 0..12_u32.div_ceil(context.scale) {
         // Every channel is given back, and acquired by who submits first.
         {
             let _off = choose("off")?;
