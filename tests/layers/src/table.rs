@@ -22,7 +22,7 @@ pub const CRATES: &str = "
     < libcopy
     < libcopy-interpose
     < libcopy-ffi libcopy-mpi libcopy-cli
-    < ioat-model libcopy-layers
+    < ioat-model libcopy-layers libcopy-xtask
     < libcopy-tests";
 
 pub const TABLE: &[Layers] = &[
@@ -132,7 +132,14 @@ pub const TABLE: &[Layers] = &[
         order: "
             abi tools sync stats scratch count relocations uses failure meeting threshold
             < pmpi/functions
+<<<<<<< HEAD
             < attributes neighbourhood world_model
+=======
+            < attributes neighbourhood world_model messages/memory
+            < bootstrap/launcher bootstrap/table
+            < bootstrap/rendezvous bootstrap/world
+            < bootstrap/agreement
+>>>>>>> 0969397 (libcopy_mpi.so: bootstrap in five files: launcher, table, rendezvous, world, agreement)
             < bootstrap async_guard
             < pmpi
             < active progress
