@@ -12,12 +12,8 @@ choose_mpis() {
     local mpi where missing
     case $1 in
     debian)
-        mapfile -t missing < <(missing_packages "${mpi_commands[@]}")
-        if ((${#missing[@]})); then
-            say "installing ${missing[*]}"
-            install_packages "${missing[@]}" ||
-                die "needs Debian's packages ${missing[*]}; install them: sudo apt-get install ${missing[*]}"
-        fi
+        missing=$(ensure_packages "${mpi_commands[@]}") ||
+            die "needs Debian's packages $missing; install them: sudo apt-get install $missing"
         for mpi in openmpi mpich; do
             mpi_cc[$mpi]=mpicc.$mpi
             mpi_run[$mpi]=mpirun.$mpi
@@ -177,21 +173,7 @@ breakdown() {
             cat "$work/errors" >&2
             return 1
         }
-        awk -v name="${line%%$'\t'*}" -v bytes="$(cut -d, -f2 "$work/out")" '
-            function number(what,   found) {
-                found = match($0, "\"" what "\":[0-9]+")
-                return found ? substr($0, RSTART + length(what) + 3, RLENGTH - length(what) - 3) : 0
-            }
-            {
-                n += number("received"); layout += number("ns of layouts")
-                attach += number("ns of mapping"); copy += number("ns of copying")
-                all += number("ns of receiving")
-            }
-            END {
-                if (!n) exit
-                printf "%-24s %9d %8d %9.2f %9.2f %9.2f %9.2f\n", name, bytes, n, layout / n / 1e3,
-                    attach / n / 1e3, copy / n / 1e3, (all - layout - attach - copy) / n / 1e3
-            }' "$work/stats"
+        xtask breakdown "${line%%$'\t'*}" "$(cut -d, -f2 "$work/out")" "$work/stats"
     done <"$layouts"
 }
 
@@ -382,17 +364,5 @@ segments() {
     cp "$target/release/libcopy_mpi.so" "$work/"
     "$root/scripts/vm" run --timeout 1800 --share "$work" -- "$root/scripts/segments-in-guest" \
         "$work" "$work/libcopy_mpi.so" "$pieces" "$rounds" "$turns" | tee "$target/bench/segments.txt"
-    # Of each road the run with the lowest median.
-    awk '$5 == "median" && (!(($2, $1) in best) || $6 < best[$2, $1]) { best[$2, $1] = $6 }
-        END {
-            split("hindexed struct", types, " ")
-            for (i = 1; i <= 2; i++) {
-                type = types[i]
-                printf "%s: plain %.2f ms, get %.2f, pipelined %.2f, mapped %.2f, best %.2f;",
-                    type, best[type, "plain:"], best[type, "fetch:"], best[type, "stream:"],
-                    best[type, "attach:"], best[type, "best:"]
-                printf " mapped %.2f times as fast as get\n",
-                    best[type, "fetch:"] / best[type, "attach:"]
-            }
-        }' "$target/bench/segments.txt"
+    xtask segments "$target/bench/segments.txt"
 }

@@ -22,3 +22,16 @@ install_packages() {
     apt-get -qq update &&
         DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "$@" >/dev/null
 }
+
+# ensure_packages COMMAND:PACKAGE...: installs the packages whose command is not there. Where it cannot, it
+# prints their names and fails.
+ensure_packages() {
+    local missing
+    mapfile -t missing < <(missing_packages "$@")
+    ((${#missing[@]})) || return 0
+    echo "installing ${missing[*]}" >&2
+    install_packages "${missing[@]}" >&2 || {
+        echo "${missing[*]}"
+        return 1
+    }
+}

@@ -132,14 +132,10 @@ pub const TABLE: &[Layers] = &[
         order: "
             abi tools sync stats scratch count relocations uses failure meeting threshold
             < pmpi/functions
-<<<<<<< HEAD
             < attributes neighbourhood world_model
-=======
-            < attributes neighbourhood world_model messages/memory
             < bootstrap/launcher bootstrap/table
             < bootstrap/rendezvous bootstrap/world
             < bootstrap/agreement
->>>>>>> 0969397 (libcopy_mpi.so: bootstrap in five files: launcher, table, rendezvous, world, agreement)
             < bootstrap async_guard
             < pmpi
             < active progress

