@@ -63,23 +63,26 @@ macro_rules! plain {
 
 plain! {
     Info DomainCreate DomainJoin DomainLeave RegionCreate RegionDestroy RegionWait RegionInfo RegionUse
-    RegionCopy Layout CopyStrided Transfer RegionAttach EngineInfo RequestSubmit RequestWait RequestSwitch
+    RegionCopy RegionAttach EngineInfo RequestSubmit RequestWait RequestSwitch
     RequestInfo RequestCancel Piece
 }
 
-/// Reads a layout, if there is one.
-pub(crate) fn read_layout(address: u64) -> Result<Option<uapi::Layout>> {
-    match address {
-        0 => Ok(None),
-        _ => {
-            let size = size_of::<uapi::Layout>();
-            Argument::new(address as usize, size).read(size).map(Some)
-        }
+/// Reads pieces of the caller's memory; see [`shim::untagged_address`].
+pub(crate) fn read_pieces(address: u64, count: u32) -> Result<Few<uapi::Piece>> {
+    let mut pieces = read_ranges(address, count)?;
+    for piece in pieces.iter_mut() {
+        piece.base = shim::untagged_address(piece.base);
     }
+    Ok(pieces)
 }
 
-/// Reads the pieces of a region; see [`shim::untagged_address`].
-pub(crate) fn read_pieces(address: u64, count: u32) -> Result<Few<uapi::Piece>> {
+/// Pieces that are read together.
+const PIECES_AT_ONCE: usize = 32;
+
+/// Reads an array of pieces, once.
+///
+/// - `EINVAL`: there are none, or more than [`uapi::MAX_IOV`].
+pub(crate) fn read_ranges(address: u64, count: u32) -> Result<Few<uapi::Piece>> {
     if count == 0 || count > uapi::MAX_IOV {
         return Err(EINVAL);
     }
@@ -87,10 +90,14 @@ pub(crate) fn read_pieces(address: u64, count: u32) -> Result<Few<uapi::Piece>> 
     let mut pieces = Few::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
     let bytes = count * size_of::<uapi::Piece>();
     let mut reader = UserSlice::new(UserPtr::from_addr(address as usize), bytes).reader();
-    for _ in 0..count {
-        let piece: uapi::Piece = reader.read()?;
-        let base = shim::untagged_address(piece.base);
-        pieces.push(uapi::Piece { base, ..piece }, GFP_KERNEL_ACCOUNT)?;
+    // To open and close access to user memory for each piece would take longer than the rest.
+    let mut some = [uapi::Piece::default(); PIECES_AT_ONCE];
+    while !reader.is_empty() {
+        let len = usize::min(reader.len(), size_of_val(&some));
+        reader.read_slice(&mut some.as_bytes_mut()[..len])?;
+        for piece in &some[..len / size_of::<uapi::Piece>()] {
+            pieces.push(*piece, GFP_KERNEL_ACCOUNT)?;
+        }
     }
     Ok(pieces)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Copies by the CPU: region to and from the caller's pieces, and region to region.
+//! Copies by the CPU: a region, or ranges of it, to and from the caller's pieces, and region to region.
 //!
 //! No lock is held while bytes move; a copy ends early, with what it has done so far, when a signal
 //! is pending, and gives way to other tasks between chunks.
@@ -10,7 +10,7 @@ use crate::region::Region;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::{
-    RegionCopy, Transfer, COPY_COUNT_USE, COPY_FROM_REGION, COPY_TO_REGION, RIGHT_READ, RIGHT_WRITE,
+    Piece, RegionCopy, COPY_COUNT_USE, COPY_FROM_REGION, COPY_TO_REGION, RIGHT_READ, RIGHT_WRITE,
 };
 use core::marker::PhantomData;
 use kernel::bindings;
@@ -21,6 +21,15 @@ use kernel::sync::Arc;
 /// Bytes copied between two looks at signals: long enough not to be felt, short enough to be
 /// interrupted within a fraction of a millisecond.
 const CHUNK: usize = 256 * 1024;
+
+/// Bytes that take about as long as the search for a piece does, whatever its length.
+const MIN_COST: usize = 256;
+
+/// Pieces of up to this many bytes are batched.
+const SHORT: usize = 256;
+/// Pieces, and bytes, of a [`Batch`], which is on the stack.
+const BATCH_PIECES: usize = 32;
+const BATCH_BYTES: usize = 1024;
 
 /// What `import_iovec()` accepts at most (MAX_RW_COUNT in `include/linux/fs.h`).
 const MAX_PER_CALL: usize = (i32::MAX as usize) & !(PAGE_SIZE - 1);
@@ -88,15 +97,33 @@ impl Drop for UserPieces<'_> {
     }
 }
 
-/// Performs [`crate::uapi::REGION_COPY`]; fills in `args.done`.
-pub(crate) fn region_copy(region: &Arc<Region>, args: &mut RegionCopy) -> Result {
+/// Performs [`crate::uapi::REGION_COPY`]; fills in `args.done`. `ranges` are what the caller listed of the
+/// region, if it did.
+pub(crate) fn region_copy(
+    region: &Arc<Region>,
+    args: &mut RegionCopy,
+    ranges: Option<&[Piece]>,
+) -> Result {
     let from_region = match args.flags & (COPY_FROM_REGION | COPY_TO_REGION) {
         COPY_FROM_REGION => true,
         COPY_TO_REGION => false,
         _ => return Err(EINVAL),
     };
     region.permit(if from_region { RIGHT_READ } else { RIGHT_WRITE })?;
-    region.contains(args.offset, args.length)?;
+    let whole = [Piece {
+        base: 0,
+        len: args.length,
+    }];
+    let ranges = ranges.unwrap_or(&whole);
+    let mut listed = 0u64;
+    for range in ranges {
+        let start = args.offset.checked_add(range.base).ok_or(ERANGE)?;
+        region.contains(start, range.len)?;
+        listed = listed.saturating_add(range.len);
+    }
+    if listed < args.length {
+        return Err(EINVAL);
+    }
     let mut few = core::array::from_fn(|_| bindings::iovec::default());
     let mut user = UserPieces::import(args.iov, args.iov_count, from_region, &mut few)?;
     let available = user.left();
@@ -109,7 +136,7 @@ pub(crate) fn region_copy(region: &Arc<Region>, args: &mut RegionCopy) -> Result
     if !from_region && wanted != 0 {
         pages.mark_written();
     }
-    let done = move_bytes(pages, args.offset, wanted, &mut user, from_region);
+    let done = move_bytes(pages, (args.offset, ranges), wanted, &mut user, from_region);
     let stats = &region.owner.domain.stats;
     stats.add(
         if from_region {
@@ -133,92 +160,159 @@ pub(crate) fn region_copy(region: &Arc<Region>, args: &mut RegionCopy) -> Result
 }
 
 /// How far a copy came, and whether memory of the caller stopped it.
-pub(crate) struct Progress {
-    pub(crate) bytes: usize,
-    pub(crate) fault: bool,
+struct Progress {
+    bytes: usize,
+    fault: bool,
 }
 
+/// Short pieces of pinned memory whose bytes go to or come from the caller together: to open and close
+/// access to user memory costs more than to copy a few bytes twice.
+struct Batch {
+    pieces: [(*mut u8, usize); BATCH_PIECES],
+    count: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    fn new() -> Self {
+        Self {
+            pieces: [(core::ptr::null_mut(), 0); BATCH_PIECES],
+            count: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Whether a piece of `len` bytes fits.
+    fn takes(&self, len: usize) -> bool {
+        self.count < BATCH_PIECES && self.bytes + len <= BATCH_BYTES
+    }
+
+    /// Moves the bytes of all pieces and forgets the pieces; returns the bytes moved.
+    ///
+    /// # Safety
+    ///
+    /// The pieces are pinned memory.
+    unsafe fn flush(&mut self, user: &mut UserPieces<'_>, from_region: bool) -> usize {
+        let pieces = &self.pieces[..core::mem::take(&mut self.count)];
+        let wanted = core::mem::take(&mut self.bytes);
+        if let &[(address, len)] = pieces {
+            // SAFETY: Pinned memory of `len` bytes.
+            return unsafe { move_piece(address, len, user, from_region) };
+        }
+        let mut buffer = [0u8; BATCH_BYTES];
+        if from_region {
+            let mut at = 0;
+            for &(address, len) in pieces {
+                // SAFETY: The piece is readable; `takes` kept the sum of all lengths within the buffer.
+                unsafe {
+                    core::ptr::copy_nonoverlapping(address, buffer.as_mut_ptr().add(at), len)
+                };
+                at += len;
+            }
+            // SAFETY: The buffer has `wanted` bytes; the iterator is valid.
+            return unsafe {
+                bindings::_copy_to_iter(buffer.as_ptr().cast(), wanted, &mut user.iter)
+            };
+        }
+        // SAFETY: As above.
+        let moved = unsafe {
+            bindings::_copy_from_iter(buffer.as_mut_ptr().cast(), wanted, &mut user.iter)
+        };
+        let mut at = 0;
+        for &(address, len) in pieces {
+            let len = len.min(moved - at);
+            // SAFETY: The piece is writable; `moved` bytes of the buffer are the caller's.
+            unsafe { core::ptr::copy_nonoverlapping(buffer.as_ptr().add(at), address, len) };
+            at += len;
+        }
+        moved
+    }
+}
+
+/// Moves the bytes of one piece; returns how many.
+///
+/// # Safety
+///
+/// `address` is pinned memory of `len` bytes.
+unsafe fn move_piece(
+    address: *mut u8,
+    len: usize,
+    user: &mut UserPieces<'_>,
+    from_region: bool,
+) -> usize {
+    // SAFETY: The caller's promise; the iterator is valid.
+    unsafe {
+        if from_region {
+            bindings::_copy_to_iter(address.cast(), len, &mut user.iter)
+        } else {
+            bindings::_copy_from_iter(address.cast(), len, &mut user.iter)
+        }
+    }
+}
+
+/// Copies `wanted` bytes of the ranges, which lie in the region if they count from `offset`.
 fn move_bytes(
     pages: &PinnedPages,
-    offset: u64,
+    (offset, ranges): (u64, &[Piece]),
     wanted: usize,
     user: &mut UserPieces<'_>,
     from_region: bool,
 ) -> Progress {
-    let mut done = 0;
+    let stopped = |bytes, fault| Progress { bytes, fault };
+    let mut batch = Batch::new();
+    // Bytes that were moved, and those that are in the batch.
+    let (mut done, mut left) = (0, wanted);
     let mut hint = 0;
     let mut since_check = 0;
-    while done < wanted {
-        let Some((address, len)) = pages.locate(offset + done as u64, &mut hint) else {
-            break;
-        };
-        let len = len.min(wanted - done).min(CHUNK);
-        // SAFETY: `locate` returned pinned memory of at least `len` bytes; the iterator is valid.
-        let moved = unsafe {
-            if from_region {
-                bindings::_copy_to_iter(address.cast(), len, &mut user.iter)
-            } else {
-                bindings::_copy_from_iter(address.cast(), len, &mut user.iter)
-            }
-        };
-        done += moved;
-        if moved < len {
-            return Progress {
-                bytes: done,
-                fault: true,
+    for range in ranges {
+        let mut at = offset + range.base;
+        let end = at + u64::min(range.len, left as u64);
+        while at < end {
+            let Some((address, len)) = pages.locate(at, &mut hint) else {
+                return stopped(done, false);
             };
-        }
-        since_check += len;
-        if since_check >= CHUNK {
-            since_check = 0;
-            if shim::cond_resched_interrupted() {
-                break;
+            let len = len.min((end - at) as usize).min(CHUNK);
+            let is_short = len <= SHORT;
+            if batch.count > 0 && !(is_short && batch.takes(len)) {
+                let wanted = batch.bytes;
+                // SAFETY: `locate` returned pinned memory.
+                let moved = unsafe { batch.flush(user, from_region) };
+                done += moved;
+                if moved < wanted {
+                    return stopped(done, true);
+                }
+            }
+            if is_short {
+                batch.pieces[batch.count] = (address, len);
+                batch.count += 1;
+                batch.bytes += len;
+            } else {
+                // SAFETY: `locate` returned pinned memory of at least `len` bytes.
+                let moved = unsafe { move_piece(address, len, user, from_region) };
+                done += moved;
+                if moved < len {
+                    return stopped(done, true);
+                }
+            }
+            at += len as u64;
+            left -= len;
+            // Short pieces cost time without adding up to bytes.
+            since_check += usize::max(len, MIN_COST);
+            if since_check >= CHUNK {
+                since_check = 0;
+                if shim::cond_resched_interrupted() {
+                    return stopped(done, false);
+                }
             }
         }
     }
-    Progress {
-        bytes: done,
-        fault: false,
+    if batch.count == 0 {
+        return stopped(done, false);
     }
-}
-
-/// Performs [`crate::uapi::TRANSFER`]; fills in `args.done`.
-pub(crate) fn transfer(
-    source: &Arc<Region>,
-    destination: &Arc<Region>,
-    args: &mut Transfer,
-) -> Result {
-    source.permit(RIGHT_READ)?;
-    destination.permit(RIGHT_WRITE)?;
-    source.contains(args.source_offset, args.length)?;
-    destination.contains(args.destination_offset, args.length)?;
-    if source.id == destination.id
-        && args.source_offset.abs_diff(args.destination_offset) < args.length
-    {
-        return Err(EINVAL);
-    }
-    let (from, to) = (source.mapping.pages(), destination.mapping.pages());
-    if args.length != 0 {
-        to.mark_written();
-    }
-    let done = walk(
-        from,
-        args.source_offset,
-        to,
-        args.destination_offset,
-        args.length,
-        shim::cond_resched_interrupted,
-    );
-    source.owner.domain.stats.add(Counter::BytesTransfer, done);
-    args.done = done;
-    if done == 0 && args.length != 0 {
-        return Err(EINTR);
-    }
-    if done == args.length && args.flags & COPY_COUNT_USE != 0 {
-        source.count_copy();
-        destination.count_copy();
-    }
-    Ok(())
+    let wanted = batch.bytes;
+    // SAFETY: As above.
+    let moved = unsafe { batch.flush(user, from_region) };
+    stopped(done + moved, moved < wanted)
 }
 
 /// Copies a range between pinned memory, whatever signals there are, unless `stop` says so meanwhile.

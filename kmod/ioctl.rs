@@ -2,7 +2,7 @@
 
 //! The ioctl table: which command does what.
 
-use crate::argument::{only, read_layout, read_pieces, zero, Argument};
+use crate::argument::{only, read_pieces, read_ranges, zero, Argument};
 use crate::attach;
 use crate::channel::Channel;
 use crate::copy;
@@ -13,7 +13,6 @@ use crate::handle::{of_file, Handle};
 use crate::params;
 use crate::region::Region;
 use crate::request::{Request, Submitter};
-use crate::strided;
 use crate::uapi::{self, *};
 use kernel::fs::LocalFile;
 use kernel::mm::MmWithUser;
@@ -36,8 +35,6 @@ const COMMANDS: &[(u32, Handler)] = &[
     (REGION_INFO, Handle::region_info),
     (REGION_USE, Handle::region_use),
     (REGION_COPY, Handle::region_copy),
-    (REGION_COPY_STRIDED, Handle::region_copy_strided),
-    (TRANSFER, Handle::transfer),
     (REGION_ATTACH, Handle::region_attach),
     (ENGINE_INFO, Handle::engine_info),
     (REQUEST_SUBMIT, Handle::request_submit),
@@ -76,12 +73,8 @@ fn info() -> Info {
     Info {
         abi_version: ABI_VERSION,
         max_iov: MAX_IOV,
-        features: FEATURE_STRIDED
-            | FEATURE_ATTACH
-            | FEATURE_TRANSFER
-            | FEATURE_REUSE
-            | FEATURE_REQUEST,
-        max_streams: MAX_STREAMS as u32,
+        features: FEATURE_ATTACH | FEATURE_REUSE | FEATURE_REQUEST,
+        reserved0: 0,
         max_regions: params::max_regions(),
         max_region_bytes: MAX_REGION_BYTES,
         reuse_pages: params::reuse_pages(),
@@ -236,41 +229,18 @@ impl Handle {
             args.flags,
             COPY_FROM_REGION | COPY_TO_REGION | COPY_COUNT_USE,
         )?;
-        zero(u64::from(args.reserved) | args.reserved2)?;
         if args.iov_count > MAX_IOV {
             return Err(EINVAL);
         }
+        let ranges = match args.region_iov_count {
+            0 => {
+                zero(args.region_iov)?;
+                None
+            }
+            count => Some(read_ranges(args.region_iov, count)?),
+        };
         let region = self.find(mm, args.region)?;
-        copy::region_copy(&region, &mut args)?;
-        arg.write(&args)
-    }
-
-    fn region_copy_strided(&self, mm: &MmWithUser, arg: &Argument) -> Result {
-        let mut args: CopyStrided = arg.read(COPY_STRIDED_SIZE_VER1)?;
-        only(
-            args.flags,
-            COPY_FROM_REGION | COPY_TO_REGION | COPY_COUNT_USE,
-        )?;
-        zero(args.reserved)?;
-        let region = self.find(mm, args.region)?;
-        let region_layout = read_layout(args.region_layout)?;
-        let user_layout = read_layout(args.user_layout)?;
-        strided::copy_strided(
-            &region,
-            &mut args,
-            region_layout.as_ref(),
-            user_layout.as_ref(),
-        )?;
-        arg.write(&args)
-    }
-
-    fn transfer(&self, mm: &MmWithUser, arg: &Argument) -> Result {
-        let mut args: Transfer = arg.read(TRANSFER_SIZE_VER1)?;
-        only(args.flags, COPY_COUNT_USE)?;
-        zero(args.reserved.into())?;
-        let source = self.find(mm, args.source)?;
-        let destination = self.find(mm, args.destination)?;
-        copy::transfer(&source, &destination, &mut args)?;
+        copy::region_copy(&region, &mut args, ranges.as_deref())?;
         arg.write(&args)
     }
 

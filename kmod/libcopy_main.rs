@@ -4,7 +4,7 @@
 //!
 //! A process publishes memory once ([`region`]), which pins it ([`pin`]) and watches it
 //! ([`notifier`]); every member of its sharing group ([`domain`]) copies from or to it by the CPU
-//! ([`copy`], [`strided`]), maps it ([`attach`]), or has an [`engine`] move it while it goes on
+//! ([`copy`]), maps it ([`attach`]), or has an [`engine`] move it while it goes on
 //! ([`request`]). [`file`] is the device, [`ioctl`] the table of its commands. The ABI is in [`uapi`].
 //!
 //! Files use each other only downwards; the order is in `tests/layers/src/table.rs`.
@@ -50,7 +50,6 @@ mod slots;
 mod spans;
 mod stats;
 mod status;
-mod strided;
 mod supervisor;
 mod thread;
 mod trial;

@@ -22,27 +22,8 @@ use kernel::mm::MmWithUser;
 use kernel::page::PAGE_SHIFT;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
-use kernel::sync::{new_mutex, Arc, Mutex, SetOnce};
+use kernel::sync::{new_mutex, Arc, Mutex};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
-
-/// Regions of up to this many bytes get a contiguous kernel view for strided copies; larger ones
-/// are walked run by run rather than filling vmalloc space.
-const VIEW_LIMIT: u64 = 1 << 30;
-
-/// A contiguous view of the pages in kernel address space.
-struct View(*mut u8);
-
-// SAFETY: A kernel mapping may be used and removed from any thread.
-unsafe impl Send for View {}
-// SAFETY: Only the address is read through a shared reference.
-unsafe impl Sync for View {}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        // SAFETY: Made by `vmap` in `Mapping::view`; its users hold the mapping that owns it.
-        unsafe { shim::vunmap(self.0) };
-    }
-}
 
 /// On whose behalf memory is pinned.
 pub(crate) struct Owner<'a> {
@@ -69,8 +50,6 @@ pub(crate) struct Mapping {
     id: u64,
     #[pin]
     observers: Mutex<KVec<Arc<dyn UnpinObserver>>>,
-    // The view goes before the pages it shows.
-    view: SetOnce<View>,
     pages: PinnedPages,
     notifier: Pin<KBox<Notifier>>,
     reusable: bool,
@@ -163,7 +142,6 @@ impl Mapping {
             pin_init!(Self {
                 id: IDS.fetch_add(1, Relaxed),
                 observers <- new_mutex!(KVec::new()),
-                view: SetOnce::new(),
                 pages,
                 notifier,
                 reusable,
@@ -226,26 +204,6 @@ impl Mapping {
         // Pages pinned for writing would serve readers, too, but the rights of a region decide what
         // peers may do, not the pin; so a writable mapping serves both.
         (self.pages.writable() || !write) && self.notifier.pieces() == pieces
-    }
-
-    /// Address at which byte 0 of the region would be in a contiguous kernel mapping, if there is
-    /// one or one can be made. All bytes of the region follow it.
-    pub(crate) fn view(&self) -> Option<*mut u8> {
-        if let [run] = self.pages.runs() {
-            return Some(run.address);
-        }
-        let offset = self.pages.linear_offset()?;
-        if self.pages.length() > VIEW_LIMIT {
-            return None;
-        }
-        if let Some(view) = self.view.as_ref() {
-            return Some(view.0.wrapping_add(offset));
-        }
-        // SAFETY: The pages stay pinned for as long as the view, which is dropped before them.
-        let view = View(unsafe { shim::vmap(self.pages.pages()) }?);
-        // If somebody was faster, ours is dropped and theirs is used.
-        self.view.populate(view);
-        Some(self.view.as_ref()?.0.wrapping_add(offset))
     }
 
     /// Bytes of whole pages that the mapping takes up.

@@ -11,7 +11,6 @@
 #include <linux/kthread.h>
 #include <linux/mm.h>
 #include <linux/nodemask.h>
-#include <linux/nospec.h>
 #include <linux/ratelimit.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
@@ -20,9 +19,7 @@
 #include <linux/shrinker.h>
 #include <linux/spinlock.h>
 #include <linux/topology.h>
-#include <linux/uaccess.h>
 #include <linux/user_namespace.h>
-#include <linux/vmalloc.h>
 #include <linux/workqueue.h>
 
 #include "shim.h"
@@ -225,16 +222,6 @@ int libcopy_join_cgroups(struct task_struct *process)
 	return ret;
 }
 
-void *libcopy_vmap(struct page **pages, unsigned int count)
-{
-	return vmap(pages, count, VM_MAP, PAGE_KERNEL);
-}
-
-void libcopy_vunmap(void *addr)
-{
-	vunmap(addr);
-}
-
 void libcopy_vm_flags_mod(struct vm_area_struct *vma, unsigned long set, unsigned long clear)
 {
 	vm_flags_mod(vma, set, clear);
@@ -269,156 +256,6 @@ bool libcopy_may_warn(void)
 bool libcopy_fatal_signal_pending(void)
 {
 	return fatal_signal_pending(current);
-}
-
-/* Both return the bytes copied; unlike copy_from_user(), nothing is zeroed after a fault. */
-size_t libcopy_bytes_to_user(void __user *user, const void *kernel, size_t bytes)
-{
-	might_fault();
-	if (!access_ok(user, bytes))
-		return 0;
-	return bytes - raw_copy_to_user(user, kernel, bytes);
-}
-
-size_t libcopy_bytes_from_user(void *kernel, const void __user *user, size_t bytes)
-{
-	might_fault();
-	if (!access_ok(user, bytes))
-		return 0;
-	barrier_nospec();
-	return bytes - raw_copy_from_user(kernel, user, bytes);
-}
-
-/* Where the architecture's bulk copy beats a loop of single accesses. */
-#define BULK_BLOCK 256
-
-/* Lowest address and length of what `count` blocks `stride` apart cover; the caller has checked
- * that neither overflows.
- */
-static size_t span(s64 stride, size_t block, size_t count, s64 *low)
-{
-	s64 reach = stride * (s64)(count - 1);
-
-	*low = reach < 0 ? reach : 0;
-	return (reach < 0 ? -reach : reach) + block;
-}
-
-/*
- * Copies `count` blocks and returns how many were copied completely. One user-access section
- * covers all of them, because opening one costs more than a small block (stac/clac, barriers).
- * Inside it only unsafe_*() may touch user memory and no function may be called.
- */
-size_t libcopy_blocks_to_user(void __user *user, s64 user_stride, const void *kernel,
-			      s64 kernel_stride, size_t block, size_t count)
-{
-	char __user *to = user;
-	const char *from = kernel;
-	size_t i = 0, length;
-	s64 low;
-
-	if (!count)
-		return 0;
-	if (block >= BULK_BLOCK) {
-		for (; i < count; i++, to += user_stride, from += kernel_stride)
-			if (libcopy_bytes_to_user(to, from, block) != block)
-				break;
-		return i;
-	}
-	length = span(user_stride, block, count, &low);
-	might_fault();
-	if (!user_write_access_begin(to + low, length))
-		return 0;
-	switch (block) {
-	case 4:
-		for (; i < count; i++, to += user_stride, from += kernel_stride)
-			unsafe_put_user(*(const u32 *)from, (u32 __user *)to, fault);
-		break;
-	case 8:
-		for (; i < count; i++, to += user_stride, from += kernel_stride)
-			unsafe_put_user(*(const u64 *)from, (u64 __user *)to, fault);
-		break;
-	case 16:
-		for (; i < count; i++, to += user_stride, from += kernel_stride)
-			unsafe_copy_to_user(to, from, 16, fault);
-		break;
-	case 64:
-		for (; i < count; i++, to += user_stride, from += kernel_stride)
-			unsafe_copy_to_user(to, from, 64, fault);
-		break;
-	default:
-		for (; i < count; i++, to += user_stride, from += kernel_stride)
-			unsafe_copy_to_user(to, from, block, fault);
-	}
-fault:
-	user_write_access_end();
-	return i;
-}
-
-/* x86 has unsafe_copy_to_user() but not its twin. */
-#define get_unit(type, to, from, left, label)					\
-	while ((left) >= sizeof(type)) {					\
-		unsafe_get_user(*(type *)(to), (const type __user *)(from), label); \
-		(to) += sizeof(type);						\
-		(from) += sizeof(type);						\
-		(left) -= sizeof(type);						\
-	}
-
-#define get_block(destination, source, length, label)				\
-	do {									\
-		char *__to = (destination);					\
-		const char __user *__from = (source);				\
-		size_t __left = (length);					\
-										\
-		get_unit(u64, __to, __from, __left, label);			\
-		get_unit(u32, __to, __from, __left, label);			\
-		get_unit(u16, __to, __from, __left, label);			\
-		get_unit(u8, __to, __from, __left, label);			\
-	} while (0)
-
-size_t libcopy_blocks_from_user(void *kernel, s64 kernel_stride, const void __user *user,
-				s64 user_stride, size_t block, size_t count)
-{
-	const char __user *from = user;
-	char *to = kernel;
-	size_t i = 0, length;
-	s64 low;
-
-	if (!count)
-		return 0;
-	if (block >= BULK_BLOCK) {
-		for (; i < count; i++, to += kernel_stride, from += user_stride)
-			if (libcopy_bytes_from_user(to, from, block) != block)
-				break;
-		return i;
-	}
-	length = span(user_stride, block, count, &low);
-	might_fault();
-	if (!user_read_access_begin(from + low, length))
-		return 0;
-	switch (block) {
-	case 4:
-		for (; i < count; i++, to += kernel_stride, from += user_stride)
-			unsafe_get_user(*(u32 *)to, (const u32 __user *)from, fault);
-		break;
-	case 8:
-		for (; i < count; i++, to += kernel_stride, from += user_stride)
-			unsafe_get_user(*(u64 *)to, (const u64 __user *)from, fault);
-		break;
-	case 16:
-		for (; i < count; i++, to += kernel_stride, from += user_stride)
-			get_block(to, from, 16, fault);
-		break;
-	case 64:
-		for (; i < count; i++, to += kernel_stride, from += user_stride)
-			get_block(to, from, 64, fault);
-		break;
-	default:
-		for (; i < count; i++, to += kernel_stride, from += user_stride)
-			get_block(to, from, block, fault);
-	}
-fault:
-	user_read_access_end();
-	return i;
 }
 
 struct task_struct *libcopy_thread_run(int (*body)(void *data), void *data, int node,

@@ -43,20 +43,12 @@ void libcopy_put_user_ns(struct user_namespace *ns);
 struct workqueue_struct *libcopy_workqueue_create(const char *name);
 struct shrinker *libcopy_shrinker_alloc(const char *name);
 int libcopy_join_cgroups(struct task_struct *process);
-void *libcopy_vmap(struct page **pages, unsigned int count);
-void libcopy_vunmap(void *addr);
 void libcopy_vm_flags_mod(struct vm_area_struct *vma, unsigned long set, unsigned long clear);
 bool libcopy_cond_resched_interrupted(void);
 bool libcopy_fatal_signal_pending(void);
 int libcopy_exiting_process(void);
 int libcopy_current_process(void);
 bool libcopy_may_warn(void);
-size_t libcopy_blocks_to_user(void __user *user, s64 user_stride, const void *kernel,
-			      s64 kernel_stride, size_t block, size_t count);
-size_t libcopy_blocks_from_user(void *kernel, s64 kernel_stride, const void __user *user,
-				s64 user_stride, size_t block, size_t count);
-size_t libcopy_bytes_to_user(void __user *user, const void *kernel, size_t bytes);
-size_t libcopy_bytes_from_user(void *kernel, const void __user *user, size_t bytes);
 
 struct task_struct *libcopy_thread_run(int (*body)(void *data), void *data, int node,
 				       const char *name);

@@ -60,8 +60,6 @@ mod raw {
         ) -> *mut bindings::workqueue_struct;
         pub(super) fn libcopy_shrinker_alloc(name: *const c_char) -> *mut bindings::shrinker;
         pub(super) fn libcopy_join_cgroups(process: *mut bindings::task_struct) -> c_int;
-        pub(super) fn libcopy_vmap(pages: *mut *mut bindings::page, count: c_uint) -> *mut c_void;
-        pub(super) fn libcopy_vunmap(addr: *mut c_void);
         pub(super) fn libcopy_vm_flags_mod(
             vma: *mut bindings::vm_area_struct,
             set: c_ulong,
@@ -72,32 +70,6 @@ mod raw {
         pub(super) fn libcopy_may_warn() -> bool;
         pub(super) fn libcopy_exiting_process() -> c_int;
         pub(super) fn libcopy_current_process() -> c_int;
-        pub(super) fn libcopy_blocks_to_user(
-            user: *mut c_void,
-            user_stride: i64,
-            kernel: *const c_void,
-            kernel_stride: i64,
-            block: usize,
-            count: usize,
-        ) -> usize;
-        pub(super) fn libcopy_blocks_from_user(
-            kernel: *mut c_void,
-            kernel_stride: i64,
-            user: *const c_void,
-            user_stride: i64,
-            block: usize,
-            count: usize,
-        ) -> usize;
-        pub(super) fn libcopy_bytes_to_user(
-            user: *mut c_void,
-            kernel: *const c_void,
-            bytes: usize,
-        ) -> usize;
-        pub(super) fn libcopy_bytes_from_user(
-            kernel: *mut c_void,
-            user: *const c_void,
-            bytes: usize,
-        ) -> usize;
         pub(super) fn libcopy_thread_run(
             body: unsafe extern "C" fn(*mut c_void) -> c_int,
             data: *mut c_void,
@@ -348,31 +320,6 @@ pub(crate) fn join_cgroups(process: &Task) -> Result {
     to_result(unsafe { raw::libcopy_join_cgroups(process.as_ptr()) })
 }
 
-/// Maps pages side by side into kernel address space.
-///
-/// # Safety
-///
-/// The pages must stay valid until [`vunmap`].
-pub(crate) unsafe fn vmap(pages: &[*mut bindings::page]) -> Option<*mut u8> {
-    let count = u32::try_from(pages.len()).ok()?;
-    // SAFETY: `pages` holds `count` valid pages; `vmap()` does not write to the array.
-    let addr = unsafe { raw::libcopy_vmap(pages.as_ptr().cast_mut(), count) };
-    if addr.is_null() {
-        return None;
-    }
-    Some(addr.cast())
-}
-
-/// Takes back what [`vmap`] mapped.
-///
-/// # Safety
-///
-/// `addr` must come from [`vmap`] and nobody may use it any more.
-pub(crate) unsafe fn vunmap(addr: *mut u8) {
-    // SAFETY: The caller's promise.
-    unsafe { raw::libcopy_vunmap(addr.cast()) }
-}
-
 /// Sets and clears flags of a VMA.
 ///
 /// # Safety
@@ -414,80 +361,6 @@ pub(crate) fn current_process() -> i32 {
 pub(crate) fn fatal_signal_pending() -> bool {
     // SAFETY: No preconditions.
     unsafe { raw::libcopy_fatal_signal_pending() }
-}
-
-/// Copies blocks to user memory; returns the number of blocks copied completely.
-///
-/// # Safety
-///
-/// All `count` blocks at `kernel + i * kernel_stride` must be readable kernel memory, and the
-/// extent of the user side must not overflow an `i64`.
-pub(crate) unsafe fn blocks_to_user(
-    user: usize,
-    user_stride: i64,
-    kernel: *const u8,
-    kernel_stride: i64,
-    block: usize,
-    count: usize,
-) -> usize {
-    // SAFETY: The caller's promise; the user side is checked by the callee.
-    unsafe {
-        raw::libcopy_blocks_to_user(
-            user as *mut _,
-            user_stride,
-            kernel.cast(),
-            kernel_stride,
-            block,
-            count,
-        )
-    }
-}
-
-/// Copies blocks from user memory; returns the number of blocks copied completely.
-///
-/// # Safety
-///
-/// All `count` blocks at `kernel + i * kernel_stride` must be writable kernel memory, and the
-/// extent of the user side must not overflow an `i64`.
-pub(crate) unsafe fn blocks_from_user(
-    kernel: *mut u8,
-    kernel_stride: i64,
-    user: usize,
-    user_stride: i64,
-    block: usize,
-    count: usize,
-) -> usize {
-    // SAFETY: The caller's promise; the user side is checked by the callee.
-    unsafe {
-        raw::libcopy_blocks_from_user(
-            kernel.cast(),
-            kernel_stride,
-            user as *const _,
-            user_stride,
-            block,
-            count,
-        )
-    }
-}
-
-/// Copies contiguous bytes to user memory; returns the number of bytes copied.
-///
-/// # Safety
-///
-/// `kernel` must be readable for `bytes` bytes.
-pub(crate) unsafe fn bytes_to_user(user: usize, kernel: *const u8, bytes: usize) -> usize {
-    // SAFETY: The caller's promise; the user side is checked by the callee.
-    unsafe { raw::libcopy_bytes_to_user(user as *mut _, kernel.cast(), bytes) }
-}
-
-/// Copies contiguous bytes from user memory; returns the number of bytes copied.
-///
-/// # Safety
-///
-/// `kernel` must be writable for `bytes` bytes.
-pub(crate) unsafe fn bytes_from_user(kernel: *mut u8, user: usize, bytes: usize) -> usize {
-    // SAFETY: The caller's promise; the user side is checked by the callee.
-    unsafe { raw::libcopy_bytes_from_user(kernel.cast(), user as *const _, bytes) }
 }
 
 /// Starts a kernel thread near a NUMA node (negative: anywhere), and takes a reference to it.

@@ -48,10 +48,6 @@ counters! {
     BytesFromRegion => "bytes_from_region",
     /// Bytes copied into regions.
     BytesToRegion => "bytes_to_region",
-    /// Bytes copied between regions.
-    BytesTransfer => "bytes_transfer",
-    /// Bytes copied along layouts, in either direction.
-    BytesStrided => "bytes_strided",
     /// Copies that ended early because the caller's memory faulted.
     Faults => "faults",
     /// Regions mapped into a peer's address space.

@@ -62,16 +62,12 @@ pub const fn iowr(number: u32, size: usize) -> u32 {
     (3 << 30) | ((size as u32) << 16) | (IOC_TYPE << 8) | number
 }
 
-/// Feature bit: strided copies ([`REGION_COPY_STRIDED`]).
-pub const FEATURE_STRIDED: u64 = 1 << 0;
 /// Feature bit: `mmap` of regions ([`REGION_ATTACH`]).
-pub const FEATURE_ATTACH: u64 = 1 << 1;
-/// Feature bit: third-party copies between two regions ([`TRANSFER`]).
-pub const FEATURE_TRANSFER: u64 = 1 << 2;
+pub const FEATURE_ATTACH: u64 = 1 << 0;
 /// Feature bit: unmapped regions stay pinned for a while and are found again.
-pub const FEATURE_REUSE: u64 = 1 << 3;
+pub const FEATURE_REUSE: u64 = 1 << 1;
 /// Feature bit: requests that engines work on ([`REQUEST_SUBMIT`]); since ABI version 2.
-pub const FEATURE_REQUEST: u64 = 1 << 4;
+pub const FEATURE_REQUEST: u64 = 1 << 2;
 
 /// Peers may copy from the region, and attach it for reading.
 pub const RIGHT_READ: u32 = 1 << 0;
@@ -150,9 +146,6 @@ pub const MAX_IOV: u32 = 1024;
 /// Bytes that one [`REGION_COPY`] moves at most (2 GiB less a page, as for `read(2)`).
 pub const MAX_COPY_BYTES: u64 = 0x7fff_f000;
 
-/// Number of nested streams in a [`Layout`].
-pub const MAX_STREAMS: usize = 6;
-
 /// Largest region id; ids are given out in a circle so that a stale one is not soon in use again.
 pub const MAX_REGION_ID: u32 = (1 << 23) - 1;
 
@@ -198,10 +191,6 @@ pub const REGION_INFO_SIZE_VER1: usize = 48;
 pub const REGION_USE_SIZE_VER1: usize = 16;
 /// Size of [`RegionCopy`] in ABI version 1.
 pub const REGION_COPY_SIZE_VER1: usize = 56;
-/// Size of [`CopyStrided`] in ABI version 1.
-pub const COPY_STRIDED_SIZE_VER1: usize = 56;
-/// Size of [`Transfer`] in ABI version 1.
-pub const TRANSFER_SIZE_VER1: usize = 48;
 /// Size of [`RegionAttach`] in ABI version 1.
 pub const REGION_ATTACH_SIZE_VER1: usize = 32;
 /// Size of [`EngineInfo`] in ABI version 2, which had it first.
@@ -312,40 +301,21 @@ pub const REGION_USE: u32 = 0xC010_CC08;
 ///
 /// Takes [`RegionCopy`] with exactly one of [`COPY_FROM_REGION`] and [`COPY_TO_REGION`]; `done` returns
 /// the bytes copied. The copy moves `length` bytes, starting at byte `offset` of the region's
-/// pieces laid end to end, to or from the caller's pieces laid end to end, which may hold more.
+/// pieces laid end to end, to or from the caller's pieces laid end to end, which may hold more. With
+/// `region_iov` it is vectored on the region's side, too: the bytes are those of the ranges that `region_iov`
+/// lists, laid end to end, which may hold more; a range begins `base` bytes behind `offset`.
 /// It may end early with `done < length` and success when a signal arrives, the caller's memory
 /// faults half way, or [`MAX_COPY_BYTES`] were copied; call again for the rest. No lock is held while bytes move.
 ///
 /// - `ENOENT`: no such region.
 /// - `EACCES`: the region's rights do not allow this direction.
-/// - `ERANGE`: `offset + length` is beyond the end of the region.
-/// - `EINVAL`: not exactly one direction, more than [`MAX_IOV`] pieces, or pieces that hold fewer
-///   than `length` bytes.
+/// - `ERANGE`: `offset + length`, or one of the ranges, is beyond the end of the region.
+/// - `EINVAL`: not exactly one direction, more than [`MAX_IOV`] pieces or ranges, pieces or ranges that hold
+///   fewer than `length` bytes, or `region_iov` without ranges.
 /// - `EFAULT`: the caller's memory cannot be read or written and nothing was copied.
 /// - `ESTALE`: the owner unmapped or replaced the memory.
 /// - `EOWNERDEAD`: the owner is gone.
 pub const REGION_COPY: u32 = 0xC038_CC09;
-
-/// Copies between a region and the caller's memory along layouts.
-///
-/// Takes [`CopyStrided`]. Both layouts must describe the same number of bytes; their blocks may
-/// differ. A null layout pointer means "contiguous". Errors as for [`REGION_COPY`], and:
-///
-/// - `EINVAL`: more than [`MAX_STREAMS`] streams, layouts of different size, layouts whose extent
-///   overflows, no layout on either side, or a `skip` beyond the end.
-/// - `ERANGE`: the region's layout reaches outside the region.
-pub const REGION_COPY_STRIDED: u32 = 0xC038_CC0A;
-
-/// Copies from one region to another; neither needs to be the caller's ("third party").
-///
-/// Takes [`Transfer`]; `done` returns the bytes copied, fewer than `length` when a signal arrived.
-///
-/// - `ENOENT`: no such region.
-/// - `EACCES`: the source lacks [`RIGHT_READ`] or the destination [`RIGHT_WRITE`].
-/// - `ERANGE`: beyond the end of a region.
-/// - `EINVAL`: source and destination overlap within one region.
-/// - `ESTALE`, `EOWNERDEAD`: as for [`REGION_COPY`], for either region.
-pub const TRANSFER: u32 = 0xC030_CC0B;
 
 /// Asks for the `mmap` offset of a region.
 ///
@@ -366,7 +336,7 @@ pub const TRANSFER: u32 = 0xC030_CC0B;
 /// - `EACCES`: the rights do not cover the access asked for.
 /// - `EOPNOTSUPP`: pieces that do not meet at page boundaries have no linear mapping.
 /// - `ESTALE`, `EOWNERDEAD`: as for [`REGION_COPY`].
-pub const REGION_ATTACH: u32 = 0xC020_CC0C;
+pub const REGION_ATTACH: u32 = 0xC020_CC0A;
 
 /// Describes one engine.
 ///
@@ -375,7 +345,7 @@ pub const REGION_ATTACH: u32 = 0xC020_CC0C;
 /// the first request needs them. An engine that has gone keeps its index, with no channels.
 ///
 /// - `ENOENT`: there is no engine with this index.
-pub const ENGINE_INFO: u32 = 0xC078_CC0D;
+pub const ENGINE_INFO: u32 = 0xC078_CC0B;
 
 /// Gives a transfer between two regions to an engine and returns at once; neither region needs to
 /// be the caller's. The engine is one near the caller, its channel the one that the caller's process
@@ -386,16 +356,17 @@ pub const ENGINE_INFO: u32 = 0xC078_CC0D;
 /// Takes [`RequestSubmit`], returns `id`, `fragment_pages` and `engine` in it. The request lives until
 /// [`REQUEST_WAIT`] releases it, until [`REQUEST_CANCEL`], or until its submitter is gone.
 ///
-/// - `ENOENT`, `EACCES`, `ERANGE`, `ESTALE`, `EOWNERDEAD`: as for [`TRANSFER`].
+/// - `ENOENT`, `ERANGE`, `ESTALE`, `EOWNERDEAD`: as for [`REGION_COPY`], for either region.
+/// - `EACCES`: the source lacks [`RIGHT_READ`] or the destination [`RIGHT_WRITE`].
 /// - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
 ///   [`MAX_FRAGMENT_PAGES`].
-/// - `ENODEV`: there is no engine (on this node): let a CPU copy, see [`TRANSFER`].
+/// - `ENODEV`: there is no engine (on this node): let a CPU copy ([`REGION_COPY`]).
 /// - `ENOSPC`: the domain has [`MAX_REQUESTS`] requests that were not released, or the processes of the
 ///   caller's user have submitted as many as the parameter `max_user_requests` says; a request that was
 ///   released counts until engines are through with it.
 /// - `EBADF`: `eventfd` is not an open file; `EINVAL` if it is another kind of file.
 /// - `ESHUTDOWN`: another thread has just left the domain for this process.
-pub const REQUEST_SUBMIT: u32 = 0xC040_CC0E;
+pub const REQUEST_SUBMIT: u32 = 0xC040_CC0C;
 
 /// Waits until a request has ended, or until its first `until` bytes are in place.
 ///
@@ -412,7 +383,7 @@ pub const REQUEST_SUBMIT: u32 = 0xC040_CC0E;
 /// - `EOWNERDEAD`: the owner of a region died before everything was copied.
 /// - `EIO`: verification found a difference that copying again did not mend.
 /// - `ECANCELED`: the request was cancelled, or its submitter is gone.
-pub const REQUEST_WAIT: u32 = 0xC030_CC0F;
+pub const REQUEST_WAIT: u32 = 0xC030_CC0D;
 
 /// Switches a request from the engine to CPUs: the engine claims no more fragments, the caller copies
 /// what nobody has claimed, and what others have claimed is waited for. Nothing is copied twice.
@@ -423,12 +394,12 @@ pub const REQUEST_WAIT: u32 = 0xC030_CC0F;
 /// after `EINTR` call again.
 ///
 /// - `ETIMEDOUT`: with [`SWITCH_NO_WAIT`], others still work on fragments.
-pub const REQUEST_SWITCH: u32 = 0xC028_CC10;
+pub const REQUEST_SWITCH: u32 = 0xC028_CC0E;
 
 /// Reports how far a request is and who did the work. Takes and returns [`RequestInfo`].
 ///
 /// - `ENOENT`: no such request.
-pub const REQUEST_INFO: u32 = 0xC050_CC11;
+pub const REQUEST_INFO: u32 = 0xC050_CC0F;
 
 /// Stops a request, waits for what the engine has begun, and forgets the request. When this returns
 /// without error, nobody writes to the destination for it any more. If it had ended before, it is
@@ -438,7 +409,7 @@ pub const REQUEST_INFO: u32 = 0xC050_CC11;
 ///
 /// - `ENOENT`: no such request.
 /// - `EPERM`: the caller's process did not submit it.
-pub const REQUEST_CANCEL: u32 = 0xC018_CC12;
+pub const REQUEST_CANCEL: u32 = 0xC018_CC10;
 
 /// Argument of [`GET_INFO`]; all outputs.
 #[repr(C)]
@@ -450,8 +421,8 @@ pub struct Info {
     pub max_iov: u32,
     /// `FEATURE_*` bits.
     pub features: u64,
-    /// Nested streams a layout may have.
-    pub max_streams: u32,
+    /// Zero.
+    pub reserved0: u32,
     /// Regions a domain may have at a time.
     pub max_regions: u32,
     /// Bytes a region may have.
@@ -609,7 +580,7 @@ pub struct RegionCopy {
     pub region: u32,
     /// In: `COPY_*` bits.
     pub flags: u32,
-    /// In: first byte within the region.
+    /// In: first byte within the region; ranges count from here.
     pub offset: u64,
     /// In: bytes to copy; may be zero.
     pub length: u64,
@@ -617,85 +588,12 @@ pub struct RegionCopy {
     pub iov: u64,
     /// In: number of pieces, 0 to [`MAX_IOV`].
     pub iov_count: u32,
-    /// In: zero.
-    pub reserved: u32,
+    /// In: number of ranges of the region, 0 to [`MAX_IOV`]; 0: one of `length` bytes.
+    pub region_iov_count: u32,
     /// Out: bytes copied.
     pub done: u64,
-    /// In: zero.
-    pub reserved2: u64,
-}
-
-/// One level of a [`Layout`]: `count` repetitions, `stride` bytes apart.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stream {
-    /// Repetitions; 0 makes the layout empty.
-    pub count: u64,
-    /// Bytes from one repetition to the next; may be negative.
-    pub stride: i64,
-}
-
-/// Nested streams over a block of contiguous bytes.
-///
-/// The bytes are visited in this order: for each index of `streams[0]` (outermost), for each index
-/// of `streams[1]`, ..., the `block` bytes at `offset + sum(index[i] * streams[i].stride)`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
-    /// Where the block of all indices zero starts, relative to the region or to `user_addr`.
-    pub offset: i64,
-    /// Contiguous bytes per block.
-    pub block: u64,
-    /// Number of streams in use, 0 to [`MAX_STREAMS`].
-    pub stream_count: u32,
-    /// In: zero.
-    pub reserved: u32,
-    /// The streams, outermost first; those beyond `stream_count` are zero.
-    pub streams: [Stream; MAX_STREAMS],
-}
-
-/// Argument of [`REGION_COPY_STRIDED`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CopyStrided {
-    /// In: the region.
-    pub region: u32,
-    /// In: `COPY_*` bits.
-    pub flags: u32,
-    /// In: address of the [`Layout`] of the region's side, or 0: contiguous from byte 0.
-    pub region_layout: u64,
-    /// In: address that the caller's layout is relative to.
-    pub user_addr: u64,
-    /// In: address of the [`Layout`] of the caller's side, or 0: contiguous at `user_addr`.
-    pub user_layout: u64,
-    /// In: bytes of the layouts' packed order to skip, to continue a copy that ended early.
-    pub skip: u64,
-    /// Out: bytes copied, beyond `skip`.
-    pub done: u64,
-    /// In: zero.
-    pub reserved: u64,
-}
-
-/// Argument of [`TRANSFER`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Transfer {
-    /// In: region to copy from.
-    pub source: u32,
-    /// In: region to copy to.
-    pub destination: u32,
-    /// In: first byte within the source.
-    pub source_offset: u64,
-    /// In: first byte within the destination.
-    pub destination_offset: u64,
-    /// In: bytes to copy.
-    pub length: u64,
-    /// In: [`COPY_COUNT_USE`] counts one use of **both** regions (of those that expect any).
-    pub flags: u32,
-    /// In: zero.
-    pub reserved: u32,
-    /// Out: bytes copied.
-    pub done: u64,
+    /// In: address of an array of [`Piece`] whose `base` counts from `offset`; zero without ranges.
+    pub region_iov: u64,
 }
 
 /// Argument of [`REGION_ATTACH`].
@@ -902,16 +800,13 @@ const _: () = {
     assert!(REGION_INFO == iowr(7, size_of::<RegionInfo>()));
     assert!(REGION_USE == iowr(8, size_of::<RegionUse>()));
     assert!(REGION_COPY == iowr(9, size_of::<RegionCopy>()));
-    assert!(REGION_COPY_STRIDED == iowr(10, size_of::<CopyStrided>()));
-    assert!(TRANSFER == iowr(11, size_of::<Transfer>()));
-    assert!(REGION_ATTACH == iowr(12, size_of::<RegionAttach>()));
-    assert!(ENGINE_INFO == iowr(13, size_of::<EngineInfo>()));
-    assert!(REQUEST_SUBMIT == iowr(14, size_of::<RequestSubmit>()));
-    assert!(REQUEST_WAIT == iowr(15, size_of::<RequestWait>()));
-    assert!(REQUEST_SWITCH == iowr(16, size_of::<RequestSwitch>()));
-    assert!(REQUEST_INFO == iowr(17, size_of::<RequestInfo>()));
-    assert!(REQUEST_CANCEL == iowr(18, size_of::<RequestCancel>()));
+    assert!(REGION_ATTACH == iowr(10, size_of::<RegionAttach>()));
+    assert!(ENGINE_INFO == iowr(11, size_of::<EngineInfo>()));
+    assert!(REQUEST_SUBMIT == iowr(12, size_of::<RequestSubmit>()));
+    assert!(REQUEST_WAIT == iowr(13, size_of::<RequestWait>()));
+    assert!(REQUEST_SWITCH == iowr(14, size_of::<RequestSwitch>()));
+    assert!(REQUEST_INFO == iowr(15, size_of::<RequestInfo>()));
+    assert!(REQUEST_CANCEL == iowr(16, size_of::<RequestCancel>()));
     assert!(size_of::<RequestStatus>() as u64 * MAX_REQUESTS as u64 == STATUS_BYTES);
     assert!(size_of::<Piece>() == 16);
-    assert!(size_of::<Layout>() == 24 + 16 * MAX_STREAMS);
 };

@@ -15,20 +15,14 @@
 // ioctl type ("magic") of every command.
 #define LIBCOPY_IOC_TYPE 0xCCU
 
-// Feature bit: strided copies (`LIBCOPY_REGION_COPY_STRIDED`).
-#define LIBCOPY_FEATURE_STRIDED (1ULL << 0)
-
 // Feature bit: `mmap` of regions (`LIBCOPY_REGION_ATTACH`).
-#define LIBCOPY_FEATURE_ATTACH (1ULL << 1)
-
-// Feature bit: third-party copies between two regions (`LIBCOPY_TRANSFER`).
-#define LIBCOPY_FEATURE_TRANSFER (1ULL << 2)
+#define LIBCOPY_FEATURE_ATTACH (1ULL << 0)
 
 // Feature bit: unmapped regions stay pinned for a while and are found again.
-#define LIBCOPY_FEATURE_REUSE (1ULL << 3)
+#define LIBCOPY_FEATURE_REUSE (1ULL << 1)
 
 // Feature bit: requests that engines work on (`LIBCOPY_REQUEST_SUBMIT`); since ABI version 2.
-#define LIBCOPY_FEATURE_REQUEST (1ULL << 4)
+#define LIBCOPY_FEATURE_REQUEST (1ULL << 2)
 
 // Peers may copy from the region, and attach it for reading.
 #define LIBCOPY_RIGHT_READ (1 << 0)
@@ -118,9 +112,6 @@
 // Bytes that one `LIBCOPY_REGION_COPY` moves at most (2 GiB less a page, as for `read(2)`).
 #define LIBCOPY_MAX_COPY_BYTES 0x7ffff000U
 
-// Number of nested streams in a `libcopy_layout`.
-#define LIBCOPY_MAX_STREAMS 6
-
 // Largest region id; ids are given out in a circle so that a stale one is not soon in use again.
 #define LIBCOPY_MAX_REGION_ID ((1 << 23) - 1)
 
@@ -175,12 +166,6 @@
 
 // Size of `libcopy_region_copy` in ABI version 1.
 #define LIBCOPY_REGION_COPY_SIZE_VER1 56
-
-// Size of `libcopy_copy_strided` in ABI version 1.
-#define LIBCOPY_COPY_STRIDED_SIZE_VER1 56
-
-// Size of `libcopy_transfer` in ABI version 1.
-#define LIBCOPY_TRANSFER_SIZE_VER1 48
 
 // Size of `libcopy_region_attach` in ABI version 1.
 #define LIBCOPY_REGION_ATTACH_SIZE_VER1 32
@@ -298,40 +283,21 @@
 //
 // Takes `libcopy_region_copy` with exactly one of `LIBCOPY_COPY_FROM_REGION` and `LIBCOPY_COPY_TO_REGION`; `done` returns
 // the bytes copied. The copy moves `length` bytes, starting at byte `offset` of the region's
-// pieces laid end to end, to or from the caller's pieces laid end to end, which may hold more.
+// pieces laid end to end, to or from the caller's pieces laid end to end, which may hold more. With
+// `region_iov` it is vectored on the region's side, too: the bytes are those of the ranges that `region_iov`
+// lists, laid end to end, which may hold more; a range begins `base` bytes behind `offset`.
 // It may end early with `done < length` and success when a signal arrives, the caller's memory
 // faults half way, or `LIBCOPY_MAX_COPY_BYTES` were copied; call again for the rest. No lock is held while bytes move.
 //
 // - `ENOENT`: no such region.
 // - `EACCES`: the region's rights do not allow this direction.
-// - `ERANGE`: `offset + length` is beyond the end of the region.
-// - `EINVAL`: not exactly one direction, more than `LIBCOPY_MAX_IOV` pieces, or pieces that hold fewer
-//   than `length` bytes.
+// - `ERANGE`: `offset + length`, or one of the ranges, is beyond the end of the region.
+// - `EINVAL`: not exactly one direction, more than `LIBCOPY_MAX_IOV` pieces or ranges, pieces or ranges that hold
+//   fewer than `length` bytes, or `region_iov` without ranges.
 // - `EFAULT`: the caller's memory cannot be read or written and nothing was copied.
 // - `ESTALE`: the owner unmapped or replaced the memory.
 // - `EOWNERDEAD`: the owner is gone.
 #define LIBCOPY_REGION_COPY 0xC038CC09U
-
-// Copies between a region and the caller's memory along layouts.
-//
-// Takes `libcopy_copy_strided`. Both layouts must describe the same number of bytes; their blocks may
-// differ. A null layout pointer means "contiguous". Errors as for `LIBCOPY_REGION_COPY`, and:
-//
-// - `EINVAL`: more than `LIBCOPY_MAX_STREAMS` streams, layouts of different size, layouts whose extent
-//   overflows, no layout on either side, or a `skip` beyond the end.
-// - `ERANGE`: the region's layout reaches outside the region.
-#define LIBCOPY_REGION_COPY_STRIDED 0xC038CC0AU
-
-// Copies from one region to another; neither needs to be the caller's ("third party").
-//
-// Takes `libcopy_transfer`; `done` returns the bytes copied, fewer than `length` when a signal arrived.
-//
-// - `ENOENT`: no such region.
-// - `EACCES`: the source lacks `LIBCOPY_RIGHT_READ` or the destination `LIBCOPY_RIGHT_WRITE`.
-// - `ERANGE`: beyond the end of a region.
-// - `EINVAL`: source and destination overlap within one region.
-// - `ESTALE`, `EOWNERDEAD`: as for `LIBCOPY_REGION_COPY`, for either region.
-#define LIBCOPY_TRANSFER 0xC030CC0BU
 
 // Asks for the `mmap` offset of a region.
 //
@@ -352,7 +318,7 @@
 // - `EACCES`: the rights do not cover the access asked for.
 // - `EOPNOTSUPP`: pieces that do not meet at page boundaries have no linear mapping.
 // - `ESTALE`, `EOWNERDEAD`: as for `LIBCOPY_REGION_COPY`.
-#define LIBCOPY_REGION_ATTACH 0xC020CC0CU
+#define LIBCOPY_REGION_ATTACH 0xC020CC0AU
 
 // Describes one engine.
 //
@@ -361,7 +327,7 @@
 // the first request needs them. An engine that has gone keeps its index, with no channels.
 //
 // - `ENOENT`: there is no engine with this index.
-#define LIBCOPY_ENGINE_INFO 0xC078CC0DU
+#define LIBCOPY_ENGINE_INFO 0xC078CC0BU
 
 // Gives a transfer between two regions to an engine and returns at once; neither region needs to
 // be the caller's. The engine is one near the caller, its channel the one that the caller's process
@@ -372,16 +338,17 @@
 // Takes `libcopy_request_submit`, returns `id`, `fragment_pages` and `engine` in it. The request lives until
 // `LIBCOPY_REQUEST_WAIT` releases it, until `LIBCOPY_REQUEST_CANCEL`, or until its submitter is gone.
 //
-// - `ENOENT`, `EACCES`, `ERANGE`, `ESTALE`, `EOWNERDEAD`: as for `LIBCOPY_TRANSFER`.
+// - `ENOENT`, `ERANGE`, `ESTALE`, `EOWNERDEAD`: as for `LIBCOPY_REGION_COPY`, for either region.
+// - `EACCES`: the source lacks `LIBCOPY_RIGHT_READ` or the destination `LIBCOPY_RIGHT_WRITE`.
 // - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
 //   `LIBCOPY_MAX_FRAGMENT_PAGES`.
-// - `ENODEV`: there is no engine (on this node): let a CPU copy, see `LIBCOPY_TRANSFER`.
+// - `ENODEV`: there is no engine (on this node): let a CPU copy (`LIBCOPY_REGION_COPY`).
 // - `ENOSPC`: the domain has `LIBCOPY_MAX_REQUESTS` requests that were not released, or the processes of the
 //   caller's user have submitted as many as the parameter `max_user_requests` says; a request that was
 //   released counts until engines are through with it.
 // - `EBADF`: `eventfd` is not an open file; `EINVAL` if it is another kind of file.
 // - `ESHUTDOWN`: another thread has just left the domain for this process.
-#define LIBCOPY_REQUEST_SUBMIT 0xC040CC0EU
+#define LIBCOPY_REQUEST_SUBMIT 0xC040CC0CU
 
 // Waits until a request has ended, or until its first `until` bytes are in place.
 //
@@ -398,7 +365,7 @@
 // - `EOWNERDEAD`: the owner of a region died before everything was copied.
 // - `EIO`: verification found a difference that copying again did not mend.
 // - `ECANCELED`: the request was cancelled, or its submitter is gone.
-#define LIBCOPY_REQUEST_WAIT 0xC030CC0FU
+#define LIBCOPY_REQUEST_WAIT 0xC030CC0DU
 
 // Switches a request from the engine to CPUs: the engine claims no more fragments, the caller copies
 // what nobody has claimed, and what others have claimed is waited for. Nothing is copied twice.
@@ -409,12 +376,12 @@
 // after `EINTR` call again.
 //
 // - `ETIMEDOUT`: with `LIBCOPY_SWITCH_NO_WAIT`, others still work on fragments.
-#define LIBCOPY_REQUEST_SWITCH 0xC028CC10U
+#define LIBCOPY_REQUEST_SWITCH 0xC028CC0EU
 
 // Reports how far a request is and who did the work. Takes and returns `libcopy_request_info`.
 //
 // - `ENOENT`: no such request.
-#define LIBCOPY_REQUEST_INFO 0xC050CC11U
+#define LIBCOPY_REQUEST_INFO 0xC050CC0FU
 
 // Stops a request, waits for what the engine has begun, and forgets the request. When this returns
 // without error, nobody writes to the destination for it any more. If it had ended before, it is
@@ -424,27 +391,7 @@
 //
 // - `ENOENT`: no such request.
 // - `EPERM`: the caller's process did not submit it.
-#define LIBCOPY_REQUEST_CANCEL 0xC018CC12U
-
-// Argument of `LIBCOPY_REGION_COPY_STRIDED`.
-struct libcopy_copy_strided {
-  // In: the region.
-  uint32_t region;
-  // In: `COPY_*` bits.
-  uint32_t flags;
-  // In: address of the `libcopy_layout` of the region's side, or 0: contiguous from byte 0.
-  uint64_t region_layout;
-  // In: address that the caller's layout is relative to.
-  uint64_t user_addr;
-  // In: address of the `libcopy_layout` of the caller's side, or 0: contiguous at `user_addr`.
-  uint64_t user_layout;
-  // In: bytes of the layouts' packed order to skip, to continue a copy that ended early.
-  uint64_t skip;
-  // Out: bytes copied, beyond `skip`.
-  uint64_t done;
-  // In: zero.
-  uint64_t reserved;
-};
+#define LIBCOPY_REQUEST_CANCEL 0xC018CC10U
 
 // Argument of `LIBCOPY_DOMAIN_CREATE`.
 struct libcopy_domain_create {
@@ -516,8 +463,8 @@ struct libcopy_info {
   uint32_t max_iov;
   // `FEATURE_*` bits.
   uint64_t features;
-  // Nested streams a layout may have.
-  uint32_t max_streams;
+  // Zero.
+  uint32_t reserved0;
   // Regions a domain may have at a time.
   uint32_t max_regions;
   // Bytes a region may have.
@@ -530,31 +477,6 @@ struct libcopy_info {
   uint32_t engines;
   // Zero.
   uint64_t reserved[2];
-};
-
-// One level of a `libcopy_layout`: `count` repetitions, `stride` bytes apart.
-struct libcopy_stream {
-  // Repetitions; 0 makes the layout empty.
-  uint64_t count;
-  // Bytes from one repetition to the next; may be negative.
-  int64_t stride;
-};
-
-// Nested streams over a block of contiguous bytes.
-//
-// The bytes are visited in this order: for each index of `streams[0]` (outermost), for each index
-// of `streams[1]`, ..., the `block` bytes at `offset + sum(index[i] * streams[i].stride)`.
-struct libcopy_layout {
-  // Where the block of all indices zero starts, relative to the region or to `user_addr`.
-  int64_t offset;
-  // Contiguous bytes per block.
-  uint64_t block;
-  // Number of streams in use, 0 to `LIBCOPY_MAX_STREAMS`.
-  uint32_t stream_count;
-  // In: zero.
-  uint32_t reserved;
-  // The streams, outermost first; those beyond `stream_count` are zero.
-  struct libcopy_stream streams[LIBCOPY_MAX_STREAMS];
 };
 
 // One piece of memory; the same as `struct iovec` on 64-bit systems.
@@ -585,7 +507,7 @@ struct libcopy_region_copy {
   uint32_t region;
   // In: `COPY_*` bits.
   uint32_t flags;
-  // In: first byte within the region.
+  // In: first byte within the region; ranges count from here.
   uint64_t offset;
   // In: bytes to copy; may be zero.
   uint64_t length;
@@ -593,12 +515,12 @@ struct libcopy_region_copy {
   uint64_t iov;
   // In: number of pieces, 0 to `LIBCOPY_MAX_IOV`.
   uint32_t iov_count;
-  // In: zero.
-  uint32_t reserved;
+  // In: number of ranges of the region, 0 to `LIBCOPY_MAX_IOV`; 0: one of `length` bytes.
+  uint32_t region_iov_count;
   // Out: bytes copied.
   uint64_t done;
-  // In: zero.
-  uint64_t reserved2;
+  // In: address of an array of `libcopy_piece` whose `base` counts from `offset`; zero without ranges.
+  uint64_t region_iov;
 };
 
 // Argument of `LIBCOPY_REGION_CREATE`.
@@ -808,26 +730,6 @@ struct libcopy_request_wait {
   uint32_t state;
   // In: zero.
   uint32_t reserved;
-};
-
-// Argument of `LIBCOPY_TRANSFER`.
-struct libcopy_transfer {
-  // In: region to copy from.
-  uint32_t source;
-  // In: region to copy to.
-  uint32_t destination;
-  // In: first byte within the source.
-  uint64_t source_offset;
-  // In: first byte within the destination.
-  uint64_t destination_offset;
-  // In: bytes to copy.
-  uint64_t length;
-  // In: `LIBCOPY_COPY_COUNT_USE` counts one use of **both** regions (of those that expect any).
-  uint32_t flags;
-  // In: zero.
-  uint32_t reserved;
-  // Out: bytes copied.
-  uint64_t done;
 };
 
 #endif  /* LIBCOPY_UAPI_H */

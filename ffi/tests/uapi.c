@@ -18,8 +18,6 @@ SAME(LIBCOPY_REGION_WAIT, libcopy_region_wait);
 SAME(LIBCOPY_REGION_INFO, libcopy_region_info);
 SAME(LIBCOPY_REGION_USE, libcopy_region_use);
 SAME(LIBCOPY_REGION_COPY, libcopy_region_copy);
-SAME(LIBCOPY_REGION_COPY_STRIDED, libcopy_copy_strided);
-SAME(LIBCOPY_TRANSFER, libcopy_transfer);
 SAME(LIBCOPY_REGION_ATTACH, libcopy_region_attach);
 
 _Static_assert(LIBCOPY_MAX_REGION_BYTES > UINT32_MAX, "computed in 64 bits");

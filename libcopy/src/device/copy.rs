@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Copies between our memory and regions, and from region to region.
+//! Copies between our memory and regions, or ranges of them.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
@@ -140,6 +140,59 @@ impl Domain {
         unsafe { self.copy_pieces(region, direction, offset, &mut piece, count_use) }
     }
 
+    /// Fills `bytes` from ranges of a region, laid end to end; the `base` of a range counts from byte `offset`
+    /// of the region.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::copy_from`], and [`Error::Argument`] if the ranges have not as many bytes as `bytes`.
+    pub fn copy_from_ranges(
+        &self,
+        region: RegionId,
+        offset: u64,
+        ranges: &mut [uapi::Piece],
+        bytes: &mut [u8],
+    ) -> Result<()> {
+        let listed = ranges
+            .iter()
+            .try_fold(0u64, |sum, range| sum.checked_add(range.len));
+        if listed != Some(bytes.len() as u64) {
+            return Err(Error::argument(
+                "length of all ranges",
+                listed.map_or("over 2^64".to_owned(), |listed| listed.to_string()),
+                bytes.len(),
+            ));
+        }
+        // SAFETY: `bytes` is writable for its length.
+        unsafe { self.gather_ranges(region, offset, ranges, bytes.as_mut_ptr()) }
+    }
+
+    /// [`Domain::copy_from_ranges`]; `ranges` are used up.
+    ///
+    /// # Safety
+    ///
+    /// `to` is writable for as many bytes as the ranges have together.
+    pub(crate) unsafe fn gather_ranges(
+        &self,
+        region: RegionId,
+        offset: u64,
+        ranges: &mut [uapi::Piece],
+        mut to: *mut u8,
+    ) -> Result<()> {
+        for some in ranges.chunks_mut(uapi::MAX_IOV as usize) {
+            let len = some.iter().map(|range| range.len).sum();
+            let mut piece = [uapi::Piece {
+                base: to as u64,
+                len,
+            }];
+            let flags = uapi::COPY_FROM_REGION;
+            // SAFETY: the caller's promise.
+            unsafe { self.copy_vectored(region, flags, offset, Some(some), &mut piece) }?;
+            to = to.wrapping_add(len as usize);
+        }
+        Ok(())
+    }
+
     /// # Safety
     ///
     /// As for [`Domain::copy_bytes`], for each piece.
@@ -147,23 +200,42 @@ impl Domain {
         &self,
         region: RegionId,
         direction: u32,
-        mut offset: u64,
+        offset: u64,
         pieces: &mut [uapi::Piece],
         count_use: bool,
     ) -> Result<()> {
+        let flags = direction | if count_use { uapi::COPY_COUNT_USE } else { 0 };
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_vectored(region, flags, offset, None, pieces) }
+    }
+
+    /// Copies all bytes of `pieces`: from or to `ranges`, or, without them, the bytes from `offset` on.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Domain::copy_bytes`], for each piece.
+    unsafe fn copy_vectored(
+        &self,
+        region: RegionId,
+        flags: u32,
+        mut offset: u64,
+        mut ranges: Option<&mut [uapi::Piece]>,
+        mut pieces: &mut [uapi::Piece],
+    ) -> Result<()> {
         let mut length: u64 = pieces.iter().map(|p| p.len).sum();
-        let mut first = 0;
         loop {
             // A copy that had to stop half way continues with the pieces that are left, so the
             // kernel counts the use only once: when the last call is complete.
-            let rest = &pieces[first..];
+            let listed = ranges.as_deref().unwrap_or_default();
             let mut arg = uapi::RegionCopy {
                 region: region.get(),
-                flags: direction | if count_use { uapi::COPY_COUNT_USE } else { 0 },
+                flags,
                 offset,
                 length,
-                iov: rest.as_ptr() as u64,
-                iov_count: piece_count(rest.len())?,
+                iov: pieces.as_ptr() as u64,
+                iov_count: piece_count(pieces.len())?,
+                region_iov: ranges.as_ref().map_or(0, |ranges| ranges.as_ptr() as u64),
+                region_iov_count: piece_count(listed.len())?,
                 ..Default::default()
             };
             // SAFETY: the caller vouches for the memory behind the pieces.
@@ -178,53 +250,45 @@ impl Domain {
                 return Ok(());
             }
             // `done == 0` without an error: a signal. The next call meets what stopped it.
-            offset += arg.done;
             length -= arg.done;
-            let mut skip = arg.done;
-            while skip > 0 && skip >= pieces[first].len {
-                skip -= pieces[first].len;
-                first += 1;
+            pieces = behind(pieces, arg.done);
+            match ranges.take() {
+                Some(listed) => ranges = Some(behind(listed, arg.done)),
+                None => offset += arg.done,
             }
-            pieces[first].base += skip;
-            pieces[first].len -= skip;
         }
     }
+}
 
-    /// Copies between two regions, neither of which needs to be ours.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Domain::copy_from`].
-    pub fn transfer(
-        &self,
-        (source, source_offset): (RegionId, u64),
-        (destination, destination_offset): (RegionId, u64),
-        length: u64,
-        count_use: bool,
-    ) -> Result<()> {
-        let mut done = 0;
-        loop {
-            let mut arg = uapi::Transfer {
-                source: source.get(),
-                destination: destination.get(),
-                source_offset: source_offset.saturating_add(done),
-                destination_offset: destination_offset.saturating_add(done),
-                length: length - done,
-                flags: if count_use { uapi::COPY_COUNT_USE } else { 0 },
-                ..Default::default()
-            };
-            // SAFETY: TRANSFER touches no memory of ours that is not published as a region.
-            unsafe { ioctl(self.as_fd(), "TRANSFER", uapi::TRANSFER, &mut arg) }?;
-            if arg.done > length - done {
-                return Err(Error::Corrupt {
-                    what: "bytes transferred",
-                    value: arg.done,
-                });
-            }
-            done += arg.done;
-            if done == length {
-                return Ok(());
-            }
+/// What is left of pieces behind their first `bytes` bytes.
+fn behind(mut pieces: &mut [uapi::Piece], mut bytes: u64) -> &mut [uapi::Piece] {
+    while bytes > 0 && pieces.first().is_some_and(|first| first.len <= bytes) {
+        bytes -= pieces[0].len;
+        pieces = &mut pieces[1..];
+    }
+    if let Some(first) = pieces.first_mut() {
+        first.base += bytes;
+        first.len -= bytes;
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_copied_is_left_behind() {
+        let piece = |base, len| uapi::Piece { base, len };
+        let all = [piece(100, 5), piece(200, 0), piece(300, 7)];
+        for (bytes, left) in [
+            (0, &[piece(100, 5), piece(200, 0), piece(300, 7)][..]),
+            (4, &[piece(104, 1), piece(200, 0), piece(300, 7)]),
+            (5, &[piece(200, 0), piece(300, 7)]),
+            (6, &[piece(301, 6)]),
+            (12, &[]),
+        ] {
+            assert_eq!(behind(&mut all.clone(), bytes), left, "{bytes}");
         }
     }
 }

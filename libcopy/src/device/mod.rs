@@ -31,7 +31,6 @@ mod key;
 mod region;
 mod region_id;
 pub(crate) mod request;
-mod strided;
 
 pub use attachment::Attachment;
 pub use domain::{Device, Domain};
@@ -42,4 +41,3 @@ pub use region_id::{RegionId, Rights};
 pub use request::{
     Engine, EngineKind, Progress, Request, RequestId, StatusTable, Submission, switch_in_handler,
 };
-pub use strided::layout_size;

@@ -225,7 +225,7 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`Error::Ioctl`] with `ENODEV` if there is no engine: use [`Domain::transfer`] then.
+    /// [`Error::Ioctl`] with `ENODEV` if there is no engine: copy with [`Domain::copy_from`] then.
     pub fn submit(&self, what: &Submission<'_>) -> Result<Request<'_>> {
         let mut arg = what.arg;
         if let Some(event) = what.event {

@@ -41,7 +41,7 @@ pub const TABLE: &[Layers] = &[
             < device/ioctl device/key device/region_id
             < device/domain
             < device/region
-            < device/copy device/strided device/attachment device/request
+            < device/copy device/attachment device/request
             < device
             < team/key
             < shm/sync
@@ -179,7 +179,7 @@ pub const TABLE: &[Layers] = &[
             < idle domain
             < member
             < region
-            < regions copy strided attach
+            < regions copy attach
             < fragments dmaengine
             < device
             < dma_map trial leaving

@@ -11,7 +11,7 @@ use clap::Subcommand;
 pub enum Bench {
     /// Collectives: transports side by side, against memcpy of the same bytes
     Coll(coll::CollArgs),
-    /// The kernel module alone: ioctls, map and unmap, copies, strided copies, attach
+    /// The kernel module alone: ioctls, map and unmap, copies, ranges of a region, attach
     Device(device::DeviceArgs),
     /// Collectives beside MPI libraries (see `scripts/bench peers`)
     Peers(coll::PeersArgs),

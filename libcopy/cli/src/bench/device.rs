@@ -43,7 +43,7 @@ pub struct DeviceArgs {
     pub output: Output,
 }
 
-/// Block and distance of the strided copies: half of each cache line pair.
+/// Block and distance of the ranges of a region: half of each cache line pair.
 const BLOCK: usize = 64;
 const STRIDE: usize = 128;
 /// Pieces of the copies from many pieces.
@@ -84,8 +84,8 @@ pub fn run(args: &DeviceArgs) -> Result<()> {
     let cores = topology::affinity();
     topology::pin(&cores, 0);
     let kinds = [Pages::Small, Pages::Huge, Pages::Reserved];
-    // ioctls, then per size: three kinds of pages, the copies, transfer, pieces, strided, attach.
-    let steps = 1 + sizes.len() * (kinds.len() + 2 * cores.len() + 4);
+    // ioctls, then per size: three kinds of pages, the copies, pieces, ranges, attach.
+    let steps = 1 + sizes.len() * (kinds.len() + 2 * cores.len() + 3);
     let mut run = Run {
         domain: Domain::create()?,
         cores,
@@ -122,16 +122,10 @@ pub fn run(args: &DeviceArgs) -> Result<()> {
     }
     for bytes in &sizes {
         let name = sizes::short(*bytes);
-        run.step(&format!("transfer {name}"));
-        if info.features & uapi::FEATURE_TRANSFER != 0 {
-            run.transfer(*bytes)?;
-        }
         run.step(&format!("pieces {name}"));
         run.pieces(*bytes)?;
-        run.step(&format!("strided {name}"));
-        if info.features & uapi::FEATURE_STRIDED != 0 {
-            run.strided(*bytes, info.features & uapi::FEATURE_ATTACH != 0)?;
-        }
+        run.step(&format!("ranges {name}"));
+        run.ranges(*bytes, info.features & uapi::FEATURE_ATTACH != 0)?;
         run.step(&format!("attach {name}"));
         if info.features & uapi::FEATURE_ATTACH != 0 {
             run.attach(*bytes)?;
@@ -301,15 +295,12 @@ impl Run {
         self.step("ioctls");
         let mut timings: Vec<(&str, Vec<f64>)> = Vec::new();
         let memory = Skewed::new(8192, 0)?;
-        let mut second = Skewed::new(8192, 1)?;
         let domain = Domain::create()?;
         let key = domain.key().context("a new domain has a key")?;
         let region = domain.share(&memory, 0)?;
         let used = domain.share(&memory[4096..], 1)?;
         domain.count_uses(used.id(), 1)?;
         let counted = domain.share(&memory[..4096], u32::MAX)?;
-        let target = domain.share_mut(&mut second, Rights::ReadWrite, 0)?;
-        let nothing = uapi::Layout::default();
         let mut byte = [0u8; 1];
         type Step<'a> = Box<dyn FnMut() -> Result<()> + 'a>;
         let again = Skewed::new(4096, 2)?;
@@ -348,18 +339,6 @@ impl Run {
             (
                 "region-copy-1-byte",
                 Box::new(|| Ok(domain.copy_from(region.id(), 0, &mut byte, false)?)),
-            ),
-            (
-                "region-copy-strided-0-bytes",
-                Box::new(|| {
-                    let none = &mut [];
-                    domain.copy_from_strided(region.id(), Some(&nothing), none, None, false)?;
-                    Ok(())
-                }),
-            ),
-            (
-                "transfer-1-byte",
-                Box::new(|| Ok(domain.transfer((region.id(), 0), (target.id(), 0), 1, false)?)),
             ),
             (
                 "attach-detach",
@@ -595,48 +574,6 @@ impl Run {
         self.round_number
     }
 
-    /// Region to region: a third party moves the bytes.
-    fn transfer(&mut self, bytes: usize) -> Result<()> {
-        let round = self.next_round();
-        let mut memory = Skewed::new(bytes, 1)?;
-        let mut middle = Skewed::new(bytes, 2)?;
-        let mut target = Skewed::new(bytes, 3)?;
-        pattern::fill(&mut memory, round, 0);
-        let domain = self.domain_again()?;
-        let source = domain.share(&memory, 0)?;
-        let to = domain.share_mut(&mut middle, Rights::ReadWrite, 0)?;
-        let (domain, source, to) = (&domain, source.id(), to.id());
-        // `transfer` fills `middle`; what is in it is looked at once, before the timing.
-        domain.transfer((source, 0), (to, 0), bytes as u64, false)?;
-        domain.copy_from(to, 0, &mut target, false)?;
-        let transferred = pattern::first_difference(&target, round, 0).is_none();
-        let right = |variant: &str, got: &[u8]| match variant {
-            "libcopy-kmod" => transferred,
-            _ => pattern::first_difference(got, round, 0).is_none(),
-        };
-        let ways: Vec<(&str, Fill<'_>)> = vec![
-            (
-                "libcopy-kmod",
-                Box::new(|target: &mut [u8]| {
-                    let length = target.len() as u64;
-                    Ok(domain.transfer((source, 0), (to, 0), length, false)?)
-                }),
-            ),
-            (
-                "libcopy-cma",
-                Box::new(|target: &mut [u8]| cma(&[&memory], target)),
-            ),
-            (
-                "memcpy",
-                Box::new(|target: &mut [u8]| {
-                    target.copy_from_slice(std::hint::black_box(&memory));
-                    Ok(())
-                }),
-            ),
-        ];
-        self.compare("transfer", &mut target, &right, ways)
-    }
-
     /// A second membership, so that regions do not borrow `self`.
     fn domain_again(&self) -> Result<Domain> {
         Ok(Domain::join(
@@ -695,8 +632,8 @@ impl Run {
         self.compare(&format!("copy-{PIECES}-pieces"), &mut target, &right, ways)
     }
 
-    /// Blocks of 64 bytes, 128 bytes apart: in one ioctl, or in bulk and unpacked, or loaded.
-    fn strided(&mut self, bytes: usize, attach: bool) -> Result<()> {
+    /// Blocks of 64 bytes, 128 bytes apart: listed as ranges, or in bulk and unpacked, or loaded.
+    fn ranges(&mut self, bytes: usize, attach: bool) -> Result<()> {
         let count = (bytes / BLOCK).max(1);
         let bytes = count * BLOCK;
         let round = self.next_round();
@@ -713,15 +650,6 @@ impl Run {
         let mut bulk = Skewed::new(count * STRIDE, 3)?;
         let mut bulk_cma = Skewed::new(count * STRIDE, 4)?;
         let blocks: Vec<&[u8]> = memory.chunks_exact(STRIDE).map(|c| &c[..BLOCK]).collect();
-        let mut layout = uapi::Layout {
-            block: BLOCK as u64,
-            stream_count: 1,
-            ..Default::default()
-        };
-        layout.streams[0] = uapi::Stream {
-            count: count as u64,
-            stride: STRIDE as i64,
-        };
         let domain = self.domain_again()?;
         let region = domain.share(&memory, 0)?;
         let attachment = attach
@@ -733,8 +661,12 @@ impl Run {
             (
                 "libcopy-kmod",
                 Box::new(|target: &mut [u8]| {
-                    domain.copy_from_strided(id, Some(&layout), target, None, false)?;
-                    Ok(())
+                    let range = |index| uapi::Piece {
+                        base: (index * STRIDE) as u64,
+                        len: BLOCK as u64,
+                    };
+                    let mut ranges: Vec<_> = (0..count).map(range).collect();
+                    Ok(domain.copy_from_ranges(id, 0, &mut ranges, target)?)
                 }),
             ),
             (
@@ -777,7 +709,7 @@ impl Run {
                 Ok(())
             }),
         ));
-        self.compare("copy-strided-64", &mut target, &right, ways)
+        self.compare("copy-ranges-64", &mut target, &right, ways)
     }
 
     /// Load and store through an attachment, the first time and later.

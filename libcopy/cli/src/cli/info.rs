@@ -24,10 +24,8 @@ pub struct InfoArgs {
 }
 
 /// Names of the feature bits.
-const FEATURES: [(u64, &str); 5] = [
-    (uapi::FEATURE_STRIDED, "strided"),
+const FEATURES: [(u64, &str); 3] = [
     (uapi::FEATURE_ATTACH, "attach"),
-    (uapi::FEATURE_TRANSFER, "transfer"),
     (uapi::FEATURE_REUSE, "reuse"),
     (uapi::FEATURE_REQUEST, "request"),
 ];
@@ -218,7 +216,6 @@ fn as_json() -> Value {
                 "bytes": e.info.bytes,
             })).collect::<Vec<_>>(),
             "max_iov": info.max_iov,
-            "max_streams": info.max_streams,
             "max_regions": info.max_regions,
             "max_region_bytes": info.max_region_bytes,
             "reuse_pages": info.reuse_pages,

@@ -66,11 +66,7 @@ fn owner(key: [u8; 16], board: &Board, pages: usize, rights: u32) -> Outcome<(Ch
 fn every_use(device: &Device, id: u32) -> Outcome<Vec<(&'static str, Errno)>> {
     let buffer = Map::anon(PAGE)?;
     let piece = [buffer.piece()];
-    let layout = Layout {
-        block: 8,
-        ..Default::default()
-    };
-    let other = device.share(&buffer, RIGHT_READ | RIGHT_WRITE)?;
+    let range = [Piece { base: 0, len: 8 }];
     let answers = [
         (
             "copy from",
@@ -81,24 +77,15 @@ fn every_use(device: &Device, id: u32) -> Outcome<Vec<(&'static str, Errno)>> {
             device.copy(id, COPY_TO_REGION, 0, 8, &piece).map(drop),
         ),
         (
-            "strided",
+            "copy of a range",
             device
-                .strided(id, COPY_FROM_REGION, Some(&layout), buffer.addr(), None, 0)
+                .copy_ranges(id, COPY_FROM_REGION, 0, 8, &range, &piece)
                 .map(drop),
-        ),
-        (
-            "transfer from",
-            device.transfer((id, 0), (other, 0), 8, 0).map(drop),
-        ),
-        (
-            "transfer to",
-            device.transfer((other, 0), (id, 0), 8, 0).map(drop),
         ),
         ("attach", device.attach(id, RIGHT_READ).map(drop)),
         ("use", device.count_down(id, 1).map(drop)),
         ("wait", device.wait(id, 0, 10_000_000_000).0),
     ];
-    device.unpin(other)?;
     Ok(answers
         .into_iter()
         .map(|(name, answer)| (name, answer.err().unwrap_or(Errno::UnknownErrno)))
@@ -561,36 +548,18 @@ fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usi
                 own.copy(theirs, flags, 0, length, &[buffer.piece()])
                     .map(drop)
             }
-            5 => {
-                let mine = ids.first().copied().unwrap_or(theirs);
-                own.transfer((theirs, 0), (mine, 0), length, 0).map(drop)
-            }
-            6 => {
-                let layout = Layout {
-                    block: 1 + rng.below(300),
-                    stream_count: 1,
-                    streams: [Stream {
-                        count: rng.below(200),
-                        stride: 512,
-                    }; 1]
-                        .iter()
-                        .copied()
-                        .chain(std::iter::repeat(Stream::default()))
-                        .take(MAX_STREAMS)
-                        .collect::<Vec<_>>()
-                        .try_into()
-                        .expect("six streams"),
-                    ..Default::default()
-                };
-                own.strided(
-                    theirs,
-                    COPY_FROM_REGION,
-                    Some(&layout),
-                    buffer.addr(),
-                    None,
-                    0,
-                )
-                .map(drop)
+            5 | 6 => {
+                let len = 1 + rng.below(300);
+                let ranges: Vec<Piece> = (0..rng.below(200))
+                    .map(|index| Piece {
+                        base: 512 * index,
+                        len,
+                    })
+                    .collect();
+                let length = len * ranges.len() as u64;
+                let piece = [buffer.piece()];
+                own.copy_ranges(theirs, COPY_FROM_REGION, 0, length, &ranges, &piece)
+                    .map(drop)
             }
             7 => own.map(theirs, 1 + rng.below(3) as u32).map(|view| {
                 let _ = view.0.read(view.1, 1);

@@ -253,48 +253,28 @@ impl Device {
         self.copy_all(region, COPY_TO_REGION, offset, &map, 0, bytes.len())
     }
 
-    /// Copies along layouts; returns the bytes done beyond `skip`.
-    pub fn strided(
+    /// Copies between ranges of a region, which count from `offset`, and pieces of our own.
+    pub fn copy_ranges(
         &self,
         region: u32,
         flags: u32,
-        region_layout: Option<&Layout>,
-        user_addr: u64,
-        user_layout: Option<&Layout>,
-        skip: u64,
+        offset: u64,
+        length: u64,
+        ranges: &[Piece],
+        pieces: &[Piece],
     ) -> Answer<u64> {
-        let address = |layout: Option<&Layout>| layout.map_or(0, |l| std::ptr::from_ref(l) as u64);
-        let argument = CopyStrided {
+        let argument = RegionCopy {
             region,
             flags,
-            region_layout: address(region_layout),
-            user_addr,
-            user_layout: address(user_layout),
-            skip,
-            ..Default::default()
-        };
-        self.answer(REGION_COPY_STRIDED, argument)
-            .map(|answer| answer.done)
-    }
-
-    /// Copies from region to region, starting at the given offsets.
-    pub fn transfer(
-        &self,
-        from: (u32, u64),
-        to: (u32, u64),
-        length: u64,
-        flags: u32,
-    ) -> Answer<u64> {
-        let argument = Transfer {
-            source: from.0,
-            source_offset: from.1,
-            destination: to.0,
-            destination_offset: to.1,
+            offset,
             length,
-            flags,
+            iov: pieces.as_ptr() as u64,
+            iov_count: pieces.len() as u32,
+            region_iov: ranges.as_ptr() as u64,
+            region_iov_count: ranges.len() as u32,
             ..Default::default()
         };
-        self.answer(TRANSFER, argument).map(|answer| answer.done)
+        self.answer(REGION_COPY, argument).map(|answer| answer.done)
     }
 
     pub fn attach(&self, id: u32, access: u32) -> Answer<RegionAttach> {

@@ -475,55 +475,29 @@ fn of_copies(context: &Context) -> Outcome {
         check!(buffer.read(0, done) == map.read(0, done), "bytes differ");
         Ok(())
     })?;
-    let layout = |block: u64, stride: i64| {
-        let mut layout = Layout {
-            block,
-            stream_count: 1,
-            ..Default::default()
-        };
-        layout.streams[0] = Stream {
-            count: 960 / block,
-            stride,
-        };
-        layout
-    };
-    let (ours, theirs) = (layout(24, 40), layout(8, 24));
-    injector.each("REGION_COPY_STRIDED", |attempt| {
+    let ranges: Vec<Piece> = (0..120)
+        .map(|index| Piece {
+            base: 24 * index,
+            len: 8,
+        })
+        .collect();
+    injector.each("REGION_COPY of ranges", |attempt| {
         for flags in [COPY_FROM_REGION, COPY_TO_REGION] {
             buffer.fill(attempt.n as u8);
-            let answer = attempt
-                .call(|| device.strided(id, flags, Some(&theirs), buffer.addr(), Some(&ours), 0))?;
-            let done = answer.unwrap_or(0);
+            let answer =
+                attempt.call(|| device.copy_ranges(id, flags, 0, 960, &ranges, &pieces))?;
+            let done = answer.unwrap_or(0) as usize;
             check!(attempt.injected.get() || done == 960, "{done} bytes");
             for at in 0..done {
-                let byte = |map: &Map, layout: &Layout| {
-                    let block = at / layout.block;
-                    let offset = block * layout.streams[0].stride as u64 + at % layout.block;
-                    map.read(offset as usize, 1)
-                };
                 check!(
-                    byte(&map, &theirs) == byte(&buffer, &ours),
+                    map.read(at / 8 * 24 + at % 8, 1) == buffer.read(at, 1),
                     "byte {at} of {done}"
                 );
             }
-            if !attempt.injected.get() {
-                continue;
+            if attempt.injected.get() {
+                break;
             }
-            break;
         }
-        Ok(())
-    })?;
-    let pair = Pair::new(&device, LEN)?;
-    injector.each("TRANSFER", |attempt| {
-        pair.to.fill(attempt.n as u8);
-        let answer = attempt
-            .call(|| device.transfer((pair.source, 0), (pair.destination, 0), LEN as u64, 0))?;
-        let done = answer.unwrap_or(0) as usize;
-        check!(attempt.injected.get() || done == LEN, "{done} bytes");
-        check!(
-            pair.from.read(0, done) == pair.to.read(0, done),
-            "bytes differ"
-        );
         Ok(())
     })?;
     injector.each("REGION_COPY of what may have changed", |attempt| {

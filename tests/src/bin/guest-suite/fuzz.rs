@@ -69,7 +69,7 @@ fn nasty(rng: &mut Rng, space: u64) -> u64 {
     }
 }
 
-const SIZES: [(u32, usize); 19] = [
+const SIZES: [(u32, usize); 17] = [
     (GET_INFO, size_of::<Info>()),
     (DOMAIN_CREATE, size_of::<DomainCreate>()),
     (DOMAIN_JOIN, size_of::<DomainJoin>()),
@@ -80,8 +80,6 @@ const SIZES: [(u32, usize); 19] = [
     (REGION_INFO, size_of::<RegionInfo>()),
     (REGION_USE, size_of::<RegionUse>()),
     (REGION_COPY, size_of::<RegionCopy>()),
-    (REGION_COPY_STRIDED, size_of::<CopyStrided>()),
-    (TRANSFER, size_of::<Transfer>()),
     (REGION_ATTACH, size_of::<RegionAttach>()),
     (ENGINE_INFO, size_of::<EngineInfo>()),
     (REQUEST_SUBMIT, size_of::<RequestSubmit>()),
@@ -144,30 +142,19 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
             },
         };
         let pieces: Vec<Piece> = (0..1 + rng.index(6)).map(|_| piece(rng)).collect();
-        let layout = |rng: &mut Rng, wild: bool| {
-            let mut layout = Layout {
-                offset: rng.below(2 * PAGE as u64) as i64,
-                block: rng.below(100),
-                stream_count: rng.below(7) as u32,
-                ..Default::default()
-            };
-            for at in 0..layout.stream_count as usize {
-                layout.streams[at] = Stream {
-                    count: rng.below(6),
-                    stride: rng.below(400) as i64 - 200,
-                };
-            }
-            if wild && rng.one_in(3) {
-                let at = rng.index(MAX_STREAMS);
-                layout.streams[at] = Stream {
-                    count: nasty(rng, space),
-                    stride: nasty(rng, space) as i64,
-                };
-            }
-            layout
+        let range = |rng: &mut Rng| Piece {
+            base: if rng.one_in(10) {
+                nasty(rng, space)
+            } else {
+                rng.below(2 * PAGE as u64)
+            },
+            len: if rng.one_in(10) {
+                nasty(rng, space)
+            } else {
+                rng.below(300)
+            },
         };
-        // Wild strides of the caller's side would hit the fuzzer itself.
-        let layouts = [layout(rng, true), layout(rng, false)];
+        let ranges: Vec<Piece> = (0..1 + rng.index(30)).map(|_| range(rng)).collect();
         // Half of the time something that makes sense but for a detail.
         if rng.one_in(2) {
             let flags = rng.pick(&[1, 2, 5, 6]);
@@ -186,25 +173,10 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
                     words[3] = pieces.as_ptr() as u64;
                     words[4] = pieces.len() as u64;
                     words[6] = 0;
-                }
-                REGION_COPY_STRIDED => {
-                    words[0] = u64::from(id) | flags << 32;
-                    words[1] = std::ptr::from_ref(&layouts[0]) as u64;
-                    words[2] = space;
-                    words[3] = if rng.one_in(2) {
-                        words[1]
-                    } else {
-                        std::ptr::from_ref(&layouts[1]) as u64
-                    };
-                    words[4] = rng.below(50);
-                    words[6] = 0;
-                }
-                TRANSFER => {
-                    words[0] = u64::from(id) | (1 + rng.below(30)) << 32;
-                    words[1] = rng.below(PAGE as u64);
-                    words[2] = rng.below(PAGE as u64);
-                    words[3] = rng.below(2 * PAGE as u64);
-                    words[4] = 0;
+                    if rng.one_in(2) {
+                        words[4] |= (ranges.len() as u64) << 32;
+                        words[6] = ranges.as_ptr() as u64;
+                    }
                 }
                 REGION_DESTROY | REGION_INFO | REGION_USE | REGION_ATTACH | REGION_WAIT => {
                     words[0] = u64::from(id) | rng.below(2) << 32;

@@ -22,6 +22,7 @@ mod memory;
 mod offload;
 mod pinning;
 mod protocol;
+mod ranges;
 mod region;
 mod request;
 mod request_faults;
@@ -29,9 +30,7 @@ mod reuse;
 mod rng;
 mod soak;
 mod stress;
-mod strided;
 mod sys;
-mod transfer;
 mod unload;
 mod uses;
 
@@ -71,8 +70,7 @@ fn all() -> Vec<&'static Test> {
         memory::TESTS,
         pinning::TESTS,
         copy::TESTS,
-        strided::TESTS,
-        transfer::TESTS,
+        ranges::TESTS,
         request::TESTS,
         request_faults::TESTS,
         matrix::TESTS,

@@ -21,18 +21,11 @@ fn info(_: &Context) -> Outcome {
     let info = device.info()?;
     check_eq!(info.abi_version, ABI_VERSION);
     check!(info.max_iov >= 1024, "max_iov {}", info.max_iov);
-    check_eq!(info.max_streams as usize, MAX_STREAMS);
     check_eq!(info.page_size as usize, PAGE);
     check_eq!(info.max_region_bytes, MAX_REGION_BYTES);
     check!(info.max_regions > 0 && info.max_regions <= MAX_REGION_ID);
-    check_eq!(info.reserved, [0, 0]);
-    for bit in [
-        FEATURE_STRIDED,
-        FEATURE_ATTACH,
-        FEATURE_TRANSFER,
-        FEATURE_REUSE,
-        FEATURE_REQUEST,
-    ] {
+    check_eq!((info.reserved0, info.reserved), (0, [0, 0]));
+    for bit in [FEATURE_ATTACH, FEATURE_REUSE, FEATURE_REQUEST] {
         check!(
             info.features & bit != 0,
             "feature {bit:#x} is missing in {:#x}",
@@ -68,7 +61,7 @@ fn fdinfo(_: &Context) -> Outcome {
 fn unknown_commands(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let mut words = [0u64; 32];
-    for number in [19, 20, 64, 128, 255] {
+    for number in [17, 18, 20, 64, 128, 255] {
         check_err!(
             device.call(iowr(number, 16), &mut words),
             ENOTTY,
@@ -88,10 +81,10 @@ fn unknown_commands(_: &Context) -> Outcome {
 struct Scene {
     device: Device,
     map: Map,
-    other: Map,
+    /// What `pieces` describe.
+    _other: Map,
     pieces: [Piece; 1],
     id: u32,
-    second: u32,
 }
 
 impl Scene {
@@ -105,15 +98,13 @@ impl Scene {
             ..Default::default()
         };
         let id = device.publish_with(&[map.piece()], rest)?.id;
-        let second = device.publish_with(&[other.piece()], rest)?.id;
         let pieces = [other.piece()];
         Ok(Self {
             device,
             map,
-            other,
+            _other: other,
             pieces,
             id,
-            second,
         })
     }
 
@@ -133,32 +124,6 @@ impl Scene {
             length: 64,
             iov: self.pieces.as_ptr() as u64,
             iov_count: 1,
-            ..Default::default()
-        }
-    }
-
-    fn layout() -> Layout {
-        Layout {
-            block: 64,
-            ..Default::default()
-        }
-    }
-
-    fn strided(&self, layout: &Layout) -> CopyStrided {
-        CopyStrided {
-            region: self.id,
-            flags: COPY_FROM_REGION,
-            region_layout: std::ptr::from_ref(layout) as u64,
-            user_addr: self.other.addr(),
-            ..Default::default()
-        }
-    }
-
-    fn transfer(&self) -> Transfer {
-        Transfer {
-            source: self.id,
-            destination: self.second,
-            length: 64,
             ..Default::default()
         }
     }
@@ -240,23 +205,6 @@ fn unknown_flags(_: &Context) -> Outcome {
             EINVAL,
             "REGION_COPY {bit:#x}"
         );
-        let layout = Scene::layout();
-        let mut strided = scene.strided(&layout);
-        strided.flags |= bit;
-        check_err!(
-            device.call(REGION_COPY_STRIDED, &mut strided),
-            EINVAL,
-            "STRIDED {bit:#x}"
-        );
-        let mut transfer = Transfer {
-            flags: bit,
-            ..scene.transfer()
-        };
-        check_err!(
-            device.call(TRANSFER, &mut transfer),
-            EINVAL,
-            "TRANSFER {bit:#x}"
-        );
         check_err!(
             device.attach(id, RIGHT_READ | bit),
             EINVAL,
@@ -306,44 +254,14 @@ fn reserved_fields(_: &Context) -> Outcome {
     };
     check_err!(device.call(REGION_WAIT, &mut wait), EINVAL);
     let mut copy = RegionCopy {
-        reserved: 1,
+        region_iov: 1,
         ..scene.copy()
     };
     check_err!(device.call(REGION_COPY, &mut copy), EINVAL);
-    let mut copy = RegionCopy {
-        reserved2: 1,
-        ..scene.copy()
-    };
-    check_err!(device.call(REGION_COPY, &mut copy), EINVAL);
-    let layout = Scene::layout();
-    let mut strided = CopyStrided {
-        reserved: 1,
-        ..scene.strided(&layout)
-    };
-    check_err!(device.call(REGION_COPY_STRIDED, &mut strided), EINVAL);
-    let layout = Layout {
-        reserved: 1,
-        ..Scene::layout()
-    };
-    let mut strided = scene.strided(&layout);
-    check_err!(device.call(REGION_COPY_STRIDED, &mut strided), EINVAL);
-    let mut layout = Scene::layout();
-    layout.streams[3].count = 1;
-    let mut strided = scene.strided(&layout);
-    check_err!(
-        device.call(REGION_COPY_STRIDED, &mut strided),
-        EINVAL,
-        "a stream beyond the count"
-    );
-    let mut transfer = Transfer {
-        reserved: 1,
-        ..scene.transfer()
-    };
-    check_err!(device.call(TRANSFER, &mut transfer), EINVAL);
     Ok(())
 }
 
-const COMMANDS: [(u32, &str); 19] = [
+const COMMANDS: [(u32, &str); 17] = [
     (GET_INFO, "GET_INFO"),
     (DOMAIN_CREATE, "DOMAIN_CREATE"),
     (DOMAIN_JOIN, "DOMAIN_JOIN"),
@@ -354,8 +272,6 @@ const COMMANDS: [(u32, &str); 19] = [
     (REGION_INFO, "REGION_INFO"),
     (REGION_USE, "REGION_USE"),
     (REGION_COPY, "REGION_COPY"),
-    (REGION_COPY_STRIDED, "REGION_COPY_STRIDED"),
-    (TRANSFER, "TRANSFER"),
     (REGION_ATTACH, "REGION_ATTACH"),
     (ENGINE_INFO, "ENGINE_INFO"),
     (REQUEST_SUBMIT, "REQUEST_SUBMIT"),
@@ -421,7 +337,6 @@ fn long_structures(_: &Context) -> Outcome {
     for extra in [1, 4, 8, 64, 1000] {
         let scene = Scene::new()?;
         let (device, id) = (&scene.device, scene.id);
-        let layout = Scene::layout();
         for at in [0, extra - 1] {
             let fresh = Device::open()?;
             macro_rules! tail {
@@ -473,8 +388,6 @@ fn long_structures(_: &Context) -> Outcome {
                 }
             );
             tail!(device, REGION_COPY, scene.copy());
-            tail!(device, REGION_COPY_STRIDED, scene.strided(&layout));
-            tail!(device, TRANSFER, scene.transfer());
             tail!(
                 device,
                 REGION_ATTACH,
@@ -535,21 +448,6 @@ fn long_structures(_: &Context) -> Outcome {
             call(device, REGION_COPY, scene.copy(), extra, None)?.done,
             64
         );
-        check_eq!(
-            call(
-                device,
-                REGION_COPY_STRIDED,
-                scene.strided(&layout),
-                extra,
-                None
-            )?
-            .done,
-            64
-        );
-        check_eq!(
-            call(device, TRANSFER, scene.transfer(), extra, None)?.done,
-            64
-        );
         let attach = RegionAttach {
             id,
             access: RIGHT_READ,
@@ -604,7 +502,7 @@ fn bad_addresses(_: &Context) -> Outcome {
             );
         }
     }
-    // The arrays and layouts that structures point to.
+    // The arrays that structures point to.
     for address in addresses {
         let mut region = RegionCreate {
             iov: address,
@@ -624,27 +522,16 @@ fn bad_addresses(_: &Context) -> Outcome {
             EFAULT,
             "pieces at {address:#x}"
         );
-        if address != 0 {
-            let layout = Scene::layout();
-            let mut strided = CopyStrided {
-                region_layout: address,
-                ..scene.strided(&layout)
-            };
-            check_err!(
-                device.call(REGION_COPY_STRIDED, &mut strided),
-                EFAULT,
-                "layout {address:#x}"
-            );
-            let mut strided = CopyStrided {
-                user_layout: address,
-                ..scene.strided(&layout)
-            };
-            check_err!(
-                device.call(REGION_COPY_STRIDED, &mut strided),
-                EFAULT,
-                "layout {address:#x}"
-            );
-        }
+        let mut copy = RegionCopy {
+            region_iov: address,
+            region_iov_count: 1,
+            ..scene.copy()
+        };
+        check_err!(
+            device.call(REGION_COPY, &mut copy),
+            EFAULT,
+            "ranges at {address:#x}"
+        );
     }
     for address in [0, 8, gone.addr(), 0xffff_8880_0000_0000, u64::MAX - 7] {
         let piece = [Piece {
@@ -710,7 +597,6 @@ fn without_domain(_: &Context) -> Outcome {
     let scene = Scene::new()?;
     let id = scene.id;
     let lone = Device::open()?;
-    let layout = Scene::layout();
     check_err!(lone.leave(), ENOTCONN);
     check_err!(lone.call(REGION_CREATE, &mut scene.create()), ENOTCONN);
     check_err!(lone.destroy(id), ENOTCONN);
@@ -718,11 +604,6 @@ fn without_domain(_: &Context) -> Outcome {
     check_err!(lone.region_info(id), ENOTCONN);
     check_err!(lone.count_down(id, 1), ENOTCONN);
     check_err!(lone.call(REGION_COPY, &mut scene.copy()), ENOTCONN);
-    check_err!(
-        lone.call(REGION_COPY_STRIDED, &mut scene.strided(&layout)),
-        ENOTCONN
-    );
-    check_err!(lone.call(TRANSFER, &mut scene.transfer()), ENOTCONN);
     check_err!(lone.attach(id, RIGHT_READ), ENOTCONN);
     check!(lone.info().is_ok());
     Ok(())

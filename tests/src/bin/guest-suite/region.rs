@@ -38,15 +38,12 @@ fn rights(_: &Context) -> Outcome {
             check_eq!(copy(both, COPY_TO_REGION)?, 64);
             // Rights are checked before the length is: not even an empty copy.
             check_err!(peer.copy(read, COPY_TO_REGION, 0, 0, &[]), EACCES);
-            let layout = Layout {
-                block: 8,
-                ..Default::default()
-            };
-            let strided = |id, flag| peer.strided(id, flag, Some(&layout), buffer.addr(), None, 0);
-            check_eq!(strided(read, COPY_FROM_REGION)?, 8);
-            check_err!(strided(read, COPY_TO_REGION), EACCES);
-            check_err!(strided(write, COPY_FROM_REGION), EACCES);
-            check_eq!(strided(write, COPY_TO_REGION)?, 8);
+            let range = [Piece { base: 0, len: 8 }];
+            let vectored = |id, flag| peer.copy_ranges(id, flag, 0, 8, &range, &piece);
+            check_eq!(vectored(read, COPY_FROM_REGION)?, 8);
+            check_err!(vectored(read, COPY_TO_REGION), EACCES);
+            check_err!(vectored(write, COPY_FROM_REGION), EACCES);
+            check_eq!(vectored(write, COPY_TO_REGION)?, 8);
             check_eq!(peer.region_info(read)?.rights, RIGHT_READ);
             check_eq!(peer.region_info(write)?.rights, RIGHT_WRITE);
             check_eq!(peer.region_info(both)?.rights, RIGHT_READ | RIGHT_WRITE);

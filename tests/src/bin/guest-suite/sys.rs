@@ -292,6 +292,17 @@ impl Drop for Map {
 /// Readable and writable.
 pub const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
+/// Fills a piece with pieces of this process's memory, by `process_vm_readv`; returns the bytes read.
+pub fn read_memory(pieces: &[Piece], to: &Piece) -> Result<usize, Errno> {
+    // SAFETY: `Piece` has the layout of `struct iovec`; the kernel checks every address.
+    let read = unsafe {
+        let (to, pieces, count) = (std::ptr::from_ref(to), pieces.as_ptr(), pieces.len());
+        let pid = std::process::id() as i32;
+        libc::process_vm_readv(pid, to.cast(), 1, pieces.cast(), count as u64, 0)
+    };
+    result(read as i64).map(|read| read as usize)
+}
+
 /// A file in memory.
 pub fn memfd(len: usize, flags: u32) -> Result<OwnedFd, Errno> {
     // SAFETY: The name is a constant with a terminating zero.
