@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libcopy::policy::MpiImplementation;
+use crate::against_mpi::MpiImplementation;
 
 use crate::tools;
 

@@ -8,7 +8,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcopy::config;
-use libcopy::policy::Policy;
 
 use crate::abi::{self, Abi, complain};
 use crate::{bootstrap, stats, threshold};
@@ -42,9 +41,9 @@ fn learn(abi: Option<&Abi>) {
         Some(abi) => least().unwrap_or_else(|| {
             let least = |op| {
                 if function.is_nonblocking() {
-                    Policy::least_nonblocking(abi.implementation(), op)
+                    abi.implementation().least_nonblocking(op)
                 } else {
-                    Policy::least_against_mpi(abi.implementation(), op)
+                    abi.implementation().least(op)
                 }
             };
             function.op().and_then(least).unwrap_or(u64::MAX)

@@ -7,11 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use libcopy::collective::Op;
+use libcopy::policy::Oversubscription;
 use libcopy::policy::governor::Decision;
-use libcopy::policy::{Oversubscription, Policy};
 
 use crate::abi::{Abi, Word, complain};
 use crate::active::{self, active, least};
+use crate::against_mpi::is_beaten_across;
 use crate::buffer::Kind;
 use crate::comm::{self, Comm};
 use crate::count::Count;
@@ -180,7 +181,7 @@ fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowd: Option<Oversubscr
     let Some(op) = function.op() else {
         return false;
     };
-    let beats = |crowd| Policy::beats_mpi(abi.implementation(), op, bytes, crowd);
+    let beats = |crowd| abi.implementation().is_beaten(op, bytes, crowd);
     match crowd {
         Some(crowd) => beats(crowd),
         None => Oversubscription::ALL.into_iter().any(beats),
@@ -190,9 +191,7 @@ fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowd: Option<Oversubscr
 /// Why messages of this size are forwarded that are not faster with us: those that are long enough for some
 /// number of ranks may be too long for this one.
 fn outside(abi: &Abi, function: Function, bytes: u64) -> Outcome {
-    let least = function
-        .op()
-        .and_then(|op| Policy::least_against_mpi(abi.implementation(), op));
+    let least = function.op().and_then(|op| abi.implementation().least(op));
     match least {
         Some(least) if bytes >= least => Outcome::NoGain,
         _ => Outcome::Small,
@@ -205,7 +204,7 @@ pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
     decide(Function::Barrier, || {
         let known = comm::of(abi, comm)?;
         let group = known.across_nodes().ok_or(Outcome::Communicator)?;
-        if least().is_none() && !Policy::beats_mpi_across(Op::Barrier, 0) {
+        if least().is_none() && !is_beaten_across(Op::Barrier, 0) {
             return Err(Outcome::Small);
         }
         Ok(Call {
@@ -236,7 +235,9 @@ pub fn intercept_nonblocking<K>(
         let op = function.op().ok_or(Outcome::Arguments)?;
         let beats = |crowded| match least() {
             Some(least) => bytes as u64 >= least,
-            None => Policy::beats_mpi_nonblocking(abi.implementation(), op, bytes as u64, crowded),
+            None => abi
+                .implementation()
+                .is_beaten_nonblocking(op, bytes as u64, crowded),
         };
         if !beats(false) && !beats(true) {
             return Err(Outcome::Small);
@@ -304,7 +305,7 @@ fn admit_by_thresholds(
         if !reaches(all) {
             return Err(Outcome::Communicator);
         }
-        let beats = |op| Policy::beats_mpi_across(op, bytes);
+        let beats = |op| is_beaten_across(op, bytes);
         return if least().is_some() || function.op().is_some_and(beats) {
             Ok(group.clone())
         } else {

@@ -5,7 +5,6 @@
 //! The values are built in, overridden by what `libcopy tune` measured on this machine, overridden
 //! by the environment. Rank 0's policy is used by the whole team, so all ranks always decide alike.
 
-mod against_mpi;
 mod bands;
 mod executor;
 pub mod governor;
@@ -16,7 +15,6 @@ mod table;
 mod thresholds;
 mod words;
 
-pub use against_mpi::MpiImplementation;
 pub(crate) use bands::MAX_BANDS;
 pub use bands::{Band, Bands};
 pub use executor::{Async, Executor};

@@ -35,7 +35,7 @@ pub const TABLE: &[Layers] = &[
             < config topology memcpy
             < policy/executor policy/bands policy/oversubscription policy/governor
             < policy/thresholds
-            < policy/words policy/table policy/profile policy/against_mpi
+            < policy/words policy/table policy/profile
             < policy/load
             < policy
             < device/ioctl device/key device/region_id
@@ -130,7 +130,8 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-mpi",
         root: "ffi/mpi/src/lib.rs",
         order: "
-            abi tools sync stats scratch count relocations uses failure meeting threshold
+            against_mpi
+            < abi tools sync stats scratch count relocations uses failure meeting threshold
             < pmpi/functions
             < attributes neighbourhood world_model
             < bootstrap/launcher bootstrap/table

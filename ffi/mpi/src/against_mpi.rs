@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! From which size on this library is faster than an MPI library, as measured.
+//! From which size on libcopy is faster than an MPI library, as measured.
 
 use std::ops::RangeInclusive;
 
-use super::oversubscription::Oversubscription;
-use super::thresholds::Policy;
-use crate::op::Op;
+use libcopy::collective::Op;
+use libcopy::policy::Oversubscription;
 
 /// An MPI library, and those made from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,26 +16,21 @@ pub enum MpiImplementation {
     Mpich,
 }
 
-impl Policy {
-    /// Whether this library is faster than an MPI library with messages of `bytes` bytes per rank
+impl MpiImplementation {
+    /// Whether libcopy is faster than this MPI library with messages of `bytes` bytes per rank
     /// (for reductions, the bytes that each rank contributes) inside a machine, as far as
     /// `scripts/bench mpi` found. The same on every rank of every machine, because all ranks of a
     /// communicator must decide alike.
-    pub fn beats_mpi(
-        implementation: MpiImplementation,
-        op: Op,
-        bytes: u64,
-        oversubscription: Oversubscription,
-    ) -> bool {
-        Self::against_mpi(implementation, op, oversubscription)
+    pub fn is_beaten(self, op: Op, bytes: u64, oversubscription: Oversubscription) -> bool {
+        self.beaten_range(op, oversubscription)
             .is_some_and(|bytes_won| bytes_won.contains(&bytes))
     }
 
-    /// The smallest message for which [`Policy::beats_mpi`] may hold, however ranks and processors go
+    /// The smallest message for which [`MpiImplementation::is_beaten`] may hold, however ranks and processors go
     /// together; `None` if it never does.
-    pub fn least_against_mpi(implementation: MpiImplementation, op: Op) -> Option<u64> {
-        let ranges = Oversubscription::ALL
-            .map(|oversubscription| Self::against_mpi(implementation, op, oversubscription));
+    pub fn least(self, op: Op) -> Option<u64> {
+        let ranges =
+            Oversubscription::ALL.map(|oversubscription| self.beaten_range(op, oversubscription));
         ranges
             .into_iter()
             .flatten()
@@ -45,23 +39,19 @@ impl Policy {
     }
 
     /// The same for collectives that return at once, in which whoever waits does the work.
-    pub fn beats_mpi_nonblocking(
-        implementation: MpiImplementation,
-        op: Op,
-        bytes: u64,
-        crowded: bool,
-    ) -> bool {
-        Self::nonblocking(implementation, op, crowded).is_some_and(|least| bytes >= least)
+    pub fn is_beaten_nonblocking(self, op: Op, bytes: u64, crowded: bool) -> bool {
+        self.nonblocking(op, crowded)
+            .is_some_and(|least| bytes >= least)
     }
 
-    /// The smallest message for which [`Policy::beats_mpi_nonblocking`] may hold, whether ranks
+    /// The smallest message for which [`MpiImplementation::is_beaten_nonblocking`] may hold, whether ranks
     /// outnumber processors or not; `None` if it never does.
-    pub fn least_nonblocking(implementation: MpiImplementation, op: Op) -> Option<u64> {
-        let each = [false, true].map(|crowded| Self::nonblocking(implementation, op, crowded));
+    pub fn least_nonblocking(self, op: Op) -> Option<u64> {
+        let each = [false, true].map(|crowded| self.nonblocking(op, crowded));
         each.into_iter().flatten().min()
     }
 
-    fn nonblocking(implementation: MpiImplementation, op: Op, crowded: bool) -> Option<u64> {
+    fn nonblocking(self, op: Op, crowded: bool) -> Option<u64> {
         let least = match (op, crowded) {
             (Op::Allgather, _) | (Op::Reduce | Op::Allreduce, true) => 64 << 10,
             // Slices change hands between the caches, which at 1 MiB costs more than it saves.
@@ -70,7 +60,7 @@ impl Policy {
             // A request of our own costs more than a short message saves.
             (Op::Bcast, false) => 1 << 20,
             // MPICH polls, which hurts it wherever ranks share a processor.
-            (Op::Bcast | Op::Scatter | Op::Alltoall, true) => match implementation {
+            (Op::Bcast | Op::Scatter | Op::Alltoall, true) => match self {
                 MpiImplementation::Mpich => 256 << 10,
                 MpiImplementation::OpenMpi if op == Op::Bcast => 4 << 20,
                 MpiImplementation::OpenMpi => 1 << 20,
@@ -82,20 +72,8 @@ impl Policy {
         Some(least)
     }
 
-    /// The same where the ranks are on several machines, and the MPI library goes on moving the bytes
-    /// between these: as far as `scripts/mpi-nodes` with `tests/peers/mpi_coll.c` found, whose network
-    /// is no slower than memory, so that only what is copied inside the nodes counts.
-    pub fn beats_mpi_across(op: Op, bytes: u64) -> bool {
-        let least = match op {
-            Op::Bcast | Op::Gather => 4 << 20,
-            Op::Allgather | Op::Reduce => 1 << 20,
-            _ => return false,
-        };
-        bytes >= least
-    }
-
-    fn against_mpi(
-        implementation: MpiImplementation,
+    fn beaten_range(
+        self,
         op: Op,
         oversubscription: Oversubscription,
     ) -> Option<RangeInclusive<u64>> {
@@ -107,7 +85,7 @@ impl Policy {
             ) => (64 << 10, u64::MAX),
             // Where leaves wait for one root, context switches count until the bytes do.
             (Op::Scatter, _) => (512 << 10, u64::MAX),
-            (Op::Allgather, oversubscription) => match (implementation, oversubscription) {
+            (Op::Allgather, oversubscription) => match (self, oversubscription) {
                 (MpiImplementation::Mpich, _) => (64 << 10, 1 << 20),
                 // The more ranks, the more switches; Open MPI's ring has few of them.
                 (MpiImplementation::OpenMpi, Oversubscription::Heavy) => return None,
@@ -115,7 +93,7 @@ impl Policy {
             },
             // MPICH polls, which hurts it wherever ranks share a processor.
             (Op::Bcast | Op::Alltoall | Op::Allreduce, oversubscription) => {
-                match (implementation, op) {
+                match (self, op) {
                     (MpiImplementation::Mpich, _) => (64 << 10, u64::MAX),
                     // As measured: with two ranks per processor its tree needs fewer context switches.
                     (MpiImplementation::OpenMpi, Op::Bcast)
@@ -136,7 +114,7 @@ impl Policy {
             }
             // Open MPI's root fetches and combines while the leaves go on, which averages well as
             // long as few ranks wait for it.
-            (Op::Reduce, oversubscription) => match (implementation, oversubscription) {
+            (Op::Reduce, oversubscription) => match (self, oversubscription) {
                 (MpiImplementation::OpenMpi, Oversubscription::None) => return None,
                 (MpiImplementation::OpenMpi, _) => (1 << 20, u64::MAX),
                 (MpiImplementation::Mpich, _) => (64 << 10, u64::MAX),
@@ -145,6 +123,18 @@ impl Policy {
         };
         Some(least..=most)
     }
+}
+
+/// [`MpiImplementation::is_beaten`] for either library, where the ranks are on several machines, and the MPI library goes on moving the bytes
+/// between these: as far as `scripts/mpi-nodes` with `tests/peers/mpi_coll.c` found, whose network
+/// is no slower than memory, so that only what is copied inside the nodes counts.
+pub fn is_beaten_across(op: Op, bytes: u64) -> bool {
+    let least = match op {
+        Op::Bcast | Op::Gather => 4 << 20,
+        Op::Allgather | Op::Reduce => 1 << 20,
+        _ => return false,
+    };
+    bytes >= least
 }
 
 #[cfg(test)]
@@ -157,8 +147,8 @@ mod tests {
             for op in Op::ALL {
                 for oversubscription in Oversubscription::ALL {
                     for bytes in (10..30).map(|shift| 1u64 << shift) {
-                        if Policy::beats_mpi(implementation, op, bytes, oversubscription) {
-                            let least = Policy::least_against_mpi(implementation, op);
+                        if implementation.is_beaten(op, bytes, oversubscription) {
+                            let least = implementation.least(op);
                             assert!(least.is_some_and(|least| least <= bytes), "{op}");
                         }
                     }
