@@ -44,8 +44,17 @@
 // A mistake inside the library.
 #define LIBCOPY_EINTERNAL (-11)
 
+// A message is longer than where it was to be received. It is gone; the team stays whole.
+#define LIBCOPY_ETRUNCATE (-12)
+
 // Bytes of the key of a team.
 #define LIBCOPY_KEY_LENGTH 16
+
+// Receives from any rank.
+#define LIBCOPY_ANY_SOURCE (-1)
+
+// Receives with any tag.
+#define LIBCOPY_ANY_TAG (-1)
 
 // The last index of an array varies fastest.
 #define LIBCOPY_ORDER_C 0
@@ -137,11 +146,24 @@
 // A place in the packed stream of a number of elements. One thread uses it at a time.
 typedef struct libcopy_cursor_t libcopy_cursor_t;
 
+// A message that may be under way.
+typedef struct libcopy_request_t libcopy_request_t;
+
 // Membership of this process in a team.
 typedef struct libcopy_team_t libcopy_team_t;
 
 // A datatype: which bytes lie where, relative to an address.
 typedef struct libcopy_type_t libcopy_type_t;
+
+// What has become of a message.
+typedef struct {
+  // The rank that sent it.
+  size_t source;
+  // Its tag.
+  int tag;
+  // Its bytes, packed.
+  uint64_t bytes;
+} libcopy_status_t;
 
 // A dense piece of a layout.
 typedef struct {
@@ -333,6 +355,96 @@ int libcopy_team_allgatherv_in_place(libcopy_team_t *team,
                                      void *data,
                                      const size_t *counts,
                                      const size_t *offsets);
+
+// Sends `count` elements, or `count` bytes if `datatype` is null, to rank `to` with a tag of 0 or more. Returns
+// when `buffer` may be used again.
+//
+// `team` is a team, `datatype` is null or a type, `buffer` is readable.
+int libcopy_team_send(libcopy_team_t *team,
+                      const void *buffer,
+                      uint64_t count,
+                      const libcopy_type_t *datatype,
+                      size_t to,
+                      int tag);
+
+// Receives a message of rank `from`, or `LIBCOPY_ANY_SOURCE`, with this tag, or `LIBCOPY_ANY_TAG`. Fails with
+// `LIBCOPY_ETRUNCATE`, and the team stays whole, if it is longer than `count` elements. `status` may be null.
+//
+// `team` is a team, `datatype` is null or a type, `buffer` is writable, `status` is null or writable.
+int libcopy_team_recv(libcopy_team_t *team,
+                      void *buffer,
+                      uint64_t count,
+                      const libcopy_type_t *datatype,
+                      ptrdiff_t from,
+                      int tag,
+                      libcopy_status_t *status);
+
+// Sends a message and receives one at the same time. `status` is that of the one that is received, and may be
+// null.
+//
+// As for `libcopy_team_send` and `libcopy_team_recv`; the buffers do not overlap.
+int libcopy_team_sendrecv(libcopy_team_t *team,
+                          const void *send,
+                          uint64_t send_count,
+                          const libcopy_type_t *send_type,
+                          size_t to,
+                          int send_tag,
+                          void *recv,
+                          uint64_t recv_count,
+                          const libcopy_type_t *recv_type,
+                          ptrdiff_t from,
+                          int recv_tag,
+                          libcopy_status_t *status);
+
+// Begins to send a message. `buffer` must not change until `libcopy_team_wait` or `libcopy_team_test` has
+// completed the request, or a call of the team has failed with another code than `LIBCOPY_EINVAL` and
+// `LIBCOPY_ETRUNCATE`. Messages get on in calls of this team that are about messages.
+//
+// As for `libcopy_team_send`; `request` points to a pointer.
+int libcopy_team_isend(libcopy_team_t *team,
+                       const void *buffer,
+                       uint64_t count,
+                       const libcopy_type_t *datatype,
+                       size_t to,
+                       int tag,
+                       libcopy_request_t **request);
+
+// Begins to receive a message. `buffer` must not be used until then, as for `libcopy_team_isend`.
+//
+// As for `libcopy_team_recv`; `request` points to a pointer.
+int libcopy_team_irecv(libcopy_team_t *team,
+                       void *buffer,
+                       uint64_t count,
+                       const libcopy_type_t *datatype,
+                       ptrdiff_t from,
+                       int tag,
+                       libcopy_request_t **request);
+
+// Waits until a request is complete, and frees it, also if it fails: `*request` is null then. `status` may be
+// null.
+//
+// `team` is the team of the request, `request` points to a request, `status` is null or writable.
+int libcopy_team_wait(libcopy_team_t *team,
+                      libcopy_request_t **request,
+                      libcopy_status_t *status);
+
+// Whether a request is complete: then `*flag` is 1, and as after `libcopy_team_wait`.
+//
+// As for `libcopy_team_wait`; `flag` points to a number.
+int libcopy_team_test(libcopy_team_t *team,
+                      libcopy_request_t **request,
+                      int *flag,
+                      libcopy_status_t *status);
+
+// Whether a message is there that `libcopy_team_recv` would receive: then `*flag` is 1, and `status` says how
+// long it is.
+//
+// `team` is a team, `flag` points to a number, `status` is null or writable.
+int libcopy_team_iprobe(libcopy_team_t *team,
+                        ptrdiff_t from,
+                        int tag,
+                        int *flag,
+                        libcopy_status_t *status);
 
 // Waits until nothing is pending on the `length` bytes at `data`. Memory that a collective still
 // moves may be read and written like any other; a system call cannot be held, and fails with

@@ -31,6 +31,8 @@ pub const LIBCOPY_EBROKEN: c_int = -9;
 pub const LIBCOPY_ETRANSPORT: c_int = -10;
 /// A mistake inside the library.
 pub const LIBCOPY_EINTERNAL: c_int = -11;
+/// A message is longer than where it was to be received. It is gone; the team stays whole.
+pub const LIBCOPY_ETRUNCATE: c_int = -12;
 
 thread_local! {
     static DETAIL: RefCell<CString> = RefCell::default();
@@ -46,7 +48,7 @@ impl From<Error> for Failure {
             Error::Device { .. } | Error::AbiVersion { .. } | Error::Ioctl { .. } => {
                 LIBCOPY_EDEVICE
             }
-            Error::System { .. } => LIBCOPY_ESYSTEM,
+            Error::System { .. } | Error::Message { .. } => LIBCOPY_ESYSTEM,
             Error::Environment { .. } | Error::Profile { .. } => LIBCOPY_ECONFIG,
             Error::JoinTimeout { .. } | Error::Timeout { .. } => LIBCOPY_ETIMEOUT,
             Error::InUse { .. } => LIBCOPY_EBUSY,
@@ -54,6 +56,7 @@ impl From<Error> for Failure {
             Error::TeamSize { .. } | Error::Mismatch { .. } => LIBCOPY_EMISMATCH,
             Error::Broken { .. } => LIBCOPY_EBROKEN,
             Error::Transport { .. } => LIBCOPY_ETRANSPORT,
+            Error::Truncated { .. } => LIBCOPY_ETRUNCATE,
             _ => LIBCOPY_EINTERNAL,
         };
         Failure(code, error.to_string())
@@ -108,6 +111,7 @@ pub extern "C" fn libcopy_strerror(code: c_int) -> *const c_char {
         LIBCOPY_EBROKEN => c"the team is broken",
         LIBCOPY_ETRANSPORT => c"the transport cannot be used",
         LIBCOPY_EINTERNAL => c"internal error",
+        LIBCOPY_ETRUNCATE => c"a message is too long",
         _ => c"unknown error code",
     };
     text.as_ptr()

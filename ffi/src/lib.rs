@@ -10,12 +10,14 @@ mod datatype;
 mod error;
 mod exchange;
 mod memory;
+mod messages;
 mod offload;
 mod team;
 
 pub use datatype::*;
 pub use error::*;
 pub use exchange::*;
+pub use messages::*;
 pub use offload::*;
 pub use team::*;
 

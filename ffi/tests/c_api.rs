@@ -97,6 +97,19 @@ fn every_collective_among_ranks() {
 }
 
 #[test]
+fn messages_among_ranks() {
+    let program = compile(&here("tests/messages.c"), &scratch("messages"));
+    for (ranks, transport) in [("1", ""), ("2", ""), ("5", ""), ("3", "shm")] {
+        let output = run(Command::new(built().join("libcopy"))
+            .args(["run", "-n", ranks, "--"])
+            .arg(&program)
+            .env("LIBCOPY_TRANSPORT", transport));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(text.matches("is done").count().to_string(), ranks, "{text}");
+    }
+}
+
+#[test]
 fn datatypes_in_c() {
     let program = compile(&here("tests/types.c"), &scratch("types"));
     run(&mut Command::new(&program));

@@ -113,6 +113,7 @@ fn libcopy_h_is_fresh() {
     for source in [
         "src/error.rs",
         "src/team.rs",
+        "src/messages.rs",
         "src/offload.rs",
         "src/datatype.rs",
         "src/exchange.rs",

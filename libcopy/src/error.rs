@@ -150,6 +150,23 @@ pub enum Error {
         /// What was found.
         value: u64,
     },
+    /// A message has more bytes than there is room for where it was received. The message is gone; the team
+    /// stays whole.
+    #[error("a message of {bytes} bytes was received where there is room for {capacity}")]
+    Truncated {
+        /// Bytes of the message.
+        bytes: u64,
+        /// Bytes that there is room for.
+        capacity: u64,
+    },
+    /// The data of a message could not be moved.
+    #[error("a message of rank {rank} could not be received: {why}; the team is broken")]
+    Message {
+        /// The rank that sent it.
+        rank: usize,
+        /// Why.
+        why: String,
+    },
     /// A profile file cannot be read or written.
     #[error("profile {path}: {why}")]
     Profile {

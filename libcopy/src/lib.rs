@@ -54,6 +54,7 @@ pub mod config;
 pub mod device;
 pub mod error;
 mod lock;
+mod lru;
 mod memcpy;
 pub mod offload;
 mod op;
@@ -71,5 +72,6 @@ pub use error::{Error, Result};
 pub use libcopy_datatype as datatype;
 #[doc(inline)]
 pub use libcopy_uapi as uapi;
+pub use p2p::{ANY_SOURCE, ANY_TAG, RecvBuffer, SendBuffer, Status};
 pub use team::{Team, TeamKey};
 pub use transport::TransportKind;

@@ -247,7 +247,9 @@ impl Endpoint {
             return None;
         };
         let lane = match context.protocol {
-            Protocol::Fetch if !is_blind => None,
+            // Lanes are for receivers that have begun: those that wait may need one that others would hold.
+            _ if is_blind => None,
+            Protocol::Fetch => None,
             _ => context.take_lane(),
         };
         outbox.sequence += 1;
@@ -360,6 +362,31 @@ impl Endpoint {
     }
 }
 
+impl Endpoint {
+    /// The messages that their receivers are not done with.
+    pub(super) fn unfinished(&self) -> Vec<Shared> {
+        let mut outbox = lock(&self.outbox);
+        outbox.reap(&self.context);
+        outbox.live.clone()
+    }
+
+    /// Those who receive them.
+    pub(super) fn receivers(&self) -> Vec<usize> {
+        let unfinished = self.unfinished();
+        unfinished.iter().map(|shared| lock(shared).to).collect()
+    }
+
+    /// Whether a receiver waits for bytes that only we can hand over, or the program for its buffer.
+    pub(super) fn is_needed(&self) -> bool {
+        let is_needed = |shared: &Shared| {
+            let message = lock(shared);
+            let is_blind = || message.slot(self).blind.load(Ordering::Relaxed) != 0;
+            !message.complete || !message.rest.is_empty() && is_blind()
+        };
+        lock(&self.outbox).live.iter().any(is_needed)
+    }
+}
+
 impl Drop for Endpoint {
     fn drop(&mut self) {
         // Nobody goes on with these; the counts are of all endpoints.
@@ -409,7 +436,8 @@ impl Outgoing {
             self.help(context, slot);
             return false;
         }
-        if self.lane.is_none() && slot.blind.load(Ordering::Acquire) == 0 {
+        let is_awaited = || slot.blind.load(Ordering::Acquire) != 0 && state == state::CLAIMED;
+        if self.lane.is_none() && !is_awaited() {
             return false;
         }
         if !self.held && !hold(slot) {
@@ -495,9 +523,11 @@ impl Outgoing {
     }
 
     /// Whether the receiver has not begun for so long that the data should be packed: it may be
-    /// waiting for us elsewhere.
+    /// waiting for us elsewhere. Of no use to a receiver that must not read our memory.
     pub fn is_impatient(&self, context: &Context) -> bool {
-        let begun = self.slot(context).state.load(Ordering::Relaxed) != state::POSTED;
+        let slot = self.slot(context);
+        let begun = slot.state.load(Ordering::Relaxed) != state::POSTED;
+        let is_blind = slot.blind.load(Ordering::Relaxed) != 0;
         let more = Duration::from_micros(self.total / PACE);
         let patience = match self.published {
             // Asked for, so not given up because the machine is busy.
@@ -506,7 +536,7 @@ impl Outgoing {
             None => PATIENCE,
         };
         let waited = self.posted.elapsed();
-        if begun || waited <= patience + more {
+        if begun || is_blind || waited <= patience + more {
             return false;
         }
         let idle = context.idle(self.to);
@@ -551,6 +581,26 @@ impl Outgoing {
         self.slot(context)
             .state
             .store(state::DONE, Ordering::Release);
+    }
+
+    /// Takes the message back, unless somebody has begun to receive it; whether nobody uses the buffer any more.
+    pub(super) fn retract(&mut self, context: &Context) -> bool {
+        let (from, to) = (state::POSTED, state::DONE);
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        let state = &self.slot(context).state;
+        let is_over = match state.compare_exchange(from, to, set, fetch) {
+            Ok(_) => true,
+            Err(state) => state == to,
+        };
+        if is_over {
+            self.completed();
+        }
+        is_over
+    }
+
+    /// Whether the receiver has not ended.
+    pub(super) fn receiver_lives(&self, context: &Context) -> bool {
+        context.lives(self.to)
     }
 
     /// Whether the receiver has died while it was receiving.

@@ -14,6 +14,9 @@ use std::sync::{Arc, Mutex};
 use crate::device::{Attachment, Domain, DomainKey, Region, RegionId, Rights};
 
 use crate::lock::lock;
+use crate::lru::Lru;
+use crate::transport::mapped::MappedRegions;
+use crate::transport::remote_key::Mapping;
 
 /// Pieces of memory that a process looks after, and those of each peer that it has mapped.
 const KEPT: usize = 16;
@@ -32,6 +35,18 @@ pub struct Published {
     len: usize,
     /// Its number among all that this process ever published, from 1 on.
     serial: u32,
+    /// After the region, which refers to it.
+    _domain: Arc<Domain>,
+}
+
+/// The domain, for longer than the borrow checker follows.
+///
+/// # Safety
+///
+/// Whatever is borrowed from it goes before the last clone of the `Arc` does.
+unsafe fn lasting(domain: &Arc<Domain>) -> &'static Domain {
+    // SAFETY: an `Arc` does not move what it holds, and the caller keeps one.
+    unsafe { &*Arc::as_ptr(domain) }
 }
 
 impl Published {
@@ -70,29 +85,18 @@ struct Seen {
     published: Option<Arc<Published>>,
 }
 
-/// Least recently used first.
 #[derive(Debug, Default)]
 struct Own {
-    seen: Vec<Seen>,
+    seen: Lru<Seen>,
     serials: u32,
-}
-
-/// A peer's memory, or that it cannot be mapped.
-#[derive(Debug)]
-struct Mapped {
-    owner: usize,
-    serial: u32,
-    attachment: Option<Arc<Attachment>>,
 }
 
 /// A member of the job's domain.
 #[derive(Debug)]
 pub struct Registration {
-    /// Never left: regions refer to it.
-    domain: &'static Domain,
     own: Mutex<Own>,
-    /// Least recently used first.
-    mapped: Mutex<Vec<Mapped>>,
+    mapped: Mutex<MappedRegions>,
+    domain: Arc<Domain>,
     /// Messages from the same memory before it is published.
     after: u32,
 }
@@ -114,9 +118,9 @@ impl Registration {
 
     fn of(domain: Domain, eager: bool) -> Registration {
         Registration {
-            domain: Box::leak(Box::new(domain)),
             own: Mutex::default(),
-            mapped: Mutex::default(),
+            mapped: Mutex::new(MappedRegions::new(KEPT)),
+            domain: Arc::new(domain),
             after: if eager { 0 } else { AFTER },
         }
     }
@@ -131,29 +135,20 @@ impl Registration {
     ) -> Option<(Arc<Published>, RegionKey)> {
         let mut own = lock(&self.own);
         let Own { seen, serials } = &mut *own;
-        match seen
-            .iter()
-            .position(|seen| (seen.base, seen.len) == (base, len))
-        {
-            Some(index) => seen[index..].rotate_left(1),
-            None => {
-                let bytes = |seen: &[Seen]| seen.iter().map(|seen| seen.len).sum::<usize>();
-                while seen.len() >= KEPT
-                    || !seen.is_empty() && bytes(seen).saturating_add(len) > KEPT_BYTES
-                {
-                    seen.remove(0);
-                }
-                seen.push(Seen {
-                    base,
-                    len,
-                    uses: 0,
-                    from: self.after,
-                    unwanted: Vec::new(),
-                    published: None,
-                });
-            }
+        let is_it = |seen: &Seen| (seen.base, seen.len) == (base, len);
+        if seen.find(is_it).is_none() {
+            let limits = (KEPT, KEPT_BYTES);
+            while seen.take_surplus(limits, len, |seen| seen.len).is_some() {}
+            seen.push(Seen {
+                base,
+                len,
+                uses: 0,
+                from: self.after,
+                unwanted: Vec::new(),
+                published: None,
+            });
         }
-        let this = seen.last_mut()?;
+        let this = seen.newest_mut()?;
         this.uses = this.uses.saturating_add(1);
         if this.uses <= this.from {
             return None;
@@ -173,8 +168,10 @@ impl Registration {
         if this.published.is_none() {
             // Numbers are never used twice, unlike identifiers.
             let serial = serials.checked_add(1)?;
+            // SAFETY: the region goes into a `Published`, which keeps the domain for longer.
+            let domain = unsafe { lasting(&self.domain) };
             // SAFETY: peers read only while a message is under way, when the program does not write.
-            let region = unsafe { self.domain.share_raw(base as *const u8, len, 0) };
+            let region = unsafe { domain.share_raw(base as *const u8, len, 0) };
             let Ok(region) = region else {
                 this.from = this.uses.saturating_add(REFUSED_FOR);
                 return None;
@@ -185,6 +182,7 @@ impl Registration {
                 base: base as u64,
                 len,
                 serial,
+                _domain: self.domain.clone(),
             }));
         }
         let published = this.published.clone()?;
@@ -217,36 +215,19 @@ impl Registration {
     /// A peer's memory in our address space.
     pub fn reach(&self, owner: usize, window: RegionKey) -> Option<Arc<Attachment>> {
         let mut mapped = lock(&self.mapped);
-        let known = (owner, window.serial);
-        let found = mapped
-            .iter()
-            .position(|mapped| (mapped.owner, mapped.serial) == known);
-        match found {
-            Some(index) => mapped[index..].rotate_left(1),
-            None => {
-                // What its owner has taken back stays pinned for as long as it is mapped here.
-                mapped.retain(|mapped| mapped.owner != owner || mapped.serial >= window.oldest);
-                let of_owner = |mapped: &Mapped| mapped.owner == owner;
-                if mapped.iter().filter(|mapped| of_owner(mapped)).count() >= KEPT {
-                    let first = mapped.iter().position(of_owner);
-                    first.map(|first| mapped.remove(first));
-                }
-                let id = RegionId::new(window.id);
-                let attachment = id.and_then(|id| self.domain.attach(id, Rights::Read));
-                let right = |attachment: &Attachment| attachment.len() as u64 == window.len;
-                mapped.push(Mapped {
-                    owner,
-                    serial: window.serial,
-                    attachment: attachment.ok().filter(right).map(Arc::new),
-                });
-            }
-        }
-        mapped.last()?.attachment.clone()
+        let mapping = Mapping {
+            serial: window.serial,
+            oldest: window.oldest,
+        };
+        let what = (owner, RegionId::new(window.id).ok());
+        let fits = |attachment: &Attachment| attachment.len() as u64 == window.len;
+        let reached = mapped.reach((&self.domain, Rights::Read), what, mapping, fits);
+        reached.cloned()
     }
 
     /// Gives everything back, when no message is under way any more.
     pub fn clear(&self) {
-        lock(&self.own).seen.clear();
+        lock(&self.own).seen.retain(|_| false);
         lock(&self.mapped).clear();
     }
 }

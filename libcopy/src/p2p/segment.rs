@@ -300,15 +300,22 @@ impl Slot {
     }
 }
 
-const SLOT_BYTES: usize = SLOTS * size_of::<Slot>();
-/// Bytes behind a process's lanes for the word that says what it may read.
+const SLOT_BYTES: usize = (SLOTS * size_of::<Slot>()).next_multiple_of(4096);
+/// Bytes behind a process's slots for the word that says what it may read.
 const RIGHTS: usize = 4096;
-const MEMBER: usize = SLOT_BYTES + LANES * LANE + RIGHTS;
+/// Bytes of each process's slots, with that word; lanes are elsewhere.
+pub const HEAD: usize = SLOT_BYTES + RIGHTS;
+
+fn bytes(members: usize) -> usize {
+    members * (HEAD + LANES * LANE)
+}
 
 /// The shared memory, mapped. It is used through atomics, and lanes as slots say.
 #[derive(Debug)]
 pub struct Segment {
-    base: *mut u8,
+    /// The slots of all processes, and their lanes.
+    heads: *mut u8,
+    lanes: *mut u8,
     members: usize,
     /// Keeps the memory mapped.
     _mapping: Box<dyn Mapping>,
@@ -332,8 +339,7 @@ impl Segment {
     ///
     /// As for [`AnonymousSegment::create`].
     pub fn create(members: usize, magic: [u64; 2]) -> io::Result<(Segment, File)> {
-        let (memory, file) =
-            AnonymousSegment::create(c"libcopy-messages", members * MEMBER, magic)?;
+        let (memory, file) = AnonymousSegment::create(c"libcopy-messages", bytes(members), magic)?;
         Ok((Segment::of(memory, members), file))
     }
 
@@ -343,22 +349,43 @@ impl Segment {
     ///
     /// As for [`AnonymousSegment::open`].
     pub fn open(pid: i32, fd: i32, members: usize, magic: [u64; 2]) -> io::Result<Segment> {
-        let memory = AnonymousSegment::open(pid, fd, members * MEMBER, magic)?;
+        let memory = AnonymousSegment::open(pid, fd, bytes(members), magic)?;
         Ok(Segment::of(memory, members))
     }
 
     fn of(memory: AnonymousSegment, members: usize) -> Segment {
+        let heads = memory.place(0, bytes(members));
         Segment {
-            base: memory.place(0, members * MEMBER),
+            heads,
+            lanes: heads.wrapping_add(members * HEAD),
             members,
             _mapping: Box::new(memory),
         }
     }
 
+    /// A segment whose slots and lanes are in memory of somebody else's.
+    ///
+    /// # Safety
+    ///
+    /// `mapping` keeps [`HEAD`] bytes of each process at `heads`, and its lanes at `lanes`, mapped. Both are
+    /// aligned to pages, were zeros at first, and are used by nothing but segments.
+    pub(crate) unsafe fn within(
+        (heads, lanes): (*mut u8, *mut u8),
+        members: usize,
+        mapping: impl fmt::Debug + Send + Sync + 'static,
+    ) -> Segment {
+        Segment {
+            heads,
+            lanes,
+            members,
+            _mapping: Box::new(mapping),
+        }
+    }
+
     #[inline]
-    fn member(&self, member: usize) -> *mut u8 {
+    fn head(&self, member: usize) -> *mut u8 {
         assert!(member < self.members, "a member of the segment");
-        self.base.wrapping_add(member * MEMBER)
+        self.heads.wrapping_add(member * HEAD)
     }
 
     /// A slot of a process.
@@ -369,7 +396,7 @@ impl Segment {
     #[inline]
     pub fn slot(&self, member: usize, slot: usize) -> &Slot {
         assert!(slot < SLOTS, "a slot of the segment");
-        let slots = self.member(member).cast::<Slot>();
+        let slots = self.head(member).cast::<Slot>();
         // SAFETY: within the mapping, aligned; all zeros are valid.
         unsafe { &*slots.add(slot) }
     }
@@ -381,8 +408,8 @@ impl Segment {
     /// If there is no such process.
     #[inline]
     pub fn lost_rights(&self, member: usize) -> &AtomicU32 {
-        let at = self.member(member).wrapping_add(SLOT_BYTES + LANES * LANE);
-        // SAFETY: within the mapping, aligned as the lanes before it are; all zeros are valid.
+        let at = self.head(member).wrapping_add(SLOT_BYTES);
+        // SAFETY: within the mapping, on a page of its own; all zeros are valid.
         unsafe { &*at.cast() }
     }
 
@@ -393,8 +420,9 @@ impl Segment {
     /// If there is no such process or lane.
     #[inline]
     pub fn lane(&self, member: usize, lane: usize) -> *mut u8 {
+        assert!(member < self.members, "a member of the segment");
         assert!(lane < LANES, "a lane of the segment");
-        self.member(member).wrapping_add(SLOT_BYTES + lane * LANE)
+        self.lanes.wrapping_add((member * LANES + lane) * LANE)
     }
 }
 

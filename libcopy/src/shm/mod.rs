@@ -10,6 +10,7 @@ pub mod anonymous;
 pub(crate) mod barrier;
 pub(crate) mod doorbell;
 pub(crate) mod mailbox;
+pub(crate) mod message_segment;
 pub(crate) mod reports;
 pub(crate) mod ring;
 pub(crate) mod segment;

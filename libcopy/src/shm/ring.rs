@@ -140,6 +140,21 @@ impl WriterState {
         Ok((room - room % self.unit) as usize)
     }
 
+    /// Bytes that are free, also where they wrap around. Looks at the tails only when fewer than `wanted` are
+    /// known to be free.
+    pub(crate) fn free<'a>(
+        &mut self,
+        wanted: usize,
+        tails: impl IntoIterator<Item = &'a Counter>,
+    ) -> Result<usize> {
+        let mut free = self.capacity - (self.head - self.tail);
+        if free < wanted as u64 {
+            self.look(tails)?;
+            free = self.capacity - (self.head - self.tail);
+        }
+        Ok((free - free % self.unit) as usize)
+    }
+
     /// Takes `n` bytes that were written; readers do not see them yet.
     pub(crate) fn advance(&mut self, n: usize) {
         self.head += n as u64;

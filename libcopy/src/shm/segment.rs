@@ -93,6 +93,10 @@ pub(crate) struct RankBlock {
     pub(crate) help_request: AtomicU64,
     /// The last operations that the rank called.
     pub(crate) calls: [CallRecord; HISTORY],
+    /// A bit for each rank that has put something for this one into its ring for messages.
+    pub(crate) arrivals: [AtomicU64; MAX_RANKS / 64],
+    /// 1 once the rank leaves and receives no more messages.
+    pub(crate) deaf: AtomicU64,
 }
 
 /// How many operations a rank that only sends small messages may be ahead of one that hangs in
@@ -395,6 +399,16 @@ impl Segment {
         fcntl(&self.file, FcntlArg::F_GETLK(&mut lock))
             .map_err(|errno| Error::system("asking for a record lock", errno))?;
         Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
+    }
+
+    /// Our rank, and how many there are.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        (self.rank, self.plan.size)
+    }
+
+    /// The file, and where what is mapped here ends.
+    pub(crate) fn file(&self) -> (&File, usize) {
+        (&self.file, self.plan.total)
     }
 
     /// Removes the name of the file.

@@ -16,10 +16,13 @@ use crate::device::{Domain, RegionId};
 use crate::error::{Error, Result};
 use crate::offload::{self, Offload};
 use crate::op::{Call, Op};
+use crate::p2p::messenger::{Means, Messenger};
+use crate::p2p::registration::Registration;
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
 use crate::shm::segment::{Blueprint, MAX_RANKS, Segment};
 use crate::shm::sync::Ordering;
+use crate::shm::wait::Waiter;
 use crate::topology::Topology;
 use crate::transport::cma::Cma;
 use crate::transport::kmod::Kmod;
@@ -63,6 +66,8 @@ use crate::transport::{TransportKind, TransportReport};
 #[derive(Debug)]
 pub struct Team {
     // Fields drop in this order: the transports first, the segment (in the mailbox) last.
+    /// Messages between two ranks, once there are any.
+    messenger: Option<Box<Messenger>>,
     pub(crate) offload: Option<Offload>,
     kmod: Option<Kmod>,
     cma: Option<Cma>,
@@ -139,6 +144,7 @@ impl Team {
         let policy = Policy::from_words(words)?;
         let oversubscription = mailbox.waiter.adapt(policy.spin());
         let mut team = Team {
+            messenger: None,
             offload: None,
             kmod: None,
             cma: None,
@@ -339,6 +345,11 @@ impl Team {
         }
         self.mailbox.sequence += 1;
         self.mailbox.waiter.enter(self.mailbox.sequence, call);
+        self.look_around()
+    }
+
+    /// Fails if the team is broken.
+    pub(crate) fn look_around(&mut self) -> Result<()> {
         self.mailbox.waiter.verdict()?;
         // A rank that only ever sends small messages never waits; it looks around here.
         if self.last_look.elapsed() > Duration::from_millis(200) {
@@ -356,6 +367,9 @@ impl Team {
             offload.ended();
         }
         result.map_err(|error| {
+            if let Some(messenger) = &mut self.messenger {
+                messenger.give_up();
+            }
             if let Some(kmod) = &mut self.kmod {
                 kmod.close();
             }
@@ -367,6 +381,30 @@ impl Team {
                 error => self.mailbox.waiter.break_team(error),
             }
         })
+    }
+
+    /// Our messages, and what waits for peers.
+    pub(crate) fn messages(&mut self) -> Result<(&mut Messenger, &Waiter)> {
+        if self.messenger.is_none() {
+            let may = |kind| self.forced.is_none_or(|forced| forced == kind);
+            let cma = self.cma.as_ref().filter(|_| may(TransportKind::Cma));
+            let kmod = self.kmod.as_ref().filter(|_| may(TransportKind::Kmod));
+            let key = self.segment.preamble().domain_key.each_ref();
+            let key = key.map(|word| word.load(Ordering::Relaxed));
+            let means = Means {
+                pids: cma.map(|cma| cma.pids().to_vec()),
+                registration: kmod.and_then(|_| Registration::join(probe::joined(key), false)),
+                eager_max: self.policy.eager_max,
+            };
+            let messenger = Messenger::new(self.segment.clone(), means)?;
+            self.messenger = Some(Box::new(messenger));
+        }
+        match &mut self.messenger {
+            Some(messenger) => Ok((messenger, &self.mailbox.waiter)),
+            None => Err(Error::Broken {
+                rank: self.mailbox.rank(),
+            }),
+        }
     }
 
     /// Who uses the team, where several owners share it.
@@ -597,6 +635,10 @@ impl Drop for Team {
         // Before the others hear that we left: our memory is still read or written.
         if let Some(offload) = &self.offload {
             offload.retire();
+        }
+        if let Some(mut messenger) = self.messenger.take() {
+            let waiter = &self.mailbox.waiter;
+            messenger.leave(|| waiter.verdict().is_err());
         }
         let me = self.segment.block(self.mailbox.rank());
         me.left.store(1, Ordering::Release);

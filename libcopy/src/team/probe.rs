@@ -136,7 +136,7 @@ fn split(key: [u8; 16]) -> (u64, u64) {
     (key as u64, (key >> 64) as u64)
 }
 
-fn joined([low, high]: [u64; 2]) -> [u8; 16] {
+pub(super) fn joined([low, high]: [u64; 2]) -> [u8; 16] {
     (u128::from(high) << 64 | u128::from(low)).to_ne_bytes()
 }
 

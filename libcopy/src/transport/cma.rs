@@ -21,6 +21,10 @@ impl Cma {
         Cma { pids }
     }
 
+    pub(crate) fn pids(&self) -> &[i32] {
+        &self.pids
+    }
+
     /// The process that a key is of, and the address of `offset` behind its memory's start.
     fn place(&self, owner: usize, key: RemoteKey, offset: u64, len: usize) -> Result<(i32, u64)> {
         let RemoteKey::Cma { base, len: size } = key else {

@@ -6,10 +6,12 @@
 use std::cell::RefCell;
 
 use super::kind::{TransportKind, TransportReport};
+use super::mapped::MappedRegions;
 use super::one_sided::Transport;
 use super::remote_key::{Mapping, RemoteKey};
-use crate::device::{Attachment, Device, Domain, RegionId, Rights};
+use crate::device::{Device, Domain, RegionId, Rights};
 use crate::error::{Error, Result};
+use crate::lru::Lru;
 use crate::memcpy;
 use crate::uapi;
 
@@ -41,14 +43,6 @@ struct Kept {
     uses: u32,
 }
 
-/// A peer's region that we have mapped, or could not map.
-#[derive(Debug)]
-struct Attached {
-    owner: usize,
-    serial: u32,
-    attachment: Option<Attachment>,
-}
-
 /// A member of the team's domain.
 ///
 /// A region stays open after its operation: the next one on the same memory needs no system call
@@ -61,11 +55,11 @@ struct Attached {
 /// valid as long as anybody has them mapped, whatever becomes of their owner.
 #[derive(Debug)]
 pub(crate) struct Kmod {
-    /// What we have mapped of peers, least recently used first; before the domain, as it goes first.
-    attached: RefCell<Vec<Attached>>,
+    /// What we have mapped of peers; before the domain, as it goes first.
+    mapped: RefCell<MappedRegions>,
     domain: Domain,
-    /// Open regions, least recently used first.
-    kept: Vec<Kept>,
+    /// Open regions.
+    kept: Lru<Kept>,
     /// Regions opened so far.
     serials: u32,
     /// Bytes of the largest region that peers should map.
@@ -80,9 +74,9 @@ pub(crate) struct Kmod {
 impl Kmod {
     pub(crate) fn new(domain: Domain) -> Self {
         Kmod {
-            attached: RefCell::new(Vec::new()),
+            mapped: RefCell::new(MappedRegions::new(KEPT)),
             domain,
-            kept: Vec::with_capacity(KEPT),
+            kept: Lru::default(),
             serials: 0,
             attach_max: 0,
             doubtful: 0,
@@ -97,7 +91,7 @@ impl Kmod {
 
     /// Closes all regions.
     pub(crate) fn close(&mut self) {
-        for kept in self.kept.drain(..) {
+        for kept in self.kept.drain() {
             // Gone already at worst.
             let _ = self.domain.destroy_region(kept.id, 0);
         }
@@ -111,16 +105,13 @@ impl Kmod {
     /// The region to replace by one over `wanted`: one over the same memory, or the oldest if
     /// there are enough. Others that are too many are closed.
     fn make_room(&mut self, wanted: Opened) -> Option<RegionId> {
-        if let Some(index) = self.kept.iter().position(|kept| kept.opened == wanted) {
-            return Some(self.kept.remove(index).id);
+        if let Some(kept) = self.kept.take(|kept| kept.opened == wanted) {
+            return Some(kept.id);
         }
+        let (limits, bytes) = ((KEPT, KEPT_BYTES), |kept: &Kept| kept.opened.len);
         let mut replaced = None;
-        let bytes = |kept: &[Kept]| kept.iter().map(|kept| kept.opened.len).sum::<usize>();
-        while self.kept.len() == KEPT
-            || !self.kept.is_empty() && bytes(&self.kept).saturating_add(wanted.len) > KEPT_BYTES
-        {
-            let oldest = self.kept.remove(0).id;
-            if let Some(other) = replaced.replace(oldest) {
+        while let Some(oldest) = self.kept.take_surplus(limits, wanted.len, bytes) {
+            if let Some(other) = replaced.replace(oldest.id) {
                 // Gone already at worst.
                 let _ = self.domain.destroy_region(other, 0);
             }
@@ -165,9 +156,7 @@ impl Kmod {
             self.doubtful -= 1;
             return None;
         }
-        let index = self.kept.iter().position(|kept| kept.opened == wanted)?;
-        self.kept[index..].rotate_left(1);
-        self.kept.last_mut()
+        self.kept.find(|kept| kept.opened == wanted)
     }
 
     /// # Safety
@@ -230,30 +219,9 @@ impl Kmod {
         len: usize,
         rights: Rights,
     ) -> Option<*mut u8> {
-        let Mapping { serial, oldest } = mapping?;
-        let mut attached = self.attached.borrow_mut();
-        let known = attached
-            .iter()
-            .position(|known| (known.owner, known.serial) == (owner, serial));
-        match known {
-            Some(index) => attached[index..].rotate_left(1),
-            None => {
-                // What the owner has closed stays pinned for as long as we have it mapped.
-                attached.retain(|known| known.owner != owner || known.serial >= oldest);
-                let of_owner = |known: &Attached| known.owner == owner;
-                if attached.iter().filter(|known| of_owner(known)).count() >= KEPT {
-                    let first = attached.iter().position(of_owner);
-                    first.map(|first| attached.remove(first));
-                }
-                let attachment = self.domain.attach(region, rights);
-                attached.push(Attached {
-                    owner,
-                    serial,
-                    attachment: attachment.ok(),
-                });
-            }
-        }
-        let attachment = attached.last()?.attachment.as_ref()?;
+        let mut mapped = self.mapped.borrow_mut();
+        let (by, what) = ((&self.domain, rights), (owner, Some(region)));
+        let attachment = mapped.reach(by, what, mapping?, |_| true)?;
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(len)?;
         // What does not fit is for the kernel to refuse.
@@ -293,7 +261,7 @@ impl Transport for Kmod {
             .domain
             .region_info(id)
             .is_ok_and(|info| info.state == 0);
-        match self.kept.last() {
+        match self.kept.newest() {
             Some(kept) if fresh => Ok(self.mappable(kept)),
             _ => {
                 // A program that does this to a buffer after each operation is not asked again soon.

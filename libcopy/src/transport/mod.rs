@@ -10,6 +10,7 @@ pub(crate) mod cma;
 pub(crate) mod kind;
 pub(crate) mod kmod;
 mod machine;
+pub(crate) mod mapped;
 pub(crate) mod one_sided;
 pub mod process_memory;
 pub(crate) mod remote_key;

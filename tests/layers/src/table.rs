@@ -31,7 +31,7 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/src/lib.rs",
         order: "
             transport/kind
-            < error op lock
+            < error op lock lru
             < config topology memcpy
             < policy/executor policy/bands policy/oversubscription policy/governor
             < policy/thresholds
@@ -48,6 +48,7 @@ pub const TABLE: &[Layers] = &[
             < shm/doorbell shm/ring shm/reports shm/anonymous
             < shm/barrier
             < shm/segment
+            < shm/message_segment
             < shm/wait
             < shm/mailbox
             < shm
@@ -57,10 +58,16 @@ pub const TABLE: &[Layers] = &[
             < offload/transfers
             < offload
             < transport/remote_key
-            < transport/one_sided transport/process_memory
+            < transport/one_sided transport/process_memory transport/mapped
             < transport/cma transport/kmod transport/stream
             < transport/machine
             < transport
+            < p2p/header p2p/path p2p/protocol p2p/registration p2p/view p2p/events p2p/matching
+            < p2p/segment p2p/buffer
+            < p2p/context
+            < p2p/outgoing
+            < p2p/incoming
+            < p2p/messenger
             < team/launch team/probe team/resumption team/usage
             < team/membership
             < team
@@ -71,11 +78,7 @@ pub const TABLE: &[Layers] = &[
               collective/scatter
             < collective/calls
             < collective
-            < p2p/header p2p/path p2p/protocol p2p/registration p2p/view p2p/events
-            < p2p/segment
-            < p2p/context
-            < p2p/outgoing
-            < p2p/incoming
+            < p2p/calls
             < p2p
             < calibration tune",
     },
@@ -160,7 +163,7 @@ pub const TABLE: &[Layers] = &[
     Layers {
         name: "libcopy-ffi",
         root: "ffi/src/lib.rs",
-        order: "error < memory datatype < team < exchange offload",
+        order: "error < memory datatype < team < exchange offload messages",
     },
     Layers {
         name: "libcopy-interpose",

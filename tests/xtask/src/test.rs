@@ -419,7 +419,9 @@ impl Tests {
     fn stage_all(&self) -> Result<(), String> {
         self.empty_stage()?;
         let built = build(&["build", "--workspace"])?;
-        let tests = build(&["test", "--no-run", "-p", "libcopy", "--test", "collectives"])?;
+        let tests = ["--test", "collectives", "--test", "p2p"];
+        let tests = [&["test", "--no-run", "-p", "libcopy"][..], &tests].concat();
+        let tests = build(&tests)?;
         for file in built.executables("bin") {
             copy(&file, &self.stage)?;
         }
