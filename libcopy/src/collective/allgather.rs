@@ -53,7 +53,8 @@ pub(super) fn run(
             }
         }
     };
-    if team.size() > 1 && team.offloads(Op::Allgather, largest) {
+    let decision = team.decide(Op::Allgather, largest);
+    if team.size() > 1 && decision.offloads {
         let places = Places {
             recv: (base, recv.len()),
             mine: (mine.cast_mut(), own_len),
@@ -62,7 +63,7 @@ pub(super) fn run(
         // SAFETY: both buffers are ours until all have reported, and guarded afterwards.
         return unsafe { early(team, division, places, || keep_own(flow)) };
     }
-    match team.path(Op::Allgather, largest) {
+    match decision.path {
         Path::Eager => {
             // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
             let bytes = unsafe { std::slice::from_raw_parts(mine, own_len) };

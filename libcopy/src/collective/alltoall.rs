@@ -5,14 +5,14 @@
 //! The two ranks of a part both know its length, so they choose its way without asking; where memory
 //! is to be opened, its owner tells whether that could be done.
 
-use super::cooperative::Rts;
+use super::cooperative::{Rts, one_sided_kind};
 use super::division::{Division, own_part};
 use crate::error::Result;
 use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
-use crate::team::Team;
+use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
 use crate::transport::stream::{Receiving, Sending, exchange};
 
@@ -33,21 +33,19 @@ pub(super) fn run(
     let peers: Vec<usize> = (me + 1..team.size()).chain(0..me).collect();
     let call = |len| Call::new(Op::Alltoall, 0, len);
 
-    let one_sided = |rank: &usize| match team.path(Op::Alltoall, outgoing.part(*rank).1) {
-        Path::Via(kind) if kind != TransportKind::Shm => Some(kind),
-        _ => None,
-    };
-    let opened = match peers.iter().filter_map(one_sided).min() {
+    let decide = |rank: &usize| team.decide(Op::Alltoall, outgoing.part(*rank).1);
+    let decisions: Vec<Decision> = peers.iter().map(decide).collect();
+    let opened = match one_sided_kind(&decisions) {
         // SAFETY: the slice is borrowed until all peers are done with it, below; an error breaks
         // the team, after which they fail, and it is opened for reading only.
         Some(kind) => unsafe { team.open(kind, from.cast_mut(), send.len(), false) },
         None => None,
     };
     let (mut lent, mut sending) = (Vec::new(), Vec::new());
-    for &rank in &peers {
+    for (&rank, decision) in peers.iter().zip(&decisions) {
         let (offset, len) = outgoing.part(rank);
         let (call, target) = (call(len), Target::One(rank));
-        let rts = match team.path(Op::Alltoall, len) {
+        let rts = match decision.path {
             Path::Eager => {
                 let bytes = &send[offset..offset + len];
                 team.mailbox.send(target, call, bytes)?;
@@ -71,7 +69,7 @@ pub(super) fn run(
     for &rank in &peers {
         let (offset, len) = incoming.part(rank);
         let (call, source) = (call(len), Source::One(rank));
-        let eager = team.path(Op::Alltoall, len) == Path::Eager;
+        let eager = team.decide(Op::Alltoall, len).path == Path::Eager;
         let step = if eager { Step::Message } else { Step::Rts };
         let header = team.mailbox.expect(source, call, &[step])?;
         if eager {

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::op::{Call, Op};
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
-use crate::team::Team;
+use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
 use crate::transport::stream::{Receiving, Sending};
 
@@ -19,8 +19,9 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
         return Ok(());
     }
     let call = Call::new(Op::Bcast, team.rank(), bytes.len());
-    if team.offloads(Op::Bcast, bytes.len()) {
-        let leaves = team.others().collect();
+    let decision = team.decide(Op::Bcast, bytes.len());
+    if decision.offloads {
+        let leaves = team.others().map(|leaf| (leaf, decision)).collect();
         let whole = Division::Equal(bytes.len());
         let buffer = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: the slice is ours until all leaves have reported, and guarded afterwards.
@@ -32,25 +33,26 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
             }
         }
     }
-    match team.path(Op::Bcast, bytes.len()) {
+    match decision.path {
         Path::Eager => team.mailbox.send(Target::All, call, bytes),
-        Path::Via(TransportKind::Shm) => stream(team, call, bytes),
+        Path::Via(TransportKind::Shm) => stream(team, call, decision, bytes),
         Path::Via(kind) => {
             // SAFETY: the slice is borrowed until all leaves have reported, below; an error
             // breaks the team, after which leaves fail, and the memory is opened for reading only.
             let key = unsafe { team.open(kind, bytes.as_mut_ptr(), bytes.len(), false) };
             let Some(kind) = key.map(|key| key.kind()) else {
-                return stream(team, call, bytes);
+                return stream(team, call, decision, bytes);
             };
             let (base, len) = (bytes.as_mut_ptr(), bytes.len());
-            let arrivals = arrivals(team, call)?;
-            let job =
-                |(leaf, rtr): &(usize, Option<Rtr>)| LeafCopy::new(*leaf, call, *rtr, base, len);
+            let arrivals = arrivals(team, call, decision)?;
+            let job = |(leaf, rtr): &(usize, Option<Rtr>)| {
+                LeafCopy::new((*leaf, call, decision), *rtr, base, len)
+            };
             let jobs: Vec<_> = arrivals.iter().map(job).collect();
             for job in &jobs {
                 team.mailbox.open_claims(job.leaf);
             }
-            let shared = jobs.iter().all(|job| team.shareable(job, kind));
+            let shared = jobs.iter().all(|job| job.is_shareable(kind));
             let rts = Rts {
                 key,
                 offset: 0,
@@ -73,24 +75,24 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
 }
 
 /// Waits for all leaves that say that they are here.
-fn arrivals(team: &mut Team, call: Call) -> Result<Vec<(usize, Option<Rtr>)>> {
+fn arrivals(team: &mut Team, call: Call, decision: Decision) -> Result<Vec<(usize, Option<Rtr>)>> {
     team.others()
-        .map(|leaf| Ok((leaf, team.arrival(call, leaf)?)))
+        .map(|leaf| Ok((leaf, team.arrival(call, decision, leaf)?)))
         .collect()
 }
 
 /// Through shared memory. Where leaves say that they are here, the last chunk is kept back until
 /// all turned out to mean this very operation: then none returns while another cannot.
-fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
+fn stream(team: &mut Team, call: Call, decision: Decision, bytes: &[u8]) -> Result<()> {
     let flow = team.flow(bytes.len().saturating_mul(team.size()));
     let words = Rts::STREAM.to_words();
     team.mailbox.prepare(Target::All, bytes.len())?;
     team.mailbox.announce(Target::All, Step::Rts, call, words)?;
     // SAFETY: the slice outlives the stream.
     let mut stream = unsafe { Sending::new(Target::All, bytes.as_ptr(), bytes.len()) };
-    if team.announces(Op::Bcast, bytes.len()) {
+    if decision.announces {
         stream.run(&mut team.mailbox, flow, flow.chunk)?;
-        arrivals(team, call)?;
+        arrivals(team, call, decision)?;
     }
     stream.run(&mut team.mailbox, flow, 0)
 }
@@ -99,14 +101,15 @@ fn stream(team: &mut Team, call: Call, bytes: &[u8]) -> Result<()> {
 pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
     let source = Source::Cast(root);
-    if team.path(Op::Bcast, bytes.len()) == Path::Eager {
+    let decision = team.decide(Op::Bcast, bytes.len());
+    if decision.path == Path::Eager {
         let header = team.mailbox.expect(source, call, &[Step::Message])?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, bytes.as_mut_ptr()) };
     }
     // SAFETY: the slice is borrowed mutably until the end of this function, by which the root is
     // done with it; an error breaks the team.
-    unsafe { team.arrive(call, bytes.as_mut_ptr(), Direction::ToLeaf) }?;
+    unsafe { team.arrive(call, decision, bytes.as_mut_ptr(), Direction::ToLeaf) }?;
     let header = team.mailbox.expect(source, call, &[Step::Rts])?;
     if OffloadRts::is_in(&header.words) {
         // SAFETY: the slice is ours until the request is made, and guarded afterwards.

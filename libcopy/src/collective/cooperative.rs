@@ -9,10 +9,10 @@
 
 use super::division::Division;
 use crate::error::Result;
-use crate::op::{Call, Op};
+use crate::op::Call;
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
-use crate::team::Team;
+use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
 use crate::transport::remote_key::RemoteKey;
 
@@ -101,6 +101,7 @@ impl Rtr {
 pub(super) struct LeafCopy {
     pub(super) leaf: usize,
     pub(super) call: Call,
+    decision: Decision,
     /// What the leaf told when it arrived, if it did.
     rtr: Option<Rtr>,
     /// The root's memory.
@@ -111,8 +112,7 @@ pub(super) struct LeafCopy {
 impl LeafCopy {
     /// `rtr` is what the leaf told when it arrived, if it did.
     pub(super) fn new(
-        leaf: usize,
-        call: Call,
+        (leaf, call, decision): (usize, Call, Decision),
         rtr: Option<Rtr>,
         base: *mut u8,
         len: usize,
@@ -120,6 +120,7 @@ impl LeafCopy {
         LeafCopy {
             leaf,
             call,
+            decision,
             rtr,
             base,
             len,
@@ -129,6 +130,11 @@ impl LeafCopy {
     /// The leaf's memory as a one-sided transport finds it, if it does.
     fn key(&self, kind: TransportKind) -> Option<RemoteKey> {
         self.rtr.as_ref()?.key(kind)
+    }
+
+    /// Whether the root should take part in a copy through `kind`, and can.
+    pub(super) fn is_shareable(&self, kind: TransportKind) -> bool {
+        self.decision.shares && self.key(kind).is_some()
     }
 }
 
@@ -168,23 +174,21 @@ pub(super) struct Plan {
     pub(super) streams: Vec<LeafCopy>,
 }
 
+/// The one-sided transport that serves the leaves of an operation: the most preferred of those that the policy
+/// names for any part.
+pub(super) fn one_sided_kind<'a>(
+    decisions: impl IntoIterator<Item = &'a Decision>,
+) -> Option<TransportKind> {
+    decisions
+        .into_iter()
+        .filter_map(|decision| match decision.path {
+            Path::Via(kind) if kind != TransportKind::Shm => Some(kind),
+            _ => None,
+        })
+        .min()
+}
+
 impl Team {
-    /// Whether the root should take part in a copy through `kind`, and can.
-    pub(super) fn shareable(&self, job: &LeafCopy, kind: TransportKind) -> bool {
-        self.shares(job.call.op, job.len) && job.key(kind).is_some()
-    }
-
-    /// The one-sided transport that serves the leaves of a gather or scatter: the most preferred
-    /// of those that the policy names for any part.
-    pub(super) fn one_sided_kind(&self, op: Op, division: Division<'_>) -> Option<TransportKind> {
-        self.others()
-            .filter_map(|rank| match self.path(op, division.part(rank).1) {
-                Path::Via(kind) if kind != TransportKind::Shm => Some(kind),
-                _ => None,
-            })
-            .min()
-    }
-
     /// Tells each of the `leaves` how its part goes: from or to the root's memory, if that
     /// was opened and the policy wants it for this part, or else through shared memory.
     ///
@@ -196,15 +200,15 @@ impl Team {
         division: Division<'_>,
         base: *mut u8,
         key: Option<RemoteKey>,
-        leaves: &[(Call, usize, Option<Rtr>)],
+        leaves: &[(usize, Call, Decision, Option<Rtr>)],
     ) -> Result<Plan> {
         let (mut jobs, mut streams) = (Vec::new(), Vec::new());
-        for (call, leaf, rtr) in leaves {
-            let (offset, len) = division.part(*leaf);
+        for &(leaf, call, decision, rtr) in leaves {
+            let (offset, len) = division.part(leaf);
             // SAFETY: the part is inside the buffer.
             let base = unsafe { base.add(offset) };
-            let job = LeafCopy::new(*leaf, *call, *rtr, base, len);
-            match self.path(call.op, len) {
+            let job = LeafCopy::new((leaf, call, decision), rtr, base, len);
+            match decision.path {
                 Path::Via(kind) if kind != TransportKind::Shm => jobs.push(job),
                 _ => streams.push(job),
             }
@@ -214,7 +218,7 @@ impl Team {
             streams.append(&mut jobs);
         }
         // All these leaves share their copies with us, or none does.
-        let shared = jobs.iter().all(|job| self.shareable(job, kind));
+        let shared = jobs.iter().all(|job| job.is_shareable(kind));
         for job in &jobs {
             let rts = Rts {
                 key,
@@ -238,25 +242,6 @@ impl Team {
         })
     }
 
-    /// Whether a leaf says that it is here before anything moves: where the root shares its copy,
-    /// and where the bytes go through shared memory, whose end the root keeps back until all have
-    /// turned out to mean the same operation. Otherwise the root opens its memory, tells so, and
-    /// leaves copy whenever they come, which saves a crowd a round of context switches. A crowd's
-    /// broadcast through shared memory does not keep its end back either: leaves that have had a
-    /// processor would wait for those that have not, and all would end as late as the last.
-    ///
-    /// Where engines always move the bytes, nobody announces anything.
-    pub(super) fn announces(&self, op: Op, len: usize) -> bool {
-        if self.offloads(op, len) && self.policy().asynchronous.never_by_cpu() {
-            return false;
-        }
-        match self.path(op, len) {
-            Path::Eager => false,
-            Path::Via(TransportKind::Shm) => !(op == Op::Bcast && self.is_crowded()),
-            Path::Via(_) => self.shares(op, len),
-        }
-    }
-
     /// Tells the root, if it waits for that, that we are here and how it can reach our memory.
     ///
     /// # Safety
@@ -266,11 +251,11 @@ impl Team {
     pub(super) unsafe fn arrive(
         &mut self,
         call: Call,
+        decision: Decision,
         base: *mut u8,
         direction: Direction,
     ) -> Result<()> {
-        let len = call.len as usize;
-        if !self.announces(call.op, len) {
+        if !decision.announces {
             return Ok(());
         }
         let mut rtr = Rtr {
@@ -280,7 +265,8 @@ impl Team {
             }),
             kmod: None,
         };
-        if self.path(call.op, len) == Path::Via(TransportKind::Kmod) && self.shares(call.op, len) {
+        if decision.path == Path::Via(TransportKind::Kmod) && decision.shares {
+            let len = call.len as usize;
             // SAFETY: the caller's promise.
             rtr.kmod = unsafe { self.open_leaf(base, len, direction == Direction::ToLeaf) };
         }
@@ -289,8 +275,13 @@ impl Team {
     }
 
     /// Waits until a leaf says that it is here, if it does.
-    pub(super) fn arrival(&mut self, call: Call, leaf: usize) -> Result<Option<Rtr>> {
-        if !self.announces(call.op, call.len as usize) {
+    pub(super) fn arrival(
+        &mut self,
+        call: Call,
+        decision: Decision,
+        leaf: usize,
+    ) -> Result<Option<Rtr>> {
+        if !decision.announces {
             return Ok(None);
         }
         let source = Source::One(leaf);

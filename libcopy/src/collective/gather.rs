@@ -2,7 +2,7 @@
 
 //! Gather: the root's receive buffer is opened once, all leaves copy into it at the same time.
 
-use super::cooperative::{Direction, LeafCopy, Plan, Rts};
+use super::cooperative::{Direction, LeafCopy, Plan, Rts, one_sided_kind};
 use super::division::{Division, own_part};
 use super::offloaded::OffloadRts;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
-use crate::team::Team;
+use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
 use crate::transport::stream::{Receiving, Sending, exchange};
 
@@ -28,37 +28,24 @@ pub(super) fn root(
         own_part(own.len(), own_len)?;
     }
     let call = |rank| Call::new(Op::Gather, me, division.part(rank).1);
-    let path = |team: &Team, rank| team.path(Op::Gather, division.part(rank).1);
+    let decide = |rank| (rank, team.decide(Op::Gather, division.part(rank).1));
+    let mut others: Vec<(usize, Decision)> = team.others().map(decide).collect();
+    let kind = one_sided_kind(others.iter().map(|(_, decision)| decision));
 
-    let early: Vec<_> = team
-        .others()
-        .filter(|rank| team.offloads(Op::Gather, division.part(*rank).1))
-        .collect();
+    let offloads = |(_, decision): &(usize, Decision)| decision.offloads;
+    let early: Vec<_> = others.iter().copied().filter(offloads).collect();
     let started = if early.is_empty() {
         None
     } else {
         let buffer = (base, recv.len());
         // SAFETY: the buffer is mutably borrowed until these leaves have reported, and guarded
         // afterwards.
-        unsafe {
-            team.start_root(
-                Op::Gather,
-                buffer,
-                division,
-                early.clone(),
-                Direction::ToRoot,
-            )
-        }?
+        unsafe { team.start_root(Op::Gather, buffer, division, early, Direction::ToRoot) }?
     };
-    let others: Vec<_> = team
-        .others()
-        .filter(|rank| started.is_none() || !early.contains(rank))
-        .collect();
-    let wanted = if others.is_empty() {
-        None
-    } else {
-        team.one_sided_kind(Op::Gather, division)
-    };
+    if started.is_some() {
+        others.retain(|other| !offloads(other));
+    }
+    let wanted = kind.filter(|_| !others.is_empty());
     let key = wanted.and_then(|kind| {
         // SAFETY: the buffer is mutably borrowed until all leaves have reported, below. Only our
         // own part is touched meanwhile, and through `base`; an error breaks the team.
@@ -66,13 +53,14 @@ pub(super) fn root(
     });
 
     let (mut eager, mut leaves) = (Vec::new(), Vec::new());
-    for rank in others {
+    for (rank, decision) in others {
         let (call, source) = (call(rank), Source::One(rank));
-        if path(team, rank) == Path::Eager {
+        if decision.path == Path::Eager {
             let header = team.mailbox.expect(source, call, &[Step::Message])?;
             eager.push((rank, header));
         } else {
-            leaves.push((call, rank, team.arrival(call, rank)?));
+            let rtr = team.arrival(call, decision, rank)?;
+            leaves.push((rank, call, decision, rtr));
         }
     }
     // SAFETY: the division was checked against the buffer.
@@ -121,7 +109,8 @@ pub(super) fn root(
 /// A leaf's side.
 pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
     let call = Call::new(Op::Gather, root, send.len());
-    let Path::Via(planned) = team.path(Op::Gather, send.len()) else {
+    let decision = team.decide(Op::Gather, send.len());
+    let Path::Via(planned) = decision.path else {
         return team.mailbox.send(Target::One(root), call, send);
     };
     let flow = team.flow(send.len().saturating_mul(team.size()));
@@ -129,7 +118,7 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
     let mut stream = unsafe { Sending::new(Target::One(root), send.as_ptr(), send.len()) };
     // SAFETY: the slice is borrowed until the end of this function, by which the root is done with
     // it; an error breaks the team.
-    unsafe { team.arrive(call, send.as_ptr().cast_mut(), Direction::ToRoot) }?;
+    unsafe { team.arrive(call, decision, send.as_ptr().cast_mut(), Direction::ToRoot) }?;
     if planned == TransportKind::Shm {
         // The root cannot choose another way, so what fits into the ring can go now.
         while stream.step(&mut team.mailbox, flow)? {}

@@ -19,7 +19,7 @@ use crate::offload::monitor::Site;
 use crate::op::{Call, Op};
 use crate::policy::Executor;
 use crate::shm::mailbox::{Source, Step, Target};
-use crate::team::Team;
+use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
 use crate::transport::remote_key::RemoteKey;
 use crate::transport::stream::{Receiving, Sending, exchange};
@@ -168,8 +168,8 @@ pub(super) struct StartedRoot {
     base: *mut u8,
     len: usize,
     direction: Direction,
-    /// Rank, call, where its part starts.
-    leaves: Vec<(usize, Call, usize)>,
+    /// Rank, call, how its part moves, where that starts.
+    leaves: Vec<(usize, Call, Decision, usize)>,
 }
 
 impl Team {
@@ -201,7 +201,7 @@ impl Team {
         op: Op,
         (base, len): (*mut u8, usize),
         division: Division<'_>,
-        leaves: Vec<usize>,
+        leaves: Vec<(usize, Decision)>,
         direction: Direction,
     ) -> Result<Option<StartedRoot>> {
         let me = self.rank();
@@ -237,15 +237,16 @@ impl Team {
             let call = Call::new(op, me, len);
             let words = rts(0, len).to_words();
             self.mailbox.tell(Target::All, Step::Rts, call, words)?;
-            started.leaves = leaves.into_iter().map(|leaf| (leaf, call, 0)).collect();
+            let leaf = |(leaf, decision)| (leaf, call, decision, 0);
+            started.leaves = leaves.into_iter().map(leaf).collect();
         } else {
-            for leaf in leaves {
+            for (leaf, decision) in leaves {
                 let (at, part) = division.part(leaf);
                 let call = Call::new(op, me, part);
                 let words = rts(at, part).to_words();
                 self.mailbox
                     .tell(Target::One(leaf), Step::Rts, call, words)?;
-                started.leaves.push((leaf, call, at));
+                started.leaves.push((leaf, call, decision, at));
             }
         }
         Ok(Some(started))
@@ -265,9 +266,9 @@ impl Team {
         } = started;
         let source = direction == Direction::ToLeaf;
         let (mut parts, mut streams) = (Vec::new(), Vec::new());
-        for (leaf, call, at) in leaves {
+        for (leaf, call, decision, at) in leaves {
             // Where its memory is does not matter here.
-            self.arrival(call, leaf)?;
+            self.arrival(call, decision, leaf)?;
             // To map pages for an engine takes a leaf longer than it takes us to fall asleep.
             self.mailbox.waiter.be_patient(true);
             let header = self.mailbox.expect(Source::One(leaf), call, &[Step::Fin]);

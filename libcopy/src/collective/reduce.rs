@@ -83,7 +83,7 @@ pub(super) unsafe fn scatter(
     }
     let peers: Vec<usize> = (me + 1..team.size()).chain(0..me).collect();
     let call = Call::new(op, 0, len);
-    let key = match team.path(op, len / team.size()) {
+    let key = match team.decide(op, len / team.size()).path {
         Path::Via(kind) if kind != TransportKind::Shm => {
             // SAFETY: the caller's promise; peers are done when they have told so, below. An error
             // breaks the team, and the memory is opened for reading only.

@@ -2,7 +2,7 @@
 
 //! Scatter: the root's send buffer is opened once, all leaves copy their parts at the same time.
 
-use super::cooperative::{Direction, LeafCopy, Plan, Rts};
+use super::cooperative::{Direction, LeafCopy, Plan, Rts, one_sided_kind};
 use super::division::{Division, own_part};
 use super::offloaded::OffloadRts;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
-use crate::team::Team;
+use crate::team::{Decision, Team};
 use crate::transport::stream::{Receiving, Sending, exchange};
 
 /// The root's side; `own` is where its part goes unless it stays in place.
@@ -27,51 +27,39 @@ pub(super) fn root(
         own_part(own.len(), own_len)?;
     }
     let call = |rank| Call::new(Op::Scatter, me, division.part(rank).1);
-    let path = |team: &Team, rank| team.path(Op::Scatter, division.part(rank).1);
-    let early: Vec<_> = team
-        .others()
-        .filter(|rank| team.offloads(Op::Scatter, division.part(*rank).1))
-        .collect();
+    let decide = |rank| (rank, team.decide(Op::Scatter, division.part(rank).1));
+    let mut others: Vec<(usize, Decision)> = team.others().map(decide).collect();
+    let kind = one_sided_kind(others.iter().map(|(_, decision)| decision));
+    let offloads = |(_, decision): &(usize, Decision)| decision.offloads;
+    let early: Vec<_> = others.iter().copied().filter(offloads).collect();
     let started = if early.is_empty() {
         None
     } else {
         let buffer = (base.cast_mut(), send.len());
         // SAFETY: the slice is only read, until these leaves have reported, and guarded afterwards.
-        unsafe {
-            team.start_root(
-                Op::Scatter,
-                buffer,
-                division,
-                early.clone(),
-                Direction::ToLeaf,
-            )
-        }?
+        unsafe { team.start_root(Op::Scatter, buffer, division, early, Direction::ToLeaf) }?
     };
-    let others: Vec<_> = team
-        .others()
-        .filter(|rank| started.is_none() || !early.contains(rank))
-        .collect();
-    for &rank in &others {
-        if path(team, rank) == Path::Eager {
+    if started.is_some() {
+        others.retain(|other| !offloads(other));
+    }
+    for &(rank, decision) in &others {
+        if decision.path == Path::Eager {
             let (offset, len) = division.part(rank);
             team.mailbox
                 .send(Target::One(rank), call(rank), &send[offset..offset + len])?;
         }
     }
-    let wanted = if others.is_empty() {
-        None
-    } else {
-        team.one_sided_kind(Op::Scatter, division)
-    };
+    let wanted = kind.filter(|_| !others.is_empty());
     let key = wanted.and_then(|kind| {
         // SAFETY: the slice is borrowed until all leaves have reported, below, and opened for
         // reading only.
         unsafe { team.open(kind, base.cast_mut(), send.len(), false) }
     });
     let mut leaves = Vec::new();
-    for rank in others {
-        if path(team, rank) != Path::Eager {
-            leaves.push((call(rank), rank, team.arrival(call(rank), rank)?));
+    for (rank, decision) in others {
+        if decision.path != Path::Eager {
+            let rtr = team.arrival(call(rank), decision, rank)?;
+            leaves.push((rank, call(rank), decision, rtr));
         }
     }
     // SAFETY: the division was checked against the buffer.
@@ -114,14 +102,15 @@ pub(super) fn root(
 pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> {
     let call = Call::new(Op::Scatter, root, recv.len());
     let source = Source::One(root);
-    if team.path(Op::Scatter, recv.len()) == Path::Eager {
+    let decision = team.decide(Op::Scatter, recv.len());
+    if decision.path == Path::Eager {
         let header = team.mailbox.expect(source, call, &[Step::Message])?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, recv.as_mut_ptr()) };
     }
     // SAFETY: the slice is borrowed until the end of this function, by which the root is done with
     // it; an error breaks the team.
-    unsafe { team.arrive(call, recv.as_mut_ptr(), Direction::ToLeaf) }?;
+    unsafe { team.arrive(call, decision, recv.as_mut_ptr(), Direction::ToLeaf) }?;
     let header = team.mailbox.expect(source, call, &[Step::Rts])?;
     if OffloadRts::is_in(&header.words) {
         // SAFETY: the slice is ours until the request is made, and guarded afterwards.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::decision::Decision;
 use super::key::TeamKey;
 use super::probe;
 use super::resumption::Resumption;
@@ -424,8 +425,28 @@ impl Team {
         waiter.break_team(Error::Broken { rank });
     }
 
+    /// How a part of `len` bytes moves.
+    pub(crate) fn decide(&self, op: Op, len: usize) -> Decision {
+        let path = self.path(op, len);
+        let offloads =
+            path == Path::Via(TransportKind::Kmod) && self.policy.offloads(len as u64, self.size());
+        let shares = self.policy.shares(op, len as u64, self.is_crowded());
+        let announces = match path {
+            _ if offloads && self.policy.asynchronous.never_by_cpu() => false,
+            Path::Eager => false,
+            Path::Via(TransportKind::Shm) => !(op == Op::Bcast && self.is_crowded()),
+            Path::Via(_) => shares,
+        };
+        Decision {
+            path,
+            offloads,
+            shares,
+            announces,
+        }
+    }
+
     /// The path for a part of `len` bytes.
-    pub(crate) fn path(&self, op: Op, len: usize) -> Path {
+    fn path(&self, op: Op, len: usize) -> Path {
         // Eager ranks send before they receive, so a whole message must fit into a ring.
         let ring = match op {
             Op::Bcast => self.segment.bcast_ring(),
@@ -439,13 +460,6 @@ impl Team {
             Path::Eager if !fits => Path::Via(forced.unwrap_or(TransportKind::Shm)),
             path => path,
         }
-    }
-
-    /// Whether the part of `len` bytes goes the way on which copy engines may move it. All ranks
-    /// decide alike; a rank that cannot use an engine copies with its CPU.
-    pub(crate) fn offloads(&self, op: Op, len: usize) -> bool {
-        self.policy.offloads(len as u64, self.size())
-            && self.path(op, len) == Path::Via(TransportKind::Kmod)
     }
 
     /// The domain of the team, if it uses the module.
@@ -574,11 +588,6 @@ impl Team {
         if let (TransportKind::Kmod, Some(kmod)) = (kind, &mut self.kmod) {
             kmod.invalidate();
         }
-    }
-
-    /// Whether root and leaf share a copy of `len` bytes.
-    pub(crate) fn shares(&self, op: Op, len: usize) -> bool {
-        self.policy.shares(op, len as u64, self.is_crowded())
     }
 
     fn probe_transports(&mut self) -> Result<()> {

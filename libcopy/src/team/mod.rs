@@ -2,6 +2,7 @@
 
 //! Processes of one machine that work together.
 
+mod decision;
 pub(crate) mod key;
 pub mod launch;
 mod membership;
@@ -9,6 +10,7 @@ mod probe;
 mod resumption;
 mod usage;
 
+pub(crate) use decision::Decision;
 pub use key::TeamKey;
 pub use launch::launch;
 pub use membership::Team;

@@ -68,7 +68,7 @@ pub const TABLE: &[Layers] = &[
             < p2p/outgoing
             < p2p/incoming
             < p2p/messenger
-            < team/launch team/probe team/resumption team/usage
+            < team/decision team/launch team/probe team/resumption team/usage
             < team/membership
             < team
             < collective/division
