@@ -297,18 +297,27 @@ impl PinnedPages {
     /// The contiguous bytes at `offset`: kernel address and how many follow. `hint` is the index
     /// of the run where the caller was last and is updated.
     pub(crate) fn locate(&self, offset: u64, hint: &mut usize) -> Option<(*mut u8, usize)> {
-        let inside = |run: &Run| offset >= run.offset && offset - run.offset < run.len as u64;
-        let (runs, mut index) = (&*self.runs, *hint);
-        if !runs.get(index).is_some_and(inside) {
-            index += 1;
-            if !runs.get(index).is_some_and(inside) {
-                index = runs.partition_point(|run| run.offset + run.len as u64 <= offset);
+        let runs = &*self.runs;
+        let at = |index: usize| {
+            let run = runs.get(index)?;
+            // Before the run this is larger than any length.
+            let skip = offset.wrapping_sub(run.offset);
+            let inside = skip < run.len as u64;
+            inside.then(|| {
+                let skip = skip as usize;
+                (run.address.wrapping_add(skip), run.len - skip)
+            })
+        };
+        for index in [*hint, *hint + 1] {
+            if let Some(found) = at(index) {
+                *hint = index;
+                return Some(found);
             }
         }
-        let run = runs.get(index).filter(|run| inside(run))?;
+        let index = runs.partition_point(|run| run.offset + run.len as u64 <= offset);
+        let found = at(index)?;
         *hint = index;
-        let skip = (offset - run.offset) as usize;
-        Some((run.address.wrapping_add(skip), run.len - skip))
+        Some(found)
     }
 
     /// Whether the same pages are still behind those of the owner's addresses that may have changed.
