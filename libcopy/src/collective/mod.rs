@@ -17,6 +17,7 @@ mod calls;
 mod cooperative;
 mod division;
 mod gather;
+pub mod nonblocking;
 mod offloaded;
 mod reduce;
 mod scatter;

@@ -71,6 +71,8 @@ pub const TABLE: &[Layers] = &[
             < team/decision team/launch team/probe team/resumption team/usage
             < team/membership
             < team
+            < collective/nonblocking/engine collective/nonblocking/table
+            < collective/nonblocking
             < collective/division
             < collective/cooperative
             < collective/offloaded
@@ -150,7 +152,7 @@ pub const TABLE: &[Layers] = &[
             < messages/peers messages/status messages/protocol messages/pack_memory messages/choice messages/view
             < earned messages/world
             < group teams classes
-            < nonblocking/engine nonblocking/table nonblocking/circle
+            < nonblocking/circle
             < comm
             < governor pack_governor messages/reach nonblocking/meet small_calls
             < intercept

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use libcopy::TeamKey;
+use libcopy::collective::nonblocking::engine::Engines;
+use libcopy::collective::nonblocking::table::{MOST_RANKS, Table};
 use libcopy::transport::process_memory;
 
-use super::engine::Engines;
-use super::table::{MOST_RANKS, Table};
 use crate::abi::{self, Abi, Word};
 use crate::fortran_names;
 use crate::group::Node;

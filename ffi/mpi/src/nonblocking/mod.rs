@@ -5,14 +5,12 @@
 
 mod calls;
 mod circle;
-mod engine;
 pub mod fortran;
 mod meet;
 mod operation;
 mod requests;
-mod table;
 
 pub use circle::{Circle, close_all};
-pub use engine::parts;
+pub use libcopy::collective::nonblocking::engine::parts;
 pub use meet::{is_allowed, is_wanted_here, meet};
 pub use requests::{any, before_asking, before_waiting, instead_of_waiting};

@@ -10,11 +10,11 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use libcopy::collective::nonblocking::engine::{Held, State};
+use libcopy::collective::nonblocking::table::{Buffers, MOST_PIECES};
 use libcopy::transport::process_memory;
 
 use super::circle::Circle;
-use super::engine::{Held, State};
-use super::table::{Buffers, MOST_PIECES};
 use crate::abi::{Abi, complain};
 use crate::buffer::Kind;
 use crate::errors;

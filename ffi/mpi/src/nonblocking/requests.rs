@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use libcopy::collective::nonblocking::table::DEPTH;
+
 use super::circle::Circle;
 use super::operation::Operation;
-use super::table::DEPTH;
 use crate::abi::{Abi, UNDEFINED, Word};
 use crate::messages::status::Status;
 use crate::sync::lock;

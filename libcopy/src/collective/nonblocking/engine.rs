@@ -9,12 +9,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use libcopy::device::{
+use crate::device::{
     Domain, DomainKey, Region, RegionId, Request, RequestId, Rights, StatusTable, Submission,
 };
-use libcopy::offload::{Async, Executor};
-use libcopy::policy::Policy;
-use libcopy::uapi;
+use crate::offload::{Async, Executor};
+use crate::policy::Policy;
+use crate::uapi;
 
 /// Parts that engines have moved, as far as this process gave them to one.
 static PARTS: AtomicU64 = AtomicU64::new(0);
@@ -24,7 +24,7 @@ pub fn parts() -> u64 {
     PARTS.load(Ordering::Relaxed)
 }
 
-/// What the ranks of a circle need to use engines.
+/// What the ranks of a communicator need to use engines.
 #[derive(Debug)]
 pub struct Engines {
     domain: Domain,
@@ -120,6 +120,7 @@ unsafe fn lasting(engines: &Arc<Engines>) -> &'static Domain {
 }
 
 /// What an operation has published and submitted.
+#[derive(Debug)]
 pub struct Held {
     // Dropped in this order: requests are stopped before their memory is taken back.
     requests: Vec<Request<'static>>,

@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use libcopy::shm::anonymous::AnonymousSegment as Shared;
+use crate::shm::anonymous::AnonymousSegment;
 
 /// Operations that a rank may have under way on a communicator.
 pub const DEPTH: u64 = 1024;
@@ -148,7 +148,7 @@ impl Ticket {
 /// The shared memory of a communicator.
 #[derive(Debug)]
 pub struct Table {
-    shared: Shared,
+    shared: AnonymousSegment,
     ranks: usize,
 }
 
@@ -171,14 +171,22 @@ fn bytes(ranks: usize) -> usize {
 
 impl Table {
     /// Makes the memory for so many ranks; the file is for the others to open.
+    ///
+    /// # Errors
+    ///
+    /// As for [`AnonymousSegment::create`].
     pub fn create(ranks: usize, magic: [u64; 2]) -> io::Result<(Table, std::fs::File)> {
-        let (shared, file) = Shared::create(c"libcopy-nonblocking", bytes(ranks), magic)?;
+        let (shared, file) = AnonymousSegment::create(c"libcopy-nonblocking", bytes(ranks), magic)?;
         Ok((Table { shared, ranks }, file))
     }
 
     /// Opens what the process `pid` has made with this descriptor.
+    ///
+    /// # Errors
+    ///
+    /// As for [`AnonymousSegment::open`].
     pub fn open(pid: i32, fd: i32, ranks: usize, magic: [u64; 2]) -> io::Result<Table> {
-        let shared = Shared::open(pid, fd, bytes(ranks), magic)?;
+        let shared = AnonymousSegment::open(pid, fd, bytes(ranks), magic)?;
         Ok(Table { shared, ranks })
     }
 

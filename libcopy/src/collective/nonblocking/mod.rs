@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What nonblocking collectives share, for libraries that start and complete them on their own, as
+//! `libcopy_mpi.so` does: where each rank's buffers are and who copies which piece ([`table`]), and parts that copy
+//! engines move meanwhile ([`engine`]). `docs/design/nonblocking.md` says how they get on.
+
+pub mod engine;
+pub mod table;
