@@ -12,7 +12,6 @@
 //! Whether the ranks want a governor at all is agreed on in the same way, before a communicator's first trial.
 
 use std::cell::Cell;
-use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -20,7 +19,7 @@ use std::time::Instant;
 use libcopy::policy::governor::{Decision, Governor, MOST, Slot, Times};
 
 use crate::active::least;
-use crate::classes::{Class, GONE, Totals, add, is_wanted, power};
+use crate::classes::{Class, GONE, Total, Totals, add, is_wanted, power};
 use crate::comm::{self, Comm};
 use crate::group::Group;
 use crate::stats::Function;
@@ -193,14 +192,12 @@ fn name(function: usize) -> &'static str {
     Function::all().nth(function).map_or("", Function::name)
 }
 
-/// The classes as a list in JSON.
-pub fn json() -> String {
-    let mut text = String::from("[");
-    for (i, ((function, ranks, power), total)) in totals().iter().enumerate() {
-        let comma = if i == 0 { "" } else { "," };
-        let _ = write!(
-            text,
-            "{comma}{{\"function\":\"{}\",\"ranks\":{ranks},\"bytes\":{},\"intercepted\":{},\
+/// The classes as objects in JSON.
+pub fn json() -> Vec<String> {
+    let totals = totals();
+    let object = |((function, ranks, power), total): (&(usize, usize, u32), &Total)| {
+        format!(
+            "{{\"function\":\"{}\",\"ranks\":{ranks},\"bytes\":{},\"intercepted\":{},\
              \"forwarded\":{},\"trials\":{},\"communicators\":{},\"forwarding\":{},\"won_ns\":{}}}",
             name(*function),
             1u64 << power,
@@ -210,10 +207,9 @@ pub fn json() -> String {
             total.communicators,
             total.forwarding,
             total.won
-        );
-    }
-    text.push(']');
-    text
+        )
+    };
+    totals.iter().map(object).collect()
 }
 
 /// A line for each class that was tried.

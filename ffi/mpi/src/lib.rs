@@ -23,7 +23,7 @@
 //! ([`messages`]); `LIBCOPY_MPI_MESSAGES=0` forwards them. Short ones of derived datatypes are packed here and
 //! sent as bytes (`LIBCOPY_MPI_PACKED=0`: as they are).
 //!
-//! Blocking collectives that cost more than forwarded ones are forwarded after a trial ([`governor`]);
+//! Blocking collectives, messages and packing that cost more than forwarded are forwarded after a trial ([`governor`]);
 //! `LIBCOPY_GOVERNOR=0` leaves it to the thresholds.
 //!
 //! `LIBCOPY_DISABLE=1` forwards everything; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
@@ -115,7 +115,10 @@ fn tell() {
         ]
         .into_iter()
         .flatten();
-        for line in lines.chain(governor::report()).chain(off) {
+        let classes = governor::report()
+            .into_iter()
+            .chain(messages::report_classes());
+        for line in lines.chain(classes).chain(off) {
             text.push('\n');
             text.push_str(&line);
         }
@@ -127,13 +130,14 @@ fn tell() {
     let off: Vec<_> = tools::switched_off()
         .map(|(name, why)| (name, why.to_string()))
         .collect();
+    let classes = [governor::json(), messages::classes()].concat();
     let line = stats::line(
         &own,
         &messages::numbers(),
         &async_guard::numbers(nonblocking::parts()),
         &off,
         &bootstrap::summary(),
-        &governor::json(),
+        &format!("[{}]", classes.join(",")),
     );
     let file = OpenOptions::new().append(true).create(true).open(&path);
     // One call, so that the lines of ranks do not mix.

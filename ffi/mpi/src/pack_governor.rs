@@ -131,7 +131,7 @@ impl Trial {
 }
 
 /// Nanoseconds that measuring a call takes.
-fn clock() -> u64 {
+pub fn clock() -> u64 {
     static CLOCK: OnceLock<u64> = OnceLock::new();
     *CLOCK.get_or_init(|| {
         const READINGS: u32 = 16;

@@ -33,6 +33,7 @@ const ERRONEOUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/erroneous.c"
 const REFUSED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/refused.c");
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim.c");
 const GOVERNED_PACKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/governed_packing.c");
+const GOVERNED_MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/governed_messages.c");
 const TOOL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tool.c");
 const TOOLED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tooled.c");
 const SESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sessions.c");
@@ -1418,6 +1419,60 @@ fn packing_is_governed() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// Runs `governed_messages.c`; what the governor says of the class, by each rank that has it.
+fn governed_messages(
+    mpi: &Mpi,
+    (how, function): (&str, &str),
+    bytes: u64,
+    settings: &[(&str, &str)],
+) -> Vec<[u64; 3]> {
+    let file = mpi.program.with_extension("stats");
+    let mut environment = vec![
+        ("LD_PRELOAD", library().to_str().expect("a plain path")),
+        ("LIBCOPY_STATS", file.to_str().expect("a plain path")),
+    ];
+    environment.extend_from_slice(settings);
+    let output = mpi.run(2, &[how, "400", &bytes.to_string()], &environment);
+    assert_eq!(text(&output.stdout), "0 wrong\n0 wrong\n", "{how}");
+    let lines = std::fs::read_to_string(&file).expect("a file of the ranks");
+    let _ = std::fs::remove_file(&file);
+    governed(&lines, function, bytes)
+}
+
+#[test]
+fn messages_take_the_way_that_costs_less() {
+    let _turn = turn();
+    let slow: &[(&str, &str)] = &[("GOVERNED_SLOW", "1")];
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, GOVERNED_MESSAGES, C) else {
+            continue;
+        };
+        for (how, function, senders) in [
+            ("send", "MPI_Send", 1),
+            ("isend", "MPI_Isend", 1),
+            ("sendrecv", "MPI_Sendrecv", 2),
+        ] {
+            let ranks = governed_messages(&mpi, (how, function), 1 << 19, slow);
+            assert_eq!(ranks.len(), senders, "{name}, {how}: {ranks:?}");
+            for [intercepted, forwarded, forwarding] in ranks {
+                assert_eq!(intercepted + forwarded, 400, "{name}, {how}");
+                assert_eq!(forwarding, 1, "{name}, {how}");
+                assert!(forwarded >= 100, "{name}, {how}: {forwarded}");
+            }
+        }
+        let typed = ("typed", "MPI_Send");
+        let ranks = governed_messages(&mpi, typed, 1 << 16, &[]);
+        let [[intercepted, forwarded, _]] = ranks[..] else {
+            panic!("{name}: {ranks:?}");
+        };
+        assert!(intercepted > 32 && forwarded > 0, "{name}: {ranks:?}");
+        for off in [("LIBCOPY_GOVERNOR", "0"), ("LIBCOPY_MPI_MIN", "1000")] {
+            let ranks = governed_messages(&mpi, typed, 1 << 16, &[off]);
+            assert!(ranks.is_empty(), "{name}, {off:?}: {ranks:?}");
         }
     }
 }

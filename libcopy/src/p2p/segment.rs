@@ -401,6 +401,17 @@ impl Segment {
         unsafe { &*slots.add(slot) }
     }
 
+    /// Messages that a process has sent to another one, which has not received all of them yet.
+    pub fn under_way(&self, from: usize, to: usize) -> usize {
+        let is_under_way = |number: &usize| {
+            let slot = self.slot(from, *number);
+            let state = slot.state.load(Ordering::Acquire);
+            matches!(state, state::POSTED | state::CLAIMED)
+                && slot.to.load(Ordering::Relaxed) as usize == to
+        };
+        (0..SLOTS).filter(is_under_way).count()
+    }
+
     /// Whether a process may not read others' memory any more, or others not its own: not 0 then.
     ///
     /// # Panics

@@ -6,8 +6,10 @@
 use std::ffi::{c_int, c_void};
 
 use libcopy::p2p::{self, Pause, View, header};
+use libcopy::policy::governor::Decision;
 
 use super::arguments::{Address, Elements, Mode};
+use super::governed::{self, Function, Watched};
 use super::handle::Handle;
 use super::incoming::{self, When, raise};
 use super::receiving::{arrival, arrived};
@@ -27,6 +29,13 @@ use crate::types::{self};
 ///
 /// As the MPI standard says, for this and all functions below.
 pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Option<c_int> {
+    let function = match mode {
+        Mode::Standard => Function::Send,
+        Mode::Synchronous => Function::Ssend,
+    };
+    if governed::is_forwarded(what, function, to) {
+        return None;
+    }
     if !what.have_earned(world, to.comm) {
         notice(world, what, to);
         return None;
@@ -35,7 +44,8 @@ pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Op
     if let Some(code) = unsafe { packed::send(world, mode, what, to) } {
         return Some(code);
     }
-    let shared = choose(world, what, to)?.post(world, None, to.tag)?;
+    let (chosen, _watched) = governed::sift(world, choose(world, what, to), what, function, to);
+    let shared = chosen?.post(world, None, to.tag)?;
     let mut request = Handle::new(world, world.abi.request_null);
     let way = match mode {
         Mode::Standard => SendMode::Blocking,
@@ -82,6 +92,13 @@ pub unsafe fn isend(
     to: Address,
     request: *mut c_void,
 ) -> Option<c_int> {
+    let function = match mode {
+        Mode::Standard => Function::Isend,
+        Mode::Synchronous => Function::Issend,
+    };
+    if governed::is_forwarded(what, function, to) {
+        return None;
+    }
     if !what.have_earned(world, to.comm) {
         notice(world, what, to);
         return None;
@@ -90,14 +107,55 @@ pub unsafe fn isend(
     if let Some(code) = unsafe { packed::isend(world, mode, what, to, request) } {
         return Some(code);
     }
-    let shared = choose(world, what, to)?.post(world, None, to.tag)?;
+    let chosen = choose(world, what, to)?;
+    let watched = match governed::decide(world, &chosen, what, function, to) {
+        (Decision::Intercept, watched) => watched,
+        (Decision::Forward, None) => return None,
+        (Decision::Forward, Some(watched)) => {
+            // SAFETY: the caller's promise.
+            return unsafe { isend_watched(world, mode, what, to, request, watched) };
+        }
+    };
+    let shared = chosen.post(world, None, to.tag)?;
     // SAFETY: the message lives until the request is complete.
     if let Err(code) = unsafe { send_header(world, &shared, (mode, SendMode::Own), to, request) } {
         return Some(code);
     }
     lock(&shared).attend(world, false);
-    requests::remember(world, request, Work::Send(shared, to.comm), false);
+    let work = Work::Send(shared, to.comm);
+    requests::remember_watched(world, request, work, false, watched);
     Some(0)
+}
+
+/// Has the library send a message, and takes note of when it is complete; `None` if it has too many elements for that.
+///
+/// # Safety
+///
+/// As the MPI standard says of `MPI_Isend` and `MPI_Issend`.
+unsafe fn isend_watched(
+    world: &World,
+    mode: Mode,
+    what: Elements,
+    to: Address,
+    request: *mut c_void,
+    watched: Watched,
+) -> Option<c_int> {
+    let count = c_int::try_from(what.count?).ok()?;
+    let (from, kind) = (what.buffer.cast_const(), what.datatype);
+    let (dest, tag, comm) = (to.dest, to.tag, to.comm);
+    // SAFETY: the caller's promise, and then a request that the library has made.
+    unsafe {
+        let code = match mode {
+            Mode::Standard => pmpi::isend(from, count, kind, dest, tag, comm, request),
+            Mode::Synchronous => pmpi::issend(from, count, kind, dest, tag, comm, request),
+        };
+        // Several requests that are complete may have one and the same handle.
+        if code == 0 && !packed::is_complete(world, request) {
+            let work = Work::Forwarded(comm);
+            requests::remember_watched(world, request, work, false, Some(watched));
+        }
+        Some(code)
+    }
 }
 
 /// After `MPI_Send_init` or `MPI_Ssend_init`: has the messages intercepted that it will send.
@@ -199,12 +257,16 @@ pub unsafe fn exchange(
     both: impl FnOnce(*mut c_void) -> c_int,
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
-    let chosen = if has_earned {
-        choose(world, send, to)
-    } else {
-        notice(world, send, to);
-        None
+    let function = Function::Sendrecv;
+    let chosen = match has_earned {
+        true if governed::is_forwarded(send, function, to) => None,
+        true => choose(world, send, to),
+        false => {
+            notice(world, send, to);
+            None
+        }
     };
+    let (chosen, _watched) = governed::sift(world, chosen, send, function, to);
     // SAFETY: the caller's promise.
     unsafe { exchange_chosen(world, chosen, None, to, (recv, source), status, both, post) }
 }
@@ -219,12 +281,16 @@ pub unsafe fn replace(
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
     let (mut chosen, mut owned) = (None, None);
-    let this = if what.have_earned(world, to.comm) {
-        choose(world, what, to)
-    } else {
-        notice(world, what, to);
-        None
+    let function = Function::SendrecvReplace;
+    let this = match what.have_earned(world, to.comm) {
+        true if governed::is_forwarded(what, function, to) => None,
+        true => choose(world, what, to),
+        false => {
+            notice(world, what, to);
+            None
+        }
     };
+    let (this, _watched) = governed::sift(world, this, what, function, to);
     if let Some(mut this) = this {
         let mut packed: Vec<u8> = Vec::with_capacity(this.bytes as usize);
         // SAFETY: the program's elements; room for all bytes.

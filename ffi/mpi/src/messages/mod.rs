@@ -12,6 +12,7 @@ mod choice;
 mod committed;
 mod exports;
 mod fortran;
+mod governed;
 mod handle;
 mod incoming;
 mod lengths;
@@ -32,6 +33,7 @@ mod view;
 mod waiting;
 mod world;
 
+pub use governed::{json as classes, report_classes};
 pub use peers::Peers;
 pub use protocol::are_asked;
 pub use report::{numbers, report};

@@ -376,7 +376,7 @@ pub unsafe fn isend(
 /// # Safety
 ///
 /// It has made the request.
-unsafe fn is_complete(world: &World, request: *const c_void) -> bool {
+pub unsafe fn is_complete(world: &World, request: *const c_void) -> bool {
     let (mut flag, mut room) = (0, Room::new());
     // SAFETY: the caller's promise; writable outputs.
     let code = unsafe {

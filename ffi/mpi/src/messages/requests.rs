@@ -16,6 +16,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use libcopy::p2p::{self, Pause, Shared};
 
+use super::governed::Watched;
 use super::handle::Handle;
 use super::incoming::{Arrival, raise};
 use super::pack_memory::Memory;
@@ -40,6 +41,8 @@ pub enum Work {
     Start(Plan, Option<(Shared, Word)>),
     /// Sends packed bytes on a communicator.
     Packed { _bytes: Memory, comm: Word },
+    /// Is the library's alone, on a communicator.
+    Forwarded(Word),
 }
 
 /// A request that we know.
@@ -68,6 +71,8 @@ struct State {
     orphan: bool,
     /// Completed, and out of the table.
     gone: bool,
+    /// If it is part of a trial.
+    _watched: Option<Watched>,
 }
 
 /// Spreads handles, which are addresses or small numbers.
@@ -134,6 +139,17 @@ pub fn settle_orphans(code: c_int) -> c_int {
 
 /// Makes a request known. An active persistent one counts as started.
 pub fn remember(world: &World, request: *const c_void, work: Work, persistent: bool) {
+    remember_watched(world, request, work, persistent, None);
+}
+
+/// Makes a request known, and lets go of `watched` when it is complete.
+pub fn remember_watched(
+    world: &World,
+    request: *const c_void,
+    work: Work,
+    persistent: bool,
+    watched: Option<Watched>,
+) {
     // SAFETY: the library has written a handle there.
     let handle = unsafe { world.abi.handle_at(request, 0) } & world.abi.handle;
     let entry = Entry {
@@ -149,6 +165,7 @@ pub fn remember(world: &World, request: *const c_void, work: Work, persistent: b
             error: 0,
             orphan: false,
             gone: false,
+            _watched: watched,
         }),
         persistent,
     };
@@ -339,7 +356,7 @@ impl State {
                 self.error = lost(world, shared);
             }
             // Nothing of ours is under way.
-            Work::Start(_, None) | Work::Packed { .. } => {
+            Work::Start(_, None) | Work::Packed { .. } | Work::Forwarded(_) => {
                 let Some(code) = completed(world, self.handle, &mut room) else {
                     return false;
                 };
@@ -384,7 +401,7 @@ impl State {
     fn comm(&self) -> Option<Word> {
         match &self.work {
             Work::Receive(arrival) => Some(arrival.comm()),
-            Work::Send(_, comm) | Work::Packed { comm, .. } => Some(*comm),
+            Work::Send(_, comm) | Work::Packed { comm, .. } | Work::Forwarded(comm) => Some(*comm),
             Work::Start(plan, _) => Some(plan.comm()),
         }
     }

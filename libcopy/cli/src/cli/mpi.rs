@@ -61,6 +61,9 @@ struct Class {
     ranks: u64,
     /// Smallest message of the class.
     bytes: u64,
+    /// What messages have: dense elements, or pieces.
+    #[serde(default)]
+    elements: String,
     intercepted: u64,
     forwarded: u64,
     trials: u64,
@@ -72,6 +75,14 @@ struct Class {
 }
 
 impl Class {
+    /// What is called.
+    fn name(&self) -> String {
+        match self.elements.as_str() {
+            "" => self.function.clone(),
+            elements => format!("{}, {elements}", self.function),
+        }
+    }
+
     fn add(&mut self, other: &Class) {
         self.intercepted += other.intercepted;
         self.forwarded += other.forwarded;
@@ -150,7 +161,10 @@ fn add_up(text: &str) -> Result<Total> {
             *total.early.entry(event).or_default() += count;
         }
         for class in rank.classes {
-            let key = |class: &Class| (class.function.clone(), class.ranks, class.bytes);
+            let key = |class: &Class| {
+                let what = (class.function.clone(), class.elements.clone());
+                (what, class.ranks, class.bytes)
+            };
             let same = |other: &&mut Class| key(other) == key(&class);
             match total.classes.iter_mut().find(same) {
                 Some(sum) => sum.add(&class),
@@ -253,7 +267,7 @@ fn report(args: &ReportArgs) -> Result<()> {
         writeln!(
             out,
             "{:<26} {:>10} {:>6} {:>12} {:>12} {on:>16} {:>12}",
-            class.function,
+            class.name(),
             class.bytes,
             class.ranks,
             class.intercepted,

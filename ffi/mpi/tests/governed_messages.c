@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+/*
+ * Rank 0 sends messages of one class again and again, and rank 1 checks all bytes.
+ *
+ *   governed_messages send|ssend|isend|sendrecv|replace|typed CALLS BYTES
+ *
+ * isend sends four at once; typed sends a vector. GOVERNED_SLOW=1: what
+ * libcopy_mpi.so reads of another process takes 40 ms, more than ranks wait for a processor; what the MPI library reads
+ * does not.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { WINDOW = 4, BLOCK = 16 };
+
+/* The program's symbol comes before the C library's. */
+ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals,
+			 const struct iovec *remote, unsigned long remotes, unsigned long flags)
+{
+	Dl_info caller;
+	if (getenv("GOVERNED_SLOW") && dladdr(__builtin_return_address(0), &caller) &&
+	    strstr(caller.dli_fname, "copy_mpi"))
+		usleep(40000);
+	return syscall(SYS_process_vm_readv, pid, local, locals, remote, remotes, flags);
+}
+
+static void fill(int *at, int count, int call)
+{
+	for (int i = 0; i < count; i++)
+		at[i] = call * 7919 + i;
+}
+
+static long differ(const int *at, int count, int call)
+{
+	long wrong = 0;
+	for (int i = 0; i < count; i++)
+		wrong += at[i] != call * 7919 + i;
+	return wrong;
+}
+
+int main(int argc, char **argv)
+{
+	MPI_Init(&argc, &argv);
+	const char *how = argv[1];
+	int rank, calls = atoi(argv[2]), bytes = atoi(argv[3]), count = bytes / sizeof(int);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	int is_window = !strcmp(how, "isend"), each = is_window ? WINDOW : 1;
+	int is_typed = !strcmp(how, "typed"), is_two_way = !strcmp(how, "sendrecv");
+	int is_replace = !strcmp(how, "replace"), peer = 1 - rank;
+	int *from = malloc(2 * (size_t)bytes * each), *to = malloc((size_t)bytes * each);
+	long wrong = 0;
+	MPI_Datatype type;
+	MPI_Type_vector(count / BLOCK, BLOCK, 2 * BLOCK, MPI_INT, &type);
+	MPI_Type_commit(&type);
+	for (int call = 0; call < calls; call += each) {
+		MPI_Request requests[WINDOW];
+		MPI_Status statuses[WINDOW];
+		for (int i = 0; i < each; i++) {
+			int *mine = from + i * count;
+			fill(mine, is_typed ? 2 * count : count, call + i);
+			if (is_two_way) {
+				MPI_Sendrecv(mine, count, MPI_INT, peer, 1, to, count, MPI_INT, peer, 1,
+					     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+			} else if (is_replace) {
+				MPI_Sendrecv_replace(mine, count, MPI_INT, peer, 1, peer, 1,
+						     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+				memcpy(to, mine, bytes);
+			} else if (rank == 1) {
+				MPI_Irecv(to + i * count, count, MPI_INT, 0, 1, MPI_COMM_WORLD, &requests[i]);
+			} else if (is_window) {
+				MPI_Isend(mine, count, MPI_INT, 1, 1, MPI_COMM_WORLD, &requests[i]);
+			} else if (is_typed) {
+				MPI_Send(mine, 1, type, 1, 1, MPI_COMM_WORLD);
+			} else if (!strcmp(how, "ssend")) {
+				MPI_Ssend(mine, count, MPI_INT, 1, 1, MPI_COMM_WORLD);
+			} else {
+				MPI_Send(mine, count, MPI_INT, 1, 1, MPI_COMM_WORLD);
+			}
+		}
+		if (!is_two_way && !is_replace && (rank == 1 || is_window))
+			MPI_Waitall(each, requests, statuses);
+		/* So that the sender does not run ahead. */
+		if (!is_two_way && !is_replace && rank == 1)
+			MPI_Send(NULL, 0, MPI_INT, 0, 2, MPI_COMM_WORLD);
+		else if (!is_two_way && !is_replace)
+			MPI_Recv(NULL, 0, MPI_INT, 1, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		for (int i = 0; i < each && (rank == 1 || is_two_way || is_replace); i++) {
+			int *other = to + i * count;
+			if (!is_typed) {
+				wrong += differ(other, count, call + i);
+				continue;
+			}
+			for (int block = 0; block < count / BLOCK; block++)
+				for (int j = 0; j < BLOCK; j++)
+					wrong += other[block * BLOCK + j] != call * 7919 + 2 * block * BLOCK + j;
+		}
+	}
+	printf("%ld wrong\n", wrong);
+	MPI_Type_free(&type);
+	free(from), free(to);
+	MPI_Finalize();
+	return wrong != 0;
+}
