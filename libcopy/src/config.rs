@@ -233,7 +233,7 @@ impl FromStr for TransportKind {
         TransportKind::ALL
             .into_iter()
             .find(|kind| kind.name().eq_ignore_ascii_case(text.trim()))
-            .ok_or_else(|| Error::argument("transport", text, "kmod, cma or shm"))
+            .ok_or_else(|| Error::argument("transport", text.to_owned(), "kmod, cma or shm"))
     }
 }
 

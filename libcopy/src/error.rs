@@ -5,6 +5,7 @@
 use std::io;
 use std::time::Duration;
 
+pub use libcopy_datatype::{Allowed, Value};
 use nix::errno::Errno;
 
 use crate::transport::TransportKind;
@@ -56,9 +57,9 @@ pub enum Error {
         /// Which argument.
         what: &'static str,
         /// Its value.
-        value: String,
+        value: Value,
         /// What is allowed.
-        allowed: String,
+        allowed: Allowed,
     },
     /// A datatype or a layout cannot be made, or does not fit.
     #[error(transparent)]
@@ -206,13 +207,13 @@ impl Error {
 
     pub(crate) fn argument(
         what: &'static str,
-        value: impl ToString,
-        allowed: impl ToString,
+        value: impl Into<Value>,
+        allowed: impl Into<Allowed>,
     ) -> Self {
         Error::Argument {
             what,
-            value: value.to_string(),
-            allowed: allowed.to_string(),
+            value: value.into(),
+            allowed: allowed.into(),
         }
     }
 

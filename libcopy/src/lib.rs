@@ -67,7 +67,7 @@ pub mod transport;
 pub mod tune;
 
 pub use collective::Parts;
-pub use error::{Error, Result};
+pub use error::{Allowed, Error, Result, Value};
 #[doc(inline)]
 pub use libcopy_datatype as datatype;
 #[doc(inline)]

@@ -440,7 +440,7 @@ impl Datatype {
         same_length("subsizes", subsizes.len(), sizes.len())?;
         same_length("starts", starts.len(), sizes.len())?;
         if sizes.is_empty() {
-            return Err(Error::argument("the number of dimensions", 0, "at least 1"));
+            return Err(Error::argument("the number of dimensions", 0u64, 1u64..));
         }
         let child = &self.0.facts;
         let extent = i128::from(child.extent());
@@ -505,7 +505,7 @@ impl Datatype {
         same_length("distributions", distributions.len(), sizes.len())?;
         same_length("processes", processes.len(), sizes.len())?;
         if sizes.is_empty() {
-            return Err(Error::argument("the number of dimensions", 0, "at least 1"));
+            return Err(Error::argument("the number of dimensions", 0u64, 1u64..));
         }
         let grid = processes
             .iter()
@@ -518,7 +518,7 @@ impl Datatype {
             ));
         }
         if rank >= size {
-            return Err(Error::argument("rank", rank, format!("below {size}")));
+            return Err(Error::argument("rank", rank, ..size));
         }
         let mut coordinates = vec![0; sizes.len()];
         let mut rest = rank;
@@ -585,7 +585,7 @@ impl Datatype {
             Distribution::None if processes != 1 => Err(Error::argument(
                 "the processes of a dimension that is not distributed",
                 processes,
-                1,
+                1u64,
             )),
             Distribution::None => one.contiguous(size),
             Distribution::Block(block) => {

@@ -88,8 +88,11 @@ impl Cursor {
     /// A position behind the end of the packed stream.
     pub fn seek(&mut self, position: u64) -> Result<()> {
         if position > self.layout.size() {
-            let allowed = format!("at most {}", self.layout.size());
-            return Err(Error::argument("the position", position, allowed));
+            return Err(Error::argument(
+                "the position",
+                position,
+                ..=self.layout.size(),
+            ));
         }
         self.descend_to(position);
         Ok(())
@@ -401,7 +404,7 @@ impl Checkpoints {
     /// An interval of 0.
     pub fn new(layout: &Layout, interval: u64) -> Result<Checkpoints> {
         if interval == 0 {
-            return Err(Error::argument("the interval", interval, "at least 1"));
+            return Err(Error::argument("the interval", interval, 1u64..));
         }
         let mut states = Vec::new();
         let mut cursor = layout.cursor();

@@ -32,7 +32,7 @@ use std::str::FromStr;
 use super::datatype::Datatype;
 use super::datatype::{Contents, Distribution, Order};
 use super::named::Named;
-use crate::{Error, Result};
+use crate::{Allowed, Error, Result};
 
 /// No list may have more entries: a range is a few characters, but its entries are memory.
 const LONGEST: u64 = 1 << 26;
@@ -86,8 +86,8 @@ struct Parser<'a> {
     open: Vec<Open<'a>>,
 }
 
-fn wrong(value: impl Into<String>, allowed: impl Into<String>) -> Error {
-    Error::argument("the type expression", value.into(), allowed.into())
+fn wrong(value: impl Into<crate::Value>, allowed: impl Into<Allowed>) -> Error {
+    Error::argument("the type expression", value, allowed)
 }
 
 impl<'a> Parser<'a> {
@@ -111,7 +111,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An error about what comes next.
-    fn unexpected(&self, wanted: &str) -> Error {
+    fn unexpected(&self, wanted: impl Into<Allowed>) -> Error {
         let next: String = self.rest().chars().take(20).collect();
         let place = self.text[..self.at].chars().count() + 1;
         if next.is_empty() {
@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
         if length < 0 || length + open.numbers.bits.len() as i128 > i128::from(LONGEST) {
             self.at = start;
             let wanted = format!("a list of at most {LONGEST} entries");
-            return Err(self.unexpected(&wanted));
+            return Err(self.unexpected(wanted));
         }
         // The last entry lies before the range's end, so no entry leaves 64 bits.
         let entries = (0..length).map(|i| (first + i * step) as i64);
@@ -242,7 +242,7 @@ impl<'a> Parser<'a> {
                 }
                 if !self.eat(closing) {
                     let wanted = format!("a comma or '{closing}'");
-                    return Err(self.unexpected(&wanted));
+                    return Err(self.unexpected(wanted));
                 }
                 done = self.close()?;
             }
@@ -358,7 +358,7 @@ struct Arguments<'a> {
 }
 
 impl Arguments<'_> {
-    fn wrong(&self, got: &str, what: &str) -> Error {
+    fn wrong(&self, got: &str, what: impl Into<Allowed>) -> Error {
         wrong(
             format!(
                 "{got} as argument {} of {} at character {}",
@@ -374,8 +374,8 @@ impl Arguments<'_> {
         self.taken += 1;
         match self.values.next().map(pick) {
             Some(Ok(value)) => Ok(value),
-            Some(Err(value)) => Err(self.wrong(value.kind(), what)),
-            None => Err(self.wrong("nothing", what)),
+            Some(Err(value)) => Err(self.wrong(value.kind(), what.to_owned())),
+            None => Err(self.wrong("nothing", what.to_owned())),
         }
     }
 
@@ -394,11 +394,11 @@ impl Arguments<'_> {
     }
 
     fn too_small(&self, number: i128, what: &str) -> Error {
-        self.wrong(&number.to_string(), &format!("{what}, at least 0"))
+        self.wrong(&number.to_string(), format!("{what}, at least 0"))
     }
 
     fn too_large(&self, number: i128, what: &str) -> Error {
-        self.wrong(&number.to_string(), &format!("{what}, below 2^63"))
+        self.wrong(&number.to_string(), format!("{what}, below 2^63"))
     }
 
     fn number(&mut self, what: &str) -> Result<i64> {

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use super::datatype::Datatype;
 use super::datatype::{Contents, Distribution, Order};
 use super::named::Named;
-use crate::{Error, Result};
+use crate::{Allowed, Error, Result};
 
 const MAGIC: [u8; 6] = *b"LCTYPE";
 const VERSION: u16 = 1;
@@ -119,8 +119,9 @@ impl Datatype {
     ///
     /// Bytes that are no type, of another version, damaged or cut off; what the constructors refuse.
     pub fn unflatten(bytes: &[u8]) -> Result<Datatype> {
-        let wrong =
-            |value: String, allowed: &str| Error::argument("the flattened type", value, allowed);
+        let wrong = |value: String, allowed: &'static str| {
+            Error::argument("the flattened type", value, allowed)
+        };
         let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() else {
             let value = format!("{} bytes", bytes.len());
             return Err(wrong(value, "at least 16 bytes, as flatten wrote them"));
@@ -291,7 +292,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn wrong(&self, value: u64, allowed: &str) -> Error {
+    fn wrong(&self, value: u64, allowed: impl Into<Allowed>) -> Error {
         let value = format!("{value} as word {}", self.at);
         Error::argument("the flattened type", value, allowed)
     }
@@ -314,7 +315,7 @@ impl Reader {
         let len = self.next()?;
         let left = (self.words.len() - self.at) as u64;
         if len > left {
-            return Err(self.wrong(len, &format!("a list of at most {left} entries")));
+            return Err(self.wrong(len, format!("a list of at most {left} entries")));
         }
         let list = self.words[self.at..self.at + len as usize].to_vec();
         self.at += len as usize;
@@ -337,7 +338,7 @@ impl Reader {
         let index = self.next()?;
         match usize::try_from(index).ok().and_then(|i| known.get(i)) {
             Some(child) => Ok(child.clone()),
-            None => Err(self.wrong(index, &format!("one of the {} types before", known.len()))),
+            None => Err(self.wrong(index, format!("one of the {} types before", known.len()))),
         }
     }
 
@@ -353,7 +354,11 @@ impl Reader {
         name.truncate(len as usize);
         let name = String::from_utf8_lossy(&name);
         Named::from_name(&name).ok_or_else(|| {
-            Error::argument("the flattened type", &name, "the name of a predefined type")
+            Error::argument(
+                "the flattened type",
+                name.into_owned(),
+                "the name of a predefined type",
+            )
         })
     }
 

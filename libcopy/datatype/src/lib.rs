@@ -60,7 +60,7 @@ pub mod canonical {
 pub use cursor::{Checkpoints, Cursor};
 pub use datatype::{Combiner, Contents, Datatype, Distribution, Envelope, Order};
 pub use elements::Elements;
-pub use error::{Error, Result};
+pub use error::{Allowed, Error, Result, Value};
 pub use kernel::{Calibration, CpuProfile};
 pub use layout::{Layout, Segment, Segments};
 pub use named::{Class, Element, Named};

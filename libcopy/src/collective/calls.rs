@@ -4,7 +4,7 @@
 
 use super::division::{Division, Parts, own_part};
 use super::{allgather, alltoall, bcast, gather, reduce, scatter};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Value};
 use crate::offload;
 use crate::op::{Call, Op};
 use crate::team::Team;
@@ -43,11 +43,7 @@ impl Team {
             if root < size {
                 run(self)
             } else {
-                Err(Error::argument(
-                    "root",
-                    root,
-                    format!("below the size of {size}"),
-                ))
+                Err(Error::argument("root", root, ..size))
             }
         });
         self.settle(result)
@@ -464,7 +460,7 @@ impl Team {
 }
 
 fn missing(what: &'static str) -> Error {
-    Error::argument(what, "missing", "given")
+    Error::argument(what, Value::Missing, "given")
 }
 
 /// Where our own elements of a reduction are: in `send`, or else in `recv`.
@@ -473,7 +469,7 @@ fn same_length(send: Option<&[u8]>, recv: &[u8]) -> Result<*const u8> {
         Some(send) if send.len() != recv.len() => Err(Error::argument(
             "length of a reduction's send buffer",
             send.len(),
-            format!("{}, that of the receive buffer", recv.len()),
+            recv.len(),
         )),
         Some(send) => Ok(send.as_ptr()),
         None => Ok(recv.as_ptr()),
@@ -483,7 +479,7 @@ fn same_length(send: Option<&[u8]>, recv: &[u8]) -> Result<*const u8> {
 /// Whether we are the root; only the root gives what `given` is about.
 fn at_root(team: &Team, root: usize, given: bool, what: &'static str) -> Result<bool> {
     match (team.rank() == root, given) {
-        (true, false) => Err(Error::argument(what, "missing", "given at the root")),
+        (true, false) => Err(Error::argument(what, Value::Missing, "given at the root")),
         (false, true) => Err(Error::argument(
             what,
             "given",

@@ -2,7 +2,7 @@
 
 //! How a buffer is divided among the ranks.
 
-use crate::error::{Error, Result};
+use crate::error::{Allowed, Error, Result, Value};
 
 /// How a buffer is divided among the ranks, where the parts may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ impl<'a> Division<'a> {
             0 => Ok(Division::Equal(whole / size)),
             _ => Err(Error::argument(
                 what,
-                format!("{whole} bytes"),
-                format!("a multiple of {size} ranks"),
+                whole,
+                Allowed::MultipleOf(size as u64),
             )),
         }
     }
@@ -44,11 +44,7 @@ impl<'a> Division<'a> {
             ("number of offsets", parts.offsets.len()),
         ] {
             if given != size {
-                return Err(Error::argument(
-                    what,
-                    given,
-                    format!("{size}, one per rank"),
-                ));
+                return Err(Error::argument(what, given, size));
             }
         }
         let mut ranges: Vec<(usize, usize)> = Vec::with_capacity(size);
@@ -58,8 +54,8 @@ impl<'a> Division<'a> {
                 _ => {
                     return Err(Error::argument(
                         "a part",
-                        format!("{count} bytes at {offset}"),
-                        format!("within the buffer's {whole} bytes"),
+                        Value::span(offset, count),
+                        0..whole,
                     ));
                 }
             }
@@ -70,7 +66,7 @@ impl<'a> Division<'a> {
             if let Some(pair) = ranges.windows(2).find(|pair| pair[0].1 > pair[1].0) {
                 return Err(Error::argument(
                     "a part that is received",
-                    format!("{}..{}", pair[1].0, pair[1].1),
+                    Value::span(pair[1].0, pair[1].1 - pair[1].0),
                     format!("behind the end of another at {}", pair[0].1),
                 ));
             }
@@ -93,7 +89,7 @@ pub(super) fn own_part(send: usize, count: usize) -> Result<()> {
         return Err(Error::argument(
             "length of the root's own part",
             send,
-            format!("{count}, its share of the buffer"),
+            count,
         ));
     }
     Ok(())

@@ -10,7 +10,7 @@
 
 use super::cooperative::Rts;
 use super::division::Division;
-use crate::error::{Error, Result};
+use crate::error::{Allowed, Error, Result};
 use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::policy::Path;
@@ -43,8 +43,8 @@ pub(super) fn whole_elements(len: usize, element: usize) -> Result<()> {
     if element == 0 || len % element != 0 {
         return Err(Error::argument(
             "length of a reduction",
-            format!("{len} bytes"),
-            format!("a multiple of the {element} bytes of an element"),
+            len,
+            Allowed::MultipleOf(element as u64),
         ));
     }
     Ok(())

@@ -11,7 +11,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use super::domain::Domain;
 use super::ioctl::ioctl;
 use super::region_id::{RegionId, Rights};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Value};
 use crate::uapi;
 
 impl Domain {
@@ -135,7 +135,7 @@ impl Attachment {
     }
 
     /// Refuses `access` if the attachment is for `other` alone.
-    fn permit(&self, other: Rights, access: &str, allowed: &str) -> Result<()> {
+    fn permit(&self, other: Rights, access: &'static str, allowed: &'static str) -> Result<()> {
         if self.rights == other {
             return Err(Error::argument("access to an attachment", access, allowed));
         }
@@ -147,8 +147,8 @@ impl Attachment {
             Some(end) if end <= self.size => Ok(()),
             _ => Err(Error::argument(
                 "range of an attachment",
-                format!("{len} bytes at {offset}"),
-                format!("within its {} bytes", self.size),
+                Value::span(offset, len),
+                0..self.size,
             )),
         }
     }

@@ -304,10 +304,6 @@ impl Drop for Region<'_> {
 pub(super) fn piece_count(count: usize) -> Result<u32> {
     match u32::try_from(count) {
         Ok(n) if n <= uapi::MAX_IOV => Ok(n),
-        _ => Err(Error::argument(
-            "number of pieces",
-            count,
-            format!("at most {}", uapi::MAX_IOV),
-        )),
+        _ => Err(Error::argument("number of pieces", count, ..=uapi::MAX_IOV)),
     }
 }

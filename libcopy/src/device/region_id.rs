@@ -42,11 +42,7 @@ impl RegionId {
     pub fn new(id: u32) -> Result<Self> {
         match id {
             1..=uapi::MAX_REGION_ID => Ok(RegionId(id)),
-            _ => Err(Error::argument(
-                "region id",
-                id,
-                format!("1 to {}", uapi::MAX_REGION_ID),
-            )),
+            _ => Err(Error::argument("region id", id, 1..=uapi::MAX_REGION_ID)),
         }
     }
 

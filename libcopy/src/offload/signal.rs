@@ -63,7 +63,7 @@ pub(super) fn install(handler: Handler, prepare: fn()) -> Result<()> {
             return Err(Error::argument(
                 "number of SIGSEGV handlers installed over each other",
                 known,
-                format!("below {CHAIN}"),
+                ..CHAIN,
             ));
         }
         // SAFETY: not counted yet, so nobody reads it; we hold the lock.

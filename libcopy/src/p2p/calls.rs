@@ -479,7 +479,7 @@ impl Drop for Messages<'_, '_> {
 
 fn checked_tag(tag: i32) -> Result<i32> {
     if tag < 0 {
-        return Err(Error::argument("tag", tag, "0 or more"));
+        return Err(Error::argument("tag", tag, 0u64..));
     }
     Ok(tag)
 }

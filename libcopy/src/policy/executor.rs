@@ -103,7 +103,7 @@ impl FromStr for Async {
             (_, Some(way)) => Ok(Async::Fixed(way)),
             _ => Err(Error::argument(
                 "LIBCOPY_ASYNC",
-                text,
+                text.to_owned(),
                 "off, auto, engine, cpu or both",
             )),
         }

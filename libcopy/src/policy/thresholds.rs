@@ -183,11 +183,7 @@ impl Policy {
             .zip(rings)
         {
             if *chunk < 64 {
-                return Err(Error::argument(
-                    "the chunk",
-                    format!("{chunk} bytes"),
-                    "64 or more",
-                ));
+                return Err(Error::argument("the chunk", *chunk, 64usize..));
             }
             // Chunks are whole cache lines, and two of them must be in flight.
             *chunk = (*chunk - *chunk % 64).min(ring / 2);
@@ -210,7 +206,7 @@ impl Policy {
                     return Err(Error::argument(
                         "the number of bands",
                         bands.len(),
-                        "4 or less",
+                        ..=4usize,
                     ));
                 }
             }

@@ -32,11 +32,7 @@ const GRACE: Duration = Duration::from_secs(4);
 /// waited for.
 pub fn launch(size: usize, mut command: impl FnMut(usize) -> Command) -> Result<Vec<ExitStatus>> {
     if size == 0 || size > MAX_RANKS {
-        return Err(Error::argument(
-            "number of ranks",
-            size,
-            format!("1 to {MAX_RANKS}"),
-        ));
+        return Err(Error::argument("number of ranks", size, 1..=MAX_RANKS));
     }
     let key = TeamKey::random()?;
     let mut ranks = Ranks {

@@ -103,18 +103,10 @@ impl Team {
     /// [`Error::PeerDied`] if a rank dies meanwhile.
     pub fn join_with(key: &TeamKey, rank: usize, size: usize, policy: Policy) -> Result<Self> {
         if size == 0 || size > MAX_RANKS {
-            return Err(Error::argument(
-                "size of a team",
-                size,
-                format!("1 to {MAX_RANKS}"),
-            ));
+            return Err(Error::argument("size of a team", size, 1..=MAX_RANKS));
         }
         if rank >= size {
-            return Err(Error::argument(
-                "rank",
-                rank,
-                format!("below the size of {size}"),
-            ));
+            return Err(Error::argument("rank", rank, ..size));
         }
         let seconds: f64 = config::JOIN_TIMEOUT.parse("seconds")?.unwrap_or(30.0);
         let started = Instant::now();
