@@ -27,6 +27,8 @@ pub enum Event {
     Packed,
     /// Bytes that came out of mapped memory.
     Attached,
+    /// Bytes that the module copied out of memory that is published or lent.
+    Vectored,
     /// Bytes of layouts that were read out of a sender's memory.
     LayoutSent,
     /// Messages whose layout was known.
@@ -50,7 +52,7 @@ pub enum Event {
 }
 
 /// All of them, with their names in reports.
-pub const EVENTS: [(Event, &str); 18] = [
+pub const EVENTS: [(Event, &str); 19] = [
     (Event::Sent, "sent"),
     (Event::Received, "received"),
     (Event::Streamed, "bytes pipelined"),
@@ -59,6 +61,7 @@ pub const EVENTS: [(Event, &str); 18] = [
     (Event::Buffered, "bytes eager"),
     (Event::Packed, "packed"),
     (Event::Attached, "bytes mapped"),
+    (Event::Vectored, "bytes copied by the module"),
     (Event::LayoutSent, "bytes of layouts"),
     (Event::LayoutKnown, "layouts known"),
     (Event::LayoutCommitted, "layouts committed"),

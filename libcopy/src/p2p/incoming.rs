@@ -15,7 +15,7 @@ use super::header::Header;
 use super::outgoing::{self, ATTACH_MIN, Endpoint, Pause};
 use super::path::{DataPath, MessageClass};
 use super::protocol::Protocol;
-use super::registration::RegionKey;
+use super::registration::{RegionKey, RemotePieces};
 use super::segment::{End, LANE, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
 use super::view::{self, View};
 use crate::device::Attachment;
@@ -32,6 +32,8 @@ const AT_ONCE: u64 = 4 << 20;
 const PATIENCE: [Duration; 2] = [Duration::from_micros(300), Duration::from_millis(10)];
 /// What the kernel takes for a piece that it copies out of the sender's memory.
 const PIECE: Duration = Duration::from_nanos(100);
+/// What the module takes for a piece that it copies out of memory that is published or lent.
+const PUBLISHED_PIECE: Duration = Duration::from_nanos(20);
 
 /// Why a message was not received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,6 +178,47 @@ struct Reached {
     _attachment: Arc<Attachment>,
 }
 
+/// A message in the sender's memory, however that is read.
+struct Source<'a> {
+    /// Where the module can copy it.
+    pieces: Option<RemotePieces<'a>>,
+    process: Remote,
+}
+
+impl Source<'_> {
+    fn process(process: Remote) -> Self {
+        Source {
+            pieces: None,
+            process,
+        }
+    }
+
+    /// Reads the bytes of the message from `position` on.
+    ///
+    /// # Safety
+    ///
+    /// `to` is writable for `len` bytes, which the message has.
+    unsafe fn read(
+        &mut self,
+        pid: i32,
+        position: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> std::io::Result<()> {
+        if let Some(pieces) = &mut self.pieces {
+            // SAFETY: the caller's promise.
+            if unsafe { pieces.read(position, to, len) }.is_ok() {
+                note(Event::Vectored, len as u64);
+                return Ok(());
+            }
+            // The memory is not what was published any more, or only in part: Linux knows better.
+            self.pieces = None;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.process.read(pid, position, to, len) }
+    }
+}
+
 /// A message whose data are on their way.
 struct ReceiveTransfer<'a> {
     endpoint: &'a Endpoint,
@@ -210,7 +253,7 @@ fn class_of(endpoint: &Endpoint, header: &Header, view: &View) -> Option<Message
     })
 }
 
-impl ReceiveTransfer<'_> {
+impl<'a> ReceiveTransfer<'a> {
     /// Bytes of the stream, which continue what is here.
     ///
     /// # Safety
@@ -305,7 +348,7 @@ impl ReceiveTransfer<'_> {
             } else {
                 self.slot.split.wish.store(wish::STREAM, Ordering::Release);
             }
-        } else if let Some(window) = self.slot.window() {
+        } else if let Some(window) = self.slot.window().filter(RegionKey::is_mappable) {
             let wanted = self.class.map(|class| self.endpoint.paths.choose(class))
                 != Some(DataPath::Pipelined);
             match wanted.then(|| self.reach(window)).flatten() {
@@ -341,7 +384,8 @@ impl ReceiveTransfer<'_> {
             match who {
                 mover::BUFFERED => {
                     let rest = self.slot.rest.load(Ordering::Relaxed);
-                    return self.fetch(&mut Remote::Dense(rest), self.drained);
+                    let mut source = Source::process(Remote::Dense(rest));
+                    return self.fetch(&mut source, self.drained);
                 }
                 mover::NOBODY => {
                     let since = *idle_since.get_or_insert_with(Instant::now);
@@ -377,7 +421,11 @@ impl ReceiveTransfer<'_> {
             _ => self.header.total / 64,
         };
         let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
-        PIECE.saturating_mul(pieces).clamp(least, most)
+        let piece = match (self.slot.window(), &self.endpoint.registration) {
+            (Some(_), Some(_)) => PUBLISHED_PIECE,
+            _ => PIECE,
+        };
+        piece.saturating_mul(pieces).clamp(least, most)
     }
 
     /// The sender's elements in our address space; `None` if they cannot be mapped.
@@ -506,19 +554,28 @@ impl ReceiveTransfer<'_> {
     }
 
     /// What the sender has not packed, in its memory.
-    fn remote(&self) -> Result<Remote, Trouble> {
+    fn remote(&self) -> Result<Source<'a>, Trouble> {
         if self.header.layout_words == 0 {
-            return Ok(Remote::Dense(self.header.origin));
+            return Ok(Source::process(Remote::Dense(self.header.origin)));
         }
         let layout = layout_of(self.endpoint, self.header)?;
         if layout.size() < self.header.total {
             return Err("its layout has fewer bytes".to_owned().into());
         }
-        Ok(Remote::typed(self.header.origin, &layout))
+        let origin = self.header.origin;
+        let endpoint: &'a Endpoint = self.endpoint;
+        let pieces = match (&endpoint.registration, self.slot.window()) {
+            (Some(registration), Some(key)) => registration.pieces(key, origin, &layout),
+            _ => None,
+        };
+        Ok(Source {
+            pieces,
+            process: Remote::typed(origin, &layout),
+        })
     }
 
     /// Reads what is missing out of the sender's memory, whose stream begins at `start` of ours.
-    fn fetch(&mut self, remote: &mut Remote, start: u64) -> Result<(), Trouble> {
+    fn fetch(&mut self, remote: &mut Source<'_>, start: u64) -> Result<(), Trouble> {
         let total = self.header.total;
         note(Event::Fetched, total - self.drained);
         let failed = |error: std::io::Error| unread("memory", &error);

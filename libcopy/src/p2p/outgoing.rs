@@ -28,6 +28,8 @@ const LONG_PATIENCE: Duration = Duration::from_millis(10);
 /// How much longer a sender waits for a receiver that is busy with other messages of ours. Not for ever:
 /// one thread may wait for what another one's messages keep from happening.
 const WHILE_BUSY: u32 = 50;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 /// Bytes that are packed in a microsecond, about.
 const PACE: u64 = 4096;
 
@@ -49,6 +51,10 @@ pub struct Outgoing {
     rest_from: u64,
     /// The program's memory, where others have it mapped.
     published: Option<Arc<Published>>,
+    /// The same, where it is lent for this message alone.
+    lent: Option<Arc<Published>>,
+    /// Whether that has been tried.
+    is_lending_over: bool,
     posted: Instant,
     /// Whether we have said that we fill the lane.
     held: bool,
@@ -126,6 +132,11 @@ impl Outbox {
                     module.postpone(message.to, published.place(), unwanted);
                 }
             }
+            if let (Some(_), Some(registration)) = (message.lent.take(), &context.registration) {
+                let was_used = slot.mover.load(Ordering::Relaxed) == mover::RECEIVER;
+                // Asked for, it is lent whether that is of use or not.
+                registration.returned(was_used || context.protocol == Protocol::Fetch);
+            }
             if let Some(lane) = message.lane.take() {
                 context.give_lane_back(lane);
             }
@@ -148,14 +159,12 @@ pub const ATTACH_MIN: u64 = 64 << 10;
 /// How many times the bytes of its elements memory may have that is mapped for them.
 const ATTACH_SPARSE: u64 = 64;
 
-/// Has a message's elements be where their receiver can map them, if that is worth it.
-fn offer(
-    context: &Context,
-    to: usize,
-    view: &View,
-    total: u64,
-) -> Option<(Arc<Published>, RegionKey)> {
-    let module = context.registration.as_ref()?;
+/// Pieces from which on memory is lent so that the module copies them: fewer are read soon enough without it.
+const LEND_MIN: u64 = 1024;
+
+/// Where the elements of a message begin, and how many bytes there are to their end, if they are not dense and
+/// the module may pin so many for them.
+fn extent(view: &View, total: u64) -> Option<(usize, usize)> {
     let View::Typed(prepared, origin) = view else {
         return None;
     };
@@ -165,7 +174,37 @@ fn offer(
         return None;
     }
     let base = origin.wrapping_offset(isize::try_from(bounds.start).ok()?);
-    module.publish(to, base as usize, len)
+    Some((base as usize, len))
+}
+
+/// Has a message's elements be where their receiver can map them, if that is worth it.
+fn offer(
+    context: &Context,
+    to: usize,
+    view: &View,
+    total: u64,
+) -> Option<(Arc<Published>, RegionKey)> {
+    let registration = context.registration.as_ref()?;
+    if context.protocol == Protocol::Fetch {
+        return None;
+    }
+    let (base, len) = extent(view, total)?;
+    registration.publish(to, base, len)
+}
+
+/// Lends the memory of a message's elements, if copying the pieces costs the receiver more without the module
+/// than to pin the pages costs us.
+fn lend(context: &Context, view: &View, total: u64) -> Option<(Arc<Published>, RegionKey)> {
+    let registration = context.registration.as_ref()?;
+    let (base, len) = extent(view, total)?;
+    let View::Typed(prepared, _) = view else {
+        return None;
+    };
+    let pieces = prepared.layout.segment_count();
+    if pieces < LEND_MIN || pieces < len as u64 / PAGE {
+        return None;
+    }
+    registration.lend(base, len)
 }
 
 /// Whether nothing that was sent is on its way.
@@ -230,10 +269,13 @@ impl Endpoint {
             outbox.reap(context);
         }
         // What was reaped has said whether memory is to be published, which takes too long to keep others out.
-        let mut offered = None;
+        let (mut offered, mut lent) = (None, None);
         if context.registration.is_some() && !is_blind {
             drop(outbox);
             offered = offer(context, to, &view, total);
+            if context.protocol == Protocol::Fetch {
+                lent = lend(context, &view, total);
+            }
             outbox = lock(&self.outbox);
         }
         let free = (0..SLOTS).filter(|slot| outbox.free >> slot & 1 == 1);
@@ -287,11 +329,8 @@ impl Endpoint {
         slot.rest.store(0, Ordering::Relaxed);
         slot.blind.store(u32::from(is_blind), Ordering::Relaxed);
         slot.split.wish.store(wish::NONE, Ordering::Relaxed);
-        slot.set_window(
-            offered
-                .as_ref()
-                .map_or_else(RegionKey::default, |(_, window)| *window),
-        );
+        let known = offered.as_ref().or(lent.as_ref());
+        slot.set_window(known.map_or_else(RegionKey::default, |(_, window)| *window));
         let is_long = matches!(view, View::Dense(_)) && total >= SPLIT_MIN;
         let split = !is_blind && is_long || offered.is_some();
         // With a lane we begin at once; nobody takes it over before we had a chance.
@@ -310,7 +349,9 @@ impl Endpoint {
             filled: 0,
             rest: Vec::new(),
             rest_from: 0,
+            is_lending_over: offered.is_some() || context.protocol == Protocol::Fetch,
             published: offered.map(|(published, _)| published),
+            lent: lent.map(|(published, _)| published),
             posted: Instant::now(),
             held,
             split,
@@ -438,6 +479,7 @@ impl Outgoing {
         }
         let is_awaited = || slot.blind.load(Ordering::Acquire) != 0 && state == state::CLAIMED;
         if self.lane.is_none() && !is_awaited() {
+            self.lend(context, slot);
             return false;
         }
         if !self.held && !hold(slot) {
@@ -448,9 +490,24 @@ impl Outgoing {
         if self.filled == self.total {
             self.completed();
         } else if !keep {
+            self.lend(context, slot);
             self.let_go(slot);
         }
         self.complete
+    }
+
+    /// Lends the memory of the elements that are left, so that the receiver need not wait for us to have many
+    /// pieces soon.
+    fn lend(&mut self, context: &Context, slot: &Slot) {
+        if std::mem::replace(&mut self.is_lending_over, true)
+            || slot.blind.load(Ordering::Acquire) != 0
+        {
+            return;
+        }
+        if let Some((published, key)) = lend(context, &self.view, self.total) {
+            slot.set_window(key);
+            self.lent = Some(published);
+        }
     }
 
     /// Puts into the lane what fits. A message that has none takes one, if any is free.

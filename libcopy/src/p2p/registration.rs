@@ -5,18 +5,27 @@
 //! load and store ("FALCON-X: Zero-copy MPI derived datatype processing on modern CPU and GPU
 //! architectures", section 5, with XPMEM).
 //!
+//! Before that, where a message of many pieces waits for a receiver while its sender does something else, the
+//! memory is lent for this message alone: the receiver has the module copy the pieces out of it, which costs a
+//! fraction of what `process_vm_readv` takes for them.
+//!
 //! The owner asks the module before each message whether the pages are its own still; until the message
 //! has been received they stay what they are, since the program lent them. Pages that are mapped stay
 //! valid whatever their owner does.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+
+use libcopy_datatype::{Cursor, Layout};
 
 use crate::device::{Attachment, Domain, DomainKey, Region, RegionId, Rights};
 
+use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::lru::Lru;
 use crate::transport::mapped::MappedRegions;
 use crate::transport::remote_key::Mapping;
+use crate::uapi;
 
 /// Pieces of memory that a process looks after, and those of each peer that it has mapped.
 const KEPT: usize = 16;
@@ -26,6 +35,8 @@ const KEPT_BYTES: usize = 1 << 30;
 const AFTER: u32 = 1;
 /// Messages for which memory that could not be published is left alone.
 const REFUSED_FOR: u32 = 64;
+/// Each message for which memory was lent in vain doubles the number of those for which none is lent, so often.
+const MOST_DOUBLINGS: u32 = 7;
 
 /// Memory that is published.
 #[derive(Debug)]
@@ -56,7 +67,7 @@ impl Published {
     }
 }
 
-/// What a receiver has to know of it; nothing if the number is 0.
+/// What a receiver has to know of it; nothing if the region is 0. Without a number it is not to be mapped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RegionKey {
     /// The region.
@@ -69,6 +80,69 @@ pub struct RegionKey {
     pub base: u64,
     /// Its bytes.
     pub len: u64,
+}
+
+impl RegionKey {
+    /// Whether the receiver may map the region.
+    pub fn is_mappable(&self) -> bool {
+        self.serial != 0
+    }
+}
+
+/// A message of a peer's in memory that it has published or lent, which the module copies piece by piece.
+#[derive(Debug)]
+pub struct RemotePieces<'a> {
+    domain: &'a Domain,
+    region: RegionId,
+    /// What the layout's offsets count from, relative to the region.
+    origin: u64,
+    cursor: Box<Cursor>,
+}
+
+impl RemotePieces<'_> {
+    /// Copies `len` bytes of the message from `position` on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Domain::copy_from`]: among others, pieces that are not in the region.
+    ///
+    /// # Safety
+    ///
+    /// `to` is writable for `len` bytes, which the message has.
+    pub unsafe fn read(&mut self, position: u64, to: *mut u8, len: usize) -> Result<()> {
+        if self.cursor.position() != position {
+            self.cursor.seek(position)?;
+        }
+        let mut ranges = Vec::with_capacity(uapi::MAX_IOV as usize);
+        let mut done = 0;
+        while done < len {
+            ranges.clear();
+            let mut bytes = 0;
+            while ranges.len() < uapi::MAX_IOV as usize && done + bytes < len {
+                let left = (len - done - bytes) as u64;
+                let Some(piece) = self.cursor.next_segment(left) else {
+                    break;
+                };
+                bytes += piece.len as usize;
+                ranges.push(uapi::Piece {
+                    // Below the region it is far beyond its end.
+                    base: self.origin.wrapping_add(piece.offset as u64),
+                    len: piece.len,
+                });
+            }
+            if bytes == 0 {
+                return Err(Error::Corrupt {
+                    what: "the length of a message",
+                    value: position + len as u64,
+                });
+            }
+            let to = to.wrapping_add(done);
+            // SAFETY: the caller's promise: `bytes` of these are left.
+            unsafe { self.domain.gather_ranges(self.region, 0, &mut ranges, to) }?;
+            done += bytes;
+        }
+        Ok(())
+    }
 }
 
 /// Memory that messages were sent from.
@@ -91,6 +165,37 @@ struct Own {
     serials: u32,
 }
 
+/// Whether something that is not always of use is done.
+#[derive(Debug, Default)]
+struct Backoff {
+    /// Times one after the other that it was of none.
+    useless: AtomicU32,
+    /// Times that it is left out from now on.
+    left_out: AtomicU32,
+}
+
+impl Backoff {
+    fn admits(&self) -> bool {
+        let less = |times: u32| times.checked_sub(1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.left_out.fetch_update(set, fetch, less).is_err()
+    }
+
+    fn skip(&self, times: u32) {
+        self.left_out.store(times, Ordering::Relaxed);
+    }
+
+    /// What was admitted was of use, or not.
+    fn note(&self, useful: bool) {
+        if useful {
+            self.useless.store(0, Ordering::Relaxed);
+        } else {
+            let before = self.useless.fetch_add(1, Ordering::Relaxed);
+            self.skip((1 << before.min(MOST_DOUBLINGS)) - 1);
+        }
+    }
+}
+
 /// A member of the job's domain.
 #[derive(Debug)]
 pub struct Registration {
@@ -99,6 +204,7 @@ pub struct Registration {
     domain: Arc<Domain>,
     /// Messages from the same memory before it is published.
     after: u32,
+    lending: Backoff,
 }
 
 impl Registration {
@@ -122,7 +228,54 @@ impl Registration {
             mapped: Mutex::new(MappedRegions::new(KEPT)),
             domain: Arc::new(domain),
             after: if eager { 0 } else { AFTER },
+            lending: Backoff::default(),
         }
+    }
+
+    /// Publishes memory for one message, to be copied from and not to be mapped; for as long as the result
+    /// lives. Where that has been no use of late it is not done for a while, since to pin memory takes time.
+    pub fn lend(&self, base: usize, len: usize) -> Option<(Arc<Published>, RegionKey)> {
+        if !self.lending.admits() {
+            return None;
+        }
+        // SAFETY: the region goes into a `Published`, which keeps the domain for longer.
+        let domain = unsafe { lasting(&self.domain) };
+        // SAFETY: peers read only while a message is under way, when the program does not write.
+        let region = unsafe { domain.share_raw(base as *const u8, len, 0) };
+        let Ok(region) = region else {
+            self.lending.skip(REFUSED_FOR);
+            return None;
+        };
+        let key = RegionKey {
+            id: region.id().get(),
+            base: base as u64,
+            len: len as u64,
+            ..RegionKey::default()
+        };
+        let published = Published {
+            region,
+            base: base as u64,
+            len,
+            serial: 0,
+            _domain: self.domain.clone(),
+        };
+        Some((Arc::new(published), key))
+    }
+
+    /// What was lent for a message is not needed any more; whether its receiver copied out of it.
+    pub fn returned(&self, was_used: bool) {
+        self.lending.note(was_used);
+    }
+
+    /// A message of a peer's in memory that it has published or lent; `origin` is the owner's address that the
+    /// offsets of `layout` count from.
+    pub fn pieces(&self, key: RegionKey, origin: u64, layout: &Layout) -> Option<RemotePieces<'_>> {
+        Some(RemotePieces {
+            domain: &self.domain,
+            region: RegionId::new(key.id).ok()?,
+            origin: origin.wrapping_sub(key.base),
+            cursor: Box::new(layout.cursor()),
+        })
     }
 
     /// Publishes memory that a message is about to be sent from, if that is worth it. It stays
@@ -229,5 +382,27 @@ impl Registration {
     pub fn clear(&self) {
         lock(&self.own).seen.retain(|_| false);
         lock(&self.mapped).clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_no_use_is_done_less_and_less() {
+        let backoff = Backoff::default();
+        // How many times it is left out after each time.
+        let left_out = |useful| {
+            backoff.note(useful);
+            (0..).take_while(|_| !backoff.admits()).count()
+        };
+        assert!(backoff.admits());
+        let useless: Vec<usize> = (0..10).map(|_| left_out(false)).collect();
+        assert_eq!(useless, [0, 1, 3, 7, 15, 31, 63, 127, 127, 127]);
+        assert_eq!(
+            [left_out(true), left_out(false), left_out(false)],
+            [0, 0, 1]
+        );
     }
 }

@@ -265,18 +265,20 @@ struct Place {
 }
 
 impl Slot {
-    /// Says where the sender's memory is published; before the message is posted.
+    /// Says where the sender's memory is published or lent: before the message is posted, or while the sender
+    /// is the one that moves it.
     pub fn set_window(&self, window: RegionKey) {
         let name = u64::from(window.id) << 32 | u64::from(window.serial);
-        self.window.name.store(name, Ordering::Relaxed);
         self.window.oldest.store(window.oldest, Ordering::Relaxed);
         self.window.base.store(window.base, Ordering::Relaxed);
         self.window.len.store(window.len, Ordering::Relaxed);
+        // Whoever sees this sees the others.
+        self.window.name.store(name, Ordering::Release);
     }
 
     /// Where the sender's memory is published, if it is.
     pub fn window(&self) -> Option<RegionKey> {
-        let name = self.window.name.load(Ordering::Relaxed);
+        let name = self.window.name.load(Ordering::Acquire);
         let window = RegionKey {
             id: (name >> 32) as u32,
             serial: name as u32,
@@ -284,7 +286,7 @@ impl Slot {
             base: self.window.base.load(Ordering::Relaxed),
             len: self.window.len.load(Ordering::Relaxed),
         };
-        (window.serial != 0).then_some(window)
+        (window.id != 0).then_some(window)
     }
 
     /// For how many more messages like this one the receiver will not use memory that is mapped.

@@ -41,6 +41,11 @@ pub fn segments(file: &Path) -> Verdict {
             medians_of(kind, &best).ok_or(format!("no medians of {kind} in {}", file.display()))?;
         println!("{line}");
     }
+    for kind in ["hindexed", "vector"] {
+        let line = first_messages(kind, &best)
+            .ok_or(format!("no first messages of {kind} in {}", file.display()))?;
+        println!("{line}");
+    }
     Ok(true)
 }
 
@@ -73,9 +78,31 @@ fn medians_of(kind: &str, best: &HashMap<(&str, &str), f64>) -> Option<String> {
     ))
 }
 
+fn first_messages(kind: &str, best: &HashMap<(&str, &str), f64>) -> Option<String> {
+    let median = |run| best.get(&(kind, run)).copied();
+    let (with, without) = (median("first-module:")?, median("first-without:")?);
+    Some(format!(
+        "{kind}, first message, sender elsewhere: with the module {with:.2} ms, without {without:.2} ms: \
+         {:.1} times as fast",
+        without / with
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_messages_are_compared() {
+        let text = "first-module: vector 5 pieces: median 2.000 ms, lowest\n\
+                    first-without: vector 5 pieces: median 30.000 ms, lowest\n";
+        let line = first_messages("vector", &medians(text)).unwrap();
+        assert!(
+            line.ends_with("2.00 ms, without 30.00 ms: 15.0 times as fast"),
+            "{line}"
+        );
+        assert_eq!(first_messages("hindexed", &medians(text)), None);
+    }
 
     #[test]
     fn steps_of_a_message_add_up() {

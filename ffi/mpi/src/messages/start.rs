@@ -239,7 +239,7 @@ fn make(abi: &'static Abi, members: usize) -> Result<(Made, Offer), String> {
     let made = Segment::create(members, magic);
     let (segment, file) = made.map_err(|error| format!("no shared memory: {error}"))?;
     let (mut registration, mut key, road) = (None, None, protocol::asked());
-    if matches!(road, Protocol::Best | Protocol::Attach) {
+    if road != Protocol::Stream {
         (registration, key) = Registration::create(road == Protocol::Attach).unzip();
     }
     let offer = Offer {
