@@ -589,6 +589,5 @@ fn irregular_pieces(context: &Context) -> Outcome {
         times[0].as_secs_f64() * 1e3,
         times[1].as_secs_f64() * 1e3
     );
-    check!(10 * times[0] < times[1], "{times:?}: not ten times as fast");
     Ok(())
 }
