@@ -368,9 +368,8 @@ impl Team {
                     std::thread::sleep(NAP);
                 }
                 if pause.should_look() {
-                    if let Err(error) = waiter.check(&needs) {
-                        // What we wait for may have come before the peer went.
-                        return look(messenger)?.ok_or(error);
+                    if let Some(status) = waiter.check_unless(&needs, || look(messenger))? {
+                        return Ok(status);
                     }
                 }
                 continue;

@@ -227,18 +227,44 @@ impl Waiter {
             if let Some(progress) = self.progress {
                 progress();
             }
-            if let Err(error) = self.check(&from) {
-                // What we wait for may have come before the peer went.
-                return ready().unwrap_or(Err(error));
+            if let Some(result) = self.check_unless(&from, || ready().transpose())? {
+                return Ok(result);
             }
         }
     }
 
     /// Fails if the team is broken; from time to time, looks whether everybody is alive.
     pub(crate) fn check(&self, from: &impl Fn(usize) -> bool) -> Result<()> {
+        self.check_unless(from, || Ok(None)).map(|_: Option<()>| ())
+    }
+
+    /// As [`Waiter::check`], unless `ready` has a result: what we wait for may have come before the peer went. Then
+    /// the team is whole for all others, too.
+    pub(crate) fn check_unless<T>(
+        &self,
+        from: &impl Fn(usize) -> bool,
+        ready: impl FnOnce() -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let error = match self.look(from) {
+            Ok(None) => return Ok(None),
+            Ok(Some(left)) => match ready() {
+                Ok(None) => self.break_team(left),
+                result => return result,
+            },
+            Err(error) => match ready() {
+                Ok(None) => error,
+                result => return result,
+            },
+        };
+        Err(error)
+    }
+
+    /// The error that a rank has left which should not, if one has: nobody is told of it yet. Fails if the team is
+    /// broken, or if a rank has died.
+    fn look(&self, from: &impl Fn(usize) -> bool) -> Result<Option<Error>> {
         self.verdict()?;
         if self.last_health.get().elapsed() < HEALTH_EVERY {
-            return Ok(());
+            return Ok(None);
         }
         self.last_health.set(Instant::now());
         for rank in (0..self.size).filter(|rank| *rank != self.rank) {
@@ -246,14 +272,14 @@ impl Waiter {
             let gone = self.segment.holder(rank)?.is_none();
             if self.segment.block(rank).left.load(Ordering::Acquire) != 0 {
                 if from(rank) {
-                    return Err(self.break_team(Error::PeerLeft { rank }));
+                    return Ok(Some(Error::PeerLeft { rank }));
                 }
             } else if gone && self.segment.block(rank).joined.load(Ordering::Acquire) != 0 {
                 return Err(self.break_team(Error::PeerDied { rank }));
             }
             self.compare(rank)?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The error that broke the team, if one did.
@@ -361,6 +387,28 @@ mod tests {
         assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}");
         let error = b.break_team(Error::PeerDied { rank: 7 });
         assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}");
+    }
+
+    /// A rank may leave as soon as it has given what others wait for.
+    #[test]
+    fn who_has_given_what_was_waited_for_may_leave() {
+        use std::cell::Cell;
+        let [a, b] = pair();
+        drop(b);
+        let waiter = &a.mailbox.waiter;
+        // It comes between the waiter's last look for it and its look for ranks that have left.
+        let given = Cell::new(false);
+        let from = |_| {
+            given.set(true);
+            true
+        };
+        waiter
+            .wait(from, || Ok(given.get().then_some(())))
+            .expect("it was given");
+        waiter.verdict().expect("nothing is broken");
+        let error = waiter.wait(|_| true, || Ok(None::<()>)).unwrap_err();
+        assert!(matches!(error, Error::PeerLeft { rank: 1 }), "{error}");
+        assert!(waiter.verdict().is_err());
     }
 
     #[test]
