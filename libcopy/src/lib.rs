@@ -53,7 +53,8 @@ pub mod collective;
 pub mod config;
 pub mod device;
 pub mod error;
-mod lock;
+#[doc(hidden)]
+pub mod lock;
 mod lru;
 mod memcpy;
 pub mod offload;

@@ -18,8 +18,8 @@ use libcopy::policy::Policy;
 
 use crate::abi::{self, Function, Word, complain};
 use crate::relocations::first_used;
-use crate::sync::lock;
 use crate::{pmpi, world_model};
+use libcopy::lock::lock;
 
 /// Functions with buffers that we do not stand in front of. Their other forms are ours.
 const PAST_US: [&str; 24] = [

@@ -14,7 +14,7 @@ use crate::abi::{self, Abi, Function, UNDEFINED, Word, complain};
 use crate::count::Count;
 use crate::messages::status::{Room, Status, is_ignored};
 use crate::pmpi::{self, forward};
-use crate::sync::lock;
+use libcopy::lock::lock;
 
 /// Elements that are sent, packed: their sender may write to them at once.
 struct Sent {

@@ -74,7 +74,6 @@ mod rights;
 mod scratch;
 mod small_calls;
 mod stats;
-mod sync;
 mod teams;
 mod threshold;
 mod tools;

@@ -30,8 +30,8 @@ pub trait Owner: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether messages go through lanes where a process must not read another one's memory. Otherwise they
-    /// are not taken.
+    /// Whether messages go through lanes where a process must not read another one's memory. Otherwise the
+    /// caller has to send them in another way.
     fn streams_without_rights(&self) -> bool {
         false
     }

@@ -136,7 +136,7 @@ pub const TABLE: &[Layers] = &[
         root: "ffi/mpi/src/lib.rs",
         order: "
             against_mpi
-            < abi tools sync stats scratch count relocations uses failure meeting threshold
+            < abi tools stats scratch count relocations uses failure meeting threshold
             < pmpi/functions
             < attributes neighbourhood world_model
             < bootstrap/launcher bootstrap/table

@@ -17,7 +17,7 @@ use super::table::{
     settle, wait,
 };
 use super::world::{OUTCOME, Outcome, World};
-use crate::sync::lock;
+use libcopy::lock::lock;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
 
 /// For so long a rank that has left `PMPI_Init` waits for processes that have not announced themselves.

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::table::{ring, table_in, wait};
-use crate::sync::lock;
+use libcopy::lock::lock;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
 use libcopy::transport::process_memory::lives;
 

@@ -20,8 +20,8 @@ use super::world::World;
 use super::{lengths, packed, short, waiting};
 use crate::abi::Word;
 use crate::pmpi;
-use crate::sync::lock;
 use crate::types::{self};
+use libcopy::lock::lock;
 
 /// `MPI_Send` and `MPI_Ssend`
 ///

@@ -21,8 +21,8 @@ use libcopy::p2p::header::Header;
 use super::world::world;
 use crate::abi::{Abi, Word};
 use crate::active::active;
-use crate::sync::lock;
 use crate::{comm, earned, pmpi, types};
+use libcopy::lock::lock;
 
 /// The largest number that was given here.
 static LAST: AtomicU64 = AtomicU64::new(0);

@@ -25,8 +25,8 @@ use super::world::World;
 use crate::abi::Word;
 use crate::classes::{Total, is_wanted, power};
 use crate::pack_governor::clock;
-use crate::sync::lock;
 use crate::{active, comm};
+use libcopy::lock::lock;
 
 /// Functions that send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -17,33 +17,33 @@ pub fn is_special(bytes: u64) -> bool {
     slot_of(bytes).is_some_and(|slot| RETIRED.load(Ordering::Acquire) >> slot & 1 == 0)
 }
 
-/// Dense messages of fewer bytes are not taken; until it is known whether any are, what is shorter than
+/// Dense messages of fewer bytes are forwarded; until it is known whether any are, what is shorter than
 /// headers.
 static LEAST: AtomicU64 = AtomicU64::new(header::SHORTEST);
 
-/// Messages of fewer bytes are not taken, dense ones or others; 0 until that is known.
+/// Messages of fewer bytes are forwarded, dense ones or others; 0 until that is known.
 static LEAST_OF_ALL: AtomicU64 = AtomicU64::new(0);
 
-/// Learns from how many bytes on messages are taken, dense ones and others; `None` if none are.
+/// Learns from how many bytes on messages are intercepted, dense ones and others; `None` if none are.
 pub fn learn(least: Option<[u64; 2]>) {
     let [dense, other] = least.unwrap_or([u64::MAX; 2]);
     LEAST.store(dense, Ordering::Relaxed);
     LEAST_OF_ALL.store(dense.min(other), Ordering::Relaxed);
 }
 
-/// Whether no message of so many bytes is taken.
+/// Whether no message of so many bytes is intercepted.
 #[inline(always)]
 pub fn is_short(bytes: u64) -> bool {
     bytes < LEAST_OF_ALL.load(Ordering::Relaxed)
 }
 
-/// Whether no messages are taken, as all processes know.
+/// Whether no messages are intercepted, as all processes know.
 #[inline(always)]
 pub fn is_off() -> bool {
     LEAST.load(Ordering::Relaxed) == u64::MAX
 }
 
-/// Whether a dense message of so many bytes is passed on without a closer look.
+/// Whether a dense message of so many bytes is forwarded without a closer look.
 #[inline(always)]
 pub fn is_passed(bytes: u64) -> bool {
     bytes < LEAST.load(Ordering::Relaxed) && !is_special(bytes)

@@ -13,8 +13,8 @@ use libcopy::p2p::segment::{Slot, state};
 use super::status::Status;
 use super::world::World;
 use crate::abi::Word;
-use crate::sync::lock;
 use crate::{comm, pmpi};
+use libcopy::lock::lock;
 
 /// A message that was found, and whose length names a slot that is not under way to us: the sender, the
 /// slot, and the sequence of the slot's last message. Either the program's own message has that length, or

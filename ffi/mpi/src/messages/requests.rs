@@ -28,7 +28,7 @@ use super::world::{self, World};
 use crate::abi::{UNDEFINED, Word};
 use crate::fallback::{self, Look};
 use crate::pmpi;
-use crate::sync::lock;
+use libcopy::lock::lock;
 
 /// What a request does.
 pub enum Work {

@@ -15,9 +15,9 @@ use super::lengths;
 use super::view;
 use super::world::World;
 use crate::abi::Word;
-use crate::sync::lock;
 use crate::types::{self, Known};
 use crate::{comm, pmpi, uses};
+use libcopy::lock::lock;
 
 /// A message that is to be intercepted.
 pub struct Chosen {

@@ -7,8 +7,8 @@ use std::ffi::c_int;
 use libcopy::p2p::{Pause, Shared};
 
 use super::world::World;
-use crate::sync::lock;
 use crate::{errors, progress};
+use libcopy::lock::lock;
 
 /// Lets the MPI library get on, and takes what has arrived here meanwhile.
 pub fn progress(world: &World) {

@@ -17,7 +17,7 @@ use crate::fortran_names;
 use crate::group::Node;
 use crate::meeting::{Plain, from_all, from_first};
 use crate::pmpi;
-use crate::sync::lock;
+use libcopy::lock::lock;
 
 /// What a communicator's nonblocking collectives need.
 #[derive(Debug)]

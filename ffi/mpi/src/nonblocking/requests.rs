@@ -16,8 +16,8 @@ use super::circle::Circle;
 use super::operation::Operation;
 use crate::abi::{Abi, UNDEFINED, Word};
 use crate::messages::status::Status;
-use crate::sync::lock;
 use crate::{pmpi, progress, world_model};
+use libcopy::lock::lock;
 
 /// Bytes that a function moves at most which does not wait.
 const PORTION: usize = 1 << 20;

@@ -13,7 +13,7 @@ use crate::shm::anonymous::AnonymousSegment;
 
 /// Operations that a rank may have under way on a communicator.
 pub const DEPTH: u64 = 1024;
-/// Ranks of a communicator whose operations are taken; their memory grows with the square.
+/// Ranks of a communicator whose operations are intercepted; their memory grows with the square.
 pub const MOST_RANKS: usize = 64;
 
 /// Where a rank's buffers are, in its own memory, for one operation.
