@@ -1407,7 +1407,7 @@ fn packing_is_governed() {
                 assert_eq!(ranks.len(), expected, "{name}, {function}: {lines}");
                 for [intercepted, forwarded, _] in ranks {
                     assert!(
-                        (2..=498).contains(&forwarded),
+                        intercepted >= 2 && forwarded >= 2,
                         "{name}, {function}: {lines}"
                     );
                     // Calls of a type that has not earned its layout yet are none of the class; a thread knows
