@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * What the engines need of C: dmaengine, whose interface is inline functions and types that the
- * kernel's Rust bindings do not have, the DMA API, and bus notifications. The Rust side of this list is
- * dmaengine.rs; keep the two in step.
+ * kernel's Rust bindings do not have, the DMA API, and bus notifications. dmaengine.rs makes them safe.
  */
 #ifndef LIBCOPY_DMA_H
 #define LIBCOPY_DMA_H

@@ -2,108 +2,18 @@
 
 //! Safe faces of `dma.c` and `unbind.c`: dmaengine's channels, the DMA API, devices that lose their drivers.
 
+use crate::declarations as raw;
+pub(crate) use crate::declarations::{
+    dma_chan as DmaChan, dmaengine_result as DmaResult, libcopy_dma_info as Info,
+};
 use core::ptr::NonNull;
 use kernel::bindings;
 use kernel::error::to_result;
 use kernel::ffi::c_void;
 use kernel::prelude::*;
 
-/// A dmaengine channel; only C looks inside.
-#[repr(C)]
-pub(crate) struct DmaChan {
-    _opaque: [u8; 0],
-}
-
-/// What a driver says about the end of a descriptor; only C looks inside.
-#[repr(C)]
-pub(crate) struct DmaResult {
-    _opaque: [u8; 0],
-}
-
-/// `struct libcopy_dma_info`: one channel that could be had.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Info {
-    pub(crate) engine: u64,
-    pub(crate) channel: u64,
-    pub(crate) max_transfer: u64,
-    pub(crate) alignment: u32,
-    pub(crate) node: i32,
-    pub(crate) driver: [u8; 24],
-    pub(crate) device: [u8; 32],
-}
-
 /// Called when a descriptor has ended.
 pub(crate) type Done = unsafe extern "C" fn(*mut c_void, *const DmaResult);
-
-// The kernel's own bindings contain types without fields, which this lint dislikes.
-#[allow(improper_ctypes)]
-mod raw {
-    use super::{DmaChan, DmaResult, Done, Info};
-    use kernel::bindings;
-    use kernel::ffi::{c_int, c_void};
-
-    extern "C" {
-        pub(super) fn libcopy_dma_request(
-            accept: unsafe extern "C" fn(*mut c_void, *const Info) -> bool,
-            data: *mut c_void,
-        ) -> *mut DmaChan;
-        pub(super) fn libcopy_dma_release(chan: *mut DmaChan);
-        pub(super) fn libcopy_dma_terminate(chan: *mut DmaChan) -> c_int;
-        pub(super) fn libcopy_dma_device(chan: *mut DmaChan) -> *mut bindings::device;
-        pub(super) fn libcopy_dma_unordered(chan: *mut DmaChan) -> bool;
-        pub(super) fn libcopy_dma_part_of(
-            dev: *mut bindings::device,
-            whole: *mut bindings::device,
-        ) -> bool;
-        pub(super) fn libcopy_dma_submit(
-            chan: *mut DmaChan,
-            to: u64,
-            from: u64,
-            len: usize,
-            interrupt: bool,
-            done: Done,
-            param: *mut c_void,
-        ) -> c_int;
-        pub(super) fn libcopy_dma_issue(chan: *mut DmaChan);
-        pub(super) fn libcopy_dma_succeeded(result: *const DmaResult) -> bool;
-        pub(super) fn libcopy_dma_callback_sleeps() -> bool;
-        pub(super) fn libcopy_dma_max_mapping(dev: *mut bindings::device) -> usize;
-        pub(super) fn libcopy_dma_map(
-            dev: *mut bindings::device,
-            addr: *mut c_void,
-            len: usize,
-            write: bool,
-            out: *mut u64,
-        ) -> bool;
-        pub(super) fn libcopy_dma_unmap(
-            dev: *mut bindings::device,
-            addr: u64,
-            len: usize,
-            write: bool,
-        );
-        pub(super) fn libcopy_dma_sync_for_device(
-            dev: *mut bindings::device,
-            addr: u64,
-            len: usize,
-            write: bool,
-        );
-        pub(super) fn libcopy_dma_sync_for_cpu(
-            dev: *mut bindings::device,
-            addr: u64,
-            len: usize,
-            write: bool,
-        );
-        pub(super) fn libcopy_dma_watch_start(
-            leaves: unsafe extern "C" fn(*mut bindings::device, bool),
-        ) -> c_int;
-        pub(super) fn libcopy_dma_watch(dev: *mut bindings::device) -> c_int;
-        pub(super) fn libcopy_dma_watch_stop();
-    }
-}
-
-// `dma_addr_t` is passed as `u64`.
-const _: () = assert!(core::mem::size_of::<bindings::dma_addr_t>() == 8);
 
 /// An acquired dmaengine channel, which nobody else uses; dropping releases it, which stops the
 /// hardware: after that no descriptor is worked on and no callback comes.
@@ -133,8 +43,9 @@ impl Hardware {
             unsafe { (*data.cast::<F>())(&*info) }
         }
         // SAFETY: `call` is given what it expects, and is not called any more after this returns.
-        let chan =
-            unsafe { raw::libcopy_dma_request(call::<F>, core::ptr::from_mut(&mut accept).cast()) };
+        let chan = unsafe {
+            raw::libcopy_dma_request(Some(call::<F>), core::ptr::from_mut(&mut accept).cast())
+        };
         // INVARIANT: The channel was acquired for us.
         NonNull::new(chan).map(Self)
     }
@@ -191,7 +102,7 @@ pub(crate) unsafe fn submit(
     param: *mut c_void,
 ) -> Result {
     // SAFETY: The caller's promise.
-    to_result(unsafe { raw::libcopy_dma_submit(chan, to, from, len, interrupt, done, param) })
+    to_result(unsafe { raw::libcopy_dma_submit(chan, to, from, len, interrupt, Some(done), param) })
 }
 
 /// Makes the hardware look at what was submitted.
@@ -229,7 +140,7 @@ impl Watching {
     /// it; it may sleep.
     pub(crate) fn start(leaves: unsafe extern "C" fn(*mut bindings::device, bool)) -> Result<Self> {
         // SAFETY: `leaves` stays until the module is unloaded, which is after `drop`.
-        to_result(unsafe { raw::libcopy_dma_watch_start(leaves) })?;
+        to_result(unsafe { raw::libcopy_dma_watch_start(Some(leaves)) })?;
         Ok(Self(()))
     }
 }

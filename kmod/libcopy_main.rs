@@ -16,6 +16,7 @@ mod attach;
 mod channel;
 mod copier;
 mod copy;
+mod declarations;
 mod device;
 mod dma_device;
 mod dma_map;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Parameters, read anew for every use. The Rust side of this list is params.rs; keep the two in step.
+ * Parameters, read anew for every use.
  */
 #ifndef LIBCOPY_PARAMS_H
 #define LIBCOPY_PARAMS_H

@@ -2,21 +2,10 @@
 
 //! The module's parameters in one place, those of `params.c` included; `modinfo libcopy` lists them.
 
+use crate::declarations as raw;
 use crate::module_parameters;
 use crate::uapi::MAX_REGION_ID;
 use core::borrow::Borrow;
-
-mod raw {
-    use kernel::ffi::{c_int, c_uint};
-
-    extern "C" {
-        pub(super) fn libcopy_param_engine() -> c_int;
-        pub(super) fn libcopy_param_depth() -> c_uint;
-        pub(super) fn libcopy_param_deadline_ms() -> c_uint;
-        pub(super) fn libcopy_param_fragment_pages() -> c_uint;
-        pub(super) fn libcopy_param_max_user_requests() -> c_uint;
-    }
-}
 
 /// A parameter's value, which Linux 7.2 hands out by reference and 7.3 by value.
 fn plain<T: Copy>(value: impl Borrow<T>) -> T {

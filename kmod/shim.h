@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * What Rust cannot reach: macros and inline functions of the kernel that have no exported twin.
- * The Rust side of this list is shim.rs; keep the two in step.
+ * shim.rs makes them safe.
  */
 #ifndef LIBCOPY_SHIM_H
 #define LIBCOPY_SHIM_H

@@ -2,6 +2,7 @@
 
 //! Safe faces of `shim.c`: kernel macros and inline functions that Rust cannot call.
 
+use crate::declarations as raw;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use kernel::bindings;
@@ -11,83 +12,6 @@ use kernel::mm::{Mm, MmWithUser};
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
 use kernel::task::Task;
-
-// The kernel's own bindings contain types without fields, which this lint dislikes.
-#[allow(improper_ctypes)]
-mod raw {
-    use kernel::bindings;
-    use kernel::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
-
-    extern "C" {
-        pub(super) fn libcopy_page_address(page: *mut bindings::page) -> *mut c_void;
-        pub(super) fn libcopy_page_to_pfn(page: *mut bindings::page) -> c_ulong;
-        pub(super) fn libcopy_same_pages(
-            notifier: *mut bindings::mmu_interval_notifier,
-            sequence: c_ulong,
-            start: c_ulong,
-            expected: *const *mut bindings::page,
-            room: *mut c_ulong,
-            count: usize,
-        ) -> usize;
-        pub(super) fn libcopy_pin_remote(
-            mm: *mut bindings::mm_struct,
-            start: c_ulong,
-            count: usize,
-            flags: c_uint,
-            pages: *mut *mut bindings::page,
-        ) -> c_long;
-        pub(super) fn libcopy_untagged_addr(address: c_ulong) -> c_ulong;
-        pub(super) fn libcopy_may_wait() -> bool;
-        pub(super) fn libcopy_may_lock_any() -> bool;
-        pub(super) fn libcopy_total_pages() -> c_ulong;
-        pub(super) fn libcopy_charge_mm(
-            mm: *mut bindings::mm_struct,
-            pages: c_ulong,
-            other: c_ulong,
-            unlimited: bool,
-        ) -> bool;
-        pub(super) fn libcopy_uncharge_mm(mm: *mut bindings::mm_struct, pages: c_ulong);
-        pub(super) fn libcopy_get_current_user() -> *mut bindings::user_struct;
-        pub(super) fn libcopy_put_user(user: *mut bindings::user_struct);
-        pub(super) fn libcopy_is_current_user(user: *mut bindings::user_struct) -> bool;
-        pub(super) fn libcopy_charge_user(user: *mut bindings::user_struct, pages: c_ulong)
-            -> bool;
-        pub(super) fn libcopy_add_to_user(user: *mut bindings::user_struct, pages: c_long);
-        pub(super) fn libcopy_get_current_user_ns() -> *mut bindings::user_namespace;
-        pub(super) fn libcopy_put_user_ns(ns: *mut bindings::user_namespace);
-        pub(super) fn libcopy_workqueue_create(
-            name: *const c_char,
-        ) -> *mut bindings::workqueue_struct;
-        pub(super) fn libcopy_shrinker_alloc(name: *const c_char) -> *mut bindings::shrinker;
-        pub(super) fn libcopy_join_cgroups(process: *mut bindings::task_struct) -> c_int;
-        pub(super) fn libcopy_vm_flags_mod(
-            vma: *mut bindings::vm_area_struct,
-            set: c_ulong,
-            clear: c_ulong,
-        );
-        pub(super) fn libcopy_cond_resched_interrupted() -> bool;
-        pub(super) fn libcopy_fatal_signal_pending() -> bool;
-        pub(super) fn libcopy_may_warn() -> bool;
-        pub(super) fn libcopy_exiting_process() -> c_int;
-        pub(super) fn libcopy_current_process() -> c_int;
-        pub(super) fn libcopy_thread_run(
-            body: unsafe extern "C" fn(*mut c_void) -> c_int,
-            data: *mut c_void,
-            node: c_int,
-            name: *const c_char,
-        ) -> *mut bindings::task_struct;
-        pub(super) fn libcopy_thread_stop(task: *mut bindings::task_struct);
-        pub(super) fn libcopy_next_node(after: c_int) -> c_int;
-        pub(super) fn libcopy_current_node() -> c_int;
-        pub(super) fn libcopy_lock_irqsave(lock: *mut bindings::spinlock_t) -> c_ulong;
-        pub(super) fn libcopy_trylock_irqsave(
-            lock: *mut bindings::spinlock_t,
-            flags: *mut c_ulong,
-        ) -> bool;
-        pub(super) fn libcopy_unlock_irqrestore(lock: *mut bindings::spinlock_t, flags: c_ulong);
-        pub(super) fn libcopy_crc32c(crc: u32, data: *const c_void, len: usize) -> u32;
-    }
-}
 
 /// `include/linux/mm.h`; the kernel's bindings have a wrong value.
 pub(crate) const VM_MAYSHARE: usize = 0x80;
@@ -375,7 +299,7 @@ pub(crate) unsafe fn thread_run(
     name: &CStr,
 ) -> Option<NonNull<bindings::task_struct>> {
     // SAFETY: `body` may be called with `data` by this function's clause; the name is copied.
-    NonNull::new(unsafe { raw::libcopy_thread_run(body, data, node, name.as_char_ptr()) })
+    NonNull::new(unsafe { raw::libcopy_thread_run(Some(body), data, node, name.as_char_ptr()) })
 }
 
 /// Stops a thread, waits for its end and releases it.

@@ -176,7 +176,7 @@ pub const TABLE: &[Layers] = &[
         name: "kmod",
         root: "kmod/libcopy_main.rs",
         order: "
-            uapi atomic errno few
+            uapi atomic errno few declarations
             < shim params
             < irqlock stats thread workqueue shrinker spans eventfd
             < user notifier
