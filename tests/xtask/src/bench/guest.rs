@@ -1,52 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `scripts/bench mpi`: where the time of receivers goes, and messages of irregular types in the guest.
+//! `scripts/bench --vm mpi`: messages of irregular types in the guest.
 
 use std::collections::HashMap;
-use std::path::Path;
 
-use crate::statistics::Statistics;
-use crate::{Verdict, read};
-
-/// Prints where the time of a message goes, in microseconds: the sender's layout, mapping its memory, copying,
-/// and the rest. Prints nothing where no messages were intercepted.
-pub fn breakdown(name: &str, bytes: &str, statistics: &Path) -> Verdict {
-    if let Some(line) = times(name, bytes, &Statistics::read(statistics)) {
-        println!("{line}");
-    }
-    Ok(true)
-}
-
-fn times(name: &str, bytes: &str, statistics: &Statistics) -> Option<String> {
-    let received = statistics.messages("received");
-    if received == 0 {
-        return None;
-    }
-    let steps =
-        ["ns of layouts", "ns of mapping", "ns of copying"].map(|what| statistics.messages(what));
-    let rest = statistics.messages("ns of receiving") as f64 - steps.iter().sum::<u64>() as f64;
-    let [layout, map, copy] = steps.map(|ns| ns as f64);
-    let [layout, map, copy, rest] = [layout, map, copy, rest].map(|ns| ns / received as f64 / 1e3);
-    Some(format!(
-        "{name:<24} {bytes:>9} {received:>8} {layout:>9.2} {map:>9.2} {copy:>9.2} {rest:>9.2}"
-    ))
-}
-
-/// Prints, for each type, the lowest median of each protocol in milliseconds.
-pub fn segments(file: &Path) -> Verdict {
-    let text = read(file)?;
-    let best = medians(&text);
-    for kind in ["hindexed", "struct"] {
-        let line =
-            medians_of(kind, &best).ok_or(format!("no medians of {kind} in {}", file.display()))?;
-        println!("{line}");
-    }
-    for kind in ["hindexed", "vector"] {
-        let line = first_messages(kind, &best)
-            .ok_or(format!("no first messages of {kind} in {}", file.display()))?;
-        println!("{line}");
-    }
-    Ok(true)
+/// For each type, the lowest median of each protocol in milliseconds.
+pub fn segments(said: &str) -> Result<Vec<String>, String> {
+    let best = medians(said);
+    let of_types = ["hindexed", "struct"].map(|kind| {
+        medians_of(kind, &best).ok_or(format!("the guest printed no medians of {kind}"))
+    });
+    let of_first = ["hindexed", "vector"].map(|kind| {
+        first_messages(kind, &best).ok_or(format!("the guest printed no first messages of {kind}"))
+    });
+    of_types.into_iter().chain(of_first).collect()
 }
 
 /// The lowest medians by type and protocol, from lines as `fetch: hindexed 3200000 bytes median 1.25 ms ...`.
@@ -105,19 +72,8 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_a_message_add_up() {
-        let text = r#"{"messages":{"received":3,"ns of layouts":3000,"ns of mapping":6000,"ns of copying":9000,"ns of receiving":30000}}
-{"messages":{"received":1,"ns of layouts":1000,"ns of mapping":2000,"ns of copying":3000,"ns of receiving":10000}}
-"#;
-        let line = times("milc", "4096", &Statistics::of(text)).unwrap();
-        let words: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(words, ["milc", "4096", "4", "1.00", "2.00", "3.00", "4.00"]);
-        assert_eq!(times("milc", "4096", &Statistics::of("")), None);
-    }
-
-    #[test]
     fn of_each_protocol_the_fastest_run_counts() {
-        let text = include_str!("samples/segments.txt");
+        let text = include_str!("../samples/segments.txt");
         let best = medians(text);
         for kind in ["hindexed", "struct"] {
             let line = medians_of(kind, &best).unwrap();

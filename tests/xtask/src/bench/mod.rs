@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `scripts/bench`: builds the tool and what it is compared with, and measures.
+
+mod arguments;
+mod breakdown;
+mod guest;
+mod library;
+mod paired;
+mod settings;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use crate::part::{code, tee};
+use crate::shell::{function, succeeds_loudly, target};
+use crate::statistics::Statistics;
+use arguments::{Arguments, Kind};
+use library::{Library, Mpi, compile, quoted};
+use paired::{Benchmark, Breakdown};
+use settings::{Settings, positive};
+
+const PROGRAM: &str = "scripts/bench";
+
+fn say(text: &str) {
+    eprintln!("{PROGRAM}: {text}");
+}
+
+/// Runs the benchmark that the words ask for; `root` is the checkout.
+pub fn run(root: &Path, words: &[&str]) -> ExitCode {
+    let parsed = Arguments::parse(words).and_then(|arguments| Bench::new(root, arguments));
+    let bench = match parsed {
+        Ok(bench) => bench,
+        Err(why) => {
+            say(&why);
+            return ExitCode::from(2);
+        }
+    };
+    match bench.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { status, why }) => {
+            if !why.is_empty() {
+                say(&why);
+            }
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// Why a benchmark has ended, and the status to end with. Commands that failed have said why themselves.
+struct Failure {
+    status: u8,
+    why: String,
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        Failure { status: 1, why }
+    }
+}
+
+struct Bench {
+    root: PathBuf,
+    target: PathBuf,
+    arguments: Arguments,
+    /// What is compared inside each launch, where --ops asks for that.
+    paired: Option<Benchmark>,
+}
+
+impl Bench {
+    fn new(root: &Path, arguments: Arguments) -> Result<Bench, String> {
+        let target = target(root);
+        let output = target.join("bench");
+        let is_mpi = arguments.kind == Kind::Mpi && !arguments.vm && !arguments.wants_help();
+        let ops = arguments.value("ops").filter(|_| is_mpi);
+        let paired = ops.and_then(|ops| Benchmark::of(ops, &arguments.options, &output));
+        Ok(Bench {
+            root: root.to_owned(),
+            target,
+            paired: paired.transpose()?,
+            arguments,
+        })
+    }
+
+    fn run(&self) -> Result<(), Failure> {
+        say("building the tool");
+        self.build(&["--bin", "libcopy"])?;
+        let Arguments { vm, kind, .. } = self.arguments;
+        if self.arguments.wants_help() {
+            return replaced_by(self.tool([kind.tool(), "--help"]));
+        }
+        let output = self.output();
+        fs::create_dir_all(&output).map_err(|error| format!("{}: {error}", output.display()))?;
+        match (kind, &self.paired) {
+            (Kind::Mpi, _) if vm => self.segments(),
+            _ if vm => self.in_guest(),
+            (Kind::Types, _) => self.types(),
+            (_, Some(benchmark)) => self.paired(benchmark),
+            (Kind::Peers | Kind::Mpi, None) => self.peers(),
+            _ => replaced_by(self.measure(&[])),
+        }
+    }
+
+    fn build(&self, words: &[&str]) -> Result<(), Failure> {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(&self.root);
+        cargo.args(["build", "--quiet", "--release"]).args(words);
+        succeed(cargo)
+    }
+
+    /// Where files of results go that have no name on the command line.
+    fn output(&self) -> PathBuf {
+        self.target.join("bench")
+    }
+
+    fn release(&self, file: &str) -> PathBuf {
+        self.target.join("release").join(file)
+    }
+
+    /// The environment that has calls intercepted.
+    fn preload(&self) -> String {
+        format!("LD_PRELOAD={}", self.release("libcopy_mpi.so").display())
+    }
+
+    /// `libcopy bench` with these words.
+    fn tool<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut tool = Command::new(self.release("libcopy"));
+        tool.arg("bench").args(words);
+        tool
+    }
+
+    /// The benchmark's name, the files of results and the options of the command line, as words for
+    /// `libcopy bench`; `words` come before the options.
+    fn words(&self, words: &[String]) -> Vec<String> {
+        let kind = self.arguments.kind;
+        let mut name = kind.name().to_owned();
+        if matches!(kind, Kind::Peers | Kind::Mpi) {
+            name.push_str(&format!("-{}-ranks", self.arguments.ranks()));
+        }
+        if self.arguments.vm {
+            name.push_str("-vm");
+        }
+        let mut all = vec![kind.tool().to_owned()];
+        for (option, end) in [("csv", "csv"), ("plot", "png")] {
+            if self.arguments.value(option).is_none() {
+                let file = self.output().join(format!("{name}.{end}"));
+                all.extend([format!("--{option}"), file.display().to_string()]);
+            }
+        }
+        all.extend_from_slice(words);
+        all.extend_from_slice(&self.arguments.options);
+        all
+    }
+
+    fn measure(&self, words: &[String]) -> Command {
+        let words = self.words(words);
+        self.tool(words.iter().map(String::as_str))
+    }
+
+    /// `scripts/vm run`; a full benchmark in an emulated guest takes longer than a test may.
+    fn vm(&self, seconds: &str, share: &Path) -> Command {
+        let mut vm = Command::new(self.root.join("scripts/vm"));
+        vm.args(["run", "--timeout", seconds, "--share"]).arg(share);
+        vm.arg("--");
+        vm
+    }
+
+    fn in_guest(&self) -> Result<(), Failure> {
+        // The guest sees only the checkout; the tool goes where results may be written.
+        let tool = self.output().join("libcopy");
+        copy(&self.release("libcopy"), &tool)?;
+        let mut vm = self.vm("7200", &self.output());
+        vm.arg(tool).arg("bench").args(self.words(&[]));
+        replaced_by(vm)
+    }
+
+    /// Messages of irregular types in the guest.
+    fn segments(&self) -> Result<(), Failure> {
+        let settings = Settings::parse(&self.arguments.options, &["pieces"])?;
+        let pieces = settings.number("pieces", 100_000)?.to_string();
+        let (rounds, turns) = settings.either(("5", "1"), ("9", "3"));
+        self.build(&["-p", "libcopy-cli", "-p", "libcopy-mpi"])?;
+        let share = Scratch::directory("segments")?;
+        if !succeeds_loudly(&mut function(
+            &self.root,
+            "mpich",
+            "bundle_mpich \"$1\"",
+            &[&share.0],
+        )) {
+            return Err("this machine has no MPICH that the guest could run"
+                .to_owned()
+                .into());
+        }
+        let library = share.0.join("libcopy_mpi.so");
+        copy(&self.release("libcopy_mpi.so"), &library)?;
+        let mut vm = self.vm("1800", &share.0);
+        vm.arg(self.root.join("scripts/segments-in-guest"))
+            .args([&share.0, &library])
+            .args([&pieces, rounds, turns]);
+        let (status, said) = tee(vm, &mut io::stdout());
+        write(&self.output().join("segments.txt"), &said)?;
+        ended(status)?;
+        guest::segments(&said)?
+            .iter()
+            .for_each(|line| println!("{line}"));
+        Ok(())
+    }
+
+    /// Both libraries, whose versions it says and returns.
+    fn libraries(&self) -> Result<([Library; 2], String), Failure> {
+        let libraries = Library::both(&self.root, self.arguments.from)?;
+        let versions = libraries.each_ref().map(Library::version).join(", ");
+        say(&versions);
+        Ok((libraries, versions))
+    }
+
+    /// A program of tests/peers.
+    fn compile(
+        &self,
+        compiler: &str,
+        name: &str,
+        source: &str,
+        flags: &[&str],
+    ) -> Result<String, String> {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+        let cache = cache.ok_or("neither XDG_CACHE_HOME nor HOME is set")?;
+        let kept = cache.join("libcopy/peers");
+        compile(&self.root, &kept, compiler, name, source, flags)
+    }
+
+    fn compile_for(&self, library: &Library, program: &str) -> Result<String, String> {
+        let name = format!("{program}.{}", library.mpi.name());
+        self.compile(&library.compiler, &name, &format!("{program}.c"), &["-O2"])
+    }
+
+    fn types(&self) -> Result<(), Failure> {
+        let (libraries, _) = self.libraries()?;
+        let mut peers = Vec::new();
+        for library in &libraries {
+            let mut command = library.launch(1);
+            command.push(self.compile_for(library, "mpi_types")?);
+            peers.push(peer(library.mpi.name(), &command));
+        }
+        let flags = ["-O3", "-march=native"];
+        let loops = self.compile("cc", "type_loops", "type_loops.c", &flags)?;
+        peers.push(peer("loop", &[loops]));
+        replaced_by(self.measure(&peers.concat()))
+    }
+
+    fn peers(&self) -> Result<(), Failure> {
+        let ranks = self.arguments.ranks();
+        let ranks = positive(ranks).ok_or(format!("--ranks '{ranks}' is not a number of ranks"))?;
+        let (libraries, _) = self.libraries()?;
+        let mut peers = vec![["--axis", "bandwidth"].map(str::to_owned)];
+        let mut preloaded = Vec::new();
+        for library in &libraries {
+            let name = library.mpi.name();
+            let program = self.compile_for(library, "mpi_coll")?;
+            let launch = library.launch(ranks);
+            let command = |words: &[&str]| {
+                let words = words.iter().map(|word| word.to_string());
+                launch.iter().cloned().chain(words).collect::<Vec<_>>()
+            };
+            peers.push(peer(name, &command(&[&program])));
+            let preload = command(&["env", &self.preload(), &program]);
+            preloaded.push(peer(&format!("{name}+libcopy"), &preload));
+        }
+        if self.arguments.kind == Kind::Mpi {
+            self.build(&["-p", "libcopy-mpi"])?;
+            peers.append(&mut preloaded);
+        }
+        replaced_by(self.measure(&peers.concat()))
+    }
+
+    /// Launches each program with each library in turns and compares.
+    fn paired(&self, benchmark: &Benchmark) -> Result<(), Failure> {
+        let (libraries, versions) = self.libraries()?;
+        self.build(&["-p", "libcopy-mpi"])?;
+        if let Some(layouts) = &benchmark.layouts {
+            let mut list = self.tool(["types", "--list"]);
+            let listed = said_by(list.args(&layouts.options))?;
+            write(&layouts.file, &(listed + &layouts.more))?;
+        }
+        if let Some(breakdown) = benchmark.breakdown()? {
+            return self.breakdown(benchmark, &breakdown, &libraries);
+        }
+        let wanted = benchmark.settings.libraries()?;
+        let mut results = benchmark.header();
+        for program in &benchmark.programs {
+            for launch in 1..=benchmark.launches {
+                for library in libraries
+                    .iter()
+                    .filter(|library| wanted.contains(&library.mpi))
+                {
+                    let (name, file) =
+                        (library.mpi.name(), self.compile_for(library, program.name)?);
+                    say(&format!(
+                        "{} ranks, launch {launch} of {}: {name}",
+                        program.ranks, benchmark.launches
+                    ));
+                    let mut command = launched(&library.launch(program.ranks));
+                    command.args(["env", &self.preload(), &file]);
+                    let printed = said_by(command.args(&program.arguments))?;
+                    results.push_str(&benchmark.results(&printed, name)?);
+                }
+            }
+        }
+        let file = Scratch::file("results.csv");
+        write(&file.0, &results)?;
+        let file_of = |option: &str, end: &str| {
+            let named = benchmark.settings.get(option).map(PathBuf::from);
+            named.unwrap_or_else(|| self.output().join(format!("{}.{end}", benchmark.name)))
+        };
+        let mut compare = self.tool(["speedup"]);
+        compare.arg(&file.0);
+        compare.args(["--title", &benchmark.title, "--note", &versions]);
+        compare.arg("--csv").arg(file_of("csv", "csv"));
+        compare.arg("--plot").arg(file_of("plot", "png"));
+        if let Some(axis) = benchmark.axis {
+            compare.args(["--axis", axis]);
+        }
+        succeed(compare)
+    }
+
+    /// Where the time of those who receive goes (the steps of figure 5 of paper 000), one run of MPICH for
+    /// each layout.
+    fn breakdown(
+        &self,
+        benchmark: &Benchmark,
+        breakdown: &Breakdown,
+        libraries: &[Library],
+    ) -> Result<(), Failure> {
+        let mpich = libraries.iter().find(|library| library.mpi == Mpi::Mpich);
+        let mpich = mpich.ok_or("no MPICH".to_owned())?;
+        let program = self.compile_for(mpich, "mpi_pingpong")?;
+        let scratch = Scratch::directory("breakdown")?;
+        let [one, statistics] = ["one", "stats"].map(|name| scratch.0.join(name));
+        println!("{}", breakdown::head(&breakdown.road));
+        let layouts = benchmark
+            .layouts
+            .as_ref()
+            .map(|layouts| crate::read(&layouts.file));
+        for line in layouts.transpose()?.unwrap_or_default().lines() {
+            write(&one, &format!("{line}\n"))?;
+            write(&statistics, "")?;
+            let mut command = launched(&mpich.launch(2));
+            command.args(["env", &self.preload(), &program]);
+            command.arg(&one).arg(breakdown.budget.to_string());
+            command.env("LIBCOPY_STATS", &statistics);
+            command.env("LIBCOPY_MPI_ROAD", &breakdown.road);
+            let printed = said_by(&mut command)?;
+            let line = breakdown::line(line, &printed, &Statistics::read(&statistics));
+            line.iter().for_each(|line| println!("{line}"));
+        }
+        Ok(())
+    }
+}
+
+/// Words that tell the tool of a program to compare with.
+fn peer(name: &str, command: &[String]) -> [String; 2] {
+    ["--peer".to_owned(), format!("{name}={}", quoted(command))]
+}
+
+/// A command that starts ranks, which read nothing from the terminal.
+fn launched(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null());
+    command
+}
+
+/// Puts the command in the place of this program.
+fn replaced_by(mut command: Command) -> Result<(), Failure> {
+    let error = command.exec();
+    Err(format!("cannot run {command:?}: {error}").into())
+}
+
+fn ended(status: i32) -> Result<(), Failure> {
+    if status == 0 {
+        return Ok(());
+    }
+    Err(Failure {
+        status: u8::try_from(status).unwrap_or(1),
+        why: String::new(),
+    })
+}
+
+fn succeed(mut command: Command) -> Result<(), Failure> {
+    let status = command.status();
+    let status = status.map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    ended(code(status))
+}
+
+/// What a command that succeeds writes to its standard output.
+fn said_by(command: &mut Command) -> Result<String, Failure> {
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    ended(code(output.status))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    let written = File::create(file).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| format!("cannot write {}: {error}", file.display()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let copied = fs::copy(from, to);
+    copied
+        .map(drop)
+        .map_err(|error| format!("{}: {error}", from.display()))
+}
+
+/// A file or directory that goes with this value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn file(name: &str) -> Scratch {
+        let name = format!("libcopy-bench-{}-{name}", std::process::id());
+        Scratch(std::env::temp_dir().join(name))
+    }
+
+    fn directory(name: &str) -> Result<Scratch, String> {
+        let scratch = Scratch::file(name);
+        let made = fs::create_dir(&scratch.0);
+        made.map_err(|error| format!("{}: {error}", scratch.0.display()))?;
+        Ok(scratch)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0).or_else(|_| fs::remove_file(&self.0));
+    }
+}
