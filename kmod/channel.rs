@@ -10,8 +10,8 @@
 //!
 //! A fragment that ends badly, or not in time, stops the channel: nothing more is submitted, and the
 //! supervisor ([`crate::supervisor`]) calls [`Channel::recover`]. That stops the hardware first, so that
-//! no lost descriptor can write any more; only then are the fragments that are missing copied by a
-//! CPU and the pages let go. What was not begun goes to another channel of the engine or of its node,
+//! no lost descriptor can write any more; only then are the fragments that are missing given to the
+//! threads of their submitters ([`crate::copier`]) and the pages let go. What was not begun goes to another channel of the engine or of its node,
 //! to a CPU if there is none. The channel comes back when it has copied a page right.
 //!
 //! Before the deadline there is a shorter time ([`STALL`]) after which nothing more is put behind a
@@ -620,7 +620,7 @@ impl<J: Job> Channel<J> {
             };
             if impatient && self.is_idle() {
                 if !self.engine.refused(len) {
-                    // The slot stays as it is; the supervisor copies the fragment.
+                    // The slot stays as it is, for the supervisor.
                     self.slots[index].failed.store(1, Relaxed);
                     self.count_down(&self.slots[index]);
                     break;
@@ -801,7 +801,7 @@ impl<J: Job> Channel<J> {
             return false;
         }
         if slot.failed.load(Relaxed) != 0 {
-            // The slot stays as it is; the supervisor copies the fragment.
+            // The slot stays as it is, for the supervisor.
             self.fail();
             return false;
         }
@@ -875,7 +875,7 @@ impl<J: Job> Channel<J> {
         }
     }
 
-    /// Stops the hardware, copies what is missing by the CPU, and lets all requests go.
+    /// Stops the hardware, leaves what is missing to CPUs, and lets all requests go.
     fn recover(&self, gone: bool) {
         let mut held = self.held.lock();
         {
@@ -918,7 +918,7 @@ impl<J: Job> Channel<J> {
                 continue;
             };
             slot.since.store(0, Relaxed);
-            J::copy(&task.entry.request, task.fragment, 1, Worker::Cpu);
+            J::lose(&task.entry.request, task.fragment);
             self.queue.lock().busy &= !(1 << index);
             self.put_down(task.entry);
         }
@@ -1036,7 +1036,7 @@ impl<J: Job> Channel<J> {
         concerned
     }
 
-    /// Takes the channel out of use: what is in work is awaited or copied, the hardware is given back.
+    /// Takes the channel out of use: what is in work is awaited or left to CPUs, the hardware is given back.
     pub(crate) fn stop(&self) {
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {

@@ -37,6 +37,10 @@ pub(crate) trait Job: Send + Sync + 'static {
     /// they are in place. May sleep.
     fn copy(this: &Arc<Self>, first: u64, many: u64, worker: Worker) -> u64;
 
+    /// A claimed fragment is not in place, and its engine will not copy it any more: has a CPU do that, in
+    /// the submitter's thread. May sleep.
+    fn lose(this: &Arc<Self>, fragment: u64);
+
     /// Fails a job that [`Self::is_orphan`]. Does not sleep.
     fn fail_orphan(this: &Arc<Self>);
 

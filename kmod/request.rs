@@ -75,6 +75,12 @@ const SILENT: u32 = 0;
 const ANNOUNCED: u32 = 1;
 const RELEASED: u32 = 2;
 
+/// A fragment that an engine was given and has not copied, in a list of such.
+struct Lost {
+    fragment: u64,
+    next: Option<KBox<Lost>>,
+}
+
 /// The requests of a domain.
 pub(crate) type Requests = SlotTable<Request>;
 
@@ -129,8 +135,9 @@ pub(crate) struct Request {
     status: Option<Status>,
     /// Threads that wait for less than everything.
     impatient: Word,
+    /// Protects the fragments that engines have lost and no CPU has copied yet.
     #[pin]
-    wait_lock: IrqLock<()>,
+    wait_lock: IrqLock<Option<KBox<Lost>>>,
     #[pin]
     changed: CondVar,
     /// For [`crate::copier`].
@@ -277,7 +284,7 @@ impl Request {
             eventfd,
             status: None,
             impatient: Word::new(0),
-            wait_lock <- irqlock::new((), c_str!("libcopy::Request::wait_lock"), static_lock_class!()),
+            wait_lock <- irqlock::new(None, c_str!("libcopy::Request::wait_lock"), static_lock_class!()),
             changed <- CondVar::new(c_str!("libcopy::Request::changed"), static_lock_class!()),
             links <- ListLinks::new(),
             tracker <- AtomicTracker::new(),
@@ -330,11 +337,23 @@ impl Request {
 
     /// Whether there is something to copy, or to compare, before the request ends.
     fn takes_long(&self) -> bool {
-        let copies = self.taken_over.load(Acquire) != 0 && self.fragments.open(Worker::Cpu);
+        let copies = self.wait_lock.lock().is_some()
+            || (self.taken_over.load(Acquire) != 0 && self.fragments.open(Worker::Cpu));
         let compares = self.flags & SUBMIT_VERIFY != 0
             && self.fragments.settled()
             && self.state.load(Acquire) == REQUEST_RUNNING;
         (copies || compares) && !self.has_failed()
+    }
+
+    /// Copies a fragment that an engine has lost, if there is one; returns its bytes. May sleep.
+    fn copy_lost(this: &Arc<Self>) -> Option<u64> {
+        let lost = {
+            let mut list = this.wait_lock.lock();
+            let mut first = list.take()?;
+            *list = first.next.take();
+            first
+        };
+        Some(Self::copy(this, lost.fragment, 1, Worker::Cpu))
     }
 
     /// Claims something, if there is anything, and copies it; returns its bytes. May sleep.
@@ -344,8 +363,10 @@ impl Request {
             Self::fail_orphan(this);
             return None;
         }
-        let (first, many) = this.claim(Worker::Cpu, most)?;
-        Some(Self::copy(this, first, many, Worker::Cpu))
+        match this.claim(Worker::Cpu, most) {
+            Some((first, many)) => Some(Self::copy(this, first, many, Worker::Cpu)),
+            None => Self::copy_lost(this),
+        }
     }
 
     /// Lets no engine claim any more.
@@ -736,6 +757,24 @@ impl Job for Request {
         0
     }
 
+    fn lose(this: &Arc<Self>, fragment: u64) {
+        let lost = Lost {
+            fragment,
+            next: None,
+        };
+        match KBox::new(lost, GFP_KERNEL) {
+            Ok(mut lost) => {
+                let mut first = this.wait_lock.lock();
+                lost.next = first.take();
+                *first = Some(lost);
+                drop(first);
+                let _ = workqueue::enqueue(this.clone());
+            }
+            // Then here: a channel has at most `MAX_DEPTH` fragments in work.
+            Err(_) => drop(Self::copy(this, fragment, 1, Worker::Cpu)),
+        }
+    }
+
     fn take_over(this: &Arc<Self>) {
         this.close_to_engines();
         if this.taken_over.xchg(1, Full) == 0 {
@@ -752,10 +791,11 @@ impl Job for Request {
 
 impl CpuWork for Request {
     fn work(this: &Arc<Self>) {
-        if this.taken_over.load(Acquire) != 0 {
-            while Self::help(this).is_some() {
-                shim::cond_resched_interrupted();
-            }
+        // The lost ones first: the front waits for them.
+        while Self::copy_lost(this).is_some()
+            || (this.taken_over.load(Acquire) != 0 && Self::help(this).is_some())
+        {
+            shim::cond_resched_interrupted();
         }
         if this.fragments.settled() {
             this.conclude();

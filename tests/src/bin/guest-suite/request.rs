@@ -26,7 +26,7 @@ tests!(request:
     regions_go(60), owner_dies(60), owner_dies_at_the_very_end(60), submitter_dies(120), left_behind(60), interrupted(60), many(60),
     counts_uses, engine_changes(120), corruption(120), device_taken_away(180), channels_change_numbers(120), storm(600),
     checksums_are_the_submitters_work(120), a_copy_ends_with_its_request(60),
-    a_copier_that_never_ran_leaves_nothing(120),
+    a_copier_that_never_ran_leaves_nothing(120), what_an_engine_loses_is_the_submitters_work(120),
 );
 
 const PARAMETER: &str = "/sys/module/libcopy/parameters/engine";
@@ -1532,6 +1532,38 @@ fn checksums_are_the_submitters_work(context: &Context) -> Outcome {
         // The thread is gone when the group can be.
         soon(context, || group.remove().is_ok())
     })
+}
+
+/// A fragment that an engine was given and does not copy is copied by the thread in the submitter's cgroup that
+/// compares checksums, not by the supervisor, which serves everybody.
+fn what_an_engine_loses_is_the_submitters_work(context: &Context) -> Outcome {
+    if !modelled() {
+        return skip("no model of copy engines (scripts/vm --ioat)");
+    }
+    let _chosen = choose("auto")?;
+    let group = Cgroup::new("lost")?;
+    Child::spawn(|| {
+        fs::write(format!("{}/cgroup.procs", group.path), "0")?;
+        let mine = fs::read_to_string("/proc/self/cgroup")?.trim().to_owned();
+        let (device, _) = Device::domain()?;
+        let before = Stats::read()?;
+        // One fragment, which the engine claims when it is submitted: nothing is left for a take-over.
+        let pair = Pair::new(&device, PAGE)?;
+        ask(&["fault", "*", "hang", "after=0", "count=1"])?;
+        let (answer, left) = device.await_request(pair.submit(&device)?, 0, 60_000_000_000, 0);
+        ask(&["clear-faults", "*"])?;
+        check!(answer.is_ok(), "{answer:?} {left:?}");
+        pair.check()?;
+        let info = device.request_info(left.id)?;
+        check_eq!((info.engine_bytes, info.cpu_bytes), (0, PAGE as u64));
+        check_eq!(Stats::read()?.since(&before, "takeovers")?, 0);
+        check_eq!(copiers(&mine)?.len(), 1, "threads in the group {mine:?}");
+        device.complete(left.id)?;
+        all_in_service(context, &device)
+    })?
+    .join()?;
+    // The thread is gone when the group can be.
+    soon(context, || group.remove().is_ok())
 }
 
 /// What a CPU is copying for a request that is cancelled is not copied to its end: a fragment may have
