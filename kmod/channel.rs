@@ -230,7 +230,7 @@ impl<J: Job> Queue<J> {
 
     /// Claims a fragment of the first request that has one, which goes to the end of the line.
     fn next(&mut self) -> Next<J> {
-        for _ in 0..SCAN {
+        for looked in 1..=SCAN {
             let Some(item) = self.ready.pop_front() else {
                 return Next::Nothing;
             };
@@ -241,6 +241,7 @@ impl<J: Job> Queue<J> {
             };
             if !orphan && claimed.is_none() {
                 self.put(item);
+                TOTAL.note(Counter::LongestHold, looked.into());
                 continue;
             }
             // SAFETY: An entry belongs to one queue, which is this one.

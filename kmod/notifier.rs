@@ -13,6 +13,7 @@ use crate::errno;
 use crate::few::Few;
 use crate::shim;
 use crate::spans::Spans;
+use crate::stats::{Counter, TOTAL};
 use crate::uapi::Piece;
 use core::mem::MaybeUninit;
 use kernel::bindings;
@@ -243,7 +244,9 @@ impl Notifier {
 
     fn touches(&self, range: &bindings::mmu_notifier_range) -> bool {
         let end = range.end.saturating_sub(1) >> PAGE_SHIFT;
-        self.spans.touches(range.start >> PAGE_SHIFT, end + 1)
+        let (found, looks) = self.spans.touches(range.start >> PAGE_SHIFT, end + 1);
+        TOTAL.note(Counter::LongestInvalidation, looks);
+        found
     }
 
     /// Called by the memory manager before it changes page tables.

@@ -90,6 +90,10 @@ counters! {
     Quarantined => "channels_quarantined",
     /// Times that a channel came back into service.
     Restored => "channels_restored",
+    /// Most entries of a channel's queue that were looked at with its lock held, and interrupts off.
+    LongestHold => "longest_hold_entries",
+    /// Most spans of a region that were looked at in an invalidation.
+    LongestInvalidation => "longest_invalidation_spans",
 }
 
 /// One set of counters.
@@ -113,6 +117,18 @@ impl Stats {
     /// Counts here alone, for what belongs to no domain.
     pub(crate) fn add_alone(&self, counter: Counter, amount: u64) {
         self.0[counter as usize].fetch_add(amount, Relaxed);
+    }
+
+    /// Notes a value here alone, for counters that say what the largest was.
+    pub(crate) fn note(&self, counter: Counter, value: u64) {
+        let largest = &self.0[counter as usize];
+        let mut now = largest.load(Relaxed);
+        while now < value {
+            match largest.cmpxchg(now, value, Relaxed) {
+                Ok(_) => return,
+                Err(other) => now = other,
+            }
+        }
     }
 
     /// Takes back, for counters that say how much there is now.

@@ -158,11 +158,14 @@ fn longest_gap(body: impl FnOnce() -> Outcome) -> Outcome<Duration> {
 }
 
 /// Forty thousand requests of a process that is killed: none of their lists is searched, and none of
-/// them ends, with interrupts off.
+/// them ends, with interrupts off. How long that takes is printed, how much it is at most is checked; the
+/// kernel's own watchdog sees a CPU that stands still for 20 s.
 fn proven_02_many_requests_do_not_stop_a_cpu(context: &Context) -> Outcome {
     const DOMAINS: usize = 40;
     // Copied more slowly than submitted, so that most are left when their process is killed.
     const LENGTH: usize = 128 * PAGE;
+    /// Of `kmod/channel.rs`.
+    const SCAN: i64 = 32;
     with_each(|| {
         // A module without the limit has no parameter for it.
         let _limit = Parameter::set("max_user_requests", 1 << 16).ok();
@@ -226,13 +229,13 @@ fn proven_02_many_requests_do_not_stop_a_cpu(context: &Context) -> Outcome {
             return outcome;
         }
         let submitted = board.get(0);
-        print!("[{submitted} requests, {left} when killed: gap {gap:?}] ");
+        let hold = Stats::read()?.get("longest_hold_entries")?;
+        print!("[{submitted} requests, {left} when killed: gap {gap:?}, {hold} entries per hold] ");
         check!(
             left >= 20_000,
             "{left} of {submitted} requests are left, too few to see anything"
         );
-        // An emulated machine stands still when nobody runs it; before, it was tens of seconds.
-        check!(gap < context.second(), "no thread ran for {gap:?}");
+        check!((2..=SCAN).contains(&hold), "{hold} entries in a hold");
         Ok(())
     })
 }
