@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libcopy::datatype::{Datatype, Layout, Named};
 use libcopy::{
@@ -547,10 +547,9 @@ fn who_waits_for_a_rank_that_leaves_hears_of_it() {
     let key = TeamKey::random().unwrap();
     let other = std::thread::spawn(move || drop(Team::join(&key, 1, 2).unwrap()));
     let mut team = Team::join(&key, 0, 2).unwrap();
-    let (started, mut bytes) = (Instant::now(), [0; 4]);
+    let mut bytes = [0; 4];
     let error = team.recv(&mut bytes, ANY_SOURCE, ANY_TAG).unwrap_err();
     assert!(matches!(error, Error::PeerLeft { rank: 1 }), "{error}");
-    assert!(started.elapsed() < Duration::from_secs(30));
     other.join().unwrap();
 }
 

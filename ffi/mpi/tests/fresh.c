@@ -9,12 +9,12 @@
  * once: every type is used by one call; often: few types by many (both print nothing). threads: several at
  * once, if the library lets them.
  */
+#include "virtual_clock.h"
+
 #include <mpi.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "checksum.h"
 

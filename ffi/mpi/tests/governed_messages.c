@@ -5,32 +5,14 @@
  *
  *   governed_messages send|ssend|isend|sendrecv|replace|typed CALLS BYTES
  *
- * isend sends four at once; typed sends a vector. GOVERNED_SLOW=1: what
- * libcopy_mpi.so reads of another process takes 40 ms, more than ranks wait for a processor; what the MPI library reads
- * does not.
+ * isend sends four at once; typed sends a vector. With VIRTUAL_CLOCK=FILE, libcopy_mpi.so takes long.
  */
-#define _GNU_SOURCE
-#include <dlfcn.h>
+#include "virtual_clock.h"
+
 #include <mpi.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 enum { WINDOW = 4, BLOCK = 16 };
-
-/* The program's symbol comes before the C library's. */
-ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals,
-			 const struct iovec *remote, unsigned long remotes, unsigned long flags)
-{
-	Dl_info caller;
-	if (getenv("GOVERNED_SLOW") && dladdr(__builtin_return_address(0), &caller) &&
-	    strstr(caller.dli_fname, "copy_mpi"))
-		usleep(40000);
-	return syscall(SYS_process_vm_readv, pid, local, locals, remote, remotes, flags);
-}
 
 static void fill(int *at, int count, int call)
 {

@@ -648,8 +648,8 @@ fn ranks_that_die_or_disagree_end_the_program() {
             if case == "kill" && said.contains("an error, not a hang") {
                 assert!(said.contains(": libcopy: MPI_"), "{name}: {said}");
             }
-            // Tests that run beside this one have segments, too, but only for a moment.
-            let deadline = Instant::now() + Duration::from_secs(600);
+            // Tests that run beside this one have segments, too, but no longer than their programs run.
+            let deadline = Instant::now() + 2 * LIMIT;
             let left = |name: &std::ffi::OsString| !before.contains(name);
             let mine: Vec<_> = segments().into_iter().filter(left).collect();
             while segments().iter().any(|name| mine.contains(name)) {
@@ -912,8 +912,11 @@ fn only_types_that_are_used_often_get_layouts() {
         };
         let (made, packs, others, report) = counts("once", &[preload, stats]);
         assert_eq!((made, packs, others), (0, 0, 0), "{name}: {report}");
-        // Each type is used 4000 times, most of them with a layout.
-        let (made, packs, _, report) = counts("often", &[preload, stats]);
+        // Each type is used 4000 times, most of them with a layout: a few uses earn it, by a clock that does not
+        // depend on the machine, and nothing that is measured has them forwarded then.
+        let same_everywhere = [("VIRTUAL_CLOCK", "own"), ("LIBCOPY_GOVERNOR", "0")];
+        let environment = [&[preload, stats], &same_everywhere[..]].concat();
+        let (made, packs, _, report) = counts("often", &environment);
         assert!(made > 0 && packs > 2 * 4 * 3000, "{name}: {report}");
         // Where the environment asks for it, the first use has one.
         let asked = ("LIBCOPY_MPI_MIN", "1000");
@@ -1332,15 +1335,16 @@ fn collectives_take_the_way_that_costs_less_on_all_ranks() {
     let _turn = turn();
     let library = library();
     let slow: &[(&str, &str)] = &[
-        ("GOVERNED_SLOW", "1"),
+        ("VIRTUAL_CLOCK", "own"),
         ("LIBCOPY_TRANSPORT", "cma"),
         ("LIBCOPY_EAGER_MAX", "64"),
     ];
-    // What is set; how many of 400 allreduces may be forwarded.
+    // What is set; how many of 400 allreduces may be forwarded. The first 32 are not, and a call each of the trials
+    // behind them and 128 calls later is, however long they take.
     type Case<'a> = (&'a [(&'a str, &'a str)], std::ops::RangeInclusive<u64>);
     let cases: [Case<'_>; 4] = [
-        (&[], 2..=390),
-        (slow, 250..=390),
+        (&[], 2..=368),
+        (slow, 350..=368),
         (&[("LIBCOPY_GOVERNOR", "0")], 0..=0),
         (&[("GOVERNED_ODD", "1")], 0..=0),
     ];
@@ -1395,6 +1399,8 @@ fn packing_is_governed() {
                 ("LD_PRELOAD", library),
                 ("LIBCOPY_STATS", file.to_str().expect("a plain path")),
                 ("LIBCOPY_GOVERNOR", is_governed),
+                // From the first use of a type on: when it earns a layout depends on the machine.
+                ("LIBCOPY_MPI_PACKED", "0"),
             ];
             let said = text(&program.run(2, &["500"], &environment).stdout);
             assert_eq!(said, "0 wrong\n0 wrong\n", "{name}");
@@ -1406,15 +1412,15 @@ fn packing_is_governed() {
                 let expected = if is_governed == "1" { 2 } else { 0 };
                 assert_eq!(ranks.len(), expected, "{name}, {function}: {lines}");
                 for [intercepted, forwarded, _] in ranks {
+                    // Trials come after 32 calls and at most 128 later, with a call each way at least.
                     assert!(
                         intercepted >= 2 && forwarded >= 2,
                         "{name}, {function}: {lines}"
                     );
-                    // Calls of a type that has not earned its layout yet are none of the class; a thread knows
-                    // up to 64 that are still to come.
+                    // A thread knows up to 64 that are still to come.
                     let all = intercepted + forwarded;
                     assert!(
-                        (400..=500 + 64).contains(&all),
+                        (500..500 + 64).contains(&all),
                         "{name}, {function}: {lines}"
                     );
                 }
@@ -1431,12 +1437,16 @@ fn governed_messages(
     settings: &[(&str, &str)],
 ) -> Vec<[u64; 3]> {
     let file = mpi.program.with_extension("stats");
+    let clock = mpi.program.with_extension("clock");
+    std::fs::write(&clock, [0; 8]).expect("a clock for both ranks");
     let mut environment = vec![
         ("LD_PRELOAD", library().to_str().expect("a plain path")),
         ("LIBCOPY_STATS", file.to_str().expect("a plain path")),
+        ("VIRTUAL_CLOCK", clock.to_str().expect("a plain path")),
     ];
     environment.extend_from_slice(settings);
     let output = mpi.run(2, &[how, "400", &bytes.to_string()], &environment);
+    let _ = std::fs::remove_file(&clock);
     assert_eq!(text(&output.stdout), "0 wrong\n0 wrong\n", "{how}");
     let lines = std::fs::read_to_string(&file).expect("a file of the ranks");
     let _ = std::fs::remove_file(&file);
@@ -1446,7 +1456,6 @@ fn governed_messages(
 #[test]
 fn messages_take_the_way_that_costs_less() {
     let _turn = turn();
-    let slow: &[(&str, &str)] = &[("GOVERNED_SLOW", "1")];
     for (name, launcher) in BOTH {
         let Some(mpi) = mpi(name, launcher, GOVERNED_MESSAGES, C) else {
             continue;
@@ -1456,11 +1465,12 @@ fn messages_take_the_way_that_costs_less() {
             ("isend", "MPI_Isend", 1),
             ("sendrecv", "MPI_Sendrecv", 2),
         ] {
-            let ranks = governed_messages(&mpi, (how, function), 1 << 19, slow);
+            let ranks = governed_messages(&mpi, (how, function), 1 << 19, &[]);
             assert_eq!(ranks.len(), senders, "{name}, {how}: {ranks:?}");
             for [intercepted, forwarded, forwarding] in ranks {
                 assert_eq!(intercepted + forwarded, 400, "{name}, {how}");
                 assert_eq!(forwarding, 1, "{name}, {how}");
+                // Of the first 63 at most none; of trials, the longest stretch of four under way has 32.
                 assert!(forwarded >= 100, "{name}, {how}: {forwarded}");
             }
         }

@@ -152,16 +152,14 @@ mod tests {
 
     #[test]
     fn when_one_dies_the_others_are_killed() {
-        let started = Instant::now();
         let script = |rank| {
             if rank == 1 {
                 "kill -9 $$"
             } else {
-                "exec sleep 60"
+                "exec sleep 3600"
             }
         };
         let statuses = launch(3, |rank| shell(script(rank))).unwrap();
-        assert!(started.elapsed() < Duration::from_secs(50));
         assert!(
             statuses
                 .iter()
