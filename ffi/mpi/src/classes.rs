@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use libcopy::collective::nonblocking::agreement::Progress;
 use libcopy::config;
-use libcopy::policy::governor::{Decision, Governor, Times};
+use libcopy::lock::lock;
+use libcopy::policy::governor::{Decision, Governor, Times, Together};
 
 use crate::stats::Function;
 
@@ -33,10 +35,22 @@ pub struct Class {
     pub exchange: u64,
 }
 
+/// One class of nonblocking calls.
+#[derive(Debug)]
+pub struct NonblockingClass {
+    pub function: Function,
+    /// The power of two of its bytes.
+    pub power: u32,
+    pub together: Together,
+    /// What its ranks have agreed on.
+    pub progress: Progress,
+}
+
 /// The classes of a communicator.
 #[derive(Debug, Default)]
 pub struct Classes {
     pub all: Mutex<Vec<Class>>,
+    pub nonblocking: Mutex<Vec<NonblockingClass>>,
     /// Whether there is one whose calls are forwarded.
     pub forwards: AtomicBool,
     /// Whether the ranks want a governor, once they have agreed.
@@ -92,11 +106,8 @@ pub static GONE: Mutex<Totals> = Mutex::new(BTreeMap::new());
 
 /// Adds the classes of a communicator.
 pub fn add(totals: &mut Totals, size: usize, classes: &Classes) {
-    for class in classes.lock().iter() {
-        let governor = &class.governor;
-        let total = totals
-            .entry((class.function as usize, size, class.power))
-            .or_default();
+    let mut add = |function: Function, power: u32, governor: &Governor| {
+        let total = totals.entry((function as usize, size, power)).or_default();
         let calls = governor.calls();
         for (sum, calls) in total.calls.iter_mut().zip(calls) {
             *sum += calls;
@@ -107,6 +118,12 @@ pub fn add(totals: &mut Totals, size: usize, classes: &Classes) {
         if let Some([intercepted, forwarded]) = governor.costs() {
             total.won += ((forwarded - intercepted) * calls[0] as f64 / size as f64) as i64;
         }
+    };
+    for class in classes.lock().iter() {
+        add(class.function, class.power, &class.governor);
+    }
+    for class in lock(&classes.nonblocking).iter() {
+        add(class.function, class.power, class.together.governor());
     }
 }
 

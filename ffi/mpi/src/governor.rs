@@ -1,28 +1,38 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Blocking collectives under the governor ([`libcopy::policy::governor`]): which classes a communicator
+//! Collectives under the governor ([`libcopy::policy::governor`]): which classes a communicator
 //! has, what their calls take, and how the ranks agree.
 //!
 //! A class is a function and a power of two of bytes, on one communicator, as these are the same on all ranks.
 //! (Datatypes are not: a sender's may be dense and a receiver's a vector.) Only what the thresholds intercept
-//! has a class. Each rank measures the calls of a trial, from the decision to the end of the call. Before the next
-//! call of the class all ranks tell each other their times, by an allgather of some hundred bytes through the
-//! group's shared memory; then all have the same sums, and decide alike.
+//! has a class.
 //!
-//! Whether the ranks want a governor at all is agreed on in the same way, before a communicator's first trial.
+//! Of blocking calls each rank measures those of a trial, from the decision to the end of the call. Before the next
+//! call of the class all ranks tell each other their times, by an allgather of some hundred bytes through the
+//! group's shared memory; then all have the same sums, and decide alike. Whether the ranks want a governor at all is
+//! agreed on in the same way, before a communicator's first trial.
+//!
+//! Of nonblocking calls each rank measures the time from one to the next ([`Together`]), and the ranks agree without
+//! waiting for each other ([`libcopy::collective::nonblocking::agreement`]).
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, LazyLock, PoisonError};
 use std::time::Instant;
 
-use libcopy::policy::governor::{Decision, Governor, MOST, Slot, Times};
+use libcopy::collective::nonblocking::agreement::{Progress, TOPICS, WORDS};
+use libcopy::lock::lock;
+use libcopy::policy::governor::{Account, Decision, Governor, Slot, Times, Together, sums};
 
 use crate::active::least;
-use crate::classes::{Class, GONE, Total, Totals, add, is_wanted, power};
+use crate::classes::{Class, GONE, NonblockingClass, Total, Totals, add, is_wanted, power};
 use crate::comm::{self, Comm};
 use crate::group::Group;
+use crate::nonblocking::Circle;
+use crate::progress;
 use crate::stats::Function;
+
+static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// A call that is being measured.
 struct Pending {
@@ -144,6 +154,65 @@ pub fn decide(
     step.decision
 }
 
+/// The way of a nonblocking call that the thresholds intercept. No rank waits for another: the first that comes to the end of a
+/// trial finds out whether all have said what theirs took, for all that come later.
+pub fn decide_nonblocking(
+    known: &Comm,
+    circle: &Circle,
+    function: Function,
+    bytes: u64,
+) -> Decision {
+    if least().is_some() || !circle.is_governed {
+        return Decision::Intercept;
+    }
+    let power = power(bytes);
+    let mut all = lock(&known.classes.nonblocking);
+    let mut found = all.iter();
+    let index = found.position(|class| class.function == function && class.power == power);
+    let index = index.unwrap_or(all.len());
+    if index == TOPICS {
+        return Decision::Intercept;
+    }
+    if index == all.len() {
+        let seed = (function as u64) << 32 | u64::from(power);
+        all.push(NonblockingClass {
+            function,
+            power,
+            together: Together::new(
+                Decision::Intercept,
+                seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16,
+            ),
+            progress: Progress::default(),
+        });
+    }
+    let classes = all.len();
+    let class = &mut all[index];
+    let now = || BEGINNING.elapsed().as_nanos() as u64;
+    loop {
+        if let Some(decision) = class.together.next(now, || circle.under_way()) {
+            return decision;
+        }
+        let Account { times, under_way } = class.together.account();
+        let mut own = [under_way; WORDS];
+        for (word, time) in own[1..].iter_mut().zip(times.iter().flatten()) {
+            *word = *time;
+        }
+        let topic = circle.table.topic(index, circle.rank);
+        let said = topic.ask(&mut class.progress, &own, || {
+            progress::everything();
+            std::thread::yield_now();
+        });
+        let said: Option<Vec<Account>> = said.map(|said| {
+            let account = |words: &[u64; WORDS]| Account {
+                under_way: words[0],
+                times: read_times(&words[1..]),
+            };
+            said.iter().map(account).collect()
+        });
+        class.together.decide(said.as_deref(), classes);
+    }
+}
+
 /// Whether all ranks want a governor.
 fn agree(group: &Group) -> bool {
     let mut all = vec![0u8; group.size];
@@ -151,33 +220,29 @@ fn agree(group: &Group) -> bool {
     answer.is_ok() && all.iter().all(|wants| *wants == 1)
 }
 
-/// The sums of all ranks' times, without those that a rank has not measured, and what the exchange costs all ranks: as much for
-/// each as for the one that waits least.
+/// The sums of all ranks' times, and what the exchange costs all ranks: as much for each as for the one that waits least.
 fn exchange_times(group: &Group, times: &Times, exchange: u64) -> Option<(Times, u64)> {
-    const WORDS: usize = 1 + 2 * MOST;
     let words = std::iter::once(&exchange).chain(times.iter().flatten());
     let own: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
     let mut all = vec![0u8; own.len() * group.size];
     group.allgather(Some(&own), &mut all).ok()?;
-    let (mut sums, mut cheapest, mut missing) = (Times::default(), u64::MAX, Times::default());
-    for rank in all.chunks_exact(own.len()) {
-        let mut words = [0u64; WORDS];
-        for (word, bytes) in words.iter_mut().zip(rank.chunks_exact(8)) {
-            *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-        }
-        cheapest = cheapest.min(words[0]);
-        let slots = sums.iter_mut().flatten();
-        for ((sum, missing), time) in slots.zip(missing.iter_mut().flatten()).zip(&words[1..]) {
-            *sum = sum.saturating_add(*time);
-            *missing |= u64::from(*time == 0);
-        }
-    }
-    for (sum, missing) in sums.iter_mut().flatten().zip(missing.iter().flatten()) {
-        if *missing != 0 {
-            *sum = 0;
-        }
-    }
+    let words: Vec<u64> = all
+        .chunks_exact(8)
+        .map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap_or_default()))
+        .collect();
+    let ranks = words.chunks_exact(own.len() / 8);
+    let cheapest = ranks.clone().map(|words| words[0]).min().unwrap_or(0);
+    let sums = sums(ranks.map(|words| read_times(&words[1..])));
     Some((sums, cheapest.saturating_mul(group.size as u64)))
+}
+
+/// Times as ranks send them.
+fn read_times(words: &[u64]) -> Times {
+    let mut times = Times::default();
+    for (time, word) in times.iter_mut().flatten().zip(words) {
+        *time = *word;
+    }
+    times
 }
 
 fn totals() -> Totals {

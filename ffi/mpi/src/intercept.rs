@@ -248,6 +248,12 @@ pub fn intercept_nonblocking<K>(
         if known.met().is_some_and(|circle| !beats(circle.crowded)) {
             return Err(Outcome::Small);
         }
+        if let Some(circle) = known.met() {
+            match governor::decide_nonblocking(&known, circle, function, bytes as u64) {
+                Decision::Intercept => {}
+                Decision::Forward => return Err(Outcome::NoGain),
+            }
+        }
         let kinds = kinds(abi, &known).ok_or(Outcome::Arguments)?;
         let circle = known.circle().ok_or(Outcome::NoTeam)?;
         if !circle.admits_next() {

@@ -33,6 +33,8 @@ const ERRONEOUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/erroneous.c"
 const REFUSED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/refused.c");
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim.c");
 const GOVERNED_PACKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/governed_packing.c");
+const GOVERNED_NONBLOCKING: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/governed_nonblocking.c");
 const GOVERNED_MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/governed_messages.c");
 const TOOL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tool.c");
 const TOOLED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tooled.c");
@@ -1381,6 +1383,63 @@ fn collectives_take_the_way_that_costs_less_on_all_ranks() {
                 assert_eq!(first[0] + first[1], 400, "{name}: {first:?}");
                 assert_eq!(first[2], 1, "{name}: {first:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn nonblocking_collectives_take_the_way_that_costs_less_on_all_ranks() {
+    let _turn = turn();
+    let library = library().to_str().expect("a plain path");
+    let slow = ("VIRTUAL_CLOCK", "own");
+    // Of so many calls, the first is forwarded, as the ranks have not met. At most 63 come before the first trial, which
+    // has one stretch each way, and the second one has two, and both ways have the third: of one call, or of 8 where
+    // four are under way together. What each trial took is known 8 calls later at most, as no rank is further ahead of
+    // another one than the calls that are under way.
+    type Case<'a> = (&'a str, &'a str, [u64; 3], std::ops::RangeInclusive<u64>);
+    let cases: [Case<'_>; 4] = [
+        ("iallgather", "MPI_Iallgather", [500, 1 << 18, 1], 300..=466),
+        ("iallgather", "MPI_Iallgather", [500, 1 << 18, 4], 150..=466),
+        ("iallreduce", "MPI_Iallreduce", [200, 1 << 22, 1], 50..=166),
+        ("ibcast", "MPI_Ibcast", [200, 1 << 22, 1], 50..=166),
+    ];
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, GOVERNED_NONBLOCKING, C) else {
+            continue;
+        };
+        let file = mpi.program.with_extension("stats");
+        let run = |how: &str, function: &str, numbers: [u64; 3], settings: &[(&str, &str)]| {
+            let environment = [
+                ("LD_PRELOAD", library),
+                ("LIBCOPY_STATS", file.to_str().expect("a plain path")),
+            ];
+            let environment = [&environment[..], settings].concat();
+            let arguments = numbers.map(|number| number.to_string());
+            let [calls, bytes, window] = arguments.each_ref().map(String::as_str);
+            let output = mpi.run(3, &[how, calls, bytes, window], &environment);
+            assert_eq!(text(&output.stdout), "0 wrong\n".repeat(3), "{name} {how}");
+            let lines = std::fs::read_to_string(&file).expect("a file of the ranks");
+            let _ = std::fs::remove_file(&file);
+            governed(&lines, function, numbers[1])
+        };
+        for (how, function, numbers, expected) in &cases {
+            let ranks = run(how, function, *numbers, &[slow]);
+            let what = format!("{name} {how} {numbers:?}: {ranks:?}");
+            let [[intercepted, forwarded, forwarding], second, third] = ranks[..] else {
+                panic!("{what}");
+            };
+            assert!(second == ranks[0] && third == ranks[0], "{what}");
+            assert_eq!(intercepted + forwarded, numbers[0] - 1, "{what}");
+            assert!(forwarding == 1 && expected.contains(&forwarded), "{what}");
+        }
+        let [gathers, several, ..] = &cases;
+        // By what they really cost: tried at least.
+        let ranks = run(several.0, several.1, several.2, &[]);
+        let all_alike = ranks.len() == 3 && ranks.iter().all(|rank| *rank == ranks[0]);
+        assert!(all_alike && ranks[0][1] > 0, "{name}: {ranks:?}");
+        for off in [("LIBCOPY_GOVERNOR", "0"), ("GOVERNED_ODD", "1")] {
+            let ranks = run(gathers.0, gathers.1, gathers.2, &[slow, off]);
+            assert!(ranks.is_empty(), "{name}: {ranks:?}");
         }
     }
 }

@@ -71,6 +71,7 @@ pub const TABLE: &[Layers] = &[
             < team/decision team/launch team/probe team/resumption team/usage
             < team/membership
             < team
+            < collective/nonblocking/agreement
             < collective/nonblocking/engine collective/nonblocking/table
             < collective/nonblocking
             < collective/division

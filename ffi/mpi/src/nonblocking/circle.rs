@@ -13,6 +13,7 @@ use libcopy::collective::nonblocking::table::{MOST_RANKS, Table};
 use libcopy::transport::process_memory;
 
 use crate::abi::{self, Abi, Word};
+use crate::classes::is_wanted;
 use crate::fortran_names;
 use crate::group::Node;
 use crate::meeting::{Plain, from_all, from_first};
@@ -34,7 +35,20 @@ pub struct Circle {
     pub crowded: bool,
     /// Engines that move parts, if all ranks have them.
     pub engines: Option<Arc<Engines>>,
+    /// Whether all ranks want a governor.
+    pub is_governed: bool,
     last: AtomicU64,
+    under_way: AtomicU64,
+}
+
+/// An operation that is under way.
+#[derive(Debug)]
+pub struct UnderWay(Arc<Circle>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Those that this process is in.
@@ -73,6 +87,8 @@ struct Card {
     processors: u64,
     /// Whether engines may move our parts.
     engines: u64,
+    /// Whether a governor is wanted.
+    governed: u64,
 }
 
 // SAFETY: integers only.
@@ -137,6 +153,7 @@ impl Circle {
             word: *word,
             processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
             engines: engines.is_some().into(),
+            governed: is_wanted().into(),
         };
         let cards = from_all(abi, comm, mine, size)?;
         let reaches = cards.iter().all(|card| {
@@ -165,7 +182,9 @@ impl Circle {
             engines: engines
                 .filter(|_| cards.iter().all(|card| card.engines != 0))
                 .map(Arc::new),
+            is_governed: cards.iter().all(|card| card.governed != 0),
             last: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
         })
     }
 
@@ -186,6 +205,17 @@ impl Circle {
     /// The number of the next operation; all ranks count alike.
     pub fn next(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// An operation begins.
+    pub fn begin(self: &Arc<Self>) -> UnderWay {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(self.clone())
+    }
+
+    /// Operations that are under way.
+    pub fn under_way(&self) -> u64 {
+        self.under_way.load(Ordering::Relaxed)
     }
 
     /// The number that the next operation will have.

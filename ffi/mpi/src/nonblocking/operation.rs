@@ -14,7 +14,7 @@ use libcopy::collective::nonblocking::engine::{Held, State};
 use libcopy::collective::nonblocking::table::{Buffers, MOST_PIECES};
 use libcopy::transport::process_memory;
 
-use super::circle::Circle;
+use super::circle::{Circle, UnderWay};
 use crate::abi::{Abi, complain};
 use crate::buffer::Kind;
 use crate::errors;
@@ -208,6 +208,7 @@ pub struct Operation {
     own_part: Option<(*const u8, *mut u8)>,
     combining: Option<Combining>,
     code: c_int,
+    _under_way: UnderWay,
 }
 
 // SAFETY: what its addresses lead to the program has lent us until the operation is over.
@@ -302,6 +303,7 @@ impl Operation {
             combining,
             held,
             code: 0,
+            _under_way: circle.begin(),
         };
         let buffers = operation.buffers();
         circle.table.publish(me, number, buffers);

@@ -9,6 +9,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::agreement::{self, Topic};
 use crate::shm::anonymous::AnonymousSegment;
 
 /// Operations that a rank may have under way on a communicator.
@@ -163,10 +164,18 @@ fn pieces(ranks: usize) -> usize {
     (ranks * ranks + 1) * DEPTH as usize * size_of::<Pieces>()
 }
 
+fn tickets(ranks: usize) -> usize {
+    ranks * ranks * DEPTH as usize * size_of::<Ticket>()
+}
+
+/// Where what the ranks agree on begins: behind everything else.
+fn topics(ranks: usize) -> usize {
+    (HEAD + records(ranks) + pieces(ranks) + tickets(ranks)).next_multiple_of(HEAD)
+}
+
 /// Bytes for so many ranks.
 fn bytes(ranks: usize) -> usize {
-    let tickets = ranks * ranks * DEPTH as usize * size_of::<Ticket>();
-    HEAD + records(ranks) + pieces(ranks) + tickets
+    topics(ranks) + agreement::bytes(ranks)
 }
 
 impl Table {
@@ -224,6 +233,14 @@ impl Table {
     /// What is combined of all ranks' elements; the first rank opens it.
     pub fn combined(&self, number: u64) -> &Pieces {
         self.pieces(0, number)
+    }
+
+    /// Something that the ranks agree on.
+    pub fn topic(&self, topic: usize, rank: usize) -> Topic<'_> {
+        let at = topics(self.ranks);
+        let memory = self.shared.place(at, agreement::bytes(self.ranks));
+        // SAFETY: so many bytes, which only this uses; the mapping is aligned, and so is the place in it.
+        unsafe { Topic::of(memory, self.ranks, topic, rank) }
     }
 
     /// Says where our buffers are: from now on others use them, until everything that we have to do

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+/*
+ * Calls nonblocking collectives of one class again and again, several at once, and checks what it received.
+ *
+ *   governed_nonblocking ibcast|iallgather|iallreduce CALLS BYTES WINDOW
+ *
+ * With VIRTUAL_CLOCK=own, libcopy_mpi.so takes long. GOVERNED_ODD=1: rank 1 alone does without the governor.
+ */
+#include "virtual_clock.h"
+
+#include <mpi.h>
+#include <stdio.h>
+
+/* Elements that are checked: one in so many, and so the last one. */
+enum { MOST_WINDOW = 16, STEP = 7 };
+
+int main(int argc, char **argv)
+{
+	const char *of_open_mpi = getenv("OMPI_COMM_WORLD_RANK"), *of_mpich = getenv("PMI_RANK");
+	const char *before = of_open_mpi ? of_open_mpi : of_mpich;
+	if (getenv("GOVERNED_ODD") && before && !strcmp(before, "1"))
+		setenv("LIBCOPY_GOVERNOR", "0", 1);
+	MPI_Init(&argc, &argv);
+	const char *how = argv[1];
+	int rank, size, calls = atoi(argv[2]), count = atoi(argv[3]) / sizeof(int), window = atoi(argv[4]);
+	int is_bcast = !strcmp(how, "ibcast"), is_gather = !strcmp(how, "iallgather");
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &size);
+	size_t each = (size_t)count * size;
+	int *one = malloc(sizeof(int) * count * window), *all = malloc(sizeof(int) * each * window);
+	long wrong = 0;
+	for (int call = 0; call < calls; call += window) {
+		MPI_Request requests[MOST_WINDOW];
+		MPI_Status statuses[MOST_WINDOW];
+		for (int k = 0; k < window; k++) {
+			int *mine = one + (size_t)k * count, *into = all + k * each, seed = call + k;
+			int root = seed % size;
+			for (int i = 0; i < count; i++)
+				mine[i] = is_bcast && rank != root ? -1 : (is_bcast ? root : rank) + seed + i;
+			if (is_bcast)
+				MPI_Ibcast(mine, count, MPI_INT, root, MPI_COMM_WORLD, &requests[k]);
+			else if (is_gather)
+				MPI_Iallgather(mine, count, MPI_INT, into, count, MPI_INT, MPI_COMM_WORLD,
+					       &requests[k]);
+			else
+				MPI_Iallreduce(mine, into, count, MPI_INT, MPI_SUM, MPI_COMM_WORLD,
+					       &requests[k]);
+			/* The ranks meet for them in the next blocking one. */
+			if (call + k == 0)
+				MPI_Barrier(MPI_COMM_WORLD);
+		}
+		MPI_Waitall(window, requests, statuses);
+		for (int k = 0; k < window; k++) {
+			int *mine = one + (size_t)k * count, *into = all + k * each, seed = call + k;
+			for (int i = (count - 1) % STEP; i < count; i += STEP) {
+				if (is_bcast)
+					wrong += mine[i] != seed % size + seed + i;
+				else if (!is_gather)
+					wrong += into[i] != size * (seed + i) + size * (size - 1) / 2;
+				for (int j = 0; is_gather && j < size; j++)
+					wrong += into[(size_t)j * count + i] != j + seed + i;
+			}
+		}
+	}
+	printf("%ld wrong\n", wrong);
+	free(one), free(all);
+	MPI_Finalize();
+	return wrong != 0;
+}
