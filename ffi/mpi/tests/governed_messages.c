@@ -3,9 +3,9 @@
 /*
  * Rank 0 sends messages of one class again and again, and rank 1 checks all bytes.
  *
- *   governed_messages send|ssend|isend|sendrecv|replace|typed CALLS BYTES
+ *   governed_messages send|ssend|isend|start|sendrecv|replace|typed CALLS BYTES
  *
- * isend sends four at once; typed sends a vector. With VIRTUAL_CLOCK=FILE, libcopy_mpi.so takes long.
+ * isend and start send four at once, start with persistent requests; typed sends a vector. With VIRTUAL_CLOCK=FILE, libcopy_mpi.so takes long.
  */
 #include "virtual_clock.h"
 
@@ -34,7 +34,8 @@ int main(int argc, char **argv)
 	const char *how = argv[1];
 	int rank, calls = atoi(argv[2]), bytes = atoi(argv[3]), count = bytes / sizeof(int);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-	int is_window = !strcmp(how, "isend"), each = is_window ? WINDOW : 1;
+	int is_start = !strcmp(how, "start"), is_window = is_start || !strcmp(how, "isend");
+	int each = is_window ? WINDOW : 1;
 	int is_typed = !strcmp(how, "typed"), is_two_way = !strcmp(how, "sendrecv");
 	int is_replace = !strcmp(how, "replace"), peer = 1 - rank;
 	int *from = malloc(2 * (size_t)bytes * each), *to = malloc((size_t)bytes * each);
@@ -42,8 +43,10 @@ int main(int argc, char **argv)
 	MPI_Datatype type;
 	MPI_Type_vector(count / BLOCK, BLOCK, 2 * BLOCK, MPI_INT, &type);
 	MPI_Type_commit(&type);
+	MPI_Request requests[WINDOW];
+	for (int i = 0; i < each && rank == 0 && is_start; i++)
+		MPI_Send_init(from + i * count, count, MPI_INT, 1, 1, MPI_COMM_WORLD, &requests[i]);
 	for (int call = 0; call < calls; call += each) {
-		MPI_Request requests[WINDOW];
 		MPI_Status statuses[WINDOW];
 		for (int i = 0; i < each; i++) {
 			int *mine = from + i * count;
@@ -57,6 +60,8 @@ int main(int argc, char **argv)
 				memcpy(to, mine, bytes);
 			} else if (rank == 1) {
 				MPI_Irecv(to + i * count, count, MPI_INT, 0, 1, MPI_COMM_WORLD, &requests[i]);
+			} else if (is_start) {
+				MPI_Start(&requests[i]);
 			} else if (is_window) {
 				MPI_Isend(mine, count, MPI_INT, 1, 1, MPI_COMM_WORLD, &requests[i]);
 			} else if (is_typed) {
@@ -85,6 +90,8 @@ int main(int argc, char **argv)
 					wrong += other[block * BLOCK + j] != call * 7919 + 2 * block * BLOCK + j;
 		}
 	}
+	for (int i = 0; i < each && rank == 0 && is_start; i++)
+		MPI_Request_free(&requests[i]);
 	printf("%ld wrong\n", wrong);
 	MPI_Type_free(&type);
 	free(from), free(to);

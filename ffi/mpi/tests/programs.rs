@@ -20,6 +20,7 @@ const LARGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/large.c");
 const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failures.c");
 const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.c");
 const SHORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/short.c");
+const REPACKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/repacked.c");
 const FRESH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fresh.c");
 const PACKING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/packing.c");
 const NEIGHBOURS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/neighbours.c");
@@ -860,6 +861,36 @@ fn short_messages_are_the_same() {
 }
 
 #[test]
+fn whether_packing_pays_is_found_out_again() {
+    const MESSAGES: u64 = 60_000;
+    let _turn = turn();
+    for (name, launcher) in BOTH {
+        let slow = [C.1, &["-shared", "-fPIC", "-DSLOW"]].concat();
+        // For the preloaded library to find the program's functions.
+        let found = [C.1, &["-rdynamic"]].concat();
+        let compiled = (
+            mpi(name, launcher, REPACKED, (C.0, &slow[..])),
+            mpi(name, launcher, REPACKED, (C.0, &found[..])),
+        );
+        let (Some(slow), Some(mpi)) = compiled else {
+            continue;
+        };
+        let preload = format!("{}:{}", library().display(), slow.program.display());
+        let environment = [
+            ("LD_PRELOAD", preload.as_str()),
+            ("LIBCOPY_STATS", "1"),
+            ("VIRTUAL_CLOCK", "own"),
+        ];
+        let ours = mpi.run(2, &[&MESSAGES.to_string()], &environment);
+        assert_eq!(text(&ours.stdout), "0 wrong\n0 wrong\n", "{name}");
+        // It pays in the first thousand messages, and does not when that is found out again: by this clock measuring takes
+        // some 250 ns, and packing one.
+        let packed = noted(&text(&ours.stderr), "packed");
+        assert!((1000..MESSAGES / 2).contains(&packed), "{name}: {packed}");
+    }
+}
+
+#[test]
 fn types_that_come_and_go_are_the_same() {
     let _turn = turn();
     let preload = ("LD_PRELOAD", library().to_str().expect("a plain path"));
@@ -1522,6 +1553,7 @@ fn messages_take_the_way_that_costs_less() {
         for (how, function, senders) in [
             ("send", "MPI_Send", 1),
             ("isend", "MPI_Isend", 1),
+            ("start", "MPI_Start", 1),
             ("sendrecv", "MPI_Sendrecv", 2),
         ] {
             let ranks = governed_messages(&mpi, (how, function), 1 << 19, &[]);

@@ -169,6 +169,7 @@ pub unsafe fn send_init(
     let (Some(chosen), Some(count)) = (choose(world, what, to), what.count) else {
         return;
     };
+    let class = governed::class_of(&chosen, what, Function::Start, to);
     let plan = Plan {
         mode,
         known: chosen.known,
@@ -178,7 +179,7 @@ pub unsafe fn send_init(
         member: chosen.member,
         to,
     };
-    requests::remember(world, request, Work::Start(plan, None), true);
+    requests::remember(world, request, Work::Start(plan, class, None), true);
 }
 
 /// After `MPI_Irecv` and its relatives: a header may arrive there. What is shorter than any message that

@@ -37,6 +37,7 @@ pub enum Function {
     Issend,
     Sendrecv,
     SendrecvReplace,
+    Start,
 }
 
 impl Function {
@@ -48,6 +49,7 @@ impl Function {
             Function::Issend => "MPI_Issend",
             Function::Sendrecv => "MPI_Sendrecv",
             Function::SendrecvReplace => "MPI_Sendrecv_replace",
+            Function::Start => "MPI_Start",
         }
     }
 }
@@ -109,7 +111,7 @@ impl Key {
 
 /// A class.
 #[derive(Debug)]
-struct Class {
+pub struct Class {
     key: Key,
     /// Messages that go the leader's way before the governor is asked again. Where threads change it at the same time, it
     /// is wrong by a few.
@@ -138,6 +140,15 @@ impl Class {
     fn under_way(&self, world: &World) -> usize {
         let watched = self.watched.load(Ordering::Acquire);
         watched.max(world.segment.under_way(world.me, self.key.member))
+    }
+
+    /// The way of the next message. If it belongs to a trial, the second result lives until the program may have its
+    /// buffer back.
+    pub fn next(&'static self, world: &World) -> (Decision, Option<Watched>) {
+        match self.take() {
+            true => (self.decided(), None),
+            false => self.ask(world),
+        }
     }
 
     fn decided(&self) -> Decision {
@@ -257,7 +268,7 @@ pub fn is_forwarded(what: Elements, function: Function, to: Address) -> bool {
         .is_some_and(|class| class.forwards.load(Ordering::Relaxed) && class.take())
 }
 
-/// The class of a message that the thresholds intercept, if it has one.
+/// The class of a message that this thread does not know yet; `None` if there are too many.
 #[cold]
 fn make(chosen: &Chosen, kind: Kind, function: Function, to: Address) -> Option<&'static Class> {
     let key = Key {
@@ -296,8 +307,20 @@ fn make(chosen: &Chosen, kind: Kind, function: Function, to: Address) -> Option<
     Some(class)
 }
 
-/// The way of a message that the thresholds intercept. If it belongs to a trial, the second result lives until the program
-/// may have its buffer back.
+/// The class of a message that the thresholds intercept, if it has one.
+#[inline]
+pub fn class_of(
+    chosen: &Chosen,
+    what: Elements,
+    function: Function,
+    to: Address,
+) -> Option<&'static Class> {
+    let count = what.count.filter(|_| *IS_GOVERNED)?;
+    let kind = Kind::new(what.datatype, count);
+    find(kind, function, to).or_else(|| make(chosen, kind, function, to))
+}
+
+/// The way of a message that the thresholds intercept, as [`Class::next`] says.
 pub fn decide(
     world: &World,
     chosen: &Chosen,
@@ -305,16 +328,9 @@ pub fn decide(
     function: Function,
     to: Address,
 ) -> (Decision, Option<Watched>) {
-    let passed = (Decision::Intercept, None);
-    let Some(count) = what.count.filter(|_| *IS_GOVERNED) else {
-        return passed;
-    };
-    let kind = Kind::new(what.datatype, count);
-    let class = find(kind, function, to).or_else(|| make(chosen, kind, function, to));
-    match class {
-        None => passed,
-        Some(class) if class.take() => (class.decided(), None),
-        Some(class) => class.ask(world),
+    match class_of(chosen, what, function, to) {
+        None => (Decision::Intercept, None),
+        Some(class) => class.next(world),
     }
 }
 

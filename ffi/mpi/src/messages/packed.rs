@@ -35,12 +35,14 @@ struct Ready {
     bytes: u64,
     /// `None` if they are not packed here.
     prepared: Option<Arc<Prepared>>,
-    /// Messages of these elements until it is found out whether packing pays.
-    trials: u32,
+    /// Whether it was found out that packing pays.
+    packs: bool,
+    /// Messages of these elements until that is found out, for the first time or again.
+    left: u64,
 }
 
-/// Messages after which that is found out: not for types that are used once.
-const TRIALS: u32 = 3;
+/// Messages before it is found out whether packing pays: not for types that are used once.
+const TRIALS: u64 = 3;
 
 /// Whether messages of a rank, or for it, stay on this machine.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +102,8 @@ impl Desk {
             kind: Kind::NONE,
             bytes: 0,
             prepared: None,
-            trials: 0,
+            packs: false,
+            left: 0,
         };
         Some(Box::new(Desk {
             ready: std::array::from_fn(|_| std::array::from_fn(|_| nothing())),
@@ -132,16 +135,18 @@ impl Desk {
             Some(memory) => memory.0,
             None => self.memory[side as usize].insert(Memory::new()?).0,
         };
-        if ready.trials > 0 {
-            ready.trials -= 1;
-            if ready.trials == 0 && !pays(world, prepared, ready.bytes, memory, (what, comm)) {
-                ready.prepared = None;
-                leave(world, kind);
+        if ready.left == 0 {
+            match pays(world, prepared, ready.bytes, memory, (what, comm)) {
+                Some(messages) => (ready.packs, ready.left) = (true, messages),
+                None => {
+                    ready.prepared = None;
+                    leave(world, kind);
+                    return None;
+                }
             }
-            // In any case this one is not.
-            return None;
         }
-        let prepared = ready.prepared.as_deref()?;
+        ready.left -= 1;
+        let prepared = ready.prepared.as_deref().filter(|_| ready.packs)?;
         Some((prepared, ready.bytes, memory))
     }
 
@@ -185,7 +190,7 @@ impl Ready {
             leave(world, kind);
         }
         let bytes = known.size.saturating_mul(kind.count as u64);
-        let trials = match world.choice.toll(bytes) {
+        let left = match world.choice.toll(bytes) {
             Some(_) => TRIALS,
             None => 0,
         };
@@ -193,13 +198,15 @@ impl Ready {
             kind,
             bytes,
             prepared,
-            trials,
+            packs: false,
+            left,
         })
     }
 }
 
-/// Whether packing elements here takes so much less than in the library that it pays. Those of a receive
-/// are packed to find out, too: what is in them does not matter.
+/// If packing elements here takes so much less than in the library that it pays, after how many messages that is to be found
+/// out again: so that it takes at most 1 % of the time in which these are packed. Those of a receive are packed to find
+/// out, too: what is in them does not matter.
 #[cold]
 fn pays(
     world: &World,
@@ -207,18 +214,19 @@ fn pays(
     bytes: u64,
     to: *mut u8,
     (what, comm): (Elements, Word),
-) -> bool {
+) -> Option<u64> {
+    /// Messages are packed for so many times as long as it takes to find that out.
+    const RARELY: u64 = 100;
     /// What a library may want beyond the bytes.
     const MORE: u64 = 256;
     /// Elements are packed so many times.
     const ROUNDS: u32 = 4;
     const SAMPLES: usize = 3;
     let (Some(toll), Some(count)) = (world.choice.toll(bytes), what.count) else {
-        return true;
+        return Some(u64::MAX);
     };
-    let Ok(count) = c_int::try_from(count) else {
-        return false;
-    };
+    let count = c_int::try_from(count).ok()?;
+    let begun = Instant::now();
     let theirs = || {
         let mut end = 0;
         let (from, room) = (what.buffer.cast_const(), (bytes + MORE) as c_int);
@@ -238,10 +246,10 @@ fn pays(
         });
         times.collect::<Option<Vec<_>>>()?.into_iter().min()
     };
-    let (Some(ours), Some(theirs)) = (shortest(&ours), shortest(&theirs)) else {
-        return false;
-    };
-    2 * theirs > 2 * ours + u64::from(ROUNDS) * toll
+    let (ours, theirs) = (shortest(&ours)?, shortest(&theirs)?);
+    let took = begun.elapsed().as_nanos() as u64;
+    let again = RARELY * took / (ours / u64::from(ROUNDS)).max(1);
+    (2 * theirs > 2 * ours + u64::from(ROUNDS) * toll).then_some(again.max(1))
 }
 
 /// Bytes in place of a message's elements.

@@ -16,7 +16,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use libcopy::p2p::{self, Pause, Shared};
 
-use super::governed::Watched;
+use super::governed::{Class, Watched};
 use super::handle::Handle;
 use super::incoming::{Arrival, raise};
 use super::pack_memory::Memory;
@@ -29,6 +29,7 @@ use crate::abi::{UNDEFINED, Word};
 use crate::fallback::{self, Look};
 use crate::pmpi;
 use libcopy::lock::lock;
+use libcopy::policy::governor::Decision;
 
 /// What a request does.
 pub enum Work {
@@ -36,9 +37,9 @@ pub enum Work {
     Receive(Arrival),
     /// Sends a header on a communicator, with a request that has to be freed.
     Send(Shared, Word),
-    /// Sends with every start; the message that is under way, and the library's request for its
-    /// header. The program's own request is never started then.
-    Start(Plan, Option<(Shared, Word)>),
+    /// Sends with every start, in a class of messages; the message that is under way, and the library's request for its
+    /// header. The program's own request is not started then.
+    Start(Plan, Option<&'static Class>, Option<(Shared, Word)>),
     /// Sends packed bytes on a communicator.
     Packed { _bytes: Memory, comm: Word },
     /// Is the library's alone, on a communicator.
@@ -71,8 +72,8 @@ struct State {
     orphan: bool,
     /// Completed, and out of the table.
     gone: bool,
-    /// If it is part of a trial.
-    _watched: Option<Watched>,
+    /// As long as it is active, if it is part of a trial.
+    watched: Option<Watched>,
 }
 
 /// Spreads handles, which are addresses or small numbers.
@@ -165,7 +166,7 @@ pub fn remember_watched(
             error: 0,
             orphan: false,
             gone: false,
-            _watched: watched,
+            watched,
         }),
         persistent,
     };
@@ -349,14 +350,14 @@ impl State {
                 }
                 self.error = lost(world, shared);
             }
-            Work::Start(_, Some((shared, header))) => {
+            Work::Start(_, _, Some((shared, header))) => {
                 if !push(world, shared) || completed(world, *header, &mut room).is_none() {
                     return false;
                 }
                 self.error = lost(world, shared);
             }
             // Nothing of ours is under way.
-            Work::Start(_, None) | Work::Packed { .. } | Work::Forwarded(_) => {
+            Work::Start(_, _, None) | Work::Packed { .. } | Work::Forwarded(_) => {
                 let Some(code) = completed(world, self.handle, &mut room) else {
                     return false;
                 };
@@ -378,9 +379,15 @@ impl State {
         }
     }
 
+    /// It is complete, but will be started again.
+    fn deactivate(&mut self) {
+        self.active = false;
+        self.watched = None;
+    }
+
     /// What is left to do when the library's function has been called or is about to be.
     fn end(&mut self, world: &World) -> End {
-        if let Work::Start(_, current) = &mut self.work {
+        if let Work::Start(_, _, current) = &mut self.work {
             if let Some((shared, header)) = current.take() {
                 let mut room = Room::new();
                 let mut request = Handle::new(world, header);
@@ -389,7 +396,7 @@ impl State {
                 drop(shared);
             }
         }
-        self.active = false;
+        self.deactivate();
         self.ready = false;
         End {
             seen: self.seen.take(),
@@ -402,7 +409,7 @@ impl State {
         match &self.work {
             Work::Receive(arrival) => Some(arrival.comm()),
             Work::Send(_, comm) | Work::Packed { comm, .. } | Work::Forwarded(comm) => Some(*comm),
-            Work::Start(plan, _) => Some(plan.comm()),
+            Work::Start(plan, ..) => Some(plan.comm()),
         }
     }
 }
@@ -577,7 +584,7 @@ impl<'a> Batch<'a> {
             return None;
         }
         if entry.persistent {
-            state.active = false;
+            state.deactivate();
         } else {
             state.gone = true;
             forget(state.handle);
@@ -842,7 +849,7 @@ unsafe fn wait_as(
         }
         if is_alone(&state) {
             if entry.persistent {
-                state.active = false;
+                state.deactivate();
             } else {
                 state.gone = true;
                 forget(state.handle);
@@ -1269,7 +1276,7 @@ pub unsafe fn cancel(world: &World, request: *mut c_void) -> Option<c_int> {
     }
     let state = lock(&entry.state);
     // A message that went another way than its request is never cancelled, as is allowed.
-    matches!(state.work, Work::Start(_, Some(_))).then_some(0)
+    matches!(state.work, Work::Start(_, _, Some(_))).then_some(0)
 }
 
 /// `MPI_Start`
@@ -1277,12 +1284,22 @@ pub unsafe fn start(world: &World, request: *mut c_void) -> Option<c_int> {
     // SAFETY: one request.
     let batch = unsafe { Batch::new(world, 1, request)? };
     let mut state = lock(&batch.entries[0].as_ref()?.state);
-    if let Work::Start(plan, current) = &mut state.work {
-        // SAFETY: the program promised its elements from now on.
-        match unsafe { plan.start(world) } {
+    let mut watched = None;
+    if let Work::Start(plan, class, current) = &mut state.work {
+        let (decision, trial) = match *class {
+            Some(class) => class.next(world),
+            None => (Decision::Intercept, None),
+        };
+        watched = trial;
+        let started = match decision {
+            // SAFETY: the program promised its elements from now on.
+            Decision::Intercept => unsafe { plan.start(world) },
+            Decision::Forward => Ok(None),
+        };
+        match started {
             Ok(Some(under_way)) => {
                 *current = Some(under_way);
-                state.active = true;
+                (state.active, state.watched) = (true, watched);
                 return Some(0);
             }
             Ok(None) => {}
@@ -1292,6 +1309,7 @@ pub unsafe fn start(world: &World, request: *mut c_void) -> Option<c_int> {
     // SAFETY: the caller's promise.
     let code = unsafe { pmpi::start(request) };
     state.active = code == 0;
+    state.watched = watched.filter(|_| state.active);
     Some(code)
 }
 
