@@ -19,6 +19,7 @@ pub struct Layers {
 /// The crates of the workspace. Crates of one layer do not depend on each other.
 pub const CRATES: &str = "
     libcopy-uapi libcopy-datatype
+    < libcopy-gpu
     < libcopy
     < libcopy-interpose
     < libcopy-ffi libcopy-mpi libcopy-cli
@@ -112,6 +113,14 @@ pub const TABLE: &[Layers] = &[
             < normalize
             < layout
             < pack cursor typed_copy external32 reduce serialize",
+    },
+    Layers {
+        name: "libcopy-gpu",
+        root: "libcopy/gpu/src/lib.rs",
+        order: "
+            job ptx
+            < plan
+            < launch",
     },
     Layers {
         name: "libcopy-cli",

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// Runs the kernels of pack.cu on the processor for tests/emulated.rs: reads launches and memory from standard input,
+// writes the memory back. Addresses in a job are region << 40 plus 2^39 plus the region's skew plus an offset; each region
+// has memory of its own, without a byte more, so that AddressSanitizer sees what reaches outside.
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#define LIBCOPY_EMULATE
+#include "pack.cu"
+
+typedef void (*Kernel)(const Job &);
+
+static const struct {
+    const char *name;
+    Kernel kernel;
+} kernels[] = {
+#define NAMED(name) {#name, name}
+#define NAMED_WORDS(width) NAMED(pack_strided_##width), NAMED(unpack_strided_##width), NAMED(copy_words_##width)
+    NAMED_WORDS(1), NAMED_WORDS(2),  NAMED_WORDS(4), NAMED_WORDS(8), NAMED_WORDS(16), NAMED(copy_runs),
+};
+
+static void fail(const char *why)
+{
+    fprintf(stderr, "emulated: %s\n", why);
+    exit(2);
+}
+
+static void get(void *to, size_t bytes)
+{
+    if (bytes && fread(to, 1, bytes, stdin) != bytes)
+        fail("the request ends early");
+}
+
+static uint32_t get32()
+{
+    uint32_t value;
+    get(&value, sizeof value);
+    return value;
+}
+
+struct Region {
+    std::unique_ptr<uint8_t, void (*)(void *)> memory{nullptr, free};
+    uint8_t *first = nullptr;
+    uint64_t bytes = 0;
+    // Where the region begins in a word of 16 bytes.
+    uint32_t skew = 0;
+};
+
+static std::vector<Region> regions;
+
+static void relocate(u64 &address)
+{
+    const u64 region = address >> 40;
+    if (address == 0)
+        return;
+    if (region >= regions.size())
+        fail("an address of no region");
+    address = (u64)regions[region].first - regions[region].skew + (address & ((1ull << 40) - 1)) - (1ull << 39);
+}
+
+static void relocate(Side &side)
+{
+    relocate(side.base);
+    relocate(side.offsets);
+    relocate(side.starts);
+    relocate(side.hints);
+    for (Dim &dim : side.dim)
+        relocate(dim.table);
+}
+
+int main()
+{
+    for (;;) {
+        uint32_t count;
+        if (fread(&count, sizeof count, 1, stdin) != 1)
+            return 0;
+        regions = std::vector<Region>(count);
+        for (Region &region : regions) {
+            region.skew = get32();
+            get(&region.bytes, sizeof region.bytes);
+            void *memory;
+            if (posix_memalign(&memory, 16, region.skew + region.bytes + !region.bytes))
+                fail("no memory");
+            region.memory.reset((uint8_t *)memory);
+            region.first = (uint8_t *)memory + region.skew;
+            get(region.first, region.bytes);
+        }
+        for (uint32_t launches = get32(); launches > 0; launches--) {
+            char name[64] = "";
+            const uint32_t length = get32(), blocks = get32(), block_size = get32(), size = get32();
+            Job job;
+            if (length >= sizeof name || size != sizeof job)
+                fail("not the structures of pack.cu");
+            get(name, length);
+            get(&job, sizeof job);
+            relocate(job.to);
+            relocate(job.from);
+            Kernel kernel = nullptr;
+            for (const auto &known : kernels)
+                if (!strcmp(known.name, name))
+                    kernel = known.kernel;
+            if (!kernel)
+                fail("no such kernel");
+            emulate(kernel, blocks, block_size, job);
+        }
+        for (const Region &region : regions)
+            if (region.bytes && fwrite(region.first, 1, region.bytes, stdout) != region.bytes)
+                fail("the answer is not read");
+        fflush(stdout);
+    }
+}

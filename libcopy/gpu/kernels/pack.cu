@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// The kernels that move the bytes of derived datatypes. One source for the GPU (compiled by NVRTC, see
+// scripts/kernels) and for the processor (with emulate.h, for tests and the stand-in driver).
+//
+// A job copies a range of a packed stream from one side to another. A side is flat (the packed bytes), a nest
+// (blocks of equal length under up to MAX_DIMS strides or lists of offsets, as in TEMPI, paper 004, "Generalized pack
+// kernels") or pieces (a list of pieces of different lengths, repeated under such dimensions). Packing has a flat
+// `to`, unpacking a flat `from`; with two sides that are not flat nothing is staged (paper 000, section 5.2).
+//
+// The structures are those of src/job.rs, field by field.
+
+#ifdef LIBCOPY_EMULATE
+#include "emulate.h"
+#else
+#define KERNEL extern "C" __global__ void __launch_bounds__(256)
+#define DEVICE static __device__ __forceinline__
+#define PARAMETER(type, name) const __grid_constant__ type name
+#define THREAD ((u64)blockIdx.x * blockDim.x + threadIdx.x)
+#define THREADS ((u64)gridDim.x * blockDim.x)
+#define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
+#endif
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+enum { MAX_DIMS = 6 };
+
+// Division of numbers below 2^31 by a constant: quotient = number * magic >> shift.
+struct Divisor {
+    u64 by;
+    u32 magic;
+    u32 shift;
+};
+
+// `count` repetitions, at multiples of `stride` or, with a table, at the offsets in it.
+struct Dim {
+    Divisor count;
+    i64 stride;
+    u64 table;
+};
+
+enum { FLAT = 0, NEST = 1, PIECES = 2 };
+
+// Unit of `inner` and `skip`: words of `width` bytes for the kernels that copy words, bytes for copy_runs.
+struct Side {
+    // Address of the first byte of a flat side, of the origin of others.
+    u64 base;
+    // Position on this side where the job begins.
+    u64 skip;
+    // Length of a block of a nest, of the whole list of pieces.
+    Divisor inner;
+    // Pieces: their offsets; bytes before each piece, and all; the piece at each multiple of 2^hint_shift bytes.
+    u64 offsets;
+    u64 starts;
+    u64 hints;
+    u32 hint_shift;
+    u32 kind;
+    u32 dims;
+    // Bit d: the table of dimension d has 64-bit entries; bit 31: `offsets` and `starts` do.
+    u32 wide;
+    // The innermost first.
+    Dim dim[MAX_DIMS];
+};
+
+struct Job {
+    Side to;
+    Side from;
+    // Units, those that are moved in part included.
+    u64 units;
+    // Bytes of the first word that are not moved; bytes of the last word that are moved, 0: all.
+    u32 lead;
+    u32 trail;
+    u32 width;
+    // copy_runs: threads that copy a run together, a power of two; bytes that they are given at a time.
+    u32 lanes;
+    u32 chunk;
+    // Whether positions do not stay below 2^31.
+    u32 is_long;
+};
+
+DEVICE u64 divided(u64 number, const Divisor &divisor, bool is_long)
+{
+    if (is_long)
+        return number / divisor.by;
+    return (u64)(u32)number * divisor.magic >> divisor.shift;
+}
+
+DEVICE i64 entry(u64 table, u64 index, bool is_wide)
+{
+    return is_wide ? ((const i64 *)table)[index] : ((const int *)table)[index];
+}
+
+// The address of position `at` (in units of `width` bytes) and, for copy_runs, the bytes up to the end of its run.
+DEVICE u64 address(const Side &side, u32 kind, u64 at, u32 width, bool is_long, u64 &left)
+{
+    at += side.skip;
+    if (kind == FLAT) {
+        left = ~0ull;
+        return side.base + at * width;
+    }
+    u64 above = divided(at, side.inner, is_long);
+    u64 within = (at - above * side.inner.by) * width;
+    u64 place = side.base;
+    if (kind == NEST) {
+        place += within;
+        left = side.inner.by * width - within;
+    } else {
+        bool is_wide = side.wide >> 31;
+        const u32 *hint = (const u32 *)side.hints + (within >> side.hint_shift);
+        // The piece is the last that does not begin behind `within`.
+        u32 low = hint[0], high = hint[1];
+        while (low < high) {
+            u32 middle = low + (high - low + 1) / 2;
+            if ((u64)entry(side.starts, middle, is_wide) <= within)
+                low = middle;
+            else
+                high = middle - 1;
+        }
+        u64 start = entry(side.starts, low, is_wide);
+        place += entry(side.offsets, low, is_wide) + (within - start);
+        left = entry(side.starts, low + 1, is_wide) - within;
+    }
+    // Not unrolled: all threads go the same way, and the parameters are constants that can be indexed.
+    NO_UNROLL
+    for (u32 d = 0; d < side.dims; d++) {
+        const Dim &dim = side.dim[d];
+        u64 next = divided(above, dim.count, is_long);
+        u64 index = above - next * dim.count.by;
+        if (dim.table)
+            place += entry(dim.table, index, side.wide >> d & 1);
+        else
+            place += (i64)index * dim.stride;
+        above = next;
+    }
+    return place;
+}
+
+DEVICE void copy_bytes(u64 to, u64 from, u64 first, u64 end, u64 step)
+{
+    for (u64 i = first; i < end; i += step)
+        ((u8 *)to)[i] = ((const u8 *)from)[i];
+}
+
+// A thread per word. Both sides are multiples of the word's size wherever a word begins. TO and FROM are kinds, or
+// -1 where the side says which.
+template <typename Word, int TO, int FROM> DEVICE void copy_words(const Job &job)
+{
+    const u32 width = sizeof(Word);
+    const u32 to = TO < 0 ? job.to.kind : (u32)TO, from = FROM < 0 ? job.from.kind : (u32)FROM;
+    const u64 thread = THREAD, threads = THREADS;
+    // Where the kinds are known, four words are on their way at a time. The others would become too long.
+    const u32 unrolled = TO < 0 ? 2 : 4;
+    const u64 first = job.lead ? 1 : 0, end = job.units - (job.trail ? 1 : 0);
+    u64 left;
+    for (u64 at = first + thread; at < end; at += unrolled * threads) {
+        Word word[unrolled];
+        u64 place[unrolled];
+        // All loads before the first store.
+        UNROLL
+        for (u32 i = 0; i < unrolled; i++) {
+            if (at + i * threads < end) {
+                word[i] = *(const Word *)address(job.from, from, at + i * threads, width, false, left);
+                place[i] = address(job.to, to, at + i * threads, width, false, left);
+            }
+        }
+        UNROLL
+        for (u32 i = 0; i < unrolled; i++)
+            if (at + i * threads < end)
+                *(Word *)place[i] = word[i];
+    }
+    // The first and the last word, if only a part of them is moved. They may be the same.
+    const u64 last = job.units - 1;
+    if (thread == 0 && job.lead) {
+        const u32 stop = job.trail && last == 0 ? job.trail : width;
+        copy_bytes(address(job.to, to, 0, width, false, left), address(job.from, from, 0, width, false, left), job.lead,
+                   stop, 1);
+    }
+    if (thread == 0 && job.trail && (last > 0 || !job.lead))
+        copy_bytes(address(job.to, to, last, width, false, left), address(job.from, from, last, width, false, left), 0,
+                   job.trail, 1);
+}
+
+// `bytes` bytes by `lanes` threads of which this is number `lane`; any alignment of both sides. Nothing outside is
+// read.
+DEVICE void copy_run(u64 to, u64 from, u64 bytes, u32 lane, u32 lanes)
+{
+    const u64 between = to ^ from;
+    u64 head = bytes, end = bytes;
+    if ((between & 15) == 0) {
+        u64 skipped = -to & 15;
+        if (skipped < bytes) {
+            head = skipped;
+            const u64 words = (bytes - head) / 16;
+            for (u64 i = lane; i < words; i += lanes)
+                ((uint4 *)(to + head))[i] = ((const uint4 *)(from + head))[i];
+            end = head + 16 * words;
+        }
+    } else if ((between & 3) == 0) {
+        u64 skipped = -to & 3;
+        if (skipped < bytes) {
+            head = skipped;
+            const u64 words = (bytes - head) / 4;
+            for (u64 i = lane; i < words; i += lanes)
+                ((u32 *)(to + head))[i] = ((const u32 *)(from + head))[i];
+            end = head + 4 * words;
+        }
+    } else if (bytes >= 16) {
+        // Aligned words of `to`, each out of two aligned words of `from` that lie inside the run.
+        u64 skipped = -to & 3;
+        if (((from + skipped) & 3) > skipped)
+            skipped += 4;
+        const u64 source = (from + skipped) & ~3ull;
+        const u32 shift = ((from + skipped) & 3) * 8;
+        const u64 words = (from + bytes - source - 4) / 4;
+        head = skipped;
+        for (u64 i = lane; i < words; i += lanes) {
+            const u64 two = (u64)((const u32 *)source)[i + 1] << 32 | ((const u32 *)source)[i];
+            ((u32 *)(to + head))[i] = (u32)(two >> shift);
+        }
+        end = head + 4 * words;
+    }
+    copy_bytes(to, from, lane, head, lanes);
+    copy_bytes(to, from, end + lane, bytes, lanes);
+}
+
+DEVICE void copy_runs_of(const Job &job)
+{
+    const u32 lane = (u32)THREAD & (job.lanes - 1);
+    const u64 groups = THREADS / job.lanes;
+    for (u64 chunk = THREAD / job.lanes;; chunk += groups) {
+        u64 at = chunk * job.chunk;
+        if (at >= job.units)
+            return;
+        const u64 end = job.units - at < job.chunk ? job.units : at + job.chunk;
+        while (at < end) {
+            u64 left, run = end - at;
+            const u64 to = address(job.to, job.to.kind, at, 1, job.is_long, left);
+            run = left < run ? left : run;
+            const u64 from = address(job.from, job.from.kind, at, 1, job.is_long, left);
+            run = left < run ? left : run;
+            copy_run(to, from, run, lane, job.lanes);
+            at += run;
+        }
+    }
+}
+
+#define WORDS(width, Word)                                                                                             \
+    KERNEL pack_strided_##width(PARAMETER(Job, job)) { copy_words<Word, FLAT, NEST>(job); }                            \
+    KERNEL unpack_strided_##width(PARAMETER(Job, job)) { copy_words<Word, NEST, FLAT>(job); }                          \
+    KERNEL copy_words_##width(PARAMETER(Job, job)) { copy_words<Word, -1, -1>(job); }
+
+WORDS(1, u8)
+WORDS(2, u16)
+WORDS(4, u32)
+WORDS(8, u64)
+WORDS(16, uint4)
+
+// Runs of any alignment: a group of lanes for each.
+KERNEL copy_runs(PARAMETER(Job, job)) { copy_runs_of(job); }

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The kernels, compiled for the processor with AddressSanitizer and UndefinedBehaviorSanitizer, against
+//! `Layout::pack_range` and `Layout::unpack_range`: random types, ranges and alignments.
+//!
+//! `PROPTEST_CASES=1000000 cargo test --release -p libcopy-gpu --test emulated` is the long run.
+
+#[path = "../../datatype/tests/datatype/generate.rs"]
+#[allow(dead_code)]
+mod generate;
+#[path = "../../datatype/tests/datatype/oracle.rs"]
+#[allow(dead_code)]
+mod oracle;
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+
+use generate::{Choices, build, shifted, tree};
+use libcopy_datatype::{Datatype, Layout, Named};
+use libcopy_gpu::{Kernel, Launch, Placed, Plan, THREADS};
+use proptest::prelude::*;
+
+/// The program that runs kernels.
+struct Emulator {
+    process: Child,
+    requests: ChildStdin,
+    answers: ChildStdout,
+}
+
+/// Memory that kernels see.
+#[derive(Clone)]
+struct Region {
+    /// Its first address modulo 16.
+    skew: u32,
+    bytes: Vec<u8>,
+}
+
+impl Region {
+    fn new(skew: u64, bytes: Vec<u8>) -> Region {
+        Region {
+            skew: skew as u32 % 16,
+            bytes,
+        }
+    }
+
+    /// The address of its first byte if it is number `index` of a request.
+    fn address(&self, index: u64) -> u64 {
+        (index << 40) + (1 << 39) + u64::from(self.skew)
+    }
+}
+
+impl Emulator {
+    fn compile(with: &[&str]) -> Result<std::path::PathBuf, String> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/emulated.cc");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+        let output = Command::new(&compiler)
+            .args([
+                "-std=c++17",
+                "-O1",
+                "-g",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fno-strict-aliasing",
+            ])
+            .args(with)
+            .arg(source)
+            .arg("-o")
+            .arg(&program)
+            .output()
+            .map_err(|e| format!("{compiler}: {e}"))?;
+        if output.status.success() {
+            Ok(program)
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    fn start() -> Emulator {
+        let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+        let program = Emulator::compile(&sanitizers).unwrap_or_else(|why| panic!("{why}"));
+        let mut process = Command::new(program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the emulator starts");
+        Emulator {
+            requests: process.stdin.take().expect("a pipe"),
+            answers: process.stdout.take().expect("a pipe"),
+            process,
+        }
+    }
+
+    /// Runs launches one after the other; changes the regions as they do.
+    fn run(&mut self, regions: &mut [Region], launches: &[Launch]) {
+        let mut request = Vec::new();
+        request.extend_from_slice(&(regions.len() as u32).to_le_bytes());
+        for region in regions.iter() {
+            request.extend_from_slice(&region.skew.to_le_bytes());
+            request.extend_from_slice(&(region.bytes.len() as u64).to_le_bytes());
+            request.extend_from_slice(&region.bytes);
+        }
+        request.extend_from_slice(&(launches.len() as u32).to_le_bytes());
+        for launch in launches {
+            let (name, job) = (launch.kernel.to_string(), launch.job.as_bytes());
+            for number in [name.len() as u32, launch.blocks, THREADS, job.len() as u32] {
+                request.extend_from_slice(&number.to_le_bytes());
+            }
+            request.extend_from_slice(name.as_bytes());
+            request.extend_from_slice(job);
+        }
+        let mut run = || -> std::io::Result<()> {
+            self.requests.write_all(&request)?;
+            self.requests.flush()?;
+            for region in regions.iter_mut() {
+                self.answers.read_exact(&mut region.bytes)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = run() {
+            let status = self.process.wait();
+            panic!("{error}; the emulator ended with {status:?}: {launches:#?}");
+        }
+    }
+}
+
+/// The one emulator of this test program.
+fn run(regions: &mut [Region], launches: &[Launch]) {
+    static EMULATOR: OnceLock<Mutex<Emulator>> = OnceLock::new();
+    let emulator = EMULATOR.get_or_init(|| Mutex::new(Emulator::start()));
+    emulator
+        .lock()
+        .unwrap_or_else(|e| e.into_inner())
+        .run(regions, launches);
+}
+
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..bytes)
+        .map(|_| (shifted(&mut state) >> 56) as u8)
+        .collect()
+}
+
+/// A layout, and a buffer that it fits into.
+struct Case {
+    layout: Layout,
+    plan: Plan,
+    buffer: usize,
+    /// Index of the layout's origin in the buffer.
+    origin: isize,
+}
+
+impl Case {
+    fn new(layout: Layout, slack: u64) -> Case {
+        let bounds = layout.bounds();
+        Case {
+            plan: Plan::of(&layout).expect("few pieces"),
+            buffer: (bounds.end - bounds.start) as usize + slack as usize % 7,
+            origin: -bounds.start as isize,
+            layout,
+        }
+    }
+
+    fn placed(&self, address: u64, tables: u64) -> Placed<'_> {
+        Placed {
+            plan: &self.plan,
+            origin: address.wrapping_add_signed(self.origin as i64),
+            tables,
+        }
+    }
+}
+
+fn random_layout(choices: &mut Choices) -> Layout {
+    let depth = 1 + choices.below(8) as u32;
+    let most = choices.scale();
+    let (description, one) = tree(choices, depth, most);
+    let count = match choices.below(4) {
+        _ if one.entries.len() > 10_000 => 1 + choices.below(2),
+        0 => 1,
+        1 => choices.below(40).div_ceil(13),
+        _ => 1 + choices.below(20),
+    };
+    let datatype = build(&description).unwrap_or_else(|e| panic!("{description:?}: {e}"));
+    Layout::new(&datatype, count).unwrap()
+}
+
+/// Packs and unpacks a range.
+fn packs_and_unpacks(
+    case: &Case,
+    range: std::ops::Range<u64>,
+    skews: [u64; 2],
+    used: &mut Vec<Kernel>,
+) {
+    let bytes = (range.end - range.start) as usize;
+    let user = Region::new(skews[0], noise(skews[0], case.buffer));
+    let packed = Region::new(skews[1], vec![0xa5; bytes]);
+    let tables = Region::new(0, case.plan.tables().to_vec());
+    let mut regions = [Region::new(0, Vec::new()), user.clone(), packed, tables];
+    let place = case.placed(regions[1].address(1), regions[3].address(3));
+    let stream = regions[2].address(2);
+
+    let launches = place.pack(range.clone(), stream);
+    run(&mut regions, &launches);
+    used.extend(launches.iter().map(|launch| launch.kernel));
+    let mut expected = vec![0; bytes];
+    case.layout
+        .pack_range(&user.bytes, case.origin, range.start, &mut expected)
+        .unwrap();
+    assert!(
+        regions[2].bytes == expected,
+        "packed {range:?} by {launches:#?}"
+    );
+    assert!(
+        regions[1].bytes == user.bytes,
+        "packing wrote into the buffer"
+    );
+
+    let Some(launches) = place.unpack(range.clone(), stream) else {
+        assert!(!case.layout.form().is_disjoint());
+        return;
+    };
+    regions[1].bytes = noise(skews[1] + 99, case.buffer);
+    let mut buffer = regions[1].bytes.clone();
+    run(&mut regions, &launches);
+    used.extend(launches.iter().map(|launch| launch.kernel));
+    case.layout
+        .unpack_range(&expected, range.start, &mut buffer, case.origin)
+        .unwrap();
+    assert!(
+        regions[1].bytes == buffer,
+        "unpacked {range:?} by {launches:#?}"
+    );
+}
+
+/// Copies from layout to layout.
+fn copies(from: &Case, to: &Case, skews: [u64; 2], used: &mut Vec<Kernel>) {
+    let source = Region::new(skews[0], noise(skews[0], from.buffer));
+    let target = Region::new(skews[1], noise(skews[1] + 7, to.buffer));
+    let mut expected = target.bytes.clone();
+    let mut regions = [
+        Region::new(0, Vec::new()),
+        source,
+        target,
+        Region::new(0, from.plan.tables().to_vec()),
+        Region::new(0, to.plan.tables().to_vec()),
+    ];
+    let from_place = from.placed(regions[1].address(1), regions[3].address(3));
+    let to_place = to.placed(regions[2].address(2), regions[4].address(4));
+    let Some(launches) = to_place.copy_from(&from_place) else {
+        return;
+    };
+    let mut packed = vec![0; from.layout.size() as usize];
+    from.layout
+        .pack(&regions[1].bytes, from.origin, &mut packed)
+        .unwrap();
+    to.layout
+        .unpack_range(&packed, 0, &mut expected, to.origin)
+        .unwrap();
+    run(&mut regions, &launches);
+    used.extend(launches.iter().map(|launch| launch.kernel));
+    assert!(regions[2].bytes == expected, "copied by {launches:#?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(2000),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn random_types_are_packed_unpacked_and_copied(list in prop::collection::vec(any::<u16>(), 0..120)) {
+        let mut choices = Choices::new(&list);
+        let layout = random_layout(&mut choices);
+        let other = random_layout(&mut choices);
+        choices.go_on();
+        let size = layout.size();
+        let case = Case::new(layout, choices.below(7));
+        let skews = [choices.below(16), choices.below(16)];
+        let mut used = Vec::new();
+        packs_and_unpacks(&case, 0..size, skews, &mut used);
+        let (a, b) = (choices.below(size + 1), choices.below(size + 1));
+        packs_and_unpacks(&case, a.min(b)..a.max(b), skews, &mut used);
+
+        let (small, large) = if other.size() < size { (other, case.layout.clone()) } else { (case.layout.clone(), other) };
+        copies(&Case::new(small, 0), &Case::new(large, 3), skews, &mut used);
+    }
+}
+
+/// Blocks from 1 byte to 4 KiB, at all alignments: what each kernel is for.
+#[test]
+fn all_kernels_are_used() {
+    let mut used = Vec::new();
+    let byte = Datatype::named(Named::Byte);
+    for len in [1, 2, 3, 4, 6, 8, 12, 16, 24, 31, 32, 33, 48, 100, 512, 4096] {
+        for gap in [1, 3, 4, 8, 16, 48] {
+            let vector = byte.vector(37, len, (len + gap) as i64).unwrap();
+            let places: Vec<i64> = (0..23).map(|i| (i * i % 29) * (len + gap) as i64).collect();
+            let listed = byte.indexed_block(len, &places).unwrap();
+            let lengths: Vec<u64> = (0..23).map(|i| len + i % 3 * gap.min(len)).collect();
+            let places: Vec<i64> = (0..23).map(|i| i * (3 * (len + gap)) as i64).collect();
+            let pieces = byte.indexed(&lengths, &places).unwrap();
+            for datatype in [vector, listed, pieces] {
+                let case = Case::new(Layout::new(&datatype, 2).unwrap(), 0);
+                for skews in [[0, 0], [0, 8], [4, 4], [1, 3], [6, 0]] {
+                    packs_and_unpacks(&case, 0..case.layout.size(), skews, &mut used);
+                    copies(&case, &case, skews, &mut used);
+                }
+            }
+        }
+    }
+    for kernel in Kernel::all() {
+        assert!(used.contains(&kernel), "{kernel} was never chosen");
+    }
+}
