@@ -316,3 +316,71 @@ fn all_kernels_are_used() {
         assert!(used.contains(&kernel), "{kernel} was never chosen");
     }
 }
+
+/// Packs a range of a layout of which only the first `buffer` bytes are there, and looks for `expected`.
+fn packs_far(layout: &Layout, buffer: &[u8], range: std::ops::Range<u64>, expected: &[u8]) {
+    let plan = Plan::of(layout).expect("few pieces");
+    let mut regions = [
+        Region::new(0, Vec::new()),
+        Region::new(0, buffer.to_vec()),
+        Region::new(1, vec![0xa5; expected.len()]),
+        Region::new(0, plan.tables().to_vec()),
+    ];
+    let place = Placed {
+        plan: &plan,
+        origin: regions[1].address(1),
+        tables: regions[3].address(3),
+    };
+    let launches = place.pack(range, regions[2].address(2));
+    run(&mut regions, &launches);
+    assert!(regions[2].bytes == expected, "{launches:#?}");
+}
+
+#[test]
+fn positions_beyond_2_31_are_right() {
+    let byte = Datatype::named(Named::Byte);
+    // Again and again the same 12 bytes of 23, so that much data takes little memory.
+    let blocks = byte.vector(4, 3, 5).unwrap();
+    let pieces = byte.indexed(&[5, 3, 4], &[0, 9, 14]).unwrap();
+    let buffer = noise(5, 23);
+    for (datatype, places) in [
+        (blocks, [0, 1, 2, 5, 6, 7, 10, 11, 12, 15, 16, 17]),
+        (pieces, [0, 1, 2, 3, 4, 9, 10, 11, 14, 15, 16, 17]),
+    ] {
+        let many = datatype.hvector(1 << 33, 1, 0).unwrap();
+        let layout = Layout::new(&many, 1).unwrap();
+        for start in [
+            (1 << 31) - 100,
+            (1 << 31) + 1,
+            12 << 32,
+            (12 << 33) - 400_u64,
+        ] {
+            let range = start..start + 399;
+            let expected: Vec<u8> = range
+                .clone()
+                .map(|at| buffer[places[(at % 12) as usize]])
+                .collect();
+            packs_far(&layout, &buffer, range, &expected);
+        }
+    }
+}
+
+#[test]
+fn offsets_beyond_2_31_are_right() {
+    let byte = Datatype::named(Named::Byte);
+    let buffer = noise(6, 64);
+    let far = 1 << 33;
+    let blocks = byte.indexed_block(3, &[8, 20, far, 1, 50]).unwrap();
+    let pieces = byte
+        .indexed(&[3, 5, 7, 2, 4], &[8, 20, 30, 1, far])
+        .unwrap();
+    for (datatype, range, places) in [
+        (&blocks, 0..6, vec![8, 9, 10, 20, 21, 22]),
+        (&blocks, 9..15, vec![1, 2, 3, 50, 51, 52]),
+        (&pieces, 2..10, vec![10, 20, 21, 22, 23, 24, 30, 31]),
+    ] {
+        let layout = Layout::new(datatype, 1).unwrap();
+        let expected: Vec<u8> = places.iter().map(|at| buffer[*at]).collect();
+        packs_far(&layout, &buffer, range, &expected);
+    }
+}
