@@ -5,6 +5,7 @@
 //!
 //! `PROPTEST_CASES=1000000 cargo test --release -p libcopy-gpu --test emulated` is the long run.
 
+mod common;
 #[path = "../../datatype/tests/datatype/generate.rs"]
 #[allow(dead_code)]
 mod generate;
@@ -13,11 +14,11 @@ mod generate;
 mod oracle;
 
 use std::io::{Read, Write};
-use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
-use generate::{Choices, build, shifted, tree};
+use common::{compile, noise, random_layout};
+use generate::Choices;
 use libcopy_datatype::{Datatype, Layout, Named};
 use libcopy_gpu::{Kernel, Launch, Placed, Plan, THREADS};
 use proptest::prelude::*;
@@ -52,36 +53,13 @@ impl Region {
 }
 
 impl Emulator {
-    fn compile(with: &[&str]) -> Result<std::path::PathBuf, String> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/emulated.cc");
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");
-        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-        let output = Command::new(&compiler)
-            .args([
-                "-std=c++17",
-                "-O1",
-                "-g",
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                "-fno-strict-aliasing",
-            ])
-            .args(with)
-            .arg(source)
-            .arg("-o")
-            .arg(&program)
-            .output()
-            .map_err(|e| format!("{compiler}: {e}"))?;
-        if output.status.success() {
-            Ok(program)
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).into_owned())
-        }
-    }
-
     fn start() -> Emulator {
-        let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-        let program = Emulator::compile(&sanitizers).unwrap_or_else(|why| panic!("{why}"));
+        let options = [
+            "-O1",
+            "-fsanitize=address,undefined",
+            "-fno-sanitize-recover=all",
+        ];
+        let program = compile("kernels/emulated.cc", "emulated", &options);
         let mut process = Command::new(program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -137,13 +115,6 @@ fn run(regions: &mut [Region], launches: &[Launch]) {
         .run(regions, launches);
 }
 
-fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut state = seed | 1;
-    (0..bytes)
-        .map(|_| (shifted(&mut state) >> 56) as u8)
-        .collect()
-}
-
 /// A layout, and a buffer that it fits into.
 struct Case {
     layout: Layout,
@@ -171,20 +142,6 @@ impl Case {
             tables,
         }
     }
-}
-
-fn random_layout(choices: &mut Choices) -> Layout {
-    let depth = 1 + choices.below(8) as u32;
-    let most = choices.scale();
-    let (description, one) = tree(choices, depth, most);
-    let count = match choices.below(4) {
-        _ if one.entries.len() > 10_000 => 1 + choices.below(2),
-        0 => 1,
-        1 => choices.below(40).div_ceil(13),
-        _ => 1 + choices.below(20),
-    };
-    let datatype = build(&description).unwrap_or_else(|e| panic!("{description:?}: {e}"));
-    Layout::new(&datatype, count).unwrap()
 }
 
 /// Packs and unpacks a range.

@@ -118,9 +118,10 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-gpu",
         root: "libcopy/gpu/src/lib.rs",
         order: "
-            job ptx
-            < plan
-            < launch",
+            error job ptx
+            < driver plan
+            < memory launch
+            < gpu",
     },
     Layers {
         name: "libcopy-cli",

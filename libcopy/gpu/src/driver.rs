@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The functions of the CUDA driver that are needed, found in a `libcuda.so.1` that the program has loaded itself.
+//!
+//! Nothing is linked and nothing is loaded: in a program without CUDA there is nothing to find, and looking again costs
+//! a comparison until another library has been loaded. Source: CUDA Driver API, 12.0.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use crate::error::{Error, Result};
+
+/// `CUcontext`, `CUstream`, `CUmodule`, `CUfunction`, `CUevent`.
+pub(crate) type Handle = *mut c_void;
+
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident = $symbol:literal ($($argument:ty),*);)*) => {
+        /// The driver's functions.
+        #[derive(Debug)]
+        pub(crate) struct Functions {
+            $($(#[$doc])* pub(crate) $name: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        impl Functions {
+            /// Finds them.
+            fn of(library: *mut c_void) -> Result<Functions> {
+                Ok(Functions {
+                    $($name: {
+                        // SAFETY: the library is open for ever, and the name ends with a zero byte.
+                        let found = unsafe { libc::dlsym(library, concat!($symbol, "\0").as_ptr().cast()) };
+                        if found.is_null() {
+                            return Err(Error::MissingFunction { function: $symbol });
+                        }
+                        // SAFETY: the driver's function of that name has this type (cuda.h of CUDA 12.0).
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(found) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    get_error_name = "cuGetErrorName"(c_int, *mut *const c_char);
+    ctx_push_current = "cuCtxPushCurrent_v2"(Handle);
+    ctx_pop_current = "cuCtxPopCurrent_v2"(*mut Handle);
+    pointer_get_attributes = "cuPointerGetAttributes"(c_uint, *const c_uint, *mut *mut c_void, u64);
+    module_load_data = "cuModuleLoadData"(*mut Handle, *const c_void);
+    module_get_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
+    stream_create = "cuStreamCreate"(*mut Handle, c_uint);
+    stream_synchronize = "cuStreamSynchronize"(Handle);
+    mem_alloc = "cuMemAlloc_v2"(*mut u64, usize);
+    mem_free = "cuMemFree_v2"(u64);
+    mem_host_alloc = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
+    memcpy_async = "cuMemcpyAsync"(u64, u64, usize, Handle);
+    launch_kernel = "cuLaunchKernel"(
+        Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
+    );
+}
+
+/// A loaded driver.
+#[derive(Debug)]
+pub struct Driver {
+    pub(crate) functions: Functions,
+}
+
+/// The driver, or why it cannot be used; set once the program has loaded it.
+static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
+
+/// Libraries loaded so far, plus one, when it was last looked for.
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+
+impl Driver {
+    /// The driver that this program has loaded; `None` if it has none.
+    ///
+    /// # Errors
+    ///
+    /// A driver that is too old.
+    pub fn loaded() -> Option<Result<&'static Driver>> {
+        if DRIVER.get().is_none() {
+            let loads = loads() + 1;
+            if LOOKED.load(Ordering::Relaxed) == loads {
+                return None;
+            }
+            look();
+            LOOKED.store(loads, Ordering::Relaxed);
+        }
+        DRIVER
+            .get()
+            .map(|driver| driver.as_ref().map_err(Clone::clone))
+    }
+
+    /// Turns what a function of the driver returned into a result.
+    pub(crate) fn check(&self, function: &'static str, code: c_int) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        let mut name = std::ptr::null();
+        // SAFETY: `name` is written to; the strings are constants of the driver.
+        let known = unsafe { (self.functions.get_error_name)(code, &raw mut name) } == 0;
+        let name = if known && !name.is_null() {
+            // SAFETY: as above.
+            unsafe { CStr::from_ptr(name) }
+                .to_string_lossy()
+                .into_owned()
+        } else {
+            "an unknown error".to_owned()
+        };
+        Err(Error::Driver {
+            function,
+            name,
+            code,
+        })
+    }
+}
+
+/// Looks for the driver.
+fn look() {
+    static LOOKING: Mutex<()> = Mutex::new(());
+    let _one = LOOKING.lock().unwrap_or_else(|e| e.into_inner());
+    // SAFETY: a constant name. With RTLD_NOLOAD no code is run; the handle keeps the library for ever.
+    let library = unsafe {
+        libc::dlopen(
+            c"libcuda.so.1".as_ptr(),
+            libc::RTLD_LAZY | libc::RTLD_LOCAL | libc::RTLD_NOLOAD,
+        )
+    };
+    if !library.is_null() {
+        DRIVER.get_or_init(|| Functions::of(library).map(|functions| Driver { functions }));
+    }
+}
+
+/// How many libraries this process has loaded so far (`dlpi_adds` of dl_iterate_phdr(3)).
+fn loads() -> u64 {
+    extern "C" fn first(
+        info: *mut libc::dl_phdr_info,
+        _size: libc::size_t,
+        loads: *mut c_void,
+    ) -> c_int {
+        // SAFETY: glibc and musl give the field since 2.4 and 1.0; `loads` is the number below.
+        unsafe { *loads.cast::<u64>() = (*info).dlpi_adds };
+        1
+    }
+    let mut loads = 0_u64;
+    // SAFETY: the function only writes the number.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut loads).cast()) };
+    loads
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What both tests need: the C++ compiler, random layouts, noise.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libcopy_datatype::Layout;
+
+use crate::generate::{Choices, build, shifted, tree};
+
+/// Compiles a C++ file of the repository, named from this crate's directory, to `name`.
+pub fn compile(source: &str, name: &str, options: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let output = Command::new(&compiler)
+        .args([
+            "-std=c++17",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fno-strict-aliasing",
+        ])
+        .args(options)
+        .arg(source)
+        .arg("-o")
+        .arg(&made)
+        .output()
+        .unwrap_or_else(|error| {
+            panic!("{compiler}: {error}; these tests need a C++ compiler (Debian: g++)")
+        });
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    made
+}
+
+/// Bytes that look random.
+pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..bytes)
+        .map(|_| (shifted(&mut state) >> 56) as u8)
+        .collect()
+}
+
+/// A random type, a few times.
+pub fn random_layout(choices: &mut Choices) -> Layout {
+    let depth = 1 + choices.below(8) as u32;
+    let most = choices.scale();
+    let (description, one) = tree(choices, depth, most);
+    let count = match choices.below(4) {
+        _ if one.entries.len() > 10_000 => 1 + choices.below(2),
+        0 => 1,
+        1 => choices.below(40).div_ceil(13),
+        _ => 1 + choices.below(20),
+    };
+    let datatype = build(&description).unwrap_or_else(|e| panic!("{description:?}: {e}"));
+    Layout::new(&datatype, count).unwrap()
+}
