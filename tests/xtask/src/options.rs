@@ -2,12 +2,13 @@
 
 //! The options of `scripts/test`, whose `--help` describes them.
 
-/// A part that runs alone in the virtual machine.
+/// A part that runs alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Only {
     Proven,
     Faults,
     Soak,
+    Gpu,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -49,8 +50,11 @@ impl Options {
                         "proven" => Only::Proven,
                         "faults" => Only::Faults,
                         "soak" => Only::Soak,
+                        "gpu" => Only::Gpu,
                         other => {
-                            return Err(format!("--only is proven, faults or soak, not '{other}'"));
+                            return Err(format!(
+                                "--only is proven, faults, soak or gpu, not '{other}'"
+                            ));
                         }
                     });
                 }

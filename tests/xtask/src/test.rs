@@ -206,13 +206,14 @@ impl Tests {
         Some(self.options.filter.as_str()).filter(|filter| !filter.is_empty())
     }
 
-    fn host(&mut self) {
-        let is_all = self.options.filter.is_empty();
-        // Some tests of datatypes compare with MPI libraries, and look at memory under valgrind.
+    /// Installs what tests want from the distribution, where that can be done.
+    fn packages(&mut self) {
+        // Some tests of datatypes compare with MPI libraries, look at memory under valgrind, and compile GPU
+        // kernels for the processor.
         let mut packages = function::<&str>(
             &self.root,
             "packages",
-            "ensure_packages \"${mpi_commands[@]}\" valgrind:valgrind",
+            "ensure_packages \"${mpi_commands[@]}\" valgrind:valgrind c++:g++",
             &[],
         );
         if let Ok(output) = packages.stderr(Stdio::inherit()).output() {
@@ -220,13 +221,21 @@ impl Tests {
                 let missing = String::from_utf8_lossy(&output.stdout);
                 let missing = missing.split_whitespace().collect::<Vec<_>>().join(" ");
                 let why = format!("not installed: {missing} (sudo apt-get install {missing})");
-                self.absent("comparison with MPI, valgrind", &why);
+                self.absent("comparison with MPI, valgrind, C++", &why);
             }
         }
+    }
+
+    fn host(&mut self) {
+        let is_all = self.options.filter.is_empty();
+        self.packages();
         if is_all {
             self.check("lint", command(["scripts/lint"]));
         }
-        self.tests("workspace tests", [workspace_tests(self.filter())]);
+        self.tests(
+            "workspace tests",
+            [workspace_tests(&["--workspace"], self.filter())],
+        );
         if is_all {
             self.check_if_possible("portable libcopy_mpi.so", command(["scripts/build-mpi"]));
             self.check("applications", command(["scripts/apps", "--quick"]));
@@ -366,9 +375,19 @@ impl Tests {
         self.report(name, &part, Count::check(part.status));
     }
 
+    /// What is tested of GPU memory without a GPU: kernels compiled for the processor, a stand-in for the driver.
+    fn gpu(&mut self) {
+        self.packages();
+        let tests = workspace_tests(&["-p", "libcopy-gpu"], self.filter());
+        self.tests("GPU, emulated", [tests]);
+    }
+
     /// Some tests of the guest suite, in one machine with engines. Where the debug kernel is emulated it takes
     /// a minute to acquire a channel: there it has one.
     fn only(&mut self, only: Only) {
+        if only == Only::Gpu {
+            return self.gpu();
+        }
         let name = "guest suite";
         let begin = self.begin(name);
         if let Err(why) = self.stage_suite() {
@@ -385,7 +404,7 @@ impl Tests {
         let (name, limit, words): (_, _, &[&str]) = match only {
             Only::Proven => ("proven faults", "1800", &["--filter", "::proven_"]),
             Only::Faults => ("fault injection", "7200", &["--group", "faults"]),
-            Only::Soak => ("random operations", "86400", &soak),
+            Only::Soak | Only::Gpu => ("random operations", "86400", &soak),
         };
         let engines = if self.options.debug { "1x1" } else { "2x8" };
         // The words above have the filter.
@@ -411,7 +430,7 @@ impl Tests {
                 let points = summary::injected(&part.log);
                 self.say(&format!("fault injection: {points} points were failed"));
             }
-            Only::Soak => drop(self.tests(name, [suite])),
+            Only::Soak | Only::Gpu => drop(self.tests(name, [suite])),
         }
     }
 
@@ -494,15 +513,19 @@ fn last_line(total: Count) -> String {
     line
 }
 
-fn workspace_tests(filter: Option<&str>) -> Command {
-    let mut tests = if succeeds(Command::new("cargo").args(["nextest", "--version"])) {
-        let words =
-            "cargo nextest run --workspace --no-fail-fast --no-tests=pass --status-level=fail";
-        command(words.split(' '))
+fn workspace_tests(packages: &[&str], filter: Option<&str>) -> Command {
+    let has_nextest = succeeds(Command::new("cargo").args(["nextest", "--version"]));
+    let (run, options) = if has_nextest {
+        (
+            "nextest run",
+            "--no-fail-fast --no-tests=pass --status-level=fail",
+        )
     } else {
-        command("cargo test --workspace --no-fail-fast --lib --bins --tests --".split(' '))
+        ("test", "--no-fail-fast --lib --bins --tests --")
     };
-    tests.args(filter);
+    let mut tests = command(["cargo"]);
+    tests.args(run.split(' ')).args(packages);
+    tests.args(options.split(' ')).args(filter);
     tests
 }
 
