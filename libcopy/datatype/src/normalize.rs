@@ -26,4 +26,5 @@ mod lists;
 mod long;
 mod members;
 mod peel;
+mod rewrite;
 mod translate;

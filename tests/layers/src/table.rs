@@ -104,15 +104,24 @@ pub const TABLE: &[Layers] = &[
             < form
             < datatype
             < construct overlap
-            < elements expr flat
+            < elements expr/parse expr/write flat
+            < expr
             < plan describe
             < normalize/lists normalize/peel
             < normalize/arena
+            < normalize/rewrite
             < normalize/long normalize/joined
             < normalize/members
             < normalize
             < layout
-            < pack cursor typed_copy external32 reduce serialize",
+            < pack cursor external32 reduce serialize
+            < typed_copy/buffer typed_copy/thresholds
+            < typed_copy/regular typed_copy/walk
+            < typed_copy/bounce typed_copy/fill typed_copy/joint typed_copy/stage typed_copy/zip
+            < typed_copy/weave
+            < typed_copy/pairs
+            < typed_copy/select
+            < typed_copy",
     },
     Layers {
         name: "libcopy-gpu",
@@ -132,6 +141,8 @@ pub const TABLE: &[Layers] = &[
             < bench/report bench/pairs bench/peer_process bench/layouts bench/paper_claims
             < bench/plot bench/ratio_plot
             < bench/output
+            < bench/types/own
+            < bench/types/results
             < bench/rank bench/coll bench/device bench/types bench/speedup
             < bench/offload/experiment bench/offload/model bench/offload/player
             < bench/offload/engines bench/offload/fragments bench/offload/programs
@@ -176,7 +187,13 @@ pub const TABLE: &[Layers] = &[
     Layers {
         name: "libcopy-ffi",
         root: "ffi/src/lib.rs",
-        order: "error < memory datatype < team < exchange offload messages",
+        order: "
+            error
+            < memory datatype/constants datatype/handle
+            < datatype/construct datatype/inspect datatype/transfer
+            < datatype
+            < team
+            < exchange offload messages",
     },
     Layers {
         name: "libcopy-interpose",
