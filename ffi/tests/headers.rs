@@ -115,7 +115,11 @@ fn libcopy_h_is_fresh() {
         "src/team.rs",
         "src/messages.rs",
         "src/offload.rs",
-        "src/datatype.rs",
+        "src/datatype/constants.rs",
+        "src/datatype/handle.rs",
+        "src/datatype/construct.rs",
+        "src/datatype/inspect.rs",
+        "src/datatype/transfer.rs",
         "src/exchange.rs",
     ] {
         builder = builder.with_src(here(source));

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! This process as a contestant: operations on a layout, timed and verified.
+
+use super::super::buffer::Shared;
+use anyhow::Result;
+use clap::ValueEnum;
+use libcopy::datatype::Layout;
+use std::time::Instant;
+
+/// What is done with a layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Op {
+    Pack,
+    Unpack,
+    Copy,
+}
+
+impl Op {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Op::Pack => "pack",
+            Op::Unpack => "unpack",
+            Op::Copy => "copy",
+        }
+    }
+}
+
+/// This process as a contestant: buffers, and the layouts of the current case.
+pub(super) struct Own {
+    pub(super) layout: Layout,
+    /// What `copy` copies to.
+    pub(super) target_layout: Layout,
+    /// What the layout describes, the packed bytes, and where `copy` copies to.
+    pub(super) memory: Shared,
+    pub(super) size: usize,
+}
+
+/// Variants that this process runs itself.
+pub(super) const LIBCOPY: &str = "libcopy";
+pub(super) const BOUNCE: &str = "libcopy-bounce";
+pub(super) const MEMCPY: &str = "memcpy";
+pub(super) const CONTROL: &str = "memcpy-control";
+
+impl Own {
+    pub(super) fn call(&mut self, op: Op, variant: &str) -> Result<()> {
+        let [user, packed, target] = self.memory.parts();
+        match (op, variant) {
+            (Op::Pack, MEMCPY) => packed.copy_from_slice(&target[..self.size]),
+            (_, MEMCPY) => target[..self.size].copy_from_slice(packed),
+            (Op::Pack, _) => self.layout.pack(user, 0, packed)?,
+            (Op::Unpack, _) => self.layout.unpack(packed, user, 0)?,
+            (Op::Copy, BOUNCE) => {
+                self.layout.pack(user, 0, packed)?;
+                self.target_layout.unpack(packed, target, 0)?;
+            }
+            (Op::Copy, _) => self.layout.copy(user, 0, &self.target_layout, target, 0)?,
+        }
+        Ok(())
+    }
+
+    /// What `hash` of `type_peer.h` answers, by `variant`; the reference goes piece by piece.
+    pub(super) fn look(&mut self, op: Op, variant: Option<&str>, round: u64) -> Result<u64> {
+        let [user, packed, target] = self.memory.parts();
+        match op {
+            Op::Pack => {
+                fill(user, round);
+                packed.fill(0x5a);
+            }
+            Op::Unpack => {
+                user.fill(0x5a);
+                fill(packed, round);
+            }
+            Op::Copy => {
+                target.fill(0x5a);
+                fill(user, round);
+            }
+        }
+        if let Some(variant) = variant {
+            self.call(op, variant)?;
+        } else {
+            self.by_segments(op);
+        }
+        let [user, packed, target] = self.memory.parts();
+        Ok(match op {
+            Op::Pack => hash(packed),
+            Op::Unpack => hash(user),
+            Op::Copy => hash(target),
+        })
+    }
+
+    fn by_segments(&mut self, op: Op) {
+        let [user, packed, target] = self.memory.parts();
+        if op != Op::Unpack {
+            let mut at = 0;
+            for segment in self.layout.segments() {
+                let (from, len) = (segment.offset as usize, segment.len as usize);
+                packed[at..at + len].copy_from_slice(&user[from..from + len]);
+                at += len;
+            }
+        }
+        let (layout, to) = match op {
+            Op::Pack => return,
+            Op::Unpack => (&self.layout, user),
+            Op::Copy => (&self.target_layout, target),
+        };
+        let mut at = 0;
+        for segment in layout.segments() {
+            let (from, len) = (segment.offset as usize, segment.len as usize);
+            to[from..from + len].copy_from_slice(&packed[at..at + len]);
+            at += len;
+        }
+    }
+
+    /// Microseconds of each of `calls` batches of `batch` calls, per call.
+    pub(super) fn time(
+        &mut self,
+        op: Op,
+        variant: &str,
+        batch: usize,
+        warm: usize,
+        calls: usize,
+    ) -> Result<Vec<f64>> {
+        let [user, packed, target] = self.memory.parts();
+        let (layout, to) = (&self.layout, &self.target_layout);
+        let bytes = packed.len();
+        // One loop for each, as the peers have: what is called is not decided anew for each call.
+        match (op, variant) {
+            (Op::Pack, MEMCPY) => sample(batch, warm, calls, || {
+                packed.copy_from_slice(&target[..bytes]);
+                Ok(())
+            }),
+            (_, MEMCPY) => sample(batch, warm, calls, || {
+                target[..bytes].copy_from_slice(packed);
+                Ok(())
+            }),
+            (Op::Pack, _) => sample(batch, warm, calls, || layout.pack(user, 0, packed)),
+            (Op::Unpack, _) => sample(batch, warm, calls, || layout.unpack(packed, user, 0)),
+            (Op::Copy, BOUNCE) => sample(batch, warm, calls, || {
+                layout.pack(user, 0, packed)?;
+                to.unpack(packed, target, 0)
+            }),
+            (Op::Copy, _) => sample(batch, warm, calls, || layout.copy(user, 0, to, target, 0)),
+        }
+    }
+}
+
+fn sample(
+    batch: usize,
+    warm: usize,
+    calls: usize,
+    mut call: impl FnMut() -> libcopy::datatype::Result<()>,
+) -> Result<Vec<f64>> {
+    for _ in 0..warm * batch {
+        call()?;
+    }
+    let mut times = Vec::with_capacity(calls);
+    for _ in 0..calls {
+        let start = Instant::now();
+        for _ in 0..batch {
+            call()?;
+        }
+        times.push(start.elapsed().as_secs_f64() * 1e6 / batch as f64);
+    }
+    Ok(times)
+}
+
+fn mix(mut x: u64) -> u64 {
+    x ^= x >> 29;
+    x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^ (x >> 32)
+}
+
+/// The pattern of `type_peer.h`.
+pub(super) fn fill(to: &mut [u8], round: u64) {
+    for (i, chunk) in to.chunks_mut(8).enumerate() {
+        let word = mix((8 * i as u64 + 8)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .wrapping_add(round.wrapping_mul(0x94d0_49bb_1331_11eb)));
+        chunk.copy_from_slice(&word.to_ne_bytes()[..chunk.len()]);
+    }
+}
+
+/// The hash of `type_peer.h`.
+pub(super) fn hash(from: &[u8]) -> u64 {
+    from.chunks(8)
+        .fold(mix(from.len() as u64 + 1), |sum, chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            mix((sum ^ u64::from_ne_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        })
+}
