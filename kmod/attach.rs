@@ -362,6 +362,6 @@ pub(crate) unsafe extern "C" fn get_unmapped_area(
     page_offset: usize,
     flags: usize,
 ) -> usize {
-    // SAFETY: Called by the memory manager with an open file; the arguments are passed on.
+    // SAFETY: Called by the memory manager with an open file; the arguments are forwarded.
     unsafe { bindings::thp_get_unmapped_area(file, address, length, page_offset, flags) }
 }

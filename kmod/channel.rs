@@ -775,7 +775,7 @@ impl<J: Job> Channel<J> {
         let start = now();
         // SAFETY: `feed` passed a slot of a channel that lives until its hardware is stopped.
         let slot = unsafe { &*param.cast::<Slot<J>>() };
-        // SAFETY: Passed on.
+        // SAFETY: The driver calls this with a result that is valid or null.
         if !unsafe { dmaengine::succeeded(result) } {
             slot.failed.store(1, Relaxed);
         }

@@ -62,7 +62,7 @@ impl Trial {
     unsafe extern "C" fn done(param: *mut c_void, result: *const DmaResult) {
         // SAFETY: The trial lives until the callback came or the channel was stopped.
         let this = unsafe { &*param.cast::<Self>() };
-        // SAFETY: Passed on.
+        // SAFETY: The driver calls this with a result that is valid or null.
         let outcome = if unsafe { dmaengine::succeeded(result) } {
             1
         } else {

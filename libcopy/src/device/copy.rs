@@ -136,7 +136,7 @@ impl Domain {
             base: base as u64,
             len: len as u64,
         }];
-        // SAFETY: passed on to the caller.
+        // SAFETY: `base` is readable for `len` bytes, and writable if they are written.
         unsafe { self.copy_pieces(region, direction, offset, &mut piece, count_use) }
     }
 

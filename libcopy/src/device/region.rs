@@ -104,7 +104,7 @@ impl Domain {
         uses: u32,
         flags: u32,
     ) -> Result<Region<'a>> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the promises of `create_region`.
         let arg = unsafe { self.create_region(pieces, count, rights.bits(), uses, flags, None) }?;
         Ok(Region {
             domain: self,

@@ -351,8 +351,8 @@ impl Registration {
         Some((published, window))
     }
 
-    /// Has this memory not be published for so many more messages to a receiver, to whom other roads are
-    /// faster.
+    /// Has this memory not be published for so many more messages to a receiver, for whom other
+    /// protocols are faster.
     pub fn postpone(&self, to: usize, (base, len): (usize, usize), messages: u32) {
         let mut own = lock(&self.own);
         let this = |seen: &&mut Seen| (seen.base, seen.len) == (base, len);

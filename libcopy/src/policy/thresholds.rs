@@ -107,7 +107,7 @@ pub enum Path {
 /// not crowded.
 const CROWDED_RINGS: u64 = 64 << 20;
 
-/// Bytes of a crowd's ring, however many ranks there are.
+/// Bytes of the ring of a crowded team, however many ranks there are.
 const LEAST_CROWDED_RING: u64 = 4 << 20;
 
 /// Mapped memory stays pinned until the leaves hear that its owner has closed it, hence a limit.
@@ -124,7 +124,7 @@ impl Policy {
             prefer: prefer.to_vec(),
         };
         // With CMA, leaves copy at the same time, and the root of a broadcast shares their work,
-        // which beats two copies from some size on. In a crowd a broadcast through the ring wins: it
+        // which beats two copies from some size on. In a crowded team a broadcast through the ring wins: it
         // needs a system call for no leaf.
         let small = band(0, &[Kmod, Shm, Cma]);
         let once = |from| vec![small.clone(), band(from, &[Kmod, Cma, Shm])];

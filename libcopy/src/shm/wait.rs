@@ -50,7 +50,7 @@ pub(crate) struct Waiter {
     /// How long to spin before anything else; zero where ranks outnumber processors.
     spin: Duration,
     /// How often to give the processor away before sleeping; a system call each, which
-    /// in a crowd costs more than sleeping in the end.
+    /// costs more than sleeping in the end where ranks far outnumber processors.
     yields: u32,
     /// Whether a peer is known to be busy for longer than it takes to fall asleep.
     patient: Cell<bool>,

@@ -16,7 +16,7 @@ pub(crate) struct Decision {
     /// Whether a leaf says that it is here before anything moves: where the root shares its copy,
     /// and where the bytes go through shared memory, whose end the root keeps back until all have
     /// turned out to mean the same operation. Otherwise the root opens its memory, tells so, and
-    /// leaves copy whenever they come, which saves a crowd a round of context switches. A crowd's
+    /// leaves copy whenever they come, which saves a round of context switches where ranks outnumber processors. There, a
     /// broadcast through shared memory does not keep its end back either: leaves that have had a
     /// processor would wait for those that have not, and all would end as late as the last.
     ///

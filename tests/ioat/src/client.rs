@@ -22,7 +22,7 @@ use crate::topology::ChannelId;
 #[derive(Debug, Error)]
 pub enum Error {
     /// The way to the model does not work.
-    #[error("cannot reach the model through {path}: {source}")]
+    #[error("cannot reach the model through {path}")]
     Reach {
         /// Socket or configuration space.
         path: PathBuf,

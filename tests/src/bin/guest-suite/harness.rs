@@ -3,6 +3,7 @@
 //! Runs each test in a process of its own, kills what hangs, and asks the kernel afterwards
 //! whether everything is as it was.
 
+use std::error::Error as _;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,6 +35,13 @@ impl From<String> for Stop {
 impl From<std::io::Error> for Stop {
     fn from(error: std::io::Error) -> Self {
         Self::Fail(format!("input/output: {error}"))
+    }
+}
+
+impl From<ioat_model::client::Error> for Stop {
+    fn from(error: ioat_model::client::Error) -> Self {
+        let source = error.source().map(|source| format!(": {source}"));
+        Self::Fail(format!("{error}{}", source.unwrap_or_default()))
     }
 }
 

@@ -39,14 +39,13 @@ fn functions() -> Outcome<Vec<Found>> {
 }
 
 fn ask(request: &str) -> Outcome<serde_json::Value> {
-    let mut client = Client::in_guest().map_err(|e| e.to_string())?;
-    Ok(client.ask(request).map_err(|e| e.to_string())?)
+    Ok(Client::in_guest()?.ask(request)?)
 }
 
 /// Copies that a channel has counted, and their bytes.
 fn progress(function: &Found) -> Outcome<(u64, u64)> {
-    let client = Client::of(function).map_err(|e| e.to_string())?;
-    let progress = client.progress().map_err(|e| e.to_string())?;
+    let client = Client::of(function)?;
+    let progress = client.progress()?;
     Ok((progress.copies, progress.bytes))
 }
 

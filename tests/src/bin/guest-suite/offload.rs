@@ -576,8 +576,8 @@ fn huge_pages_are_waited_for(_: &Context) -> Outcome {
 // With the modelled copy engines, whose bandwidth can be set and whose bytes can be counted.
 
 fn ask(request: &str) -> Outcome {
-    let mut client = Client::in_guest().map_err(|e| e.to_string())?;
-    client.ask(request).map_err(|e| e.to_string())?;
+    let mut client = Client::in_guest()?;
+    client.ask(request)?;
     Ok(())
 }
 
@@ -604,8 +604,8 @@ impl Drop for Bandwidth {
 fn engine_bytes() -> Outcome<u64> {
     let mut bytes = 0;
     for function in client::functions()? {
-        let client = Client::of(&function).map_err(|e| e.to_string())?;
-        bytes += client.progress().map_err(|e| e.to_string())?.bytes;
+        let client = Client::of(&function)?;
+        bytes += client.progress()?.bytes;
     }
     Ok(bytes)
 }

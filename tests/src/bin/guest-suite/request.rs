@@ -1200,7 +1200,7 @@ fn corruption(_: &Context) -> Outcome {
     let answer = device.complete(id);
     ask(&["clear-faults", "*"])?;
     answer?;
-    // More if a slow machine had the request passed on to a second channel.
+    // More if a slow machine had the request forwarded to a second channel.
     check!(Stats::read()?.since(&before, "verify_failures")? >= 3);
     pair.check()
 }

@@ -5,9 +5,9 @@
 use crate::statistics::Statistics;
 
 /// What the columns of the lines are; times are in microseconds per message that is received.
-pub fn head(road: &str) -> String {
+pub fn head(protocol: &str) -> String {
     format!(
-        "us per message that is received, {road}: the sender's layout, mapping its memory, copying, and the \
+        "us per message that is received, {protocol}: the sender's layout, mapping its memory, copying, and the \
          rest (waiting for the sender, most of all)\n\
          {:<24} {:>9} {:>8} {:>9} {:>9} {:>9} {:>9}",
         "layout", "bytes", "messages", "layout", "map", "copy", "rest"

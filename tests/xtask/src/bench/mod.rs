@@ -339,7 +339,7 @@ impl Bench {
         let program = self.compile_for(mpich, "mpi_pingpong")?;
         let scratch = Scratch::directory("breakdown")?;
         let [one, statistics] = ["one", "stats"].map(|name| scratch.0.join(name));
-        println!("{}", breakdown::head(&breakdown.road));
+        println!("{}", breakdown::head(&breakdown.protocol));
         let layouts = benchmark
             .layouts
             .as_ref()
@@ -351,7 +351,7 @@ impl Bench {
             command.args(["env", &self.preload(), &program]);
             command.arg(&one).arg(breakdown.budget.to_string());
             command.env("LIBCOPY_STATS", &statistics);
-            command.env("LIBCOPY_MPI_ROAD", &breakdown.road);
+            command.env("LIBCOPY_MPI_ROAD", &breakdown.protocol);
             let printed = said_by(&mut command)?;
             let line = breakdown::line(line, &printed, &Statistics::read(&statistics));
             line.iter().for_each(|line| println!("{line}"));

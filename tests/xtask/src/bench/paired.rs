@@ -89,7 +89,7 @@ fn settings(options: &[String], own: &[&str]) -> Result<Settings, String> {
 /// Where the time of those who receive goes, instead of a comparison.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Breakdown {
-    pub road: String,
+    pub protocol: String,
     /// Milliseconds for each layout.
     pub budget: usize,
 }
@@ -156,16 +156,16 @@ impl Benchmark {
 
     /// What --breakdown asks for.
     pub fn breakdown(&self) -> Result<Option<Breakdown>, String> {
-        let Some(road) = self.settings.get("breakdown") else {
+        let Some(protocol) = self.settings.get("breakdown") else {
             return Ok(None);
         };
-        if !["best", "stream", "fetch", "attach"].contains(&road) {
+        if !["best", "stream", "fetch", "attach"].contains(&protocol) {
             return Err(format!(
-                "--breakdown '{road}' is not best, stream, fetch or attach"
+                "--breakdown '{protocol}' is not best, stream, fetch or attach"
             ));
         }
         Ok(Some(Breakdown {
-            road: road.to_owned(),
+            protocol: protocol.to_owned(),
             budget: self.settings.either(80, 200) / 8,
         }))
     }
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(layouts.options, ["--quick", "--layouts", "milc"]);
         assert_eq!(layouts.more, "");
         let expected = Breakdown {
-            road: "fetch".to_owned(),
+            protocol: "fetch".to_owned(),
             budget: 10,
         };
         assert_eq!(some.breakdown(), Ok(Some(expected)));

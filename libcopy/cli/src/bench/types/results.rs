@@ -119,21 +119,21 @@ fn lines<'a>(found: &'a Found, op: &str) -> Vec<Line<'a>> {
 }
 
 /// What libcopy is compared with: a title, and the variants of which the fastest counts.
-fn rivals<'a>(variants: &[&'a str]) -> Vec<(String, Vec<&'a str>)> {
+fn comparisons<'a>(variants: &[&'a str]) -> Vec<(String, Vec<&'a str>)> {
     let mpis: Vec<&str> = variants
         .iter()
         .copied()
         .filter(|v| ![LIBCOPY, BOUNCE, MEMCPY, CONTROL, "loop"].contains(v))
         .collect();
-    let mut rivals = Vec::new();
+    let mut comparisons = Vec::new();
     if mpis.len() > 1 {
-        rivals.push(("vs\nMPI".to_owned(), mpis.clone()));
+        comparisons.push(("vs\nMPI".to_owned(), mpis.clone()));
     }
     for other in variants.iter().filter(|v| **v != LIBCOPY) {
         let short = other.strip_prefix("libcopy-").unwrap_or(other);
-        rivals.push((format!("vs\n{short}"), vec![*other]));
+        comparisons.push((format!("vs\n{short}"), vec![*other]));
     }
-    rivals
+    comparisons
 }
 
 fn table(found: &Found) -> String {
@@ -148,11 +148,11 @@ fn table(found: &Found) -> String {
                 .iter()
                 .flat_map(|l| l.rows.iter().map(|r| r.variant.as_str())),
         );
-        let rivals = rivals(&variants);
+        let comparisons = comparisons(&variants);
         let mut table = plain_table();
         let mut header = vec!["layout".to_owned(), "size".to_owned()];
         header.extend(variants.iter().map(|v| (*v).to_owned()));
-        header.extend(rivals.iter().map(|(title, _)| title.clone()));
+        header.extend(comparisons.iter().map(|(title, _)| title.clone()));
         table.set_header(header);
         for line in &lines {
             let mut cells = vec![line.layout.to_owned(), sizes::short(line.bytes)];
@@ -163,7 +163,7 @@ fn table(found: &Found) -> String {
                     format!("{}{wrong}", digits(r.time.median))
                 })
             }));
-            cells.extend(rivals.iter().map(|(_, others)| {
+            cells.extend(comparisons.iter().map(|(_, others)| {
                 line.ratio(others)
                     .map_or(String::new(), |ratio| format!("{ratio:.2}x"))
             }));
@@ -173,7 +173,7 @@ fn table(found: &Found) -> String {
         means.extend(variants.iter().map(|_| String::new()));
         let mut lowest = means.clone();
         lowest[0] = "lowest".to_owned();
-        for (_, others) in &rivals {
+        for (_, others) in &comparisons {
             let ratios: Vec<f64> = lines.iter().filter_map(|l| l.ratio(others)).collect();
             let cell = |value: Option<f64>| value.map_or(String::new(), |v| format!("{v:.2}x"));
             means.push(cell(geometric_mean(&ratios)));
