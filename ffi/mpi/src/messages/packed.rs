@@ -35,8 +35,8 @@ struct Ready {
     bytes: u64,
     /// `None` if they are not packed here.
     prepared: Option<Arc<Prepared>>,
-    /// Whether it was found out that packing pays.
-    packs: bool,
+    /// As long as it has not been found out whether packing pays.
+    untried: Option<Arc<Prepared>>,
     /// Messages of these elements until that is found out, for the first time or again.
     left: u64,
 }
@@ -102,7 +102,7 @@ impl Desk {
             kind: Kind::NONE,
             bytes: 0,
             prepared: None,
-            packs: false,
+            untried: None,
             left: 0,
         };
         Some(Box::new(Desk {
@@ -130,24 +130,15 @@ impl Desk {
         if ready.kind != kind {
             *ready = Ready::new(world, kind)?;
         }
-        let prepared = ready.prepared.as_ref()?;
         let memory = match &self.memory[side as usize] {
             Some(memory) => memory.0,
             None => self.memory[side as usize].insert(Memory::new()?).0,
         };
         if ready.left == 0 {
-            match pays(world, prepared, ready.bytes, memory, (what, comm)) {
-                Some(messages) => (ready.packs, ready.left) = (true, messages),
-                None => {
-                    ready.prepared = None;
-                    leave(world, kind);
-                    return None;
-                }
-            }
+            ready.find_out(world, memory, what, comm);
         }
         ready.left -= 1;
-        let prepared = ready.prepared.as_deref().filter(|_| ready.packs)?;
-        Some((prepared, ready.bytes, memory))
+        Some((ready.prepared.as_deref()?, ready.bytes, memory))
     }
 
     /// Whether a rank of a communicator is another process of this machine; for any source, whether all are.
@@ -190,17 +181,33 @@ impl Ready {
             leave(world, kind);
         }
         let bytes = known.size.saturating_mul(kind.count as u64);
-        let left = match world.choice.toll(bytes) {
-            Some(_) => TRIALS,
-            None => 0,
+        let (prepared, untried, left) = match world.choice.toll(bytes) {
+            Some(_) if prepared.is_some() => (None, prepared, TRIALS),
+            _ => (prepared, None, u64::MAX),
         };
         Some(Ready {
             kind,
             bytes,
             prepared,
-            packs: false,
+            untried,
             left,
         })
+    }
+
+    /// Finds out whether packing pays, and when that is to be found out again.
+    #[cold]
+    fn find_out(&mut self, world: &World, memory: *mut u8, what: Elements, comm: Word) {
+        let prepared = self.untried.take().or(self.prepared.take());
+        let again = prepared
+            .as_ref()
+            .and_then(|prepared| pays(world, prepared, self.bytes, memory, (what, comm)));
+        match again {
+            Some(messages) => (self.prepared, self.left) = (prepared, messages),
+            None => {
+                self.left = u64::MAX;
+                leave(world, self.kind);
+            }
+        }
     }
 }
 

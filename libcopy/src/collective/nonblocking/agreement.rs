@@ -123,18 +123,19 @@ mod tests {
     #[test]
     fn all_ranks_get_the_same_answers() {
         const RANKS: usize = 3;
-        const QUESTIONS: usize = 20_000;
+        const QUESTIONS: usize = 4_000;
         let (table, _file) = Table::create(RANKS, [1, 2]).unwrap();
         let table = &table;
         let run = |rank: usize| {
             let topic = table.topic(5, rank);
-            let (mut progress, mut heard) = (Progress::default(), Vec::new());
+            let (mut progress, mut heard, mut rounds) = (Progress::default(), Vec::new(), 0);
             for question in 0..QUESTIONS {
-                let own = [(heard.iter().flatten().count() * RANKS + rank) as u64; WORDS];
+                let own = [rounds * RANKS as u64 + rank as u64; WORDS];
                 let all = topic.ask(&mut progress, &own, std::thread::yield_now);
                 if question % (rank + 2) == 0 {
                     std::thread::yield_now();
                 }
+                rounds += u64::from(all.is_some());
                 heard.push(all);
             }
             heard
@@ -147,7 +148,8 @@ mod tests {
         });
         assert!(heard.iter().all(|other| *other == heard[0]));
         let rounds: Vec<_> = heard[0].iter().flatten().collect();
-        assert!(!rounds.is_empty() && heard[0].iter().any(Option::is_none));
+        // No rank asks 65 times before all have asked once, and so have said something.
+        assert!(!rounds.is_empty());
         for (round, said) in rounds.into_iter().enumerate() {
             for (rank, words) in said.iter().enumerate() {
                 assert_eq!(words, &[(round * RANKS + rank) as u64; WORDS]);
