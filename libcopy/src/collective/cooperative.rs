@@ -138,7 +138,8 @@ impl LeafCopy {
     }
 }
 
-/// Pieces of a copy at most: sixteen bits count those of either side, and one attempt too many.
+/// Pieces of a copy at most: [`Claims`](crate::shm::claims::Claims) has sixteen bits for those of either side, and one
+/// attempt too many.
 const MOST_PIECES: usize = 1 << 14;
 
 /// Bytes per piece: large enough for a system call to be worth it, small enough for the two to
@@ -149,16 +150,15 @@ fn piece(len: usize) -> usize {
     usual.max(len.div_ceil(MOST_PIECES)).next_multiple_of(4096)
 }
 
-/// The piece that a side has claimed when the leaf had claimed `front` from the beginning and the root
-/// `back` from the end, if any was left.
-fn range((front, back): (usize, usize), is_root: bool, len: usize) -> Option<(usize, usize)> {
-    let pieces = len.div_ceil(piece(len));
-    if front + back >= pieces {
-        return None;
-    }
-    let index = if is_root { pieces - 1 - back } else { front };
+/// Pieces of a copy.
+fn pieces(len: usize) -> usize {
+    len.div_ceil(piece(len))
+}
+
+/// Offset and length of one of them.
+fn range(index: usize, len: usize) -> (usize, usize) {
     let start = index * piece(len);
-    Some((start, piece(len).min(len - start)))
+    (start, piece(len).min(len - start))
 }
 
 /// How the root of a gather or scatter serves the leaves that are not eager.
@@ -350,11 +350,12 @@ impl Team {
                 if !open[index] {
                     continue;
                 }
-                let claimed = self.mailbox.claim(root, job.leaf)?;
-                let Some((start, len)) = range(claimed, true, job.len) else {
+                let pieces = pieces(job.len);
+                let Some(claimed) = self.mailbox.claim(root, job.leaf, pieces)? else {
                     open[index] = false;
                     continue;
                 };
+                let (start, len) = range(claimed, job.len);
                 // As in `copy_as_leaf`.
                 self.mailbox.waiter.verdict()?;
                 let transport = self.one_sided(kind)?;
@@ -393,7 +394,8 @@ impl Team {
         let mut alone = Some((0, whole));
         while copied.is_ok() {
             let piece = if rts.shared {
-                range(self.mailbox.claim(root, me)?, false, whole)
+                let claimed = self.mailbox.claim(root, me, pieces(whole))?;
+                claimed.map(|index| range(index, whole))
             } else {
                 alone.take()
             };
@@ -454,32 +456,16 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_claimed_once_whoever_comes_first() {
+    fn pieces_are_the_whole() {
         for len in [0, 1, 4095, 65536, 65537, 1 << 20, (5 << 20) + 3, 5 << 30] {
-            for turns in [0b0u64, !0, 0x5555_5555_5555_5555, 0x00ff_1234_cafe_0001] {
-                let (mut front, mut back, mut claims) = (0, 0, 0u32);
-                let (mut first, mut last) = (0, len);
-                loop {
-                    let is_root = turns >> (claims % 64) & 1 != 0;
-                    let Some((start, n)) = range((front, back), is_root, len) else {
-                        break;
-                    };
-                    assert!(n > 0);
-                    if is_root {
-                        assert_eq!(start + n, last);
-                        last = start;
-                        back += 1;
-                    } else {
-                        assert_eq!(start, first);
-                        first += n;
-                        front += 1;
-                    }
-                    claims += 1;
-                }
-                assert_eq!(first, last, "{len} bytes, turns {turns:x}");
-                assert!(claims as usize <= MOST_PIECES);
+            let mut end = 0;
+            for index in 0..pieces(len) {
+                let (start, n) = range(index, len);
+                assert!(start == end && n > 0, "{len} bytes, piece {index}");
+                end += n;
             }
+            assert_eq!(end, len);
+            assert!(pieces(len) <= MOST_PIECES);
         }
-        assert_eq!(range((3, 9), true, 100), None);
     }
 }

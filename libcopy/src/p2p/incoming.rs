@@ -16,10 +16,11 @@ use super::outgoing::{self, ATTACH_MIN, Endpoint, Pause};
 use super::path::{DataPath, MessageClass};
 use super::protocol::Protocol;
 use super::registration::{RegionKey, RemotePieces};
-use super::segment::{End, LANE, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
+use super::segment::{LANE, NO_LANE, SPLIT_MIN, Slot, exchange, mover, state, wish};
 use super::view::{self, View};
 use crate::device::Attachment;
 use crate::lock::lock;
+use crate::shm::claims::End;
 use crate::transport::process_memory::{self, Remote};
 
 /// Bytes that are taken out of a lane at a time.
@@ -48,9 +49,7 @@ pub enum ReceiveError {
 
 /// Says that this process receives the message of a slot; whether nobody has before.
 fn claim(slot: &Slot) -> bool {
-    let (from, to) = (state::POSTED, state::CLAIMED);
-    let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
-    slot.state.compare_exchange(from, to, set, fetch).is_ok()
+    exchange(&slot.state, state::POSTED, state::CLAIMED).is_ok()
 }
 
 /// Gives the slot of a message that is too long back to its sender; whether nobody has received it.
@@ -298,11 +297,8 @@ impl<'a> ReceiveTransfer<'a> {
         self.whole.truncate(self.drained as usize);
         slot.split.wish.store(wish::STREAM, Ordering::Release);
         slot.blind.store(1, Ordering::Release);
-        let (from, to) = (mover::RECEIVER, mover::NOBODY);
         // Packed by the sender, it stays so.
-        let _ = slot
-            .mover
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        let _ = exchange(&slot.mover, mover::RECEIVER, mover::NOBODY);
         let (mut pause, mut since) = (Pause::new(), Instant::now());
         while self.drained < total {
             let filled = slot.filled.load(Ordering::Acquire).min(total);
@@ -391,11 +387,7 @@ impl<'a> ReceiveTransfer<'a> {
                     let since = *idle_since.get_or_insert_with(Instant::now);
                     if lane.is_none() || since.elapsed() > self.patience() {
                         let (from, to) = (mover::NOBODY, mover::RECEIVER);
-                        ours = self
-                            .slot
-                            .mover
-                            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
-                            .is_ok();
+                        ours = exchange(&self.slot.mover, from, to).is_ok();
                         continue;
                     }
                 }
@@ -482,10 +474,8 @@ impl<'a> ReceiveTransfer<'a> {
     fn claim(&self) -> Result<bool, String> {
         let mut pause = Pause::new();
         loop {
-            let (from, to) = (mover::NOBODY, mover::RECEIVER);
-            let mover = &self.slot.mover;
-            match mover.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Ok(true),
+            match exchange(&self.slot.mover, mover::NOBODY, mover::RECEIVER) {
+                Ok(()) => return Ok(true),
                 Err(mover::BUFFERED) => return Ok(false),
                 Err(_) => {}
             }
@@ -499,12 +489,7 @@ impl<'a> ReceiveTransfer<'a> {
     /// Copies dense bytes together with the sender, if that comes by.
     fn share(&mut self, base: *mut u8) -> Result<(), Trouble> {
         let (split, total) = (&self.slot.split, self.header.total);
-        split.failed.store(0, Ordering::Relaxed);
-        split.target.store(base as u64, Ordering::Relaxed);
-        split.begun.store(0, Ordering::Relaxed);
-        split.moved.store(0, Ordering::Relaxed);
-        split.busy.store(0, Ordering::Relaxed);
-        split.wish.store(wish::SPLIT, Ordering::Release);
+        split.open(base as u64);
         let mut failed = None;
         let (origin, pid) = (self.header.origin, self.pid);
         split.help(total, End::Front, |at, len| {

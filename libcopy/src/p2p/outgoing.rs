@@ -13,9 +13,10 @@ use super::events::{Event, note};
 use super::header::{Header, SLOTS, wire_size};
 use super::protocol::Protocol;
 use super::registration::{Published, RegionKey};
-use super::segment::{End, LANE, NO_LANE, SPLIT_MIN, Slot, mover, state, wish};
+use super::segment::{LANE, NO_LANE, SPLIT_MIN, Slot, exchange, mover, state, wish};
 use super::view::View;
 use crate::lock::lock;
+use crate::shm::claims::End;
 use crate::transport::process_memory;
 
 /// Bytes that are put into a lane at a time.
@@ -643,12 +644,8 @@ impl Outgoing {
     /// Takes the message back, unless somebody has begun to receive it; whether nobody uses the buffer any more.
     pub(super) fn retract(&mut self, context: &Context) -> bool {
         let (from, to) = (state::POSTED, state::DONE);
-        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
-        let state = &self.slot(context).state;
-        let is_over = match state.compare_exchange(from, to, set, fetch) {
-            Ok(_) => true,
-            Err(state) => state == to,
-        };
+        let taken = exchange(&self.slot(context).state, from, to);
+        let is_over = taken.is_ok() || taken == Err(to);
         if is_over {
             self.completed();
         }
@@ -679,11 +676,7 @@ impl Outgoing {
 
 /// Says that the sender fills the lane, unless the receiver has taken over.
 fn hold(slot: &Slot) -> bool {
-    let (from, to) = (mover::NOBODY, mover::SENDER);
-    let exchanged = slot
-        .mover
-        .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
-    exchanged.is_ok()
+    exchange(&slot.mover, mover::NOBODY, mover::SENDER).is_ok()
 }
 
 /// What a loop does that waits for another process.

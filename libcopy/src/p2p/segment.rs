@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use super::header::SLOTS;
 use super::registration::RegionKey;
 use crate::shm::anonymous::AnonymousSegment;
+use crate::shm::claims::{Claims, End};
 
 /// Lanes of each process.
 pub const LANES: usize = 8;
@@ -56,6 +57,12 @@ pub mod wish {
 /// No lane.
 pub const NO_LANE: u32 = u32::MAX;
 
+/// Has a word of a slot name another state, if it names `from`; says what it names otherwise.
+pub(super) fn exchange(word: &AtomicU32, from: u32, to: u32) -> Result<(), u32> {
+    let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+    word.compare_exchange(from, to, set, fetch).map(drop)
+}
+
 /// A slot: what the sender writes, then what the receiver does.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -98,8 +105,8 @@ pub struct Split {
     pub failed: AtomicU32,
     /// Where the receiver wants it.
     pub target: AtomicU64,
-    /// How many parts were begun from the front, and from the back ([`BACK`]).
-    pub begun: AtomicU64,
+    /// Parts that were begun: the receiver begins at the front, the sender at the back.
+    begun: Claims<32>,
     /// Bytes that are there.
     pub moved: AtomicU64,
     /// Parts that are being copied.
@@ -172,22 +179,17 @@ impl Parts {
     }
 }
 
-/// Which parts one begins with. If each side keeps to its own end, the same lines of the receiver's memory
-/// are written by the same processor with each message, and stay in its cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The receiver.
-    Front,
-    /// The sender.
-    Back,
-}
-
-/// A part that was begun from the back.
-const BACK: u64 = 1 << 32;
-/// More parts from the front than there can be.
-const CLOSED: u64 = 1 << 31;
-
 impl Split {
+    /// The receiver wants the message at `target`, from both.
+    pub fn open(&self, target: u64) {
+        self.failed.store(0, Ordering::Relaxed);
+        self.target.store(target, Ordering::Relaxed);
+        self.begun.open(0);
+        self.moved.store(0, Ordering::Relaxed);
+        self.busy.store(0, Ordering::Relaxed);
+        self.wish.store(wish::SPLIT, Ordering::Release);
+    }
+
     /// Copies parts with `copy`, which is given offset and length, until nobody has to begin any.
     pub fn help(&self, total: u64, end: End, mut copy: impl FnMut(u64, u64) -> bool) {
         let parts = Parts::of(total);
@@ -197,16 +199,9 @@ impl Split {
             if self.failed.load(Ordering::SeqCst) != 0 {
                 return;
             }
-            let one = if end == End::Front { 1 } else { BACK };
-            let begun = self.begun.fetch_add(one, Ordering::SeqCst);
-            let (front, back) = (begun % BACK, begun / BACK);
-            if front + back >= parts.number() {
+            let begun = self.begun.claim(0, end, parts.number(), Ordering::SeqCst);
+            let Ok(Some(number)) = begun else {
                 return;
-            }
-            let number = if end == End::Front {
-                front
-            } else {
-                parts.number() - 1 - back
             };
             let (at, len) = parts.get(number);
             if copy(at, len) {
@@ -221,7 +216,7 @@ impl Split {
     /// Has nobody begin a part any more; those that were begun are over when [`Split::is_idle`].
     pub fn close(&self) {
         self.failed.store(1, Ordering::SeqCst);
-        self.begun.fetch_or(CLOSED, Ordering::SeqCst);
+        self.begun.close();
     }
 
     /// Whether nobody is copying.

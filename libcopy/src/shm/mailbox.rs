@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use super::claims::End;
 use super::ring::{Counter, ReaderState, WriterState};
 use super::segment::{LINE, Segment};
 use super::sync::Ordering;
@@ -212,32 +213,22 @@ impl Mailbox {
 
     /// Opens the copy that we share with a leaf; before it is told.
     pub(crate) fn open_claims(&self, leaf: usize) {
-        let claims = &self.segment.claims(self.rank, leaf).0;
-        claims.store(self.sequence << 32, Ordering::Relaxed);
+        self.segment.claims(self.rank, leaf).open(self.sequence);
     }
 
-    /// Claims a piece of a copy that a root and a leaf share: the leaf the first, the root the last of
-    /// those that are left, so that each has the same ones in its cache when it copies again. Returns
-    /// how many the leaf and the root have claimed before; a piece was left if that is fewer
-    /// together than there are.
-    pub(crate) fn claim(&self, root: usize, leaf: usize) -> Result<(usize, usize)> {
-        let one = if self.rank == root { 1 << 16 } else { 1 };
+    /// Claims one of `pieces` of a copy that a root and a leaf share, if any is left.
+    pub(crate) fn claim(&self, root: usize, leaf: usize, pieces: usize) -> Result<Option<usize>> {
+        let claims = self.segment.claims(root, leaf);
+        let end = if self.rank == root {
+            End::Back
+        } else {
+            End::Front
+        };
         // Relaxed: the bytes are handed over by the messages before and after, not by this.
-        let claimed = self
-            .segment
-            .claims(root, leaf)
-            .0
-            .fetch_add(one, Ordering::Relaxed);
-        if claimed >> 32 != self.sequence & 0xFFFF_FFFF {
-            return Err(Error::Corrupt {
-                what: "a claim",
-                value: claimed,
-            });
-        }
-        Ok((
-            (claimed & 0xFFFF) as usize,
-            (claimed >> 16 & 0xFFFF) as usize,
-        ))
+        let claimed = claims.claim(self.sequence, end, pieces as u64, Ordering::Relaxed);
+        let what = "a claim";
+        let claimed = claimed.map_err(|value| Error::Corrupt { what, value })?;
+        Ok(claimed.map(|piece| piece as usize))
     }
 
     /// The ring for a target, and what belongs to it.

@@ -2,12 +2,13 @@
 
 //! Memory that the ranks of a team share, and what goes through it: rings, messages, a barrier, waiting.
 //!
-//! [`segment`] lays the memory out. [`ring`], [`doorbell`], [`barrier`] and [`reports`] are protocols on words in
-//! it, which `loom` checks through [`sync`]. [`wait`] waits for peers and notices who died; [`mailbox`] sends
+//! [`segment`] lays the memory out. [`ring`], [`doorbell`], [`barrier`], [`claims`] and [`reports`] are protocols on
+//! words in it, which `loom` checks through [`sync`]. [`wait`] waits for peers and notices who died; [`mailbox`] sends
 //! and receives messages. [`anonymous`] is memory of processes that are no team.
 
 pub mod anonymous;
 pub(crate) mod barrier;
+pub mod claims;
 pub(crate) mod doorbell;
 pub(crate) mod mailbox;
 pub(crate) mod message_segment;

@@ -28,6 +28,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::unistd::geteuid;
 
 use super::barrier::Barrier;
+use super::claims::Claims;
 use super::doorbell::Doorbell;
 use super::reports::Reports;
 use super::ring::{Counter, Head};
@@ -470,9 +471,11 @@ impl Segment {
         self.counter(self.plan.cast_tails, self.index(from, to))
     }
 
-    /// Counts the pieces that a root and a leaf have claimed of the copy that they share.
-    pub(crate) fn claims(&self, root: usize, leaf: usize) -> &Counter {
-        self.counter(self.plan.claims, self.index(root, leaf))
+    /// The pieces that a root and a leaf have claimed of the copy that they share.
+    pub(crate) fn claims(&self, root: usize, leaf: usize) -> &Claims<16> {
+        let at = self.plan.claims + self.index(root, leaf) * size_of::<Counter>();
+        // SAFETY: as for the counters; it has the place of one.
+        unsafe { &*self.base.as_ptr().add(at).cast() }
     }
 
     /// The ring from one rank to another; [`Self::pair_ring`] bytes that peers may change.

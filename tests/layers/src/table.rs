@@ -46,7 +46,7 @@ pub const TABLE: &[Layers] = &[
             < device
             < team/key
             < shm/sync
-            < shm/doorbell shm/ring shm/reports shm/anonymous
+            < shm/claims shm/doorbell shm/ring shm/reports shm/anonymous
             < shm/barrier
             < shm/segment
             < shm/message_segment

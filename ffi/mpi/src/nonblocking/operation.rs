@@ -363,7 +363,7 @@ impl Operation {
         }
         let pieces = table.between(transfer.from, transfer.to, number);
         match state {
-            State::Complete => pieces.end_all(self.total),
+            State::Complete => pieces.end(self.total),
             _ => pieces.begin_again(number),
         }
         true
@@ -477,7 +477,7 @@ impl Operation {
                 if let Err(error) = moved {
                     self.fail(abi, &format!("the memory of rank {peer}: {error}"));
                 }
-                pieces.end();
+                pieces.end(1);
                 *left = left.saturating_sub(len);
             }
             if !pieces.are_over(self.number, self.total) {
@@ -506,7 +506,7 @@ impl Operation {
             if let Err(why) = self.combine_piece(&all, at, len) {
                 self.fail(abi, &why);
             }
-            pieces.end();
+            pieces.end(1);
             *left = left.saturating_sub(len);
         }
     }

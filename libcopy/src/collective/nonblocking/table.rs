@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::agreement::{self, Topic};
 use crate::shm::anonymous::AnonymousSegment;
+use crate::shm::claims::Claims;
 
 /// Operations that a rank may have under way on a communicator.
 pub const DEPTH: u64 = 1024;
@@ -46,72 +47,8 @@ pub struct Buffers {
     pub bytes: u64,
 }
 
-/// Pieces of one operation that somebody copies or combines: the operation's number in 32 bits, how many
-/// were begun in 16, and how many are done in 16.
-#[derive(Debug)]
-#[repr(transparent)]
-pub struct Pieces(AtomicU64);
-
 /// Pieces that there may be.
 pub const MOST_PIECES: u64 = 1 << 14;
-
-impl Pieces {
-    /// Makes them ready for an operation, before the rank whose pieces they are says that it has come.
-    pub fn open(&self, number: u64) {
-        self.0.store(number << 32, Ordering::Relaxed);
-    }
-
-    /// Begins one; `None` if there is none left, or the operation is over. Its record must have been
-    /// seen: pieces that are not open yet look like another operation's.
-    pub fn begin(&self, number: u64, total: u64) -> Option<u64> {
-        let mut seen = self.0.load(Ordering::Acquire);
-        loop {
-            let begun = seen >> 16 & 0xffff;
-            if seen >> 32 != number & 0xffff_ffff || begun >= total {
-                return None;
-            }
-            let next = seen + (1 << 16);
-            match self
-                .0
-                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire)
-            {
-                Ok(_) => return Some(begun),
-                Err(now) => seen = now,
-            }
-        }
-    }
-
-    /// Begins all of them, if none has been begun.
-    pub fn begin_all(&self, number: u64, total: u64) -> bool {
-        let all = number << 32 | total << 16;
-        let none = number << 32;
-        self.0
-            .compare_exchange(none, all, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    }
-
-    /// All that were begun together are done.
-    pub fn end_all(&self, total: u64) {
-        self.0.fetch_add(total, Ordering::AcqRel);
-    }
-
-    /// None that were begun together will be done: they may be begun again.
-    pub fn begin_again(&self, number: u64) {
-        self.0.store(number << 32, Ordering::Release);
-    }
-
-    /// One that was begun is done.
-    pub fn end(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Whether all are done. Pieces of a later operation say so, too: it begins when that is so.
-    pub fn are_over(&self, number: u64, total: u64) -> bool {
-        let seen = self.0.load(Ordering::Acquire);
-        let ahead = ((seen >> 32) as u32).wrapping_sub(number as u32) as i32;
-        ahead > 0 || (ahead == 0 && seen & 0xffff >= total)
-    }
-}
 
 /// Who moves all pieces between two ranks, if that is an engine: the operation's number in 32 bits, and the
 /// request's, or what has become of it.
@@ -161,7 +98,7 @@ fn records(ranks: usize) -> usize {
 }
 
 fn pieces(ranks: usize) -> usize {
-    (ranks * ranks + 1) * DEPTH as usize * size_of::<Pieces>()
+    (ranks * ranks + 1) * DEPTH as usize * size_of::<Claims<16>>()
 }
 
 fn tickets(ranks: usize) -> usize {
@@ -207,16 +144,16 @@ impl Table {
         unsafe { &*self.shared.place(at, size_of::<Record>()).cast() }
     }
 
-    fn pieces(&self, index: usize, number: u64) -> &Pieces {
+    fn pieces(&self, index: usize, number: u64) -> &Claims<16> {
         let per_operation = self.ranks * self.ranks + 1;
         let index = (number % DEPTH) as usize * per_operation + index;
-        let at = HEAD + records(self.ranks) + index * size_of::<Pieces>();
+        let at = HEAD + records(self.ranks) + index * size_of::<Claims<16>>();
         // SAFETY: within the memory, aligned as words are; all zeros are valid.
-        unsafe { &*self.shared.place(at, size_of::<Pieces>()).cast() }
+        unsafe { &*self.shared.place(at, size_of::<Claims<16>>()).cast() }
     }
 
     /// What goes from one rank to another; the sender opens it.
-    pub fn between(&self, from: usize, to: usize, number: u64) -> &Pieces {
+    pub fn between(&self, from: usize, to: usize, number: u64) -> &Claims<16> {
         assert!(from < self.ranks && to < self.ranks, "ranks");
         self.pieces(1 + from * self.ranks + to, number)
     }
@@ -231,7 +168,7 @@ impl Table {
     }
 
     /// What is combined of all ranks' elements; the first rank opens it.
-    pub fn combined(&self, number: u64) -> &Pieces {
+    pub fn combined(&self, number: u64) -> &Claims<16> {
         self.pieces(0, number)
     }
 
@@ -330,25 +267,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_begun_once_and_only_in_their_operation() {
-        let pieces = Pieces(AtomicU64::new(0));
-        assert!(!pieces.are_over(1, 2) && pieces.begin(1, 2).is_none());
-        pieces.open(1);
-        assert_eq!((pieces.begin(1, 2), pieces.begin(1, 2)), (Some(0), Some(1)));
-        assert_eq!(pieces.begin(1, 2), None);
-        pieces.end();
-        assert!(!pieces.are_over(1, 2));
-        pieces.end();
-        assert!(pieces.are_over(1, 2) && !pieces.are_over(1 + DEPTH, 2));
-        pieces.open(1 + DEPTH);
-        assert!(pieces.are_over(1, 2) && pieces.begin(1, 2).is_none());
-        // The number's low half has come round.
-        pieces.open((1 << 32) + 1);
-        assert!(pieces.are_over((1 << 32) + 1 - DEPTH, 1));
-        assert_eq!(pieces.begin((1 << 32) + 1, MOST_PIECES), Some(0));
-    }
-
-    #[test]
     fn an_engine_takes_all_pieces_or_none() {
         let (table, _file) = Table::create(2, [1, 2]).unwrap();
         for number in [7, 7 + DEPTH, (1 << 32) + 7] {
@@ -374,11 +292,11 @@ mod tests {
                 pieces.begin_again(number);
                 assert_eq!(pieces.begin(number, 3), Some(0));
                 assert!(!pieces.begin_all(number, 3), "too late");
-                pieces.end();
+                pieces.end(1);
                 assert!(pieces.begin(number, 3).is_some() && pieces.begin(number, 3).is_some());
-                pieces.end_all(2);
+                pieces.end(2);
             } else {
-                pieces.end_all(3);
+                pieces.end(3);
             }
             assert!(pieces.are_over(number, 3));
         }
