@@ -55,7 +55,8 @@ pub mod device;
 pub mod error;
 #[doc(hidden)]
 pub mod lock;
-mod lru;
+#[doc(hidden)]
+pub mod lru;
 mod memcpy;
 pub mod offload;
 mod op;

@@ -4,13 +4,14 @@
 //! attribute of the type, so that a freed type whose handle comes back is another one.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use libcopy::datatype::canonical::Node;
 use libcopy::datatype::{Class, Datatype, Distribution, Element, Layout, Named, Order};
+use libcopy::lock::lock;
+use libcopy::lru::LruMap;
 use libcopy::p2p::DescribedLayout;
 use libcopy::policy::governor::Alone;
 
@@ -487,7 +488,7 @@ impl attributes::Kept for Known {
         // Where nobody saw that it was freed, as Fortran's mpi_f08 may.
         uses::forget(datatype & threshold::handle_bits());
         if let Some(datatype) = &self.datatype {
-            Layouts::lock().forget(datatype.id());
+            forget(datatype.id());
         }
     }
 
@@ -622,36 +623,15 @@ impl Prepared {
     }
 }
 
-/// A layout that was needed.
-struct Kept {
-    count: u64,
-    prepared: Arc<Prepared>,
-    /// When it was used last.
-    used: u64,
-}
-
-/// Layouts that were needed, by type.
-struct Layouts {
-    known: HashMap<u64, Vec<Kept>>,
-    clock: u64,
-    /// How many there are, and the bytes of their forms.
-    number: usize,
-    bytes: usize,
-}
-
 /// Bytes of forms that are kept.
 const MOST_BYTES: usize = 64 << 20;
 /// Layouts that are kept.
 const MOST: usize = 1024;
 
-static LAYOUTS: LazyLock<Mutex<Layouts>> = LazyLock::new(|| {
-    Mutex::new(Layouts {
-        known: HashMap::new(),
-        clock: 0,
-        number: 0,
-        bytes: 0,
-    })
-});
+/// Layouts that were needed, by type and number of elements.
+type Layouts = LruMap<(u64, u64), Arc<Prepared>>;
+
+static LAYOUTS: LazyLock<Mutex<Layouts>> = LazyLock::new(Mutex::default);
 
 /// Layouts that were made.
 static MADE: AtomicU64 = AtomicU64::new(0);
@@ -661,52 +641,9 @@ pub fn made() -> u64 {
     MADE.load(Ordering::Relaxed)
 }
 
-impl Layouts {
-    fn lock() -> MutexGuard<'static, Layouts> {
-        LAYOUTS.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One that is there, which was used just now.
-    fn find(&mut self, (id, count): (u64, u64)) -> Option<Arc<Prepared>> {
-        self.clock += 1;
-        let of_type = self.known.get_mut(&id)?;
-        let kept = of_type.iter_mut().find(|kept| kept.count == count)?;
-        kept.used = self.clock;
-        Some(kept.prepared.clone())
-    }
-
-    /// Gives up the one that was used least recently; whether there was one.
-    fn drop_oldest(&mut self) -> bool {
-        let all = self
-            .known
-            .iter()
-            .flat_map(|(id, of_type)| of_type.iter().map(|kept| (kept.used, *id, kept.count)));
-        let Some((_, id, count)) = all.min() else {
-            return false;
-        };
-        if let Some(of_type) = self.known.get_mut(&id) {
-            of_type.retain(|kept| kept.count != count);
-            if of_type.is_empty() {
-                self.known.remove(&id);
-            }
-        }
-        self.count_again();
-        true
-    }
-
-    fn count_again(&mut self) {
-        let all = || self.known.values().flatten();
-        self.number = all().count();
-        self.bytes = all().map(|kept| kept.prepared.memory()).sum();
-    }
-
-    /// Gives up those of a type that is freed.
-    fn forget(&mut self, id: u64) {
-        for kept in self.known.remove(&id).unwrap_or_default() {
-            self.number -= 1;
-            self.bytes -= kept.prepared.memory();
-        }
-    }
+/// Gives up the layouts of a type that is freed.
+fn forget(id: u64) {
+    lock(&LAYOUTS).retain(|(other, _)| *other != id);
 }
 
 /// From so many bytes on, it is worth reading what `libcopy tune` found out about kernels.
@@ -715,8 +652,8 @@ const LARGE: u64 = 64 << 10;
 /// The layout of so many elements; `None` if there can be none.
 pub fn layout(datatype: &Datatype, count: u64) -> Option<Arc<Prepared>> {
     let request = (datatype.id(), count);
-    if let Some(prepared) = Layouts::lock().find(request) {
-        return Some(prepared);
+    if let Some(prepared) = lock(&LAYOUTS).get(&request) {
+        return Some(prepared.clone());
     }
     if datatype.size().saturating_mul(count) >= LARGE {
         libcopy::calibration::load_once();
@@ -729,20 +666,12 @@ pub fn layout(datatype: &Datatype, count: u64) -> Option<Arc<Prepared>> {
     });
     MADE.fetch_add(1, Ordering::Relaxed);
     let bytes = made.memory();
-    let mut layouts = Layouts::lock();
-    if let Some(prepared) = layouts.find(request) {
+    let mut layouts = lock(&LAYOUTS);
+    if let Some(prepared) = layouts.get(&request) {
         // Another thread was faster.
-        return Some(prepared);
+        return Some(prepared.clone());
     }
-    while (layouts.bytes + bytes > MOST_BYTES || layouts.number >= MOST) && layouts.drop_oldest() {}
-    layouts.number += 1;
-    layouts.bytes += bytes;
-    let kept = Kept {
-        count,
-        prepared: made.clone(),
-        used: layouts.clock,
-    };
-    layouts.known.entry(request.0).or_default().push(kept);
+    layouts.insert(request, made.clone(), bytes, (MOST, MOST_BYTES));
     Some(made)
 }
 
@@ -758,17 +687,17 @@ mod tests {
         for count in 0..MOST as u64 {
             layout(&types[(count % 2) as usize], 1 + count).unwrap();
         }
-        assert_eq!(Layouts::lock().number, MOST);
+        assert_eq!(lock(&LAYOUTS).len(), MOST);
         // Used again, so the second one is the oldest.
         layout(&types[0], 1).unwrap();
         layout(&types[2], 1).unwrap();
-        let mut layouts = Layouts::lock();
-        assert_eq!(layouts.number, MOST);
-        assert!(layouts.find((types[0].id(), 1)).is_some());
-        assert!(layouts.find((types[1].id(), 2)).is_none());
+        let known = |id, count| lock(&LAYOUTS).get(&(id, count)).is_some();
+        assert_eq!(lock(&LAYOUTS).len(), MOST);
+        assert!(known(types[0].id(), 1) && !known(types[1].id(), 2));
         for datatype in &types {
-            layouts.forget(datatype.id());
+            forget(datatype.id());
         }
-        assert_eq!((layouts.number, layouts.bytes), (0, 0));
+        let layouts = lock(&LAYOUTS);
+        assert_eq!((layouts.len(), layouts.bytes()), (0, 0));
     }
 }

@@ -30,9 +30,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use hashbrown::HashMap;
 use serde::Serialize;
 
+use crate::lru::LruMap;
 use crate::op::Op;
 use crate::policy::Executor;
 
@@ -223,7 +223,6 @@ struct History {
     /// Seconds until the first touch, and of a call in which CPUs copy.
     touched: Record,
     copies: Record,
-    used: u64,
 }
 
 impl History {
@@ -243,7 +242,6 @@ impl History {
             before: 0.0,
             touched: Record::default(),
             copies: Record::default(),
-            used: 0,
         }
     }
 
@@ -403,8 +401,7 @@ impl History {
 /// What was learned about the places of a program. One rank decides for all of a team.
 #[derive(Clone, Debug, Default)]
 pub struct Monitor {
-    sites: HashMap<Site, History>,
-    clock: u64,
+    sites: LruMap<Site, History>,
 }
 
 impl Monitor {
@@ -416,15 +413,7 @@ impl Monitor {
     /// A call at `site` begins at `now`; `ways` are those that are possible, in the order in which
     /// they are tried. `now` counts from any fixed moment.
     pub fn choose(&mut self, site: Site, ways: &[Executor], now: Duration) -> Decision {
-        self.clock += 1;
-        if self.sites.len() >= SITES && !self.sites.contains_key(&site) {
-            let oldest = self.sites.iter().min_by_key(|(_, h)| h.used);
-            if let Some(oldest) = oldest.map(|(site, _)| *site) {
-                self.sites.remove(&oldest);
-            }
-        }
-        let history = self.sites.entry(site).or_insert_with(History::new);
-        history.used = self.clock;
+        let history = self.sites.get_or_insert(site, SITES, History::new);
         history.close(now, ways);
         let (way, reason) = history.choose(ways);
         if reason == Reason::Again {
@@ -453,14 +442,14 @@ impl Monitor {
     /// The buffer of the last call at `site` was touched so long after the call returned, before it
     /// was complete.
     pub fn touched(&mut self, site: &Site, after: Duration) {
-        if let Some(history) = self.sites.get_mut(site) {
+        if let Some(history) = self.sites.get(site) {
             history.touched.add(after.as_secs_f64());
         }
     }
 
     /// CPUs took so long for a call at `site`.
     pub fn copied(&mut self, site: &Site, took: Duration) {
-        if let Some(history) = self.sites.get_mut(site) {
+        if let Some(history) = self.sites.get(site) {
             history.copies.add(took.as_secs_f64());
         }
     }

@@ -2,7 +2,6 @@
 
 //! Messages that this process receives: the data that a header stands for.
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
@@ -20,6 +19,7 @@ use super::segment::{LANE, NO_LANE, SPLIT_MIN, Slot, exchange, mover, state, wis
 use super::view::{self, View};
 use crate::device::Attachment;
 use crate::lock::lock;
+use crate::lru::LruMap;
 use crate::shm::claims::End;
 use crate::transport::process_memory::{self, Remote};
 
@@ -594,32 +594,15 @@ impl<'a> ReceiveTransfer<'a> {
     }
 }
 
-/// A layout of a peer's.
-struct Kept {
-    layout: Layout,
-    words: u64,
-    used: u64,
-}
-
-/// Layouts of peers, by hash.
-struct Remembered {
-    layouts: HashMap<[u64; 2], Kept>,
-    clock: u64,
-    bytes: usize,
-}
-
 /// Bytes of forms of peers' that are kept.
 const MOST_BYTES: usize = 64 << 20;
 /// Words that a layout may have: more is damage.
 const MOST_WORDS: u64 = 1 << 32;
 
-static REMEMBERED: LazyLock<Mutex<Remembered>> = LazyLock::new(|| {
-    Mutex::new(Remembered {
-        layouts: HashMap::new(),
-        clock: 0,
-        bytes: 0,
-    })
-});
+/// Layouts of peers by hash, with the number of words that describe one.
+type Remembered = LruMap<[u64; 2], (Layout, u64)>;
+
+static REMEMBERED: LazyLock<Mutex<Remembered>> = LazyLock::new(Mutex::default);
 
 /// Reads a layout out of the sender's memory.
 fn read_layout(pid: i32, header: &Header) -> Result<Layout, Trouble> {
@@ -646,41 +629,21 @@ fn layout_of(endpoint: &Endpoint, header: &Header) -> Result<Layout, Trouble> {
 
 /// The same: remembered, made of what all know of its type, or read out of its memory.
 fn find_layout(endpoint: &Endpoint, header: &Header) -> Result<Layout, Trouble> {
-    let mut known = lock(&REMEMBERED);
-    known.clock += 1;
-    let clock = known.clock;
-    if let Some(kept) = known.layouts.get_mut(&header.layout_hash) {
+    if let Some((layout, words)) = lock(&REMEMBERED).get(&header.layout_hash) {
         // Another layout may have the same hash.
-        if kept.words == header.layout_words && kept.layout.size() == header.total {
-            kept.used = clock;
+        if *words == header.layout_words && layout.size() == header.total {
             note(Event::LayoutKnown, 1);
-            return Ok(kept.layout.clone());
+            return Ok(layout.clone());
         }
     }
-    drop(known);
     let layout = match endpoint.known_layout(header) {
         Some(layout) => layout,
         None => read_layout(endpoint.pids[header.sender as usize], header)?,
     };
-    let mut known = lock(&REMEMBERED);
-    let bytes = layout.form().memory();
-    while known.bytes + bytes > MOST_BYTES {
-        let oldest = known.layouts.iter().min_by_key(|(_, kept)| kept.used);
-        let Some(oldest) = oldest.map(|(hash, _)| *hash) else {
-            break;
-        };
-        if let Some(gone) = known.layouts.remove(&oldest) {
-            known.bytes -= gone.layout.form().memory();
-        }
-    }
-    known.bytes += bytes;
-    let kept = Kept {
-        layout: layout.clone(),
-        words: header.layout_words,
-        used: clock,
-    };
-    if let Some(before) = known.layouts.insert(header.layout_hash, kept) {
-        known.bytes -= before.layout.form().memory();
-    }
+    let (bytes, kept) = (
+        layout.form().memory(),
+        (layout.clone(), header.layout_words),
+    );
+    lock(&REMEMBERED).insert(header.layout_hash, kept, bytes, (usize::MAX, MOST_BYTES));
     Ok(layout)
 }

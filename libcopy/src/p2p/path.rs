@@ -4,11 +4,11 @@
 //! mapped, or through a lane. What is faster depends on the machine and on what both sides do
 //! meanwhile, so the receiver, which waits for either, goes by what they took.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::lock::lock;
+use crate::lru::LruMap;
 
 /// What messages have in common that are as long to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,7 +74,6 @@ struct Times {
     taken: [Taken; 2],
     /// Messages since both ways have been known.
     since: u64,
-    used: u64,
 }
 
 impl Times {
@@ -113,29 +112,22 @@ impl Times {
 /// What messages took, by their classes.
 #[derive(Debug, Default)]
 pub struct PathLearner {
-    classes: Mutex<(HashMap<MessageClass, Times>, u64)>,
+    classes: Mutex<LruMap<MessageClass, Times>>,
 }
 
 impl PathLearner {
     /// Which way a message takes for which both are open.
     pub fn choose(&self, class: MessageClass) -> DataPath {
-        let classes = lock(&self.classes);
-        classes.0.get(&class).copied().unwrap_or_default().choose()
+        let mut classes = lock(&self.classes);
+        let times = classes.get(&class).copied();
+        times.unwrap_or_default().choose()
     }
 
     /// A message took so long; returns how many more of its class will not be taken out of mapped memory
     /// even if they can be.
     pub fn note(&self, class: MessageClass, way: DataPath, time: Duration) -> u32 {
         let mut classes = lock(&self.classes);
-        let (classes, clock) = &mut *classes;
-        *clock += 1;
-        if classes.len() >= MOST_CLASSES && !classes.contains_key(&class) {
-            let oldest = classes.iter().min_by_key(|(_, times)| times.used);
-            let oldest = oldest.map(|(class, _)| *class);
-            oldest.map(|class| classes.remove(&class));
-        }
-        let times = classes.entry(class).or_default();
-        times.used = *clock;
+        let times = classes.get_or_insert(class, MOST_CLASSES, Times::default);
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let looked = matches!(times.settled(), Some((best, _)) if best != way);
         times.taken[way as usize].note(nanos);
@@ -227,6 +219,6 @@ mod tests {
             let class = MessageClass { sender, ..CLASS };
             paths.note(class, DataPath::Mapped, Duration::from_micros(1));
         }
-        assert_eq!(lock(&paths.classes).0.len(), MOST_CLASSES);
+        assert_eq!(lock(&paths.classes).len(), MOST_CLASSES);
     }
 }
