@@ -57,6 +57,7 @@ pub mod error;
 pub mod lock;
 #[doc(hidden)]
 pub mod lru;
+mod mapping;
 mod memcpy;
 pub mod offload;
 mod op;

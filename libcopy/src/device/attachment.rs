@@ -2,16 +2,15 @@
 
 //! [`Attachment`]: a peer's region, mapped for load and store.
 
-use std::num::NonZero;
 use std::os::fd::AsFd;
-use std::ptr::NonNull;
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::ProtFlags;
 
 use super::domain::Domain;
 use super::ioctl::ioctl;
 use super::region_id::{RegionId, Rights};
 use crate::error::{Error, Result, Value};
+use crate::mapping::SharedMapping;
 use crate::uapi;
 
 impl Domain {
@@ -36,7 +35,6 @@ impl Domain {
             value,
         };
         let map_length = usize::try_from(arg.map_length).map_err(|_| too_large(arg.map_length))?;
-        let offset = i64::try_from(arg.map_offset).map_err(|_| too_large(arg.map_offset))?;
         if arg
             .data_offset
             .checked_add(size)
@@ -49,16 +47,13 @@ impl Domain {
             Rights::Write => ProtFlags::PROT_WRITE,
             Rights::ReadWrite => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
         };
-        let length = NonZero::new(map_length).ok_or_else(|| too_large(0))?;
-        let shared = MapFlags::MAP_SHARED;
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let base = unsafe { mmap(None, length, protection, shared, self.as_fd(), offset) }
-            .map_err(|errno| Error::system("mmap of a region", errno))?
-            .cast::<u8>();
+        let mapping = SharedMapping::new(self.as_fd(), arg.map_offset, map_length, protection);
         Ok(Attachment {
-            base,
-            map_length,
-            // Both fit: they are at most `map_length`.
+            mapping: mapping.map_err(|source| Error::System {
+                what: "mmap of a region".to_owned(),
+                source,
+            })?,
+            // Both fit: they are at most the mapping's.
             data: arg.data_offset as usize,
             size: size as usize,
             rights,
@@ -72,17 +67,11 @@ impl Domain {
 /// and out, or accessed through raw pointers. They stay valid when the owner is gone.
 #[derive(Debug)]
 pub struct Attachment {
-    base: NonNull<u8>,
-    map_length: usize,
+    mapping: SharedMapping,
     data: usize,
     size: usize,
     rights: Rights,
 }
-
-// SAFETY: an attachment owns its mapping, which is not tied to a thread.
-unsafe impl Send for Attachment {}
-// SAFETY: through `&self` memory is only accessed by raw copies, as peers do at the same time.
-unsafe impl Sync for Attachment {}
 
 impl Attachment {
     /// Bytes of the region.
@@ -98,7 +87,7 @@ impl Attachment {
     /// First byte of the region. Peers may change what is behind it at any time.
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `data` is within the mapping, checked when it was made.
-        unsafe { self.base.as_ptr().add(self.data) }
+        unsafe { self.mapping.base().add(self.data) }
     }
 
     /// Copies bytes out of the region.
@@ -151,12 +140,5 @@ impl Attachment {
                 0..self.size,
             )),
         }
-    }
-}
-
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no reference into it can exist.
-        let _ = unsafe { munmap(self.base.cast(), self.map_length) };
     }
 }

@@ -9,14 +9,16 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+
+use nix::sys::mman::ProtFlags;
 
 use super::domain::{Device, Domain};
 use super::ioctl::ioctl;
 use super::region_id::RegionId;
 use crate::error::{Error, Result};
+use crate::mapping::SharedMapping;
 use crate::uapi;
 
 /// What an engine is made of.
@@ -330,7 +332,14 @@ impl Domain {
     ///
     /// [`Error::System`] if the kernel does not map the table: it is out of memory, or the module is older.
     pub fn status_table(&self) -> Result<StatusTable> {
-        StatusTable::map(self.as_fd())
+        let (at, len) = (uapi::STATUS_OFFSET, uapi::STATUS_BYTES as usize);
+        let mapping = SharedMapping::new(self.as_fd(), at, len, ProtFlags::PROT_READ);
+        Ok(StatusTable {
+            mapping: mapping.map_err(|source| Error::System {
+                what: "mmap of the status table".to_owned(),
+                source,
+            })?,
+        })
     }
 }
 
@@ -543,43 +552,15 @@ impl Drop for Request<'_> {
 /// The state of all requests of a domain, to be read without a system call.
 #[derive(Debug)]
 pub struct StatusTable {
-    base: NonNull<uapi::RequestStatus>,
+    mapping: SharedMapping,
 }
 
-// SAFETY: The table owns its mapping, which is not tied to a thread.
-unsafe impl Send for StatusTable {}
-// SAFETY: Nobody here writes to it, and the kernel's writes are met by atomic reads.
-unsafe impl Sync for StatusTable {}
-
 impl StatusTable {
-    fn map(file: BorrowedFd<'_>) -> Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                uapi::STATUS_BYTES as usize,
-                libc::PROT_READ,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                uapi::STATUS_OFFSET as libc::off_t,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(Error::last_os("mmap of the status table"));
-        }
-        NonNull::new(base.cast())
-            .map(|base| StatusTable { base })
-            .ok_or(Error::Corrupt {
-                what: "address of the status table",
-                value: 0,
-            })
-    }
-
     /// How far a request is; `None` if the table does not know it, because it was released and its
     /// place given to another. Async-signal-safe.
     pub fn progress(&self, id: RequestId) -> Option<Progress> {
         let index = (id.0 % uapi::MAX_REQUESTS) as usize;
-        let entry = self.base.as_ptr().wrapping_add(index);
+        let entry = self.entry(index);
         // SAFETY: Inside the mapping, aligned, and only ever accessed atomically.
         let (name, state, done, front) = unsafe {
             (
@@ -602,13 +583,18 @@ impl StatusTable {
         let last = name.load(Ordering::Relaxed);
         (first == id.0 && last == id.0).then_some(progress)
     }
-}
 
-impl StatusTable {
+    fn entry(&self, index: usize) -> *mut uapi::RequestStatus {
+        self.mapping
+            .base()
+            .cast::<uapi::RequestStatus>()
+            .wrapping_add(index)
+    }
+
     /// The requests of the domain that have not ended.
     pub(crate) fn running(&self) -> impl Iterator<Item = RequestId> + '_ {
         (0..uapi::MAX_REQUESTS as usize).filter_map(|index| {
-            let entry = self.base.as_ptr().wrapping_add(index);
+            let entry = self.entry(index);
             // SAFETY: Inside the mapping, aligned, and only ever accessed atomically.
             let id = unsafe { AtomicU32::from_ptr(&raw mut (*entry).id) }.load(Ordering::Acquire);
             let id = RequestId::new(id).ok()?;
@@ -616,13 +602,6 @@ impl StatusTable {
                 .is_some_and(|progress| !progress.ended)
                 .then_some(id)
         })
-    }
-}
-
-impl Drop for StatusTable {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no reference into it exists.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), uapi::STATUS_BYTES as usize) };
     }
 }
 

@@ -6,23 +6,19 @@
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::FromRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::mapping::SharedMapping;
 
 /// Bytes in front of what is shared, where it says which memory it is.
 const PAGE: usize = 4096;
 
-/// AnonymousSegment memory, mapped; all zeros at first.
+/// Memory of an anonymous file, mapped; all zeros at first.
 #[derive(Debug)]
 pub struct AnonymousSegment {
-    base: *mut u8,
-    bytes: usize,
+    mapping: SharedMapping,
 }
-
-// SAFETY: it is but an address; who uses the memory says how threads and processes share it.
-unsafe impl Send for AnonymousSegment {}
-// SAFETY: as above.
-unsafe impl Sync for AnonymousSegment {}
 
 impl AnonymousSegment {
     /// Makes memory of so many bytes; the file is for the others to open.
@@ -77,24 +73,13 @@ impl AnonymousSegment {
     }
 
     fn map(file: &File, bytes: usize) -> io::Result<AnonymousSegment> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping of the whole file.
-        let base = unsafe {
-            let (any, fd) = (std::ptr::null_mut(), file.as_raw_fd());
-            libc::mmap(any, PAGE + bytes, protection, libc::MAP_SHARED, fd, 0)
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(AnonymousSegment {
-            base: base.cast(),
-            bytes,
-        })
+        let mapping = SharedMapping::writable(file, 0, PAGE + bytes)?;
+        Ok(AnonymousSegment { mapping })
     }
 
     fn magic(&self) -> &[AtomicU64; 2] {
         // SAFETY: the first page; all zeros are valid.
-        unsafe { &*self.base.cast() }
+        unsafe { &*self.mapping.base().cast() }
     }
 
     /// Where byte `at` is, on whole pages where that is a multiple of one.
@@ -103,21 +88,16 @@ impl AnonymousSegment {
     ///
     /// If `len` bytes from there on are not all there.
     pub fn place(&self, at: usize, len: usize) -> *mut u8 {
-        let end = at.checked_add(len);
-        assert!(end.is_some_and(|end| end <= self.bytes), "shared memory");
-        self.base.wrapping_add(PAGE + at)
-    }
-}
-
-impl Drop for AnonymousSegment {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping.
-        unsafe { libc::munmap(self.base.cast(), PAGE + self.bytes) };
+        let (end, all) = (at.checked_add(len), self.mapping.len() - PAGE);
+        assert!(end.is_some_and(|end| end <= all), "shared memory");
+        self.mapping.base().wrapping_add(PAGE + at)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]

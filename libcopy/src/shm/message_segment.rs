@@ -3,17 +3,15 @@
 //! What messages between two ranks need of the memory that a team shares. It is behind everything else, and
 //! takes no memory as long as nobody sends a message.
 
-use std::num::NonZero;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::ring::{Counter, Head};
 use super::segment::Segment;
 use crate::error::{Error, Result};
+use crate::mapping::SharedMapping;
 
 /// Where things are of what messages between two ranks need, behind everything else: first what are slots
 /// of all ranks, then a row of rings for each sender, then lanes.
@@ -61,16 +59,11 @@ impl MessagePlan {
 /// What messages between two ranks need of the shared memory, mapped when there are any.
 #[derive(Debug)]
 pub(crate) struct MessageSegment {
-    base: NonNull<u8>,
+    mapping: SharedMapping,
     plan: MessagePlan,
     rank: usize,
     segment: Arc<Segment>,
 }
-
-// SAFETY: the mapping is not tied to a thread.
-unsafe impl Send for MessageSegment {}
-// SAFETY: through `&self` only atomics are reachable; ring bytes are raw pointers.
-unsafe impl Sync for MessageSegment {}
 
 impl MessageSegment {
     /// Maps it, and reserves what all ranks look at. `sizes` are the bytes of a rank's slots and of its lanes.
@@ -90,19 +83,12 @@ impl MessageSegment {
             what: "sizing memory for messages".to_owned(),
             source,
         })?;
-        let length = NonZero::new(plan.total).ok_or(Error::Corrupt {
-            what: "the length of the segment",
-            value: 0,
-        })?;
-        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let base = {
-            let flags = MapFlags::MAP_SHARED;
-            // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-            unsafe { mmap(None, length, both, flags, file, first as libc::off_t) }
-        };
-        let base = base.map_err(|errno| Error::system("mapping memory for messages", errno))?;
+        let mapping = SharedMapping::writable(file, first as u64, plan.total);
         let opened = MessageSegment {
-            base: base.cast::<u8>(),
+            mapping: mapping.map_err(|source| Error::System {
+                what: "mapping memory for messages".to_owned(),
+                source,
+            })?,
             plan,
             rank,
             segment,
@@ -144,7 +130,7 @@ impl MessageSegment {
 
     /// Where the slots and the lanes of all ranks are.
     pub(crate) fn slots_and_lanes(&self) -> (*mut u8, *mut u8) {
-        let base = self.base.as_ptr();
+        let base = self.mapping.base();
         (base, base.wrapping_add(self.plan.lanes))
     }
 
@@ -152,7 +138,7 @@ impl MessageSegment {
     fn row(&self, from: usize, to: usize) -> *mut u8 {
         assert!(from < self.plan.size && to < self.plan.size);
         let at = self.plan.rows + from * self.plan.row;
-        self.base.as_ptr().wrapping_add(at)
+        self.mapping.base().wrapping_add(at)
     }
 
     /// Counter of the bytes that `from` wrote to `to`.
@@ -173,12 +159,5 @@ impl MessageSegment {
         let words = self.plan.size * (size_of::<Head>() + size_of::<Counter>());
         let at = words + to * self.plan.ring;
         self.row(from, to).wrapping_add(at)
-    }
-}
-
-impl Drop for MessageSegment {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nothing refers to it any more.
-        let _ = unsafe { munmap(self.base.cast(), self.plan.total) };
     }
 }

@@ -15,16 +15,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::num::NonZero;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl, posix_fallocate};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::unistd::geteuid;
 
 use super::barrier::Barrier;
@@ -34,6 +31,7 @@ use super::reports::Reports;
 use super::ring::{Counter, Head};
 use super::sync::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
+use crate::mapping::SharedMapping;
 use crate::policy::POLICY_WORDS;
 use crate::team::key::TeamKey;
 
@@ -167,17 +165,12 @@ impl Plan {
 /// A mapping of the shared memory.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    base: NonNull<u8>,
+    mapping: SharedMapping,
     plan: Plan,
     rank: usize,
     file: Arc<File>,
     path: PathBuf,
 }
-
-// SAFETY: the mapping is not tied to a thread.
-unsafe impl Send for Segment {}
-// SAFETY: through `&self` only atomics are reachable; ring bytes are raw pointers.
-unsafe impl Sync for Segment {}
 
 /// What rank 0 needs to know to make a segment.
 pub(crate) struct Blueprint {
@@ -334,17 +327,12 @@ impl Segment {
     }
 
     fn map(path: &Path, file: Arc<File>, rank: usize, plan: Plan) -> Result<Self> {
-        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let length = NonZero::new(plan.total).ok_or(Error::Corrupt {
-            what: "the length of the segment",
-            value: 0,
-        })?;
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let base = unsafe { mmap(None, length, both, MapFlags::MAP_SHARED, &file, 0) }
-            .map_err(|errno| Error::system(format!("mapping {}", path.display()), errno))?
-            .cast::<u8>();
+        let mapping = SharedMapping::writable(&file, 0, plan.total);
         Ok(Segment {
-            base,
+            mapping: mapping.map_err(|source| Error::System {
+                what: format!("mapping {}", path.display()),
+                source,
+            })?,
             plan,
             rank,
             file,
@@ -420,7 +408,7 @@ impl Segment {
     pub(crate) fn preamble(&self) -> &Preamble {
         // SAFETY: the mapping starts with a `Preamble`, which is made of atomics only, so that
         // peers may write to it, and zero is a valid value for each.
-        unsafe { self.base.cast().as_ref() }
+        unsafe { &*self.mapping.base().cast() }
     }
 
     pub(crate) fn block(&self, rank: usize) -> &RankBlock {
@@ -428,8 +416,8 @@ impl Segment {
         // SAFETY: as for the preamble; `rank` was checked.
         unsafe {
             &*self
-                .base
-                .as_ptr()
+                .mapping
+                .base()
                 .add(self.plan.blocks)
                 .cast::<RankBlock>()
                 .add(rank)
@@ -438,12 +426,12 @@ impl Segment {
 
     fn counter(&self, table: usize, index: usize) -> &Counter {
         // SAFETY: as for the preamble; callers pass an index within the table.
-        unsafe { &*self.base.as_ptr().add(table).cast::<Counter>().add(index) }
+        unsafe { &*self.mapping.base().add(table).cast::<Counter>().add(index) }
     }
 
     fn head(&self, table: usize, index: usize) -> &Head {
         // SAFETY: as for the counters.
-        unsafe { &*self.base.as_ptr().add(table).cast::<Head>().add(index) }
+        unsafe { &*self.mapping.base().add(table).cast::<Head>().add(index) }
     }
 
     fn index(&self, from: usize, to: usize) -> usize {
@@ -475,21 +463,21 @@ impl Segment {
     pub(crate) fn claims(&self, root: usize, leaf: usize) -> &Claims<16> {
         let at = self.plan.claims + self.index(root, leaf) * size_of::<Counter>();
         // SAFETY: as for the counters; it has the place of one.
-        unsafe { &*self.base.as_ptr().add(at).cast() }
+        unsafe { &*self.mapping.base().add(at).cast() }
     }
 
     /// The ring from one rank to another; [`Self::pair_ring`] bytes that peers may change.
     pub(crate) fn pair_bytes(&self, from: usize, to: usize) -> *mut u8 {
         let offset = self.plan.pair_bytes + self.index(from, to) * self.plan.pair_ring;
         // SAFETY: the ring is inside the mapping.
-        unsafe { self.base.as_ptr().add(offset) }
+        unsafe { self.mapping.base().add(offset) }
     }
 
     /// The ring from one rank to all; [`Self::bcast_ring`] bytes that peers may change.
     pub(crate) fn cast_bytes(&self, from: usize) -> *mut u8 {
         let offset = self.plan.cast_bytes + self.index(0, from) * self.plan.bcast_ring;
         // SAFETY: the ring is inside the mapping.
-        unsafe { self.base.as_ptr().add(offset) }
+        unsafe { self.mapping.base().add(offset) }
     }
 
     pub(crate) fn pair_ring(&self) -> usize {
@@ -506,8 +494,6 @@ impl Drop for Segment {
         // Our lock goes now rather than with the file, which other ranks of this process may use.
         let lock = self.record(libc::F_UNLCK, self.rank);
         let _ = fcntl(&self.file, FcntlArg::F_SETLK(&lock));
-        // SAFETY: the mapping is ours and nothing refers to it any more.
-        let _ = unsafe { munmap(self.base.cast(), self.plan.total) };
     }
 }
 

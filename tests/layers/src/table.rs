@@ -32,7 +32,7 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/src/lib.rs",
         order: "
             transport/kind
-            < error op lock lru
+            < error op lock lru mapping
             < config topology memcpy
             < policy/executor policy/bands policy/oversubscription policy/governor
             < policy/thresholds
