@@ -59,7 +59,7 @@ impl From<Error> for Failure {
             Error::Truncated { .. } => LIBCOPY_ETRUNCATE,
             _ => LIBCOPY_EINTERNAL,
         };
-        Failure(code, error.to_string())
+        Failure(code, error.report())
     }
 }
 
@@ -124,4 +124,23 @@ pub extern "C" fn libcopy_error_detail() -> *const c_char {
     DETAIL
         .try_with(|d| d.borrow().as_ptr())
         .unwrap_or(c"".as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_name_the_cause() {
+        let error = Error::System {
+            what: "opening a file".to_owned(),
+            source: std::io::ErrorKind::NotFound.into(),
+        };
+        assert_eq!(guarded(|| Err(error.into())), LIBCOPY_ESYSTEM);
+        // SAFETY: the detail of this thread's last failure, which is a string.
+        let detail = unsafe { CStr::from_ptr(libcopy_error_detail()) };
+        let cause = std::io::Error::from(std::io::ErrorKind::NotFound);
+        let expected = format!("opening a file: {cause}");
+        assert_eq!(detail.to_str(), Ok(expected.as_str()));
+    }
 }

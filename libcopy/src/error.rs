@@ -2,11 +2,11 @@
 
 //! The one error type of the library.
 
+use std::error::Error as _;
 use std::io;
 use std::time::Duration;
 
 pub use libcopy_datatype::{Allowed, Value};
-use nix::errno::Errno;
 
 use crate::transport::TransportKind;
 
@@ -15,7 +15,7 @@ use crate::transport::TransportKind;
 #[non_exhaustive]
 pub enum Error {
     /// The device cannot be opened.
-    #[error("cannot open {path}: {source} ({})", device_hint(source))]
+    #[error("cannot open {path} ({})", device_hint(source))]
     Device {
         /// Path of the device.
         path: &'static str,
@@ -34,7 +34,7 @@ pub enum Error {
         library: u32,
     },
     /// An ioctl on the device failed.
-    #[error("{ioctl}: {source} ({hint})")]
+    #[error("{ioctl} failed ({hint})")]
     Ioctl {
         /// Name of the command in `uapi.rs`.
         ioctl: &'static str,
@@ -44,7 +44,7 @@ pub enum Error {
         hint: &'static str,
     },
     /// Another system call failed.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     System {
         /// What was tried.
         what: String,
@@ -190,19 +190,17 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Wraps the thread's current `errno`.
-    pub(crate) fn system(what: impl Into<String>, errno: Errno) -> Self {
+    /// A system call failed.
+    pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Error::System {
             what: what.into(),
-            source: errno.into(),
+            source: source.into(),
         }
     }
 
+    /// Wraps the thread's current `errno`.
     pub(crate) fn last_os(what: impl Into<String>) -> Self {
-        Error::System {
-            what: what.into(),
-            source: io::Error::last_os_error(),
-        }
+        Error::system(what, io::Error::last_os_error())
     }
 
     pub(crate) fn argument(
@@ -215,6 +213,17 @@ impl Error {
             value: value.into(),
             allowed: allowed.into(),
         }
+    }
+
+    /// This error and what caused it, as one line. [`Display`](std::fmt::Display) shows the error alone, and
+    /// [`source`](std::error::Error::source) is the cause.
+    pub fn report(&self) -> String {
+        let (mut text, mut cause) = (self.to_string(), self.source());
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        text
     }
 
     /// The `errno` behind this error, if a system call failed.
@@ -240,5 +249,35 @@ fn device_hint(source: &io::Error) -> &'static str {
             "this user may not open it; see the udev rule in docs/install.md"
         }
         _ => "unexpected",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_is_said_once_and_only_in_reports() {
+        let cause = || io::Error::from_raw_os_error(libc::ENOENT);
+        let errors = [
+            Error::Device {
+                path: "/dev/libcopy",
+                source: cause(),
+            },
+            Error::Ioctl {
+                ioctl: "REGION_INFO",
+                source: cause(),
+                hint: "no such region",
+            },
+            Error::system("opening a file", cause()),
+        ];
+        for error in errors {
+            let (alone, cause) = (error.to_string(), cause().to_string());
+            assert!(!alone.contains(&cause), "{alone}");
+            assert_eq!(error.source().map(ToString::to_string), Some(cause.clone()));
+            assert_eq!(error.report(), format!("{alone}: {cause}"));
+        }
+        let without = Error::PeerDied { rank: 3 };
+        assert_eq!(without.report(), without.to_string());
     }
 }

@@ -146,10 +146,8 @@ fn bands(sizes: &[Measured]) -> Vec<Band> {
 /// Forks a team that measures itself; returns the lines that its rank 0 writes.
 fn in_a_team(ranks: usize, policy: Policy, step: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
     let key = TeamKey::random()?;
-    let (reader, writer) = UnixStream::pair().map_err(|source| Error::System {
-        what: "making a pair of sockets".to_owned(),
-        source,
-    })?;
+    let (reader, writer) =
+        UnixStream::pair().map_err(|source| Error::system("making a pair of sockets", source))?;
     let mut children = Children(Vec::new());
     for rank in 0..ranks {
         // SAFETY: the caller was told to have one thread; the child only runs our own code and
@@ -186,10 +184,7 @@ fn in_a_team(ranks: usize, policy: Policy, step: &mut dyn FnMut(&str)) -> Result
                 lines.push(line);
             }
             Err(source) => {
-                return Err(Error::System {
-                    what: "reading measurements".to_owned(),
-                    source,
-                });
+                return Err(Error::system("reading measurements", source));
             }
         }
     }
@@ -237,10 +232,7 @@ fn rank_measures(
         if rank != 0 {
             return Ok(());
         }
-        writeln!(out, "{line}").map_err(|source| Error::System {
-            what: "writing measurements".to_owned(),
-            source,
-        })
+        writeln!(out, "{line}").map_err(|source| Error::system("writing measurements", source))
     };
     let shm = [Some(TransportKind::Shm)];
     let middle = if team.is_crowded() {

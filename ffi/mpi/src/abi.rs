@@ -542,7 +542,7 @@ impl Function {
 /// What a variable of the process's environment asks for; a word about one that cannot be used.
 pub fn asked<T>(value: libcopy::Result<Option<T>>) -> Option<T> {
     value.unwrap_or_else(|error| {
-        complain(&error.to_string());
+        complain(&error.report());
         None
     })
 }

@@ -97,7 +97,7 @@ fn settle() -> Result<(), c_int> {
 
 fn told(settled: libcopy::Result<()>) -> Result<(), c_int> {
     settled.map_err(|error| {
-        complain(&error.to_string());
+        complain(&error.report());
         let code = abi::get().map_or(16, |abi| abi.error);
         world_model::raise(code);
         code

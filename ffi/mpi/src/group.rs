@@ -197,7 +197,7 @@ pub fn create(
     else {
         return failed("MPI_Comm_rank");
     };
-    let key = TeamKey::random().map_err(|error| error.to_string());
+    let key = TeamKey::random().map_err(|error| error.report());
     // The key of a node's team, and who its leader is.
     let mut bytes = [0u8; 24];
     bytes[..16].copy_from_slice(&key.as_ref().map_or([0; 16], |key| key.to_bytes()));
@@ -238,7 +238,7 @@ pub fn create(
     let team = if key == [0; 16] {
         Err("no random numbers for a key".to_owned())
     } else {
-        join(&TeamKey::from_bytes(key), seat, here, nodes.is_none()).map_err(|e| e.to_string())
+        join(&TeamKey::from_bytes(key), seat, here, nodes.is_none()).map_err(|e| e.report())
     };
     let direct = |team: &Team| {
         let mut reports = team.transports().iter();

@@ -354,7 +354,7 @@ impl Call {
                 return 0;
             }
             Ok(Err(Failure::Team(error))) => {
-                let text = format!("{}: {error}", self.function.name());
+                let text = format!("{}: {}", self.function.name(), error.report());
                 complain(&text);
                 match error {
                     libcopy::Error::Mismatch { .. } => self.abi.truncate,

@@ -56,7 +56,7 @@ fn json_says_what_a_script_wants_to_know() {
             assert_eq!(all["device"]["abi_version"], info.abi_version);
             assert_eq!(all["device"]["max_regions"], info.max_regions);
         }
-        Err(error) => assert_eq!(all["device"]["why"], error.to_string()),
+        Err(error) => assert_eq!(all["device"]["why"], error.report()),
     }
 
     let cpus = all["machine"]["cpus"].as_array().expect("a list");
@@ -113,4 +113,16 @@ fn text_names_the_same_transports_and_reasons() {
         assert!(line.ends_with(&report.why), "{line}");
     }
     assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
+}
+
+#[test]
+fn a_mistake_is_told_with_its_cause() {
+    let output = Command::new(tool())
+        .args(["run", "-n", "1", "/nonexistent/program"])
+        .output()
+        .expect("the tool starts");
+    let text = String::from_utf8(output.stderr).expect("UTF-8");
+    let cause = std::io::Error::from_raw_os_error(2).to_string();
+    assert!(text.contains("rank 0"), "{text}");
+    assert_eq!(text.matches(&cause).count(), 1, "{text}");
 }

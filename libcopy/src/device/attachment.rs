@@ -49,10 +49,7 @@ impl Domain {
         };
         let mapping = SharedMapping::new(self.as_fd(), arg.map_offset, map_length, protection);
         Ok(Attachment {
-            mapping: mapping.map_err(|source| Error::System {
-                what: "mmap of a region".to_owned(),
-                source,
-            })?,
+            mapping: mapping.map_err(|source| Error::system("mmap of a region", source))?,
             // Both fit: they are at most the mapping's.
             data: arg.data_offset as usize,
             size: size as usize,

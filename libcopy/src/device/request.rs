@@ -335,10 +335,7 @@ impl Domain {
         let (at, len) = (uapi::STATUS_OFFSET, uapi::STATUS_BYTES as usize);
         let mapping = SharedMapping::new(self.as_fd(), at, len, ProtFlags::PROT_READ);
         Ok(StatusTable {
-            mapping: mapping.map_err(|source| Error::System {
-                what: "mmap of the status table".to_owned(),
-                source,
-            })?,
+            mapping: mapping.map_err(|source| Error::system("mmap of the status table", source))?,
         })
     }
 }

@@ -613,12 +613,11 @@ pub(crate) fn pending() -> usize {
 
 /// The errno of a loss in words.
 pub(crate) fn loss(errno: i32) -> Error {
-    Error::System {
-        what: "a collective had returned before its bytes arrived, and they never will (a peer \
-               died)"
-            .to_owned(),
-        source: std::io::Error::from_raw_os_error(errno),
-    }
+    Error::system(
+        "a collective had returned before its bytes arrived, and they never will (a peer \
+               died)",
+        std::io::Error::from_raw_os_error(errno),
+    )
 }
 
 // ------------------------------------------------------------------------------------------------

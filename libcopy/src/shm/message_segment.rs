@@ -79,16 +79,11 @@ impl MessageSegment {
             }
             Ok(())
         });
-        sized.map_err(|source| Error::System {
-            what: "sizing memory for messages".to_owned(),
-            source,
-        })?;
+        sized.map_err(|source| Error::system("sizing memory for messages", source))?;
         let mapping = SharedMapping::writable(file, first as u64, plan.total);
         let opened = MessageSegment {
-            mapping: mapping.map_err(|source| Error::System {
-                what: "mapping memory for messages".to_owned(),
-                source,
-            })?,
+            mapping: mapping
+                .map_err(|source| Error::system("mapping memory for messages", source))?,
             plan,
             rank,
             segment,

@@ -257,24 +257,21 @@ impl Segment {
                     let _ = file.set_len(0);
                 }
                 Err(errno) => {
-                    return Err(Error::System {
-                        what: format!(
+                    return Err(Error::system(
+                        format!(
                             "reserving {} KiB in {} for a team of {size} (give it more room, or \
                              choose another tmpfs with LIBCOPY_SHM_DIR)",
                             plan.total >> 10,
                             path.display()
                         ),
-                        source: errno.into(),
-                    });
+                        errno,
+                    ));
                 }
             }
         }
         // A retry may have reserved more than it needs in the end.
         file.set_len(plan.total as u64)
-            .map_err(|source| Error::System {
-                what: format!("sizing {}", path.display()),
-                source,
-            })?;
+            .map_err(|source| Error::system(format!("sizing {}", path.display()), source))?;
         let segment = Self::map(path, file, 0, plan)?;
         let preamble = segment.preamble();
         preamble.size.store(size as u64, Ordering::Relaxed);
@@ -329,10 +326,8 @@ impl Segment {
     fn map(path: &Path, file: Arc<File>, rank: usize, plan: Plan) -> Result<Self> {
         let mapping = SharedMapping::writable(&file, 0, plan.total);
         Ok(Segment {
-            mapping: mapping.map_err(|source| Error::System {
-                what: format!("mapping {}", path.display()),
-                source,
-            })?,
+            mapping: mapping
+                .map_err(|source| Error::system(format!("mapping {}", path.display()), source))?,
             plan,
             rank,
             file,
@@ -519,10 +514,7 @@ fn create(path: &Path) -> Result<File> {
             io::ErrorKind::AlreadyExists => Error::InUse {
                 what: format!("the key of {}", path.display()),
             },
-            _ => Error::System {
-                what: format!("creating {}", path.display()),
-                source,
-            },
+            _ => Error::system(format!("creating {}", path.display()), source),
         })
 }
 
@@ -532,14 +524,10 @@ fn open(path: &Path) -> Result<File> {
         .write(true)
         .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
         .open(path)
-        .map_err(|source| Error::System {
-            what: format!("opening {}", path.display()),
-            source,
-        })?;
-    let status = file.metadata().map_err(|source| Error::System {
-        what: format!("examining {}", path.display()),
-        source,
-    })?;
+        .map_err(|source| Error::system(format!("opening {}", path.display()), source))?;
+    let status = file
+        .metadata()
+        .map_err(|source| Error::system(format!("examining {}", path.display()), source))?;
     // Anybody may create files in a tmpfs; ours belongs to us and is closed to others.
     let me = geteuid().as_raw();
     if status.uid() != me || status.mode() & 0o077 != 0 || !status.is_file() {

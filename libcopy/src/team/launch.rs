@@ -56,9 +56,11 @@ pub fn launch(size: usize, mut command: impl FnMut(usize) -> Command) -> Result<
         };
         // SAFETY: the closure does nothing but async-signal-safe system calls.
         unsafe { command.pre_exec(die_with_us) };
-        let child = command.spawn().map_err(|source| Error::System {
-            what: format!("starting rank {rank}, {:?}", command.get_program()),
-            source,
+        let child = command.spawn().map_err(|source| {
+            Error::system(
+                format!("starting rank {rank}, {:?}", command.get_program()),
+                source,
+            )
         })?;
         ranks.children.push((child, None));
     }
@@ -78,10 +80,9 @@ impl Ranks {
         loop {
             let mut running = 0;
             for (child, status) in self.children.iter_mut().filter(|(_, s)| s.is_none()) {
-                *status = child.try_wait().map_err(|source| Error::System {
-                    what: "waiting for a rank".to_owned(),
-                    source,
-                })?;
+                *status = child
+                    .try_wait()
+                    .map_err(|source| Error::system("waiting for a rank", source))?;
                 match status {
                     None => running += 1,
                     Some(status) if !status.success() => {

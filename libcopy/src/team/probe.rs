@@ -103,7 +103,7 @@ fn probe_kmod(segment: &Segment, mailbox: &mut Mailbox) -> Result<(Option<Kmod>,
             TransportReport {
                 kind,
                 usable: false,
-                why: error.to_string(),
+                why: error.report(),
             },
         ),
         (failed, _) => {
@@ -115,7 +115,7 @@ fn probe_kmod(segment: &Segment, mailbox: &mut Mailbox) -> Result<(Option<Kmod>,
                         path: uapi::DEVICE_PATH,
                         source,
                     };
-                    format!("rank {rank}: {error}")
+                    format!("rank {rank}: {}", error.report())
                 }
                 _ => format!("rank {rank} cannot use {}", uapi::DEVICE_PATH),
             };

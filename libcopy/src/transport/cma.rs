@@ -50,10 +50,7 @@ fn outcome(what: &str, owner: usize, copied: io::Result<()>) -> Result<()> {
             what: "bytes moved",
             value: 0,
         },
-        _ => Error::System {
-            what: format!("{what} with rank {owner}"),
-            source,
-        },
+        _ => Error::system(format!("{what} with rank {owner}"), source),
     })
 }
 

@@ -330,7 +330,7 @@ pub(crate) fn probe() -> TransportReport {
             true,
             format!("{}, ABI {}", uapi::DEVICE_PATH, info.abi_version),
         ),
-        Err(error) => (false, error.to_string()),
+        Err(error) => (false, error.report()),
     };
     TransportReport {
         kind: TransportKind::Kmod,

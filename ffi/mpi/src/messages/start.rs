@@ -233,7 +233,7 @@ fn meet(abi: &'static Abi) {
 
 /// What the owner of the bootstrap table has for the others.
 fn make(abi: &'static Abi, members: usize) -> Result<(Made, Offer), String> {
-    let key = TeamKey::random().map_err(|error| error.to_string())?;
+    let key = TeamKey::random().map_err(|error| error.report())?;
     let word = u128::from_ne_bytes(key.to_bytes());
     let magic = [word as u64, (word >> 64) as u64];
     let made = Segment::create(members, magic);

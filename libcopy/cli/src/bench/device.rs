@@ -411,8 +411,8 @@ impl Run {
         let region = match self.domain.share(&memory, 0) {
             Ok(region) => region,
             Err(e) => {
-                self.notes
-                    .push(format!("left out: map of {}: {e}", sizes::short(bytes)));
+                let (size, why) = (sizes::short(bytes), e.report());
+                self.notes.push(format!("left out: map of {size}: {why}"));
                 return Ok(false);
             }
         };

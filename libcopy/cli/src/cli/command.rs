@@ -55,20 +55,9 @@ pub fn main() -> ExitCode {
             // `libcopy info | head`: nobody wants the rest.
             return ExitCode::SUCCESS;
         }
-        eprintln!("libcopy: {}", in_words(&error));
+        eprintln!("libcopy: {error:#}");
         ExitCode::FAILURE
     })
-}
-
-/// The error and its causes, each said once: our own errors name theirs already.
-fn in_words(error: &anyhow::Error) -> String {
-    error
-        .chain()
-        .fold(String::new(), |text, cause| match cause.to_string() {
-            cause if text.contains(&cause) => text,
-            cause if text.is_empty() => cause,
-            cause => format!("{text}: {cause}"),
-        })
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -96,7 +96,7 @@ fn print(out: &mut impl Write) -> Result<()> {
                 info.reuse_pages, info.page_size
             )?;
         }
-        Err(e) => writeln!(out, "  not usable: {e}")?,
+        Err(e) => writeln!(out, "  not usable: {}", e.report())?,
     }
     let limit = match memlock_limit() {
         None => "no limit".to_owned(),
@@ -136,7 +136,7 @@ fn print(out: &mut impl Write) -> Result<()> {
                 writeln!(out, "  {line}")?;
             }
         }
-        Err(e) => writeln!(out, "  {e}")?,
+        Err(e) => writeln!(out, "  {}", e.report())?,
     }
     match Profile::path() {
         Some(path) if path.exists() => writeln!(out, "  profile: {}", path.display())?,
@@ -221,7 +221,7 @@ fn as_json() -> Value {
             "reuse_pages": info.reuse_pages,
             "page_size": info.page_size,
         }),
-        Err(e) => json!({ "usable": false, "why": e.to_string() }),
+        Err(e) => json!({ "usable": false, "why": e.report() }),
     };
     let topology = Topology::read();
     json!({
@@ -244,7 +244,7 @@ fn as_json() -> Value {
             "page_size": topology.page,
         },
         "policy": Policy::load().map_or_else(
-            |e| json!({ "error": e.to_string() }),
+            |e| json!({ "error": e.report() }),
             |p| json!(p.table().lines().collect::<Vec<_>>()),
         ),
         "profile": Profile::path(),

@@ -24,7 +24,11 @@ tests!(collective:
 impl From<Error> for Stop {
     #[track_caller]
     fn from(error: Error) -> Self {
-        Self::Fail(format!("{error} (at {})", std::panic::Location::caller()))
+        Self::Fail(format!(
+            "{} (at {})",
+            error.report(),
+            std::panic::Location::caller()
+        ))
     }
 }
 
