@@ -22,8 +22,8 @@ use libcopy::TeamKey;
 
 use crate::abi::{Abi, Word};
 use crate::active::least;
+use crate::exchange::{Plain, bcast};
 use crate::group::{Group, world_ranks};
-use crate::meeting::{Plain, from_first};
 use crate::pmpi;
 use crate::stats::Outcome;
 
@@ -229,7 +229,7 @@ pub fn of(
     if led {
         offer = decide(abi, &list, calls);
     }
-    if from_first(abi, comm, &mut offer) != 0 {
+    if bcast(abi, comm, &mut offer) != 0 {
         return Some(Err(Outcome::NoTeam));
     }
     let id = offer.id;

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::guard::{self, Completion, Kind};
-use super::monitor::{Monitor, Reason, Site};
 use crate::device::Domain;
 use crate::device::request::{self, Progress, RequestId, StatusTable};
 use crate::error::Result;
+use crate::policy::monitor::{Monitor, Reason, Site};
 use crate::policy::{Async, Executor};
 use crate::shm::segment::Segment;
 

@@ -16,17 +16,17 @@ pub enum Event {
     /// Messages that were received.
     Received,
     /// Bytes that went through lanes.
-    Streamed,
+    Pipelined,
     /// Bytes that the receiver read out of the sender's memory.
-    Fetched,
+    Get,
     /// Bytes that the sender wrote into the receiver's memory.
-    Pushed,
+    Put,
     /// Bytes that the sender packed since the receiver was late.
-    Buffered,
+    Eager,
     /// Short messages that were packed.
     Packed,
     /// Bytes that came out of mapped memory.
-    Attached,
+    Mapped,
     /// Bytes that the module copied out of memory that is published or lent.
     Vectored,
     /// Bytes of layouts that were read out of a sender's memory.
@@ -44,7 +44,7 @@ pub enum Event {
     /// Nanoseconds that finding layouts took.
     LayoutTime,
     /// Nanoseconds that mapping memory took.
-    AttachTime,
+    MapTime,
     /// Nanoseconds that copying took.
     CopyTime,
     /// Nanoseconds that receiving took.
@@ -55,12 +55,12 @@ pub enum Event {
 pub const EVENTS: [(Event, &str); 19] = [
     (Event::Sent, "sent"),
     (Event::Received, "received"),
-    (Event::Streamed, "bytes pipelined"),
-    (Event::Fetched, "bytes by get"),
-    (Event::Pushed, "bytes by put"),
-    (Event::Buffered, "bytes eager"),
+    (Event::Pipelined, "bytes pipelined"),
+    (Event::Get, "bytes by get"),
+    (Event::Put, "bytes by put"),
+    (Event::Eager, "bytes eager"),
     (Event::Packed, "packed"),
-    (Event::Attached, "bytes mapped"),
+    (Event::Mapped, "bytes mapped"),
     (Event::Vectored, "bytes copied by the module"),
     (Event::LayoutSent, "bytes of layouts"),
     (Event::LayoutKnown, "layouts known"),
@@ -69,7 +69,7 @@ pub const EVENTS: [(Event, &str); 19] = [
     (Event::Retired, "slots retired"),
     (Event::Truncated, "truncated"),
     (Event::LayoutTime, "ns of layouts"),
-    (Event::AttachTime, "ns of mapping"),
+    (Event::MapTime, "ns of mapping"),
     (Event::CopyTime, "ns of copying"),
     (Event::ReceiveTime, "ns of receiving"),
 ];

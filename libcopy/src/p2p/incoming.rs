@@ -423,7 +423,7 @@ impl<'a> ReceiveTransfer<'a> {
     /// The sender's elements in our address space; `None` if they cannot be mapped.
     fn reach(&self, window: RegionKey) -> Option<Reached> {
         let module = self.endpoint.registration.as_ref()?;
-        let attachment = timed(Event::AttachTime, || module.reach(self.sender, window))?;
+        let attachment = timed(Event::MapTime, || module.reach(self.sender, window))?;
         let layout = layout_of(self.endpoint, self.header).ok()?;
         let start = self.header.origin.wrapping_sub(window.base) as i64;
         let bounds = layout.bounds();
@@ -439,7 +439,7 @@ impl<'a> ReceiveTransfer<'a> {
     /// Copies elements out of the sender's memory, from layout to layout.
     fn copy(&mut self, from: &Reached) -> Result<(), Trouble> {
         let (total, layout) = (self.header.total, &from.layout);
-        note(Event::Attached, total);
+        note(Event::Mapped, total);
         let at_once = total <= AT_ONCE || !outgoing::any();
         match self.view {
             // SAFETY: the layout lies within what is mapped; the capacity was compared.
@@ -493,7 +493,7 @@ impl<'a> ReceiveTransfer<'a> {
         let mut failed = None;
         let (origin, pid) = (self.header.origin, self.pid);
         split.help(total, End::Front, |at, len| {
-            note(Event::Fetched, len);
+            note(Event::Get, len);
             let to = base.wrapping_add(at as usize);
             // SAFETY: the capacity was compared.
             let read = timed(Event::CopyTime, || unsafe {
@@ -562,7 +562,7 @@ impl<'a> ReceiveTransfer<'a> {
     /// Reads what is missing out of the sender's memory, whose stream begins at `start` of ours.
     fn fetch(&mut self, remote: &mut Source<'_>, start: u64) -> Result<(), Trouble> {
         let total = self.header.total;
-        note(Event::Fetched, total - self.drained);
+        note(Event::Get, total - self.drained);
         let failed = |error: std::io::Error| unread("memory", &error);
         if let View::Dense(base) = self.view {
             let (at, len) = (self.drained as usize, (total - self.drained) as usize);

@@ -136,7 +136,7 @@ impl Outbox {
             if let (Some(_), Some(registration)) = (message.lent.take(), &context.registration) {
                 let was_used = slot.mover.load(Ordering::Relaxed) == mover::RECEIVER;
                 // Asked for, it is lent whether that is of use or not.
-                registration.returned(was_used || context.protocol == Protocol::Fetch);
+                registration.returned(was_used || context.protocol == Protocol::Get);
             }
             if let Some(lane) = message.lane.take() {
                 context.give_lane_back(lane);
@@ -186,7 +186,7 @@ fn offer(
     total: u64,
 ) -> Option<(Arc<Published>, RegionKey)> {
     let registration = context.registration.as_ref()?;
-    if context.protocol == Protocol::Fetch {
+    if context.protocol == Protocol::Get {
         return None;
     }
     let (base, len) = extent(view, total)?;
@@ -274,7 +274,7 @@ impl Endpoint {
         if context.registration.is_some() && !is_blind {
             drop(outbox);
             offered = offer(context, to, &view, total);
-            if context.protocol == Protocol::Fetch {
+            if context.protocol == Protocol::Get {
                 lent = lend(context, &view, total);
             }
             outbox = lock(&self.outbox);
@@ -292,7 +292,7 @@ impl Endpoint {
         let lane = match context.protocol {
             // Lanes are for receivers that have begun: those that wait may need one that others would hold.
             _ if is_blind => None,
-            Protocol::Fetch => None,
+            Protocol::Get => None,
             _ => context.take_lane(),
         };
         outbox.sequence += 1;
@@ -350,7 +350,7 @@ impl Endpoint {
             filled: 0,
             rest: Vec::new(),
             rest_from: 0,
-            is_lending_over: offered.is_some() || context.protocol == Protocol::Fetch,
+            is_lending_over: offered.is_some() || context.protocol == Protocol::Get,
             published: offered.map(|(published, _)| published),
             lent: lent.map(|(published, _)| published),
             posted: Instant::now(),
@@ -552,7 +552,7 @@ impl Outgoing {
             self.filled += n;
             slot.filled.store(self.filled, Ordering::Release);
         }
-        note(Event::Streamed, self.filled - before);
+        note(Event::Pipelined, self.filled - before);
     }
 
     /// Copies parts of a message into the receiver's memory, if it wants that.
@@ -570,7 +570,7 @@ impl Outgoing {
             let written = unsafe {
                 process_memory::write(context.pids[self.to], target + at, from, len as usize)
             };
-            note(Event::Pushed, len);
+            note(Event::Put, len);
             written.is_ok()
         });
     }
@@ -589,7 +589,7 @@ impl Outgoing {
         let more = Duration::from_micros(self.total / PACE);
         let patience = match self.published {
             // Asked for, so not given up because the machine is busy.
-            Some(_) if context.protocol == Protocol::Attach => 100 * LONG_PATIENCE,
+            Some(_) if context.protocol == Protocol::Mapped => 100 * LONG_PATIENCE,
             Some(_) => LONG_PATIENCE,
             None => PATIENCE,
         };
@@ -628,7 +628,7 @@ impl Outgoing {
         self.rest = rest;
         self.held = false;
         self.completed();
-        note(Event::Buffered, left as u64);
+        note(Event::Eager, left as u64);
         slot.mover.store(mover::BUFFERED, Ordering::Release);
         true
     }

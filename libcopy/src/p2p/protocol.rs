@@ -9,9 +9,9 @@ pub enum Protocol {
     #[default]
     Best,
     /// Through a lane, even where the kernel module is.
-    Stream,
+    Pipelined,
     /// Read by the receiver, whatever the sender does.
-    Fetch,
+    Get,
     /// Out of memory that is mapped, from the first message on.
-    Attach,
+    Mapped,
 }

@@ -34,8 +34,8 @@ pub const TABLE: &[Layers] = &[
             transport/kind
             < error op lock lru mapping
             < config topology memcpy
-            < policy/executor policy/bands policy/oversubscription policy/governor
-            < policy/thresholds
+            < policy/executor policy/bands policy/oversubscription policy/comparison policy/governor
+            < policy/thresholds policy/monitor
             < policy/words policy/table policy/profile
             < policy/load
             < policy
@@ -53,7 +53,7 @@ pub const TABLE: &[Layers] = &[
             < shm/wait
             < shm/mailbox
             < shm
-            < offload/monitor offload/vma offload/signal offload/stack
+            < offload/vma offload/signal offload/stack
             < offload/guard
             < offload/pending
             < offload/transfers
@@ -158,7 +158,7 @@ pub const TABLE: &[Layers] = &[
         root: "ffi/mpi/src/lib.rs",
         order: "
             against_mpi
-            < abi tools stats scratch count relocations uses failure meeting threshold
+            < abi tools stats scratch count relocations uses exchange failure threshold
             < pmpi/functions
             < attributes neighbourhood world_model
             < bootstrap/launcher bootstrap/table

@@ -21,9 +21,9 @@ pub fn asked() -> Protocol {
     static ROAD: OnceLock<Protocol> = OnceLock::new();
     *ROAD.get_or_init(|| match config::MPI_ROAD.or_default().as_str() {
         "best" => Protocol::Best,
-        "stream" => Protocol::Stream,
-        "fetch" => Protocol::Fetch,
-        "attach" => Protocol::Attach,
+        "stream" => Protocol::Pipelined,
+        "fetch" => Protocol::Get,
+        "attach" => Protocol::Mapped,
         other => {
             complain(&format!(
                 "{} is {other:?}, not best, stream, fetch or attach",

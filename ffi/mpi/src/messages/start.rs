@@ -239,8 +239,8 @@ fn make(abi: &'static Abi, members: usize) -> Result<(Made, Offer), String> {
     let made = Segment::create(members, magic);
     let (segment, file) = made.map_err(|error| format!("no shared memory: {error}"))?;
     let (mut registration, mut key, road) = (None, None, protocol::asked());
-    if road != Protocol::Stream {
-        (registration, key) = Registration::create(road == Protocol::Attach).unzip();
+    if road != Protocol::Pipelined {
+        (registration, key) = Registration::create(road == Protocol::Mapped).unzip();
     }
     let offer = Offer {
         magic,
@@ -286,7 +286,7 @@ fn prepare(
             let segment = Segment::open(offer.pid, offer.fd, members, offer.magic);
             let segment =
                 segment.map_err(|error| format!("the shared memory for messages: {error}"))?;
-            let eager = protocol::asked() == Protocol::Attach;
+            let eager = protocol::asked() == Protocol::Mapped;
             let registration = offer.key.and_then(|key| Registration::join(key, eager));
             (segment, None, registration)
         }

@@ -14,9 +14,9 @@ use libcopy::transport::process_memory;
 
 use crate::abi::{self, Abi, Word};
 use crate::classes::is_wanted;
+use crate::exchange::{Plain, allgather, bcast};
 use crate::fortran_names;
 use crate::group::Node;
-use crate::meeting::{Plain, from_all, from_first};
 use crate::pmpi;
 use libcopy::lock::lock;
 
@@ -130,7 +130,7 @@ impl Circle {
                 }
             }
         }
-        if from_first(abi, comm, &mut offer) != 0 || offer.fine == 0 {
+        if bcast(abi, comm, &mut offer) != 0 || offer.fine == 0 {
             return None;
         }
         let (table, _file) = match made {
@@ -155,7 +155,7 @@ impl Circle {
             engines: engines.is_some().into(),
             governed: is_wanted().into(),
         };
-        let cards = from_all(abi, comm, mine, size)?;
+        let cards = allgather(abi, comm, mine, size)?;
         let reaches = cards.iter().all(|card| {
             let mut found = 0u64;
             // SAFETY: eight bytes.
@@ -167,7 +167,7 @@ impl Circle {
             fine: i32::from(reaches),
             ..mine
         };
-        let all = from_all(abi, comm, verdict, size)?;
+        let all = allgather(abi, comm, verdict, size)?;
         drop(word);
         if all.iter().any(|card| card.fine == 0) {
             return None;

@@ -32,9 +32,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::executor::Executor;
 use crate::lru::LruMap;
 use crate::op::Op;
-use crate::policy::Executor;
 
 /// A place in a program that calls a collective again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

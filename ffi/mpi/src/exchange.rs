@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What ranks tell each other when they meet, before they share memory.
+//! Values that the ranks of a communicator exchange through the MPI library, before they share memory.
 
 use std::ffi::c_int;
 use std::mem::size_of;
@@ -15,15 +15,15 @@ use crate::pmpi;
 /// Any bytes are a value.
 pub unsafe trait Plain: Copy + Default {}
 
-/// Gives all ranks what the first one has; returns the library's code. Collective.
-pub fn from_first<T: Plain>(abi: &Abi, comm: Word, value: &mut T) -> c_int {
+/// Gives all ranks the value of the first one; returns the library's code. Collective.
+pub fn bcast<T: Plain>(abi: &Abi, comm: Word, value: &mut T) -> c_int {
     let (at, len) = ((&raw mut *value).cast(), size_of::<T>() as c_int);
     // SAFETY: all ranks are here; any bytes that come are a value.
     unsafe { pmpi::bcast(at, len, abi.byte, 0, comm) }
 }
 
-/// What each of `size` ranks has, in their order; `None` if the library fails. Collective.
-pub fn from_all<T: Plain>(abi: &Abi, comm: Word, mine: T, size: usize) -> Option<Vec<T>> {
+/// The value of each of `size` ranks, in their order; `None` if the library fails. Collective.
+pub fn allgather<T: Plain>(abi: &Abi, comm: Word, mine: T, size: usize) -> Option<Vec<T>> {
     let mut all = vec![T::default(); size];
     let (from, to, len) = (
         (&raw const mine).cast(),

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which of two ways to do the same is faster, by what one process sees each of them take.
+//!
+//! For work that is measured every time and whose parties learn nothing from each other: one running estimate per way,
+//! and looks at the slower one, which together may cost one part in [`BUDGET`] of the time. Where the ranks have to
+//! agree, or measuring costs as much as the work, [`governor`](super::governor) decides; where the program's own
+//! work is in what is measured, [`monitor`](super::monitor) does.
+
+/// Samples of either way before they are compared: the first one finds nothing in its place.
+pub(crate) const SAMPLES: u32 = 2;
+/// One in so many parts of the time may be lost by taking the slower way, to see whether it still is.
+const BUDGET: u64 = 100;
+/// Samples between two such looks, at least and at most.
+const BETWEEN: [u64; 2] = [64, 1 << 16];
+
+/// What a way takes, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Estimate {
+    nanos: u64,
+    samples: u32,
+}
+
+impl Estimate {
+    /// It took so long. What is quicker than all before is believed at once, what is slower little by little, since it
+    /// may have been the machine.
+    fn note(&mut self, nanos: u64) {
+        self.nanos = match self.samples {
+            0 => nanos,
+            _ if nanos < self.nanos => nanos,
+            _ => self.nanos + (nanos - self.nanos).min(self.nanos) / 8,
+        };
+        self.samples = self.samples.saturating_add(1);
+    }
+}
+
+/// What is known of two ways, which have the numbers 0 and 1.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Comparison {
+    estimates: [Estimate; 2],
+    /// Samples since both ways have been known, or since the last look at the slower one.
+    since: u64,
+}
+
+impl Comparison {
+    /// The faster way and how often it is taken until the other is tried again; `None` as long as both are not known.
+    pub(crate) fn settled(&self) -> Option<(usize, u64)> {
+        if self.estimates.iter().any(|known| known.samples < SAMPLES) {
+            return None;
+        }
+        let [first, second] = self.estimates.map(|known| known.nanos.max(1));
+        let (best, more) = (first.min(second), first.abs_diff(second));
+        let [least, most] = BETWEEN;
+        let between = more.saturating_mul(BUDGET).div_ceil(best);
+        let left = between.clamp(least, most).saturating_sub(self.since);
+        Some((usize::from(second <= first), left))
+    }
+
+    /// The way to take next.
+    pub(crate) fn choose(&self) -> usize {
+        match self.settled() {
+            Some((way, 0)) => 1 - way,
+            Some((way, _)) => way,
+            None => usize::from(self.estimates[1].samples < SAMPLES),
+        }
+    }
+
+    /// A way took so long.
+    pub(crate) fn note(&mut self, way: usize, nanos: u64) {
+        let is_look = matches!(self.settled(), Some((best, _)) if best != way);
+        self.estimates[way].note(nanos);
+        self.since = if is_look { 0 } else { self.since + 1 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So much work, of which each way takes so many nanoseconds: how much took which way.
+    fn run(ways: &mut Comparison, work: usize, nanos: [u64; 2]) -> [usize; 2] {
+        let mut count = [0; 2];
+        for _ in 0..work {
+            let way = ways.choose();
+            ways.note(way, nanos[way]);
+            count[way] += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn the_faster_way_is_taken() {
+        for (nanos, slower) in [([28, 55], 1), ([55, 28], 0)] {
+            let count = run(&mut Comparison::default(), 5000, nanos);
+            let lost = count[slower] as u64 * nanos[slower].abs_diff(nanos[1 - slower]);
+            let all = 5000 * nanos[1 - slower];
+            assert!(count[slower] > SAMPLES as usize, "{count:?}");
+            assert!(lost <= all / 50, "{count:?}");
+        }
+    }
+
+    #[test]
+    fn what_changes_is_noticed() {
+        let mut ways = Comparison::default();
+        run(&mut ways, 1000, [100, 150]);
+        let [first, second] = run(&mut ways, 1000, [400, 150]);
+        assert!(second > 900, "{first} {second}");
+        // The way that was slower has become the faster one: only a look can find that.
+        let [first, second] = run(&mut ways, 2000, [20, 150]);
+        assert!(first > 1500, "{first} {second}");
+    }
+
+    #[test]
+    fn one_that_was_held_up_changes_nothing() {
+        let mut ways = Comparison::default();
+        run(&mut ways, 20, [100, 150]);
+        ways.note(0, 50_000);
+        assert_eq!(ways.choose(), 0);
+    }
+}
