@@ -2,7 +2,6 @@
 
 //! Copies between our memory and regions, or ranges of them.
 
-use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 
 use super::domain::Domain;
@@ -66,60 +65,6 @@ impl Domain {
         }
     }
 
-    /// Fills several slices, one after the other, from a region.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Domain::copy_from`], and [`Error::Argument`] if there are too many slices.
-    pub fn copy_from_vectored(
-        &self,
-        region: RegionId,
-        offset: u64,
-        slices: &mut [IoSliceMut<'_>],
-        count_use: bool,
-    ) -> Result<()> {
-        let mut pieces: Vec<uapi::Piece> = slices
-            .iter_mut()
-            .map(|s| uapi::Piece {
-                base: s.as_mut_ptr() as u64,
-                len: s.len() as u64,
-            })
-            .collect();
-        // SAFETY: the pieces are writable slices.
-        unsafe {
-            self.copy_pieces(
-                region,
-                uapi::COPY_FROM_REGION,
-                offset,
-                &mut pieces,
-                count_use,
-            )
-        }
-    }
-
-    /// Writes several slices, one after the other, into a region.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Domain::copy_from_vectored`].
-    pub fn copy_to_vectored(
-        &self,
-        region: RegionId,
-        offset: u64,
-        slices: &[IoSlice<'_>],
-        count_use: bool,
-    ) -> Result<()> {
-        let mut pieces: Vec<uapi::Piece> = slices
-            .iter()
-            .map(|s| uapi::Piece {
-                base: s.as_ptr() as u64,
-                len: s.len() as u64,
-            })
-            .collect();
-        // SAFETY: the kernel only reads the pieces in this direction.
-        unsafe { self.copy_pieces(region, uapi::COPY_TO_REGION, offset, &mut pieces, count_use) }
-    }
-
     /// # Safety
     ///
     /// `base` must be readable for `len` bytes, and writable with [`uapi::COPY_FROM_REGION`].
@@ -132,12 +77,9 @@ impl Domain {
         len: usize,
         count_use: bool,
     ) -> Result<()> {
-        let mut piece = [uapi::Piece {
-            base: base as u64,
-            len: len as u64,
-        }];
+        let flags = direction | if count_use { uapi::COPY_COUNT_USE } else { 0 };
         // SAFETY: `base` is readable for `len` bytes, and writable if they are written.
-        unsafe { self.copy_pieces(region, direction, offset, &mut piece, count_use) }
+        unsafe { self.copy(region, flags, offset, None, base, len as u64) }
     }
 
     /// Fills `bytes` from ranges of a region, laid end to end; the `base` of a range counts from byte `offset`
@@ -181,77 +123,61 @@ impl Domain {
     ) -> Result<()> {
         for some in ranges.chunks_mut(uapi::MAX_IOV as usize) {
             let len = some.iter().map(|range| range.len).sum();
-            let mut piece = [uapi::Piece {
-                base: to as u64,
-                len,
-            }];
             let flags = uapi::COPY_FROM_REGION;
             // SAFETY: the caller's promise.
-            unsafe { self.copy_vectored(region, flags, offset, Some(some), &mut piece) }?;
+            unsafe { self.copy(region, flags, offset, Some(some), to, len) }?;
             to = to.wrapping_add(len as usize);
         }
         Ok(())
     }
 
-    /// # Safety
-    ///
-    /// As for [`Domain::copy_bytes`], for each piece.
-    unsafe fn copy_pieces(
-        &self,
-        region: RegionId,
-        direction: u32,
-        offset: u64,
-        pieces: &mut [uapi::Piece],
-        count_use: bool,
-    ) -> Result<()> {
-        let flags = direction | if count_use { uapi::COPY_COUNT_USE } else { 0 };
-        // SAFETY: the caller's promise.
-        unsafe { self.copy_vectored(region, flags, offset, None, pieces) }
-    }
-
-    /// Copies all bytes of `pieces`: from or to `ranges`, or, without them, the bytes from `offset` on.
+    /// Copies `length` bytes at `base`: from or to `ranges`, or, without them, the bytes from `offset` on.
     ///
     /// # Safety
     ///
-    /// As for [`Domain::copy_bytes`], for each piece.
-    unsafe fn copy_vectored(
+    /// As for [`Domain::copy_bytes`].
+    unsafe fn copy(
         &self,
         region: RegionId,
         flags: u32,
         mut offset: u64,
         mut ranges: Option<&mut [uapi::Piece]>,
-        mut pieces: &mut [uapi::Piece],
+        base: *mut u8,
+        length: u64,
     ) -> Result<()> {
-        let mut length: u64 = pieces.iter().map(|p| p.len).sum();
+        let mut piece = uapi::Piece {
+            base: base as u64,
+            len: length,
+        };
         loop {
-            // A copy that had to stop half way continues with the pieces that are left, so the
+            // A copy that had to stop half way continues with the bytes that are left, so the
             // kernel counts the use only once: when the last call is complete.
             let listed = ranges.as_deref().unwrap_or_default();
             let mut arg = uapi::RegionCopy {
                 region: region.get(),
                 flags,
                 offset,
-                length,
-                iov: pieces.as_ptr() as u64,
-                iov_count: piece_count(pieces.len())?,
+                length: piece.len,
+                iov: &raw const piece as u64,
+                iov_count: 1,
                 region_iov: ranges.as_ref().map_or(0, |ranges| ranges.as_ptr() as u64),
                 region_iov_count: piece_count(listed.len())?,
                 ..Default::default()
             };
-            // SAFETY: the caller vouches for the memory behind the pieces.
+            // SAFETY: the caller vouches for the memory.
             unsafe { ioctl(self.as_fd(), "REGION_COPY", uapi::REGION_COPY, &mut arg) }?;
-            if arg.done > length {
+            if arg.done > piece.len {
                 return Err(Error::Corrupt {
                     what: "bytes copied",
                     value: arg.done,
                 });
             }
-            if arg.done == length {
+            if arg.done == piece.len {
                 return Ok(());
             }
             // `done == 0` without an error: a signal. The next call meets what stopped it.
-            length -= arg.done;
-            pieces = behind(pieces, arg.done);
+            piece.len -= arg.done;
+            piece.base += arg.done;
             match ranges.take() {
                 Some(listed) => ranges = Some(behind(listed, arg.done)),
                 None => offset += arg.done,

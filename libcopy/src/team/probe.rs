@@ -89,23 +89,9 @@ fn probe_kmod(segment: &Segment, mailbox: &mut Mailbox) -> Result<(Option<Kmod>,
     Ok(match (failed, domain) {
         (None, Some(Ok(domain))) => {
             let why = format!("all ranks share a domain of {}", uapi::DEVICE_PATH);
-            (
-                Some(Kmod::new(domain)),
-                TransportReport {
-                    kind,
-                    usable: true,
-                    why,
-                },
-            )
+            (Some(Kmod::new(domain)), kind.report(true, why))
         }
-        (_, Some(Err(error))) => (
-            None,
-            TransportReport {
-                kind,
-                usable: false,
-                why: error.report(),
-            },
-        ),
+        (_, Some(Err(error))) => (None, kind.report(false, error.report())),
         (failed, _) => {
             let (rank, code) = failed.unwrap_or((rank, NO_ERRNO));
             let why = match i32::try_from(code) {
@@ -119,14 +105,7 @@ fn probe_kmod(segment: &Segment, mailbox: &mut Mailbox) -> Result<(Option<Kmod>,
                 }
                 _ => format!("rank {rank} cannot use {}", uapi::DEVICE_PATH),
             };
-            (
-                None,
-                TransportReport {
-                    kind,
-                    usable: false,
-                    why,
-                },
-            )
+            (None, kind.report(false, why))
         }
     })
 }
@@ -193,23 +172,9 @@ fn probe_cma(segment: &Segment, mailbox: &mut Mailbox) -> Result<(Option<Cma>, T
                 "rank {rank} cannot read rank {peer}: {}",
                 cma::explain(errno)
             );
-            return Ok((
-                None,
-                TransportReport {
-                    kind,
-                    usable: false,
-                    why,
-                },
-            ));
+            return Ok((None, kind.report(false, why)));
         }
     }
     let why = "every rank read a word of every other".to_owned();
-    Ok((
-        Some(Cma::new(pids)),
-        TransportReport {
-            kind,
-            usable: true,
-            why,
-        },
-    ))
+    Ok((Some(Cma::new(pids)), kind.report(true, why)))
 }

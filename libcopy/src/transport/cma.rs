@@ -147,11 +147,7 @@ pub(crate) fn probe() -> TransportReport {
             Ok(_) => (false, explain(libc::EFAULT)),
             Err(error) => (false, explain(error.raw_os_error().unwrap_or(0))),
         };
-    TransportReport {
-        kind: TransportKind::Cma,
-        usable,
-        why,
-    }
+    TransportKind::Cma.report(usable, why)
 }
 
 #[cfg(test)]

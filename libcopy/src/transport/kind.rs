@@ -41,6 +41,14 @@ impl TransportKind {
         }
     }
 
+    pub(crate) fn report(self, usable: bool, why: impl Into<String>) -> TransportReport {
+        TransportReport {
+            kind: self,
+            usable,
+            why: why.into(),
+        }
+    }
+
     pub(crate) fn from_number(number: u64) -> Option<Self> {
         TransportKind::ALL
             .into_iter()

@@ -332,9 +332,5 @@ pub(crate) fn probe() -> TransportReport {
         ),
         Err(error) => (false, error.report()),
     };
-    TransportReport {
-        kind: TransportKind::Kmod,
-        usable,
-        why,
-    }
+    TransportKind::Kmod.report(usable, why)
 }
