@@ -400,33 +400,20 @@ impl Segment {
         unlink(&self.path);
     }
 
-    pub(crate) fn preamble(&self) -> &Preamble {
-        // SAFETY: the mapping starts with a `Preamble`, which is made of atomics only, so that
+    /// Entry `index` of the table that starts at byte `table`.
+    fn entry<T>(&self, table: usize, index: usize) -> &T {
+        // SAFETY: callers pass places of the plan with the type that is there, made of atomics only, so that
         // peers may write to it, and zero is a valid value for each.
-        unsafe { &*self.mapping.base().cast() }
+        unsafe { &*self.mapping.base().add(table).cast::<T>().add(index) }
+    }
+
+    pub(crate) fn preamble(&self) -> &Preamble {
+        self.entry(0, 0)
     }
 
     pub(crate) fn block(&self, rank: usize) -> &RankBlock {
         assert!(rank < self.plan.size);
-        // SAFETY: as for the preamble; `rank` was checked.
-        unsafe {
-            &*self
-                .mapping
-                .base()
-                .add(self.plan.blocks)
-                .cast::<RankBlock>()
-                .add(rank)
-        }
-    }
-
-    fn counter(&self, table: usize, index: usize) -> &Counter {
-        // SAFETY: as for the preamble; callers pass an index within the table.
-        unsafe { &*self.mapping.base().add(table).cast::<Counter>().add(index) }
-    }
-
-    fn head(&self, table: usize, index: usize) -> &Head {
-        // SAFETY: as for the counters.
-        unsafe { &*self.mapping.base().add(table).cast::<Head>().add(index) }
+        self.entry(self.plan.blocks, rank)
     }
 
     fn index(&self, from: usize, to: usize) -> usize {
@@ -436,29 +423,28 @@ impl Segment {
 
     /// Counter of the bytes that `from` wrote to `to` alone.
     pub(crate) fn pair_head(&self, from: usize, to: usize) -> &Head {
-        self.head(self.plan.pair_heads, self.index(from, to))
+        self.entry(self.plan.pair_heads, self.index(from, to))
     }
 
     /// Counter of those that `to` is done with.
     pub(crate) fn pair_tail(&self, from: usize, to: usize) -> &Counter {
-        self.counter(self.plan.pair_tails, self.index(from, to))
+        self.entry(self.plan.pair_tails, self.index(from, to))
     }
 
     /// Counter of the bytes that `from` wrote to all.
     pub(crate) fn cast_head(&self, from: usize) -> &Head {
-        self.head(self.plan.cast_heads, self.index(0, from))
+        self.entry(self.plan.cast_heads, self.index(0, from))
     }
 
     /// Counter of those that `to` is done with.
     pub(crate) fn cast_tail(&self, from: usize, to: usize) -> &Counter {
-        self.counter(self.plan.cast_tails, self.index(from, to))
+        self.entry(self.plan.cast_tails, self.index(from, to))
     }
 
     /// The pieces that a root and a leaf have claimed of the copy that they share.
     pub(crate) fn claims(&self, root: usize, leaf: usize) -> &Claims<16> {
         let at = self.plan.claims + self.index(root, leaf) * size_of::<Counter>();
-        // SAFETY: as for the counters; it has the place of one.
-        unsafe { &*self.mapping.base().add(at).cast() }
+        self.entry(at, 0)
     }
 
     /// The ring from one rank to another; [`Self::pair_ring`] bytes that peers may change.
