@@ -203,6 +203,10 @@ impl Error {
         Error::system(what, io::Error::last_os_error())
     }
 
+    pub(crate) fn corrupt(what: &'static str, value: u64) -> Self {
+        Error::Corrupt { what, value }
+    }
+
     pub(crate) fn argument(
         what: &'static str,
         value: impl Into<Value>,

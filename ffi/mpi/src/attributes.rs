@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use libcopy::lock::lock;
 
 use crate::abi::Word;
 use crate::pmpi::{CopyAttribute, DeleteAttribute};
@@ -102,7 +104,7 @@ impl<T: Kept> Cache<T> {
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry<T>> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registry)
     }
 
     /// Forgets everything: the program ends.
@@ -152,10 +154,7 @@ impl<T: Kept> Cache<T> {
         if let Some(known) = self.find(object, keyval)? {
             return Ok(known);
         }
-        let alone = self
-            .becoming_known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let alone = lock(&self.becoming_known);
         if let Some(known) = self.find(object, keyval)? {
             return Ok(known);
         }

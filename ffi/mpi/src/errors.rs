@@ -4,7 +4,9 @@
 //! standard has no class for it; and whether the library refuses arguments that we could work with.
 
 use std::ffi::{CString, c_int, c_void};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
+
+use libcopy::lock::lock;
 
 use crate::abi::{Abi, Word};
 use crate::stats::{FUNCTIONS, Function};
@@ -19,7 +21,7 @@ static CLASS: Mutex<Option<c_int>> = Mutex::new(None);
 /// A code of that class with this text, which replaces the one before; `MPI_ERR_OTHER` if the library makes
 /// no class.
 pub fn failure(abi: &Abi, text: &str) -> c_int {
-    let mut class = CLASS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut class = lock(&CLASS);
     if class.is_none() && !world_model::is_active() {
         // Some libraries make classes only there.
         return abi.error;

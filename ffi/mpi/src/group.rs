@@ -5,10 +5,11 @@
 use std::ffi::c_int;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use libcopy::config;
+use libcopy::lock::lock;
 use libcopy::offload::Async;
 use libcopy::policy::{Oversubscription, Policy};
 use libcopy::team::{Resumption, Usage};
@@ -47,7 +48,7 @@ pub struct Group {
 impl Group {
     /// The team; calls on one communicator come one after the other anyway (MPI 4.1, section 6.1).
     pub fn team(&self) -> MutexGuard<'_, Team> {
-        self.team.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.team)
     }
 
     /// Counts a call that the team is to do, as all its ranks count it; `None` if it goes past the team, on all

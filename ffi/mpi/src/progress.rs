@@ -10,7 +10,9 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Mutex, OnceLock, TryLockError};
+
+use libcopy::lock::lock;
 
 use crate::abi::{self, Abi, Word};
 use crate::{pmpi, world_model};
@@ -104,10 +106,7 @@ pub fn everything() {
 
 /// Takes the receive back, before `MPI_Finalize`.
 pub fn finish() {
-    let receive = RECEIVE
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take();
+    let receive = lock(&RECEIVE).take();
     ALONE.store(0, Ordering::Release);
     if let (Some(mut receive), Ok(abi)) = (receive, abi::get()) {
         let request = (&raw mut receive.request).cast();

@@ -16,9 +16,10 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use libcopy::TeamKey;
+use libcopy::lock::lock;
 
 use crate::abi::{Abi, Word};
 use crate::active::least;
@@ -90,7 +91,7 @@ static TEAMS: Mutex<Teams> = Mutex::new(Teams {
 });
 
 fn teams() -> MutexGuard<'static, Teams> {
-    TEAMS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&TEAMS)
 }
 
 /// What the leader says.

@@ -62,10 +62,7 @@ impl OffloadRts {
 
     pub(super) fn from_words([executor, region, offset, low, high, _]: [u64; 6]) -> Result<Self> {
         let id = |number| RegionId::new(u32::try_from(number).ok()?).ok();
-        let corrupt = Error::Corrupt {
-            what: "a region id",
-            value: region,
-        };
+        let corrupt = Error::corrupt("a region id", region);
         Ok(OffloadRts {
             region: match region {
                 0 => None,
@@ -74,10 +71,8 @@ impl OffloadRts {
             offset,
             low,
             high,
-            executor: Executor::from_number(executor).ok_or(Error::Corrupt {
-                what: "who is to move bytes",
-                value: executor,
-            })?,
+            executor: Executor::from_number(executor)
+                .ok_or(Error::corrupt("who is to move bytes", executor))?,
         })
     }
 }
@@ -109,10 +104,7 @@ impl Outcome {
     }
 
     fn from_words([what, id, low, high, ..]: [u64; 6], len: usize) -> Result<Self> {
-        let corrupt = |value| Error::Corrupt {
-            what: "a report of a part",
-            value,
-        };
+        let corrupt = |value| Error::corrupt("a report of a part", value);
         match what {
             1 => Ok(Outcome::Here),
             2 if low <= high && high <= len as u64 => Ok(Outcome::Pending {

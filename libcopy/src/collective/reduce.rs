@@ -145,10 +145,7 @@ pub(super) unsafe fn scatter(
         let (offset, whole) = division.part(rank);
         let theirs = usize::try_from(header.words[0]).unwrap_or(usize::MAX);
         if theirs > whole {
-            return Err(Error::Corrupt {
-                what: "the length of a slice",
-                value: header.words[0],
-            });
+            return Err(Error::corrupt("the length of a slice", header.words[0]));
         }
         if theirs < whole {
             // SAFETY: the rest of the slice is inside the caller's elements.

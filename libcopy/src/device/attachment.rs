@@ -30,10 +30,7 @@ impl Domain {
         // SAFETY: REGION_ATTACH only touches the structure.
         unsafe { ioctl(self.as_fd(), "REGION_ATTACH", uapi::REGION_ATTACH, &mut arg) }?;
         let size = self.region_info(region)?.length;
-        let too_large = |value| Error::Corrupt {
-            what: "length of an attachment",
-            value,
-        };
+        let too_large = |value| Error::corrupt("length of an attachment", value);
         let map_length = usize::try_from(arg.map_length).map_err(|_| too_large(arg.map_length))?;
         if arg
             .data_offset

@@ -167,10 +167,7 @@ impl Domain {
             // SAFETY: the caller vouches for the memory.
             unsafe { ioctl(self.as_fd(), "REGION_COPY", uapi::REGION_COPY, &mut arg) }?;
             if arg.done > piece.len {
-                return Err(Error::Corrupt {
-                    what: "bytes copied",
-                    value: arg.done,
-                });
+                return Err(Error::corrupt("bytes copied", arg.done));
             }
             if arg.done == piece.len {
                 return Ok(());

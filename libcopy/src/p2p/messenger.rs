@@ -519,7 +519,7 @@ impl Messenger {
             let (kind, tag) = (first >> 32 & 0xFFFF, first as u32 as i32);
             let most = memory.ring() as u64 - LINE as u64;
             if first >> 48 != MAGIC || len > most || tag < 0 {
-                return Err(corrupt("a frame of messages", first));
+                return Err(Error::corrupt("a frame of messages", first));
             }
             ring.advance(LINE);
             let (at, len) = (ring.position(), len as usize);
@@ -540,7 +540,7 @@ impl Messenger {
             match kind {
                 kind::EAGER => self.take_eager(envelope, parts),
                 kind::LONG => header = Some(self.header(sender, parts)?),
-                _ => return Err(corrupt("a kind of messages", kind)),
+                _ => return Err(Error::corrupt("a kind of messages", kind)),
             }
             let ring = &mut self.inbox[sender];
             ring.advance(len.next_multiple_of(LINE));
@@ -575,7 +575,7 @@ impl Messenger {
         let header = bytes.and_then(|bytes| Header::read(&bytes, HEADERS));
         header
             .filter(|header| header.sender as usize == sender && (header.slot as usize) < SLOTS)
-            .ok_or_else(|| corrupt("the header of a message", sender as u64))
+            .ok_or_else(|| Error::corrupt("the header of a message", sender as u64))
     }
 
     fn take_long(&mut self, envelope: Envelope, header: Header) -> Result<()> {
@@ -621,7 +621,7 @@ impl Messenger {
         Some(match self.requests.remove(&request) {
             Some(State::Done(outcome)) => outcome,
             Some(State::Sending(_, status)) => Ok(status),
-            _ => Err(corrupt("a request", request)),
+            _ => Err(Error::corrupt("a request", request)),
         })
     }
 
@@ -746,13 +746,9 @@ impl Messenger {
     }
 }
 
-fn corrupt(what: &'static str, value: u64) -> Error {
-    Error::Corrupt { what, value }
-}
-
 /// Only elements of other libraries have error codes, and here are none.
 fn corrupt_code(code: i32) -> Error {
-    corrupt("the result of packing", code as u64)
+    Error::corrupt("the result of packing", code as u64)
 }
 
 /// A copy of the elements' bytes.

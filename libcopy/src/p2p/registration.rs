@@ -131,10 +131,10 @@ impl RemotePieces<'_> {
                 });
             }
             if bytes == 0 {
-                return Err(Error::Corrupt {
-                    what: "the length of a message",
-                    value: position + len as u64,
-                });
+                return Err(Error::corrupt(
+                    "the length of a message",
+                    position + len as u64,
+                ));
             }
             let to = to.wrapping_add(done);
             // SAFETY: the caller's promise: `bytes` of these are left.

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
 use super::thresholds::Policy;
 use crate::config;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::topology::Topology;
 
 /// What was measured on a machine.
@@ -79,7 +80,7 @@ impl Profile {
     /// The thresholds of this machine's profile, if there is one, read once per process and path.
     pub(crate) fn current() -> Result<Option<Policy>> {
         let path = Self::path();
-        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = lock(&CURRENT);
         if let Some((_, policy)) = current.as_ref().filter(|(known, _)| *known == path) {
             return Ok(policy.clone());
         }
@@ -115,7 +116,7 @@ impl Profile {
         fs::write(&fresh, text)
             .and_then(|()| fs::rename(&fresh, &path))
             .map_err(|e| wrong(e.to_string()))?;
-        *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&CURRENT) = None;
         Ok(path)
     }
 }

@@ -94,10 +94,7 @@ impl Header {
     }
 
     fn decode([first, len, a, b, c, d, e, f]: [u64; 8]) -> Result<Self> {
-        let corrupt = || Error::Corrupt {
-            what: "a message header",
-            value: first,
-        };
+        let corrupt = || Error::corrupt("a message header", first);
         if first >> 48 != MAGIC {
             return Err(corrupt());
         }
@@ -583,10 +580,7 @@ impl Mailbox {
         }
         if !steps.contains(&header.step) {
             // Same call, other idea of how it goes: only a damaged policy can do that.
-            return Err(Error::Corrupt {
-                what: "a step",
-                value: header.step as u64,
-            });
+            return Err(Error::corrupt("a step", header.step as u64));
         }
         Ok(header)
     }

@@ -111,10 +111,7 @@ impl WriterState {
         for tail in tails {
             let tail = tail.0.load(Ordering::Acquire);
             if tail < self.tail || tail > self.published {
-                return Err(Error::Corrupt {
-                    what: "the tail of a ring",
-                    value: tail,
-                });
+                return Err(Error::corrupt("the tail of a ring", tail));
             }
             slowest = slowest.min(tail);
         }
@@ -212,10 +209,7 @@ impl ReaderState {
                 straight = self.capacity;
             }
             if seen < self.head || seen - self.tail > self.capacity {
-                return Err(Error::Corrupt {
-                    what: "the head of a ring",
-                    value: seen,
-                });
+                return Err(Error::corrupt("the head of a ring", seen));
             }
             self.head = seen;
         }
@@ -230,10 +224,7 @@ impl ReaderState {
         let capacity = head.capacity.load(Ordering::Relaxed);
         let larger = self.capacity < capacity && capacity <= self.most;
         if start != self.tail || !larger || capacity % self.unit != 0 {
-            return Err(Error::Corrupt {
-                what: "the capacity of a ring",
-                value: capacity,
-            });
+            return Err(Error::corrupt("the capacity of a ring", capacity));
         }
         (self.start, self.capacity) = (start, capacity);
         Ok(())

@@ -17,7 +17,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -31,6 +31,7 @@ use super::reports::Reports;
 use super::ring::{Counter, Head};
 use super::sync::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::mapping::SharedMapping;
 use crate::policy::POLICY_WORDS;
 use crate::team::key::TeamKey;
@@ -304,19 +305,13 @@ impl Segment {
         }
         for ring in [pair_ring, bcast_ring] {
             if !(LINE as u64..=1 << 32).contains(&ring) || ring % LINE as u64 != 0 {
-                return Err(Error::Corrupt {
-                    what: "the size of a ring",
-                    value: ring,
-                });
+                return Err(Error::corrupt("the size of a ring", ring));
             }
         }
         let plan = Plan::new(size, pair_ring as usize, bcast_ring as usize);
         let length = file.metadata().map_or(0, |m| m.len());
         if length < plan.total as u64 {
-            return Err(Error::Corrupt {
-                what: "the length of the file",
-                value: length,
-            });
+            return Err(Error::corrupt("the length of the file", length));
         }
         let segment = Self::map(path, file, rank, plan)?;
         segment.take_rank()?;
@@ -533,7 +528,7 @@ fn open(path: &Path) -> Result<File> {
 fn process_file(key: &TeamKey, open: impl FnOnce() -> Result<File>) -> Result<Arc<File>> {
     static FILES: Mutex<Vec<(TeamKey, u32, Weak<File>)>> = Mutex::new(Vec::new());
     let pid = std::process::id();
-    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut files = lock(&FILES);
     files.retain(|(_, _, file)| file.strong_count() > 0);
     let mine = files.iter().find(|(k, p, _)| k == key && *p == pid);
     if let Some(file) = mine.and_then(|(_, _, file)| file.upgrade()) {
@@ -546,12 +541,9 @@ fn process_file(key: &TeamKey, open: impl FnOnce() -> Result<File>) -> Result<Ar
 
 /// A number that no other process has, also in another pid namespace.
 fn process_nonce() -> Result<u64> {
-    static NONCE: OnceLock<Mutex<(u32, u64)>> = OnceLock::new();
+    static NONCE: Mutex<(u32, u64)> = Mutex::new((0, 0));
     let pid = std::process::id();
-    let mut nonce = NONCE
-        .get_or_init(|| Mutex::new((0, 0)))
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut nonce = lock(&NONCE);
     if nonce.0 != pid {
         // The first call, or the first one in a forked child.
         let random = TeamKey::random()?.to_bytes();

@@ -304,10 +304,7 @@ impl Waiter {
                 expected: Call::from_words([detail(2), detail(3)]).to_string(),
             },
             BROKEN => Error::Broken { rank },
-            _ => Error::Corrupt {
-                what: "the state of the team",
-                value: word,
-            },
+            _ => Error::corrupt("the state of the team", word),
         }
     }
 

@@ -485,10 +485,7 @@ impl Team {
             TransportKind::Cma => self.cma.as_ref().map(|t| t as &dyn Transport),
             TransportKind::Shm => None,
         };
-        transport.ok_or(Error::Corrupt {
-            what: "a transport",
-            value: kind.number(),
-        })
+        transport.ok_or(Error::corrupt("a transport", kind.number()))
     }
 
     /// Opens memory to the peers through `kind`, or, where that fails (memory that cannot be

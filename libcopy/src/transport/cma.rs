@@ -28,16 +28,13 @@ impl Cma {
     /// The process that a key is of, and the address of `offset` behind its memory's start.
     fn place(&self, owner: usize, key: RemoteKey, offset: u64, len: usize) -> Result<(i32, u64)> {
         let RemoteKey::Cma { base, len: size } = key else {
-            return Err(Error::Corrupt {
-                what: "the transport of a key",
-                value: key.kind().number(),
-            });
+            return Err(Error::corrupt(
+                "the transport of a key",
+                key.kind().number(),
+            ));
         };
         if offset.checked_add(len as u64).is_none_or(|end| end > size) {
-            return Err(Error::Corrupt {
-                what: "the size of opened memory",
-                value: size,
-            });
+            return Err(Error::corrupt("the size of opened memory", size));
         }
         Ok((self.pids[owner], base.wrapping_add(offset)))
     }
@@ -46,10 +43,7 @@ impl Cma {
 /// What a copy with a peer's memory came to.
 fn outcome(what: &str, owner: usize, copied: io::Result<()>) -> Result<()> {
     copied.map_err(|source| match source.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::WriteZero => Error::Corrupt {
-            what: "bytes moved",
-            value: 0,
-        },
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::WriteZero => Error::corrupt("bytes moved", 0),
         _ => Error::system(format!("{what} with rank {owner}"), source),
     })
 }

@@ -233,10 +233,10 @@ impl Kmod {
 fn parts(key: RemoteKey) -> Result<(RegionId, Option<Mapping>)> {
     match key {
         RemoteKey::Kmod { region, mapping } => Ok((region, mapping)),
-        RemoteKey::Cma { .. } => Err(Error::Corrupt {
-            what: "the transport of a key",
-            value: key.kind().number(),
-        }),
+        RemoteKey::Cma { .. } => Err(Error::corrupt(
+            "the transport of a key",
+            key.kind().number(),
+        )),
     }
 }
 
