@@ -315,8 +315,8 @@ fn move_bytes(
     stopped(done + moved, moved < wanted)
 }
 
-/// Copies a range between pinned memory, whatever signals there are, unless `stop` says so meanwhile.
-/// Returns whether all of it was copied.
+/// Copies a range between pinned memory along the runs of both sides, whatever signals there are, unless `stop`
+/// says so meanwhile. Returns whether all of it was copied.
 pub(crate) fn between(
     from: &PinnedPages,
     from_offset: u64,
@@ -325,23 +325,6 @@ pub(crate) fn between(
     length: u64,
     stop: impl Fn() -> bool,
 ) -> bool {
-    let done = walk(from, from_offset, to, to_offset, length, || {
-        shim::cond_resched_interrupted();
-        stop()
-    });
-    done == length
-}
-
-/// Copies along the runs of both sides; `pause` is called from time to time and may stop the copy.
-/// Returns the bytes copied.
-fn walk(
-    from: &PinnedPages,
-    from_offset: u64,
-    to: &PinnedPages,
-    to_offset: u64,
-    length: u64,
-    mut pause: impl FnMut() -> bool,
-) -> u64 {
     let mut done = 0u64;
     let (mut from_hint, mut to_hint) = (0, 0);
     let mut since_check = 0;
@@ -362,12 +345,13 @@ fn walk(
         since_check += len;
         if since_check >= CHUNK {
             since_check = 0;
-            if pause() {
+            shim::cond_resched_interrupted();
+            if stop() {
                 break;
             }
         }
     }
-    done
+    done == length
 }
 
 /// CRC32C of a range of pinned memory; `None` if `stop` says so meanwhile.
