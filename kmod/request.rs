@@ -359,7 +359,8 @@ impl Request {
     /// Claims something, if there is anything, and copies it; returns its bytes. May sleep.
     pub(crate) fn help(this: &Arc<Self>) -> Option<u64> {
         let most = u64::max(CPU_SHARE / u64::max(this.fragments.size(), 1), 1);
-        if this.is_orphan() {
+        // What was claimed before the owner died is copied all the same, and may be all there is.
+        if this.fragments.open(Worker::Cpu) && this.is_orphan() {
             Self::fail_orphan(this);
             return None;
         }
