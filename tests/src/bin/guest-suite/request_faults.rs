@@ -409,7 +409,7 @@ fn proven_10_state_is_published_last(context: &Context) -> Outcome {
 }
 
 /// All processes of a user together, whatever their domains.
-fn requests_of_a_user_are_limited(_: &Context) -> Outcome {
+fn requests_of_a_user_are_limited(context: &Context) -> Outcome {
     with_each(|| {
         let _limit = Parameter::set("max_user_requests", 100)?;
         let domains = [Device::domain()?.0, Device::domain()?.0];
@@ -440,7 +440,7 @@ fn requests_of_a_user_are_limited(_: &Context) -> Outcome {
         let id = loop {
             match pairs[1].submit(&domains[1]) {
                 Ok(id) => break id,
-                Err(Errno::ENOSPC) => check!(start.elapsed() < Duration::from_secs(20)),
+                Err(Errno::ENOSPC) => check!(start.elapsed() < context.limit(20)),
                 Err(errno) => return Err(errno.into()),
             }
         };

@@ -177,7 +177,7 @@ fn wait_without_uses(_: &Context) -> Outcome {
     Ok(())
 }
 
-fn wait_times_out(_: &Context) -> Outcome {
+fn wait_times_out(context: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let map = Map::anon(PAGE)?;
     let id = expecting(&device, &map, 2)?;
@@ -191,7 +191,7 @@ fn wait_times_out(_: &Context) -> Outcome {
             took >= Duration::from_nanos(timeout as u64),
             "{timeout} ns took {took:?}"
         );
-        check!(took < Duration::from_secs(5), "{timeout} ns took {took:?}");
+        check!(took < context.limit(5), "{timeout} ns took {took:?}");
         check_eq!(left.timeout_ns, 0, "what is left of {timeout} ns");
         check_eq!(left.uses_left, 1);
     }
@@ -316,9 +316,8 @@ fn readiness(_: &Context) -> Outcome {
     board.await_at_least(0, 1)?;
     check!(!ready(0)?, "one use is outstanding");
     board.set(1, 1);
-    let start = Instant::now();
-    check!(ready(20_000)?, "poll was not woken");
-    check!(start.elapsed() < Duration::from_secs(10));
+    // Looks once more when the time is up: longer than this test may take.
+    check!(ready(600_000)?, "poll was not woken");
     check!(ready(0)?, "a completed region stays reported");
     child.join()?;
     device.destroy(id)?;
