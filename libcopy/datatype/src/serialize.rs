@@ -85,12 +85,11 @@ impl Words<'_> {
         }
         let (these, rest) = self.0.split_at(words as usize);
         self.0 = rest;
-        Ok(match narrow {
-            true => {
-                let both = these.iter().flat_map(|w| [*w as i32, (*w >> 32) as i32]);
-                Offsets::Narrow(Arc::new(both.take(len as usize).collect()))
-            }
-            false => Offsets::Wide(Arc::new(these.iter().map(|w| *w as i64).collect())),
+        Ok(if narrow {
+            let both = these.iter().flat_map(|w| [*w as i32, (*w >> 32) as i32]);
+            Offsets::Narrow(Arc::new(both.take(len as usize).collect()))
+        } else {
+            Offsets::Wide(Arc::new(these.iter().map(|w| *w as i64).collect()))
         })
     }
 }
