@@ -4,6 +4,9 @@
  * Calls nonblocking collectives of one class again and again, several at once, and checks what it received.
  *
  *   governed_nonblocking ibcast|iallgather|iallreduce CALLS BYTES WINDOW
+ *   governed_nonblocking ahead CALLS BYTES 1
+ *
+ * ahead: rank 0 starts all its broadcasts before the others, who wait for a message that it sends then, start one.
  *
  * With VIRTUAL_CLOCK=own, libcopy_mpi.so takes long. GOVERNED_ODD=1: rank 1 alone does without the governor.
  */
@@ -14,6 +17,29 @@
 
 /* Elements that are checked: one in so many, and so the last one. */
 enum { MOST_WINDOW = 16, STEP = 7 };
+
+static long ahead(int rank, int size, int calls, int count)
+{
+	MPI_Request *requests = malloc(sizeof(MPI_Request) * calls);
+	MPI_Status *statuses = malloc(sizeof(MPI_Status) * calls);
+	int *all = malloc(sizeof(int) * count * (rank == 0 ? 1 : calls)), token = 0;
+	long wrong = 0;
+	for (int i = 0; rank == 0 && i < count; i++)
+		all[i] = 3 * i;
+	if (rank != 0)
+		MPI_Recv(&token, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	for (int call = 0; call < calls; call++)
+		MPI_Ibcast(all + (rank == 0 ? 0 : (size_t)call * count), count, MPI_INT, 0, MPI_COMM_WORLD,
+			   &requests[call]);
+	for (int other = 1; rank == 0 && other < size; other++)
+		MPI_Send(&token, 1, MPI_INT, other, 0, MPI_COMM_WORLD);
+	MPI_Waitall(calls, requests, statuses);
+	for (int call = 0; rank != 0 && call < calls; call++)
+		for (int i = (count - 1) % STEP; i < count; i += STEP)
+			wrong += all[(size_t)call * count + i] != 3 * i;
+	free(requests), free(statuses), free(all);
+	return wrong;
+}
 
 int main(int argc, char **argv)
 {
@@ -27,6 +53,17 @@ int main(int argc, char **argv)
 	int is_bcast = !strcmp(how, "ibcast"), is_gather = !strcmp(how, "iallgather");
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
+	if (!strcmp(how, "ahead")) {
+		/* Once together: then the ranks know each other. */
+		MPI_Request first;
+		int token = 0;
+		MPI_Ibcast(&token, 1, MPI_INT, 0, MPI_COMM_WORLD, &first);
+		MPI_Barrier(MPI_COMM_WORLD);
+		MPI_Wait(&first, MPI_STATUS_IGNORE);
+		printf("%ld wrong\n", ahead(rank, size, calls, count));
+		MPI_Finalize();
+		return 0;
+	}
 	size_t each = (size_t)count * size;
 	int *one = malloc(sizeof(int) * count * window), *all = malloc(sizeof(int) * each * window);
 	long wrong = 0;

@@ -1468,6 +1468,12 @@ fn nonblocking_collectives_take_the_way_that_costs_less_on_all_ranks() {
         let ranks = run(several.0, several.1, several.2, &[]);
         let all_alike = ranks.len() == 3 && ranks.iter().all(|rank| *rank == ranks[0]);
         assert!(all_alike && ranks[0][1] > 0, "{name}: {ranks:?}");
+        // A start waits for nobody, however many of them there are.
+        let ranks = run("ahead", "MPI_Ibcast", [3000, 32768, 1], &[]);
+        assert!(
+            ranks.iter().all(|rank| rank[0] + rank[1] == 3000),
+            "{name}: {ranks:?}"
+        );
         for off in [("LIBCOPY_GOVERNOR", "0"), ("GOVERNED_ODD", "1")] {
             let ranks = run(gathers.0, gathers.1, gathers.2, &[slow, off]);
             assert!(ranks.is_empty(), "{name}: {ranks:?}");
