@@ -197,7 +197,7 @@ pub fn decide_nonblocking(
         for (word, time) in own[1..].iter_mut().zip(times.iter().flatten()) {
             *word = *time;
         }
-        let topic = circle.table.topic(index, circle.rank);
+        let topic = circle.group.table.topic(index, circle.group.rank);
         let said = topic.ask(&mut class.progress, &own, || {
             progress::everything();
             std::thread::yield_now();

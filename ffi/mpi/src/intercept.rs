@@ -256,7 +256,7 @@ pub fn intercept_nonblocking<K>(
         }
         let kinds = kinds(abi, &known).ok_or(Outcome::Arguments)?;
         let circle = known.circle().ok_or(Outcome::NoTeam)?;
-        if !circle.admits_next() {
+        if !circle.group.admits_next() {
             return Err(Outcome::NoTeam);
         }
         Ok((abi, circle.clone(), bytes, kinds))

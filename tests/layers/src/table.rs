@@ -74,6 +74,7 @@ pub const TABLE: &[Layers] = &[
             < team
             < collective/nonblocking/agreement
             < collective/nonblocking/engine collective/nonblocking/table
+            < collective/nonblocking/operation
             < collective/nonblocking
             < collective/division
             < collective/cooperative

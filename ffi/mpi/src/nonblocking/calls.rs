@@ -9,8 +9,10 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use libcopy::collective::nonblocking::operation::Shape;
+
 use super::circle::Circle;
-use super::operation::{Operation, Own, Shape};
+use super::operation::{Operation, Own};
 use super::requests;
 use crate::abi::{Abi, Word, complain};
 use crate::active::{active, is_in_place, is_same};
@@ -28,6 +30,7 @@ use crate::threshold::{is_small, is_special};
 struct Intercepted {
     abi: &'static Abi,
     circle: Arc<Circle>,
+    function: Function,
     shape: Shape,
     comm: Word,
     request: *mut c_void,
@@ -48,7 +51,8 @@ impl Intercepted {
             // SAFETY: the program has lent the buffers of its call until the request is complete.
             let code = unsafe {
                 requests::start(self.abi, &self.circle, self.request, || {
-                    Operation::begin(&self.circle, self.shape, own, copies_own, elements)
+                    let what = (self.function, self.shape);
+                    Operation::begin(&self.circle, what, own, copies_own, elements)
                 })
             };
             match code {
@@ -58,19 +62,15 @@ impl Intercepted {
         }));
         let code = match started {
             Ok(Ok(())) => {
-                stats::count(
-                    self.shape.function,
-                    Outcome::Intercepted,
-                    self.shape.bytes as u64,
-                );
+                stats::count(self.function, Outcome::Intercepted, self.shape.bytes as u64);
                 return 0;
             }
             Ok(Err(code)) => code,
             Err(_) => self.abi.error,
         };
         // The others count this operation, and wait for us in it; what nobody has begun the library does.
-        self.circle.table.close();
-        self.circle.table.broken().store(1, Ordering::Release);
+        self.circle.group.table.close();
+        self.circle.group.table.broken().store(1, Ordering::Release);
         // SAFETY: the communicator was in use a moment ago.
         unsafe { pmpi::comm_call_errhandler(self.comm, code) };
         code
@@ -83,7 +83,7 @@ impl Intercepted {
         }
         complain(&format!(
             "{}: {} elements of one datatype are not the {} bytes of the other side",
-            self.shape.function.name(),
+            self.function.name(),
             count.elements(),
             self.shape.bytes
         ));
@@ -91,7 +91,7 @@ impl Intercepted {
     }
 
     fn is_root(&self) -> bool {
-        self.circle.rank == self.shape.root
+        self.circle.group.rank == self.shape.root
     }
 }
 
@@ -190,13 +190,14 @@ fn decide<K>(
     });
     let (abi, circle, bytes, kinds) = intercepted?;
     let shape = Shape {
-        function: about.function,
+        op: about.function.op()?,
         root,
         bytes,
     };
     let intercepted = Intercepted {
         abi,
         circle,
+        function: about.function,
         shape,
         comm: about.comm,
         request: about.request,
@@ -223,10 +224,10 @@ unsafe fn bcast<N: Count>(about: About, buffer: Received<N>) -> Option<c_int> {
         // SAFETY: the caller's promise.
         unsafe {
             if intercepted.is_root() {
-                own.send(&intercepted.circle, &kind, buffer.base, count)?
+                own.send(&intercepted.circle.group, &kind, buffer.base, count)?
             } else {
                 own.receive(
-                    (intercepted.abi, &intercepted.circle),
+                    (intercepted.abi, &intercepted.circle.group),
                     &kind,
                     buffer.base,
                     count,
@@ -250,11 +251,19 @@ unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Op
         own_part(abi, about, (&send, &recv), (send.base, at), own).map(|own| (own, all))
     })?;
     Some(intercepted.start(None, |intercepted, own| {
-        let (rank, size) = (intercepted.circle.rank, intercepted.circle.size);
+        let (rank, size) = (
+            intercepted.circle.group.rank,
+            intercepted.circle.group.size(),
+        );
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(kind) = &own_kind {
-                own.send(&intercepted.circle, kind, send.base, send.count.elements())?;
+                own.send(
+                    &intercepted.circle.group,
+                    kind,
+                    send.base,
+                    send.count.elements(),
+                )?;
             }
             let Some(all) = all else {
                 return match own_kind {
@@ -266,7 +275,7 @@ unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Op
             let each = recv.count.elements();
             let keep = own_kind.is_none().then_some((each * rank, each));
             own.receive(
-                (intercepted.abi, &intercepted.circle),
+                (intercepted.abi, &intercepted.circle.group),
                 &all,
                 recv.base,
                 each * size,
@@ -293,12 +302,12 @@ unsafe fn scatter<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> O
         unsafe {
             if let Some(all) = &all {
                 intercepted.agree(all, send.count)?;
-                let elements = send.count.elements() * intercepted.circle.size;
-                own.send(&intercepted.circle, all, send.base, elements)?;
+                let elements = send.count.elements() * intercepted.circle.group.size();
+                own.send(&intercepted.circle.group, all, send.base, elements)?;
             }
             if let Some(kind) = &own_kind {
                 own.receive(
-                    (intercepted.abi, &intercepted.circle),
+                    (intercepted.abi, &intercepted.circle.group),
                     kind,
                     recv.base,
                     recv.count.elements(),
@@ -324,15 +333,15 @@ unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) ->
     })?;
     Some(intercepted.start(None, |intercepted, own| {
         let (rank, size, each) = (
-            intercepted.circle.rank,
-            intercepted.circle.size,
+            intercepted.circle.group.rank,
+            intercepted.circle.group.size(),
             recv.count.elements(),
         );
         let keep = own_kind.is_none().then_some((each * rank, each));
         // SAFETY: the caller's promise.
         unsafe {
             own.receive(
-                (intercepted.abi, &intercepted.circle),
+                (intercepted.abi, &intercepted.circle.group),
                 &all,
                 recv.base,
                 each * size,
@@ -341,7 +350,12 @@ unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) ->
             match &own_kind {
                 Some(kind) => {
                     intercepted.agree(kind, send.count)?;
-                    own.send(&intercepted.circle, kind, send.base, send.count.elements())?;
+                    own.send(
+                        &intercepted.circle.group,
+                        kind,
+                        send.base,
+                        send.count.elements(),
+                    )?;
                 }
                 None => own.send_from_received(intercepted.shape.bytes * rank),
             }
@@ -367,18 +381,18 @@ unsafe fn alltoall<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> 
     })?;
     Some(intercepted.start(None, |intercepted, own| {
         intercepted.agree(&kind, send.count)?;
-        let size = intercepted.circle.size;
+        let size = intercepted.circle.group.size();
         // SAFETY: the caller's promise.
         unsafe {
             own.receive(
-                (intercepted.abi, &intercepted.circle),
+                (intercepted.abi, &intercepted.circle.group),
                 &all,
                 recv.base,
                 recv.count.elements() * size,
                 None,
             )?;
             own.send(
-                &intercepted.circle,
+                &intercepted.circle.group,
                 &kind,
                 send.base,
                 send.count.elements() * size,
@@ -411,7 +425,7 @@ unsafe fn reduce<N: Count>(
                 if gets {
                     let keep = in_place.then_some((0, count));
                     own.receive(
-                        (intercepted.abi, &intercepted.circle),
+                        (intercepted.abi, &intercepted.circle.group),
                         kind,
                         recv.base,
                         count,
@@ -421,7 +435,7 @@ unsafe fn reduce<N: Count>(
                 if in_place {
                     own.send_from_received(0)
                 } else {
-                    own.send(&intercepted.circle, kind, send, count)?
+                    own.send(&intercepted.circle.group, kind, send, count)?
                 }
             }
             Ok(false)

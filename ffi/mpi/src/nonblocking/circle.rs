@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use libcopy::TeamKey;
 use libcopy::collective::nonblocking::engine::Engines;
+use libcopy::collective::nonblocking::operation::Group;
 use libcopy::collective::nonblocking::table::{MOST_RANKS, Table};
 use libcopy::transport::process_memory;
 
@@ -23,21 +24,12 @@ use libcopy::lock::lock;
 /// What a communicator's nonblocking collectives need.
 #[derive(Debug)]
 pub struct Circle {
-    /// What the ranks share.
-    pub table: Table,
-    /// Their processes.
-    pub pids: Vec<i32>,
-    /// Our rank.
-    pub rank: usize,
-    /// Ranks.
-    pub size: usize,
+    /// The ranks, and what they share.
+    pub group: Arc<Group>,
     /// Whether ranks outnumber processors.
     pub crowded: bool,
-    /// Engines that move parts, if all ranks have them.
-    pub engines: Option<Arc<Engines>>,
     /// Whether all ranks want a governor.
     pub is_governed: bool,
-    last: AtomicU64,
     under_way: AtomicU64,
 }
 
@@ -58,7 +50,7 @@ static ALL: Mutex<Vec<Weak<Circle>>> = Mutex::new(Vec::new());
 /// past the MPI library any more.
 pub fn close_all() {
     for circle in lock(&ALL).iter().filter_map(Weak::upgrade) {
-        circle.table.close();
+        circle.group.table.close();
     }
 }
 
@@ -173,17 +165,12 @@ impl Circle {
             return None;
         }
         let processors = cards.iter().map(|card| card.processors).max().unwrap_or(1);
+        let pids = cards.iter().map(|card| card.pid).collect();
+        let engines = engines.filter(|_| cards.iter().all(|card| card.engines != 0));
         Some(Circle {
-            table: table?,
-            pids: cards.iter().map(|card| card.pid).collect(),
-            rank,
-            size,
+            group: Arc::new(Group::new(table?, pids, rank, engines.map(Arc::new))),
             crowded: size as u64 > processors,
-            engines: engines
-                .filter(|_| cards.iter().all(|card| card.engines != 0))
-                .map(Arc::new),
             is_governed: cards.iter().all(|card| card.governed != 0),
-            last: AtomicU64::new(0),
             under_way: AtomicU64::new(0),
         })
     }
@@ -197,16 +184,6 @@ impl Circle {
         circle
     }
 
-    /// Whether the next operation is done here: all ranks find the same.
-    pub fn admits_next(&self) -> bool {
-        self.table.admits(self.coming())
-    }
-
-    /// The number of the next operation; all ranks count alike.
-    pub fn next(&self) -> u64 {
-        self.last.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
     /// An operation begins.
     pub fn begin(self: &Arc<Self>) -> UnderWay {
         self.under_way.fetch_add(1, Ordering::Relaxed);
@@ -216,10 +193,5 @@ impl Circle {
     /// Operations that are under way.
     pub fn under_way(&self) -> u64 {
         self.under_way.load(Ordering::Relaxed)
-    }
-
-    /// The number that the next operation will have.
-    pub fn coming(&self) -> u64 {
-        self.last.load(Ordering::Relaxed) + 1
     }
 }

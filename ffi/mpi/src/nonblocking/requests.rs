@@ -81,7 +81,7 @@ pub unsafe fn start(
         return answer;
     }
     // Its place in the table may be in use by an operation that we have not seen the end of.
-    let next = circle.coming();
+    let next = circle.group.coming();
     if next > DEPTH {
         until(abi, || {
             let entries = lock(&ENTRIES);
