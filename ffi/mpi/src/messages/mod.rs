@@ -40,4 +40,4 @@ pub use report::{numbers, report};
 pub use requests::{has_orphans, register, settle_orphans};
 pub use start::{announce, finish, leave, start};
 pub use waiting::progress_all;
-pub use world::{has_lost_rights, lose_rights, world};
+pub use world::{has_lost_rights, lose_rights};

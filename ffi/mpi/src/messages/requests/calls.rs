@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The functions of MPI that complete, test, cancel, free and start requests.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use libcopy::lock::lock;
+use libcopy::policy::governor::Decision;
+
+use super::super::incoming::raise;
+use super::super::status::{Room, Status, is_ignored};
+use super::super::world::World;
+use super::batch::{Batch, Owner, conclude, concluded, finish, is_alone};
+use super::entry::Work;
+use super::progress::{ORPHANS, settle, until};
+use super::table::{find, forget, library_first};
+use crate::abi::{UNDEFINED, Word};
+use crate::fallback::{self, Look};
+use crate::pmpi;
+
+/// `MPI_Wait`; `None` if the request is none of ours.
+///
+/// # Safety
+///
+/// As the MPI standard says, for this and all functions below.
+pub unsafe fn wait(world: &World, request: *mut c_void, status: *mut c_void) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { wait_as(world, request, status, Owner::Program) }
+}
+
+/// The same for a request of our own, known or not, that stands for a blocking call.
+pub unsafe fn wait_own(
+    world: &World,
+    request: *mut c_void,
+    status: *mut c_void,
+    comm: Word,
+) -> c_int {
+    let owner = Owner::Us(comm);
+    // SAFETY: the caller's promise.
+    unsafe {
+        wait_as(world, request, status, owner).unwrap_or_else(|| owner.wait(world, request, status))
+    }
+}
+
+unsafe fn wait_as(
+    world: &World,
+    request: *mut c_void,
+    status: *mut c_void,
+    owner: Owner,
+) -> Option<c_int> {
+    // SAFETY: one request.
+    let batch = unsafe { Batch::new(world, 1, request)? };
+    let entry = batch.entries[0].as_ref()?;
+    {
+        let mut state = lock(&entry.state);
+        if !state.active {
+            return None;
+        }
+        if is_alone(&state) {
+            if entry.persistent {
+                state.deactivate();
+            } else {
+                state.gone = true;
+                forget(state.handle);
+            }
+            let mut room = Room::new();
+            let at = room.instead_of(status);
+            // SAFETY: the caller's promise, and then a status that was written.
+            return Some(unsafe {
+                let code = owner.wait(world, request, at);
+                if code != 0 {
+                    if let Work::Receive(arrival) = &state.work {
+                        arrival.give_back(world);
+                    }
+                    return Some(code);
+                }
+                match conclude(world, &state, Status::new(world.abi, at)) {
+                    0 => 0,
+                    code => raise(state.comm().unwrap_or(world.abi.world), code),
+                }
+            });
+        }
+    }
+    until(world, 1, || lock(&entry.state).advance(world));
+    // SAFETY: the caller's promise.
+    Some(unsafe { finish(world, entry, request, status, owner) })
+}
+
+/// `MPI_Test`
+pub unsafe fn test(
+    world: &World,
+    request: *mut c_void,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    if library_first(world) && !request.is_null() {
+        let mut room = Room::new();
+        let at = room.instead_of(status);
+        // SAFETY: the caller's promise; the library writes the status if it completes the request.
+        return Some(unsafe {
+            let handle = world.abi.handle_at(request, 0);
+            match pmpi::test(request, flag, at) {
+                0 if *flag == 0 => 0,
+                code => concluded(world, handle, at, code),
+            }
+        });
+    }
+    // SAFETY: one request.
+    let batch = unsafe { Batch::new(world, 1, request)? };
+    let entry = batch.entries[0].as_ref()?;
+    let ready = {
+        let mut state = lock(&entry.state);
+        if !state.active {
+            return None;
+        }
+        state.advance(world)
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        *flag = c_int::from(ready);
+        if ready {
+            Some(finish(world, entry, request, status, Owner::Program))
+        } else {
+            Some(0)
+        }
+    }
+}
+
+/// `MPI_Waitall`
+pub unsafe fn waitall(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Batch::new(world, count, requests)? };
+    let mut left: Vec<usize> = (0..batch.entries.len())
+        .filter(|i| batch.entries[*i].is_some())
+        .collect();
+    if let ([only], false) = (left.as_slice(), is_ignored(statuses)) {
+        // SAFETY: the caller's promise.
+        if let Some(code) = unsafe { batch.wait_with_one(*only, statuses) } {
+            return Some(code);
+        }
+    }
+    let own = left.len();
+    until(world, own, || {
+        left.retain(|i| !batch.is_ready(*i));
+        left.is_empty()
+    });
+    // SAFETY: the caller's promise.
+    unsafe {
+        batch.finish_all(statuses, |statuses| {
+            (pmpi::waitall(count, requests, statuses), true)
+        })
+    }
+}
+
+/// `MPI_Testall`
+pub unsafe fn testall(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    flag: *mut c_int,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Batch::new(world, count, requests)? };
+    // All of them, so that each gets on.
+    let waiting = (0..batch.entries.len()).filter(|i| !batch.is_ready(*i));
+    let ready = waiting.count() == 0;
+    // SAFETY: the caller's promise.
+    unsafe {
+        *flag = 0;
+        if !ready {
+            return Some(0);
+        }
+        // Whether the others are complete, too, the library says.
+        let code = batch.finish_all(statuses, |statuses| {
+            let code = pmpi::testall(count, requests, flag, statuses);
+            if code != 0 {
+                *flag = 1;
+            }
+            (code, *flag != 0)
+        });
+        Some(code.unwrap_or(0))
+    }
+}
+
+/// One pass for `MPI_Waitany` and `MPI_Testany`: the index of a request that was completed, or
+/// [`UNDEFINED`] if none is active, and the code.
+unsafe fn any_of(batch: &Batch<'_>, status: *mut c_void) -> Option<(c_int, c_int)> {
+    let count = batch.entries.len();
+    // SAFETY: the caller's promise.
+    unsafe { fallback::first(count, status, |i| batch.try_one(i, status)) }
+}
+
+/// `MPI_Waitany`
+pub unsafe fn waitany(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    index: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Batch::new(world, count, requests)? };
+    let mut found = None;
+    let own = batch.entries.iter().flatten().count();
+    until(world, own, || {
+        // SAFETY: the caller's promise.
+        found = unsafe { any_of(&batch, status) };
+        found.is_some()
+    });
+    let (which, code) = found.unwrap_or((UNDEFINED, 0));
+    // SAFETY: the caller's promise.
+    unsafe { *index = which };
+    Some(code)
+}
+
+/// Handles that are copied before the library changes them.
+const MOST_COPIED: c_int = 16;
+
+/// `MPI_Testany`
+pub unsafe fn testany(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    index: *mut c_int,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    if library_first(world) && !requests.is_null() && (1..=MOST_COPIED).contains(&count) {
+        let mut handles = [0; MOST_COPIED as usize];
+        let mut room = Room::new();
+        let at = room.instead_of(status);
+        // SAFETY: the caller's promise; the library writes the status if it completes a request, whose
+        // index it says.
+        return Some(unsafe {
+            for (i, handle) in handles.iter_mut().enumerate().take(count as usize) {
+                *handle = world.abi.handle_at(requests, i);
+            }
+            // Not all errors say one.
+            *index = UNDEFINED;
+            let code = pmpi::testany(count, requests, index, flag, at);
+            match usize::try_from(*index).ok().and_then(|i| handles.get(i)) {
+                Some(handle) if code != 0 || *flag != 0 => concluded(world, *handle, at, code),
+                _ => code,
+            }
+        });
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let batch = Batch::new(world, count, requests)?;
+        let found = any_of(&batch, status);
+        *flag = c_int::from(found.is_some());
+        let (which, code) = found.unwrap_or((UNDEFINED, 0));
+        *index = which;
+        Some(code)
+    }
+}
+
+/// One pass for `MPI_Waitsome` and `MPI_Testsome`: whether any request is active, or was until now.
+unsafe fn some_of(
+    batch: &Batch<'_>,
+    done: *mut c_int,
+    indices: *mut c_int,
+    statuses: *mut c_void,
+) -> (bool, c_int) {
+    let abi = batch.world.abi;
+    let (mut active, mut count, mut failed, mut codes) = (false, 0usize, false, Vec::new());
+    for i in 0..batch.entries.len() {
+        let mut room = Room::new();
+        // SAFETY: one request; our own status.
+        match unsafe { batch.try_one(i, room.pointer()) } {
+            Some((true, code)) => {
+                active = true;
+                failed |= code != 0;
+                codes.push(code);
+                // SAFETY: both arrays have as many elements as there are requests.
+                unsafe {
+                    *indices.add(count) = i as c_int;
+                    if !is_ignored(statuses) {
+                        let from = Status::new(abi, room.pointer());
+                        Status::of_array(abi, statuses, count).copy_all_but_error(from);
+                    }
+                }
+                count += 1;
+            }
+            Some((false, _)) => {}
+            None => active = true,
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        *done = if active { count as c_int } else { UNDEFINED };
+        if failed && !is_ignored(statuses) {
+            for (i, code) in codes.iter().enumerate() {
+                Status::of_array(abi, statuses, i).set_error(*code);
+            }
+        }
+    }
+    (active, if failed { abi.in_status } else { 0 })
+}
+
+/// `MPI_Waitsome`
+pub unsafe fn waitsome(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    done: *mut c_int,
+    indices: *mut c_int,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Batch::new(world, count, requests)? };
+    let mut code = 0;
+    let own = batch.entries.iter().flatten().count();
+    until(world, own, || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (active, this) = some_of(&batch, done, indices, statuses);
+            code = this;
+            !active || *done > 0
+        }
+    });
+    Some(code)
+}
+
+/// `MPI_Testsome`
+pub unsafe fn testsome(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    done: *mut c_int,
+    indices: *mut c_int,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let batch = Batch::new(world, count, requests)?;
+        Some(some_of(&batch, done, indices, statuses).1)
+    }
+}
+
+/// `MPI_Request_get_status`
+pub unsafe fn get_status(
+    world: &World,
+    request: Word,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    let entry = find(world, request)?;
+    let mut state = lock(&entry.state);
+    if !state.active {
+        return None;
+    }
+    let ready = state.advance(world);
+    let mut room = Room::new();
+    // SAFETY: the caller's promise.
+    unsafe {
+        *flag = c_int::from(ready);
+        if !ready {
+            return Some(0);
+        }
+        let at = room.instead_of(status);
+        let code = pmpi::request_get_status(request, flag, at);
+        *flag = 1;
+        if let Some((_, seen)) = state.seen.as_mut().filter(|_| entry.persistent) {
+            let seen = Status::new(world.abi, seen.pointer());
+            Status::new(world.abi, at).copy_all_but_error(seen);
+        }
+        if let Some(bytes) = state.bytes {
+            Status::new(world.abi, at).set_bytes(bytes);
+        }
+        if state.error != 0 {
+            Status::new(world.abi, at).set_error(state.error);
+        }
+        Some(code)
+    }
+}
+
+/// `MPI_Request_get_status` of one request of an array. Those that we do not know the library is asked
+/// about.
+unsafe fn look(batch: &Batch<'_>, index: usize, status: *mut c_void) -> Look {
+    if batch.entries[index].is_some() {
+        let mut flag = 0;
+        // SAFETY: the caller's promise.
+        let known = unsafe { get_status(batch.world, batch.handle(index), &mut flag, status) };
+        if let Some(code) = known {
+            return (code, true, flag != 0);
+        }
+    }
+    // SAFETY: one request of the caller's.
+    unsafe { fallback::look(batch.world.abi, batch.request(index), status) }
+}
+
+/// `MPI_Request_get_status_any`
+pub unsafe fn get_status_any(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    index: *mut c_int,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let batch = Batch::new(world, count, requests)?;
+        let look = |i, status: *mut c_void| look(&batch, i, status);
+        let count = batch.entries.len();
+        let abi = world.abi;
+        Some(fallback::any_of(abi, count, index, flag, status, look))
+    }
+}
+
+/// `MPI_Request_get_status_all`
+pub unsafe fn get_status_all(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    flag: *mut c_int,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let batch = Batch::new(world, count, requests)?;
+        let look = |i, status: *mut c_void| look(&batch, i, status);
+        let count = batch.entries.len();
+        Some(fallback::all_of(world.abi, count, flag, statuses, look))
+    }
+}
+
+/// `MPI_Request_get_status_some`
+pub unsafe fn get_status_some(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+    done: *mut c_int,
+    indices: *mut c_int,
+    statuses: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let batch = Batch::new(world, count, requests)?;
+        let look = |i, status: *mut c_void| look(&batch, i, status);
+        let (abi, count) = (world.abi, batch.entries.len());
+        let found = fallback::some_of(abi, count, (done, indices), statuses, look);
+        Some(found)
+    }
+}
+
+/// `MPI_Request_free`
+pub unsafe fn free(world: &World, request: *mut c_void) -> Option<c_int> {
+    // SAFETY: one request.
+    let batch = unsafe {
+        fallback::forget_persistent(request);
+        Batch::new(world, 1, request)?
+    };
+    let entry = batch.entries[0].as_ref()?;
+    let mut state = lock(&entry.state);
+    if !state.active {
+        state.gone = true;
+        forget(state.handle);
+        return None;
+    }
+    state.orphan = true;
+    ORPHANS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the caller's variable.
+    unsafe { world.abi.set_handle(request, world.abi.request_null) };
+    drop(state);
+    settle(world);
+    Some(0)
+}
+
+/// `MPI_Cancel`
+pub unsafe fn cancel(world: &World, request: *mut c_void) -> Option<c_int> {
+    // SAFETY: one request.
+    let batch = unsafe { Batch::new(world, 1, request)? };
+    let entry = batch.entries[0].as_ref()?;
+    // Another thread that waits for a receive holds its state.
+    if !entry.starts {
+        return None;
+    }
+    let state = lock(&entry.state);
+    // A message that went another way than its request is never cancelled, as is allowed.
+    matches!(state.work, Work::Start(_, _, Some(_))).then_some(0)
+}
+
+/// `MPI_Start`
+pub unsafe fn start(world: &World, request: *mut c_void) -> Option<c_int> {
+    // SAFETY: one request.
+    let batch = unsafe { Batch::new(world, 1, request)? };
+    let mut state = lock(&batch.entries[0].as_ref()?.state);
+    let mut watched = None;
+    if let Work::Start(plan, class, current) = &mut state.work {
+        let (decision, trial) = match *class {
+            Some(class) => class.next(world),
+            None => (Decision::Intercept, None),
+        };
+        watched = trial;
+        let started = match decision {
+            // SAFETY: the program promised its elements from now on.
+            Decision::Intercept => unsafe { plan.start(world) },
+            Decision::Forward => Ok(None),
+        };
+        match started {
+            Ok(Some(under_way)) => {
+                *current = Some(under_way);
+                (state.active, state.watched) = (true, watched);
+                return Some(0);
+            }
+            Ok(None) => {}
+            Err(code) => return Some(code),
+        }
+    }
+    // SAFETY: the caller's promise.
+    let code = unsafe { pmpi::start(request) };
+    state.active = code == 0;
+    state.watched = watched.filter(|_| state.active);
+    Some(code)
+}
+
+/// `MPI_Startall`
+pub unsafe fn startall(world: &World, count: c_int, requests: *mut c_void) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Batch::new(world, count, requests)? };
+    for i in 0..batch.entries.len() {
+        let one = batch.request(i);
+        // SAFETY: the caller's promise.
+        let code = unsafe { start(world, one).unwrap_or_else(|| pmpi::start(one)) };
+        if code != 0 {
+            return Some(code);
+        }
+    }
+    Some(0)
+}

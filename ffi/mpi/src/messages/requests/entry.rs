@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What is known of one request, and how it gets on.
+
+use std::ffi::c_int;
+use std::sync::Mutex;
+
+use libcopy::lock::lock;
+use libcopy::p2p::Shared;
+
+use super::super::governed::{Class, Watched};
+use super::super::handle::Handle;
+use super::super::incoming::{Arrival, raise};
+use super::super::pack_memory::Memory;
+use super::super::sending::Plan;
+use super::super::status::{Room, Status};
+use super::super::waiting;
+use super::super::world::World;
+use crate::abi::Word;
+use crate::pmpi;
+
+/// What a request does.
+pub enum Work {
+    /// Receives what may be a header.
+    Receive(Arrival),
+    /// Sends a header on a communicator, with a request that has to be freed.
+    Send(Shared, Word),
+    /// Sends with every start, in a class of messages; the message that is under way, and the library's request for its
+    /// header. The program's own request is not started then.
+    Start(Plan, Option<&'static Class>, Option<(Shared, Word)>),
+    /// Sends packed bytes on a communicator.
+    Packed { _bytes: Memory, comm: Word },
+    /// Is the library's alone, on a communicator.
+    Forwarded(Word),
+}
+
+/// A request that we know.
+pub struct Entry {
+    pub(super) state: Mutex<State>,
+    pub(super) persistent: bool,
+    /// Whether it sends with every start.
+    pub(super) starts: bool,
+    /// Whether it receives once.
+    pub(super) is_receive: bool,
+}
+
+pub(super) struct State {
+    pub(super) handle: Word,
+    pub(super) work: Work,
+    /// Started, if it is a persistent one.
+    pub(super) active: bool,
+    pub(super) ready: bool,
+    /// What the library said when it was asked, its code and its status. MPICH 5.0 says it once of a
+    /// persistent request, which is inactive afterwards.
+    pub(super) seen: Option<(c_int, Room)>,
+    /// Bytes that were received, where the library knows another number.
+    pub(super) bytes: Option<u64>,
+    pub(super) error: c_int,
+    /// Nobody will ask for it any more.
+    pub(super) orphan: bool,
+    /// Completed, and out of the table.
+    pub(super) gone: bool,
+    /// As long as it is active, if it is part of a trial.
+    pub(super) watched: Option<Watched>,
+}
+
+/// The code for the program, whose error handler hears of an error of ours.
+pub(super) fn reported(
+    world: &World,
+    comm: Option<Word>,
+    status: Status,
+    error: c_int,
+    code: c_int,
+) -> c_int {
+    if error == 0 {
+        return code;
+    }
+    status.set_error(error);
+    raise(comm.unwrap_or(world.abi.world), error)
+}
+
+/// Whether the library has completed a request, and with which code; its status is written. One that was
+/// completed with an error is complete, too: whoever finishes it hears of that.
+pub(super) fn completed(world: &World, handle: Word, status: &mut Room) -> Option<c_int> {
+    let mut flag = 0;
+    let mut ask = || {
+        // SAFETY: a request that is not freed; writable outputs.
+        unsafe { pmpi::request_get_status(handle, &mut flag, status.pointer()) }
+    };
+    // MPICH has the error handler of MPI_COMM_WORLD hear of it here, too, whatever the request's is.
+    let answer = if world.abi.is_open_mpi() {
+        ask()
+    } else {
+        quietly(world, ask)
+    };
+    // What cannot be asked for, the completing function has to complain about.
+    (answer != 0 || flag != 0).then_some(answer)
+}
+
+/// Does `work` while errors on `MPI_COMM_WORLD` are returned. Only where no other thread is calling the
+/// library.
+pub(super) fn quietly(world: &World, work: impl FnOnce() -> c_int) -> c_int {
+    let mut before: Word = 0;
+    let variable = (&raw mut before).cast();
+    // SAFETY: a communicator that is always there, and room for a handle.
+    if unsafe { pmpi::comm_get_errhandler(world.abi.world, variable) } != 0 {
+        return work();
+    }
+    // SAFETY: a predefined error handler, and afterwards the one that was there.
+    unsafe {
+        pmpi::comm_set_errhandler(world.abi.world, world.abi.errors_return);
+        let answer = work();
+        pmpi::comm_set_errhandler(world.abi.world, before);
+        if !world.abi.is_predefined_handler(before) {
+            pmpi::errhandler_free(variable);
+        }
+        answer
+    }
+}
+
+/// What the library does not know of a request that it has completed.
+pub(super) struct End {
+    /// See [`State::seen`].
+    pub(super) seen: Option<(c_int, Room)>,
+    pub(super) bytes: Option<u64>,
+    pub(super) error: c_int,
+}
+
+impl End {
+    /// Corrects a status that the library has written, with `code`, and that code.
+    pub(super) fn correct(
+        &mut self,
+        world: &World,
+        persistent: bool,
+        status: Status,
+        code: c_int,
+    ) -> c_int {
+        let mut code = code;
+        if let Some((before, room)) = self.seen.as_mut().filter(|_| persistent) {
+            // SAFETY: the library has written it.
+            status.copy_all_but_error(unsafe { Status::new(world.abi, room.pointer()) });
+            if code == 0 {
+                code = *before;
+            }
+        }
+        if let Some(bytes) = self.bytes {
+            status.set_bytes(bytes);
+        }
+        code
+    }
+
+    /// Corrects the status of a request that was completed with `code`; an error that the library has not
+    /// reported, or 0.
+    pub(super) fn error_of(
+        mut self,
+        world: &World,
+        entry: &Entry,
+        state: &State,
+        status: Status,
+        code: c_int,
+    ) -> c_int {
+        let seen = self.correct(world, entry.persistent, status, code);
+        if let (Work::Receive(arrival), true) = (&state.work, code != 0) {
+            arrival.give_back(world);
+        }
+        match self.error {
+            0 if code == 0 => seen,
+            error => error,
+        }
+    }
+}
+
+impl State {
+    /// Goes on with it; returns whether it is ready.
+    pub(super) fn advance(&mut self, world: &World) -> bool {
+        if self.ready || self.gone {
+            return self.ready;
+        }
+        let mut room = Room::new();
+        match &self.work {
+            Work::Receive(_) => {
+                let Some(code) = completed(world, self.handle, &mut room) else {
+                    return false;
+                };
+                // SAFETY: the status was written just now.
+                let status = unsafe { Status::new(world.abi, room.pointer()) };
+                self.arrive(world, status);
+                self.seen = Some((code, room));
+            }
+            Work::Send(shared, _) => {
+                if !push(world, shared) || completed(world, self.handle, &mut room).is_none() {
+                    return false;
+                }
+                self.error = lost(world, shared);
+            }
+            Work::Start(_, _, Some((shared, header))) => {
+                if !push(world, shared) || completed(world, *header, &mut room).is_none() {
+                    return false;
+                }
+                self.error = lost(world, shared);
+            }
+            // Nothing of ours is under way.
+            Work::Start(_, _, None) | Work::Packed { .. } | Work::Forwarded(_) => {
+                let Some(code) = completed(world, self.handle, &mut room) else {
+                    return false;
+                };
+                self.seen = Some((code, room));
+            }
+        }
+        self.ready = true;
+        true
+    }
+
+    /// Moves the data of a receive that the library has completed with this status.
+    pub(super) fn arrive(&mut self, world: &World, status: Status) {
+        if let Work::Receive(arrival) = &self.work {
+            match arrival.complete(world, status) {
+                Some(Ok(bytes)) => self.bytes = Some(bytes),
+                Some(Err(code)) => self.error = code,
+                None => {}
+            }
+        }
+    }
+
+    /// It is complete, but will be started again.
+    pub(super) fn deactivate(&mut self) {
+        self.active = false;
+        self.watched = None;
+    }
+
+    /// What is left to do when the library's function has been called or is about to be.
+    pub(super) fn end(&mut self, world: &World) -> End {
+        if let Work::Start(_, _, current) = &mut self.work {
+            if let Some((shared, header)) = current.take() {
+                let mut room = Room::new();
+                let mut request = Handle::new(world, header);
+                // SAFETY: our own request, which is complete.
+                unsafe { pmpi::wait(request.pointer(), room.pointer()) };
+                drop(shared);
+            }
+        }
+        self.deactivate();
+        self.ready = false;
+        End {
+            seen: self.seen.take(),
+            bytes: self.bytes.take(),
+            error: std::mem::take(&mut self.error),
+        }
+    }
+
+    pub(super) fn comm(&self) -> Option<Word> {
+        match &self.work {
+            Work::Receive(arrival) => Some(arrival.comm()),
+            Work::Send(_, comm) | Work::Packed { comm, .. } | Work::Forwarded(comm) => Some(*comm),
+            Work::Start(plan, ..) => Some(plan.comm()),
+        }
+    }
+}
+
+/// The code of a message that is complete: an error if that is because its receiver has died.
+pub(super) fn lost(world: &World, shared: &Shared) -> c_int {
+    if lock(shared).was_lost() {
+        waiting::receiver_ended(world)
+    } else {
+        0
+    }
+}
+
+/// Goes on with a message that is sent; returns whether the program may have its buffer back.
+pub(super) fn push(world: &World, shared: &Shared) -> bool {
+    let Ok(mut message) = shared.try_lock() else {
+        return false;
+    };
+    if message.attend(world, false) || message.is_impatient(world) && message.buffer(world) {
+        return true;
+    }
+    false
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Requests that may turn out to stand for more than the MPI library knows, and the functions that
+//! complete requests.
+//!
+//! A request that we know is *ready* when the library has completed it and its data have moved. Only
+//! then the library's own function is called, which returns at once, frees the handle and writes
+//! the status.
+
+mod batch;
+mod calls;
+mod entry;
+mod progress;
+mod table;
+
+pub use calls::{
+    cancel, free, get_status, get_status_all, get_status_any, get_status_some, start, startall,
+    test, testall, testany, testsome, wait, wait_own, waitall, waitany, waitsome,
+};
+pub use entry::Work;
+pub use progress::{has_orphans, register, settle, settle_orphans};
+pub use table::{any, remember, remember_watched};

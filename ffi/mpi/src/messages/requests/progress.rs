@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Requests that get on while the program waits for something else.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libcopy::lock::lock;
+use libcopy::p2p::Pause;
+
+use super::super::handle::Handle;
+use super::super::status::{Room, Status};
+use super::super::world::{self, World};
+use super::entry::{Entry, Work};
+use super::table::{KNOWN, TABLE, any, forget};
+use crate::pmpi;
+
+/// Requests that are under way and that the program has freed: nobody will ask for them.
+pub(super) static ORPHANS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether requests are under way that nobody will ask for. Then every call that lets the MPI library get on
+/// ends with [`settle_orphans`].
+#[inline(always)]
+pub fn has_orphans() -> bool {
+    ORPHANS.load(Ordering::Relaxed) != 0
+}
+
+/// Goes on with what is under way after a call that returns this code, and returns it.
+#[cold]
+pub fn settle_orphans(code: c_int) -> c_int {
+    if let Some(world) = world::world() {
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            world.attend_all();
+            settle(world);
+        }));
+    }
+    code
+}
+
+/// Has what waits go on with requests.
+pub fn register() {
+    world::register(settle);
+}
+
+/// Goes on with everything that is under way.
+pub fn settle(world: &World) {
+    if !any() {
+        return;
+    }
+    let Ok(table) = TABLE.try_lock() else {
+        return;
+    };
+    let entries: Vec<Arc<Entry>> = table.values().cloned().collect();
+    drop(table);
+    for entry in entries {
+        let Ok(mut state) = entry.state.try_lock() else {
+            continue;
+        };
+        if !state.active || state.gone || !state.advance(world) || !state.orphan {
+            continue;
+        }
+        state.gone = true;
+        ORPHANS.fetch_sub(1, Ordering::Relaxed);
+        let handle = state.handle;
+        state.end(world);
+        forget(handle);
+        let mut request = Handle::new(world, handle);
+        let mut room = Room::new();
+        // SAFETY: nobody else knows this request any more.
+        unsafe {
+            let code = pmpi::wait(request.pointer(), room.pointer());
+            if let Work::Send(shared, _) = &state.work {
+                if code == 0 && Status::new(world.abi, room.pointer()).is_cancelled() {
+                    lock(shared).withdraw(world);
+                }
+            }
+            if entry.persistent || matches!(state.work, Work::Send(..)) {
+                pmpi::request_free(request.pointer());
+            }
+        }
+    }
+}
+
+/// Waits until `done` says so, letting everything else get on than the `own` requests it asks for.
+pub(super) fn until(world: &World, own: usize, mut done: impl FnMut() -> bool) {
+    let mut pause = Pause::new();
+    while !done() {
+        if pause.should_look() {
+            world.give_up_lost();
+        }
+        if pause.step() {
+            world.attend_all();
+            if KNOWN.load(Ordering::Relaxed) > own {
+                settle(world);
+            }
+        }
+    }
+}

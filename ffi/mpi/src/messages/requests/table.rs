@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The requests that we know, by handle.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+
+use libcopy::lock::lock;
+use libcopy::p2p;
+
+use super::super::governed::Watched;
+use super::super::probes;
+use super::super::world::World;
+use super::entry::{Entry, State, Work};
+use crate::abi::Word;
+
+/// Spreads handles, which are addresses or small numbers.
+#[derive(Default)]
+pub(super) struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+}
+
+pub(super) type Table = HashMap<Word, Arc<Entry>, BuildHasherDefault<Spread>>;
+
+pub(super) static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+
+/// Entries of the table.
+pub(super) static KNOWN: AtomicUsize = AtomicUsize::new(0);
+
+/// Entries that are not receives of their own time: sends, and all persistent ones.
+pub(super) static OTHERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any request is known.
+#[inline]
+pub fn any() -> bool {
+    KNOWN.load(Ordering::Relaxed) != 0
+}
+
+/// Makes a request known. An active persistent one counts as started.
+pub fn remember(world: &World, request: *const c_void, work: Work, persistent: bool) {
+    remember_watched(world, request, work, persistent, None);
+}
+
+/// Makes a request known, and lets go of `watched` when it is complete.
+pub fn remember_watched(
+    world: &World,
+    request: *const c_void,
+    work: Work,
+    persistent: bool,
+    watched: Option<Watched>,
+) {
+    // SAFETY: the library has written a handle there.
+    let handle = unsafe { world.abi.handle_at(request, 0) } & world.abi.handle;
+    let entry = Entry {
+        starts: matches!(work, Work::Start(..)),
+        is_receive: matches!(work, Work::Receive(_)) && !persistent,
+        state: Mutex::new(State {
+            handle,
+            work,
+            active: !persistent,
+            ready: false,
+            seen: None,
+            bytes: None,
+            error: 0,
+            orphan: false,
+            gone: false,
+            watched,
+        }),
+        persistent,
+    };
+    insert(handle, Arc::new(entry));
+}
+
+pub(super) fn insert(handle: Word, entry: Arc<Entry>) {
+    let others = usize::from(!entry.is_receive);
+    let before = lock(&TABLE).insert(handle, entry);
+    OTHERS.fetch_add(others, Ordering::Relaxed);
+    match before {
+        None => {
+            KNOWN.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(before) => {
+            OTHERS.fetch_sub(usize::from(!before.is_receive), Ordering::Relaxed);
+        }
+    }
+}
+
+pub(super) fn find(world: &World, handle: Word) -> Option<Arc<Entry>> {
+    if !any() || world.abi.same(handle, world.abi.request_null) {
+        return None;
+    }
+    lock(&TABLE).get(&(handle & world.abi.handle)).cloned()
+}
+
+pub(super) fn forget(handle: Word) {
+    let before = lock(&TABLE).remove(&handle);
+    if let Some(entry) = before {
+        KNOWN.fetch_sub(1, Ordering::Relaxed);
+        OTHERS.fetch_sub(usize::from(!entry.is_receive), Ordering::Relaxed);
+    }
+}
+
+/// Whether the library may be asked to complete any request before we look at it: what we know are receives
+/// only, which are complete in the library before anything of ours happens to them, and no other thread can
+/// get the handle of one that is complete before we have forgotten it.
+pub(super) fn library_first(world: &World) -> bool {
+    OTHERS.load(Ordering::Relaxed) == 0 && p2p::is_quiet() && !probes::has_threads(world)
+}
