@@ -517,12 +517,14 @@ other_sends! {
 /// Functions without counts, intercepted if `$try` does. Where nonblocking collectives are under way,
 /// `$first` comes before, and may do what the function has to. Functions with one are about requests: they
 /// are forwarded before anything else as long as none is known here. Where `$is_noted` finds short receives
-/// among them, `$short` does the rest with the function as it is without it.
+/// among them, `$short` does the rest with the function as it is without it. `$at_once` comes before everything else
+/// where no nonblocking collective is under way.
 macro_rules! plain {
-    ($($name:ident $arguments:tt => $pass:path, $try:expr $(, $first:expr $(, $is_noted:expr => $short:expr)?)?;)*) => { $(
-        plain!(@one $name $arguments $pass, $try, [$($first)?], [$($($is_noted => $short)?)?]);
+    ($($name:ident $arguments:tt => $pass:path, $try:expr
+        $(, $first:expr $(, $is_noted:expr => $short:expr $(, $at_once:path)?)?)?;)*) => { $(
+        plain!(@one $name $arguments $pass, $try, [$($first)?], [$($($is_noted => $short)?)?], [$($($($at_once)?)?)?]);
     )* };
-    (@one $name:ident ($($argument:ident: $kind:ty),*) $pass:path, $try:expr, $first:tt, $short:tt) => {
+    (@one $name:ident ($($argument:ident: $kind:ty),*) $pass:path, $try:expr, $first:tt, $short:tt, $at_once:tt) => {
         /// The MPI function of this name.
         ///
         /// # Safety
@@ -533,6 +535,7 @@ macro_rules! plain {
             // Elsewhere, so that what is forwarded at once needs no room on the stack.
             #[inline(never)]
             unsafe extern "C" fn other($($argument: $kind),*) -> c_int {
+                plain!(@at_once $at_once ($($argument),*));
                 // SAFETY: the caller's promise.
                 let code = guarded(|| unsafe {
                     plain!(@first $first ($($argument),*));
@@ -576,6 +579,16 @@ other($($argument),*)
             return $pass($($argument),*);
         }
     };
+    (@at_once [] $arguments:tt) => {};
+    (@at_once [$at_once:path] ($($argument:ident),*)) => {
+        if !requests::has_orphans() && !nonblocking::any() {
+            // SAFETY: the caller's promise.
+            let code = unsafe { $at_once($($argument),*) };
+            if let Some(code) = code {
+                return code;
+            }
+        }
+    };
     (@first [] $arguments:tt) => {};
     (@first [$first:expr] ($($argument:ident),*)) => {
         if nonblocking::any() {
@@ -591,7 +604,7 @@ plain! {
     MPI_Wait(request: *mut c_void, status: *mut c_void) => forward::wait, requests::wait, before::wait,
         short::has_any(1, request) => short::wait;
     MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) => forward::test, requests::test,
-        before::test, short::has_any(1, request) => short::test;
+        before::test, short::has_any(1, request) => short::test, requests::test_at_once;
     MPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void) => forward::waitall,
         requests::waitall, before::waitall, short::has_any(count, requests) => short::waitall;
     MPI_Testall(count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void)
@@ -601,7 +614,8 @@ plain! {
     MPI_Testany(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
-    ) => forward::testany, requests::testany, before::testany, short::has_any(count, requests) => short::testany;
+    ) => forward::testany, requests::testany, before::testany, short::has_any(count, requests) => short::testany,
+        requests::testany_at_once;
     MPI_Waitsome(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void

@@ -3,6 +3,7 @@
 //! Completing requests of an array, some of which we know.
 
 use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,33 +18,38 @@ use super::table::{KNOWN, TABLE, any, find, forget, insert};
 use crate::abi::{UNDEFINED, Word};
 use crate::pmpi;
 
-/// The end of a request that the library has completed, with this code and status; the code for the program.
+/// The end of a request that the library has completed, with this code and status; the code for the program. A panic of
+/// ours becomes an error of the MPI library's.
 ///
 /// # Safety
 ///
 /// The library has written the status.
+#[inline(never)]
 pub(super) unsafe fn concluded(
     world: &World,
     handle: Word,
     status: *mut c_void,
     code: c_int,
 ) -> c_int {
-    let Some(entry) = find(world, handle) else {
-        return code;
+    let conclude = || {
+        let Some(entry) = find(world, handle) else {
+            return code;
+        };
+        let mut state = lock(&entry.state);
+        state.gone = true;
+        forget(state.handle);
+        // SAFETY: the caller's promise.
+        let status = unsafe { Status::new(world.abi, status) };
+        if code == 0 && !state.ready {
+            state.arrive(world, status);
+        }
+        let end = state.end(world);
+        let error = end.error_of(world, &entry, &state, status, code);
+        let comm = state.comm();
+        drop(state);
+        reported(world, comm, status, error, code)
     };
-    let mut state = lock(&entry.state);
-    state.gone = true;
-    forget(state.handle);
-    // SAFETY: the caller's promise.
-    let status = unsafe { Status::new(world.abi, status) };
-    if code == 0 && !state.ready {
-        state.arrive(world, status);
-    }
-    let end = state.end(world);
-    let error = end.error_of(world, &entry, &state, status, code);
-    let comm = state.comm();
-    drop(state);
-    reported(world, comm, status, error, code)
+    catch_unwind(AssertUnwindSafe(conclude)).unwrap_or(world.abi.error)
 }
 
 /// Requests of an array, some of which we know.

@@ -10,7 +10,7 @@ use libcopy::policy::governor::Decision;
 
 use super::super::incoming::raise;
 use super::super::status::{Room, Status, is_ignored};
-use super::super::world::World;
+use super::super::world::{World, world};
 use super::batch::{Batch, Owner, conclude, concluded, finish, is_alone};
 use super::entry::Work;
 use super::progress::{ORPHANS, settle, until};
@@ -87,6 +87,28 @@ unsafe fn wait_as(
     Some(unsafe { finish(world, entry, request, status, owner) })
 }
 
+/// `MPI_Test` where the library may be asked first: without another function between the program's call and the
+/// library's, since programs call this again and again while they wait, and the library gives up the processor in it;
+/// coming back, each return is predicted wrong. Nothing here panics.
+#[inline(always)]
+pub unsafe fn test_at_once(
+    request: *mut c_void,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    let world = world().filter(|world| library_first(world) && !request.is_null())?;
+    let mut room = Room::new();
+    let at = room.instead_of(status);
+    // SAFETY: the caller's promise; the library writes the status if it completes the request.
+    Some(unsafe {
+        let handle = world.abi.handle_at(request, 0);
+        match pmpi::test(request, flag, at) {
+            0 if *flag == 0 => 0,
+            code => concluded(world, handle, at, code),
+        }
+    })
+}
+
 /// `MPI_Test`
 pub unsafe fn test(
     world: &World,
@@ -94,18 +116,6 @@ pub unsafe fn test(
     flag: *mut c_int,
     status: *mut c_void,
 ) -> Option<c_int> {
-    if library_first(world) && !request.is_null() {
-        let mut room = Room::new();
-        let at = room.instead_of(status);
-        // SAFETY: the caller's promise; the library writes the status if it completes the request.
-        return Some(unsafe {
-            let handle = world.abi.handle_at(request, 0);
-            match pmpi::test(request, flag, at) {
-                0 if *flag == 0 => 0,
-                code => concluded(world, handle, at, code),
-            }
-        });
-    }
     // SAFETY: one request.
     let batch = unsafe { Batch::new(world, 1, request)? };
     let entry = batch.entries[0].as_ref()?;
@@ -223,6 +233,38 @@ pub unsafe fn waitany(
 /// Handles that are copied before the library changes them.
 const MOST_COPIED: c_int = 16;
 
+/// `MPI_Testany` where the library may be asked first; see [`test_at_once`].
+#[inline(always)]
+pub unsafe fn testany_at_once(
+    count: c_int,
+    requests: *mut c_void,
+    index: *mut c_int,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    let world = world().filter(|world| library_first(world) && !requests.is_null())?;
+    if !(1..=MOST_COPIED).contains(&count) {
+        return None;
+    }
+    let mut handles = [0; MOST_COPIED as usize];
+    let mut room = Room::new();
+    let at = room.instead_of(status);
+    // SAFETY: the caller's promise; the library writes the status if it completes a request, whose
+    // index it says.
+    Some(unsafe {
+        for (i, handle) in handles.iter_mut().enumerate().take(count as usize) {
+            *handle = world.abi.handle_at(requests, i);
+        }
+        // Not all errors say one.
+        *index = UNDEFINED;
+        let code = pmpi::testany(count, requests, index, flag, at);
+        match usize::try_from(*index).ok().and_then(|i| handles.get(i)) {
+            Some(handle) if code != 0 || *flag != 0 => concluded(world, *handle, at, code),
+            _ => code,
+        }
+    })
+}
+
 /// `MPI_Testany`
 pub unsafe fn testany(
     world: &World,
@@ -232,25 +274,6 @@ pub unsafe fn testany(
     flag: *mut c_int,
     status: *mut c_void,
 ) -> Option<c_int> {
-    if library_first(world) && !requests.is_null() && (1..=MOST_COPIED).contains(&count) {
-        let mut handles = [0; MOST_COPIED as usize];
-        let mut room = Room::new();
-        let at = room.instead_of(status);
-        // SAFETY: the caller's promise; the library writes the status if it completes a request, whose
-        // index it says.
-        return Some(unsafe {
-            for (i, handle) in handles.iter_mut().enumerate().take(count as usize) {
-                *handle = world.abi.handle_at(requests, i);
-            }
-            // Not all errors say one.
-            *index = UNDEFINED;
-            let code = pmpi::testany(count, requests, index, flag, at);
-            match usize::try_from(*index).ok().and_then(|i| handles.get(i)) {
-                Some(handle) if code != 0 || *flag != 0 => concluded(world, *handle, at, code),
-                _ => code,
-            }
-        });
-    }
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;

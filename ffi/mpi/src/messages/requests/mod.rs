@@ -15,7 +15,8 @@ mod table;
 
 pub use calls::{
     cancel, free, get_status, get_status_all, get_status_any, get_status_some, start, startall,
-    test, testall, testany, testsome, wait, wait_own, waitall, waitany, waitsome,
+    test, test_at_once, testall, testany, testany_at_once, testsome, wait, wait_own, waitall,
+    waitany, waitsome,
 };
 pub use entry::Work;
 pub use progress::{has_orphans, register, settle, settle_orphans};
