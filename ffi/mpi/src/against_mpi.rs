@@ -39,20 +39,20 @@ impl MpiImplementation {
     }
 
     /// The same for collectives that return at once, in which whoever waits does the work.
-    pub fn is_beaten_nonblocking(self, op: Op, bytes: u64, crowded: bool) -> bool {
-        self.nonblocking(op, crowded)
+    pub fn is_beaten_nonblocking(self, op: Op, bytes: u64, is_oversubscribed: bool) -> bool {
+        self.nonblocking(op, is_oversubscribed)
             .is_some_and(|least| bytes >= least)
     }
 
     /// The smallest message for which [`MpiImplementation::is_beaten_nonblocking`] may hold, whether ranks
     /// outnumber processors or not; `None` if it never does.
     pub fn least_nonblocking(self, op: Op) -> Option<u64> {
-        let each = [false, true].map(|crowded| self.nonblocking(op, crowded));
+        let each = [false, true].map(|is_oversubscribed| self.nonblocking(op, is_oversubscribed));
         each.into_iter().flatten().min()
     }
 
-    fn nonblocking(self, op: Op, crowded: bool) -> Option<u64> {
-        let least = match (op, crowded) {
+    fn nonblocking(self, op: Op, is_oversubscribed: bool) -> Option<u64> {
+        let least = match (op, is_oversubscribed) {
             (Op::Allgather, _) | (Op::Reduce | Op::Allreduce, true) => 64 << 10,
             // Slices change hands between the caches, which at 1 MiB costs more than it saves.
             (Op::Reduce | Op::Allreduce, false) => 4 << 20,
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_taken_by_any_crowd_is_found_first() {
+    fn what_may_be_taken_by_any_oversubscription_is_found_first() {
         for implementation in [MpiImplementation::OpenMpi, MpiImplementation::Mpich] {
             for op in Op::ALL {
                 for oversubscription in Oversubscription::ALL {

@@ -20,7 +20,7 @@ use crate::classes::{self, Classes};
 use crate::group::{Group, create, world_ranks};
 use crate::messages::Peers;
 use crate::neighbourhood::Neighbours;
-use crate::nonblocking::Circle;
+use crate::nonblocking::NonblockingGroup;
 use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
 use crate::stats::{FUNCTIONS, Function, Outcome};
 use crate::teams::{self, Lease};
@@ -69,7 +69,7 @@ pub struct Comm {
     /// What its calls cost.
     pub classes: Classes,
     /// What its nonblocking collectives share, once its ranks have met for that.
-    circle: OnceLock<Option<Arc<Circle>>>,
+    nonblocking_group: OnceLock<Option<Arc<NonblockingGroup>>>,
     /// Whether they are to meet.
     wants_circle: AtomicBool,
 }
@@ -112,14 +112,14 @@ impl Comm {
     }
 
     /// What nonblocking collectives share, if the ranks have met.
-    pub fn met(&self) -> Option<&Arc<Circle>> {
-        self.circle.get()?.as_ref()
+    pub fn met(&self) -> Option<&Arc<NonblockingGroup>> {
+        self.nonblocking_group.get()?.as_ref()
     }
 
     /// What nonblocking collectives share; the first time, its ranks are asked to meet.
-    pub fn circle(&self) -> Option<&Arc<Circle>> {
-        match self.circle.get() {
-            Some(circle) => circle.as_ref(),
+    pub fn nonblocking_group(&self) -> Option<&Arc<NonblockingGroup>> {
+        match self.nonblocking_group.get() {
+            Some(nonblocking_group) => nonblocking_group.as_ref(),
             None => {
                 if !self.wants_circle.swap(true, Ordering::Relaxed) {
                     active::want_meeting();
@@ -130,9 +130,9 @@ impl Comm {
     }
 
     /// Has its ranks meet, if they are to.
-    pub fn meet(&self, meet: impl FnOnce(&Comm) -> Option<Arc<Circle>>) {
+    pub fn meet(&self, meet: impl FnOnce(&Comm) -> Option<Arc<NonblockingGroup>>) {
         if self.wants_circle.load(Ordering::Relaxed) {
-            self.circle.get_or_init(|| meet(self));
+            self.nonblocking_group.get_or_init(|| meet(self));
             if self.wants_circle.swap(false, Ordering::Relaxed) {
                 active::want_no_meeting();
             }
@@ -313,7 +313,7 @@ fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
         large: AtomicU64::new(0),
         irregular: Default::default(),
         classes: Classes::default(),
-        circle: OnceLock::new(),
+        nonblocking_group: OnceLock::new(),
         wants_circle: AtomicBool::new(false),
     })
 }

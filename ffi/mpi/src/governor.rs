@@ -28,7 +28,7 @@ use crate::active::least;
 use crate::classes::{Class, GONE, NonblockingClass, Total, Totals, add, is_wanted, power};
 use crate::comm::{self, Comm};
 use crate::group::Group;
-use crate::nonblocking::Circle;
+use crate::nonblocking::NonblockingGroup;
 use crate::progress;
 use crate::stats::Function;
 
@@ -158,11 +158,11 @@ pub fn decide(
 /// trial finds out whether all have said what theirs took, for all that come later.
 pub fn decide_nonblocking(
     known: &Comm,
-    circle: &Circle,
+    members: &NonblockingGroup,
     function: Function,
     bytes: u64,
 ) -> Decision {
-    if least().is_some() || !circle.is_governed {
+    if least().is_some() || !members.is_governed {
         return Decision::Intercept;
     }
     let power = power(bytes);
@@ -189,7 +189,7 @@ pub fn decide_nonblocking(
     let class = &mut all[index];
     let now = || BEGINNING.elapsed().as_nanos() as u64;
     loop {
-        if let Some(decision) = class.together.next(now, || circle.under_way()) {
+        if let Some(decision) = class.together.next(now, || members.under_way()) {
             return decision;
         }
         let Account { times, under_way } = class.together.account();
@@ -197,7 +197,7 @@ pub fn decide_nonblocking(
         for (word, time) in own[1..].iter_mut().zip(times.iter().flatten()) {
             *word = *time;
         }
-        let topic = circle.group.table.topic(index, circle.group.rank);
+        let topic = members.group.table.topic(index, members.group.rank);
         let said = topic.ask(&mut class.progress, &own, || {
             progress::everything();
             std::thread::yield_now();

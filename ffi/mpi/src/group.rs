@@ -40,7 +40,7 @@ pub struct Group {
     /// Ranks.
     pub size: usize,
     /// How ranks and processors go together on the machine where they are the most.
-    pub crowd: Oversubscription,
+    pub oversubscription: Oversubscription,
     /// Whether bytes can go with one copy on all machines.
     pub direct: bool,
 }
@@ -245,11 +245,11 @@ pub fn create(
         let mut reports = team.transports().iter();
         reports.any(|report| report.usable && report.kind != TransportKind::Shm)
     };
-    let (mut crowd, mut is_direct) = (Oversubscription::None, false);
+    let (mut oversubscription, mut is_direct) = (Oversubscription::None, false);
     if let Ok(team) = &team {
-        (crowd, is_direct) = (team.oversubscription(), direct(team));
+        (oversubscription, is_direct) = (team.oversubscription(), direct(team));
     }
-    let fine = [u8::from(team.is_ok()) | u8::from(is_direct) << 1 | (crowd as u8) << 2];
+    let fine = [u8::from(team.is_ok()) | u8::from(is_direct) << 1 | (oversubscription as u8) << 2];
     let mut all = vec![0u8; size];
     // SAFETY: all ranks are here; one byte from each.
     let answer = unsafe {
@@ -264,7 +264,7 @@ pub fn create(
         return Err(format!("rank {other} could not join its team"));
     }
     Ok(Some(Group {
-        crowd: Oversubscription::ALL
+        oversubscription: Oversubscription::ALL
             [usize::from(all.iter().map(|fine| fine >> 2).max().unwrap_or(0)) % 3],
         direct: all.iter().all(|fine| fine & 2 != 0),
         usage: team.usage(),

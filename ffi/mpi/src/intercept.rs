@@ -20,7 +20,7 @@ use crate::errors;
 use crate::failure::Failure;
 use crate::governor;
 use crate::group::Group;
-use crate::nonblocking::{self, Circle};
+use crate::nonblocking::{self, NonblockingGroup};
 use crate::pmpi;
 use crate::stats::{self, Across, Function, Outcome};
 use crate::type_size;
@@ -57,7 +57,7 @@ pub fn intercept(
         stats::count(function, Outcome::Arguments, 0);
         return None;
     };
-    // Below this, no communicator is worth the team that would tell whether it is crowded.
+    // Below this, no communicator is worth the team that would tell whether ranks outnumber processors.
     if !beats_mpi(abi, function, bytes as u64, None) {
         stats::count(function, outside(abi, function, bytes as u64), 0);
         return None;
@@ -174,16 +174,21 @@ fn reaches(bytes: u64) -> bool {
 
 /// Whether messages of this size are faster with us. Ranks that outnumber processors are another
 /// matter, but only the team knows; so the first question is whether any case could be ours.
-fn beats_mpi(abi: &Abi, function: Function, bytes: u64, crowd: Option<Oversubscription>) -> bool {
+fn beats_mpi(
+    abi: &Abi,
+    function: Function,
+    bytes: u64,
+    oversubscription: Option<Oversubscription>,
+) -> bool {
     if let Some(least) = least() {
         return bytes >= least;
     }
     let Some(op) = function.op() else {
         return false;
     };
-    let beats = |crowd| abi.implementation().is_beaten(op, bytes, crowd);
-    match crowd {
-        Some(crowd) => beats(crowd),
+    let beats = |oversubscription| abi.implementation().is_beaten(op, bytes, oversubscription);
+    match oversubscription {
+        Some(oversubscription) => beats(oversubscription),
         None => Oversubscription::ALL.into_iter().any(beats),
     }
 }
@@ -224,7 +229,7 @@ pub fn intercept_nonblocking<K>(
     comm: Word,
     (count, datatype): (Option<usize>, Word),
     kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
-) -> Option<(&'static Abi, Arc<Circle>, usize, K)> {
+) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K)> {
     let decision = || {
         let abi = active().ok_or(Outcome::Disabled)?;
         if !nonblocking::is_allowed() {
@@ -233,11 +238,11 @@ pub fn intercept_nonblocking<K>(
         let bytes = count.and_then(|count| type_size::bytes(abi, count, datatype));
         let bytes = bytes.ok_or(Outcome::Arguments)?;
         let op = function.op().ok_or(Outcome::Arguments)?;
-        let beats = |crowded| match least() {
+        let beats = |is_oversubscribed| match least() {
             Some(least) => bytes as u64 >= least,
             None => abi
                 .implementation()
-                .is_beaten_nonblocking(op, bytes as u64, crowded),
+                .is_beaten_nonblocking(op, bytes as u64, is_oversubscribed),
         };
         if !beats(false) && !beats(true) {
             return Err(Outcome::Small);
@@ -245,21 +250,24 @@ pub fn intercept_nonblocking<K>(
         let known = comm::of(abi, comm)?;
         known.admits()?;
         // Before the datatypes are looked at, which costs more.
-        if known.met().is_some_and(|circle| !beats(circle.crowded)) {
+        if known
+            .met()
+            .is_some_and(|members| !beats(members.is_oversubscribed))
+        {
             return Err(Outcome::Small);
         }
-        if let Some(circle) = known.met() {
-            match governor::decide_nonblocking(&known, circle, function, bytes as u64) {
+        if let Some(members) = known.met() {
+            match governor::decide_nonblocking(&known, members, function, bytes as u64) {
                 Decision::Intercept => {}
                 Decision::Forward => return Err(Outcome::NoGain),
             }
         }
         let kinds = kinds(abi, &known).ok_or(Outcome::Arguments)?;
-        let circle = known.circle().ok_or(Outcome::NoTeam)?;
-        if !circle.group.admits_next() {
+        let members = known.nonblocking_group().ok_or(Outcome::NoTeam)?;
+        if !members.group.admits_next() {
             return Err(Outcome::NoTeam);
         }
-        Ok((abi, circle.clone(), bytes, kinds))
+        Ok((abi, members.clone(), bytes, kinds))
     };
     match catch_unwind(AssertUnwindSafe(decision)) {
         Ok(Ok(intercepted)) => Some(intercepted),
@@ -323,7 +331,7 @@ fn admit_by_thresholds(
     if !group.direct && function.op().is_some_and(reduces) {
         return Err(Outcome::NoTeam);
     }
-    if !beats_mpi(abi, function, bytes, Some(group.crowd)) {
+    if !beats_mpi(abi, function, bytes, Some(group.oversubscription)) {
         return Err(outside(abi, function, bytes));
     }
     Ok(group.clone())

@@ -175,7 +175,7 @@ pub const TABLE: &[Layers] = &[
             < messages/peers messages/status messages/protocol messages/pack_memory messages/choice messages/view
             < earned messages/world
             < group teams classes
-            < nonblocking/circle
+            < nonblocking/group
             < comm
             < governor pack_governor messages/reach nonblocking/meet small_calls
             < intercept

@@ -55,7 +55,7 @@ struct Peer {
 
 /// What a thread needs for a message: to find all of it takes as long as a short message's bytes do.
 #[derive(Debug)]
-struct Desk {
+struct ThreadState {
     /// All of it for what is sent, and for what is received.
     ready: [[Ready; PLACES]; 2],
     peer: [Peer; 2],
@@ -71,33 +71,33 @@ enum Side {
 
 thread_local! {
     /// `None` while a message is under way that began here.
-    static DESK: Cell<Option<Box<Desk>>> = const { Cell::new(None) };
+    static THREAD_STATE: Cell<Option<Box<ThreadState>>> = const { Cell::new(None) };
 }
 
 /// Does `work` with what this thread has at hand. Within it, this thread's other messages, which functions
-/// of the program's may send that the library calls, have another desk.
-fn at_desk<R>(work: impl FnOnce(&mut Desk) -> Option<R>) -> Option<R> {
+/// of the program's may send that the library calls, have another state.
+fn with_thread_state<R>(work: impl FnOnce(&mut ThreadState) -> Option<R>) -> Option<R> {
     static NO_ROOM: AtomicBool = AtomicBool::new(false);
-    let result = DESK.try_with(|place| {
-        let desk = match place.take() {
+    let result = THREAD_STATE.try_with(|place| {
+        let state = match place.take() {
             None if NO_ROOM.load(Ordering::Relaxed) => None,
-            desk => desk.or_else(Desk::new),
+            state => state.or_else(ThreadState::new),
         };
-        let Some(mut desk) = desk else {
+        let Some(mut state) = state else {
             NO_ROOM.store(true, Ordering::Relaxed);
             return None;
         };
-        let result = work(&mut desk);
-        place.set(Some(desk));
+        let result = work(&mut state);
+        place.set(Some(state));
         result
     });
-    // A thread that ends has no desk any more.
+    // A thread that ends has no state any more.
     result.unwrap_or(None)
 }
 
-impl Desk {
+impl ThreadState {
     #[cold]
-    fn new() -> Option<Box<Desk>> {
+    fn new() -> Option<Box<ThreadState>> {
         let nothing = || Ready {
             kind: Kind::NONE,
             bytes: 0,
@@ -105,7 +105,7 @@ impl Desk {
             untried: None,
             left: 0,
         };
-        Some(Box::new(Desk {
+        Some(Box::new(ThreadState {
             ready: std::array::from_fn(|_| std::array::from_fn(|_| nothing())),
             peer: [Peer {
                 comm: 0,
@@ -276,12 +276,17 @@ impl Bytes {
 ///
 /// # Safety
 ///
-/// The elements are readable. The bytes are there until this desk packs something else.
-unsafe fn pack(desk: &mut Desk, world: &World, what: Elements, to: Address) -> Option<Bytes> {
-    if !desk.is_here(world, Side::Sends, to.dest, to.comm) {
+/// The elements are readable. The bytes are there until this state packs something else.
+unsafe fn pack(
+    state: &mut ThreadState,
+    world: &World,
+    what: Elements,
+    to: Address,
+) -> Option<Bytes> {
+    if !state.is_here(world, Side::Sends, to.dest, to.comm) {
         return None;
     }
-    let (prepared, number, at) = desk.lay_out(world, what, to.comm, Side::Sends)?;
+    let (prepared, number, at) = state.lay_out(world, what, to.comm, Side::Sends)?;
     // A length that names a slot has to be noticed.
     if lengths::is_special(number) {
         return None;
@@ -299,17 +304,17 @@ unsafe fn pack(desk: &mut Desk, world: &World, what: Elements, to: Address) -> O
 ///
 /// The elements are writable; the status is, or it is ignored.
 unsafe fn unpack(
-    desk: &mut Desk,
+    state: &mut ThreadState,
     world: &World,
     what: Elements,
     (source, comm): (c_int, Word),
     status: *mut c_void,
     receive: impl FnOnce(Bytes, *mut c_void) -> c_int,
 ) -> Option<c_int> {
-    if !desk.is_here(world, Side::Receives, source, comm) {
+    if !state.is_here(world, Side::Receives, source, comm) {
         return None;
     }
-    let (prepared, capacity, at) = desk.lay_out(world, what, comm, Side::Receives)?;
+    let (prepared, capacity, at) = state.lay_out(world, what, comm, Side::Receives)?;
     let mut room = Room::new();
     let status = room.instead_of(status);
     let number = capacity;
@@ -338,11 +343,11 @@ unsafe fn unpack(
 ///
 /// As the MPI standard says.
 pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Option<c_int> {
-    at_desk(|desk| {
+    with_thread_state(|state| {
         let byte = world.abi.byte;
         // SAFETY: the caller's promise; the bytes stay until the library has sent them.
         unsafe {
-            let (from, n) = pack(desk, world, what, to)?.arguments();
+            let (from, n) = pack(state, world, what, to)?.arguments();
             Some(match mode {
                 Mode::Standard => pmpi::send(from, n, byte, to.dest, to.tag, to.comm),
                 Mode::Synchronous => pmpi::ssend(from, n, byte, to.dest, to.tag, to.comm),
@@ -363,11 +368,11 @@ pub unsafe fn isend(
     to: Address,
     request: *mut c_void,
 ) -> Option<c_int> {
-    at_desk(|desk| {
+    with_thread_state(|state| {
         let byte = world.abi.byte;
         // SAFETY: the caller's promise; the bytes stay until the library has sent them.
         let (code, is_over) = unsafe {
-            let (from, n) = pack(desk, world, what, to)?.arguments();
+            let (from, n) = pack(state, world, what, to)?.arguments();
             let (dest, tag, comm) = (to.dest, to.tag, to.comm);
             let code = match mode {
                 Mode::Standard => pmpi::isend(from, n, byte, dest, tag, comm, request),
@@ -375,7 +380,7 @@ pub unsafe fn isend(
             };
             (code, code != 0 || is_complete(world, request))
         };
-        if let Some(bytes) = desk.memory[Side::Sends as usize].take_if(|_| !is_over) {
+        if let Some(bytes) = state.memory[Side::Sends as usize].take_if(|_| !is_over) {
             let work = Work::Packed {
                 _bytes: bytes,
                 comm: to.comm,
@@ -419,7 +424,9 @@ pub unsafe fn receive(
         unsafe { pmpi::recv(to, n, byte, source, tag, comm, status) }
     };
     // SAFETY: the caller's promise.
-    at_desk(|desk| unsafe { unpack(desk, world, what, (source, comm), status, receive) })
+    with_thread_state(|state| unsafe {
+        unpack(state, world, what, (source, comm), status, receive)
+    })
 }
 
 /// `MPI_Sendrecv` while nothing else is under way; `None` unless both sides are packed here.
@@ -433,15 +440,15 @@ pub unsafe fn exchange(
     (recv, source, recv_tag): (Elements, c_int, c_int),
     status: *mut c_void,
 ) -> Option<c_int> {
-    at_desk(|desk| {
+    with_thread_state(|state| {
         // Before anything is packed.
-        desk.lay_out(world, recv, to.comm, Side::Receives)?;
-        if !desk.is_here(world, Side::Receives, source, to.comm) {
+        state.lay_out(world, recv, to.comm, Side::Receives)?;
+        if !state.is_here(world, Side::Receives, source, to.comm) {
             return None;
         }
         let byte = world.abi.byte;
         // SAFETY: the caller's promise.
-        let (from, n) = unsafe { pack(desk, world, send, to)?.arguments() };
+        let (from, n) = unsafe { pack(state, world, send, to)?.arguments() };
         let receive = |bytes: Bytes, status| {
             let (at, room) = bytes.arguments();
             let (dest, tag, comm) = (to.dest, to.tag, to.comm);
@@ -453,7 +460,7 @@ pub unsafe fn exchange(
             }
         };
         // SAFETY: the caller's promise.
-        unsafe { unpack(desk, world, recv, (source, to.comm), status, receive) }
+        unsafe { unpack(state, world, recv, (source, to.comm), status, receive) }
     })
 }
 

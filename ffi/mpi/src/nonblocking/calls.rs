@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use libcopy::collective::nonblocking::operation::Shape;
 
-use super::circle::Circle;
+use super::group::NonblockingGroup;
 use super::operation::{Operation, Own};
 use super::requests;
 use crate::abi::{Abi, Word, complain};
@@ -29,7 +29,7 @@ use crate::threshold::{is_small, is_special};
 /// A call that is intercepted.
 struct Intercepted {
     abi: &'static Abi,
-    circle: Arc<Circle>,
+    members: Arc<NonblockingGroup>,
     function: Function,
     shape: Shape,
     comm: Word,
@@ -50,9 +50,9 @@ impl Intercepted {
             let copies_own = buffers(&self, &mut own)?;
             // SAFETY: the program has lent the buffers of its call until the request is complete.
             let code = unsafe {
-                requests::start(self.abi, &self.circle, self.request, || {
+                requests::start(self.abi, &self.members, self.request, || {
                     let what = (self.function, self.shape);
-                    Operation::begin(&self.circle, what, own, copies_own, elements)
+                    Operation::begin(&self.members, what, own, copies_own, elements)
                 })
             };
             match code {
@@ -69,8 +69,12 @@ impl Intercepted {
             Err(_) => self.abi.error,
         };
         // The others count this operation, and wait for us in it; what nobody has begun the library does.
-        self.circle.group.table.close();
-        self.circle.group.table.broken().store(1, Ordering::Release);
+        self.members.group.table.close();
+        self.members
+            .group
+            .table
+            .broken()
+            .store(1, Ordering::Release);
         // SAFETY: the communicator was in use a moment ago.
         unsafe { pmpi::comm_call_errhandler(self.comm, code) };
         code
@@ -91,7 +95,7 @@ impl Intercepted {
     }
 
     fn is_root(&self) -> bool {
-        self.circle.group.rank == self.shape.root
+        self.members.group.rank == self.shape.root
     }
 }
 
@@ -188,7 +192,7 @@ fn decide<K>(
         root = plausible(abi, about.comm, about.root)?;
         kinds(abi, known.rank == root)
     });
-    let (abi, circle, bytes, kinds) = intercepted?;
+    let (abi, members, bytes, kinds) = intercepted?;
     let shape = Shape {
         op: about.function.op()?,
         root,
@@ -196,7 +200,7 @@ fn decide<K>(
     };
     let intercepted = Intercepted {
         abi,
-        circle,
+        members,
         function: about.function,
         shape,
         comm: about.comm,
@@ -224,10 +228,10 @@ unsafe fn bcast<N: Count>(about: About, buffer: Received<N>) -> Option<c_int> {
         // SAFETY: the caller's promise.
         unsafe {
             if intercepted.is_root() {
-                own.send(&intercepted.circle.group, &kind, buffer.base, count)?
+                own.send(&intercepted.members.group, &kind, buffer.base, count)?
             } else {
                 own.receive(
-                    (intercepted.abi, &intercepted.circle.group),
+                    (intercepted.abi, &intercepted.members.group),
                     &kind,
                     buffer.base,
                     count,
@@ -252,14 +256,14 @@ unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Op
     })?;
     Some(intercepted.start(None, |intercepted, own| {
         let (rank, size) = (
-            intercepted.circle.group.rank,
-            intercepted.circle.group.size(),
+            intercepted.members.group.rank,
+            intercepted.members.group.size(),
         );
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(kind) = &own_kind {
                 own.send(
-                    &intercepted.circle.group,
+                    &intercepted.members.group,
                     kind,
                     send.base,
                     send.count.elements(),
@@ -275,7 +279,7 @@ unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Op
             let each = recv.count.elements();
             let keep = own_kind.is_none().then_some((each * rank, each));
             own.receive(
-                (intercepted.abi, &intercepted.circle.group),
+                (intercepted.abi, &intercepted.members.group),
                 &all,
                 recv.base,
                 each * size,
@@ -302,12 +306,12 @@ unsafe fn scatter<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> O
         unsafe {
             if let Some(all) = &all {
                 intercepted.agree(all, send.count)?;
-                let elements = send.count.elements() * intercepted.circle.group.size();
-                own.send(&intercepted.circle.group, all, send.base, elements)?;
+                let elements = send.count.elements() * intercepted.members.group.size();
+                own.send(&intercepted.members.group, all, send.base, elements)?;
             }
             if let Some(kind) = &own_kind {
                 own.receive(
-                    (intercepted.abi, &intercepted.circle.group),
+                    (intercepted.abi, &intercepted.members.group),
                     kind,
                     recv.base,
                     recv.count.elements(),
@@ -333,15 +337,15 @@ unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) ->
     })?;
     Some(intercepted.start(None, |intercepted, own| {
         let (rank, size, each) = (
-            intercepted.circle.group.rank,
-            intercepted.circle.group.size(),
+            intercepted.members.group.rank,
+            intercepted.members.group.size(),
             recv.count.elements(),
         );
         let keep = own_kind.is_none().then_some((each * rank, each));
         // SAFETY: the caller's promise.
         unsafe {
             own.receive(
-                (intercepted.abi, &intercepted.circle.group),
+                (intercepted.abi, &intercepted.members.group),
                 &all,
                 recv.base,
                 each * size,
@@ -351,7 +355,7 @@ unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) ->
                 Some(kind) => {
                     intercepted.agree(kind, send.count)?;
                     own.send(
-                        &intercepted.circle.group,
+                        &intercepted.members.group,
                         kind,
                         send.base,
                         send.count.elements(),
@@ -381,18 +385,18 @@ unsafe fn alltoall<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> 
     })?;
     Some(intercepted.start(None, |intercepted, own| {
         intercepted.agree(&kind, send.count)?;
-        let size = intercepted.circle.group.size();
+        let size = intercepted.members.group.size();
         // SAFETY: the caller's promise.
         unsafe {
             own.receive(
-                (intercepted.abi, &intercepted.circle.group),
+                (intercepted.abi, &intercepted.members.group),
                 &all,
                 recv.base,
                 recv.count.elements() * size,
                 None,
             )?;
             own.send(
-                &intercepted.circle.group,
+                &intercepted.members.group,
                 &kind,
                 send.base,
                 send.count.elements() * size,
@@ -425,7 +429,7 @@ unsafe fn reduce<N: Count>(
                 if gets {
                     let keep = in_place.then_some((0, count));
                     own.receive(
-                        (intercepted.abi, &intercepted.circle.group),
+                        (intercepted.abi, &intercepted.members.group),
                         kind,
                         recv.base,
                         count,
@@ -435,7 +439,7 @@ unsafe fn reduce<N: Count>(
                 if in_place {
                     own.send_from_received(0)
                 } else {
-                    own.send(&intercepted.circle.group, kind, send, count)?
+                    own.send(&intercepted.members.group, kind, send, count)?
                 }
             }
             Ok(false)

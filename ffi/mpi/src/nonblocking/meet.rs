@@ -4,7 +4,7 @@
 
 use libcopy::config;
 
-use super::circle::Circle;
+use super::group::NonblockingGroup;
 use crate::abi::{Abi, Word};
 use crate::bootstrap::{self, feature};
 use crate::comm::{self, Comm};
@@ -25,7 +25,8 @@ pub fn is_wanted_here() -> bool {
 pub fn meet(abi: &'static Abi, comm: Word) {
     if let Ok(known) = comm::of(abi, comm) {
         known.meet(|known: &Comm| {
-            Circle::meet(abi, comm, known.rank, known.size).map(Circle::enlisted)
+            NonblockingGroup::meet(abi, comm, known.rank, known.size)
+                .map(NonblockingGroup::enlisted)
         });
     }
 }

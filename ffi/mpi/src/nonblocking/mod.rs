@@ -4,13 +4,13 @@
 //! that is elsewhere.
 
 mod calls;
-mod circle;
 pub mod fortran;
+mod group;
 mod meet;
 mod operation;
 mod requests;
 
-pub use circle::{Circle, close_all};
+pub use group::{NonblockingGroup, close_all};
 pub use libcopy::collective::nonblocking::engine::parts;
 pub use meet::{is_allowed, is_wanted_here, meet};
 pub use requests::{any, before_asking, before_waiting, instead_of_waiting};

@@ -10,7 +10,7 @@ use libcopy::collective::nonblocking::operation::{
     Combine, Failure, Group, Operation as Copies, Shape,
 };
 
-use super::circle::{Circle, UnderWay};
+use super::group::{NonblockingGroup, UnderWay};
 use crate::abi::{Abi, complain};
 use crate::buffer::Kind;
 use crate::errors;
@@ -138,7 +138,7 @@ pub struct Operation {
     // Dropped before our buffers are.
     copies: Copies,
     own: Own,
-    circle: Arc<Circle>,
+    members: Arc<NonblockingGroup>,
     function: Function,
     code: c_int,
     _under_way: UnderWay,
@@ -154,7 +154,7 @@ impl Operation {
     ///
     /// The buffers have the parts of the shape until this is over.
     pub unsafe fn begin(
-        circle: &Arc<Circle>,
+        members: &Arc<NonblockingGroup>,
         (function, shape): (Function, Shape),
         own: Own,
         copies_own: bool,
@@ -163,11 +163,11 @@ impl Operation {
         let elements = elements.map(|elements| Box::new(elements) as Box<dyn Combine>);
         let buffers = (own.send, own.recv);
         Operation {
-            _under_way: circle.begin(),
+            _under_way: members.begin(),
             // SAFETY: the caller's promise.
-            copies: unsafe { Copies::begin(&circle.group, shape, buffers, copies_own, elements) },
+            copies: unsafe { Copies::begin(&members.group, shape, buffers, copies_own, elements) },
             own,
-            circle: circle.clone(),
+            members: members.clone(),
             function,
             code: 0,
         }
@@ -175,12 +175,12 @@ impl Operation {
 
     /// Whether ranks outnumber processors.
     pub fn is_crowded(&self) -> bool {
-        self.circle.crowded
+        self.members.is_oversubscribed
     }
 
     /// Whether it is one of this communicator's, up to this number.
-    pub fn is_before(&self, circle: &Circle, number: u64) -> bool {
-        self.copies.is_before(&circle.group, number)
+    pub fn is_before(&self, members: &NonblockingGroup, number: u64) -> bool {
+        self.copies.is_before(&members.group, number)
     }
 
     /// Tells of a failure, once.
@@ -224,7 +224,7 @@ impl Operation {
     /// Puts what was received where it belongs, and says how it ended.
     pub fn conclude(mut self, abi: &Abi) -> c_int {
         // Said before the last piece was, so whoever has seen that sees this.
-        if self.circle.group.table.broken().load(Ordering::Acquire) != 0 {
+        if self.members.group.table.broken().load(Ordering::Acquire) != 0 {
             return match self.code {
                 0 => broken(abi),
                 code => code,

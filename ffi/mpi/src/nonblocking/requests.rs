@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use libcopy::collective::nonblocking::table::DEPTH;
 
-use super::circle::Circle;
+use super::group::NonblockingGroup;
 use super::operation::Operation;
 use crate::abi::{Abi, UNDEFINED, Word};
 use crate::messages::status::Status;
@@ -67,7 +67,7 @@ unsafe extern "C" fn cancel(_extra: *mut c_void, _complete: c_int) -> c_int {
 /// The request is a variable of the caller's.
 pub unsafe fn start(
     abi: &Abi,
-    circle: &Arc<Circle>,
+    members: &Arc<NonblockingGroup>,
     request: *mut c_void,
     begin: impl FnOnce() -> Operation,
 ) -> c_int {
@@ -81,12 +81,12 @@ pub unsafe fn start(
         return answer;
     }
     // Its place in the table may be in use by an operation that we have not seen the end of.
-    let next = circle.group.coming();
+    let next = members.group.coming();
     if next > DEPTH {
         until(abi, || {
             let entries = lock(&ENTRIES);
             let mut entries = entries.iter();
-            !entries.any(|entry| entry.operation.is_before(circle, next - DEPTH))
+            !entries.any(|entry| entry.operation.is_before(members, next - DEPTH))
         });
     }
     let operation = begin();

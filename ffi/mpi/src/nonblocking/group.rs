@@ -23,11 +23,11 @@ use libcopy::lock::lock;
 
 /// What a communicator's nonblocking collectives need.
 #[derive(Debug)]
-pub struct Circle {
+pub struct NonblockingGroup {
     /// The ranks, and what they share.
     pub group: Arc<Group>,
     /// Whether ranks outnumber processors.
-    pub crowded: bool,
+    pub is_oversubscribed: bool,
     /// Whether all ranks want a governor.
     pub is_governed: bool,
     under_way: AtomicU64,
@@ -35,7 +35,7 @@ pub struct Circle {
 
 /// An operation that is under way.
 #[derive(Debug)]
-pub struct UnderWay(Arc<Circle>);
+pub struct UnderWay(Arc<NonblockingGroup>);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
@@ -44,13 +44,13 @@ impl Drop for UnderWay {
 }
 
 /// Those that this process is in.
-static ALL: Mutex<Vec<Weak<Circle>>> = Mutex::new(Vec::new());
+static ALL: Mutex<Vec<Weak<NonblockingGroup>>> = Mutex::new(Vec::new());
 
 /// This process may lose the right to read others' memory: no operation that no rank has begun yet is done
 /// past the MPI library any more.
 pub fn close_all() {
-    for circle in lock(&ALL).iter().filter_map(Weak::upgrade) {
-        circle.group.table.close();
+    for members in lock(&ALL).iter().filter_map(Weak::upgrade) {
+        members.group.table.close();
     }
 }
 
@@ -88,10 +88,15 @@ unsafe impl Plain for Offer {}
 // SAFETY: integers only.
 unsafe impl Plain for Card {}
 
-impl Circle {
+impl NonblockingGroup {
     /// Makes it, if all ranks are on one machine and reach each other's memory. Collective; all ranks
     /// come to the same answer.
-    pub fn meet(abi: &'static Abi, comm: Word, rank: usize, size: usize) -> Option<Circle> {
+    pub fn meet(
+        abi: &'static Abi,
+        comm: Word,
+        rank: usize,
+        size: usize,
+    ) -> Option<NonblockingGroup> {
         if !(2..=MOST_RANKS).contains(&size) {
             return None;
         }
@@ -167,21 +172,21 @@ impl Circle {
         let processors = cards.iter().map(|card| card.processors).max().unwrap_or(1);
         let pids = cards.iter().map(|card| card.pid).collect();
         let engines = engines.filter(|_| cards.iter().all(|card| card.engines != 0));
-        Some(Circle {
+        Some(NonblockingGroup {
             group: Arc::new(Group::new(table?, pids, rank, engines.map(Arc::new))),
-            crowded: size as u64 > processors,
+            is_oversubscribed: size as u64 > processors,
             is_governed: cards.iter().all(|card| card.governed != 0),
             under_way: AtomicU64::new(0),
         })
     }
 
     /// Makes it one of those that [`close_all`] closes.
-    pub fn enlisted(self) -> Arc<Circle> {
-        let circle = Arc::new(self);
+    pub fn enlisted(self) -> Arc<NonblockingGroup> {
+        let members = Arc::new(self);
         let mut all = lock(&ALL);
         all.retain(|other| other.strong_count() > 0);
-        all.push(Arc::downgrade(&circle));
-        circle
+        all.push(Arc::downgrade(&members));
+        members
     }
 
     /// An operation begins.
