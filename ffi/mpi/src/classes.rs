@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use libcopy::collective::nonblocking::agreement::Progress;
 use libcopy::config;
@@ -59,7 +59,7 @@ pub struct Classes {
 
 impl Classes {
     pub fn lock(&self) -> MutexGuard<'_, Vec<Class>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.all)
     }
 
     /// Counts a call if its class is forwarded and no trial is due: the same on all ranks that call it
@@ -98,6 +98,48 @@ pub struct Total {
     pub won: i64,
 }
 
+impl Total {
+    /// Adds a class, whose `calls` went either way on this rank, one of `ranks` whose times its governor has the sums of.
+    pub fn add(&mut self, calls: [u64; 2], governor: &Governor, ranks: usize) {
+        for (sum, calls) in self.calls.iter_mut().zip(calls) {
+            *sum += calls;
+        }
+        self.trials += governor.trials();
+        self.communicators += 1;
+        self.forwarding += u64::from(governor.leader() == Decision::Forward);
+        if let Some([intercepted, forwarded]) = governor.costs() {
+            self.won += ((forwarded - intercepted) * calls[0] as f64 / ranks as f64) as i64;
+        }
+    }
+
+    /// Its members of an object in JSON.
+    pub fn json(&self) -> String {
+        format!(
+            "\"intercepted\":{},\"forwarded\":{},\"trials\":{},\"communicators\":{},\"forwarding\":{},\"won_ns\":{}",
+            self.calls[0],
+            self.calls[1],
+            self.trials,
+            self.communicators,
+            self.forwarding,
+            self.won
+        )
+    }
+
+    /// The line about a class that was tried; `of`: what it has been decided for, as in "to 2 of 3 receivers".
+    pub fn line(&self, function: &str, power: u32, who: &str, (to, of): (&str, &str)) -> String {
+        format!(
+            "libcopy_mpi: governor: {function} from {} bytes, {who}: {} intercepted, {} forwarded, \
+             forwarding {to} {} of {} {of}, {} us won",
+            1u64 << power,
+            self.calls[0],
+            self.calls[1],
+            self.forwarding,
+            self.communicators,
+            self.won / 1000
+        )
+    }
+}
+
 /// By function, ranks, and power of two of bytes.
 pub type Totals = BTreeMap<(usize, usize, u32), Total>;
 
@@ -108,16 +150,7 @@ pub static GONE: Mutex<Totals> = Mutex::new(BTreeMap::new());
 pub fn add(totals: &mut Totals, size: usize, classes: &Classes) {
     let mut add = |function: Function, power: u32, governor: &Governor| {
         let total = totals.entry((function as usize, size, power)).or_default();
-        let calls = governor.calls();
-        for (sum, calls) in total.calls.iter_mut().zip(calls) {
-            *sum += calls;
-        }
-        total.trials += governor.trials();
-        total.communicators += 1;
-        total.forwarding += u64::from(governor.leader() == Decision::Forward);
-        if let Some([intercepted, forwarded]) = governor.costs() {
-            total.won += ((forwarded - intercepted) * calls[0] as f64 / size as f64) as i64;
-        }
+        total.add(governor.calls(), governor, size);
     };
     for class in classes.lock().iter() {
         add(class.function, class.power, &class.governor);
@@ -129,7 +162,7 @@ pub fn add(totals: &mut Totals, size: usize, classes: &Classes) {
 
 /// A class about which this process decides alone has gone on: adds what happened since `before`.
 pub fn add_alone(function: Function, bytes: u64, before: &Governor, now: &Governor) {
-    let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut gone = lock(&GONE);
     let key = (function as usize, 1, power(bytes));
     let total = gone.entry(key).or_default();
     let (old, new) = (before.calls(), now.calls());
@@ -152,7 +185,7 @@ pub fn add_alone(function: Function, bytes: u64, before: &Governor, now: &Govern
 /// A communicator goes: keeps what the statistics tell.
 pub fn forget(size: usize, classes: &Classes) {
     if crate::stats::wanted() {
-        let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = lock(&GONE);
         add(&mut gone, size, classes);
     }
 }

@@ -17,7 +17,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use libcopy::collective::nonblocking::agreement::{Progress, TOPICS, WORDS};
@@ -246,7 +246,7 @@ fn read_times(words: &[u64]) -> Times {
 }
 
 fn totals() -> Totals {
-    let mut totals = GONE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut totals = lock(&GONE).clone();
     for known in comm::all() {
         add(&mut totals, known.size, &known.classes);
     }
@@ -262,16 +262,10 @@ pub fn json() -> Vec<String> {
     let totals = totals();
     let object = |((function, ranks, power), total): (&(usize, usize, u32), &Total)| {
         format!(
-            "{{\"function\":\"{}\",\"ranks\":{ranks},\"bytes\":{},\"intercepted\":{},\
-             \"forwarded\":{},\"trials\":{},\"communicators\":{},\"forwarding\":{},\"won_ns\":{}}}",
+            "{{\"function\":\"{}\",\"ranks\":{ranks},\"bytes\":{},{}}}",
             name(*function),
             1u64 << power,
-            total.calls[0],
-            total.calls[1],
-            total.trials,
-            total.communicators,
-            total.forwarding,
-            total.won
+            total.json()
         )
     };
     totals.iter().map(object).collect()
@@ -287,17 +281,7 @@ pub fn report() -> Vec<String> {
                 1 => ("alone".to_owned(), "types"),
                 _ => (format!("{ranks} ranks"), "communicators"),
             };
-            format!(
-                "libcopy_mpi: governor: {} from {} bytes, {who}: {} intercepted, {} forwarded, \
-                 forwarding on {} of {} {of}, {} us won",
-                name(*function),
-                1u64 << power,
-                total.calls[0],
-                total.calls[1],
-                total.forwarding,
-                total.communicators,
-                total.won / 1000
-            )
+            total.line(name(*function), *power, &who, ("on", of))
         })
         .collect()
 }

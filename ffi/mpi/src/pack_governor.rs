@@ -7,9 +7,10 @@
 //! a thread takes up to [`AHEAD`] calls from the governor at once.
 
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
+use libcopy::lock::lock;
 use libcopy::policy::governor::{Alone, Decision, Next, Slot};
 
 use crate::active::least;
@@ -101,10 +102,6 @@ impl Governed {
             }
         }
     }
-}
-
-fn lock(class: &Mutex<Alone>) -> MutexGuard<'_, Alone> {
-    class.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A call that is measured.

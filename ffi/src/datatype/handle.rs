@@ -4,8 +4,9 @@
 
 use crate::error::{Failure, guarded, invalid};
 use libcopy::datatype::{Datatype, Layout};
+use libcopy::lock::lock;
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A datatype: which bytes lie where, relative to an address.
 #[allow(non_camel_case_types, reason = "its name in C")]
@@ -41,7 +42,7 @@ impl libcopy_type_t {
             let layout = Layout::new(&self.datatype, 1)?;
             return Ok(self.single.get_or_init(|| layout).clone());
         }
-        let mut several = self.several.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut several = lock(&self.several);
         if let Some((of, layout)) = &*several {
             if *of == count {
                 return Ok(layout.clone());

@@ -79,9 +79,10 @@ impl Shape {
         }
         let pieces = chosen.known.pieces.saturating_mul(count as u64).max(1);
         let power = power(chosen.bytes / pieces);
-        match chosen.known.is_regular {
-            true => Shape::Regular(power),
-            false => Shape::Irregular(power),
+        if chosen.known.is_regular {
+            Shape::Regular(power)
+        } else {
+            Shape::Irregular(power)
         }
     }
 }
@@ -145,16 +146,18 @@ impl Class {
     /// The way of the next message. If it belongs to a trial, the second result lives until the program may have its
     /// buffer back.
     pub fn next(&'static self, world: &World) -> (Decision, Option<Watched>) {
-        match self.take() {
-            true => (self.decided(), None),
-            false => self.ask(world),
+        if self.take() {
+            (self.decided(), None)
+        } else {
+            self.ask(world)
         }
     }
 
     fn decided(&self) -> Decision {
-        match self.forwards.load(Ordering::Relaxed) {
-            true => Decision::Forward,
-            false => Decision::Intercept,
+        if self.forwards.load(Ordering::Relaxed) {
+            Decision::Forward
+        } else {
+            Decision::Intercept
         }
     }
 
@@ -244,14 +247,14 @@ fn place_of(kind: Kind, to: Address) -> usize {
         % PLACES
 }
 
-/// The class of a message, if this thread knows it.
+/// The class of a message, or that it has none, if this thread knows it.
 #[inline]
-fn find(kind: Kind, function: Function, to: Address) -> Option<&'static Class> {
+fn find(kind: Kind, function: Function, to: Address) -> Option<Option<&'static Class>> {
     let place = KNOWN.with(|known| known[place_of(kind, to)].get());
     let is_same = place.kind == kind
         && (place.function, place.dest, place.comm) == (function, to.dest, to.comm)
         && place.generation == comm::generation(to.comm);
-    place.class.filter(|_| is_same)
+    is_same.then_some(place.class)
 }
 
 /// Whether a message belongs to a class that is forwarded, before anything else is found out about it. Then its length
@@ -265,6 +268,7 @@ pub fn is_forwarded(what: Elements, function: Function, to: Address) -> bool {
         return false;
     };
     find(Kind::new(what.datatype, count), function, to)
+        .flatten()
         .is_some_and(|class| class.forwards.load(Ordering::Relaxed) && class.take())
 }
 
@@ -279,8 +283,8 @@ fn make(chosen: &Chosen, kind: Kind, function: Function, to: Address) -> Option<
     };
     let mut classes = lock(&CLASSES);
     let class = match classes.get(&key) {
-        Some(class) => *class,
-        None if classes.len() >= MOST_CLASSES => return None,
+        Some(class) => Some(*class),
+        None if classes.len() >= MOST_CLASSES => None,
         None => {
             let class: &'static Class = Box::leak(Box::new(Class {
                 key,
@@ -291,7 +295,7 @@ fn make(chosen: &Chosen, kind: Kind, function: Function, to: Address) -> Option<
             }));
             classes.insert(key, class);
             NUMBER.store(classes.len(), Ordering::Relaxed);
-            class
+            Some(class)
         }
     };
     drop(classes);
@@ -301,10 +305,10 @@ fn make(chosen: &Chosen, kind: Kind, function: Function, to: Address) -> Option<
         dest: to.dest,
         comm: to.comm,
         generation: comm::generation(to.comm),
-        class: Some(class),
+        class,
     };
     KNOWN.with(|known| known[place_of(kind, to)].set(place));
-    Some(class)
+    class
 }
 
 /// The class of a message that the thresholds intercept, if it has one.
@@ -317,7 +321,7 @@ pub fn class_of(
 ) -> Option<&'static Class> {
     let count = what.count.filter(|_| *IS_GOVERNED)?;
     let kind = Kind::new(what.datatype, count);
-    find(kind, function, to).or_else(|| make(chosen, kind, function, to))
+    find(kind, function, to).unwrap_or_else(|| make(chosen, kind, function, to))
 }
 
 /// The way of a message that the thresholds intercept, as [`Class::next`] says.
@@ -369,15 +373,7 @@ fn totals() -> BTreeMap<(Function, u32, Shape), Total> {
         let way = &mut calls[class.decided() as usize];
         *way = way.saturating_sub(left);
         let total = totals.entry((function, power, shape)).or_default();
-        for (sum, calls) in total.calls.iter_mut().zip(calls) {
-            *sum += calls;
-        }
-        total.trials += governor.trials();
-        total.communicators += 1;
-        total.forwarding += u64::from(governor.leader() == Decision::Forward);
-        if let Some([intercepted, forwarded]) = governor.costs() {
-            total.won += ((forwarded - intercepted) * calls[0] as f64) as i64;
-        }
+        total.add(calls, governor, 1);
     }
     totals
 }
@@ -386,17 +382,10 @@ fn totals() -> BTreeMap<(Function, u32, Shape), Total> {
 pub fn json() -> Vec<String> {
     let object = |((function, power, shape), total): ((Function, u32, Shape), Total)| {
         format!(
-            "{{\"function\":\"{}\",\"ranks\":2,\"bytes\":{},\"elements\":\"{shape}\",\
-             \"intercepted\":{},\"forwarded\":{},\"trials\":{},\"communicators\":{},\
-             \"forwarding\":{},\"won_ns\":{}}}",
+            "{{\"function\":\"{}\",\"ranks\":2,\"bytes\":{},\"elements\":\"{shape}\",{}}}",
             function.name(),
             1u64 << power,
-            total.calls[0],
-            total.calls[1],
-            total.trials,
-            total.communicators,
-            total.forwarding,
-            total.won
+            total.json()
         )
     };
     totals().into_iter().map(object).collect()
@@ -408,16 +397,11 @@ pub fn report_classes() -> Vec<String> {
     let tried = totals.iter().filter(|(_, total)| total.trials > 0);
     tried
         .map(|((function, power, shape), total)| {
-            format!(
-                "libcopy_mpi: governor: {} from {} bytes, {shape}: {} intercepted, {} forwarded, \
-                 forwarding to {} of {} receivers, {} us won",
+            total.line(
                 function.name(),
-                1u64 << power,
-                total.calls[0],
-                total.calls[1],
-                total.forwarding,
-                total.communicators,
-                total.won / 1000
+                *power,
+                &shape.to_string(),
+                ("to", "receivers"),
             )
         })
         .collect()
