@@ -479,9 +479,8 @@ impl Messenger {
 
     /// Takes what has come.
     fn poll(&mut self) -> Result<()> {
-        let team = self.team.clone();
-        let words = &team.block(self.rank).arrivals[..self.size.div_ceil(64)];
-        for (index, word) in words.iter().enumerate() {
+        for index in 0..self.size.div_ceil(64) {
+            let word = &self.team.block(self.rank).arrivals[index];
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
             }
@@ -589,7 +588,11 @@ impl Messenger {
                 self.matcher.keep(envelope, Unexpected::Long(header));
             }
             None => {
-                let mut bytes = vec![0; header.total as usize];
+                let rank = envelope.source;
+                let mut bytes = allocate(header.total).ok_or_else(|| Error::Message {
+                    rank,
+                    why: format!("there is no memory for its {} bytes", header.total),
+                })?;
                 let elements = Elements::of_owned(&mut bytes);
                 self.fetch(envelope, &header, &elements)?;
                 self.matcher.keep(envelope, Unexpected::Eager(bytes));
@@ -749,6 +752,15 @@ impl Messenger {
 /// Only elements of other libraries have error codes, and here are none.
 fn corrupt_code(code: i32) -> Error {
     Error::corrupt("the result of packing", code as u64)
+}
+
+/// Memory for a message; `None` if there is none: its length is what the sender says.
+fn allocate(bytes: u64) -> Option<Vec<u8>> {
+    let len = usize::try_from(bytes).ok()?;
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(len).ok()?;
+    memory.resize(len, 0);
+    Some(memory)
 }
 
 /// A copy of the elements' bytes.
