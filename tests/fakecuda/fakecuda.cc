@@ -20,7 +20,7 @@
 #include <vector>
 
 #define LIBCOPY_EMULATE
-#include "../../libcopy/gpu/kernels/pack.cu"
+#include "../../libcopy/gpu/kernels/kernels.h"
 
 #define CALL extern "C" int
 
@@ -54,17 +54,6 @@ struct Memory {
 struct Stream {
     Context *context;
     std::vector<std::function<int()>> work;
-};
-
-typedef void (*Kernel)(const Job &);
-
-static const struct Known {
-    const char *name;
-    Kernel kernel;
-} kernels[] = {
-#define NAMED(name) {#name, name}
-#define NAMED_WORDS(width) NAMED(pack_strided_##width), NAMED(unpack_strided_##width), NAMED(copy_words_##width)
-    NAMED_WORDS(1), NAMED_WORDS(2),  NAMED_WORDS(4), NAMED_WORDS(8), NAMED_WORDS(16), NAMED(copy_runs),
 };
 
 static std::recursive_mutex one;
@@ -259,16 +248,12 @@ CALL cuModuleLoadData(void **module, const void *image)
     return SUCCESS;
 }
 
-CALL cuModuleGetFunction(const Known **function, void *module, const char *name)
+CALL cuModuleGetFunction(const Named **function, void *module, const char *name)
 {
     if (module != current())
         return INVALID_CONTEXT;
-    for (const Known &known : kernels)
-        if (!strcmp(known.name, name)) {
-            *function = &known;
-            return SUCCESS;
-        }
-    return NOT_FOUND;
+    *function = kernel_named(name);
+    return *function ? SUCCESS : NOT_FOUND;
 }
 
 CALL cuStreamCreate(Stream **stream, unsigned)
@@ -312,7 +297,7 @@ static bool is_reached(const Side &side)
     return side.kind != PIECES || (memory_of(side.offsets) != memories.end() && memory_of(side.starts) != memories.end());
 }
 
-CALL cuLaunchKernel(const Known *function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned thread_y,
+CALL cuLaunchKernel(const Named *function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned thread_y,
                     unsigned thread_z, unsigned, Stream *stream, void **parameters, void **extra)
 {
     std::lock_guard lock(one);

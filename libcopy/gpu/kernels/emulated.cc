@@ -12,18 +12,7 @@
 #include <vector>
 
 #define LIBCOPY_EMULATE
-#include "pack.cu"
-
-typedef void (*Kernel)(const Job &);
-
-static const struct {
-    const char *name;
-    Kernel kernel;
-} kernels[] = {
-#define NAMED(name) {#name, name}
-#define NAMED_WORDS(width) NAMED(pack_strided_##width), NAMED(unpack_strided_##width), NAMED(copy_words_##width)
-    NAMED_WORDS(1), NAMED_WORDS(2),  NAMED_WORDS(4), NAMED_WORDS(8), NAMED_WORDS(16), NAMED(copy_runs),
-};
+#include "kernels.h"
 
 static void fail(const char *why)
 {
@@ -101,13 +90,10 @@ int main()
             get(&job, sizeof job);
             relocate(job.to);
             relocate(job.from);
-            Kernel kernel = nullptr;
-            for (const auto &known : kernels)
-                if (!strcmp(known.name, name))
-                    kernel = known.kernel;
-            if (!kernel)
+            const Named *found = kernel_named(name);
+            if (!found)
                 fail("no such kernel");
-            emulate(kernel, blocks, block_size, job);
+            emulate(found->kernel, blocks, block_size, job);
         }
         for (const Region &region : regions)
             if (region.bytes && fwrite(region.first, 1, region.bytes, stdout) != region.bytes)

@@ -318,11 +318,11 @@ fn move_range(
             let bytes = (part.end - part.start) as usize;
             if way == Way::Pack {
                 on_processor(layout, origin, &part.of, scratch, way);
-                context.copy(driver, stream, scratch, bytes)?;
-                context.settle(driver)
+                let copied = context.copy(driver, stream, scratch, bytes);
+                copied.and(context.settle(driver))
             } else {
-                context.copy(driver, scratch, stream, bytes)?;
-                context.settle(driver)?;
+                let copied = context.copy(driver, scratch, stream, bytes);
+                copied.and(context.settle(driver))?;
                 on_processor(layout, origin, &part.of, scratch, way);
                 Ok(())
             }
@@ -338,8 +338,9 @@ fn move_range(
             Way::Pack => place.pack(range, stream),
             Way::Unpack => place.unpack(range, stream).ok_or(Error::Overlap)?,
         };
-        context.launch(driver, &launches)?;
-        context.settle(driver)
+        let launched = context.launch(driver, &launches);
+        // Those before one that failed still use the program's memory.
+        launched.and(context.settle(driver))
     };
     if flat.space.is_reached_by_kernels() {
         return launched(range, packed);

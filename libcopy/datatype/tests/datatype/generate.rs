@@ -312,6 +312,20 @@ pub fn tree(choices: &mut Choices, depth: u32, most: u64) -> (Tree, Map) {
     checked(choices, result, most)
 }
 
+/// A type description of some depth and size, its map, and a number of elements of it.
+pub fn counted(choices: &mut Choices) -> (Tree, Map, u64) {
+    let depth = 1 + choices.below(8) as u32;
+    let most = choices.scale();
+    let (description, one) = tree(choices, depth, most);
+    let count = match choices.below(4) {
+        _ if one.entries.len() > 10_000 => 1 + choices.below(2),
+        0 => 1,
+        1 => choices.below(40).div_ceil(13),
+        _ => 1 + choices.below(20),
+    };
+    (description, one, count)
+}
+
 /// Replaces what became too large, by repetition within or by reach, with something harmless.
 fn checked(choices: &Choices, tree: Tree, most: u64) -> (Tree, Map) {
     let written = map(&tree);

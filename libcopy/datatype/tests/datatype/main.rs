@@ -12,7 +12,7 @@ mod generate;
 mod oracle;
 mod variants;
 
-use generate::{Choices, build, shifted, tree};
+use generate::{Choices, build, counted, shifted, tree};
 use libcopy_datatype::{Checkpoints, Datatype, Elements, Layout, Named, Segment};
 use oracle::Map;
 use proptest::prelude::*;
@@ -29,15 +29,7 @@ struct Case {
 }
 
 fn case(choices: &mut Choices) -> Case {
-    let depth = 1 + choices.below(8) as u32;
-    let most = choices.scale();
-    let (description, one) = tree(choices, depth, most);
-    let count = match choices.below(4) {
-        _ if one.entries.len() > 10_000 => 1 + choices.below(2),
-        0 => 1,
-        1 => choices.below(40).div_ceil(13),
-        _ => 1 + choices.below(20),
-    };
+    let (description, one, count) = counted(choices);
     let datatype = build(&description).unwrap_or_else(|e| panic!("{description:?}: {e}"));
     let all = Map::place((0..count as i64).map(|i| (i * one.extent(), &one)));
     let layout = Layout::new(&datatype, count).unwrap();

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use libcopy_datatype::Layout;
 
-use crate::generate::{Choices, build, shifted, tree};
+use crate::generate::{Choices, build, counted, shifted};
 
 /// Compiles a C++ file of the repository, named from this crate's directory, to `name`, unless that has been done since
 /// the sources changed. Tests run in many processes: the first one compiles.
@@ -73,15 +73,7 @@ pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
 
 /// A random type, a few times.
 pub fn random_layout(choices: &mut Choices) -> Layout {
-    let depth = 1 + choices.below(8) as u32;
-    let most = choices.scale();
-    let (description, one) = tree(choices, depth, most);
-    let count = match choices.below(4) {
-        _ if one.entries.len() > 10_000 => 1 + choices.below(2),
-        0 => 1,
-        1 => choices.below(40).div_ceil(13),
-        _ => 1 + choices.below(20),
-    };
+    let (description, _, count) = counted(choices);
     let datatype = build(&description).unwrap_or_else(|e| panic!("{description:?}: {e}"));
     Layout::new(&datatype, count).unwrap()
 }
