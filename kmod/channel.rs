@@ -11,8 +11,9 @@
 //! A fragment that ends badly, or not in time, stops the channel: nothing more is submitted, and the
 //! supervisor ([`crate::supervisor`]) calls [`Channel::recover`]. That stops the hardware first, so that
 //! no lost descriptor can write any more; only then are the fragments that are missing given to the
-//! threads of their submitters ([`crate::copier`]) and the pages let go. What was not begun goes to another channel of the engine or of its node,
-//! to a CPU if there is none. The channel comes back when it has copied a page right.
+//! threads of their submitters ([`crate::copier`]) and the pages let go. What was not begun goes to
+//! another channel of the engine or of its node, to a CPU if there is none. The channel comes back when
+//! it has copied a page right.
 //!
 //! Before the deadline there is a shorter time ([`STALL`]) after which nothing more is put behind a
 //! fragment that does not end: a driver may be resetting the channel just then.

@@ -2,24 +2,11 @@
 
 /* Every collective of the C API among several ranks, with equal parts and parts of different
  * lengths that lie apart and out of order, in place and not, from every root. */
-#include <libcopy.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define EXPECT(condition)                                                                      \
-	do {                                                                                   \
-		if (!(condition)) {                                                            \
-			fprintf(stderr, "rank %zu, line %d: not %s (detail: %s)\n", rank,      \
-				__LINE__, #condition, libcopy_error_detail());                 \
-			exit(1);                                                               \
-		}                                                                              \
-	} while (0)
+#include "ranks.h"
 
 enum { MOST = 8, GAP = 7, UNTOUCHED = 0x5a };
 
-static libcopy_team_t *team;
-static size_t rank, size, counts[MOST], offsets[MOST], whole;
+static size_t counts[MOST], offsets[MOST], whole;
 
 /* The byte at `i` of what rank `from` contributes in one step of the test. */
 static unsigned char byte_of(size_t from, size_t i, unsigned step)

@@ -2,24 +2,10 @@
 
 /* Messages of the C API among several ranks: bytes and columns of a matrix, short and long, with wildcards,
  * requests and errors. */
-#include <libcopy.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define EXPECT(condition)                                                                      \
-	do {                                                                                   \
-		if (!(condition)) {                                                            \
-			fprintf(stderr, "rank %zu, line %d: not %s (detail: %s)\n", rank,      \
-				__LINE__, #condition, libcopy_error_detail());                 \
-			exit(1);                                                               \
-		}                                                                              \
-	} while (0)
+#include "ranks.h"
 
 enum { ROWS = 4000, COLUMNS = 8, LENGTH = ROWS * (int)sizeof(double) };
 
-static libcopy_team_t *team;
-static size_t rank, size;
 static double matrix[ROWS][COLUMNS], column[ROWS];
 
 static double element(size_t from, int row, int round)

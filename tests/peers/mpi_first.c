@@ -7,29 +7,10 @@
  *
  * usage: mpi_first PIECES ROUNDS
  */
-#define _GNU_SOURCE
-#include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
+#include "mpi_pieces.h"
 #include <time.h>
 
-enum { PIECE = 64, GAP = 40, MOST_ROUNDS = 1000 };
-
-static unsigned char *map(size_t bytes)
-{
-	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (at == MAP_FAILED)
-		MPI_Abort(MPI_COMM_WORLD, 3);
-	return at;
-}
-
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
+enum { MOST_ROUNDS = 1000 };
 
 static unsigned char value(size_t i, int round)
 {
@@ -55,13 +36,7 @@ int main(int argc, char **argv)
 	MPI_Aint *places = malloc(sizeof(*places) * pieces), end = 0;
 	int *lengths = malloc(sizeof(*lengths) * pieces);
 	size_t bytes = (size_t)pieces * PIECE;
-	unsigned seed = 12345;
-	for (int i = 0; i < pieces; i++) {
-		seed = seed * 1664525 + 1013904223;
-		places[i] = end + seed % 8 * 8;
-		lengths[i] = PIECE;
-		end = places[i] + PIECE + GAP;
-	}
+	end = place(pieces, places, lengths);
 	for (int which = 0; which < 2; which++) {
 		MPI_Datatype type;
 		long wrong = 0;

@@ -8,28 +8,9 @@
  *
  * UNMAP: the memory is given back and made anew every so many rounds.
  */
-#define _GNU_SOURCE
-#include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
+#include "mpi_pieces.h"
 
-enum { PIECE = 64, GAP = 40, MOST_ROUNDS = 10000 };
-
-static unsigned char *map(size_t bytes)
-{
-	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (at == MAP_FAILED)
-		MPI_Abort(MPI_COMM_WORLD, 3);
-	return at;
-}
-
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
+enum { MOST_ROUNDS = 10000 };
 
 static unsigned char value(size_t i, int round, int rank)
 {
@@ -48,13 +29,7 @@ int main(int argc, char **argv)
 	MPI_Aint *places = malloc(sizeof(*places) * 2 * pieces), end = 0;
 	int *lengths = malloc(sizeof(*lengths) * 2 * pieces);
 	MPI_Datatype *parts = malloc(sizeof(*parts) * 2 * pieces), types[2];
-	unsigned seed = 12345;
-	for (int i = 0; i < pieces; i++) {
-		seed = seed * 1664525 + 1013904223;
-		places[i] = end + seed % 8 * 8;
-		lengths[i] = PIECE;
-		end = places[i] + PIECE + GAP;
-	}
+	end = place(pieces, places, lengths);
 	MPI_Type_create_hindexed(pieces, lengths, places, MPI_BYTE, &types[0]);
 	for (int i = pieces - 1; i >= 0; i--) {
 		places[2 * i] = places[i];

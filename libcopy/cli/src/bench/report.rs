@@ -33,6 +33,23 @@ pub struct Row {
     pub verified: bool,
 }
 
+impl Row {
+    /// Its columns of a CSV file, times with `decimals` decimals.
+    pub fn csv(&self, decimals: usize) -> String {
+        format!(
+            "{},{},{},{},{:.decimals$},{:.decimals$},{:.decimals$},{}",
+            self.op,
+            self.bytes,
+            self.ranks,
+            self.variant,
+            self.time.median,
+            self.time.p10,
+            self.time.p90,
+            if self.verified { "yes" } else { "no" }
+        )
+    }
+}
+
 /// A column that compares variants.
 #[derive(Clone, Debug)]
 pub enum Ratio {
@@ -207,18 +224,7 @@ impl Report {
     pub fn csv(&self) -> String {
         let mut text = format!("{HEADER}\n");
         for r in &self.rows {
-            let _ = writeln!(
-                text,
-                "{},{},{},{},{:.3},{:.3},{:.3},{}",
-                r.op,
-                r.bytes,
-                r.ranks,
-                r.variant,
-                r.time.median,
-                r.time.p10,
-                r.time.p90,
-                if r.verified { "yes" } else { "no" }
-            );
+            let _ = writeln!(text, "{}", r.csv(3));
         }
         text
     }

@@ -6,7 +6,7 @@ use super::super::machine::Machine;
 use super::super::output::Output;
 use super::super::plot;
 use super::super::ratio_plot;
-use super::super::report::{Row, digits, first_seen, plain_table, right_aligned};
+use super::super::report::{HEADER, Row, digits, first_seen, plain_table, right_aligned};
 use super::super::sample::geometric_mean;
 use super::super::sizes;
 use super::own::{BOUNCE, CONTROL, LIBCOPY, MEMCPY};
@@ -30,9 +30,6 @@ pub(super) struct Found {
     pub(super) notes: Vec<String>,
     pub(super) rows: Vec<Timed>,
 }
-
-/// First line of the CSV file: the common one, and the layout.
-const HEADER: &str = "op,bytes,ranks,variant,median_us,p10_us,p90_us,verified,layout";
 
 pub(super) fn write(found: &Found, output: &Output) -> Result<()> {
     if output.json {
@@ -62,20 +59,10 @@ pub(super) fn write(found: &Found, output: &Output) -> Result<()> {
 }
 
 fn csv(found: &Found) -> String {
-    let mut text = format!("{HEADER}\n");
-    for Timed { layout, row: r } in &found.rows {
-        let _ = writeln!(
-            text,
-            "{},{},{},{},{:.4},{:.4},{:.4},{},{layout}",
-            r.op,
-            r.bytes,
-            r.ranks,
-            r.variant,
-            r.time.median,
-            r.time.p10,
-            r.time.p90,
-            if r.verified { "yes" } else { "no" }
-        );
+    // The common columns, and the layout.
+    let mut text = format!("{HEADER},layout\n");
+    for Timed { layout, row } in &found.rows {
+        let _ = writeln!(text, "{},{layout}", row.csv(4));
     }
     text
 }
