@@ -236,9 +236,10 @@ impl<J: Job> Queue<J> {
                 return Next::Nothing;
             };
             let orphan = item.request.is_orphan() && item.request.wants_engine();
-            let claimed = match orphan {
-                true => None,
-                false => item.request.claim(Worker::Engine, 1),
+            let claimed = if orphan {
+                None
+            } else {
+                item.request.claim(Worker::Engine, 1)
             };
             if !orphan && claimed.is_none() {
                 self.put(item);

@@ -175,9 +175,10 @@ pub(crate) unsafe fn map(
 ) -> Result<u64> {
     let mut address = 0;
     // SAFETY: As this function's clause says; `address` outlives the call.
-    match unsafe { raw::libcopy_dma_map(dev, addr.cast(), len, write, &mut address) } {
-        true => Ok(address),
-        false => Err(EIO),
+    if unsafe { raw::libcopy_dma_map(dev, addr.cast(), len, write, &mut address) } {
+        Ok(address)
+    } else {
+        Err(EIO)
     }
 }
 

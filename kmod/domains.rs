@@ -134,9 +134,10 @@ impl Shared {
             return false;
         }
         region.close();
-        match keep {
-            true => region.owner.keep(region.mapping.clone()),
-            false => region.mapping.let_go(),
+        if keep {
+            region.owner.keep(region.mapping.clone());
+        } else {
+            region.mapping.let_go();
         }
         true
     }

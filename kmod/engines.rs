@@ -84,9 +84,10 @@ fn update(look: bool) -> Result {
     let choice = params::engine();
     let is_applied = || ENGINES.lock().applied == Some(choice);
     if is_applied() {
-        return match look && choice == EngineChoice::Auto {
-            true => ENGINES.lock().find_channels(),
-            false => Ok(()),
+        return if look && choice == EngineChoice::Auto {
+            ENGINES.lock().find_channels()
+        } else {
+            Ok(())
         };
     }
     let _changes = CHANGES.lock();

@@ -55,9 +55,10 @@ impl Idle {
         test: impl Fn(&MappingRef) -> bool,
     ) -> Option<MappingRef> {
         let mut all = self.mappings.iter();
-        let index = match recent {
-            true => all.rposition(test),
-            false => all.position(test),
+        let index = if recent {
+            all.rposition(test)
+        } else {
+            all.position(test)
         }?;
         let mapping = self.mappings.remove(index).ok()?;
         self.pages -= pages(&mapping);

@@ -9,6 +9,8 @@
 //!
 //! Files use each other only downwards; the order is in `tests/layers/src/table.rs`.
 
+#![warn(clippy::match_bool)]
+
 mod account;
 mod argument;
 mod atomic;

@@ -104,9 +104,10 @@ impl PinnedPages {
         for span in spans.as_slice() {
             let mut page = span.start;
             while page < span.end {
-                let (until, pin_writable) = match write {
-                    true => (span.end, true),
-                    false => writable_anonymous(mm, page, span.end),
+                let (until, pin_writable) = if write {
+                    (span.end, true)
+                } else {
+                    writable_anonymous(mm, page, span.end)
                 };
                 this.pin_range(page << PAGE_SHIFT, until - page, pin_writable)
                     .map_err(|error| explain(mm, page, until, write, error))?;

@@ -174,9 +174,10 @@ impl Process {
         let stats = &owner.domain.stats;
         let reusable = flags & CREATE_NO_REUSE == 0;
         let write = rights & RIGHT_WRITE != 0;
-        let idle = match reusable {
-            true => owner.take_idle(&pieces, write),
-            false => None,
+        let idle = if reusable {
+            owner.take_idle(&pieces, write)
+        } else {
+            None
         };
         let found = match idle {
             Some(mapping) if !pin::permitted(mm, &pieces, write) => {

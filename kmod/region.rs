@@ -84,9 +84,10 @@ impl Region {
         match self.permit_unless_stale(right) {
             Err(error) if is_stale(&error) => self.mapping.check().map_err(|error| {
                 // The memory went because its owner did, which is what the caller should hear.
-                match is_stale(&error) && self.owner.is_dead() {
-                    true => errno::eownerdead(),
-                    false => error,
+                if is_stale(&error) && self.owner.is_dead() {
+                    errno::eownerdead()
+                } else {
+                    error
                 }
             }),
             result => result,

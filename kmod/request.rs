@@ -181,12 +181,13 @@ impl WorkItem for Request {
             }
         }
         // What takes long is the submitter's affair, as long as it is there.
-        let this = match this.takes_long() {
-            true => match this.copier.add(this.clone()) {
+        let this = if this.takes_long() {
+            match this.copier.add(this.clone()) {
                 Ok(()) => return,
                 Err(this) => this,
-            },
-            false => this,
+            }
+        } else {
+            this
         };
         Request::work(&this);
     }

@@ -46,9 +46,10 @@ impl Spans {
         if let [piece] = pieces {
             let Range { start, end } = page_range(piece);
             let before = 0;
-            let spans = match start < end {
-                true => Few::One([Span { start, end, before }]),
-                false => Few::new(),
+            let spans = if start < end {
+                Few::One([Span { start, end, before }])
+            } else {
+                Few::new()
             };
             return Ok(Self {
                 spans,

@@ -145,7 +145,7 @@ settings! {
         MPI_EVERYWHERE = "LIBCOPY_MPI_EVERYWHERE", "", "1: all ranks on all machines have libcopy_mpi.so, which then works across machines; a rank without it would hang the job.";
         MPI_MIN = "LIBCOPY_MPI_MIN", "", "Intercept everything of this many bytes or more, whether that pays or not (for tests and comparisons).";
         MPI_PACKED = "LIBCOPY_MPI_PACKED", "", "Pack short messages of derived types below this many bytes, whether that pays or not; 0 packs none.";
-        MPI_ROAD = "LIBCOPY_MPI_ROAD", "best", "How the data of intercepted messages move that are not dense: best, stream, fetch or attach (to compare).";
+        MPI_PROTOCOL = "LIBCOPY_MPI_PROTOCOL", "best", "How the data of intercepted messages move that are not dense: best, pipelined, get or mapped (to compare).";
         MPI_NODE_RANKS = "LIBCOPY_MPI_NODE_RANKS", "", "Take this many ranks of one machine for a node of their own (to test what happens across nodes).";
     }
     "Asynchronous collectives and copy engines": {

@@ -47,9 +47,9 @@ pub fn measure(progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
     let teams = [(false, 4.min(cpus)), (true, (2 * cpus).clamp(4, 16))];
     let points = (2 * Op::ALL.len() * SIZES.len() + CHUNKS.len() + 3) as f64;
     let mut done = 0.0;
-    for (crowded, ranks) in teams {
-        // With one processor there is no team that is not crowded.
-        if ranks < 2 || (crowded && ranks <= cpus) {
+    for (oversubscribed, ranks) in teams {
+        // With one processor there is no team that is not oversubscribed.
+        if ranks < 2 || (oversubscribed && ranks <= cpus) {
             continue;
         }
         let asked = policy.clone();
@@ -57,7 +57,7 @@ pub fn measure(progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
             done += 1.0;
             progress((done / points).min(1.0), &format!("{what}, {ranks} ranks"));
         })?;
-        apply(&mut policy, crowded, &lines);
+        apply(&mut policy, oversubscribed, &lines);
     }
     progress(1.0, "done");
     Ok(Profile {
@@ -71,7 +71,7 @@ type Measured = (u64, Vec<(TransportKind, f64)>);
 
 /// What a team found out, one line each: "chunk N", "nontemporal N", "attach N" or
 /// "op size (transport microseconds)...".
-fn apply(policy: &mut Policy, crowded: bool, lines: &[String]) {
+fn apply(policy: &mut Policy, oversubscribed: bool, lines: &[String]) {
     let mut best: BTreeMap<Op, Vec<Measured>> = BTreeMap::new();
     for line in lines {
         let mut words = line.split_whitespace();
@@ -80,7 +80,7 @@ fn apply(policy: &mut Policy, crowded: bool, lines: &[String]) {
             continue;
         };
         match what {
-            "chunk" if crowded => policy.chunk_crowded = number,
+            "chunk" if oversubscribed => policy.chunk_oversubscribed = number,
             "chunk" => policy.chunk = number,
             "nontemporal" => policy.nontemporal_min = number,
             "attach" => policy.attach_max = number,
@@ -99,7 +99,7 @@ fn apply(policy: &mut Policy, crowded: bool, lines: &[String]) {
         }
     }
     for (op, sizes) in best {
-        policy.set_bands(op, crowded, bands(&sizes));
+        policy.set_bands(op, oversubscribed, bands(&sizes));
     }
 }
 
@@ -225,7 +225,7 @@ fn rank_measures(
         crate::topology::pin(&cpus, rank);
     }
     let mut team = Team::join_with(key, rank, ranks, policy)?;
-    let largest = SIZES[SIZES.len() - 1] / if team.is_crowded() { 4 } else { 1 };
+    let largest = SIZES[SIZES.len() - 1] / if team.is_oversubscribed() { 4 } else { 1 };
     let mut part = vec![1u8; largest];
     let mut whole = vec![1u8; largest * ranks];
     let mut say = |line: String| -> Result<()> {
@@ -235,23 +235,23 @@ fn rank_measures(
         writeln!(out, "{line}").map_err(|source| Error::system("writing measurements", source))
     };
     let shm = [Some(TransportKind::Shm)];
-    let middle = if team.is_crowded() {
+    let middle = if team.is_oversubscribed() {
         1 << 20
     } else {
         128 << 10
     };
     let mut chosen = (f64::INFINITY, CHUNKS[0]);
     for chunk in CHUNKS {
-        team.try_policy(|policy| (policy.chunk, policy.chunk_crowded) = (chunk, chunk))?;
+        team.try_policy(|policy| (policy.chunk, policy.chunk_oversubscribed) = (chunk, chunk))?;
         let times = point(&mut team, Op::Bcast, middle, &shm, &mut part, &mut whole)?;
         // A larger chunk must be worth it.
         if times[0] * 1.02 < chosen.0 {
             chosen = (times[0], chunk);
         }
     }
-    team.try_policy(|policy| (policy.chunk, policy.chunk_crowded) = (chosen.1, chosen.1))?;
+    team.try_policy(|policy| (policy.chunk, policy.chunk_oversubscribed) = (chosen.1, chosen.1))?;
     say(format!("chunk {}", chosen.1))?;
-    if !team.is_crowded() {
+    if !team.is_oversubscribed() {
         // From the smallest size on at which going around the cache pays.
         let mut from = u64::MAX;
         for size in [16 << 20, 4 << 20] {
@@ -267,7 +267,7 @@ fn rank_measures(
         team.try_policy(|policy| policy.nontemporal_min = from)?;
         say(format!("nontemporal {from}"))?;
     }
-    if !team.is_crowded() && team.is_usable(TransportKind::Kmod) {
+    if !team.is_oversubscribed() && team.is_usable(TransportKind::Kmod) {
         let kmod = [Some(TransportKind::Kmod)];
         // Up to the largest size at which copying mapped memory pays, and all below do.
         let mut most = 0;
@@ -426,14 +426,14 @@ mod tests {
             "noise",
         ];
         apply(&mut policy, true, &lines.map(str::to_owned));
-        assert_eq!(policy.chunk_crowded, 65536);
+        assert_eq!(policy.chunk_oversubscribed, 65536);
         assert_eq!(policy.nontemporal_min, 4 << 20);
         assert_eq!(policy.attach_max, 1 << 20);
         let expected = vec![Band {
             from: 0,
             prefer: vec![Cma, Shm],
         }];
-        assert_eq!(policy.gather.crowded, expected);
+        assert_eq!(policy.gather.oversubscribed, expected);
         policy.checked().unwrap();
     }
 }

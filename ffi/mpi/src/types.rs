@@ -247,9 +247,13 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
         let is_plain = how == combiner::NAMED
             && named.is_some_and(|named| named != Named::Wchar && u64::from(named.size()) == size);
         let is_c = matches!(named, Some(Named::CFloatComplex | Named::CDoubleComplex));
-        let unit = |element: &Element| match element.class == Class::Complex && !is_c {
-            false if is_plain => unit_of(element),
-            _ => 0,
+        let is_turned_whole = |element: &Element| element.class == Class::Complex && !is_c;
+        let unit = |element: &Element| {
+            if is_plain && !is_turned_whole(element) {
+                unit_of(element)
+            } else {
+                0
+            }
         };
         let grain = match parts {
             [] => Grain::Basic(size, 0),

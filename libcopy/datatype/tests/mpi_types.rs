@@ -448,9 +448,12 @@ fn compare(peer: &mut Peer, tree: &Tree, count: u64, round: u64, tally: &mut Tal
         return;
     };
     let (mut pinned, mut found) = (tree.clone(), HashSet::new());
-    let result = pin(peer, &mut pinned, &mut found).and_then(|()| match found.is_empty() {
-        true => Err(difference),
-        false => attempt(peer, &pinned, count, round, tally),
+    let result = pin(peer, &mut pinned, &mut found).and_then(|()| {
+        if found.is_empty() {
+            Err(difference)
+        } else {
+            attempt(peer, &pinned, count, round, tally)
+        }
     });
     for deviation in found {
         *tally.deviations.entry(deviation).or_default() += 1;

@@ -19,14 +19,16 @@ pub struct Band {
     pub prefer: Vec<TransportKind>,
 }
 
-/// The bands of one operation, for a machine with a processor per rank and for a crowded one.
+/// The bands of one operation, for a machine with a processor per rank and for one with fewer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bands {
     /// Where every rank has a processor. Ordered by size; the first starts at 0.
-    pub spacious: Vec<Band>,
+    #[serde(alias = "spacious")]
+    pub dedicated: Vec<Band>,
     /// Where ranks outnumber processors.
-    pub crowded: Vec<Band>,
+    #[serde(alias = "crowded")]
+    pub oversubscribed: Vec<Band>,
 }
 
 impl Bands {
@@ -42,8 +44,8 @@ impl Bands {
                 .to_vec()
         };
         Bands {
-            spacious: bands(32 << 10),
-            crowded: bands(128 << 10),
+            dedicated: bands(32 << 10),
+            oversubscribed: bands(128 << 10),
         }
     }
 }

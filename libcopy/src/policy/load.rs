@@ -29,12 +29,12 @@ impl Policy {
         };
         if config::EAGER_MAX.value().is_some() {
             set(&config::EAGER_MAX, &mut policy.eager_max)?;
-            policy.eager_max_crowded = policy.eager_max;
-            policy.eager_bcast_crowded = policy.eager_max;
+            policy.eager_max_oversubscribed = policy.eager_max;
+            policy.eager_bcast_oversubscribed = policy.eager_max;
         }
         if config::SHM_CHUNK.value().is_some() {
             set(&config::SHM_CHUNK, &mut policy.chunk)?;
-            policy.chunk_crowded = policy.chunk;
+            policy.chunk_oversubscribed = policy.chunk;
         }
         set(&config::NONTEMPORAL_MIN, &mut policy.nontemporal_min)?;
         if config::SHARE_MIN.value().is_some() {
@@ -45,7 +45,7 @@ impl Policy {
         set(&config::ATTACH_MAX, &mut policy.attach_max)?;
         if config::SHM_RING.value().is_some() {
             set(&config::SHM_RING, &mut policy.bcast_ring)?;
-            policy.bcast_ring_crowded = policy.bcast_ring;
+            policy.bcast_ring_oversubscribed = policy.bcast_ring;
         }
         if let Some(spin) = config::SPIN.parse("a number of microseconds")? {
             policy.spin_us = Some(spin);

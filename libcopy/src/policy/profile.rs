@@ -157,4 +157,17 @@ mod tests {
         assert_eq!(read.machines["a machine, 2 cores"], policy);
         assert!(toml::from_str::<ProfileFile>("nonsense = 1").is_err());
     }
+
+    #[test]
+    fn profiles_with_former_names_are_read() {
+        let policy = Policy::built_in(&Topology::read());
+        let machines = BTreeMap::from([("a machine".to_owned(), policy.clone())]);
+        let text = toml::to_string(&ProfileFile { machines }).unwrap();
+        let former = text
+            .replace("dedicated", "spacious")
+            .replace("oversubscribed", "crowded");
+        assert_ne!(former, text);
+        let read: ProfileFile = toml::from_str(&former).unwrap();
+        assert_eq!(read.machines["a machine"], policy);
+    }
 }

@@ -11,20 +11,20 @@ impl Policy {
     /// The table in words, one line per decision.
     pub fn table(&self) -> String {
         let mut table = format!(
-            "eager up to {} ({} if crowded, broadcasts {}); shared memory in chunks of {} ({} if crowded), around the cache from \
-             {}; broadcast ring {} ({} if crowded)\n",
+            "eager up to {} ({} if oversubscribed, broadcasts {}); shared memory in chunks of {} ({} if oversubscribed), around the cache from \
+             {}; broadcast ring {} ({} if oversubscribed)\n",
             bytes(self.eager_max),
-            bytes(self.eager_max_crowded),
-            bytes(self.eager_bcast_crowded),
+            bytes(self.eager_max_oversubscribed),
+            bytes(self.eager_bcast_oversubscribed),
             bytes(self.chunk),
-            bytes(self.chunk_crowded),
+            bytes(self.chunk_oversubscribed),
             bytes(self.nontemporal_min),
             bytes(self.bcast_ring),
-            bytes(self.bcast_ring_crowded),
+            bytes(self.bcast_ring_oversubscribed),
         );
         let _ = writeln!(
             table,
-            "root and leaf share copies from {} (gathers {}, scatters {}), unless crowded",
+            "root and leaf share copies from {} (gathers {}, scatters {}), unless oversubscribed",
             bytes(self.share_min),
             bytes(self.share_gather_min),
             bytes(self.share_scatter_min)
@@ -46,15 +46,17 @@ impl Policy {
             "operation", "ranks", "from"
         );
         for op in Op::ALL {
-            for crowded in [false, true] {
-                for band in self.bands(op, crowded) {
-                    let from = band.from.max(self.eager_max(op, crowded).saturating_add(1));
+            for oversubscribed in [false, true] {
+                for band in self.bands(op, oversubscribed) {
+                    let from = band
+                        .from
+                        .max(self.eager_max(op, oversubscribed).saturating_add(1));
                     let prefer: Vec<_> = band.prefer.iter().map(|kind| kind.name()).collect();
                     let _ = writeln!(
                         table,
                         "{:<10} {:<14} {:>8}  {}",
                         op.to_string(),
-                        if crowded {
+                        if oversubscribed {
                             "more than cpus"
                         } else {
                             "up to cpus"

@@ -21,13 +21,16 @@ pub struct Policy {
     pub eager_max: u64,
     /// The same where ranks outnumber processors, unless a transport is forced: asking first
     /// costs context switches.
-    pub eager_max_crowded: u64,
+    #[serde(alias = "eager_max_crowded")]
+    pub eager_max_oversubscribed: u64,
     /// The same for broadcasts, where one copy into the ring serves all ranks.
-    pub eager_bcast_crowded: u64,
+    #[serde(alias = "eager_bcast_crowded")]
+    pub eager_bcast_oversubscribed: u64,
     /// Bytes that shared memory hands over at a time.
     pub chunk: u64,
     /// The same where ranks outnumber processors, and every hand-over is a context switch.
-    pub chunk_crowded: u64,
+    #[serde(alias = "chunk_crowded")]
+    pub chunk_oversubscribed: u64,
     /// From this size on, counting what all ranks receive, bytes received through shared memory
     /// bypass the cache.
     pub nontemporal_min: u64,
@@ -36,8 +39,8 @@ pub struct Policy {
     pub bcast_ring: u64,
     /// The same where ranks outnumber processors: of a message that fits, each leaf has all as
     /// soon as it gets a processor. Less in large teams: 64 MiB for all, but 4 MiB for each.
-    #[serde(alias = "cast_ring_crowded")]
-    pub bcast_ring_crowded: u64,
+    #[serde(alias = "cast_ring_crowded", alias = "bcast_ring_crowded")]
+    pub bcast_ring_oversubscribed: u64,
     /// From this size on, root and leaf share the copy of a broadcast; below, and where ranks
     /// outnumber processors and the root would only keep leaves from running, the leaf copies alone.
     pub share_min: u64,
@@ -102,13 +105,13 @@ pub enum Path {
     Via(TransportKind),
 }
 
-/// Bytes that the broadcast rings of a crowded team take together, which are reserved as long as
-/// it lives. No ring is made smaller than [`LEAST_CROWDED_RING`] for that, or than in a team that is
-/// not crowded.
-const CROWDED_RINGS: u64 = 64 << 20;
+/// Bytes that the broadcast rings of a oversubscribed team take together, which are reserved as long as
+/// it lives. No ring is made smaller than [`LEAST_OVERSUBSCRIBED_RING`] for that, or than in a team that is
+/// not oversubscribed.
+const OVERSUBSCRIBED_RINGS: u64 = 64 << 20;
 
-/// Bytes of the ring of a crowded team, however many ranks there are.
-const LEAST_CROWDED_RING: u64 = 4 << 20;
+/// Bytes of the ring of a oversubscribed team, however many ranks there are.
+const LEAST_OVERSUBSCRIBED_RING: u64 = 4 << 20;
 
 /// Mapped memory stays pinned until the leaves hear that its owner has closed it, hence a limit.
 fn built_in_attach_max() -> u64 {
@@ -124,25 +127,25 @@ impl Policy {
             prefer: prefer.to_vec(),
         };
         // With CMA, leaves copy at the same time, and the root of a broadcast shares their work,
-        // which beats two copies from some size on. In a crowded team a broadcast through the ring wins: it
+        // which beats two copies from some size on. In a oversubscribed team a broadcast through the ring wins: it
         // needs a system call for no leaf.
         let small = band(0, &[Kmod, Shm, Cma]);
         let once = |from| vec![small.clone(), band(from, &[Kmod, Cma, Shm])];
         let bands = Bands {
-            spacious: once(32 << 10),
-            crowded: once(128 << 10),
+            dedicated: once(32 << 10),
+            oversubscribed: once(128 << 10),
         };
         Policy {
             eager_max: 8 << 10,
-            eager_max_crowded: 128 << 10,
-            eager_bcast_crowded: 256 << 10,
+            eager_max_oversubscribed: 128 << 10,
+            eager_bcast_oversubscribed: 256 << 10,
             chunk: 8 << 10,
-            chunk_crowded: 128 << 10,
+            chunk_oversubscribed: 128 << 10,
             nontemporal_min: topology.llc as u64 / 2,
             bcast_ring: (topology.l2 as u64 / 2)
                 .next_power_of_two()
                 .clamp(128 << 10, 1 << 20),
-            bcast_ring_crowded: 8 << 20,
+            bcast_ring_oversubscribed: 8 << 20,
             share_min: 32 << 10,
             share_gather_min: 128 << 10,
             share_scatter_min: 1 << 20,
@@ -155,12 +158,12 @@ impl Policy {
             offload_verify: 0,
             transport: None,
             bcast: Bands {
-                crowded: vec![small.clone()],
+                oversubscribed: vec![small.clone()],
                 ..bands.clone()
             },
             // The root of a gather is there as a rule, and has its own part to copy meanwhile.
             gather: Bands {
-                spacious: once(16 << 10),
+                dedicated: once(16 << 10),
                 ..bands.clone()
             },
             scatter: bands.clone(),
@@ -171,14 +174,14 @@ impl Policy {
 
     /// Refuses values that would not work.
     pub(crate) fn checked(mut self) -> Result<Self> {
-        for ring in [self.bcast_ring, self.bcast_ring_crowded] {
+        for ring in [self.bcast_ring, self.bcast_ring_oversubscribed] {
             if !(4096..=1 << 30).contains(&ring) || !ring.is_power_of_two() {
                 let allowed = "a power of two from 4K to 1G";
                 return Err(Error::argument("the broadcast ring", ring, allowed));
             }
         }
-        let rings = [self.bcast_ring, self.bcast_ring_crowded];
-        for (chunk, ring) in [&mut self.chunk, &mut self.chunk_crowded]
+        let rings = [self.bcast_ring, self.bcast_ring_oversubscribed];
+        for (chunk, ring) in [&mut self.chunk, &mut self.chunk_oversubscribed]
             .into_iter()
             .zip(rings)
         {
@@ -189,8 +192,8 @@ impl Policy {
             *chunk = (*chunk - *chunk % 64).min(ring / 2);
         }
         for op in Op::ALL {
-            for crowded in [false, true] {
-                let bands = self.bands(op, crowded);
+            for oversubscribed in [false, true] {
+                let bands = self.bands(op, oversubscribed);
                 let sorted = bands.windows(2).all(|pair| pair[0].from < pair[1].from);
                 if !sorted || bands.first().is_none_or(|band| band.from != 0) {
                     return Err(Error::argument(
@@ -214,7 +217,7 @@ impl Policy {
         Ok(self)
     }
 
-    pub(super) fn bands(&self, op: Op, crowded: bool) -> &[Band] {
+    pub(super) fn bands(&self, op: Op, oversubscribed: bool) -> &[Band] {
         let bands = match op {
             Op::Bcast => &self.bcast,
             Op::Gather => &self.gather,
@@ -223,14 +226,14 @@ impl Policy {
             // Reductions gather their slices.
             _ => &self.allgather,
         };
-        if crowded {
-            &bands.crowded
+        if oversubscribed {
+            &bands.oversubscribed
         } else {
-            &bands.spacious
+            &bands.dedicated
         }
     }
 
-    fn bands_mut(&mut self, op: Op, crowded: bool) -> &mut Vec<Band> {
+    fn bands_mut(&mut self, op: Op, oversubscribed: bool) -> &mut Vec<Band> {
         let bands = match op {
             Op::Bcast => &mut self.bcast,
             Op::Gather => &mut self.gather,
@@ -238,16 +241,16 @@ impl Policy {
             Op::Alltoall => &mut self.alltoall,
             _ => &mut self.allgather,
         };
-        if crowded {
-            &mut bands.crowded
+        if oversubscribed {
+            &mut bands.oversubscribed
         } else {
-            &mut bands.spacious
+            &mut bands.dedicated
         }
     }
 
     /// Replaces the bands of an operation.
-    pub fn set_bands(&mut self, op: Op, crowded: bool, bands: Vec<Band>) {
-        *self.bands_mut(op, crowded) = bands;
+    pub fn set_bands(&mut self, op: Op, oversubscribed: bool, bands: Vec<Band>) {
+        *self.bands_mut(op, oversubscribed) = bands;
     }
 
     /// The path for a part of `bytes` bytes; `forced` is for all that is not eager.
@@ -255,18 +258,18 @@ impl Policy {
         &self,
         op: Op,
         bytes: u64,
-        crowded: bool,
+        oversubscribed: bool,
         forced: Option<TransportKind>,
         usable: impl Fn(TransportKind) -> bool,
     ) -> Path {
-        if bytes <= self.eager_max(op, crowded && forced.is_none()) {
+        if bytes <= self.eager_max(op, oversubscribed && forced.is_none()) {
             return Path::Eager;
         }
         if let Some(kind) = forced {
             return Path::Via(kind);
         }
         let band = self
-            .bands(op, crowded)
+            .bands(op, oversubscribed)
             .iter()
             .rev()
             .find(|band| band.from <= bytes);
@@ -279,32 +282,32 @@ impl Policy {
         Path::Via(kind.unwrap_or(TransportKind::Shm))
     }
 
-    pub(super) fn eager_max(&self, op: Op, crowded: bool) -> u64 {
-        match (crowded, op) {
+    pub(super) fn eager_max(&self, op: Op, oversubscribed: bool) -> u64 {
+        match (oversubscribed, op) {
             (false, _) => self.eager_max,
-            (true, Op::Bcast) => self.eager_bcast_crowded,
-            (true, _) => self.eager_max_crowded,
+            (true, Op::Bcast) => self.eager_bcast_oversubscribed,
+            (true, _) => self.eager_max_oversubscribed,
         }
     }
 
     /// Bytes that shared memory hands over at a time.
-    pub(crate) fn chunk(&self, crowded: bool) -> usize {
-        (if crowded {
-            self.chunk_crowded
+    pub(crate) fn chunk(&self, oversubscribed: bool) -> usize {
+        (if oversubscribed {
+            self.chunk_oversubscribed
         } else {
             self.chunk
         }) as usize
     }
 
     /// Whether root and leaf share a copy of this size.
-    pub(crate) fn shares(&self, op: Op, bytes: u64, crowded: bool) -> bool {
+    pub(crate) fn shares(&self, op: Op, bytes: u64, oversubscribed: bool) -> bool {
         let least = match op {
             Op::Bcast => self.share_min,
             Op::Gather => self.share_gather_min,
             Op::Scatter => self.share_scatter_min,
             _ => return false,
         };
-        !crowded && bytes >= least
+        !oversubscribed && bytes >= least
     }
 
     /// Whether a copy engine may move a part of this size, in a team of this many ranks.
@@ -326,9 +329,9 @@ impl Policy {
     /// Bytes of the ring from one rank to all; rank 0 decides before it knows the others.
     pub(crate) fn bcast_ring(&self, size: usize, cpus: usize) -> usize {
         let ring = if size > cpus {
-            let share = (CROWDED_RINGS / size as u64 + 1).next_power_of_two() / 2;
-            let least = self.bcast_ring.max(LEAST_CROWDED_RING);
-            self.bcast_ring_crowded.min(share.max(least))
+            let share = (OVERSUBSCRIBED_RINGS / size as u64 + 1).next_power_of_two() / 2;
+            let least = self.bcast_ring.max(LEAST_OVERSUBSCRIBED_RING);
+            self.bcast_ring_oversubscribed.min(share.max(least))
         } else {
             self.bcast_ring
         };
@@ -381,19 +384,19 @@ mod tests {
     }
 
     #[test]
-    fn rings_of_large_crowds_are_smaller() {
+    fn rings_of_large_oversubscribed_teams_are_smaller() {
         let mut policy = policy();
         policy.bcast_ring = 1 << 20;
-        policy.bcast_ring_crowded = 8 << 20;
+        policy.bcast_ring_oversubscribed = 8 << 20;
         assert_eq!(policy.bcast_ring(2, 2), 1 << 20);
         assert_eq!(policy.bcast_ring(8, 2), 8 << 20);
         assert_eq!(policy.bcast_ring(9, 2), 4 << 20);
         assert_eq!(policy.bcast_ring(1000, 2), 4 << 20);
         // What somebody asked for is not cut.
-        (policy.bcast_ring, policy.bcast_ring_crowded) = (16 << 20, 16 << 20);
+        (policy.bcast_ring, policy.bcast_ring_oversubscribed) = (16 << 20, 16 << 20);
         assert_eq!(policy.bcast_ring(1000, 2), 16 << 20);
         policy.bcast_ring = 64 << 10;
-        policy.bcast_ring_crowded = 64 << 10;
+        policy.bcast_ring_oversubscribed = 64 << 10;
         assert_eq!(policy.bcast_ring(1000, 2), 64 << 10);
     }
 

@@ -25,17 +25,17 @@ impl Policy {
         let scalars = [
             self.eager_max,
             self.chunk,
-            self.chunk_crowded,
+            self.chunk_oversubscribed,
             self.nontemporal_min,
             self.bcast_ring,
             self.spin_us.map_or(u64::MAX, |us| us.min(u64::MAX - 1)),
             self.transport.map_or(0, TransportKind::number),
-            self.bcast_ring_crowded,
+            self.bcast_ring_oversubscribed,
         ];
         words[..scalars.len()].copy_from_slice(&scalars);
         words[SHARE_WORD] = self.share_min;
-        words[SHARE_WORD + 1] = self.eager_max_crowded;
-        words[SHARE_WORD + 2] = self.eager_bcast_crowded;
+        words[SHARE_WORD + 1] = self.eager_max_oversubscribed;
+        words[SHARE_WORD + 2] = self.eager_bcast_oversubscribed;
         words[SHARE_WORD + 3] = self.share_gather_min;
         words[SHARE_WORD + 4] = self.share_scatter_min;
         words[SHARE_WORD + 5] = self.asynchronous.number();
@@ -46,8 +46,8 @@ impl Policy {
         words[SHARE_WORD + 10] = self.attach_max;
         let mut slots = words[8..SHARE_WORD].chunks_exact_mut(MAX_BANDS);
         for op in Op::ALL {
-            for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
-                for (slot, band) in slots.iter_mut().zip(self.bands(op, crowded)) {
+            for (oversubscribed, slots) in [false, true].into_iter().zip(&mut slots) {
+                for (slot, band) in slots.iter_mut().zip(self.bands(op, oversubscribed)) {
                     let mut prefer = 0;
                     for kind in band.prefer.iter().rev().take(3) {
                         prefer = prefer << 2 | kind.number();
@@ -64,15 +64,15 @@ impl Policy {
         let mut policy = Self::built_in(&Topology::read());
         policy.eager_max = words[0];
         policy.chunk = words[1];
-        policy.chunk_crowded = words[2];
+        policy.chunk_oversubscribed = words[2];
         policy.nontemporal_min = words[3];
         policy.bcast_ring = words[4];
         policy.spin_us = (words[5] != u64::MAX).then_some(words[5]);
         policy.transport = TransportKind::from_number(words[6]);
-        policy.bcast_ring_crowded = words[7];
+        policy.bcast_ring_oversubscribed = words[7];
         policy.share_min = words[SHARE_WORD];
-        policy.eager_max_crowded = words[SHARE_WORD + 1];
-        policy.eager_bcast_crowded = words[SHARE_WORD + 2];
+        policy.eager_max_oversubscribed = words[SHARE_WORD + 1];
+        policy.eager_bcast_oversubscribed = words[SHARE_WORD + 2];
         policy.share_gather_min = words[SHARE_WORD + 3];
         policy.share_scatter_min = words[SHARE_WORD + 4];
         policy.asynchronous = Async::from_number(words[SHARE_WORD + 5]);
@@ -83,7 +83,7 @@ impl Policy {
         policy.attach_max = words[SHARE_WORD + 10];
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
-            for (crowded, slots) in [false, true].into_iter().zip(&mut slots) {
+            for (oversubscribed, slots) in [false, true].into_iter().zip(&mut slots) {
                 let band = |slot: &u64| Band {
                     from: slot >> 8,
                     prefer: (0..3)
@@ -95,7 +95,7 @@ impl Policy {
                     .filter(|slot| **slot & 1 == 1)
                     .map(band)
                     .collect();
-                policy.set_bands(op, crowded, bands);
+                policy.set_bands(op, oversubscribed, bands);
             }
         }
         policy.checked()

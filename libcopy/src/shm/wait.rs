@@ -111,13 +111,13 @@ impl Waiter {
         }
         let cpus: u32 = cpus.iter().map(|word| word.count_ones()).sum();
         let oversubscription = Oversubscription::of(self.size, cpus as usize);
-        let crowded = oversubscription != Oversubscription::None;
-        self.spin = spin.unwrap_or(if crowded {
+        let is_oversubscribed = oversubscription != Oversubscription::None;
+        self.spin = spin.unwrap_or(if is_oversubscribed {
             Duration::ZERO
         } else {
             Duration::from_micros(100)
         });
-        self.yields = if crowded { 200 } else { u32::MAX };
+        self.yields = if is_oversubscribed { 200 } else { u32::MAX };
         oversubscription
     }
 

@@ -200,7 +200,7 @@ impl Team {
     }
 
     /// Whether ranks outnumber the processors that they may run on.
-    pub fn is_crowded(&self) -> bool {
+    pub fn is_oversubscribed(&self) -> bool {
         self.oversubscription != Oversubscription::None
     }
 
@@ -422,11 +422,11 @@ impl Team {
         let path = self.path(op, len);
         let offloads =
             path == Path::Via(TransportKind::Kmod) && self.policy.offloads(len as u64, self.size());
-        let shares = self.policy.shares(op, len as u64, self.is_crowded());
+        let shares = self.policy.shares(op, len as u64, self.is_oversubscribed());
         let announces = match path {
             _ if offloads && self.policy.asynchronous.never_by_cpu() => false,
             Path::Eager => false,
-            Path::Via(TransportKind::Shm) => !(op == Op::Bcast && self.is_crowded()),
+            Path::Via(TransportKind::Shm) => !(op == Op::Bcast && self.is_oversubscribed()),
             Path::Via(_) => shares,
         };
         Decision {
@@ -447,8 +447,11 @@ impl Team {
         };
         let fits = len <= ring / 2;
         let usable = |kind| self.is_usable(kind);
-        let (crowded, forced) = (self.is_crowded(), self.forced);
-        match self.policy.path(op, len as u64, crowded, forced, usable) {
+        let (oversubscribed, forced) = (self.is_oversubscribed(), self.forced);
+        match self
+            .policy
+            .path(op, len as u64, oversubscribed, forced, usable)
+        {
             Path::Eager if !fits => Path::Via(forced.unwrap_or(TransportKind::Shm)),
             path => path,
         }
@@ -472,7 +475,7 @@ impl Team {
         // Four in the ring at a time, whichever ring it is.
         let ring = self.segment.bcast_ring().min(self.segment.pair_ring());
         Flow {
-            chunk: self.policy.chunk(self.is_crowded()),
+            chunk: self.policy.chunk(self.is_oversubscribed()),
             largest: ring / 4,
             streaming: self.policy.streaming(len),
         }

@@ -259,13 +259,13 @@ pub unsafe fn exchange(
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
     let function = Function::Sendrecv;
-    let chosen = match has_earned {
-        true if governed::is_forwarded(send, function, to) => None,
-        true => choose(world, send, to),
-        false => {
-            notice(world, send, to);
-            None
-        }
+    let chosen = if !has_earned {
+        notice(world, send, to);
+        None
+    } else if governed::is_forwarded(send, function, to) {
+        None
+    } else {
+        choose(world, send, to)
     };
     let (chosen, _watched) = governed::sift(world, chosen, send, function, to);
     // SAFETY: the caller's promise.
@@ -283,13 +283,13 @@ pub unsafe fn replace(
 ) -> c_int {
     let (mut chosen, mut owned) = (None, None);
     let function = Function::SendrecvReplace;
-    let this = match what.have_earned(world, to.comm) {
-        true if governed::is_forwarded(what, function, to) => None,
-        true => choose(world, what, to),
-        false => {
-            notice(world, what, to);
-            None
-        }
+    let this = if !what.have_earned(world, to.comm) {
+        notice(world, what, to);
+        None
+    } else if governed::is_forwarded(what, function, to) {
+        None
+    } else {
+        choose(world, what, to)
     };
     let (this, _watched) = governed::sift(world, this, what, function, to);
     if let Some(mut this) = this {

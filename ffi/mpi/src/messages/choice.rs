@@ -77,11 +77,16 @@ impl Choice {
     pub fn of(abi: &Abi) -> &'static Choice {
         // What Open MPI has from 5.0 on.
         static NEW: Function = Function::new(c"PMPI_Isendrecv");
-        match abi.is_open_mpi() {
-            true if NEW.if_any() != 0 => &OPEN_MPI_5,
-            true => &OPEN_MPI_4,
-            false if pmpi::is_mpi_5() => &MPICH_5,
-            false => &MPICH_4,
+        if abi.is_open_mpi() {
+            if NEW.if_any() != 0 {
+                &OPEN_MPI_5
+            } else {
+                &OPEN_MPI_4
+            }
+        } else if pmpi::is_mpi_5() {
+            &MPICH_5
+        } else {
+            &MPICH_4
         }
     }
 

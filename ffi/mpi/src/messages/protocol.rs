@@ -16,18 +16,18 @@ pub fn are_asked() -> bool {
     is_packing_asked() || asked() != Protocol::Best
 }
 
-/// What `LIBCOPY_MPI_ROAD` asks for, to compare.
+/// What `LIBCOPY_MPI_PROTOCOL` asks for, to compare.
 pub fn asked() -> Protocol {
-    static ROAD: OnceLock<Protocol> = OnceLock::new();
-    *ROAD.get_or_init(|| match config::MPI_ROAD.or_default().as_str() {
+    static PROTOCOL: OnceLock<Protocol> = OnceLock::new();
+    *PROTOCOL.get_or_init(|| match config::MPI_PROTOCOL.or_default().as_str() {
         "best" => Protocol::Best,
-        "stream" => Protocol::Pipelined,
-        "fetch" => Protocol::Get,
-        "attach" => Protocol::Mapped,
+        "pipelined" => Protocol::Pipelined,
+        "get" => Protocol::Get,
+        "mapped" => Protocol::Mapped,
         other => {
             complain(&format!(
-                "{} is {other:?}, not best, stream, fetch or attach",
-                config::MPI_ROAD.name
+                "{} is {other:?}, not best, pipelined, get or mapped",
+                config::MPI_PROTOCOL.name
             ));
             Protocol::Best
         }

@@ -295,13 +295,13 @@ impl Several<'_> {
         }
         // SAFETY: so many were written.
         let found = unsafe { std::slice::from_raw_parts(list.as_ptr().cast(), number) };
-        let statuses = match is_ignored(statuses) {
-            false => statuses,
-            true if count > FEW => {
-                more_rooms.reserve_exact(count);
-                more_rooms.as_mut_ptr().cast()
-            }
-            true => rooms.as_mut_ptr().cast(),
+        let statuses = if !is_ignored(statuses) {
+            statuses
+        } else if count > FEW {
+            more_rooms.reserve_exact(count);
+            more_rooms.as_mut_ptr().cast()
+        } else {
+            rooms.as_mut_ptr().cast()
         };
         complete(Some(Several { requests, found }), statuses)
     }

@@ -238,9 +238,9 @@ fn make(abi: &'static Abi, members: usize) -> Result<(Made, Offer), String> {
     let magic = [word as u64, (word >> 64) as u64];
     let made = Segment::create(members, magic);
     let (segment, file) = made.map_err(|error| format!("no shared memory: {error}"))?;
-    let (mut registration, mut key, road) = (None, None, protocol::asked());
-    if road != Protocol::Pipelined {
-        (registration, key) = Registration::create(road == Protocol::Mapped).unzip();
+    let (mut registration, mut key, protocol) = (None, None, protocol::asked());
+    if protocol != Protocol::Pipelined {
+        (registration, key) = Registration::create(protocol == Protocol::Mapped).unzip();
     }
     let offer = Offer {
         magic,

@@ -162,10 +162,12 @@ fn own_part<K, N: Count>(
         && send.datatype == recv.datatype
         && send.count.number() == recv.count.number()
         && send.count.number() != Some(0);
-    match same && is_same(own.address(), part.cast_mut()) {
-        false => Some(kind),
-        true if errors::refuses(abi, about.function) => None,
-        true => Some(None),
+    if !(same && is_same(own.address(), part.cast_mut())) {
+        Some(kind)
+    } else if errors::refuses(abi, about.function) {
+        None
+    } else {
+        Some(None)
     }
 }
 

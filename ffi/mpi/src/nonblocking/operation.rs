@@ -174,7 +174,7 @@ impl Operation {
     }
 
     /// Whether ranks outnumber processors.
-    pub fn is_crowded(&self) -> bool {
+    pub fn is_oversubscribed(&self) -> bool {
         self.members.is_oversubscribed
     }
 

@@ -138,12 +138,13 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Waits until `done`, while everything that this process has under way goes on.
 fn until(abi: &Abi, mut done: impl FnMut() -> bool) {
-    let spin = match lock(&ENTRIES)
+    let is_oversubscribed = lock(&ENTRIES)
         .iter()
-        .any(|entry| entry.operation.is_crowded())
-    {
-        true => Duration::ZERO,
-        false => SPIN,
+        .any(|entry| entry.operation.is_oversubscribed());
+    let spin = if is_oversubscribed {
+        Duration::ZERO
+    } else {
+        SPIN
     };
     let (mut since, mut looked, mut rounds) = (Instant::now(), Instant::now(), 0u32);
     loop {

@@ -526,10 +526,10 @@ fn compare(
                 } else {
                     ranks
                 };
-                let crowd = (movers as f64 / machine.cores as f64).max(1.0);
-                row.time.median *= crowd;
-                row.time.p10 *= crowd;
-                row.time.p90 *= crowd;
+                let oversubscription = (movers as f64 / machine.cores as f64).max(1.0);
+                row.time.median *= oversubscription;
+                row.time.p10 *= oversubscription;
+                row.time.p90 *= oversubscription;
             }
             rows.push(row);
         }

@@ -31,7 +31,7 @@ struct Rank {
     word: Option<String>,
     one: Skewed,
     all: Skewed,
-    crowded: bool,
+    oversubscribed: bool,
 }
 
 /// Runs `libcopy bench rank`.
@@ -51,7 +51,7 @@ pub fn run(args: &RankArgs) -> Result<()> {
         describe(&team)
     )?;
     let mut rank = Rank {
-        crowded: team.size() > cores.len(),
+        oversubscribed: team.size() > cores.len(),
         one: Skewed::new(0, 2 * team.rank())?,
         all: Skewed::new(0, 2 * team.rank() + 1)?,
         word: None,
@@ -207,7 +207,7 @@ impl Rank {
         // The root of a broadcast only gives.
         let idle = memcpy && op == "bcast" && self.team.rank() == 0 && self.team.size() > 1;
         // A copy that shares its core must not count the time in which the other one ran.
-        let clock = if memcpy && self.crowded {
+        let clock = if memcpy && self.oversubscribed {
             ClockId::CLOCK_THREAD_CPUTIME_ID
         } else {
             ClockId::CLOCK_MONOTONIC

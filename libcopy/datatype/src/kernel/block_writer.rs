@@ -187,11 +187,10 @@ impl<const PACK: bool> Filler<PACK> {
         let any = Self::any_row as Kernel<PACK>;
         let run: Kernel<PACK> = if row.len > self.len {
             any
+        } else if is_far {
+            by_length!(row.len, fixed_row, PACK, true; any)
         } else {
-            match is_far {
-                false => by_length!(row.len, fixed_row, PACK, false; any),
-                true => by_length!(row.len, fixed_row, PACK, true; any),
-            }
+            by_length!(row.len, fixed_row, PACK, false; any)
         };
         // SAFETY: the caller's promise.
         unsafe { run(self, row) }

@@ -23,7 +23,7 @@ struct Caches {
     last: usize,
 }
 
-/// A second-level cache that a buffer does not crowd.
+/// A second-level cache in which a buffer leaves room for other data.
 const ROOMY: u64 = 2 << 20;
 
 /// The smallest last-level cache that was measured with.

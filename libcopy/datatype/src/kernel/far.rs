@@ -16,10 +16,10 @@ pub(super) fn asks_ahead(profile: &CpuProfile, dims: &[Dim]) -> bool {
     if by_source {
         a.count >= READ_AHEAD
             && overflow_second(count, stride)
-            && (is_crowded(a.from) || profile.ask_far_reads && within_second(count))
+            && (conflicts(a.from) || profile.ask_far_reads && within_second(count))
     } else {
         profile.ask_far_writes
-            && is_crowded(a.to)
+            && conflicts(a.to)
             && a.count >= WRITE_AHEAD
             && overflow_first(count, stride)
     }
@@ -39,7 +39,7 @@ pub(super) fn writes_few(profile: &CpuProfile, len: usize, dims: &[Dim]) -> bool
     profile.few_far_writes
         && a.from == len as isize
         && a.to != 0
-        && a.to % CROWDED_WRITES == 0
+        && a.to % CONFLICTING_WRITES == 0
         && a.count >= WRITE_AHEAD
         && 8 * len < a.to.unsigned_abs()
         && overflow_first(blocks(dims), lowest_bits(dims, |dim| dim.to))
@@ -47,20 +47,21 @@ pub(super) fn writes_few(profile: &CpuProfile, len: usize, dims: &[Dim]) -> bool
 
 /// Written lines that are multiples of this apart share so few sets of the first-level cache that the
 /// processor has more of them on their way than fit.
-pub(super) const CROWDED_WRITES: isize = 512;
+pub(super) const CONFLICTING_WRITES: isize = 512;
 
 /// Strides with a power of two in them from this one on leave only a part of the first-level cache.
-const CROWDED: isize = 256;
+const CONFLICTING: isize = 256;
 
-fn is_crowded(stride: isize) -> bool {
-    stride != 0 && stride % CROWDED == 0
+/// Whether lines a stride apart share few sets of the first-level cache (conflict misses).
+fn conflicts(stride: isize) -> bool {
+    stride != 0 && stride % CONFLICTING == 0
 }
 
 /// Whether lines had better not be asked for, of those that [`asks_ahead`] is for: the second-level
 /// cache has as many, but cannot keep them where they are.
 pub(super) fn waits(profile: &CpuProfile, dims: &[Dim]) -> bool {
     is_source_far(dims[0])
-        && is_crowded(dims[0].from)
+        && conflicts(dims[0].from)
         && (profile.few_far_reads || within_second(blocks(dims)))
 }
 

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use super::far::{
-    CROWDED_WRITES, READ_AHEAD, WRITE_AHEAD, asks_ahead, is_source_far, waits, writes_few,
+    CONFLICTING_WRITES, READ_AHEAD, WRITE_AHEAD, asks_ahead, is_source_far, waits, writes_few,
 };
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::loop_nest::blocks;
@@ -232,7 +232,7 @@ unsafe fn written(
     // The compiler does not know that the sum changes nothing.
     let (nothing, held) = (std::hint::black_box(0), Cell::new(0));
     let row = nest.dims[0];
-    let few = if row.to % (2 * CROWDED_WRITES) == 0 {
+    let few = if row.to % (2 * CONFLICTING_WRITES) == 0 {
         WRITTEN_FARTHER
     } else {
         WRITTEN

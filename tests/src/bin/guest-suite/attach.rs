@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::harness::{Context, Outcome};
 use crate::kernel::Stats;
 use crate::rng::pattern;
-use crate::sys::{self, Board, Child, HUGE, Map, PAGE, RW, in_child};
+use crate::sys::{self, Child, HUGE, Map, PAGE, RW, SharedCounters, in_child};
 use crate::{check, check_eq, check_err, tests};
 
 tests!(attach:
@@ -27,7 +27,7 @@ fn reads(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::filled(8 * PAGE, 1)?;
     let id = device.share(&map, RIGHT_READ)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         let peer = Device::member(key)?;
         let before = Stats::read()?;
@@ -40,8 +40,8 @@ fn reads(context: &Context) -> Outcome {
         let (view, at) = peer.map(id, RIGHT_READ)?;
         check!(view.read(at, 8 * PAGE) == pattern(1, 8 * PAGE));
         check_eq!(Stats::read()?.since(&before, "attaches")?, 1);
-        board.set(0, 1);
-        board.await_at_least(1, 1)?;
+        counters.set(0, 1);
+        counters.await_at_least(1, 1)?;
         // The very same page: no copy is needed to see what the owner writes.
         check_eq!(view.read(5000, 7), b"changed");
         drop(view);
@@ -53,9 +53,9 @@ fn reads(context: &Context) -> Outcome {
         peer.leave()?;
         Ok(())
     })?;
-    board.await_at_least(0, 1)?;
+    counters.await_at_least(0, 1)?;
     map.write(5000, b"changed");
-    board.set(1, 1);
+    counters.set(1, 1);
     child.join()
 }
 
@@ -260,28 +260,28 @@ fn memory_of_a_file(_: &Context) -> Outcome {
     })
 }
 
-fn owner_process(key: [u8; 16], board: &Board, pages: usize) -> Outcome<(Child, u32)> {
-    board.set(0, 0);
+fn owner_process(key: [u8; 16], counters: &SharedCounters, pages: usize) -> Outcome<(Child, u32)> {
+    counters.set(0, 0);
     let child = Child::spawn(move || {
         let own = Device::member(key)?;
         let map = Map::filled(pages * PAGE, 1)?;
-        board.set(0, own.share(&map, RIGHT_READ | RIGHT_WRITE)?.into());
+        counters.set(0, own.share(&map, RIGHT_READ | RIGHT_WRITE)?.into());
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
     })?;
-    let id = board.await_at_least(0, 1)? as u32;
+    let id = counters.await_at_least(0, 1)? as u32;
     Ok((child, id))
 }
 
 fn outlives_the_owner(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let before = Stats::read()?;
     let pinned = || -> Outcome<i64> {
         let now = Stats::read()?;
         Ok(now.since(&before, "pins")? - now.since(&before, "unpins")?)
     };
-    let (owner, id) = owner_process(key, &board, 16)?;
+    let (owner, id) = owner_process(key, &counters, 16)?;
     let (view, at) = device.map(id, RIGHT_READ | RIGHT_WRITE)?;
     check!(view.read(at, 16 * PAGE) == pattern(1, 16 * PAGE));
     owner.kill()?;
@@ -308,22 +308,22 @@ fn outlives_destruction(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::filled(4 * PAGE, 1)?;
     let id = device.share(&map, RIGHT_READ | RIGHT_WRITE)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         let peer = Device::member(key)?;
         let (view, at) = peer.map(id, RIGHT_READ | RIGHT_WRITE)?;
         // Not even the file is needed.
         drop(peer);
-        board.set(0, 1);
-        board.await_at_least(1, 1)?;
+        counters.set(0, 1);
+        counters.await_at_least(1, 1)?;
         check!(view.read(at, 4 * PAGE) == pattern(1, 4 * PAGE));
         view.write(at + 10, b"later");
         Ok(())
     })?;
-    board.await_at_least(0, 1)?;
+    counters.await_at_least(0, 1)?;
     device.unpin(id)?;
     drop(device);
-    board.set(1, 1);
+    counters.set(1, 1);
     child.join()?;
     // The same physical page: the owner's buffer has not moved away.
     check_eq!(map.read(10, 5), b"later");
@@ -347,26 +347,26 @@ fn partial_unmapping(_: &Context) -> Outcome {
 
 fn forked(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
-    let board = Board::new()?;
-    let (owner, id) = owner_process(key, &board, 8)?;
+    let counters = SharedCounters::new()?;
+    let (owner, id) = owner_process(key, &counters, 8)?;
     let before = Stats::read()?;
     let (view, at) = device.map(id, RIGHT_READ | RIGHT_WRITE)?;
     let child = Child::spawn(|| {
         // Inherited: the same pages, for reading and writing.
         check!(view.read(at, 8 * PAGE) == pattern(1, 8 * PAGE));
         view.write(at, b"child");
-        board.set(1, 1);
-        board.await_at_least(2, 1)?;
+        counters.set(1, 1);
+        counters.await_at_least(2, 1)?;
         check_eq!(view.read(at + 100, 6), b"parent");
-        board.await_at_least(3, 1)?;
+        counters.await_at_least(3, 1)?;
         // Its parent has unmapped, the owner is dead: still there.
         check_eq!(view.read(at, 5), b"child");
         Ok(())
     })?;
-    board.await_at_least(1, 1)?;
+    counters.await_at_least(1, 1)?;
     check_eq!(view.read(at, 5), b"child");
     view.write(at + 100, b"parent");
-    board.set(2, 1);
+    counters.set(2, 1);
     drop(view);
     owner.kill()?;
     let now = Stats::read()?;
@@ -374,7 +374,7 @@ fn forked(context: &Context) -> Outcome {
         now.get("pins")? > now.get("unpins")?,
         "unpinned under the child"
     );
-    board.set(3, 1);
+    counters.set(3, 1);
     child.join()?;
     soon(context, || {
         Stats::read().is_ok_and(|now| {
@@ -501,17 +501,17 @@ fn any_order_of_exit(context: &Context) -> Outcome {
     let mut rng = context.rng();
     for round in 0..25 {
         let (device, key) = Device::domain()?;
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let seed = rng.word();
-        let (owner, id) = owner_process(key, &board, 32)?;
+        let (owner, id) = owner_process(key, &counters, 32)?;
         let mut children: Vec<Option<Child>> = (0..4u64)
             .map(|n| {
-                let board = &board;
+                let counters = &counters;
                 Child::spawn(move || {
                     let mut rng = crate::rng::Rng::new(seed + n);
                     let peer = Device::member(key)?;
                     let (view, at) = peer.map(id, RIGHT_READ | RIGHT_WRITE)?;
-                    board.bump(1);
+                    counters.bump(1);
                     let grandchild = Child::spawn(|| {
                         std::thread::sleep(Duration::from_micros(rng.clone().below(30_000)));
                         check!(view.read(at + 100, 50) == pattern(1, 200)[100..150]);
@@ -531,7 +531,7 @@ fn any_order_of_exit(context: &Context) -> Outcome {
                 .map(Some)
             })
             .collect::<Outcome<_>>()?;
-        board.await_at_least(1, 4)?;
+        counters.await_at_least(1, 4)?;
         let mut owner = Some(owner);
         let mut device = Some(device);
         for _ in 0..8 {
@@ -569,22 +569,22 @@ fn owner_unmaps(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::filled(4 * PAGE, 1)?;
     let id = device.share(&map, RIGHT_READ)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         let (view, at) = Device::member(key)?.map(id, RIGHT_READ)?;
-        board.set(0, 1);
-        board.await_at_least(1, 1)?;
+        counters.set(0, 1);
+        counters.await_at_least(1, 1)?;
         check!(
             view.read(at, 4 * PAGE) == pattern(1, 4 * PAGE),
             "the owner's munmap took the page"
         );
         Ok(())
     })?;
-    board.await_at_least(0, 1)?;
+    counters.await_at_least(0, 1)?;
     drop(map);
     let other = Map::anon(32 << 20)?;
     other.fill(0xee);
-    board.set(1, 1);
+    counters.set(1, 1);
     child.join()
 }
 

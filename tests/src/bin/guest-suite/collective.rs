@@ -13,7 +13,7 @@ use libcopy::{Error, Team, TeamKey, TransportKind};
 use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel::{self, Stats};
 use crate::rng::Rng;
-use crate::sys::{self, Board, Child, Map, PAGE};
+use crate::sys::{self, Child, Map, PAGE, SharedCounters};
 use crate::{check, check_eq, tests};
 
 tests!(collective:
@@ -35,7 +35,7 @@ impl From<Error> for Stop {
 /// Most bytes of one operation.
 const MOST: u64 = 4 << 20;
 
-/// Words of the storm's board.
+/// Words of the storm's counters.
 const READY: usize = 0;
 const KILLED_AT: usize = 1;
 const VICTIM: usize = 2;
@@ -132,15 +132,15 @@ fn operate(
 }
 
 /// One member: collectives until somebody dies.
-fn member(key: TeamKey, rank: usize, size: usize, seed: u64, board: &Board) -> Outcome {
+fn member(key: TeamKey, rank: usize, size: usize, seed: u64, counters: &SharedCounters) -> Outcome {
     let mut team = Team::join(&key, rank, size)?;
     team.set_transport(Some(TransportKind::Kmod))?;
     let mut rng = Rng::new(seed);
     // Touched now: on an emulated processor the page faults would be most of what a kill meets.
     let mut small = vec![1; MOST as usize / size + 1];
     let mut large = vec![1; MOST as usize + size];
-    let inside = |yes| board.set(INSIDE + rank, yes);
-    board.bump(READY);
+    let inside = |yes| counters.set(INSIDE + rank, yes);
+    counters.bump(READY);
     // With one size all the time, the same memory is used again and again, and therefore mapped.
     let one_size = 1 << (14 + rng.below(8));
     let bytes = (rng.below(2) == 0).then_some(one_size);
@@ -151,18 +151,18 @@ fn member(key: TeamKey, rank: usize, size: usize, seed: u64, board: &Board) -> O
             Ok((bytes, good)) => {
                 check!(good, "rank {rank} of {size}: wrong bytes in round {round}");
                 if rank == 0 {
-                    board.bump(OPERATIONS);
-                    board.add(BYTES, bytes);
+                    counters.bump(OPERATIONS);
+                    counters.add(BYTES, bytes);
                 }
             }
             Err(error) => {
                 let at = now();
-                let killed = board.get(KILLED_AT);
+                let killed = counters.get(KILLED_AT);
                 check!(
                     killed != 0,
                     "rank {rank}: before anybody was killed: {error}"
                 );
-                let victim = board.get(VICTIM) as usize;
+                let victim = counters.get(VICTIM) as usize;
                 // Whoever was in the middle of a copy may hear from the module first.
                 let direct = matches!(error, Error::PeerDied { rank } if rank == victim);
                 let by_module = matches!(error, Error::Ioctl { .. })
@@ -173,10 +173,10 @@ fn member(key: TeamKey, rank: usize, size: usize, seed: u64, board: &Board) -> O
                     "rank {rank}, after rank {victim} was killed: {error}"
                 );
                 if !direct {
-                    board.bump(INDIRECT);
+                    counters.bump(INDIRECT);
                 }
-                board.bump(SURVIVORS);
-                board.raise(SLOWEST, at.saturating_sub(killed));
+                counters.bump(SURVIVORS);
+                counters.raise(SLOWEST, at.saturating_sub(killed));
                 // It stays broken, and nobody hangs.
                 check!(team.barrier().is_err(), "rank {rank}: whole again");
                 return Ok(());
@@ -189,22 +189,22 @@ fn member(key: TeamKey, rank: usize, size: usize, seed: u64, board: &Board) -> O
 /// Must-show 5: random SIGKILLs during collectives.
 fn storm_collectives(context: &Context) -> Outcome {
     let mut rng = context.rng();
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let before = Stats::read()?;
     let start = Instant::now();
     let (mut survivors, mut hits) = (0, 0);
     for round in 0..context.kills {
         let size = 2 + rng.index(4);
         let (key, seed) = (TeamKey::random()?, rng.word());
-        board.set(READY, 0);
-        board.set(KILLED_AT, 0);
+        counters.set(READY, 0);
+        counters.set(KILLED_AT, 0);
         for rank in 0..size {
-            board.set(INSIDE + rank, 0);
+            counters.set(INSIDE + rank, 0);
         }
         let mut members = (0..size)
-            .map(|rank| Child::spawn(|| member(key, rank, size, seed, &board)))
+            .map(|rank| Child::spawn(|| member(key, rank, size, seed, &counters)))
             .collect::<Outcome<Vec<_>>>()?;
-        if let Err(stop) = board.await_at_least(READY, size as u64) {
+        if let Err(stop) = counters.await_at_least(READY, size as u64) {
             for member in members {
                 member.join()?;
             }
@@ -212,10 +212,10 @@ fn storm_collectives(context: &Context) -> Outcome {
         }
         std::thread::sleep(Duration::from_micros(rng.below(100_000)));
         let victim = rng.index(size);
-        board.set(VICTIM, victim as u64);
-        board.set(KILLED_AT, now());
+        counters.set(VICTIM, victim as u64);
+        counters.set(KILLED_AT, now());
         members.remove(victim).kill()?;
-        hits += board.get(INSIDE + victim);
+        hits += counters.get(INSIDE + victim);
         survivors += members.len() as u64;
         for member in members {
             member.join().map_err(|stop| match stop {
@@ -225,14 +225,14 @@ fn storm_collectives(context: &Context) -> Outcome {
                 other => other,
             })?;
         }
-        let slowest = Duration::from_nanos(board.get(SLOWEST));
+        let slowest = Duration::from_nanos(counters.get(SLOWEST));
         check!(
             slowest < context.second(),
             "kill {round}: a survivor got its error after {slowest:?}"
         );
         kernel::wait_balanced(context.second())?;
     }
-    check_eq!(board.get(SURVIVORS), survivors);
+    check_eq!(counters.get(SURVIVORS), survivors);
     let left = fs::read_dir("/dev/shm")?.flatten().count();
     check_eq!(left, 0, "files in /dev/shm");
     let after = Stats::read()?;
@@ -247,10 +247,10 @@ fn storm_collectives(context: &Context) -> Outcome {
          them from the module or a peer; {} operations, {} MiB; {pins} pages pinned and unpinned, {attaches} regions mapped] ",
         context.kills,
         start.elapsed().as_secs_f64(),
-        board.get(SLOWEST) / 1_000_000,
-        board.get(INDIRECT),
-        board.get(OPERATIONS),
-        board.get(BYTES) >> 20,
+        counters.get(SLOWEST) / 1_000_000,
+        counters.get(INDIRECT),
+        counters.get(OPERATIONS),
+        counters.get(BYTES) >> 20,
     );
     let _ = std::io::Write::flush(&mut std::io::stdout());
     Ok(())
@@ -517,7 +517,7 @@ fn memlock_falls_back(_: &Context) -> Outcome {
 /// Process ids mean nothing across pid namespaces: CMA is out, and says so; the rest works, and
 /// also a death is noticed.
 fn pid_namespace(context: &Context) -> Outcome {
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let key = TeamKey::random()?;
     let body = |team: &mut Team| -> Outcome {
         let (usable, why) = reason(team, TransportKind::Cma)?;
@@ -539,17 +539,17 @@ fn pid_namespace(context: &Context) -> Outcome {
             check_eq!(std::process::id(), 1);
             let mut team = Team::join(&key, 1, 2)?;
             body(&mut team)?;
-            board.set(0, 1);
+            counters.set(0, 1);
             std::thread::sleep(Duration::from_secs(600));
             Ok(())
         })?;
-        board.await_at_least(0, 1)?;
-        board.await_at_least(1, 1)?;
+        counters.await_at_least(0, 1)?;
+        counters.await_at_least(1, 1)?;
         inner.kill()
     })?;
     let mut team = Team::join(&key, 0, 2)?;
     body(&mut team)?;
-    board.set(1, 1);
+    counters.set(1, 1);
     far.join()?;
     let killed = Instant::now();
     let error = team.barrier().expect_err("rank 1 is dead");

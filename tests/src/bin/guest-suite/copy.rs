@@ -14,7 +14,7 @@ use crate::harness::{Context, Outcome, Stop};
 use crate::kernel::Stats;
 use crate::region::{gathered, random_cut};
 use crate::rng::pattern;
-use crate::sys::{self, Board, Child, Map, PAGE, in_child};
+use crate::sys::{self, Child, Map, PAGE, SharedCounters, in_child};
 use crate::{check, check_eq, check_err, tests};
 
 tests!(copy:
@@ -509,15 +509,15 @@ fn killed_half_way(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let long = Long::lasting(&device, Duration::from_millis(400))?;
     for delay in [5, 20, 60] {
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let child = Child::spawn(|| {
             let peer = Device::member(key)?;
-            board.set(0, 1);
+            counters.set(0, 1);
             loop {
                 long.copy(&peer, 0)?;
             }
         })?;
-        board.await_at_least(0, 1)?;
+        counters.await_at_least(0, 1)?;
         std::thread::sleep(Duration::from_millis(delay));
         child.kill_at_once(context)?;
     }

@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::harness::{Context, Outcome, Stop};
 use crate::kernel::Stats;
 use crate::rng::{Rng, pattern};
-use crate::sys::{self, Board, Child, Map, PAGE};
+use crate::sys::{self, Child, Map, PAGE, SharedCounters};
 use crate::{check, check_eq, check_err, tests};
 
 tests!(death:
@@ -45,8 +45,13 @@ pub fn hold() -> ! {
 }
 
 /// A member that owns a region of `pages` pages and sleeps.
-fn owner(key: [u8; 16], board: &Board, pages: usize, rights: u32) -> Outcome<(Child, u32)> {
-    board.set(0, 0);
+fn owner(
+    key: [u8; 16],
+    counters: &SharedCounters,
+    pages: usize,
+    rights: u32,
+) -> Outcome<(Child, u32)> {
+    counters.set(0, 0);
     let child = Child::spawn(move || {
         let own = Device::member(key)?;
         let map = Map::filled(pages * PAGE, 1)?;
@@ -55,11 +60,11 @@ fn owner(key: [u8; 16], board: &Board, pages: usize, rights: u32) -> Outcome<(Ch
             uses: 3,
             ..Default::default()
         };
-        board.set(0, own.publish_with(&[map.piece()], rest)?.id.into());
+        counters.set(0, own.publish_with(&[map.piece()], rest)?.id.into());
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
     })?;
-    Ok((child, board.await_at_least(0, 1)? as u32))
+    Ok((child, counters.await_at_least(0, 1)? as u32))
 }
 
 /// Every way to use a region, and what each gives.
@@ -107,9 +112,9 @@ fn dead(context: &Context, device: &Device, id: u32) -> Outcome {
 
 fn owner_killed(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let before = Stats::read()?;
-    let (child, id) = owner(key, &board, 16, RIGHT_READ | RIGHT_WRITE)?;
+    let (child, id) = owner(key, &counters, 16, RIGHT_READ | RIGHT_WRITE)?;
     check!(device.fetch(id, PAGE)? == pattern(1, PAGE));
     child.kill()?;
     dead(context, &device, id)?;
@@ -128,7 +133,7 @@ fn owner_killed(context: &Context) -> Outcome {
 /// The file that the region was made through lives on in the parent; only the owner is gone.
 fn owner_killed_with_shared_file(context: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         let map = Map::filled(4 * PAGE, 1)?;
         let rest = RegionCreate {
@@ -136,11 +141,11 @@ fn owner_killed_with_shared_file(context: &Context) -> Outcome {
             uses: 3,
             ..Default::default()
         };
-        board.set(0, device.publish_with(&[map.piece()], rest)?.id.into());
+        counters.set(0, device.publish_with(&[map.piece()], rest)?.id.into());
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
     })?;
-    let id = board.await_at_least(0, 1)? as u32;
+    let id = counters.await_at_least(0, 1)? as u32;
     check!(device.fetch(id, PAGE)? == pattern(1, PAGE));
     child.kill()?;
     dead(context, &device, id)
@@ -149,16 +154,16 @@ fn owner_killed_with_shared_file(context: &Context) -> Outcome {
 /// Ending without leaving is dying, however politely it is done.
 fn owner_exits(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         let own = Device::member(key)?;
         let map = Map::filled(4 * PAGE, 1)?;
-        board.set(0, own.share(&map, RIGHT_READ)?.into());
-        board.await_at_least(1, 1)?;
+        counters.set(0, own.share(&map, RIGHT_READ)?.into());
+        counters.await_at_least(1, 1)?;
         sys::exit(0)
     })?;
-    let id = board.await_at_least(0, 1)? as u32;
-    board.set(1, 1);
+    let id = counters.await_at_least(0, 1)? as u32;
+    counters.set(1, 1);
     let _ = child.join();
     soon(context, || {
         matches!(device.fetch(id, 8), Err(Errno::EOWNERDEAD | Errno::ENOENT))
@@ -168,17 +173,17 @@ fn owner_exits(context: &Context) -> Outcome {
 fn copied_from_while_killed(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     for delay in [0, 3, 10, 30, 60] {
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let child = Child::spawn(|| {
             let own = Device::member(key)?;
             let long = Long::lasting(&own, Duration::from_millis(100))?;
-            board.set(1, long.length);
-            board.set(0, long.id.into());
+            counters.set(1, long.length);
+            counters.set(0, long.id.into());
             std::thread::sleep(Duration::from_secs(600));
             Ok(())
         })?;
-        let id = board.await_at_least(0, 1)? as u32;
-        let length = board.get(1);
+        let id = counters.await_at_least(0, 1)? as u32;
+        let length = counters.get(1);
         let start = Instant::now();
         let (_buffer, pieces) = Long::target((length >> 22) as usize)?;
         device.copy(id, COPY_FROM_REGION, 0, length, &pieces)?;
@@ -215,10 +220,10 @@ fn copier_killed(context: &Context) -> Outcome {
     let long = Long::lasting(&device, Duration::from_millis(200))?;
     let mut rng = context.rng();
     for round in 0..10 {
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let child = Child::spawn(|| {
             let peer = Device::member(key)?;
-            board.set(0, 1);
+            counters.set(0, 1);
             loop {
                 if round % 2 == 0 {
                     long.copy(&peer, 0)?;
@@ -227,7 +232,7 @@ fn copier_killed(context: &Context) -> Outcome {
                 }
             }
         })?;
-        board.await_at_least(0, 1)?;
+        counters.await_at_least(0, 1)?;
         std::thread::sleep(Duration::from_micros(rng.below(30_000)));
         child.kill_at_once(context)?;
     }
@@ -246,21 +251,21 @@ fn killed_while_checking(context: &Context) -> Outcome {
     map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
     let id = device.publish(&vec![map.piece(); 64], RIGHT_READ)?.id;
     for round in 0..20 {
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let child = Child::spawn(|| {
             let peer = Device::member(key)?;
             let buffer = Map::anon(PAGE)?;
-            board.set(0, 1);
-            board.await_at_least(1, 1)?;
+            counters.set(0, 1);
+            counters.await_at_least(1, 1)?;
             loop {
                 peer.copy(id, COPY_FROM_REGION, 0, 8, &[buffer.piece()])?;
             }
         })?;
-        board.await_at_least(0, 1)?;
+        counters.await_at_least(0, 1)?;
         // Announced as a change, although the page stays: whoever copies next compares them all.
         map.advise(0, PAGE, libc::MADV_FREE)?;
         map.write(0, &pattern(1, PAGE));
-        board.set(1, 1);
+        counters.set(1, 1);
         std::thread::sleep(Duration::from_micros(rng.below(30_000)));
         child.kill()?;
         let seen = device.fetch(id, PAGE);
@@ -277,7 +282,7 @@ fn nothing_stays_pinned(context: &Context) -> Outcome {
     let (_device, key) = Device::domain()?;
     let before = Stats::read()?;
     for _ in 0..10 {
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let child = Child::spawn(|| {
             let own = Device::member(key)?;
             let maps: Vec<Map> = (0..10)
@@ -290,11 +295,11 @@ fn nothing_stays_pinned(context: &Context) -> Outcome {
                     own.destroy(id)?;
                 }
             }
-            board.set(0, 1);
+            counters.set(0, 1);
             std::thread::sleep(Duration::from_secs(600));
             Ok(())
         })?;
-        board.await_at_least(0, 1)?;
+        counters.await_at_least(0, 1)?;
         child.kill()?;
         soon(context, || {
             Stats::read().is_ok_and(|now| {
@@ -309,19 +314,19 @@ fn nothing_stays_pinned(context: &Context) -> Outcome {
 fn owner_executes(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     for kept in [false, true] {
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let before = Stats::read()?;
         let child = Child::spawn(|| {
             let own = Device::member(key)?;
             let own = Device::from(sys::duplicate(own.as_fd(), kept)?);
             let map = Map::filled(4 * PAGE, 1)?;
-            board.set(0, own.share(&map, RIGHT_READ)?.into());
-            board.await_at_least(1, 1)?;
+            counters.set(0, own.share(&map, RIGHT_READ)?.into());
+            counters.await_at_least(1, 1)?;
             Err(sys::exec("/proc/self/exe", &["guest-suite", "hold"]).into())
         })?;
-        let id = board.await_at_least(0, 1)? as u32;
+        let id = counters.await_at_least(0, 1)? as u32;
         check!(device.fetch(id, PAGE)? == pattern(1, PAGE));
-        board.set(1, 1);
+        counters.set(1, 1);
         soon(context, || {
             matches!(
                 device.fetch(id, 8),
@@ -354,7 +359,7 @@ fn thread_exits_others_live(_: &Context) -> Outcome {
 /// The main thread ends, the process lives on: so do its regions.
 fn owner_in_a_thread_group(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         let own = Device::member(key)?;
         let map = Map::filled(4 * PAGE, 1)?;
@@ -362,7 +367,7 @@ fn owner_in_a_thread_group(_: &Context) -> Outcome {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(50));
-                board.set(0, id.into());
+                counters.set(0, id.into());
                 std::thread::sleep(Duration::from_secs(600));
             });
             // SAFETY: Ends only this thread; what it owns stays where it is.
@@ -370,7 +375,7 @@ fn owner_in_a_thread_group(_: &Context) -> Outcome {
         });
         Ok(())
     })?;
-    let id = board.await_at_least(0, 1)? as u32;
+    let id = counters.await_at_least(0, 1)? as u32;
     std::thread::sleep(Duration::from_millis(50));
     check!(device.fetch(id, 4 * PAGE)? == pattern(1, 4 * PAGE));
     child.kill()
@@ -380,15 +385,15 @@ fn child_owns_what_it_publishes(context: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let map = Map::filled(4 * PAGE, 1)?;
     let mine = device.share(&map, RIGHT_READ)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         map.write(0, &pattern(2, 4 * PAGE));
         // The same addresses, another process: another region.
-        board.set(0, device.share(&map, RIGHT_READ)?.into());
+        counters.set(0, device.share(&map, RIGHT_READ)?.into());
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
     })?;
-    let theirs = board.await_at_least(0, 1)? as u32;
+    let theirs = counters.await_at_least(0, 1)? as u32;
     check!(device.fetch(mine, 4 * PAGE)? == pattern(1, 4 * PAGE));
     check!(device.fetch(theirs, 4 * PAGE)? == pattern(2, 4 * PAGE));
     child.kill()?;
@@ -406,11 +411,11 @@ fn killed_while_publishing(context: &Context) -> Outcome {
     let (_device, key) = Device::domain()?;
     let mut rng = context.rng();
     for _ in 0..15 {
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let child = Child::spawn(|| {
             let own = Device::member(key)?;
             let map = Map::anon(16 << 20)?;
-            board.set(0, 1);
+            counters.set(0, 1);
             let rest = RegionCreate {
                 rights: RIGHT_READ | RIGHT_WRITE,
                 flags: CREATE_NO_REUSE,
@@ -422,7 +427,7 @@ fn killed_while_publishing(context: &Context) -> Outcome {
                 map.advise(0, map.len(), libc::MADV_DONTNEED)?;
             }
         })?;
-        board.await_at_least(0, 1)?;
+        counters.await_at_least(0, 1)?;
         std::thread::sleep(Duration::from_micros(rng.below(60_000)));
         child.kill_at_once(context)?;
     }
@@ -433,24 +438,24 @@ fn killed_while_others_join(context: &Context) -> Outcome {
     let mut rng = context.rng();
     for _ in 0..15 {
         let keys = Map::shared(PAGE)?;
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let creator = Child::spawn(|| {
             let (device, key) = Device::domain()?;
             keys.write(0, &key);
             let map = Map::filled(PAGE, 1)?;
-            board.set(1, device.share(&map, RIGHT_READ)?.into());
-            board.set(0, 1);
+            counters.set(1, device.share(&map, RIGHT_READ)?.into());
+            counters.set(0, 1);
             std::thread::sleep(Duration::from_secs(600));
             Ok(())
         })?;
-        board.await_at_least(0, 1)?;
+        counters.await_at_least(0, 1)?;
         let key: [u8; 16] = keys.read(0, 16).try_into().expect("16 bytes");
         let joiners: Vec<Child> = (0..3)
             .map(|_| {
                 Child::spawn(|| {
                     loop {
                         match Device::member(key) {
-                            Ok(device) => match device.fetch(board.get(1) as u32, PAGE) {
+                            Ok(device) => match device.fetch(counters.get(1) as u32, PAGE) {
                                 Ok(seen) => check!(seen == pattern(1, PAGE)),
                                 Err(errno) => check_err!(Err::<(), _>(errno), EOWNERDEAD | ENOENT),
                             },
@@ -475,15 +480,15 @@ fn killed_while_others_join(context: &Context) -> Outcome {
 /// The domain does not hang on its creator.
 fn creator_killed(context: &Context) -> Outcome {
     let keys = Map::shared(PAGE)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let creator = Child::spawn(|| {
         let (_device, key) = Device::domain()?;
         keys.write(0, &key);
-        board.set(0, 1);
+        counters.set(0, 1);
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
     })?;
-    board.await_at_least(0, 1)?;
+    counters.await_at_least(0, 1)?;
     let key: [u8; 16] = keys.read(0, 16).try_into().expect("16 bytes");
     let (first, _second) = (Device::member(key)?, Device::member(key)?);
     creator.kill()?;
@@ -495,13 +500,19 @@ fn creator_killed(context: &Context) -> Outcome {
     Ok(())
 }
 
-/// Words of the storm's board: the ids last published by each member, and counts.
+/// Words of the storm's counters: the ids last published by each member, and counts.
 const IDS: usize = 8;
 const STARTED: usize = 100;
 const BAD: usize = 101;
 
 /// One member of the storm: does anything a member may do, until it is killed.
-fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usize) -> Outcome {
+fn stormy(
+    seed: u64,
+    key: [u8; 16],
+    inherited: &Device,
+    counters: &SharedCounters,
+    slot: usize,
+) -> Outcome {
     let mut rng = Rng::new(seed);
     let own = if rng.one_in(3) {
         Device::from(sys::duplicate(inherited.as_fd(), false)?)
@@ -521,9 +532,9 @@ fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usi
     let buffer = Map::anon(2 << 20)?;
     let mut ids = Vec::new();
     let mut views = Vec::new();
-    board.bump(STARTED);
+    counters.bump(STARTED);
     loop {
-        let theirs = board.get(IDS + rng.index(8)) as u32;
+        let theirs = counters.get(IDS + rng.index(8)) as u32;
         let length = 1 + rng.below(1 << 20);
         let answer = match rng.below(14) {
             0..=2 => {
@@ -535,7 +546,7 @@ fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usi
                     ..Default::default()
                 };
                 own.publish_with(&[map.piece()], rest).map(|region| {
-                    board.set(IDS + slot, region.id.into());
+                    counters.set(IDS + slot, region.id.into());
                     ids.push(region.id);
                     if ids.len() > 20 {
                         let _ = own.destroy(ids.remove(0));
@@ -601,7 +612,7 @@ fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usi
             // Pages may be short when everybody pins at once, but nothing else is expected.
             Err(ENOMEM) => {}
             Err(errno) => {
-                board.set(BAD, errno as u64 + 1);
+                counters.set(BAD, errno as u64 + 1);
                 return Err(errno.into());
             }
         }
@@ -612,10 +623,10 @@ fn stormy(seed: u64, key: [u8; 16], inherited: &Device, board: &Board, slot: usi
 fn storm(context: &Context) -> Outcome {
     let mut rng = context.rng();
     let (device, key) = Device::domain()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let spawn = |slot: usize, seed: u64| {
-        let (board, device) = (&board, &device);
-        Child::spawn(move || stormy(seed, key, device, board, slot))
+        let (counters, device) = (&counters, &device);
+        Child::spawn(move || stormy(seed, key, device, counters, slot))
     };
     let mut members: Vec<Option<Child>> = (0..6)
         .map(|slot| spawn(slot, rng.word()).map(Some))
@@ -630,7 +641,7 @@ fn storm(context: &Context) -> Outcome {
             slowest = slowest.max(start.elapsed());
         }
         members[slot] = Some(spawn(slot, rng.word())?);
-        let bad = board.get(BAD);
+        let bad = counters.get(BAD);
         check!(
             bad == 0,
             "seed {}, kill {round}: a survivor got {:?}",
@@ -643,7 +654,7 @@ fn storm(context: &Context) -> Outcome {
         member.kill()?;
     }
     check!(slowest < context.limit(5), "a SIGKILL took {slowest:?}");
-    check!(board.get(STARTED) > 0);
+    check!(counters.get(STARTED) > 0);
     let map = Map::filled(PAGE, 1)?;
     let id = device.share(&map, RIGHT_READ)?;
     check!(device.fetch(id, PAGE)? == map.bytes());

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use crate::abi::*;
 use crate::device::Device;
 use crate::harness::{Context, Outcome, skip};
-use crate::sys::{self, Board, Child, Map, PAGE, in_child};
+use crate::sys::{self, Child, Map, PAGE, SharedCounters, in_child};
 use crate::{check, check_eq, check_err, tests};
 
 tests!(domain:
@@ -83,14 +83,14 @@ fn join_by_inherited_file(_: &Context) -> Outcome {
 
 fn join_by_passed_file(_: &Context) -> Outcome {
     let (here, there) = UnixStream::pair()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     // Forked before the domain exists: it knows nothing but what comes over the socket.
     let child = Child::spawn(|| {
         let passed = sys::receive_fd(there.as_fd())?;
         let own = Device::open()?;
         own.join_fd(passed.as_raw_fd())?;
         let passed = Device::from(passed);
-        let id = board.await_at_least(0, 1)? as u32;
+        let id = counters.await_at_least(0, 1)? as u32;
         check_eq!(own.fetch(id, PAGE)?, crate::rng::pattern(5, PAGE));
         check_eq!(passed.fetch(id, PAGE)?, crate::rng::pattern(5, PAGE));
         Ok(())
@@ -99,7 +99,7 @@ fn join_by_passed_file(_: &Context) -> Outcome {
     let map = Map::filled(PAGE, 5)?;
     let id = device.share(&map, RIGHT_READ)?;
     sys::send_fd(here.as_fd(), device.as_fd())?;
-    board.set(0, id.into());
+    counters.set(0, id.into());
     child.join()
 }
 
@@ -150,19 +150,19 @@ fn other_user(_: &Context) -> Outcome {
         Ok(())
     })?;
     // Nor the superuser in the domain of somebody else.
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let keys = Map::shared(PAGE)?;
     let child = Child::spawn(|| {
         sys::become_user(1001)?;
         keys.write(0, &fresh.create()?);
-        board.set(0, 1);
-        board.await_at_least(1, 1)?;
+        counters.set(0, 1);
+        counters.await_at_least(1, 1)?;
         Ok(())
     })?;
-    board.await_at_least(0, 1)?;
+    counters.await_at_least(0, 1)?;
     let key: [u8; 16] = keys.read(0, 16).try_into().expect("16 bytes");
     check_err!(again.join_key(key), EPERM);
-    board.set(1, 1);
+    counters.set(1, 1);
     child.join()
 }
 
@@ -262,28 +262,28 @@ fn ids_of_another_domain(_: &Context) -> Outcome {
 
 fn leave(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         let peer = Device::member(key)?;
         let map = Map::filled(PAGE, 8)?;
         let id = peer.share(&map, RIGHT_READ)?;
-        board.set(0, id.into());
-        board.await_at_least(1, 1)?;
+        counters.set(0, id.into());
+        counters.await_at_least(1, 1)?;
         peer.leave()?;
-        board.set(2, 1);
+        counters.set(2, 1);
         check_err!(peer.region_info(id), ENOTCONN | ENOENT);
-        board.await_at_least(3, 1)?;
+        counters.await_at_least(3, 1)?;
         Ok(())
     })?;
-    let id = board.await_at_least(0, 1)? as u32;
+    let id = counters.await_at_least(0, 1)? as u32;
     check_eq!(device.fetch(id, PAGE)?, crate::rng::pattern(8, PAGE));
-    board.set(1, 1);
-    board.await_at_least(2, 1)?;
+    counters.set(1, 1);
+    counters.await_at_least(2, 1)?;
     // Left in good order: the region is gone, its owner did not die.
     check_err!(device.fetch(id, PAGE), ENOENT);
     check_err!(device.region_info(id), ENOENT);
     reads(&device, &device)?;
-    board.set(3, 1);
+    counters.set(3, 1);
     child.join()
 }
 

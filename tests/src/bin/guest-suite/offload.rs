@@ -15,7 +15,7 @@ use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel::{self, Stats};
 use crate::request::{choose, with_each};
 use crate::rng::Rng;
-use crate::sys::{self, Board, Child, Map};
+use crate::sys::{self, Child, Map, SharedCounters};
 use crate::{check, check_eq, tests};
 
 tests!(offload:
@@ -432,17 +432,17 @@ pub fn expect_loss() {
 /// A rank dies after the collective returned. `op` 0: bcast, the root dies; 1: gather, a leaf dies.
 fn killed(op: u64, rounds: u64) -> Outcome {
     const LEN: usize = 16 << 20;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let (mut whole, mut lost_ones, mut crashes) = (0, 0, 0);
     let status = format!("status {LOST_STATUS}");
     for round in 0..rounds {
         for index in [RETURNED, KILLED, WHOLE, LOST] {
-            board.set(index, 0);
+            counters.set(index, 0);
         }
         let key = TeamKey::random()?;
         let survivor = 1 - op as usize;
         let member = |rank: usize| {
-            let board = &board;
+            let counters = &counters;
             Child::spawn(move || {
                 let mut team = join(&key, rank, 2, ENGINE)?;
                 let mut bytes = vec![0_u8; LEN];
@@ -456,26 +456,26 @@ fn killed(op: u64, rounds: u64) -> Outcome {
                     write(&mut bytes, 1);
                     team.gather(&bytes, (rank == 0).then_some(&mut all[..]), 0)?;
                 }
-                board.bump(RETURNED);
+                counters.bump(RETURNED);
                 if rank != survivor {
                     std::thread::sleep(Duration::from_secs(600));
                 }
-                board.await_at_least(KILLED, 1)?;
+                counters.await_at_least(KILLED, 1)?;
                 let got = if op == 0 { &bytes[..] } else { &all[LEN..] };
                 if round % 2 == 0 {
                     // A touch: right bytes or SIGBUS.
                     expect_loss();
                     verify(got, 1, "touched after the death")?;
-                    board.bump(WHOLE);
+                    counters.bump(WHOLE);
                 } else {
                     match offload::settle(got.as_ptr(), LEN) {
                         Ok(()) => {
                             verify(got, 1, "settled after the death")?;
-                            board.bump(WHOLE);
+                            counters.bump(WHOLE);
                         }
                         Err(error) => {
                             check!(error.to_string().contains("died"), "{error}");
-                            board.bump(LOST);
+                            counters.bump(LOST);
                             // The memory can be used again.
                             std::hint::black_box(got[LEN / 2]);
                         }
@@ -489,15 +489,15 @@ fn killed(op: u64, rounds: u64) -> Outcome {
         };
         let victim = member(1 - survivor)?;
         let other = member(survivor)?;
-        board.await_at_least(RETURNED, 2)?;
+        counters.await_at_least(RETURNED, 2)?;
         victim.kill()?;
-        board.set(KILLED, 1);
+        counters.set(KILLED, 1);
         match other.join() {
             Err(Stop::Fail(why)) if round % 2 == 0 && why.ends_with(&status) => crashes += 1,
             outcome => outcome?,
         }
-        whole += board.get(WHOLE);
-        lost_ones += board.get(LOST);
+        whole += counters.get(WHOLE);
+        lost_ones += counters.get(LOST);
     }
     check_eq!(whole + lost_ones + crashes, rounds);
     print!("[{rounds} kills: {whole} whole, {lost_ones} errors, {crashes} SIGBUS] ");
@@ -626,7 +626,7 @@ fn the_engine_moves_the_interiors(_: &Context) -> Outcome {
     let _bandwidth = Bandwidth::new("max")?;
     // Given back at the end: other tests want the channels.
     let _chosen = choose("auto")?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     // The channels prove themselves with a copy when they are first used.
     team(3, ENGINE, |team| {
         once(team, 0, 0, (1 << 20, 0), 1, &mut |b, check| check(b))
@@ -642,8 +642,8 @@ fn the_engine_moves_the_interiors(_: &Context) -> Outcome {
         }
         team.bcast(part, 0)?;
         await_done(&before, 2)?;
-        board.bump(0);
-        board.await_at_least(0, 3)?;
+        counters.bump(0);
+        counters.await_at_least(0, 3)?;
         verify(part, 5, "bcast")
     })?;
     let interior = (LEN as u64 - 3996) / 4096 * 4096;
@@ -661,7 +661,7 @@ fn a_touch_has_cpus_finish(_: &Context) -> Outcome {
     let _bandwidth = Bandwidth::new("4M")?;
     let _chosen = choose("auto")?;
     let before = Stats::read()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     team(2, ENGINE, |team| {
         let mut bytes = vec![0_u8; LEN];
         if team.rank() == 0 {
@@ -669,11 +669,11 @@ fn a_touch_has_cpus_finish(_: &Context) -> Outcome {
         }
         team.bcast(&mut bytes, 0)?;
         check_eq!(offload::pending(), 1);
-        board.bump(0);
-        board.await_at_least(0, 2)?;
+        counters.bump(0);
+        counters.await_at_least(0, 2)?;
         check_eq!(Stats::read()?.since(&before, "requests_done")?, 0);
-        board.bump(1);
-        board.await_at_least(1, 2)?;
+        counters.bump(1);
+        counters.await_at_least(1, 2)?;
         if team.rank() == 1 {
             std::hint::black_box(bytes[LEN - 5000]);
         }
@@ -697,7 +697,7 @@ fn who_waits_helps(_: &Context) -> Outcome {
     const LEN: usize = 8 << 20;
     let _bandwidth = Bandwidth::new("4M")?;
     let _chosen = choose("auto")?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     team(3, ENGINE, |team| {
         let mut bytes = vec![0_u8; LEN];
         for round in 0..10 {
@@ -714,10 +714,10 @@ fn who_waits_helps(_: &Context) -> Outcome {
             verify(&bytes, round, "bcast")?;
             team.barrier()?;
         }
-        board.add(0, offload::helped());
+        counters.add(0, offload::helped());
         Ok(())
     })?;
-    let helped = board.get(0);
+    let helped = counters.get(0);
     print!("[{} KiB by ranks that waited] ", helped >> 10);
     check!(helped > 0, "nobody helped");
     Ok(())

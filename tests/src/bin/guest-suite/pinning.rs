@@ -17,7 +17,7 @@ use crate::harness::{Context, Outcome};
 use crate::kernel::{Stats, growth};
 use crate::request::choose;
 use crate::rng::pattern;
-use crate::sys::{self, Board, Child, HUGE, Map, PAGE, in_child};
+use crate::sys::{self, Child, HUGE, Map, PAGE, SharedCounters, in_child};
 use crate::{check, check_eq, tests};
 
 tests!(pinning:
@@ -35,39 +35,39 @@ const MIB: usize = 1 << 20;
 fn proven_04_a_waiting_peer_can_be_killed(context: &Context) -> Outcome {
     let silent = LateFile::new(None)?;
     let (device, key) = Device::domain()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let owner = Child::spawn(|| {
         let own = Device::member(key)?;
         let map = Map::filled(4 * PAGE, 1)?;
-        board.set(0, own.share(&map, RIGHT_READ)?.into());
-        board.await_at_least(1, 1)?;
+        counters.set(0, own.share(&map, RIGHT_READ)?.into());
+        counters.await_at_least(1, 1)?;
         map.cover(0, 4 * PAGE, silent.file.as_fd())?;
-        board.set(2, 1);
-        board.await_at_least(3, 1)?;
+        counters.set(2, 1);
+        counters.await_at_least(3, 1)?;
         // Needs the lock of the address space.
         Map::anon(PAGE)?;
-        board.set(4, 1);
+        counters.set(4, 1);
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
     })?;
-    let id = board.await_at_least(0, 1)? as u32;
+    let id = counters.await_at_least(0, 1)? as u32;
     check!(device.fetch(id, 4 * PAGE)? == pattern(1, 4 * PAGE));
-    board.set(1, 1);
-    board.await_at_least(2, 1)?;
+    counters.set(1, 1);
+    counters.await_at_least(2, 1)?;
     let peer = Child::spawn(|| {
         let peer = Device::member(key)?;
-        board.set(5, 1);
+        counters.set(5, 1);
         let got = peer.fetch(id, 8);
-        board.set(6, 1 + got.map_or_else(|errno| errno as u64, |_| 0));
+        counters.set(6, 1 + got.map_or_else(|errno| errno as u64, |_| 0));
         Ok(())
     })?;
-    board.await_at_least(5, 1)?;
+    counters.await_at_least(5, 1)?;
     std::thread::sleep(Duration::from_millis(500));
-    board.set(3, 1);
-    soon(context, || board.get(4) == 1).map_err(|_| {
+    counters.set(3, 1);
+    soon(context, || counters.get(4) == 1).map_err(|_| {
         crate::harness::Stop::Fail("the owner waits for a peer that waits".to_owned())
     })?;
-    check_eq!(board.get(6), 0, "nobody has answered yet");
+    check_eq!(counters.get(6), 0, "nobody has answered yet");
     peer.kill_at_once(context)?;
     owner.kill_at_once(context)
 }
@@ -76,7 +76,7 @@ fn proven_04_a_waiting_peer_can_be_killed(context: &Context) -> Outcome {
 /// the owner's faults has answered.
 fn proven_04_absent_pages_are_not_stale(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let len = 4 * PAGE;
     let owner = Child::spawn(|| {
         let own = Device::member(key)?;
@@ -84,40 +84,40 @@ fn proven_04_absent_pages_are_not_stale(context: &Context) -> Outcome {
         let map = Map::file(len, file.as_fd())?;
         map.write(0, &pattern(3, len));
         let faults = sys::userfaultfd_minor(&map)?;
-        board.set(0, own.share(&map, RIGHT_READ)?.into());
-        board.await_at_least(1, 1)?;
+        counters.set(0, own.share(&map, RIGHT_READ)?.into());
+        counters.await_at_least(1, 1)?;
         // The pages stay in the file.
         map.advise(0, len, libc::MADV_DONTNEED)?;
-        board.set(2, 1);
-        board.await_at_least(3, 1)?;
+        counters.set(2, 1);
+        counters.await_at_least(3, 1)?;
         sys::userfaultfd_continue(faults.as_fd(), &map)?;
-        board.set(4, 1);
+        counters.set(4, 1);
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
     })?;
-    let id = board.await_at_least(0, 1)? as u32;
+    let id = counters.await_at_least(0, 1)? as u32;
     check!(device.fetch(id, len)? == pattern(3, len));
-    board.set(1, 1);
-    board.await_at_least(2, 1)?;
+    counters.set(1, 1);
+    counters.await_at_least(2, 1)?;
     let look = |word: usize| {
-        let board = &board;
+        let counters = &counters;
         Child::spawn(move || {
             let peer = Device::member(key)?;
-            board.set(word, 1);
+            counters.set(word, 1);
             check!(peer.fetch(id, len)? == pattern(3, len));
-            board.set(word, 2);
+            counters.set(word, 2);
             Ok(())
         })
     };
     let killed = look(5)?;
     let patient = look(6)?;
-    board.await_at_least(5, 1)?;
-    board.await_at_least(6, 1)?;
+    counters.await_at_least(5, 1)?;
+    counters.await_at_least(6, 1)?;
     std::thread::sleep(Duration::from_millis(300));
-    check_eq!(board.get(5), 1, "nobody has answered yet");
+    check_eq!(counters.get(5), 1, "nobody has answered yet");
     killed.kill_at_once(context)?;
-    board.set(3, 1);
-    board.await_at_least(4, 1)?;
+    counters.set(3, 1);
+    counters.await_at_least(4, 1)?;
     patient.join()?;
     check!(device.fetch(id, len)? == pattern(3, len));
     owner.kill_at_once(context)
@@ -131,7 +131,7 @@ fn proven_05_an_engine_waits_for_no_address_space(context: &Context) -> Outcome 
     let (device, key) = Device::domain()?;
     const ROUNDS: usize = 8;
     let long = 64 * MIB;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let owner = Child::spawn(|| {
         let own = Device::member(key)?;
         let map = Map::anon(long)?;
@@ -146,22 +146,22 @@ fn proven_05_an_engine_waits_for_no_address_space(context: &Context) -> Outcome 
         };
         for round in 0..ROUNDS {
             let id = own.publish_with(&[map.piece()], rest)?.id;
-            board.set(8 + round, id.into());
+            counters.set(8 + round, id.into());
         }
         // Holds the lock of this address space until the daemon answers.
         let memory = File::open("/proc/self/mem")?;
         std::thread::spawn(move || memory.read_at(&mut [0; 8], address));
         std::thread::sleep(Duration::from_millis(300));
-        board.set(0, 1);
+        counters.set(0, 1);
         for round in 0..ROUNDS {
-            board.await_at_least(1, round as u64 + 1)?;
-            own.unpin(board.get(8 + round) as u32)?;
-            board.set(2, round as u64 + 1);
+            counters.await_at_least(1, round as u64 + 1)?;
+            own.unpin(counters.get(8 + round) as u32)?;
+            counters.set(2, round as u64 + 1);
         }
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
     })?;
-    board.await_at_least(0, 1)?;
+    counters.await_at_least(0, 1)?;
     for round in 0..ROUNDS {
         let submitter = Child::spawn(|| {
             let own = Device::member(key)?;
@@ -169,19 +169,19 @@ fn proven_05_an_engine_waits_for_no_address_space(context: &Context) -> Outcome 
             to.fill(3);
             let id = own.share(&to, RIGHT_WRITE)?;
             own.submit_with(RequestSubmit {
-                source: board.get(8 + round) as u32,
+                source: counters.get(8 + round) as u32,
                 destination: id,
                 length: long as u64,
                 fragment_pages: MAX_FRAGMENT_PAGES,
                 ..Default::default()
             })?;
-            board.set(1, round as u64 + 1);
+            counters.set(1, round as u64 + 1);
             std::thread::sleep(Duration::from_secs(600));
             Ok(())
         })?;
         // From here on the request alone holds the owner's pages, and while it copies the engine
         // alone holds the request.
-        board.await_at_least(2, round as u64 + 1)?;
+        counters.await_at_least(2, round as u64 + 1)?;
         submitter.kill()?;
     }
     std::thread::sleep(Duration::from_millis(200));
@@ -233,14 +233,14 @@ fn proven_06_attached_pages_are_charged(context: &Context) -> Outcome {
         let mut views = Vec::new();
         let mut refused = 0;
         for _ in 0..35 {
-            let board = Board::new()?;
+            let counters = SharedCounters::new()?;
             let owner = Child::spawn(|| {
                 let map = Map::filled(limit, 1)?;
-                board.set(0, device.share(&map, RIGHT_READ)?.into());
+                counters.set(0, device.share(&map, RIGHT_READ)?.into());
                 std::thread::sleep(Duration::from_secs(600));
                 Ok(())
             })?;
-            let id = board.await_at_least(0, 1)? as u32;
+            let id = counters.await_at_least(0, 1)? as u32;
             match device.map(id, RIGHT_READ) {
                 Ok((view, _)) => {
                     // A second view of what its user pays for already is free.
@@ -276,17 +276,17 @@ fn proven_06_attached_pages_are_charged(context: &Context) -> Outcome {
 /// What a peer keeps attached is its own affair once the owner has taken it back.
 fn proven_06_a_peer_uses_up_no_owners_limit(_: &Context) -> Outcome {
     as_user(8 * MIB, |device| {
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let map = Map::filled(6 * MIB, 1)?;
         let id = device.share(&map, RIGHT_READ)?;
         let peer = Child::spawn(|| {
             let (view, at) = device.map(id, RIGHT_READ)?;
-            board.set(0, 1);
-            board.await_at_least(1, 1)?;
+            counters.set(0, 1);
+            counters.await_at_least(1, 1)?;
             check!(view.read(at, 6 * MIB) == pattern(1, 6 * MIB));
             Ok(())
         })?;
-        board.await_at_least(0, 1)?;
+        counters.await_at_least(0, 1)?;
         check_eq!(sys::locked_kib()?, 6 << 10);
         device.unpin(id)?;
         check_eq!(sys::locked_kib()?, 0, "taken back");
@@ -294,7 +294,7 @@ fn proven_06_a_peer_uses_up_no_owners_limit(_: &Context) -> Outcome {
         let id = device.share(&next, RIGHT_READ)?;
         check_eq!(pinned(device)?, 12 * MIB);
         device.unpin(id)?;
-        board.set(1, 1);
+        counters.set(1, 1);
         peer.join()
     })
 }

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::harness::{Context, Outcome};
 use crate::kernel::Stats;
 use crate::rng::{Rng, pattern};
-use crate::sys::{self, Board, Child, Map, PAGE};
+use crate::sys::{self, Child, Map, PAGE, SharedCounters};
 use crate::{check, check_eq, check_err, tests};
 
 tests!(ranges:
@@ -439,17 +439,17 @@ fn long_is_killable(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::filled(LONG, 1)?;
     let id = device.share(&map, RIGHT_READ)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| -> Outcome {
         let peer = Device::member(key)?;
         let buffer = Map::anon(LONG)?;
         let (ranges, pieces) = long(&map, &buffer);
-        board.set(0, 1);
+        counters.set(0, 1);
         loop {
             let _ = peer.copy_ranges(id, COPY_FROM_REGION, 0, MAX_COPY_BYTES, &ranges, &pieces);
         }
     })?;
-    board.await_at_least(0, 1)?;
+    counters.await_at_least(0, 1)?;
     std::thread::sleep(Duration::from_millis(30));
     child.kill_at_once(context)?;
     Ok(())

@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::harness::{Context, Outcome};
 use crate::kernel::Stats;
 use crate::rng::{Rng, pattern};
-use crate::sys::{Board, Child, Map, PAGE, in_child};
+use crate::sys::{Child, Map, PAGE, SharedCounters, in_child};
 use crate::{check, check_eq, check_err, tests};
 
 tests!(region:
@@ -480,22 +480,22 @@ fn only_the_owner_destroys(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::filled(PAGE, 16)?;
     let id = device.share(&map, RIGHT_READ)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         check_err!(Device::member(key)?.destroy(id), EPERM);
         // A forked child is another process, also on the inherited file.
         check_err!(device.destroy(id), EPERM);
         check_err!(device.unpin(id), EPERM);
         let own = Map::filled(PAGE, 17)?;
-        board.set(0, device.share(&own, RIGHT_READ)?.into());
-        board.await_at_least(1, 1)?;
+        counters.set(0, device.share(&own, RIGHT_READ)?.into());
+        counters.await_at_least(1, 1)?;
         Ok(())
     })?;
-    let theirs = board.await_at_least(0, 1)? as u32;
+    let theirs = counters.await_at_least(0, 1)? as u32;
     check_eq!(device.fetch(theirs, PAGE)?, pattern(17, PAGE));
     check_err!(device.destroy(theirs), EPERM);
     check!(device.region_info(theirs).is_ok());
-    board.set(1, 1);
+    counters.set(1, 1);
     child.join()?;
     device.destroy(id)?;
     check_err!(device.destroy(id), ENOENT);

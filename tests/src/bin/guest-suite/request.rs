@@ -16,7 +16,7 @@ use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel::{Stats, wait_balanced};
 use crate::region::Scattered;
 use crate::rng::{Rng, pattern};
-use crate::sys::{self, Board, Child, Map, PAGE, in_child};
+use crate::sys::{self, Child, Map, PAGE, SharedCounters, in_child};
 use crate::{check, check_eq, check_err, tests};
 
 tests!(request:
@@ -692,7 +692,7 @@ fn members_share_the_work(_: &Context) -> Outcome {
     with_each(|| {
         let (device, key) = Device::domain()?;
         let pair = Pair::new(&device, LONG)?;
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let id = pair.submit(&device)?;
         let children: Vec<Child> = (0..3)
             .map(|_| {
@@ -701,7 +701,7 @@ fn members_share_the_work(_: &Context) -> Outcome {
                     let (answer, left) = peer.switch(id, 0);
                     answer?;
                     for _ in 0..left.copied / PAGE as u64 {
-                        board.bump(1);
+                        counters.bump(1);
                     }
                     Ok(())
                 })
@@ -713,7 +713,7 @@ fn members_share_the_work(_: &Context) -> Outcome {
             child.join()?;
         }
         let info = device.request_info(id)?;
-        check_eq!(info.cpu_bytes / PAGE as u64, board.get(1));
+        check_eq!(info.cpu_bytes / PAGE as u64, counters.get(1));
         check_eq!(info.cpu_bytes + info.engine_bytes, LONG as u64);
         device.complete(id)?;
         Ok(())
@@ -903,16 +903,16 @@ fn owner_dies(context: &Context) -> Outcome {
         let (device, key) = Device::domain()?;
         let mut seen = 0;
         for round in 0..6 {
-            let board = Board::new()?;
+            let counters = SharedCounters::new()?;
             let into_child = round % 2 == 0;
             let child = Child::spawn(|| {
                 let own = Device::member(key)?;
                 let map = Map::filled(LONG, 1)?;
-                board.set(0, own.share(&map, RIGHT_READ | RIGHT_WRITE)?.into());
+                counters.set(0, own.share(&map, RIGHT_READ | RIGHT_WRITE)?.into());
                 std::thread::sleep(Duration::from_secs(600));
                 Ok(())
             })?;
-            let theirs = board.await_at_least(0, 1)? as u32;
+            let theirs = counters.await_at_least(0, 1)? as u32;
             let map = Map::filled(LONG, 2)?;
             let mine = device.share(&map, RIGHT_READ | RIGHT_WRITE)?;
             let (from, to) = if into_child {
@@ -946,19 +946,19 @@ fn submitter_dies(context: &Context) -> Outcome {
         let (device, key) = Device::domain()?;
         let pair = Pair::new(&device, LONG / 4)?;
         for round in 0..8 {
-            let board = Board::new()?;
+            let counters = SharedCounters::new()?;
             let child = Child::spawn(|| {
                 let own = Device::member(key)?;
                 for _ in 0..4 {
-                    board.set(0, pair.submit(&own)?.into());
+                    counters.set(0, pair.submit(&own)?.into());
                 }
-                board.set(1, 1);
-                let _ = own.switch(board.get(0) as u32, 0);
+                counters.set(1, 1);
+                let _ = own.switch(counters.get(0) as u32, 0);
                 std::thread::sleep(Duration::from_secs(600));
                 Ok(())
             })?;
-            board.await_at_least(1, 1)?;
-            let id = board.get(0) as u32;
+            counters.await_at_least(1, 1)?;
+            let id = counters.get(0) as u32;
             std::thread::sleep(Duration::from_millis(round));
             child.kill()?;
             // It ends for those who wait for it, too.
@@ -1331,15 +1331,15 @@ fn owner_dies_at_the_very_end(_: &Context) -> Outcome {
     for _ in 0..2 {
         let _chosen = choose("kthread")?;
         let (device, key) = Device::domain()?;
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let owner = Child::spawn(|| {
             let own = Device::member(key)?;
             let map = Map::filled(LONG, 5)?;
-            board.set(0, own.share(&map, RIGHT_READ)?.into());
+            counters.set(0, own.share(&map, RIGHT_READ)?.into());
             std::thread::sleep(Duration::from_secs(3600));
             Ok(())
         })?;
-        let source = board.await_at_least(0, 1)? as u32;
+        let source = counters.await_at_least(0, 1)? as u32;
         let to = Map::anon(LONG)?;
         let destination = device.share(&to, RIGHT_WRITE)?;
         let id = device
@@ -1494,7 +1494,7 @@ fn checksums_are_the_submitters_work(context: &Context) -> Outcome {
     let len = (16 << 20) / context.scale as usize / PAGE * PAGE;
     with_each(|| {
         let group = Cgroup::new("verify")?;
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let submit_on_and_on = || -> Outcome {
             fs::write(format!("{}/cgroup.procs", group.path), "0")?;
             let (device, _) = Device::domain()?;
@@ -1509,7 +1509,7 @@ fn checksums_are_the_submitters_work(context: &Context) -> Outcome {
                         ..request((pair.source, 0), (pair.destination, 0), len as u64)
                     })?
                     .id;
-                if round >= 3 && board.get(0) == 0 {
+                if round >= 3 && counters.get(0) == 0 {
                     // Two milliseconds: 64 MiB take longer even on a fast processor.
                     let ran: u64 = copiers(&mine)?.iter().map(|(_, ran)| ran).sum();
                     check!(
@@ -1517,7 +1517,7 @@ fn checksums_are_the_submitters_work(context: &Context) -> Outcome {
                         "after {ROUNDS} requests threads of the group have run for {ran} ns"
                     );
                     if ran > 2_000_000 {
-                        board.set(0, 1);
+                        counters.set(0, 1);
                     }
                 }
                 // After that one request after the other, until the end.
@@ -1527,10 +1527,10 @@ fn checksums_are_the_submitters_work(context: &Context) -> Outcome {
         };
         let child = Child::spawn(|| {
             let ended = submit_on_and_on();
-            board.set(0, 2);
+            counters.set(0, 2);
             ended
         })?;
-        if board.await_at_least(0, 1).is_ok_and(|seen| seen == 1) {
+        if counters.await_at_least(0, 1).is_ok_and(|seen| seen == 1) {
             child.kill_at_once(context)?;
         } else {
             return child.join();

@@ -15,7 +15,7 @@ use crate::kernel::Stats;
 use crate::request::{
     IOATDMA, Pair, Parameter, Table, all_in_service, ask, choose, modelled, request, with_each,
 };
-use crate::sys::{self, Board, Child, Map, PAGE};
+use crate::sys::{self, Child, Map, PAGE, SharedCounters};
 use crate::{check, check_eq, check_err, tests};
 
 tests!(request:
@@ -81,13 +81,13 @@ fn proven_01_unbind_does_not_deadlock(context: &Context) -> Outcome {
             .map(|_| pair.submit(&device))
             .collect::<Answer<Vec<_>>>()?;
         let name = acquired()?;
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let peers = (0..4)
             .map(|_| {
                 Child::spawn(|| {
                     let own = Device::member(key)?;
-                    board.bump(0);
-                    board.await_at_least(1, 1)?;
+                    counters.bump(0);
+                    counters.await_at_least(1, 1)?;
                     match pair.submit(&own) {
                         Ok(id) => own.complete(id)?,
                         Err(Errno::ENODEV) => {}
@@ -97,15 +97,15 @@ fn proven_01_unbind_does_not_deadlock(context: &Context) -> Outcome {
                 })
             })
             .collect::<Outcome<Vec<_>>>()?;
-        board.await_at_least(0, 4)?;
+        counters.await_at_least(0, 4)?;
         let pause = Duration::from_micros(rng.index(4000) as u64);
         let unbind = Child::spawn(|| {
-            board.await_at_least(1, 1)?;
+            counters.await_at_least(1, 1)?;
             std::thread::sleep(pause);
             fs::write(format!("{IOATDMA}/unbind"), &name)?;
             Ok(())
         })?;
-        board.set(1, 1);
+        counters.set(1, 1);
         let ended = sys::wait_exit(unbind.pid, context.limit(6));
         check!(ended.is_some(), "round {round}: the unbind of {name} hangs");
         for peer in peers {
@@ -174,7 +174,7 @@ fn proven_02_many_requests_do_not_stop_a_cpu(context: &Context) -> Outcome {
         } else {
             None
         };
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let submitter = Child::spawn(|| {
             // Only root may open the device here; the domain is whose who makes it.
             let files = (0..DOMAINS)
@@ -194,17 +194,17 @@ fn proven_02_many_requests_do_not_stop_a_cpu(context: &Context) -> Outcome {
             for _ in 0..MAX_REQUESTS {
                 for (device, source, destination) in &devices {
                     device.submit((*source, 0), (*destination, 0), LENGTH as u64)?;
-                    board.bump(0);
+                    counters.bump(0);
                 }
             }
-            board.set(1, 1);
+            counters.set(1, 1);
             std::thread::sleep(Duration::from_secs(3600));
             Ok(())
         })?;
         let mut outcome = None;
         let mut left = 0;
         let gap = longest_gap(|| {
-            while board.get(1) == 0 {
+            while counters.get(1) == 0 {
                 if sys::wait_exit(submitter.pid, Duration::from_millis(5)).is_some() {
                     outcome = Some(submitter.join());
                     return Ok(());
@@ -228,7 +228,7 @@ fn proven_02_many_requests_do_not_stop_a_cpu(context: &Context) -> Outcome {
         if let Some(outcome) = outcome {
             return outcome;
         }
-        let submitted = board.get(0);
+        let submitted = counters.get(0);
         let hold = Stats::read()?.get("longest_hold_entries")?;
         print!("[{submitted} requests, {left} when killed: gap {gap:?}, {hold} entries per hold] ");
         check!(
@@ -261,18 +261,18 @@ fn proven_03_a_slot_belongs_to_its_request(context: &Context) -> Outcome {
         answer?;
     }
     let _slow = Slow::new(8 << 20)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let submitter = Child::spawn(|| {
         let own = Device::member(key)?;
         let large = RequestSubmit {
             fragment_pages: MAX_FRAGMENT_PAGES,
             ..request((pair.source, 0), (pair.destination, 0), FRAGMENT as u64)
         };
-        board.set(0, own.submit_with(large)?.id.into());
+        counters.set(0, own.submit_with(large)?.id.into());
         std::thread::sleep(Duration::from_secs(3600));
         Ok(())
     })?;
-    let dead = board.await_at_least(0, 1)? as u32;
+    let dead = counters.await_at_least(0, 1)? as u32;
     // The channel may first have to put aside what others have left in its queue.
     let start = Instant::now();
     while table.entry(dead).next == 0 {
@@ -369,12 +369,12 @@ fn proven_10_state_is_published_last(context: &Context) -> Outcome {
         let (device, key) = Device::domain()?;
         let table = Table::of(&device)?;
         let pair = Pair::new(&device, LENGTH)?;
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let helper = Child::spawn(|| {
             let own = Device::member(key)?;
             let mut last = 0;
             loop {
-                let id = board.get(0);
+                let id = counters.get(0);
                 if id == u64::MAX {
                     return Ok(());
                 }
@@ -389,7 +389,7 @@ fn proven_10_state_is_published_last(context: &Context) -> Outcome {
         let limit = context.second() * 4;
         while rounds < ROUNDS && start.elapsed() < limit {
             let id = pair.submit(&device)?;
-            board.set(0, id.into());
+            counters.set(0, id.into());
             // The state first, then the rest.
             while table.state(id) == REQUEST_RUNNING {
                 std::hint::spin_loop();
@@ -399,7 +399,7 @@ fn proven_10_state_is_published_last(context: &Context) -> Outcome {
             early += u64::from((seen.done, seen.front) != (LENGTH as u64, LENGTH as u64));
             device.complete(id)?;
         }
-        board.set(0, u64::MAX);
+        counters.set(0, u64::MAX);
         helper.join()?;
         print!("[{early} of {rounds} too early] ");
         check!(rounds >= 200, "{rounds} rounds only");

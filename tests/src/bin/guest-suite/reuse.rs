@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::harness::{Context, Outcome, skip};
 use crate::kernel::{Stats, growth};
 use crate::rng::pattern;
-use crate::sys::{self, Board, Child, HUGE, Map, PAGE, in_child};
+use crate::sys::{self, Child, HUGE, Map, PAGE, SharedCounters, in_child};
 use crate::{check, check_eq, check_err, tests};
 
 tests!(reuse:
@@ -36,16 +36,16 @@ fn broadcast_pins_once(_: &Context) -> Outcome {
     const LEAVES: usize = 4;
     let (device, key) = Device::domain()?;
     let map = Map::filled(LEN, 1)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let leaves: Vec<Child> = (0..LEAVES)
         .map(|_| {
-            let board = &board;
+            let counters = &counters;
             Child::spawn(move || {
                 let peer = Device::member(key)?;
                 let buffer = Map::anon(LEN)?;
                 for round in 1..=2u64 {
-                    board.await_at_least(0, round)?;
-                    let id = board.get(1) as u32;
+                    counters.await_at_least(0, round)?;
+                    let id = counters.get(1) as u32;
                     buffer.fill(0);
                     let flags = COPY_FROM_REGION | COPY_COUNT_USE;
                     check_eq!(
@@ -53,7 +53,7 @@ fn broadcast_pins_once(_: &Context) -> Outcome {
                         LEN as u64
                     );
                     check!(buffer.bytes() == pattern(round, LEN), "round {round}");
-                    board.bump(2);
+                    counters.bump(2);
                 }
                 peer.leave()?;
                 Ok(())
@@ -70,13 +70,13 @@ fn broadcast_pins_once(_: &Context) -> Outcome {
             };
             let region = device.publish_with(&[map.piece()], rest)?;
             check_eq!(reused(&region), round == 2);
-            board.set(1, region.id.into());
-            board.set(0, round);
+            counters.set(1, region.id.into());
+            counters.set(0, round);
             check_eq!(
                 device.wait(region.id, WAIT_DESTROY, 30_000_000_000).0,
                 Ok(())
             );
-            board.await_at_least(2, round * LEAVES as u64)?;
+            counters.await_at_least(2, round * LEAVES as u64)?;
             Ok(())
         })?;
         check_eq!(pins, pages, "pages pinned in round {round}");
@@ -571,10 +571,10 @@ fn parent_writes_after_fork(_: &Context) -> Outcome {
     for right in [RIGHT_READ, RIGHT_READ | RIGHT_WRITE] {
         let map = Map::filled(8 * PAGE, 1)?;
         let id = device.share(&map, right)?;
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let child = Child::spawn(|| {
             // Holds on to its copies of the pages.
-            board.await_at_least(0, 1)?;
+            counters.await_at_least(0, 1)?;
             check!(
                 map.bytes() == pattern(1, 8 * PAGE),
                 "the child's memory has changed"
@@ -597,12 +597,12 @@ fn parent_writes_after_fork(_: &Context) -> Outcome {
             check_eq!(map.read(77, 13), b"to the parent");
             map.write(0, &pattern(2, 8 * PAGE));
         }
-        board.set(0, 1);
+        counters.set(0, 1);
         child.join()?;
         // Kept for reuse over the next fork.
         device.destroy(id)?;
         let child = Child::spawn(|| {
-            board.await_at_least(1, 1)?;
+            counters.await_at_least(1, 1)?;
             Ok(())
         })?;
         map.write(0, &pattern(3, 8 * PAGE));
@@ -611,7 +611,7 @@ fn parent_writes_after_fork(_: &Context) -> Outcome {
             device.fetch(region.id, 8 * PAGE)? == pattern(3, 8 * PAGE),
             "right {right}: cache"
         );
-        board.set(1, 1);
+        counters.set(1, 1);
         child.join()?;
         device.unpin(region.id)?;
     }
@@ -623,18 +623,18 @@ fn child_writes_after_fork(_: &Context) -> Outcome {
     for right in [RIGHT_READ, RIGHT_READ | RIGHT_WRITE] {
         let map = Map::filled(8 * PAGE, 1)?;
         let id = device.share(&map, right)?;
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let child = Child::spawn(|| {
             map.write(0, &pattern(2, 8 * PAGE));
-            board.set(0, 1);
-            board.await_at_least(1, 1)?;
+            counters.set(0, 1);
+            counters.await_at_least(1, 1)?;
             check!(
                 map.bytes() == pattern(2, 8 * PAGE),
                 "the child's memory has changed"
             );
             Ok(())
         })?;
-        board.await_at_least(0, 1)?;
+        counters.await_at_least(0, 1)?;
         check!(
             device.fetch(id, 8 * PAGE)? == pattern(1, 8 * PAGE),
             "the child's writes are seen"
@@ -648,7 +648,7 @@ fn child_writes_after_fork(_: &Context) -> Outcome {
             device.store(id, 0, b"for the parent")?;
             check_eq!(map.read(0, 14), b"for the parent");
         }
-        board.set(1, 1);
+        counters.set(1, 1);
         child.join()?;
         // The child is gone and its pages with it: still the parent's.
         check_eq!(device.fetch(id, 8 * PAGE)?, map.bytes());
@@ -907,18 +907,18 @@ fn pressure_unpins(_: &Context) -> Outcome {
     check!(reused(&kept), "not kept");
     device.destroy(kept.id)?;
     let before = Stats::read()?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     // It is the first one that the kernel would kill.
     let hungry = Child::spawn(|| {
         fs::write("/proc/self/oom_score_adj", "1000")?;
-        while board.get(1) == 0 {
+        while counters.get(1) == 0 {
             let eaten = Map::anon(STEP)?;
             eaten.advise(0, STEP, libc::MADV_HUGEPAGE)?;
             for page in 0..STEP / PAGE {
                 eaten.write(page * PAGE, &[1]);
             }
             eaten.leak();
-            board.add(0, 1);
+            counters.add(0, 1);
         }
         Ok(())
     })?;
@@ -928,9 +928,9 @@ fn pressure_unpins(_: &Context) -> Outcome {
         && crate::sys::wait_exit(hungry.pid, std::time::Duration::from_millis(20)).is_none()
     {
         unpinned = Stats::read()?.since(&before, "unpins")?;
-        eaten = board.get(0);
+        eaten = counters.get(0);
     }
-    board.set(1, 1);
+    counters.set(1, 1);
     let _ = hungry.kill();
     check!(
         unpinned >= pages as i64,

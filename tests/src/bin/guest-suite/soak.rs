@@ -16,7 +16,7 @@ use crate::harness::{Context, Outcome, Stop};
 use crate::kernel::Stats;
 use crate::request::{self, Pair, Parameter, all_in_service, ask, modelled, with_each};
 use crate::rng::Rng;
-use crate::sys::{self, Board, Child};
+use crate::sys::{self, Child, SharedCounters};
 use crate::{check, matrix, offload, tests};
 
 tests!(soak: everything_at_once(180));
@@ -31,7 +31,7 @@ const TEAMS: &[(usize, Async)] = &[
 /// Processes with requests of their own.
 const RESTLESS: usize = 3;
 
-/// Words of the board: collectives, pairs of ranks of which one was killed, those of them whose
+/// Words of the counters: collectives, pairs of ranks of which one was killed, those of them whose
 /// survivor touched lost bytes, and the round after which each team ends.
 const ROUNDS: usize = 0;
 const PAIRS: usize = 1;
@@ -57,8 +57,8 @@ fn warm_up(device: &Device, key: [u8; 16]) -> Outcome {
 }
 
 /// Two ranks, of which one is killed at some moment.
-fn pair(rng: &mut Rng, board: &Board) -> Outcome {
-    let joined = Board::new()?;
+fn pair(rng: &mut Rng, counters: &SharedCounters) -> Outcome {
+    let joined = SharedCounters::new()?;
     let (key, seed) = (TeamKey::random()?, rng.word() >> 1);
     let rank = |rank| {
         let joined = &joined;
@@ -73,11 +73,11 @@ fn pair(rng: &mut Rng, board: &Board) -> Outcome {
     joined.await_at_least(0, 2)?;
     std::thread::sleep(Duration::from_micros(rng.below(200_000)));
     ranks.swap_remove(rng.index(2)).kill()?;
-    board.bump(PAIRS);
+    counters.bump(PAIRS);
     let lost = format!("status {}", offload::LOST_STATUS);
     match ranks.remove(0).join() {
         Err(Stop::Fail(why)) if why.ends_with(&lost) => {
-            board.bump(LOSSES);
+            counters.bump(LOSSES);
             Ok(())
         }
         Err(Stop::Fail(why)) if why.contains("died") => Ok(()),
@@ -95,24 +95,24 @@ fn everything_at_once(context: &Context) -> Outcome {
         warm_up(&device, key)?;
         let end = Instant::now() + Duration::from_secs(context.soak.into());
         let before = Stats::read()?;
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let mut rng = context.rng();
         let mut lasting = Vec::new();
         for (index, &(size, choice)) in TEAMS.iter().enumerate() {
             let (team_key, seed) = (TeamKey::random()?, rng.word() >> 1);
-            let (board, last) = (&board, LAST + index);
+            let (counters, last) = (&counters, LAST + index);
             for rank in 0..size {
                 lasting.push(Child::spawn(move || {
                     let mut team = offload::join(&team_key, rank, size, choice)?;
                     offload::restless(&mut team, seed, |team, round| {
                         if rank == 0 {
-                            board.bump(ROUNDS);
-                            if board.get(last) == 0 && Instant::now() > end {
-                                board.set(last, round + 1);
+                            counters.bump(ROUNDS);
+                            if counters.get(last) == 0 && Instant::now() > end {
+                                counters.set(last, round + 1);
                             }
                         }
                         team.barrier()?;
-                        Ok(board.get(last) == 0 || round < board.get(last))
+                        Ok(counters.get(last) == 0 || round < counters.get(last))
                     })
                 })?);
             }
@@ -121,7 +121,7 @@ fn everything_at_once(context: &Context) -> Outcome {
         lasting.push(Child::spawn(|| {
             let mut rng = Rng::new(seed);
             loop {
-                pair(&mut rng, &board)?;
+                pair(&mut rng, &counters)?;
                 if Instant::now() > end {
                     return Ok(());
                 }
@@ -148,8 +148,8 @@ fn everything_at_once(context: &Context) -> Outcome {
                 println!(
                     "\n    {} s to go: {} collectives, {} teams broken, {kills} processes killed, {faults} faults",
                     end.saturating_duration_since(news).as_secs(),
-                    board.get(ROUNDS),
-                    board.get(PAIRS),
+                    counters.get(ROUNDS),
+                    counters.get(PAIRS),
                 );
             }
         }
@@ -170,9 +170,9 @@ fn everything_at_once(context: &Context) -> Outcome {
         let after = Stats::read()?;
         print!(
             "[{} collectives, {} teams broken ({} with lost bytes), {kills} processes killed, {faults} faults",
-            board.get(ROUNDS),
-            board.get(PAIRS),
-            board.get(LOSSES),
+            counters.get(ROUNDS),
+            counters.get(PAIRS),
+            counters.get(LOSSES),
         );
         for (name, words) in [
             ("bytes_engine", "bytes by engines"),
@@ -185,7 +185,7 @@ fn everything_at_once(context: &Context) -> Outcome {
         }
         print!("] ");
         for word in [ROUNDS, PAIRS] {
-            check!(board.get(word) > 0, "nothing happened");
+            check!(counters.get(word) > 0, "nothing happened");
         }
         Ok(())
     })

@@ -21,7 +21,7 @@ use crate::fuzz::{Known, SLACK, SPACE, Space, mad};
 use crate::harness::{Context, Outcome, Stop};
 use crate::request::{IOATDMA, all_in_service, choose, modelled};
 use crate::rng::Rng;
-use crate::sys::{self, Board, Child, PAGE, RW};
+use crate::sys::{self, Child, PAGE, RW, SharedCounters};
 use crate::{check, tests};
 
 tests!(stress: random_operations(600));
@@ -32,7 +32,7 @@ const MEMBERS: usize = 3;
 /// Threads of each.
 const THREADS: usize = 2;
 
-/// Words of the board.
+/// Words of the counters.
 const OPERATIONS: usize = 0;
 /// The first of the counters that the last line shows.
 const KINDS: usize = 1;
@@ -59,7 +59,7 @@ struct Shared<'a> {
     device: Device,
     space: Space,
     known: Known,
-    board: &'a Board,
+    counters: &'a SharedCounters,
     late: Option<BorrowedFd<'a>>,
     userfault: Option<OwnedFd>,
     file: OwnedFd,
@@ -253,8 +253,8 @@ impl Shared<'_> {
                 }
                 _ => self.change(&mut rng),
             };
-            self.board.add(OPERATIONS, count);
-            self.board.add(KINDS + kind, count);
+            self.counters.add(OPERATIONS, count);
+            self.counters.add(KINDS + kind, count);
         }
     }
 
@@ -278,7 +278,7 @@ impl Shared<'_> {
 fn member(
     seed: u64,
     key: [u8; 16],
-    board: &Board,
+    counters: &SharedCounters,
     group: Option<&str>,
     late: Option<&LateFile>,
 ) -> Outcome {
@@ -295,7 +295,7 @@ fn member(
         device,
         space: Space::new()?,
         known: Known::default(),
-        board,
+        counters,
         late: late.map(|late| late.file.as_fd()),
         userfault: sys::userfault_open().ok(),
         file: sys::memfd(FILE, 0)?,
@@ -489,7 +489,7 @@ impl Errand {
 
 fn random_operations(context: &Context) -> Outcome {
     let mut rng = context.rng();
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let _chosen = choose("auto")?;
     if !modelled() {
         fs::write("/sys/module/libcopy/parameters/engine", "kthread")?;
@@ -513,7 +513,7 @@ fn random_operations(context: &Context) -> Outcome {
     let (mut progress, mut news) = ((0, Instant::now()), Instant::now());
     let begin = Instant::now();
     loop {
-        let done = board.get(OPERATIONS);
+        let done = counters.get(OPERATIONS);
         if done >= context.operations {
             break;
         }
@@ -536,7 +536,7 @@ fn random_operations(context: &Context) -> Outcome {
         while members.len() < MEMBERS {
             let seed = rng.word() >> 1;
             let (group, late) = (group.as_ref().map(|group| &*group.0), late.as_ref());
-            members.push(Child::spawn(|| member(seed, key, &board, group, late))?);
+            members.push(Child::spawn(|| member(seed, key, &counters, group, late))?);
         }
         std::thread::sleep(Duration::from_millis(rng.below(20)));
         match rng.below(20) {
@@ -588,16 +588,16 @@ fn random_operations(context: &Context) -> Outcome {
         "[seed {}: {} operations, {} per s; {kills} processes killed, {} engines rebound, a CPU gone \
          {} times, pressed {} times",
         context.seed,
-        board.get(OPERATIONS),
-        board.get(OPERATIONS) / took,
+        counters.get(OPERATIONS),
+        counters.get(OPERATIONS) / took,
         rebinds.done,
         absences.done,
         presses.done,
     );
     for (index, name) in NAMES.iter().enumerate() {
-        print!(", {} {name}", board.get(KINDS + index));
+        print!(", {} {name}", counters.get(KINDS + index));
     }
     print!("] ");
-    check!(board.get(KINDS) > 0, "no member called anything");
+    check!(counters.get(KINDS) > 0, "no member called anything");
     Ok(())
 }

@@ -507,10 +507,10 @@ pub fn in_child(body: impl FnOnce() -> Outcome) -> Outcome {
 }
 
 /// Words that the processes of a test share, to tell each other how far they are.
-pub struct Board(Map);
+pub struct SharedCounters(Map);
 
-impl Board {
-    /// A board of zeros; create it before forking.
+impl SharedCounters {
+    /// All are zero; create it before forking.
     pub fn new() -> Outcome<Self> {
         Ok(Self(Map::shared(PAGE)?))
     }
@@ -552,7 +552,7 @@ impl Board {
             }
             if start.elapsed() > LIMIT {
                 return Err(Stop::Fail(format!(
-                    "word {index} of the board stays {seen}, not {value}"
+                    "word {index} of the shared counters stays {seen}, not {value}"
                 )));
             }
             std::thread::sleep(Duration::from_micros(100));

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use crate::abi::*;
 use crate::device::Device;
 use crate::harness::{Context, Outcome, skip};
-use crate::sys::{self, Board, Child, Map, PAGE};
+use crate::sys::{self, Child, Map, PAGE, SharedCounters};
 use crate::{check, check_eq, tests};
 
 tests!(unload: refused_while_open, again_and_again(120));
@@ -58,7 +58,7 @@ fn again_and_again(context: &Context) -> Outcome {
     };
     for round in 0..8 {
         // Used, and left behind by a kill, so that there is something to clean up.
-        let board = Board::new()?;
+        let counters = SharedCounters::new()?;
         let child = Child::spawn(|| {
             let (device, _) = Device::domain()?;
             let map = Map::filled(64 * PAGE, 1)?;
@@ -66,11 +66,11 @@ fn again_and_again(context: &Context) -> Outcome {
             check!(device.fetch(id, 64 * PAGE)? == map.bytes());
             device.destroy(id)?;
             device.share(&map, RIGHT_READ | RIGHT_WRITE)?;
-            board.set(0, 1);
+            counters.set(0, 1);
             std::thread::sleep(Duration::from_secs(600));
             Ok(())
         })?;
-        board.await_at_least(0, 1)?;
+        counters.await_at_least(0, 1)?;
         child.kill()?;
         // The last reference may go a moment after the process.
         let mut answer = sys::unload_module("libcopy");

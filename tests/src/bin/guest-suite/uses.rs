@@ -13,7 +13,7 @@ use crate::death::soon;
 use crate::device::Device;
 use crate::harness::{Context, Outcome};
 use crate::kernel::Stats;
-use crate::sys::{self, Board, Child, Map, PAGE, in_child};
+use crate::sys::{self, Child, Map, PAGE, SharedCounters, in_child};
 use crate::{check, check_eq, check_err, tests};
 
 tests!(uses:
@@ -126,17 +126,17 @@ fn wait_returns_at_zero(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::filled(PAGE, 1)?;
     let id = expecting(&device, &map, 4)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let children: Vec<Child> = (0..4)
         .map(|n| {
-            let board = &board;
+            let counters = &counters;
             Child::spawn(move || {
                 let peer = Device::member(key)?;
                 let buffer = Map::anon(PAGE)?;
-                board.bump(1);
-                board.await_at_least(0, 1)?;
+                counters.bump(1);
+                counters.await_at_least(0, 1)?;
                 std::thread::sleep(Duration::from_millis(20 * n));
-                board.bump(2);
+                counters.bump(2);
                 peer.copy(
                     id,
                     COPY_FROM_REGION | COPY_COUNT_USE,
@@ -149,11 +149,11 @@ fn wait_returns_at_zero(_: &Context) -> Outcome {
             })
         })
         .collect::<Outcome<_>>()?;
-    board.await_at_least(1, 4)?;
-    board.set(0, 1);
+    counters.await_at_least(1, 4)?;
+    counters.set(0, 1);
     let (answer, left) = device.wait(id, 0, 20_000_000_000);
     check_eq!(answer, Ok(()));
-    check_eq!(board.get(2), 4, "it returned before the last use");
+    check_eq!(counters.get(2), 4, "it returned before the last use");
     check_eq!(left.uses_left, 0);
     check!(
         (1..20_000_000_000).contains(&left.timeout_ns),
@@ -263,27 +263,27 @@ fn several_waiters(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::anon(PAGE)?;
     let ids = [expecting(&device, &map, 1)?, expecting(&device, &map, 1)?];
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let children: Vec<Child> = (0..6)
         .map(|n| {
-            let (board, id) = (&board, ids[n % 2]);
+            let (counters, id) = (&counters, ids[n % 2]);
             Child::spawn(move || {
                 let peer = Device::member(key)?;
-                board.bump(0);
+                counters.bump(0);
                 let (answer, _) = peer.wait(id, 0, 20_000_000_000);
-                board.bump(1 + n % 2);
+                counters.bump(1 + n % 2);
                 check_eq!(answer, Ok(()));
                 peer.leave()?;
                 Ok(())
             })
         })
         .collect::<Outcome<_>>()?;
-    board.await_at_least(0, 6)?;
+    counters.await_at_least(0, 6)?;
     std::thread::sleep(Duration::from_millis(50));
-    check_eq!((board.get(1), board.get(2)), (0, 0));
+    check_eq!((counters.get(1), counters.get(2)), (0, 0));
     device.count_down(ids[0], 1)?;
-    board.await_at_least(1, 3)?;
-    check_eq!(board.get(2), 0, "waiters for another region");
+    counters.await_at_least(1, 3)?;
+    check_eq!(counters.get(2), 0, "waiters for another region");
     device.count_down(ids[1], 1)?;
     for child in children {
         child.join()?;
@@ -302,20 +302,20 @@ fn readiness(_: &Context) -> Outcome {
     let id = expecting(&device, &map, 2)?;
     let _without = expecting(&device, &map, 0)?;
     check!(!ready(0)?, "uses are outstanding");
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         let peer = Device::member(key)?;
         peer.count_down(id, 1)?;
-        board.set(0, 1);
-        board.await_at_least(1, 1)?;
+        counters.set(0, 1);
+        counters.await_at_least(1, 1)?;
         std::thread::sleep(Duration::from_millis(100));
         peer.count_down(id, 1)?;
         peer.leave()?;
         Ok(())
     })?;
-    board.await_at_least(0, 1)?;
+    counters.await_at_least(0, 1)?;
     check!(!ready(0)?, "one use is outstanding");
-    board.set(1, 1);
+    counters.set(1, 1);
     // Looks once more when the time is up: longer than this test may take.
     check!(ready(600_000)?, "poll was not woken");
     check!(ready(0)?, "a completed region stays reported");
@@ -381,18 +381,18 @@ fn killed_while_waiting(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::anon(PAGE)?;
     let id = expecting(&device, &map, 1)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         let peer = Device::member(key)?;
-        board.set(0, 1);
+        counters.set(0, 1);
         let _ = peer.wait(id, 0, -1);
-        board.set(1, 1);
+        counters.set(1, 1);
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
     })?;
-    board.await_at_least(0, 1)?;
+    counters.await_at_least(0, 1)?;
     std::thread::sleep(Duration::from_millis(50));
-    check_eq!(board.get(1), 0, "it did not wait");
+    check_eq!(counters.get(1), 0, "it did not wait");
     child.kill_at_once(context)?;
     Ok(())
 }
@@ -432,15 +432,15 @@ fn kill_and_hear<T>(
 }
 
 /// A member in a process of its own, until it is killed or told to leave.
-fn bystander(key: [u8; 16], board: &Board) -> Outcome<Child> {
+fn bystander(key: [u8; 16], counters: &SharedCounters) -> Outcome<Child> {
     let child = Child::spawn(move || {
         let peer = Device::member(key)?;
-        board.set(0, 1);
-        board.await_at_least(1, 1)?;
+        counters.set(0, 1);
+        counters.await_at_least(1, 1)?;
         peer.leave()?;
         Ok(())
     })?;
-    board.await_at_least(0, 1)?;
+    counters.await_at_least(0, 1)?;
     Ok(child)
 }
 
@@ -448,8 +448,8 @@ fn member_dies(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::anon(PAGE)?;
     let id = expecting(&device, &map, 1)?;
-    let board = Board::new()?;
-    let child = bystander(key, &board)?;
+    let counters = SharedCounters::new()?;
+    let child = bystander(key, &counters)?;
     let before = Stats::read()?;
     std::thread::scope(|scope| -> Outcome {
         let waiting = scope.spawn(|| device.wait(id, 0, 20_000_000_000));
@@ -468,16 +468,16 @@ fn inheriting_member_dies(context: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let map = Map::anon(PAGE)?;
     let id = expecting(&device, &map, 1)?;
-    let board = Board::new()?;
+    let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         // Using the inherited file makes it a member.
         device.region_info(id)?;
         device.fetch(id, 8)?;
-        board.set(0, 1);
+        counters.set(0, 1);
         std::thread::sleep(Duration::from_secs(600));
         Ok(())
     })?;
-    board.await_at_least(0, 1)?;
+    counters.await_at_least(0, 1)?;
     std::thread::scope(|scope| -> Outcome {
         let waiting = scope.spawn(|| device.wait(id, 0, 20_000_000_000));
         std::thread::sleep(Duration::from_millis(100));
@@ -491,13 +491,13 @@ fn member_leaves(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let map = Map::anon(PAGE)?;
     let id = expecting(&device, &map, 1)?;
-    let board = Board::new()?;
-    let child = bystander(key, &board)?;
+    let counters = SharedCounters::new()?;
+    let child = bystander(key, &counters)?;
     let before = Stats::read()?;
     std::thread::scope(|scope| -> Outcome {
         let waiting = scope.spawn(|| device.wait(id, 0, 20_000_000_000).0);
         std::thread::sleep(Duration::from_millis(50));
-        board.set(1, 1);
+        counters.set(1, 1);
         child.join()?;
         std::thread::sleep(Duration::from_millis(300));
         check!(
@@ -517,8 +517,8 @@ fn member_death_of_another_domain(context: &Context) -> Outcome {
     let (_other, key) = Device::domain()?;
     let map = Map::anon(PAGE)?;
     let id = expecting(&device, &map, 1)?;
-    let board = Board::new()?;
-    let child = bystander(key, &board)?;
+    let counters = SharedCounters::new()?;
+    let child = bystander(key, &counters)?;
     let before = Stats::read()?;
     std::thread::scope(|scope| -> Outcome {
         let waiting = scope.spawn(|| device.wait(id, 0, 20_000_000_000).0);

@@ -351,7 +351,7 @@ impl Bench {
             command.args(["env", &self.preload(), &program]);
             command.arg(&one).arg(breakdown.budget.to_string());
             command.env("LIBCOPY_STATS", &statistics);
-            command.env("LIBCOPY_MPI_ROAD", &breakdown.protocol);
+            command.env("LIBCOPY_MPI_PROTOCOL", &breakdown.protocol);
             let printed = said_by(&mut command)?;
             let line = breakdown::line(line, &printed, &Statistics::read(&statistics));
             line.iter().for_each(|line| println!("{line}"));

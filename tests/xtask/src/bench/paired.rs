@@ -87,7 +87,7 @@ fn settings(options: &[String], own: &[&str]) -> Result<Settings, String> {
 }
 
 /// Where the time of those who receive goes, instead of a comparison.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breakdown {
     pub protocol: String,
     /// Milliseconds for each layout.
@@ -159,11 +159,18 @@ impl Benchmark {
         let Some(protocol) = self.settings.get("breakdown") else {
             return Ok(None);
         };
-        if !["best", "stream", "fetch", "attach"].contains(&protocol) {
-            return Err(format!(
-                "--breakdown '{protocol}' is not best, stream, fetch or attach"
-            ));
-        }
+        let protocol = match protocol {
+            "best" | "pipelined" | "get" | "mapped" => protocol,
+            // What these were called before they had the names of docs/design/p2p-protocol.md.
+            "stream" => "pipelined",
+            "fetch" => "get",
+            "attach" => "mapped",
+            _ => {
+                return Err(format!(
+                    "--breakdown '{protocol}' is not best, pipelined, get or mapped"
+                ));
+            }
+        };
         Ok(Some(Breakdown {
             protocol: protocol.to_owned(),
             budget: self.settings.either(80, 200) / 8,
@@ -395,15 +402,17 @@ mod tests {
                 .more
                 .starts_with("contiguous\tcontiguous(1048576,byte)\n")
         );
-        let some = of("typed-pingpong", "--quick --layouts milc --breakdown fetch").unwrap();
+        let some = of("typed-pingpong", "--quick --layouts milc --breakdown get").unwrap();
         let layouts = some.layouts.as_ref().unwrap();
         assert_eq!(layouts.options, ["--quick", "--layouts", "milc"]);
         assert_eq!(layouts.more, "");
         let expected = Breakdown {
-            protocol: "fetch".to_owned(),
+            protocol: "get".to_owned(),
             budget: 10,
         };
-        assert_eq!(some.breakdown(), Ok(Some(expected)));
+        assert_eq!(some.breakdown(), Ok(Some(expected.clone())));
+        let former = of("typed-pingpong", "--quick --breakdown fetch").unwrap();
+        assert_eq!(former.breakdown(), Ok(Some(expected)));
         let paper = of("paper-layouts", "").unwrap().layouts.unwrap();
         assert_eq!(
             (paper.options, paper.more),
