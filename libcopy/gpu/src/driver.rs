@@ -53,6 +53,7 @@ functions! {
     mem_alloc = "cuMemAlloc_v2"(*mut u64, usize);
     mem_free = "cuMemFree_v2"(u64);
     mem_host_alloc = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
+    mem_free_host = "cuMemFreeHost"(*mut c_void);
     memcpy_async = "cuMemcpyAsync"(u64, u64, usize, Handle);
     launch_kernel = "cuLaunchKernel"(
         Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void

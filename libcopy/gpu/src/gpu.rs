@@ -51,7 +51,7 @@ impl GpuLayout {
 
 /// What is kept per context.
 #[derive(Debug)]
-struct Context {
+pub(crate) struct Context {
     context: Handle,
     stream: Handle,
     functions: HashMap<Kernel, Handle>,
@@ -72,10 +72,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A context that is current for the calling thread as long as this lives.
-struct Current<'a>(&'a Driver);
+pub(crate) struct Current<'a>(&'a Driver);
 
 impl Current<'_> {
-    fn new(driver: &Driver, context: Handle) -> Result<Current<'_>> {
+    pub(crate) fn new(driver: &Driver, context: Handle) -> Result<Current<'_>> {
         // SAFETY: the driver checks the handle.
         driver.check("cuCtxPushCurrent", unsafe {
             (driver.functions.ctx_push_current)(context)
@@ -94,7 +94,7 @@ impl Drop for Current<'_> {
 
 impl Context {
     /// What is kept for a context, which is current.
-    fn of(driver: &Driver, context: Handle) -> Result<Arc<Context>> {
+    pub(crate) fn of(driver: &Driver, context: Handle) -> Result<Arc<Context>> {
         let mut contexts = lock(&CONTEXTS);
         if let Some((_, known)) = contexts.iter().find(|(of, _)| *of == context as usize) {
             return known.clone();
@@ -167,14 +167,14 @@ impl Context {
     }
 
     /// Waits until everything so far is done.
-    fn settle(&self, driver: &Driver) -> Result<()> {
+    pub(crate) fn settle(&self, driver: &Driver) -> Result<()> {
         // SAFETY: a stream of this context.
         driver.check("cuStreamSynchronize", unsafe {
             (driver.functions.stream_synchronize)(self.stream)
         })
     }
 
-    fn copy(&self, driver: &Driver, to: u64, from: u64, bytes: usize) -> Result<()> {
+    pub(crate) fn copy(&self, driver: &Driver, to: u64, from: u64, bytes: usize) -> Result<()> {
         // SAFETY: the driver knows what each address is; the caller of pack and unpack promises the memory.
         driver.check("cuMemcpyAsync", unsafe {
             (driver.functions.memcpy_async)(to, from, bytes, self.stream)

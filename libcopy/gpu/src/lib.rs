@@ -6,6 +6,7 @@
 //! says which [`Launch`]es pack it, unpack it, or copy it to another layout. [`pack()`] and [`unpack()`] launch them in the
 //! context that the memory belongs to, with the CUDA driver that the program has loaded.
 
+mod buffer;
 mod driver;
 mod error;
 mod gpu;
@@ -15,6 +16,7 @@ mod memory;
 mod plan;
 mod ptx;
 
+pub use buffer::{Buffer, copy};
 pub use driver::Driver;
 pub use error::{Error, Result};
 pub use gpu::{GpuLayout, pack, unpack};

@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock};
 use common::{compile, noise, random_layout};
 use generate::Choices;
 use libcopy_datatype::{Datatype, Layout, Named};
-use libcopy_gpu::{Driver, Error, GpuLayout, Pointer, Space, pack, unpack};
+use libcopy_gpu::{Buffer, Driver, Error, GpuLayout, Pointer, Space, copy, pack, unpack};
 
 /// The functions of the driver that a program would call.
 struct Cuda {
@@ -311,6 +311,43 @@ fn tables_are_given_back() {
     pack_once();
     let before = cuda.counts()[2];
     pack_once();
+    assert_eq!(cuda.counts()[2], before);
+}
+
+#[test]
+fn buffers_are_where_they_say_and_contiguous_bytes_go_through_them() {
+    let _turn = turn();
+    let cuda = Cuda::start();
+    let user = Memory::new(Space::Device, &noise(9, 5000));
+    let near = Pointer::of(driver(), user.address).unwrap();
+    // What is kept per context is allocated once.
+    // SAFETY: the bytes stay where they are.
+    unsafe { copy(driver(), user.address, user.address + 2500, 2500) }.unwrap();
+    user.write(&noise(9, 5000));
+    let before = cuda.counts()[2];
+    let buffers = [
+        Buffer::pinned(driver(), &near, 5000).unwrap(),
+        Buffer::device(driver(), &near, 5000).unwrap(),
+    ];
+    assert_eq!(cuda.counts()[2], before + 2);
+    let host = Memory::new(Space::Host, &[0; 5000]);
+    let mut from = user.address;
+    for buffer in &buffers {
+        let known = Pointer::of(driver(), buffer.address()).unwrap();
+        assert_eq!((known.space, buffer.bytes()), (buffer.space(), 5000));
+        assert!(buffer.is_near(&near));
+        // SAFETY: as many bytes on both sides.
+        unsafe { copy(driver(), buffer.address(), from, 5000) }.unwrap();
+        from = buffer.address();
+    }
+    // SAFETY: as above.
+    unsafe { copy(driver(), host.address, from, 5000) }.unwrap();
+    assert!(host.read() == noise(9, 5000));
+    let far = Memory::new(Space::Host, &[0; 8]);
+    let nowhere = Pointer::of(driver(), far.address).unwrap();
+    let refused = Buffer::device(driver(), &nowhere, 8).unwrap_err();
+    assert!(matches!(refused, Error::NoContext { .. }), "{refused}");
+    drop(buffers);
     assert_eq!(cuda.counts()[2], before);
 }
 

@@ -131,7 +131,8 @@ pub const TABLE: &[Layers] = &[
             error job ptx
             < driver plan
             < memory launch
-            < gpu",
+            < gpu
+            < buffer",
     },
     Layers {
         name: "libcopy-cli",
