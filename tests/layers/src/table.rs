@@ -19,7 +19,7 @@ pub struct Layers {
 /// The crates of the workspace. Crates of one layer do not depend on each other.
 pub const CRATES: &str = "
     libcopy-uapi libcopy-datatype
-    < libcopy-gpu
+    < libcopy-gpu libcopy-nic
     < libcopy
     < libcopy-interpose
     < libcopy-ffi libcopy-mpi libcopy-cli
@@ -133,6 +133,16 @@ pub const TABLE: &[Layers] = &[
             < memory launch
             < gpu
             < buffer",
+    },
+    Layers {
+        name: "libcopy-nic",
+        root: "libcopy/nic/src/lib.rs",
+        order: "
+            iss/timing iss/instruction iss/compressed
+            < iss/memory
+            < iss/trap
+            < iss/hart
+            < iss",
     },
     Layers {
         name: "libcopy-cli",
