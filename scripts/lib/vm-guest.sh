@@ -4,7 +4,7 @@
 # The guest: its root image, its initramfs, and QEMU. Part of scripts/vm.
 
 guest_packages=(bash coreutils procps util-linux iproute2 kmod findutils grep sed gawk less psmisc
-    strace openmpi-bin mpich uidmap ncurses-term libc6)
+    strace openmpi-bin mpich libibverbs1 ibverbs-providers uidmap ncurses-term libc6)
 
 build_guest() { # build_guest PATH
     local work=$1.d proxy=()

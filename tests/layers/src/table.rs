@@ -19,7 +19,7 @@ pub struct Layers {
 /// The crates of the workspace. Crates of one layer do not depend on each other.
 pub const CRATES: &str = "
     libcopy-uapi libcopy-datatype
-    < libcopy-gpu libcopy-nic
+    < libcopy-gpu libcopy-nic libcopy-rdma
     < libcopy
     < libcopy-interpose
     < libcopy-ffi libcopy-mpi libcopy-cli
@@ -143,6 +143,16 @@ pub const TABLE: &[Layers] = &[
             < iss/trap
             < iss/hart
             < iss",
+    },
+    Layers {
+        name: "libcopy-rdma",
+        root: "libcopy/rdma/src/lib.rs",
+        order: "
+            error
+            < iov
+            < cut pool
+            < cache card choice
+            < emulated keys model workloads",
     },
     Layers {
         name: "libcopy-cli",

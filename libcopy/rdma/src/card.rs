@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What is needed of a card with indirect memory keys.
+
+use crate::cut::Limits;
+use crate::error::Result;
+use crate::iov::Iov;
+
+/// A card, or what stands in for one, that maps memory keys to pieces of memory.
+///
+/// Keys are zero-based: byte 0 of a key is the first byte of its first piece.
+pub trait Card: Send + Sync + 'static {
+    /// An indirect memory key; dropping it destroys it.
+    type Key: Send + Sync + 'static;
+
+    /// What a key may point to and how much one WRITE moves.
+    fn limits(&self) -> Limits;
+
+    /// The number by which a peer writes to the key's memory.
+    fn rkey(&self, key: &Self::Key) -> u32;
+
+    /// Maps an unmapped key to pieces of registered memory, and waits until it may be used.
+    ///
+    /// # Errors
+    ///
+    /// Memory that cannot be registered, more pieces than the limit, a request that failed. The key is unmapped then.
+    fn map(&self, key: &Self::Key, pieces: &[Iov]) -> Result<()>;
+
+    /// Unmaps a key (`LOCAL_INV`), after which no peer can write to its memory.
+    ///
+    /// # Errors
+    ///
+    /// A request that failed.
+    fn unmap(&self, key: &Self::Key) -> Result<()>;
+}

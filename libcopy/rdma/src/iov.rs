@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The pieces of memory of a layout, and what the choice of a method has to know of them.
+
+use libcopy_datatype::Layout;
+
+use crate::error::{Error, Result};
+
+/// One contiguous piece of memory: an IOV in the words of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI
+/// Libraries" (section "Mkey Mapping").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Iov {
+    /// Its address.
+    pub addr: u64,
+    /// Bytes, at least 1.
+    pub len: u64,
+}
+
+impl Iov {
+    /// The address behind its last byte.
+    pub fn end(&self) -> u64 {
+        self.addr + self.len
+    }
+}
+
+/// The IOVs of a layout at an address, in the order of the packed stream; as few as there can be.
+///
+/// # Errors
+///
+/// [`Error::Address`] for a piece outside the address space.
+pub fn iovs(layout: &Layout, base: u64) -> Result<Vec<Iov>> {
+    let place = |segment: libcopy_datatype::Segment| {
+        let addr = i128::from(base) + i128::from(segment.offset);
+        let end = addr + i128::from(segment.len);
+        if addr < 0 || end > i128::from(u64::MAX) {
+            return Err(Error::Address {
+                base,
+                offset: segment.offset,
+                len: segment.len,
+            });
+        }
+        Ok(Iov {
+            addr: addr as u64,
+            len: segment.len,
+        })
+    };
+    layout.segments().map(place).collect()
+}
+
+/// Number and lengths of the pieces of a layout: what an RTS says of the sender's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// All bytes.
+    pub bytes: u64,
+    /// Pieces.
+    pub blocks: u64,
+    /// Bytes of the shortest piece (`blockmin` of the paper); 0 if there is none.
+    pub min: u64,
+    /// The greatest number that divides the lengths of all pieces: their length if they are equal.
+    pub unit: u64,
+}
+
+impl Shape {
+    /// The shape of a layout.
+    pub fn of(layout: &Layout) -> Shape {
+        layout
+            .segments()
+            .fold(Shape::default(), |shape, segment| shape.with(segment.len))
+    }
+
+    /// The shape of a list.
+    pub fn of_iovs(iovs: &[Iov]) -> Shape {
+        iovs.iter()
+            .fold(Shape::default(), |shape, iov| shape.with(iov.len))
+    }
+
+    fn with(self, len: u64) -> Shape {
+        Shape {
+            bytes: self.bytes + len,
+            blocks: self.blocks + 1,
+            min: if self.blocks == 0 {
+                len
+            } else {
+                self.min.min(len)
+            },
+            unit: gcd(self.unit, len),
+        }
+    }
+
+    /// Bytes of a piece on average, rounded down; 0 without a piece.
+    pub fn mean(&self) -> u64 {
+        self.bytes.checked_div(self.blocks).unwrap_or(0)
+    }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Ranges of memory to register for a list: one per part of the address space, as few as possible without more than
+/// `max_gap` bytes between two pieces of one range. The members of a struct may lie in different mappings, between
+/// which there is nothing to register.
+///
+/// The ranges are in the order of their addresses and do not overlap.
+pub fn regions(iovs: &[Iov], max_gap: u64) -> Vec<Iov> {
+    let mut sorted = iovs.to_vec();
+    sorted.sort_unstable_by_key(|iov| iov.addr);
+    let mut regions: Vec<Iov> = Vec::new();
+    for iov in sorted {
+        match regions.last_mut() {
+            Some(last) if iov.addr <= last.end().saturating_add(max_gap) => {
+                last.len = last.end().max(iov.end()) - last.addr;
+            }
+            _ => regions.push(iov),
+        }
+    }
+    regions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libcopy_datatype::{Datatype, Named};
+
+    #[test]
+    fn a_vector_has_an_iov_per_block() {
+        let column = Datatype::named(Named::Double).vector(4, 2, 8).unwrap();
+        let layout = Layout::new(&column, 1).unwrap();
+        let list = iovs(&layout, 0x1000).unwrap();
+        let expected: Vec<Iov> = (0..4)
+            .map(|i| Iov {
+                addr: 0x1000 + i * 64,
+                len: 16,
+            })
+            .collect();
+        assert_eq!(list, expected);
+        let shape = Shape {
+            bytes: 64,
+            blocks: 4,
+            min: 16,
+            unit: 16,
+        };
+        assert_eq!(Shape::of(&layout), shape);
+        assert_eq!(Shape::of_iovs(&list), shape);
+        assert_eq!(
+            Shape::of(&Layout::new(&column, 0).unwrap()),
+            Shape::default()
+        );
+    }
+
+    #[test]
+    fn what_lies_outside_the_address_space_is_an_error() {
+        let pair = Datatype::named(Named::Uint8).hvector(2, 1, -64).unwrap();
+        let layout = Layout::new(&pair, 1).unwrap();
+        assert!(iovs(&layout, 64).is_ok());
+        assert_eq!(
+            iovs(&layout, 63),
+            Err(Error::Address {
+                base: 63,
+                offset: -64,
+                len: 1
+            })
+        );
+    }
+
+    #[test]
+    fn members_far_apart_are_registered_apart() {
+        let iov = |addr, len| Iov { addr, len };
+        let list = [iov(9000, 10), iov(100, 50), iov(150, 50), iov(300, 8)];
+        assert_eq!(
+            regions(&list, 0),
+            [iov(100, 100), iov(300, 8), iov(9000, 10)]
+        );
+        assert_eq!(regions(&list, 100), [iov(100, 208), iov(9000, 10)]);
+        assert_eq!(regions(&list, u64::MAX), [iov(100, 8910)]);
+        // Pieces that overlap, as a receiver's may not and a sender's may.
+        assert_eq!(regions(&[iov(10, 20), iov(12, 4)], 0), [iov(10, 20)]);
+    }
+
+    #[test]
+    fn the_unit_divides_every_length() {
+        let list = [6, 9, 12].map(|len| Iov { addr: 0, len });
+        let shape = Shape::of_iovs(&list);
+        assert_eq!((shape.unit, shape.min, shape.mean()), (3, 6, 9));
+    }
+}
