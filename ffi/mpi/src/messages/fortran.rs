@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_int, c_void};
 
 use super::status::is_ignored;
 use super::world::world;
-use super::{announce, exports, start};
+use super::{announce, request_exports, start};
 use crate::abi::{Function, UNDEFINED, Word};
 use crate::fortran_names::{STATUS_IGNORE, STATUSES_IGNORE, buffer, past_us};
 use crate::{nonblocking, pmpi};
@@ -345,19 +345,19 @@ functions! {
     }
 
     [mpi_probe_, ompi_probe_f] (source: Number, tag: Number, comm: Number, state: Memory) {
-        exports::MPI_Probe(*source, *tag, pmpi::comm_f2c(*comm), status(state))
+        request_exports::MPI_Probe(*source, *tag, pmpi::comm_f2c(*comm), status(state))
     }
 
     [mpi_iprobe_, ompi_iprobe_f, pmpi_iprobe_] (source: Number, tag: Number, comm: Number,
                                              flag: Place, state: Memory) {
-        exports::MPI_Iprobe(*source, *tag, pmpi::comm_f2c(*comm), flag, status(state))
+        request_exports::MPI_Iprobe(*source, *tag, pmpi::comm_f2c(*comm), flag, status(state))
     }
 
     [mpi_mprobe_, ompi_mprobe_f] (source: Number, tag: Number, comm: Number, message: Place,
                                state: Memory) {
         let mut handle: Word = 0;
         let (comm, at) = (pmpi::comm_f2c(*comm), (&raw mut handle).cast());
-        let code = exports::MPI_Mprobe(*source, *tag, comm, at, status(state));
+        let code = request_exports::MPI_Mprobe(*source, *tag, comm, at, status(state));
         if code == 0 {
             *message = pmpi::message_c2f(handle);
         }
@@ -368,7 +368,7 @@ functions! {
                                                 flag: Place, message: Place, state: Memory) {
         let mut handle: Word = 0;
         let (comm, at) = (pmpi::comm_f2c(*comm), (&raw mut handle).cast());
-        let code = exports::MPI_Improbe(*source, *tag, comm, flag, at, status(state));
+        let code = request_exports::MPI_Improbe(*source, *tag, comm, flag, at, status(state));
         if code == 0 && *flag != 0 {
             *message = pmpi::message_c2f(handle);
         }
@@ -377,21 +377,21 @@ functions! {
 
     [mpi_wait_, ompi_wait_f] (request: Place, state: Memory) {
         let mut own = Request::read(request);
-        let code = exports::MPI_Wait(own.pointer(), status(state));
+        let code = request_exports::MPI_Wait(own.pointer(), status(state));
         own.write();
         code
     }
 
     [mpi_test_, ompi_test_f, pmpi_test_] (request: Place, flag: Place, state: Memory) {
         let mut own = Request::read(request);
-        let code = exports::MPI_Test(own.pointer(), flag, status(state));
+        let code = request_exports::MPI_Test(own.pointer(), flag, status(state));
         own.write();
         code
     }
 
     [mpi_waitall_, ompi_waitall_f] (count: Number, requests: Place, states: Memory) {
         let mut own = Requests::read(count, requests);
-        let code = exports::MPI_Waitall(*count, own.pointer(), status(states));
+        let code = request_exports::MPI_Waitall(*count, own.pointer(), status(states));
         own.write();
         code
     }
@@ -399,14 +399,14 @@ functions! {
     [mpi_testall_, ompi_testall_f, pmpi_testall_] (count: Number, requests: Place, flag: Place,
                                                 states: Memory) {
         let mut own = Requests::read(count, requests);
-        let code = exports::MPI_Testall(*count, own.pointer(), flag, status(states));
+        let code = request_exports::MPI_Testall(*count, own.pointer(), flag, status(states));
         own.write();
         code
     }
 
     [mpi_waitany_, ompi_waitany_f] (count: Number, requests: Place, index: Place, state: Memory) {
         let mut own = Requests::read(count, requests);
-        let code = exports::MPI_Waitany(*count, own.pointer(), index, status(state));
+        let code = request_exports::MPI_Waitany(*count, own.pointer(), index, status(state));
         own.write();
         shift(index);
         code
@@ -415,7 +415,7 @@ functions! {
     [mpi_testany_, ompi_testany_f, pmpi_testany_] (count: Number, requests: Place, index: Place,
                                                 flag: Place, state: Memory) {
         let mut own = Requests::read(count, requests);
-        let code = exports::MPI_Testany(*count, own.pointer(), index, flag, status(state));
+        let code = request_exports::MPI_Testany(*count, own.pointer(), index, flag, status(state));
         own.write();
         if *flag != 0 {
             shift(index);
@@ -426,7 +426,7 @@ functions! {
     [mpi_waitsome_, ompi_waitsome_f] (count: Number, requests: Place, done: Place, indices: Place,
                                    states: Memory) {
         let mut own = Requests::read(count, requests);
-        let code = exports::MPI_Waitsome(*count, own.pointer(), done, indices, status(states));
+        let code = request_exports::MPI_Waitsome(*count, own.pointer(), done, indices, status(states));
         own.write();
         for i in 0..usize::try_from(*done).unwrap_or(0) {
             shift(indices.add(i));
@@ -437,7 +437,7 @@ functions! {
     [mpi_testsome_, ompi_testsome_f, pmpi_testsome_] (count: Number, requests: Place, done: Place,
                                                    indices: Place, states: Memory) {
         let mut own = Requests::read(count, requests);
-        let code = exports::MPI_Testsome(*count, own.pointer(), done, indices, status(states));
+        let code = request_exports::MPI_Testsome(*count, own.pointer(), done, indices, status(states));
         own.write();
         for i in 0..usize::try_from(*done).unwrap_or(0) {
             shift(indices.add(i));
@@ -449,30 +449,30 @@ functions! {
         request: Number, flag: Place, state: Memory
     ) {
         let handle = pmpi::request_f2c(*request);
-        exports::MPI_Request_get_status(handle, flag, status(state))
+        request_exports::MPI_Request_get_status(handle, flag, status(state))
     }
 
     [mpi_request_free_, ompi_request_free_f] (request: Place) {
         let mut own = Request::read(request);
-        let code = exports::MPI_Request_free(own.pointer());
+        let code = request_exports::MPI_Request_free(own.pointer());
         own.write();
         code
     }
 
     [mpi_cancel_, ompi_cancel_f] (request: Place) {
-        exports::MPI_Cancel(Request::read(request).pointer())
+        request_exports::MPI_Cancel(Request::read(request).pointer())
     }
 
     [mpi_start_, ompi_start_f] (request: Place) {
         let mut own = Request::read(request);
-        let code = exports::MPI_Start(own.pointer());
+        let code = request_exports::MPI_Start(own.pointer());
         own.write();
         code
     }
 
     [mpi_startall_, ompi_startall_f] (count: Number, requests: Place) {
         let mut own = Requests::read(count, requests);
-        let code = exports::MPI_Startall(*count, own.pointer());
+        let code = request_exports::MPI_Startall(*count, own.pointer());
         own.write();
         code
     }

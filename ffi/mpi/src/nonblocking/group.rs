@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use libcopy::TeamKey;
 use libcopy::collective::nonblocking::engine::Engines;
-use libcopy::collective::nonblocking::operation::Group;
+use libcopy::collective::nonblocking::operation::Participants;
 use libcopy::collective::nonblocking::table::{MOST_RANKS, Table};
 use libcopy::transport::process_memory;
 
@@ -25,7 +25,7 @@ use libcopy::lock::lock;
 #[derive(Debug)]
 pub struct NonblockingGroup {
     /// The ranks, and what they share.
-    pub group: Arc<Group>,
+    pub group: Arc<Participants>,
     /// Whether ranks outnumber processors.
     pub is_oversubscribed: bool,
     /// Whether all ranks want a governor.
@@ -173,7 +173,7 @@ impl NonblockingGroup {
         let pids = cards.iter().map(|card| card.pid).collect();
         let engines = engines.filter(|_| cards.iter().all(|card| card.engines != 0));
         Some(NonblockingGroup {
-            group: Arc::new(Group::new(table?, pids, rank, engines.map(Arc::new))),
+            group: Arc::new(Participants::new(table?, pids, rank, engines.map(Arc::new))),
             is_oversubscribed: size as u64 > processors,
             is_governed: cards.iter().all(|card| card.governed != 0),
             under_way: AtomicU64::new(0),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use libcopy::collective::nonblocking::operation::{
-    Combine, Failure, Group, Operation as Copies, Shape,
+    Combine, Failure, Operation as Copies, Participants, Shape,
 };
 
 use super::group::{NonblockingGroup, UnderWay};
@@ -45,7 +45,7 @@ impl Own {
     /// The elements are readable until the operation is over.
     pub unsafe fn send(
         &mut self,
-        group: &Group,
+        group: &Participants,
         kind: &Kind,
         base: *const c_void,
         count: usize,
@@ -68,7 +68,7 @@ impl Own {
     /// The elements are writable, and used by nobody else, until the operation is over.
     pub unsafe fn receive(
         &mut self,
-        (abi, group): (&Abi, &Group),
+        (abi, group): (&Abi, &Participants),
         kind: &Kind,
         base: *mut c_void,
         count: usize,

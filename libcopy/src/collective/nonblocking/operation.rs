@@ -16,7 +16,7 @@ use crate::transport::process_memory;
 
 /// The ranks of a communicator that reach each other's memory.
 #[derive(Debug)]
-pub struct Group {
+pub struct Participants {
     /// What the ranks share.
     pub table: Table,
     /// Their processes.
@@ -28,10 +28,15 @@ pub struct Group {
     last: AtomicU64,
 }
 
-impl Group {
+impl Participants {
     /// Ranks that have had no operation yet.
-    pub fn new(table: Table, pids: Vec<i32>, rank: usize, engines: Option<Arc<Engines>>) -> Group {
-        Group {
+    pub fn new(
+        table: Table,
+        pids: Vec<i32>,
+        rank: usize,
+        engines: Option<Arc<Engines>>,
+    ) -> Participants {
+        Participants {
             table,
             pids,
             rank,
@@ -161,7 +166,7 @@ struct Combining {
 
 /// One that is under way.
 pub struct Operation {
-    group: Arc<Group>,
+    group: Arc<Participants>,
     shape: Shape,
     number: u64,
     /// What engines use of ours; dropped before our buffers are.
@@ -188,7 +193,7 @@ impl Operation {
     ///
     /// The buffers have the parts of the shape until this is over.
     pub unsafe fn begin(
-        group: &Arc<Group>,
+        group: &Arc<Participants>,
         shape: Shape,
         (send, recv): (*mut u8, *mut u8),
         copies_own: bool,
@@ -346,7 +351,7 @@ impl Operation {
     }
 
     /// Whether it is one of these ranks', up to this number.
-    pub fn is_before(&self, group: &Arc<Group>, number: u64) -> bool {
+    pub fn is_before(&self, group: &Arc<Participants>, number: u64) -> bool {
         Arc::ptr_eq(&self.group, group) && self.number <= number
     }
 
@@ -572,12 +577,12 @@ mod tests {
     use super::*;
 
     /// Ranks that are all in this process.
-    fn groups(size: usize) -> Vec<Arc<Group>> {
+    fn groups(size: usize) -> Vec<Arc<Participants>> {
         let (pid, magic) = (std::process::id() as i32, [5, 6]);
         let (first, file) = Table::create(size, magic).unwrap();
         let others = (1..size).map(|_| Table::open(pid, file.as_raw_fd(), size, magic).unwrap());
         let tables: Vec<Table> = [first].into_iter().chain(others).collect();
-        let group = |(rank, table)| Arc::new(Group::new(table, vec![pid; size], rank, None));
+        let group = |(rank, table)| Arc::new(Participants::new(table, vec![pid; size], rank, None));
         tables.into_iter().enumerate().map(group).collect()
     }
 

@@ -20,7 +20,7 @@ use crate::abi::*;
 use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel;
-use crate::request::{Pair, choose, modelled, request};
+use crate::request_setup::{Pair, choose, modelled, request};
 use crate::rng::pattern;
 use crate::sys::{self, Map, PAGE, in_child};
 use crate::{check, check_eq, tests};

@@ -25,7 +25,11 @@ mod protocol;
 mod ranges;
 mod region;
 mod request;
+mod request_copier;
+mod request_death;
+mod request_engines;
 mod request_faults;
+mod request_setup;
 mod reuse;
 mod rng;
 mod soak;
@@ -72,6 +76,9 @@ fn all() -> Vec<&'static Test> {
         copy::TESTS,
         ranges::TESTS,
         request::TESTS,
+        request_death::TESTS,
+        request_engines::TESTS,
+        request_copier::TESTS,
         request_faults::TESTS,
         matrix::TESTS,
         uses::TESTS,

@@ -13,7 +13,7 @@ use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, skip};
 use crate::kernel::Stats;
 use crate::region::Scattered;
-use crate::request::{Pair, Parameter, all_in_service, ask, choose, modelled, request};
+use crate::request_setup::{Pair, Parameter, all_in_service, ask, choose, modelled, request};
 use crate::rng::Rng;
 use crate::sys::PAGE;
 use crate::{check, check_eq, tests};

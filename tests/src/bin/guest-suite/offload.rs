@@ -13,7 +13,7 @@ use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel::{self, Stats};
-use crate::request::{choose, with_each};
+use crate::request_setup::{choose, with_each};
 use crate::rng::Rng;
 use crate::sys::{self, Child, Map, SharedCounters};
 use crate::{check, check_eq, tests};

@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::fuse::LateFile;
 use crate::harness::{Context, Outcome};
 use crate::kernel::{Stats, growth};
-use crate::request::choose;
+use crate::request_setup::choose;
 use crate::rng::pattern;
 use crate::sys::{self, Child, HUGE, Map, PAGE, SharedCounters, in_child};
 use crate::{check, check_eq, tests};

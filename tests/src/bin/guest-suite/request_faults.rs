@@ -12,7 +12,7 @@ use crate::abi::*;
 use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, skip};
 use crate::kernel::Stats;
-use crate::request::{
+use crate::request_setup::{
     IOATDMA, Pair, Parameter, Table, all_in_service, ask, choose, modelled, request, with_each,
 };
 use crate::sys::{self, Child, Map, PAGE, SharedCounters};

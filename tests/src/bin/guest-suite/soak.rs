@@ -14,7 +14,8 @@ use libcopy::offload::Executor;
 use crate::device::Device;
 use crate::harness::{Context, Outcome, Stop};
 use crate::kernel::Stats;
-use crate::request::{self, Pair, Parameter, all_in_service, ask, modelled, with_each};
+use crate::request_death;
+use crate::request_setup::{Pair, Parameter, all_in_service, ask, modelled, with_each};
 use crate::rng::Rng;
 use crate::sys::{self, Child, SharedCounters};
 use crate::{check, matrix, offload, tests};
@@ -133,7 +134,7 @@ fn everything_at_once(context: &Context) -> Outcome {
         while Instant::now() < end {
             while restless.len() < RESTLESS {
                 let seed = rng.word();
-                restless.push(Child::spawn(|| request::restless(seed, key))?);
+                restless.push(Child::spawn(|| request_death::restless(seed, key))?);
             }
             std::thread::sleep(Duration::from_millis(rng.below(200)));
             if faulty && rng.one_in(3) {

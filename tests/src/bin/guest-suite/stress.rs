@@ -19,7 +19,7 @@ use crate::device::Device;
 use crate::fuse::LateFile;
 use crate::fuzz::{Known, SLACK, SPACE, Space, mad};
 use crate::harness::{Context, Outcome, Stop};
-use crate::request::{IOATDMA, all_in_service, choose, modelled};
+use crate::request_setup::{IOATDMA, all_in_service, choose, modelled};
 use crate::rng::Rng;
 use crate::sys::{self, Child, PAGE, RW, SharedCounters};
 use crate::{check, tests};
