@@ -37,6 +37,7 @@ pub mod expr;
 mod external32;
 mod flat;
 mod form;
+mod image;
 mod kernel;
 mod layout;
 mod named;

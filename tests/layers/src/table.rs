@@ -18,7 +18,8 @@ pub struct Layers {
 
 /// The crates of the workspace. Crates of one layer do not depend on each other.
 pub const CRATES: &str = "
-    libcopy-uapi libcopy-datatype
+    libcopy-uapi libcopy-walk
+    < libcopy-datatype libcopy-nic-handlers
     < libcopy-gpu libcopy-nic libcopy-rdma
     < libcopy
     < libcopy-interpose
@@ -88,6 +89,24 @@ pub const TABLE: &[Layers] = &[
             < calibration tune",
     },
     Layers {
+        name: "libcopy-walk",
+        root: "libcopy/walk/src/lib.rs",
+        order: "
+            word
+            < tree
+            < image state
+            < check
+            < builder",
+    },
+    Layers {
+        name: "libcopy-nic-handlers",
+        root: "libcopy/nic/handlers/src/lib.rs",
+        order: "
+            device segment
+            < specialised general send
+            < abi",
+    },
+    Layers {
         name: "libcopy-datatype",
         root: "libcopy/datatype/src/lib.rs",
         order: "
@@ -115,7 +134,7 @@ pub const TABLE: &[Layers] = &[
             < normalize/members
             < normalize
             < layout
-            < pack cursor external32 reduce serialize
+            < pack cursor external32 image reduce serialize
             < typed_copy/buffer typed_copy/thresholds
             < typed_copy/regular typed_copy/walk
             < typed_copy/bounce typed_copy/fill typed_copy/joint typed_copy/stage typed_copy/zip
