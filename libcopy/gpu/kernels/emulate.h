@@ -2,11 +2,19 @@
 //
 // What pack.cu needs to be compiled for the processor: a thread of the GPU is a call.
 
+#include <cstring>
+#include <deque>
+
 #define KERNEL extern "C" void
 #define DEVICE static inline
 #define PARAMETER(type, name) const type &name
-#define THREAD ((u64)emulated.block * emulated.block_size + emulated.thread)
-#define THREADS ((u64)emulated.blocks * emulated.block_size)
+#define BLOCK emulated.block
+#define BLOCKS emulated.blocks
+#define BLOCK_THREAD emulated.thread
+#define BLOCK_THREADS emulated.block_size
+// What one thread of a block uses alone.
+#define SHARED
+#define SHARED_COPY(Type, name, from) const Type &name = *(const Type *)(from);
 #define UNROLL
 #define NO_UNROLL
 
@@ -17,6 +25,40 @@ static thread_local Emulated emulated;
 
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
+};
+
+// Bulk copies, each done as late as it may be: a load when its store waits for it, a store when somebody waits for it.
+// A stage that is used too early has wrong bytes then.
+template <int STAGES, int STAGE_BYTES> struct EmulatedPipeline {
+    struct Copy {
+        unsigned long long to, from;
+        unsigned bytes;
+    };
+    Copy loads[STAGES];
+    std::deque<Copy> stores;
+    static inline thread_local unsigned char stages[STAGES][STAGE_BYTES];
+
+    void begin() {}
+    void load(unsigned long long step, unsigned long long from, unsigned bytes)
+    {
+        memset(stages[step % STAGES], 0x5a, STAGE_BYTES);
+        loads[step % STAGES] = {0, from, bytes};
+    }
+    void store(unsigned long long step, unsigned long long to, unsigned bytes)
+    {
+        const Copy &load = loads[step % STAGES];
+        // The unit copies multiples of 16 bytes at multiples of 16 bytes.
+        if (load.bytes != bytes || bytes > STAGE_BYTES || ((to | load.from | bytes) & 15))
+            __builtin_trap();
+        memcpy(stages[step % STAGES], (const void *)load.from, bytes);
+        stores.push_back({to, (unsigned long long)stages[step % STAGES], bytes});
+    }
+    template <int PENDING> void wait_stored()
+    {
+        for (; stores.size() > PENDING; stores.pop_front())
+            memcpy((void *)stores.front().to, (const void *)stores.front().from, stores.front().bytes);
+    }
+    void finish() { wait_stored<0>(); }
 };
 
 // Runs a kernel: every thread of every block, one after the other.

@@ -63,6 +63,12 @@ static void relocate(Side &side)
         relocate(dim.table);
 }
 
+static void relocate(Job &job)
+{
+    relocate(job.to);
+    relocate(job.from);
+}
+
 int main()
 {
     for (;;) {
@@ -83,17 +89,28 @@ int main()
         for (uint32_t launches = get32(); launches > 0; launches--) {
             char name[64] = "";
             const uint32_t length = get32(), blocks = get32(), block_size = get32(), size = get32();
-            Job job;
-            if (length >= sizeof name || size != sizeof job)
-                fail("not the structures of pack.cu");
+            if (length >= sizeof name)
+                fail("not a name of a kernel");
             get(name, length);
-            get(&job, sizeof job);
-            relocate(job.to);
-            relocate(job.from);
             const Named *found = kernel_named(name);
-            if (!found)
+            if (!found || block_size != found->threads)
                 fail("no such kernel");
-            emulate(found->kernel, blocks, block_size, job);
+            Job job;
+            Batch table;
+            if (size != (found->kernel ? sizeof job : sizeof table))
+                fail("not the structures of pack.cu");
+            if (found->kernel) {
+                get(&job, sizeof job);
+                relocate(job);
+                emulate(found->kernel, blocks, block_size, job);
+            } else {
+                get(&table, sizeof table);
+                relocate(table.jobs);
+                relocate(table.first);
+                for (u64 i = 0; i < table.count; i++)
+                    relocate(((Job *)table.jobs)[i]);
+                emulate(batch, blocks, block_size, table);
+            }
         }
         for (const Region &region : regions)
             if (region.bytes && fwrite(region.first, 1, region.bytes, stdout) != region.bytes)

@@ -9,15 +9,27 @@
 // `to`, unpacking a flat `from`; with two sides that are not flat nothing is staged (paper 000, section 5.2).
 //
 // The structures are those of src/job.rs, field by field.
+//
+// With LIBCOPY_BULK only copy_bulk is compiled, which needs compute_90; without it, all other kernels.
 
 #ifdef LIBCOPY_EMULATE
 #include "emulate.h"
 #else
 #define KERNEL extern "C" __global__ void __launch_bounds__(256)
 #define DEVICE static __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
 #define PARAMETER(type, name) const __grid_constant__ type name
-#define THREAD ((u64)blockIdx.x * blockDim.x + threadIdx.x)
-#define THREADS ((u64)gridDim.x * blockDim.x)
+#define BLOCK blockIdx.x
+#define BLOCKS gridDim.x
+#define BLOCK_THREAD threadIdx.x
+#define BLOCK_THREADS blockDim.x
+#define SHARED __shared__
+// A copy of *FROM in shared memory, made by all threads of the block.
+#define SHARED_COPY(Type, name, from)                                                                                  \
+    __shared__ Type name;                                                                                              \
+    for (u32 word = threadIdx.x; word < sizeof(Type) / 8; word += blockDim.x)                                          \
+        ((u64 *)&name)[word] = ((const u64 *)(from))[word];                                                            \
+    __syncthreads();
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
 #endif
@@ -76,11 +88,19 @@ struct Job {
     u32 lead;
     u32 trail;
     u32 width;
-    // copy_runs: threads that copy a run together, a power of two; bytes that they are given at a time.
+    // copy_runs: threads that copy a run together, a power of two.
     u32 lanes;
+    // copy_runs, copy_bulk: units that a group of lanes or a block is given at a time. 0 in the jobs of other kernels.
     u32 chunk;
     // Whether positions do not stay below 2^31.
     u32 is_long;
+};
+
+// Jobs of one launch. Blocks first[i] to first[i + 1] do job i.
+struct Batch {
+    u64 jobs;
+    u64 first;
+    u64 count;
 };
 
 DEVICE u64 divided(u64 number, const Divisor &divisor, bool is_long)
@@ -140,6 +160,8 @@ DEVICE u64 address(const Side &side, u32 kind, u64 at, u32 width, bool is_long, 
     return place;
 }
 
+#if !defined(LIBCOPY_BULK)
+
 DEVICE void copy_bytes(u64 to, u64 from, u64 first, u64 end, u64 step)
 {
     for (u64 i = first; i < end; i += step)
@@ -148,11 +170,10 @@ DEVICE void copy_bytes(u64 to, u64 from, u64 first, u64 end, u64 step)
 
 // A thread per word. Both sides are multiples of the word's size wherever a word begins. TO and FROM are kinds, or
 // -1 where the side says which.
-template <typename Word, int TO, int FROM> DEVICE void copy_words(const Job &job)
+template <typename Word, int TO, int FROM> DEVICE void copy_words(const Job &job, u64 thread, u64 threads)
 {
     const u32 width = sizeof(Word);
     const u32 to = TO < 0 ? job.to.kind : (u32)TO, from = FROM < 0 ? job.from.kind : (u32)FROM;
-    const u64 thread = THREAD, threads = THREADS;
     // Where the kinds are known, four words are on their way at a time. The others would become too long.
     const u32 unrolled = TO < 0 ? 2 : 4;
     const u64 first = job.lead ? 1 : 0, end = job.units - (job.trail ? 1 : 0);
@@ -228,11 +249,11 @@ DEVICE void copy_run(u64 to, u64 from, u64 bytes, u32 lane, u32 lanes)
     copy_bytes(to, from, end + lane, bytes, lanes);
 }
 
-DEVICE void copy_runs_of(const Job &job)
+DEVICE void copy_runs_of(const Job &job, u64 thread, u64 threads)
 {
-    const u32 lane = (u32)THREAD & (job.lanes - 1);
-    const u64 groups = THREADS / job.lanes;
-    for (u64 chunk = THREAD / job.lanes;; chunk += groups) {
+    const u32 lane = (u32)thread & (job.lanes - 1);
+    const u64 groups = threads / job.lanes;
+    for (u64 chunk = thread / job.lanes;; chunk += groups) {
         u64 at = chunk * job.chunk;
         if (at >= job.units)
             return;
@@ -249,10 +270,16 @@ DEVICE void copy_runs_of(const Job &job)
     }
 }
 
+DEVICE u64 grid_thread() { return (u64)BLOCK * BLOCK_THREADS + BLOCK_THREAD; }
+DEVICE u64 grid_threads() { return (u64)BLOCKS * BLOCK_THREADS; }
+
+#define WORDS_KERNEL(name, Word, to, from)                                                                             \
+    KERNEL name(PARAMETER(Job, job)) { copy_words<Word, to, from>(job, grid_thread(), grid_threads()); }
 #define WORDS(width, Word)                                                                                             \
-    KERNEL pack_strided_##width(PARAMETER(Job, job)) { copy_words<Word, FLAT, NEST>(job); }                            \
-    KERNEL unpack_strided_##width(PARAMETER(Job, job)) { copy_words<Word, NEST, FLAT>(job); }                          \
-    KERNEL copy_words_##width(PARAMETER(Job, job)) { copy_words<Word, -1, -1>(job); }
+    WORDS_KERNEL(pack_strided_##width, Word, FLAT, NEST)                                                               \
+    WORDS_KERNEL(unpack_strided_##width, Word, NEST, FLAT)                                                             \
+    WORDS_KERNEL(direct_##width, Word, NEST, NEST)                                                                     \
+    WORDS_KERNEL(copy_words_##width, Word, -1, -1)
 
 WORDS(1, u8)
 WORDS(2, u16)
@@ -261,4 +288,137 @@ WORDS(8, u64)
 WORDS(16, uint4)
 
 // Runs of any alignment: a group of lanes for each.
-KERNEL copy_runs(PARAMETER(Job, job)) { copy_runs_of(job); }
+KERNEL copy_runs(PARAMETER(Job, job)) { copy_runs_of(job, grid_thread(), grid_threads()); }
+
+// Many jobs in one launch: all messages of an exchange with neighbours, all members of a structure.
+KERNEL batch(PARAMETER(Batch, table))
+{
+    const u32 *first = (const u32 *)table.first;
+    // The job is the last that does not begin behind this block.
+    u64 low = 0, high = table.count - 1;
+    while (low < high) {
+        const u64 middle = low + (high - low + 1) / 2;
+        if (first[middle] <= BLOCK)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    const u64 thread = (u64)(BLOCK - first[low]) * BLOCK_THREADS + BLOCK_THREAD;
+    const u64 threads = (u64)(first[low + 1] - first[low]) * BLOCK_THREADS;
+    SHARED_COPY(Job, job, table.jobs + low * sizeof(Job))
+    if (job.chunk)
+        copy_runs_of(job, thread, threads);
+    else if (job.width == 16)
+        copy_words<uint4, -1, -1>(job, thread, threads);
+    else if (job.width == 8)
+        copy_words<u64, -1, -1>(job, thread, threads);
+    else if (job.width == 4)
+        copy_words<u32, -1, -1>(job, thread, threads);
+    else if (job.width == 2)
+        copy_words<u16, -1, -1>(job, thread, threads);
+    else
+        copy_words<u8, -1, -1>(job, thread, threads);
+}
+
+#endif
+
+#if defined(LIBCOPY_BULK) || defined(LIBCOPY_EMULATE)
+
+// The copies of copy_bulk: STAGES pieces of shared memory, each loaded and then stored without registers. A store is
+// issued LAG loads behind its own load, so that LAG loads are on their way, and up to STAGES - LAG stores.
+enum { STAGES = 8, STAGE_BYTES = 16384, LAG = 4 };
+
+#ifdef LIBCOPY_EMULATE
+typedef EmulatedPipeline<STAGES, STAGE_BYTES> Pipeline;
+#else
+// PTX ISA 8.0: "cp.async.bulk", "mbarrier". Only one thread of the block calls any of this. Source and target are
+// multiples of 16 bytes, and so is the length.
+struct Pipeline {
+    u32 stages;
+    u32 barriers;
+
+    DEVICE_MEMBER void begin()
+    {
+        extern __shared__ __align__(128) u8 stage_memory[];
+        __shared__ u64 barrier_memory[STAGES];
+        stages = (u32)__cvta_generic_to_shared(stage_memory);
+        barriers = (u32)__cvta_generic_to_shared(barrier_memory);
+        for (u32 i = 0; i < STAGES; i++)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + 8 * i) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("fence.proxy.async;" ::: "memory");
+    }
+    DEVICE_MEMBER void load(u64 step, u64 from, u32 bytes)
+    {
+        const u32 stage = (u32)(step % STAGES), barrier = barriers + 8 * stage;
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                         stages + STAGE_BYTES * stage),
+                     "l"(from), "r"(bytes), "r"(barrier)
+                     : "memory");
+    }
+    // Waits until the load of that step has arrived, and stores it.
+    DEVICE_MEMBER void store(u64 step, u64 to, u32 bytes)
+    {
+        const u32 stage = (u32)(step % STAGES), parity = (u32)(step / STAGES) & 1;
+        u32 has_arrived = 0;
+        while (!has_arrived)
+            asm volatile("{ .reg .pred p;\n"
+                         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                         "selp.u32 %0, 1, 0, p; }"
+                         : "=r"(has_arrived)
+                         : "r"(barriers + 8 * stage), "r"(parity)
+                         : "memory");
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                     "r"(stages + STAGE_BYTES * stage), "r"(bytes)
+                     : "memory");
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    }
+    // Waits until at most PENDING stores still read their stage.
+    template <int PENDING> DEVICE_MEMBER void wait_stored()
+    {
+        asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+    }
+    DEVICE_MEMBER void finish() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+};
+#endif
+
+// Long blocks whose addresses and lengths are multiples of 16 bytes, by the copy unit of a few multiprocessors. One
+// thread of each block issues the copies.
+KERNEL copy_bulk(PARAMETER(Job, job))
+{
+    // What is to be stored: where a step's bytes belong.
+    SHARED u64 targets[STAGES];
+    SHARED u32 lengths[STAGES];
+    if (BLOCK_THREAD != 0)
+        return;
+    Pipeline pipeline;
+    pipeline.begin();
+    u64 step = 0;
+    for (u64 chunk = BLOCK; chunk * job.chunk < job.units; chunk += BLOCKS) {
+        u64 at = chunk * job.chunk;
+        const u64 end = job.units - at < job.chunk ? job.units : at + job.chunk;
+        while (at < end) {
+            u64 left, bytes = (end - at) * 16;
+            const u64 to = address(job.to, job.to.kind, at, 16, false, left);
+            bytes = left < bytes ? left : bytes;
+            const u64 from = address(job.from, job.from.kind, at, 16, false, left);
+            bytes = left < bytes ? left : bytes;
+            bytes = bytes < STAGE_BYTES ? bytes : (u64)STAGE_BYTES;
+            // The store out of this stage, STAGES steps ago; after it STAGES - 1 - LAG others have been issued.
+            pipeline.wait_stored<STAGES - 1 - LAG>();
+            pipeline.load(step, from, (u32)bytes);
+            targets[step % STAGES] = to;
+            lengths[step % STAGES] = (u32)bytes;
+            if (step >= LAG)
+                pipeline.store(step - LAG, targets[(step - LAG) % STAGES], lengths[(step - LAG) % STAGES]);
+            step++;
+            at += bytes / 16;
+        }
+    }
+    for (u64 late = step < LAG ? 0 : step - LAG; late < step; late++)
+        pipeline.store(late, targets[late % STAGES], lengths[late % STAGES]);
+    pipeline.finish();
+}
+
+#endif

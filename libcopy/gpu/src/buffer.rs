@@ -2,9 +2,11 @@
 
 //! Memory that packed bytes are put into on their way, and copies of contiguous bytes.
 
-use crate::driver::{Driver, Handle};
-use crate::error::{Error, Result};
-use crate::gpu::{Context, Current};
+use std::sync::Arc;
+
+use crate::context::{Context, MAPPED};
+use crate::driver::Driver;
+use crate::error::Result;
 use crate::memory::{Pointer, Space};
 
 /// Memory of our own, pinned or on a GPU, which is freed when this is dropped.
@@ -13,13 +15,8 @@ pub struct Buffer {
     address: u64,
     bytes: usize,
     space: Space,
-    context: Handle,
+    context: Arc<Context>,
 }
-
-// SAFETY: handles and addresses of the driver may be used by any thread.
-unsafe impl Send for Buffer {}
-// SAFETY: as above; nothing is changed through a shared reference.
-unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// Host memory of so many bytes that the kernels of all contexts can read and write. `near` is memory of a GPU,
@@ -29,10 +26,7 @@ impl Buffer {
     ///
     /// Memory without a context, a driver that fails.
     pub fn pinned(driver: &Driver, near: &Pointer, bytes: usize) -> Result<Buffer> {
-        /// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`.
-        const MAPPED: u32 = 3;
-        Buffer::new(near, bytes, Space::Pinned, || {
-            let _current = Current::new(driver, near.context)?;
+        Buffer::new(driver, near, bytes, Space::Pinned, || {
             let mut address = std::ptr::null_mut();
             // SAFETY: `address` is written to.
             let code = unsafe {
@@ -49,8 +43,7 @@ impl Buffer {
     ///
     /// Memory without a context, a driver that fails.
     pub fn device(driver: &Driver, near: &Pointer, bytes: usize) -> Result<Buffer> {
-        Buffer::new(near, bytes, Space::Device, || {
-            let _current = Current::new(driver, near.context)?;
+        Buffer::new(driver, near, bytes, Space::Device, || {
             let mut address = 0;
             // SAFETY: `address` is written to.
             let code = unsafe { (driver.functions.mem_alloc)(&raw mut address, bytes.max(1)) };
@@ -59,22 +52,20 @@ impl Buffer {
         })
     }
 
+    /// Calls `allocate` in the context that `near` is in.
     fn new(
+        driver: &Driver,
         near: &Pointer,
         bytes: usize,
         space: Space,
         allocate: impl FnOnce() -> Result<u64>,
     ) -> Result<Buffer> {
-        if near.context.is_null() {
-            return Err(Error::NoContext {
-                address: near.address,
-            });
-        }
+        let (_current, context) = Context::at(driver, near)?;
         Ok(Buffer {
             address: allocate()?,
             bytes,
             space,
-            context: near.context,
+            context,
         })
     }
 
@@ -95,7 +86,7 @@ impl Buffer {
 
     /// Whether it was allocated in the context that `near` is in.
     pub fn is_near(&self, near: &Pointer) -> bool {
-        self.context == near.context
+        self.context.handle() == near.context
     }
 }
 
@@ -104,7 +95,8 @@ impl Drop for Buffer {
         let Some(Ok(driver)) = Driver::loaded() else {
             return;
         };
-        let Ok(_current) = Current::new(driver, self.context) else {
+        // The memory of a context that was destroyed went with it.
+        let Ok(_current) = self.context.enter(driver) else {
             return;
         };
         // SAFETY: allocated by `new`, and used by nobody any more.
@@ -133,14 +125,9 @@ pub unsafe fn copy(driver: &Driver, to: u64, from: u64, bytes: usize) -> Result<
     }
     let [to, from] = [Pointer::of(driver, to)?, Pointer::of(driver, from)?];
     let device = if to.space == Space::Device { to } else { from };
-    if device.context.is_null() {
-        return Err(Error::NoContext {
-            address: device.address,
-        });
-    }
-    let _current = Current::new(driver, device.context)?;
-    let context = Context::of(driver, device.context)?;
-    let copied = context.copy(driver, to.address, from.address, bytes);
+    let (_current, context) = Context::at(driver, &device)?;
+    let stream = context.stream();
+    let copied = context.copy(driver, to.address, from.address, bytes, stream);
     // What was submitted before uses memory of the program's.
-    copied.and(context.settle(driver))
+    copied.and(context.settle(driver, stream))
 }

@@ -2,8 +2,9 @@
 
 //! The functions of the CUDA driver that are needed, found in a `libcuda.so.1` that the program has loaded itself.
 //!
-//! Nothing is linked and nothing is loaded: in a program without CUDA there is nothing to find, and looking again costs
-//! a comparison until another library has been loaded. Source: CUDA Driver API, 12.0.
+//! Nothing is linked, and only [`Driver::load`], which is for tools, loads anything: in a program without CUDA there is
+//! nothing to find, and looking again costs a comparison until another library has been loaded. Source: CUDA Driver API,
+//! 12.0.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,22 +43,91 @@ macro_rules! functions {
 }
 
 functions! {
+    init = "cuInit"(c_uint);
+    driver_get_version = "cuDriverGetVersion"(*mut c_int);
     get_error_name = "cuGetErrorName"(c_int, *mut *const c_char);
+    device_get_count = "cuDeviceGetCount"(*mut c_int);
+    device_get = "cuDeviceGet"(*mut c_int, c_int);
+    device_get_name = "cuDeviceGetName"(*mut c_char, c_int, c_int);
+    device_get_uuid = "cuDeviceGetUuid_v2"(*mut [u8; 16], c_int);
+    device_get_attribute = "cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
+    device_primary_ctx_retain = "cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
+    device_primary_ctx_release = "cuDevicePrimaryCtxRelease_v2"(c_int);
     ctx_push_current = "cuCtxPushCurrent_v2"(Handle);
     ctx_pop_current = "cuCtxPopCurrent_v2"(*mut Handle);
+    ctx_get_id = "cuCtxGetId"(Handle, *mut u64);
+    ctx_get_device = "cuCtxGetDevice"(*mut c_int);
     pointer_get_attributes = "cuPointerGetAttributes"(c_uint, *const c_uint, *mut *mut c_void, u64);
+    pointer_set_attribute = "cuPointerSetAttribute"(*const c_void, c_int, u64);
     module_load_data = "cuModuleLoadData"(*mut Handle, *const c_void);
     module_get_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
+    func_set_attribute = "cuFuncSetAttribute"(Handle, c_int, c_int);
     stream_create = "cuStreamCreate"(*mut Handle, c_uint);
     stream_synchronize = "cuStreamSynchronize"(Handle);
+    event_create = "cuEventCreate"(*mut Handle, c_uint);
+    event_record = "cuEventRecord"(Handle, Handle);
+    event_query = "cuEventQuery"(Handle);
+    event_synchronize = "cuEventSynchronize"(Handle);
     mem_alloc = "cuMemAlloc_v2"(*mut u64, usize);
     mem_free = "cuMemFree_v2"(u64);
     mem_host_alloc = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
     mem_free_host = "cuMemFreeHost"(*mut c_void);
+    mem_get_address_range = "cuMemGetAddressRange_v2"(*mut u64, *mut usize, u64);
     memcpy_async = "cuMemcpyAsync"(u64, u64, usize, Handle);
+    memcpy_2d_async = "cuMemcpy2DAsync_v2"(*const Rectangle, Handle);
+    ipc_get_mem_handle = "cuIpcGetMemHandle"(*mut IpcHandle, u64);
+    ipc_open_mem_handle = "cuIpcOpenMemHandle_v2"(*mut u64, IpcHandle, c_uint);
+    ipc_close_mem_handle = "cuIpcCloseMemHandle"(u64);
     launch_kernel = "cuLaunchKernel"(
         Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
     );
+}
+
+/// `CUipcMemHandle`: 64 bytes that another process opens memory with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
+
+/// One end of a [`Rectangle`] (fields of `CUDA_MEMCPY2D`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct RectangleEnd {
+    x: usize,
+    y: usize,
+    memory_type: c_uint,
+    host: *mut c_void,
+    device: u64,
+    array: *mut c_void,
+    pitch: usize,
+}
+
+impl RectangleEnd {
+    /// Rows that begin at `address` and are `pitch` bytes apart, in memory of any kind.
+    pub(crate) fn new(address: u64, pitch: usize) -> RectangleEnd {
+        /// `CU_MEMORYTYPE_UNIFIED`.
+        const UNIFIED: c_uint = 4;
+        RectangleEnd {
+            x: 0,
+            y: 0,
+            memory_type: UNIFIED,
+            host: std::ptr::null_mut(),
+            device: address,
+            array: std::ptr::null_mut(),
+            pitch,
+        }
+    }
+}
+
+/// `CUDA_MEMCPY2D`: rows that are copied by a copy engine.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Rectangle {
+    pub(crate) from: RectangleEnd,
+    pub(crate) to: RectangleEnd,
+    /// Bytes of a row.
+    pub(crate) width: usize,
+    /// Rows.
+    pub(crate) height: usize,
 }
 
 /// A loaded driver.
@@ -90,6 +160,55 @@ impl Driver {
         DRIVER
             .get()
             .map(|driver| driver.as_ref().map_err(Clone::clone))
+    }
+
+    /// Loads the driver and initializes it; for tools, which are not CUDA programs themselves.
+    ///
+    /// # Errors
+    ///
+    /// No driver on this machine, one that is too old, none that can be initialized (no GPU).
+    pub fn load() -> Result<&'static Driver> {
+        // SAFETY: the driver's library may be loaded by any program; the handle keeps it for ever.
+        let library =
+            unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        if library.is_null() {
+            // SAFETY: called after dlopen failed in this thread; the text is valid until the next call.
+            let why = unsafe {
+                let why = libc::dlerror();
+                if why.is_null() {
+                    "no reason given".to_owned()
+                } else {
+                    CStr::from_ptr(why).to_string_lossy().into_owned()
+                }
+            };
+            return Err(Error::NoDriver { why });
+        }
+        look();
+        let driver = DRIVER.get().map_or_else(
+            || {
+                Err(Error::NoDriver {
+                    why: "libcuda.so.1 is not among the loaded libraries".to_owned(),
+                })
+            },
+            |driver| driver.as_ref().map_err(Clone::clone),
+        )?;
+        // SAFETY: the function has no requirements.
+        driver.check("cuInit", unsafe { (driver.functions.init)(0) })?;
+        Ok(driver)
+    }
+
+    /// The version of CUDA that the driver supports: 1000 times the major plus 10 times the minor number.
+    ///
+    /// # Errors
+    ///
+    /// A driver that fails.
+    pub fn version(&self) -> Result<i32> {
+        let mut version = 0;
+        // SAFETY: `version` is written to.
+        self.check("cuDriverGetVersion", unsafe {
+            (self.functions.driver_get_version)(&raw mut version)
+        })?;
+        Ok(version)
     }
 
     /// Turns what a function of the driver returned into a result.

@@ -6,6 +6,12 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// There is no driver.
+    #[error("no CUDA driver: {why}")]
+    NoDriver {
+        /// What the loader says.
+        why: String,
+    },
     /// The driver's library lacks a function: it is older than CUDA 12.0.
     #[error("libcuda.so.1 has no {function}: libcopy needs the driver of CUDA 12.0 or newer")]
     MissingFunction {
@@ -42,6 +48,46 @@ pub enum Error {
         end: u64,
         /// Bytes of the packed stream.
         size: u64,
+    },
+    /// Kernels do not reach memory that they would have to.
+    #[error(
+        "kernels do not reach the memory at {address:#x}; stream-ordered calls need pinned, managed or device memory"
+    )]
+    NotReached {
+        /// An address in it.
+        address: u64,
+    },
+    /// Another process cannot be given memory.
+    #[error("the memory at {address:#x} cannot be exported by CUDA IPC: {why}")]
+    NotExportable {
+        /// An address in it.
+        address: u64,
+        /// The reason.
+        why: String,
+    },
+    /// Memory of another process cannot be reached.
+    #[error("the GPU memory of process {process} cannot be reached by CUDA IPC: {why}")]
+    NoPeer {
+        /// The other process.
+        process: u32,
+        /// The reason.
+        why: String,
+    },
+    /// What was received from another process or read from a file is not what was expected.
+    #[error("{what} is not valid: {why}")]
+    Malformed {
+        /// What.
+        what: &'static str,
+        /// The reason.
+        why: String,
+    },
+    /// The layout is not one that a method can do.
+    #[error("{method} cannot copy this layout: {why}")]
+    NoMethod {
+        /// The method.
+        method: &'static str,
+        /// The reason.
+        why: &'static str,
     },
     /// The layout has too many irregular pieces for a plan.
     #[error("a layout with more than 2^24 irregular pieces has no plan for the GPU")]

@@ -2,30 +2,79 @@
 
 //! Packing and unpacking: a layout in any memory, packed bytes in any memory.
 
+use std::any::Any;
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use libcopy_datatype::Layout;
 
+use crate::context::{Context, SCRATCH, TableMemory, lock};
 use crate::driver::{Driver, Handle};
 use crate::error::{Error, Result};
-use crate::launch::{Kernel, Launch, Placed, THREADS};
+use crate::launch::{Kernel, Launch, Placed};
 use crate::memory::{Pointer, Space};
 use crate::plan::Plan;
-use crate::ptx::ptx;
-
-/// Bytes of pinned memory that what a kernel cannot reach goes through.
-const SCRATCH: usize = 4 << 20;
 
 /// A layout's plan, and where its tables are in the memory of which context.
 #[derive(Debug)]
 pub struct GpuLayout {
     layout: Layout,
     plan: Plan,
-    /// By context: the tables' address. Contexts of a process are few and live as long as it.
-    tables: Mutex<HashMap<usize, u64>>,
+    /// By the context's number.
+    tables: Mutex<HashMap<u64, Arc<Tables>>>,
+}
+
+/// A plan's tables in the memory of a context.
+#[derive(Debug)]
+struct Tables {
+    address: u64,
+    context: Arc<Context>,
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        let Some(Ok(driver)) = Driver::loaded() else {
+            return;
+        };
+        // The memory of a context that was destroyed went with it.
+        if let Ok(_current) = self.context.enter(driver) {
+            // SAFETY: allocated in this context, and no kernel is using it: who submits one holds this.
+            unsafe { (driver.functions.mem_free)(self.address) };
+        }
+    }
+}
+
+/// Most multiprocessors that kernels of this process use; 0: all.
+static MULTIPROCESSORS: AtomicU32 = AtomicU32::new(0);
+
+/// Blocks per multiprocessor that hide the latency of memory: 2048 threads.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
+
+/// Lets packing and copying use so many multiprocessors at most, so that the GPU stays the program's; `None`: all. From
+/// then on blocks from 1 KiB are moved by copy units where there are some (compute capability 9.0), which need few
+/// multiprocessors.
+pub fn limit_multiprocessors(count: Option<u32>) {
+    MULTIPROCESSORS.store(count.unwrap_or(0), Ordering::Relaxed);
+}
+
+/// Launches as the limit on multiprocessors wants them.
+fn limited(context: &Context, launches: Vec<Launch>) -> Vec<Launch> {
+    let most = MULTIPROCESSORS.load(Ordering::Relaxed);
+    if most == 0 {
+        return launches;
+    }
+    let can_bulk = context.has(Kernel::CopyBulk);
+    let within = |launch: Launch| {
+        let bulk = launch.as_bulk(most).filter(|_| can_bulk);
+        bulk.unwrap_or(Launch {
+            blocks: launch.blocks.min(most * BLOCKS_PER_MULTIPROCESSOR),
+            ..launch
+        })
+    };
+    launches.into_iter().map(within).collect()
 }
 
 impl GpuLayout {
@@ -47,186 +96,133 @@ impl GpuLayout {
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
+
+    /// The address of the lowest byte of data, since the origin itself may lie elsewhere.
+    pub(crate) fn first_byte(&self, origin: u64) -> u64 {
+        origin.wrapping_add_signed(self.layout.bounds().start)
+    }
 }
 
-/// What is kept per context.
+/// Where the tables of a layout are in a context, which is current; `None` if it has none.
+fn tables(
+    driver: &Driver,
+    context: &Arc<Context>,
+    layout: &GpuLayout,
+) -> Result<Option<Arc<Tables>>> {
+    let bytes = layout.plan.tables();
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let mut known = lock(&layout.tables);
+    if let Some(tables) = known.get(&context.id()) {
+        return Ok(Some(tables.clone()));
+    }
+    let mut address = 0;
+    // SAFETY: `address` is written to.
+    let code = unsafe { (driver.functions.mem_alloc)(&raw mut address, bytes.len()) };
+    driver.check("cuMemAlloc", code)?;
+    let tables = Arc::new(Tables {
+        address,
+        context: context.clone(),
+    });
+    let stream = context.stream();
+    context.copy(driver, address, bytes.as_ptr() as u64, bytes.len(), stream)?;
+    context.settle(driver, stream)?;
+    known.insert(context.id(), tables.clone());
+    Ok(Some(tables))
+}
+
+/// Work that was submitted and may not be done yet. Dropping it waits.
 #[derive(Debug)]
-pub(crate) struct Context {
-    context: Handle,
-    stream: Handle,
-    functions: HashMap<Kernel, Handle>,
-    /// Pinned memory, [`SCRATCH`] bytes, and who uses it.
-    scratch: Mutex<u64>,
+pub struct Pending {
+    driver: &'static Driver,
+    work: Option<Work>,
 }
 
-// SAFETY: handles of the driver may be used by any thread.
-unsafe impl Send for Context {}
-// SAFETY: as above; the scratch memory is behind a mutex.
-unsafe impl Sync for Context {}
-
-/// The contexts that were used so far, by their handle, and those that could not be.
-static CONTEXTS: Mutex<Vec<(usize, Result<Arc<Context>>)>> = Mutex::new(Vec::new());
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
+/// Work on a stream.
+struct Work {
+    context: Arc<Context>,
+    event: Handle,
+    table: Option<TableMemory>,
+    /// What must stay until it is done.
+    kept: Vec<Box<dyn Any + Send>>,
 }
 
-/// A context that is current for the calling thread as long as this lives.
-pub(crate) struct Current<'a>(&'a Driver);
+// SAFETY: handles of the driver may be used by any thread; the rest is Send.
+unsafe impl Send for Work {}
 
-impl Current<'_> {
-    pub(crate) fn new(driver: &Driver, context: Handle) -> Result<Current<'_>> {
-        // SAFETY: the driver checks the handle.
-        driver.check("cuCtxPushCurrent", unsafe {
-            (driver.functions.ctx_push_current)(context)
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Work")
+            .field("event", &self.event)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pending {
+    /// Whether it is done; does not wait.
+    ///
+    /// # Errors
+    ///
+    /// A kernel or the driver that failed.
+    pub fn is_done(&mut self) -> Result<bool> {
+        let Some(work) = &self.work else {
+            return Ok(true);
+        };
+        /// `CUDA_ERROR_NOT_READY`.
+        const NOT_READY: i32 = 600;
+        let _current = work.context.enter(self.driver)?;
+        // SAFETY: an event of this context.
+        let code = unsafe { (self.driver.functions.event_query)(work.event) };
+        if code == NOT_READY {
+            return Ok(false);
+        }
+        self.driver.check("cuEventQuery", code)?;
+        self.release();
+        Ok(true)
+    }
+
+    /// Waits until it is done.
+    ///
+    /// # Errors
+    ///
+    /// A kernel or the driver that failed.
+    pub fn wait(&mut self) -> Result<()> {
+        let Some(work) = &self.work else {
+            return Ok(());
+        };
+        let _current = work.context.enter(self.driver)?;
+        // SAFETY: an event of this context.
+        self.driver.check("cuEventSynchronize", unsafe {
+            (self.driver.functions.event_synchronize)(work.event)
         })?;
-        Ok(Current(driver))
-    }
-}
-
-impl Drop for Current<'_> {
-    fn drop(&mut self) {
-        let mut context = std::ptr::null_mut();
-        // SAFETY: pops what was pushed.
-        unsafe { (self.0.functions.ctx_pop_current)(&raw mut context) };
-    }
-}
-
-impl Context {
-    /// What is kept for a context, which is current.
-    pub(crate) fn of(driver: &Driver, context: Handle) -> Result<Arc<Context>> {
-        let mut contexts = lock(&CONTEXTS);
-        if let Some((_, known)) = contexts.iter().find(|(of, _)| *of == context as usize) {
-            return known.clone();
-        }
-        let made = Context::make(driver, context).map(Arc::new);
-        contexts.push((context as usize, made.clone()));
-        made
-    }
-
-    fn make(driver: &Driver, context: Handle) -> Result<Context> {
-        let calls = &driver.functions;
-        let (mut module, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let text = ptx();
-        // SAFETY: the text ends with a zero byte.
-        let code = unsafe { (calls.module_load_data)(&raw mut module, text.as_ptr().cast()) };
-        driver.check("cuModuleLoadData", code)?;
-        let mut functions = HashMap::new();
-        for kernel in Kernel::all() {
-            let name = CString::new(kernel.to_string()).expect("a name without zero bytes");
-            let mut function = std::ptr::null_mut();
-            // SAFETY: a module of this context, and a name that ends with a zero byte.
-            let code =
-                unsafe { (calls.module_get_function)(&raw mut function, module, name.as_ptr()) };
-            driver.check("cuModuleGetFunction", code)?;
-            functions.insert(kernel, function);
-        }
-        // A stream without flags waits for what the program put into the legacy stream, and the other way round.
-        // SAFETY: `stream` is written to.
-        driver.check("cuStreamCreate", unsafe {
-            (calls.stream_create)(&raw mut stream, 0)
-        })?;
-        let mut scratch = std::ptr::null_mut();
-        /// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`.
-        const MAPPED: u32 = 3;
-        // SAFETY: `scratch` is written to.
-        let code = unsafe { (calls.mem_host_alloc)(&raw mut scratch, SCRATCH, MAPPED) };
-        driver.check("cuMemHostAlloc", code)?;
-        Ok(Context {
-            context,
-            stream,
-            functions,
-            scratch: Mutex::new(scratch as u64),
-        })
-    }
-
-    fn launch(&self, driver: &Driver, launches: &[Launch]) -> Result<()> {
-        for launch in launches {
-            let mut job = launch.job;
-            let mut parameters: [*mut c_void; 1] = [(&raw mut job).cast()];
-            // SAFETY: a function of this context, with the one parameter that it has, which is copied by the call.
-            // The caller of pack and unpack promises the memory.
-            let code = unsafe {
-                (driver.functions.launch_kernel)(
-                    self.functions[&launch.kernel],
-                    launch.blocks,
-                    1,
-                    1,
-                    THREADS,
-                    1,
-                    1,
-                    0,
-                    self.stream,
-                    parameters.as_mut_ptr(),
-                    std::ptr::null_mut(),
-                )
-            };
-            driver.check("cuLaunchKernel", code)?;
-        }
+        self.release();
         Ok(())
     }
 
-    /// Waits until everything so far is done.
-    pub(crate) fn settle(&self, driver: &Driver) -> Result<()> {
-        // SAFETY: a stream of this context.
-        driver.check("cuStreamSynchronize", unsafe {
-            (driver.functions.stream_synchronize)(self.stream)
-        })
+    /// Drops `what` only when the work is done.
+    pub fn keep(&mut self, what: impl Any + Send) {
+        if let Some(work) = &mut self.work {
+            work.kept.push(Box::new(what));
+        }
     }
 
-    pub(crate) fn copy(&self, driver: &Driver, to: u64, from: u64, bytes: usize) -> Result<()> {
-        // SAFETY: the driver knows what each address is; the caller of pack and unpack promises the memory.
-        driver.check("cuMemcpyAsync", unsafe {
-            (driver.functions.memcpy_async)(to, from, bytes, self.stream)
-        })
-    }
-
-    /// Where the tables of a layout are in this context.
-    fn tables(&self, driver: &Driver, layout: &GpuLayout) -> Result<u64> {
-        let bytes = layout.plan.tables();
-        if bytes.is_empty() {
-            return Ok(0);
-        }
-        let mut known = lock(&layout.tables);
-        if let Some(address) = known.get(&(self.context as usize)) {
-            return Ok(*address);
-        }
-        let mut address = 0;
-        // SAFETY: `address` is written to.
-        let code = unsafe { (driver.functions.mem_alloc)(&raw mut address, bytes.len()) };
-        driver.check("cuMemAlloc", code)?;
-        let copied = self
-            .copy(driver, address, bytes.as_ptr() as u64, bytes.len())
-            .and_then(|()| self.settle(driver));
-        if let Err(error) = copied {
-            // SAFETY: just allocated.
-            unsafe { (driver.functions.mem_free)(address) };
-            return Err(error);
-        }
-        known.insert(self.context as usize, address);
-        Ok(address)
-    }
-}
-
-impl Drop for GpuLayout {
-    fn drop(&mut self) {
-        let Some(Ok(driver)) = Driver::loaded() else {
-            return;
-        };
-        for (context, address) in lock(&self.tables).drain() {
-            if let Ok(_current) = Current::new(driver, context as Handle) {
-                // SAFETY: allocated for this layout in this context, and no kernel is using it: pack and unpack wait.
-                unsafe { (driver.functions.mem_free)(address) };
+    /// Gives back what the work used; its context is current.
+    fn release(&mut self) {
+        if let Some(work) = self.work.take() {
+            work.context.give_event(work.event);
+            if let Some(table) = work.table {
+                work.context.give_table(self.driver, table);
             }
         }
     }
 }
 
-/// Which way bytes go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Pack,
-    Unpack,
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // Nobody is there to be told; the next call of the driver says it again.
+        let _ = self.wait();
+    }
 }
 
 /// Packs a range of a layout's packed stream from `origin`, what its displacements count from, to `packed`. Each may be
@@ -246,7 +242,8 @@ pub unsafe fn pack(
     range: Range<u64>,
     packed: u64,
 ) -> Result<()> {
-    move_range(driver, layout, origin, range, packed, Way::Pack)
+    let part = Part::new(layout, origin, range, packed, Way::Pack)?;
+    move_part(driver, &part, None).map(|_| ())
 }
 
 /// Unpacks a range; see [`pack()`].
@@ -265,100 +262,525 @@ pub unsafe fn unpack(
     range: Range<u64>,
     packed: u64,
 ) -> Result<()> {
-    move_range(driver, layout, origin, range, packed, Way::Unpack)
+    let part = Part::new(layout, origin, range, packed, Way::Unpack)?;
+    move_part(driver, &part, None).map(|_| ())
 }
 
-fn move_range(
+/// [`pack()`] without waiting, where kernels reach both sides; waits where they do not. Several may be under way.
+///
+/// # Errors
+///
+/// Those of [`pack()`].
+///
+/// # Safety
+///
+/// As for [`pack()`], until the result is done.
+pub unsafe fn start_pack(
+    driver: &'static Driver,
+    layout: &GpuLayout,
+    origin: u64,
+    range: Range<u64>,
+    packed: u64,
+) -> Result<Pending> {
+    let part = Part::new(layout, origin, range, packed, Way::Pack)?;
+    start(driver, |pending| move_part(driver, &part, Some(pending)))
+}
+
+/// [`unpack()`] without waiting; see [`start_pack`].
+///
+/// # Errors
+///
+/// Those of [`unpack()`].
+///
+/// # Safety
+///
+/// As for [`unpack()`], until the result is done.
+pub unsafe fn start_unpack(
+    driver: &'static Driver,
+    layout: &GpuLayout,
+    origin: u64,
+    range: Range<u64>,
+    packed: u64,
+) -> Result<Pending> {
+    let part = Part::new(layout, origin, range, packed, Way::Unpack)?;
+    start(driver, |pending| move_part(driver, &part, Some(pending)))
+}
+
+/// Copies all bytes of one layout to another, which has at least as many: the receive of a message without packed bytes in
+/// between (paper 000, section 5.2). Each may be memory of any [`Space`], mapped from another process too. Returns when the
+/// bytes are there.
+///
+/// # Errors
+///
+/// Those of [`pack()`] and [`unpack()`], [`Error::Range`] if `to` is smaller.
+///
+/// # Safety
+///
+/// All bytes are valid for reads and writes; the layouts do not overlap each other.
+pub unsafe fn copy_layout(
+    driver: &Driver,
+    to: &GpuLayout,
+    to_origin: u64,
+    from: &GpuLayout,
+    from_origin: u64,
+) -> Result<()> {
+    move_layout(driver, (to, to_origin), (from, from_origin), None)
+}
+
+/// [`copy_layout`] without waiting, where kernels reach both sides; waits where they do not. Several may be under way.
+///
+/// # Errors
+///
+/// Those of [`copy_layout`].
+///
+/// # Safety
+///
+/// As for [`copy_layout`], until the result is done.
+pub unsafe fn start_copy_layout(
+    driver: &'static Driver,
+    to: &GpuLayout,
+    to_origin: u64,
+    from: &GpuLayout,
+    from_origin: u64,
+) -> Result<Pending> {
+    start(driver, |pending| {
+        move_layout(driver, (to, to_origin), (from, from_origin), Some(pending))
+    })
+}
+
+/// One message of an exchange: which bytes of which layout, and where they are packed.
+#[derive(Clone, Debug)]
+pub struct Message<'a> {
+    /// The layout.
+    pub layout: &'a GpuLayout,
+    /// What its displacements count from.
+    pub origin: u64,
+    /// The part of its packed stream.
+    pub range: Range<u64>,
+    /// Where that part is, or is put, packed.
+    pub packed: u64,
+}
+
+/// Packs many messages, those between memory that kernels reach with one launch per context.
+///
+/// # Errors
+///
+/// Those of [`pack()`]; messages before one that fails are packed.
+///
+/// # Safety
+///
+/// As for [`pack()`], for each message; none writes what another reads or writes.
+pub unsafe fn pack_all(driver: &Driver, messages: &[Message<'_>]) -> Result<()> {
+    move_all(driver, messages, Way::Pack)
+}
+
+/// Unpacks many messages; see [`pack_all`].
+///
+/// # Errors
+///
+/// Those of [`unpack()`]; messages before one that fails are unpacked.
+///
+/// # Safety
+///
+/// As for [`unpack()`], for each message; none writes what another reads or writes.
+pub unsafe fn unpack_all(driver: &Driver, messages: &[Message<'_>]) -> Result<()> {
+    move_all(driver, messages, Way::Unpack)
+}
+
+/// Submits a pack to a stream of the program's, in the order of that stream, and returns at once. The stream is one of the
+/// context that the memory belongs to.
+///
+/// # Errors
+///
+/// Those of [`pack()`], and [`Error::NotReached`] for memory that kernels do not reach.
+///
+/// # Safety
+///
+/// As for [`pack()`], until the stream has done it; `stream` is a `CUstream`, and the layout is dropped later than that.
+pub unsafe fn pack_on(
     driver: &Driver,
     layout: &GpuLayout,
     origin: u64,
     range: Range<u64>,
     packed: u64,
-    way: Way,
+    stream: *mut c_void,
 ) -> Result<()> {
-    let size = layout.plan.size();
-    if range.start > range.end || range.end > size {
-        return Err(Error::Range {
-            start: range.start,
-            end: range.end,
-            size,
-        });
+    let part = Part::new(layout, origin, range, packed, Way::Pack)?;
+    move_part_on(driver, &part, stream)
+}
+
+/// Submits an unpack to a stream of the program's; see [`pack_on`].
+///
+/// # Errors
+///
+/// Those of [`unpack()`], and [`Error::NotReached`] for memory that kernels do not reach.
+///
+/// # Safety
+///
+/// As for [`unpack()`] and [`pack_on`].
+pub unsafe fn unpack_on(
+    driver: &Driver,
+    layout: &GpuLayout,
+    origin: u64,
+    range: Range<u64>,
+    packed: u64,
+    stream: *mut c_void,
+) -> Result<()> {
+    let part = Part::new(layout, origin, range, packed, Way::Unpack)?;
+    move_part_on(driver, &part, stream)
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Pack,
+    Unpack,
+}
+
+/// A range of a layout's packed stream, which is not too long, and where both are.
+#[derive(Clone)]
+struct Part<'a> {
+    layout: &'a GpuLayout,
+    origin: u64,
+    range: Range<u64>,
+    packed: u64,
+    way: Way,
+}
+
+impl<'a> Part<'a> {
+    fn new(
+        layout: &'a GpuLayout,
+        origin: u64,
+        range: Range<u64>,
+        packed: u64,
+        way: Way,
+    ) -> Result<Part<'a>> {
+        let size = layout.plan.size();
+        if range.start > range.end || range.end > size {
+            return Err(Error::Range {
+                start: range.start,
+                end: range.end,
+                size,
+            });
+        }
+        Ok(Part {
+            layout,
+            origin,
+            range,
+            packed,
+            way,
+        })
     }
-    if range.is_empty() {
-        return Ok(());
+
+    /// What the driver says of both sides.
+    fn pointers(&self, driver: &Driver) -> Result<Sides> {
+        let user = Pointer::of(driver, self.layout.first_byte(self.origin))?;
+        let flat = Pointer::of(driver, self.packed)?;
+        // Bytes that are there twice are written in their order, which only the processor keeps.
+        let in_order = self.way == Way::Unpack && !self.layout.plan.is_disjoint();
+        Ok(Sides {
+            user,
+            flat,
+            in_order,
+        })
     }
-    // The first byte of data, since the origin itself may lie elsewhere.
-    let first = origin.wrapping_add_signed(layout.layout.bounds().start);
-    let user = Pointer::of(driver, first)?;
-    let flat = Pointer::of(driver, packed)?;
-    if user.space.is_reached_by_processor() && flat.space.is_reached_by_processor() {
-        on_processor(layout, origin, &range, packed, way);
-        return Ok(());
+
+    /// What kernels do for a range, packed at `stream`.
+    fn launches(&self, tables: u64, range: Range<u64>, stream: u64) -> Result<Vec<Launch>> {
+        let place = Placed {
+            plan: &self.layout.plan,
+            origin: self.origin,
+            tables,
+        };
+        match self.way {
+            Way::Pack => Ok(place.pack(range, stream)),
+            Way::Unpack => place.unpack(range, stream).ok_or(Error::Overlap),
+        }
     }
-    let device = if user.space == Space::Device {
-        user
-    } else {
-        flat
+}
+
+/// Both sides of a [`Part`].
+struct Sides {
+    user: Pointer,
+    flat: Pointer,
+    in_order: bool,
+}
+
+impl Sides {
+    /// Whether the processor does it.
+    fn is_for_processor(&self) -> bool {
+        self.user.space.is_reached_by_processor() && self.flat.space.is_reached_by_processor()
+    }
+
+    /// Whether kernels do it without anything in between.
+    fn is_for_kernels(&self) -> bool {
+        !self.in_order
+            && self.user.space.is_reached_by_kernels()
+            && self.flat.space.is_reached_by_kernels()
+    }
+
+    /// The memory in whose context it is done.
+    fn device(&self) -> &Pointer {
+        if self.user.space == Space::Device {
+            &self.user
+        } else {
+            &self.flat
+        }
+    }
+}
+
+fn address_of(tables: Option<&Arc<Tables>>) -> u64 {
+    tables.map_or(0, |tables| tables.address)
+}
+
+/// Runs `submit`, which fills what it is given if there is something to wait for.
+fn start(
+    driver: &'static Driver,
+    submit: impl FnOnce(&mut Option<Work>) -> Result<()>,
+) -> Result<Pending> {
+    let mut work = None;
+    submit(&mut work)?;
+    Ok(Pending { driver, work })
+}
+
+/// Launches on a stream of the context, which is current. Waits if `pending` is none, and otherwise says there what is to
+/// be waited for.
+fn submit(
+    driver: &Driver,
+    context: &Arc<Context>,
+    launches: Vec<Launch>,
+    kept: Vec<Option<Arc<Tables>>>,
+    pending: Option<&mut Option<Work>>,
+) -> Result<()> {
+    let launches = limited(context, launches);
+    let Some(pending) = pending else {
+        let stream = context.stream();
+        let launched = context.launch_together(driver, &launches, stream);
+        // Those before one that failed still use the program's memory.
+        let settled = context.settle(driver, stream);
+        if let Some(table) = launched? {
+            context.give_table(driver, table);
+        }
+        return settled;
     };
-    if device.context.is_null() {
-        return Err(Error::NoContext {
-            address: device.address,
+    let stream = context.next_stream();
+    let event = context.event(driver)?;
+    let submitted = context
+        .launch_together(driver, &launches, stream)
+        .and_then(|table| {
+            // SAFETY: an event and a stream of this context.
+            let code = unsafe { (driver.functions.event_record)(event, stream) };
+            driver.check("cuEventRecord", code).map(|()| table)
         });
+    match submitted {
+        Ok(table) => {
+            *pending = Some(Work {
+                context: context.clone(),
+                event,
+                table,
+                kept: vec![Box::new(kept)],
+            });
+            Ok(())
+        }
+        Err(error) => {
+            // What was launched before still uses the program's memory.
+            let _ = context.settle(driver, stream);
+            context.give_event(event);
+            Err(error)
+        }
     }
-    // Bytes that are there twice are written in their order, which only the processor keeps.
-    let in_order = way == Way::Unpack && !layout.plan.is_disjoint();
-    if in_order && !user.space.is_reached_by_processor() {
+}
+
+fn move_part(driver: &Driver, part: &Part<'_>, pending: Option<&mut Option<Work>>) -> Result<()> {
+    if part.range.is_empty() {
+        return Ok(());
+    }
+    let sides = part.pointers(driver)?;
+    if sides.is_for_processor() {
+        on_processor(part, &part.range, part.packed);
+        return Ok(());
+    }
+    if sides.in_order && !sides.user.space.is_reached_by_processor() {
         return Err(Error::Overlap);
     }
-    let _current = Current::new(driver, device.context)?;
-    let context = Context::of(driver, device.context)?;
-    if in_order || !user.space.is_reached_by_kernels() {
-        return through_scratch(&context, range, |part, scratch| {
-            let stream = packed + part.start;
-            let bytes = (part.end - part.start) as usize;
-            if way == Way::Pack {
-                on_processor(layout, origin, &part.of, scratch, way);
-                let copied = context.copy(driver, stream, scratch, bytes);
-                copied.and(context.settle(driver))
+    let (_current, context) = Context::at(driver, sides.device())?;
+    if sides.is_for_kernels() {
+        let tables = tables(driver, &context, part.layout)?;
+        let launches =
+            part.launches(address_of(tables.as_ref()), part.range.clone(), part.packed)?;
+        return submit(driver, &context, launches, vec![tables], pending);
+    }
+    if sides.in_order || !sides.user.space.is_reached_by_kernels() {
+        return through_scratch(&context, &part.range, |chunk, scratch| {
+            let packed = part.packed + chunk.start;
+            let bytes = (chunk.end - chunk.start) as usize;
+            let stream = context.stream();
+            if part.way == Way::Pack {
+                on_processor(part, &chunk.of, scratch);
+                let copied = context.copy(driver, packed, scratch, bytes, stream);
+                copied.and(context.settle(driver, stream))
             } else {
-                let copied = context.copy(driver, scratch, stream, bytes);
-                copied.and(context.settle(driver))?;
-                on_processor(layout, origin, &part.of, scratch, way);
+                let copied = context.copy(driver, scratch, packed, bytes, stream);
+                copied.and(context.settle(driver, stream))?;
+                on_processor(part, &chunk.of, scratch);
                 Ok(())
             }
         });
     }
-    let place = Placed {
-        plan: &layout.plan,
-        origin,
-        tables: context.tables(driver, layout)?,
+    let tables = tables(driver, &context, part.layout)?;
+    let launched = |range: Range<u64>, scratch: u64| {
+        let launches = part.launches(address_of(tables.as_ref()), range, scratch)?;
+        submit(driver, &context, launches, Vec::new(), None)
     };
-    let launched = |range: Range<u64>, stream: u64| {
-        let launches = match way {
-            Way::Pack => place.pack(range, stream),
-            Way::Unpack => place.unpack(range, stream).ok_or(Error::Overlap)?,
-        };
-        let launched = context.launch(driver, &launches);
-        // Those before one that failed still use the program's memory.
-        launched.and(context.settle(driver))
-    };
-    if flat.space.is_reached_by_kernels() {
-        return launched(range, packed);
-    }
-    through_scratch(&context, range, |part, scratch| {
-        let bytes = (part.end - part.start) as usize;
-        let (host, scratch_bytes) = ((packed + part.start) as *mut u8, scratch as *mut u8);
-        if way == Way::Pack {
-            launched(part.of, scratch)?;
+    through_scratch(&context, &part.range, |chunk, scratch| {
+        let bytes = (chunk.end - chunk.start) as usize;
+        let (host, scratch_bytes) = ((part.packed + chunk.start) as *mut u8, scratch as *mut u8);
+        if part.way == Way::Pack {
+            launched(chunk.of, scratch)?;
             // SAFETY: pageable memory of the caller, and the scratch memory, which is this thread's for now.
             unsafe { std::ptr::copy_nonoverlapping(scratch_bytes, host, bytes) };
             Ok(())
         } else {
             // SAFETY: as above.
             unsafe { std::ptr::copy_nonoverlapping(host, scratch_bytes, bytes) };
-            launched(part.of, scratch)
+            launched(chunk.of, scratch)
         }
     })
+}
+
+fn move_part_on(driver: &Driver, part: &Part<'_>, stream: Handle) -> Result<()> {
+    if part.range.is_empty() {
+        return Ok(());
+    }
+    let sides = part.pointers(driver)?;
+    if sides.in_order {
+        return Err(Error::Overlap);
+    }
+    for pointer in [&sides.user, &sides.flat] {
+        if !pointer.space.is_reached_by_kernels() {
+            return Err(Error::NotReached {
+                address: pointer.address,
+            });
+        }
+    }
+    let (_current, context) = Context::at(driver, sides.device())?;
+    let tables = tables(driver, &context, part.layout)?;
+    let launches = part.launches(address_of(tables.as_ref()), part.range.clone(), part.packed)?;
+    context.launch(driver, &limited(&context, launches), stream)
+}
+
+fn move_all(driver: &Driver, messages: &[Message<'_>], way: Way) -> Result<()> {
+    let mut groups: Vec<(Pointer, Vec<Part<'_>>)> = Vec::new();
+    for message in messages {
+        let part = Part::new(
+            message.layout,
+            message.origin,
+            message.range.clone(),
+            message.packed,
+            way,
+        )?;
+        if part.range.is_empty() {
+            continue;
+        }
+        let sides = part.pointers(driver)?;
+        if sides.is_for_processor() || !sides.is_for_kernels() {
+            move_part(driver, &part, None)?;
+            continue;
+        }
+        let device = *sides.device();
+        match groups
+            .iter_mut()
+            .find(|(of, _)| of.context == device.context)
+        {
+            Some((_, parts)) => parts.push(part),
+            None => groups.push((device, vec![part])),
+        }
+    }
+    for (device, parts) in groups {
+        let (_current, context) = Context::at(driver, &device)?;
+        let (mut launches, mut kept) = (Vec::new(), Vec::new());
+        for part in parts {
+            let tables = tables(driver, &context, part.layout)?;
+            launches.extend(part.launches(
+                address_of(tables.as_ref()),
+                part.range.clone(),
+                part.packed,
+            )?);
+            kept.push(tables);
+        }
+        submit(driver, &context, launches, kept, None)?;
+    }
+    Ok(())
+}
+
+fn move_layout(
+    driver: &Driver,
+    (to, to_origin): (&GpuLayout, u64),
+    (from, from_origin): (&GpuLayout, u64),
+    pending: Option<&mut Option<Work>>,
+) -> Result<()> {
+    let size = from.plan.size();
+    if size > to.plan.size() {
+        return Err(Error::Range {
+            start: 0,
+            end: size,
+            size: to.plan.size(),
+        });
+    }
+    if size == 0 {
+        return Ok(());
+    }
+    let target = Pointer::of(driver, to.first_byte(to_origin))?;
+    let source = Pointer::of(driver, from.first_byte(from_origin))?;
+    let is_for_processor =
+        target.space.is_reached_by_processor() && source.space.is_reached_by_processor();
+    let is_for_kernels = target.space.is_reached_by_kernels()
+        && source.space.is_reached_by_kernels()
+        && to.plan.is_disjoint();
+    if is_for_processor || !is_for_kernels {
+        return through_packed(driver, (to, to_origin), (from, from_origin));
+    }
+    // The receiver reads the sender's memory.
+    let device = if target.space == Space::Device {
+        target
+    } else {
+        source
+    };
+    let (_current, context) = Context::at(driver, &device)?;
+    let kept = vec![
+        tables(driver, &context, to)?,
+        tables(driver, &context, from)?,
+    ];
+    let placed = |layout, origin, which: usize| Placed {
+        plan: layout,
+        origin,
+        tables: address_of(kept[which].as_ref()),
+    };
+    let launches = placed(&to.plan, to_origin, 0)
+        .copy_from(&placed(&from.plan, from_origin, 1))
+        .ok_or(Error::Overlap)?;
+    submit(driver, &context, launches, kept, pending)
+}
+
+/// Copies between layouts by way of packed bytes in host memory.
+fn through_packed(
+    driver: &Driver,
+    (to, to_origin): (&GpuLayout, u64),
+    (from, from_origin): (&GpuLayout, u64),
+) -> Result<()> {
+    let size = from.plan.size();
+    let mut packed = vec![0_u8; size.min(SCRATCH as u64) as usize];
+    let at = packed.as_mut_ptr() as u64;
+    let mut start = 0;
+    while start < size {
+        let range = start..(start + SCRATCH as u64).min(size);
+        let part = Part::new(from, from_origin, range.clone(), at, Way::Pack)?;
+        move_part(driver, &part, None)?;
+        let part = Part::new(to, to_origin, range.clone(), at, Way::Unpack)?;
+        move_part(driver, &part, None)?;
+        start = range.end;
+    }
+    Ok(())
 }
 
 /// A part of a range that fits into the scratch memory.
@@ -373,10 +795,10 @@ struct Chunk {
 /// Goes through a range in chunks that fit into the context's scratch memory.
 fn through_scratch(
     context: &Context,
-    range: Range<u64>,
+    range: &Range<u64>,
     mut each: impl FnMut(Chunk, u64) -> Result<()>,
 ) -> Result<()> {
-    let scratch = lock(&context.scratch);
+    let scratch = context.scratch();
     let mut start = 0;
     let bytes = range.end - range.start;
     while start < bytes {
@@ -388,23 +810,24 @@ fn through_scratch(
     Ok(())
 }
 
-/// Packs or unpacks where the processor reaches both sides.
-fn on_processor(layout: &GpuLayout, origin: u64, range: &Range<u64>, packed: u64, way: Way) {
-    let bounds = layout.layout.bounds();
-    let low = origin.wrapping_add_signed(bounds.start) as *mut u8;
+/// Packs or unpacks a range, packed at `packed`, where the processor reaches both sides.
+fn on_processor(part: &Part<'_>, range: &Range<u64>, packed: u64) {
+    let layout = &part.layout.layout;
+    let bounds = layout.bounds();
+    let low = part.origin.wrapping_add_signed(bounds.start) as *mut u8;
     let len = (bounds.end - bounds.start) as usize;
     let bytes = (range.end - range.start) as usize;
     // SAFETY: the caller's promise: the bytes of the layout are valid. Between them there may be others, which are
     // neither read nor written.
     let moved = unsafe {
-        match way {
-            Way::Pack => layout.layout.pack_range(
+        match part.way {
+            Way::Pack => layout.pack_range(
                 std::slice::from_raw_parts(low, len),
                 -bounds.start as isize,
                 range.start,
                 std::slice::from_raw_parts_mut(packed as *mut u8, bytes),
             ),
-            Way::Unpack => layout.layout.unpack_range(
+            Way::Unpack => layout.unpack_range(
                 std::slice::from_raw_parts(packed as *const u8, bytes),
                 range.start,
                 std::slice::from_raw_parts_mut(low, len),

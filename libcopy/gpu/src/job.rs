@@ -113,7 +113,7 @@ pub struct Job {
     pub width: u32,
     /// `copy_runs`: threads that copy a run together, a power of two up to 32.
     pub lanes: u32,
-    /// `copy_runs`: bytes that they are given at a time.
+    /// `copy_runs`, `copy_bulk`: units that a group of lanes or a block is given at a time; 0 for other kernels.
     pub chunk: u32,
     /// Whether positions do not stay below 2^31.
     pub is_long: u32,
@@ -134,7 +134,29 @@ impl Job {
     }
 }
 
+/// Where the jobs of one launch are; the parameter of `batch`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct BatchTable {
+    /// Address of the [`Job`]s.
+    pub jobs: u64,
+    /// Address of `count + 1` 32-bit numbers: the first block of each job, and all blocks.
+    pub first: u64,
+    /// How many jobs.
+    pub count: u64,
+}
+
+impl BatchTable {
+    /// The bytes that the kernel is given.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: three 8-byte fields have no padding.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+}
+
 const _: () = {
+    // Shared memory gets whole words of 8 bytes.
+    assert!(size_of::<Job>() % 8 == 0);
     assert!(size_of::<Dim>() == 32);
     assert!(size_of::<Side>() == 8 + 8 + 16 + 3 * 8 + 4 * 4 + MAX_DIMS * 32);
     assert!(size_of::<Job>() == 2 * size_of::<Side>() + 8 + 6 * 4);

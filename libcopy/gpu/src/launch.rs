@@ -4,11 +4,23 @@
 
 use std::ops::Range;
 
-use crate::job::{Dim, Divisor, FLAT, Job, NEST, PIECES, Side, WIDE_PIECES};
-use crate::plan::{Grain, Inner, Part, Plan, Step};
+use crate::job::{BatchTable, Dim, Divisor, FLAT, Job, NEST, PIECES, Side, WIDE_PIECES};
+use crate::plan::{Grain, Inner, Part, Plan, Step, WIDEST};
 
-/// Threads of a block.
-pub const THREADS: u32 = 256;
+/// Threads of a block of most kernels.
+const THREADS: u32 = 256;
+
+/// Blocks of a grid, at most (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+const MOST_GRID_BLOCKS: u64 = (1 << 31) - 1;
+
+/// Mean bytes of a run from which copy units do better than threads.
+const BULK_RUN: u64 = 1024;
+
+/// Words of 16 bytes that a block of `copy_bulk` is given at a time.
+const BULK_CHUNK: u32 = 4096;
+
+/// Bytes of shared memory of a block of `copy_bulk`: 8 stages of 16 KiB.
+const BULK_SHARED: u32 = 8 * 16384;
 
 /// Words that a thread moves before it looks for more.
 const WORDS_PER_THREAD: u64 = 4;
@@ -29,10 +41,16 @@ pub enum Kernel {
     PackStrided(u32),
     /// Unpack into a nest, a thread per word.
     UnpackStrided(u32),
+    /// From nest to nest, a thread per word.
+    Direct(u32),
     /// Any two sides, a thread per word.
     CopyWords(u32),
     /// Any two sides, a group of lanes per run.
     CopyRuns,
+    /// Any two sides, long runs that are multiples of 16 bytes, by copy units; GPUs of compute capability 9.0 and newer.
+    CopyBulk,
+    /// Many jobs; its parameter is a [`BatchTable`].
+    Batch,
 }
 
 impl Kernel {
@@ -44,10 +62,30 @@ impl Kernel {
                 [
                     Kernel::PackStrided(width),
                     Kernel::UnpackStrided(width),
+                    Kernel::Direct(width),
                     Kernel::CopyWords(width),
                 ]
             })
-            .chain([Kernel::CopyRuns])
+            .chain([Kernel::CopyRuns, Kernel::CopyBulk, Kernel::Batch])
+    }
+
+    /// Threads of a block.
+    pub fn threads(self) -> u32 {
+        // One thread issues bulk copies.
+        if self == Kernel::CopyBulk {
+            32
+        } else {
+            THREADS
+        }
+    }
+
+    /// Bytes of dynamic shared memory of a block.
+    pub fn shared_bytes(self) -> u32 {
+        if self == Kernel::CopyBulk {
+            BULK_SHARED
+        } else {
+            0
+        }
     }
 }
 
@@ -57,13 +95,16 @@ impl std::fmt::Display for Kernel {
         match self {
             Kernel::PackStrided(width) => write!(f, "pack_strided_{width}"),
             Kernel::UnpackStrided(width) => write!(f, "unpack_strided_{width}"),
+            Kernel::Direct(width) => write!(f, "direct_{width}"),
             Kernel::CopyWords(width) => write!(f, "copy_words_{width}"),
             Kernel::CopyRuns => f.write_str("copy_runs"),
+            Kernel::CopyBulk => f.write_str("copy_bulk"),
+            Kernel::Batch => f.write_str("batch"),
         }
     }
 }
 
-/// One launch of a kernel, with blocks of [`THREADS`] threads.
+/// One launch of a kernel other than [`Kernel::Batch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// What is launched.
@@ -72,6 +113,83 @@ pub struct Launch {
     pub blocks: u32,
     /// Its parameter.
     pub job: Job,
+    /// Mean bytes of a run.
+    pub mean: u64,
+}
+
+impl Launch {
+    /// The same by [`Kernel::CopyBulk`] on at most `blocks` blocks, each of which fills a multiprocessor's shared memory;
+    /// `None` unless all runs are multiples of 16 bytes and have a mean of at least 1 KiB.
+    pub fn as_bulk(&self, blocks: u32) -> Option<Launch> {
+        let is_whole = self.job.width == WIDEST && self.job.lead == 0 && self.job.trail == 0;
+        if !is_whole || self.mean < BULK_RUN {
+            return None;
+        }
+        let chunks = self.job.units.div_ceil(u64::from(BULK_CHUNK));
+        Some(Launch {
+            kernel: Kernel::CopyBulk,
+            blocks: chunks.min(u64::from(blocks.max(1))) as u32,
+            job: Job {
+                chunk: BULK_CHUNK,
+                ..self.job
+            },
+            mean: self.mean,
+        })
+    }
+}
+
+/// Many jobs that one launch of [`Kernel::Batch`] does, in any order.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    table: Vec<u8>,
+    count: u64,
+    blocks: u32,
+}
+
+impl Batch {
+    /// What does the same as these launches, none of which may write what another reads or writes; `None` of no launches.
+    ///
+    /// # Panics
+    ///
+    /// If a launch is one of [`Kernel::CopyBulk`], or there are more than 2^30.
+    pub fn of(launches: &[Launch]) -> Option<Batch> {
+        let share = MOST_GRID_BLOCKS / (launches.len() as u64).max(1);
+        assert!(share > 1, "{} launches", launches.len());
+        let (mut table, mut first, mut blocks) = (Vec::new(), Vec::new(), 0_u64);
+        for launch in launches {
+            assert!(launch.kernel != Kernel::CopyBulk);
+            table.extend_from_slice(launch.job.as_bytes());
+            first.extend_from_slice(&(blocks as u32).to_le_bytes());
+            // Fewer blocks than a launch asks for do all of it, too.
+            blocks += u64::from(launch.blocks).min(share);
+        }
+        first.extend_from_slice(&(blocks as u32).to_le_bytes());
+        table.extend_from_slice(&first);
+        (blocks > 0).then_some(Batch {
+            table,
+            count: launches.len() as u64,
+            blocks: blocks as u32,
+        })
+    }
+
+    /// What is to be copied to memory that kernels read, at an address that is a multiple of 8.
+    pub fn table(&self) -> &[u8] {
+        &self.table
+    }
+
+    /// Blocks of the grid.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// The kernel's parameter if the table is at that address.
+    pub fn parameter(&self, table: u64) -> BatchTable {
+        BatchTable {
+            jobs: table,
+            first: table + self.count * size_of::<Job>() as u64,
+            count: self.count,
+        }
+    }
 }
 
 /// Where a layout is: its plan, the address of its origin and that of the plan's tables, as the GPU sees them.
@@ -285,6 +403,9 @@ fn launch(to: End<'_>, from: End<'_>, range: Range<u64>) -> Launch {
     let kernel = match (to, from) {
         (End::Flat(_), _) if job.from.kind == NEST => Kernel::PackStrided(width as u32),
         (_, End::Flat(_)) if job.to.kind == NEST => Kernel::UnpackStrided(width as u32),
+        (End::Part(..), End::Part(..)) if job.to.kind == NEST && job.from.kind == NEST => {
+            Kernel::Direct(width as u32)
+        }
         _ => Kernel::CopyWords(width as u32),
     };
     let blocks = job.units.div_ceil(u64::from(THREADS) * WORDS_PER_THREAD);
@@ -292,6 +413,7 @@ fn launch(to: End<'_>, from: End<'_>, range: Range<u64>) -> Launch {
         kernel,
         blocks: blocks.min(MOST_BLOCKS) as u32,
         job,
+        mean,
     }
 }
 
@@ -313,5 +435,6 @@ fn launch_runs(to: End<'_>, from: End<'_>, range: Range<u64>, mean: u64) -> Laun
         kernel: Kernel::CopyRuns,
         blocks: blocks.min(MOST_BLOCKS) as u32,
         job,
+        mean,
     }
 }

@@ -7,20 +7,29 @@
 //! context that the memory belongs to, with the CUDA driver that the program has loaded.
 
 mod buffer;
+mod context;
+mod device;
 mod driver;
+mod engine;
 mod error;
 mod gpu;
 pub mod job;
 mod launch;
 mod memory;
+pub mod peer;
 mod plan;
 mod ptx;
 
 pub use buffer::{Buffer, copy};
+pub use device::{Device, PrimaryContext, Uuid};
 pub use driver::Driver;
+pub use engine::{copy_blocks, copy_planes};
 pub use error::{Error, Result};
-pub use gpu::{GpuLayout, pack, unpack};
-pub use launch::{Kernel, Launch, Placed, THREADS};
+pub use gpu::{
+    GpuLayout, Message, Pending, copy_layout, limit_multiprocessors, pack, pack_all, pack_on,
+    start_copy_layout, start_pack, start_unpack, unpack, unpack_all, unpack_on,
+};
+pub use launch::{Batch, Kernel, Launch, Placed};
 pub use memory::{Pointer, Space};
 pub use plan::Plan;
-pub use ptx::ptx;
+pub use ptx::Ptx;

@@ -39,12 +39,14 @@ pub struct Pointer {
     pub address: u64,
     /// What it points to.
     pub space: Space,
+    /// The number of the allocation, which no other of this process has or had; 0 for host memory.
+    pub buffer: u64,
     /// The context that it was allocated in; null for host memory.
     pub(crate) context: Handle,
 }
 
-/// `CU_POINTER_ATTRIBUTE_CONTEXT`, `_MEMORY_TYPE`, `_IS_MANAGED`.
-const ATTRIBUTES: [c_uint; 3] = [1, 2, 8];
+/// `CU_POINTER_ATTRIBUTE_CONTEXT`, `_MEMORY_TYPE`, `_IS_MANAGED`, `_BUFFER_ID`.
+const ATTRIBUTES: [c_uint; 4] = [1, 2, 8, 7];
 
 /// `CU_MEMORYTYPE_HOST`.
 const HOST: c_uint = 1;
@@ -59,10 +61,12 @@ impl Pointer {
     pub fn of(driver: &Driver, address: u64) -> Result<Pointer> {
         let (mut context, mut kind, mut is_managed): (Handle, c_uint, c_int) =
             (std::ptr::null_mut(), 0, 0);
-        let mut values: [*mut c_void; 3] = [
+        let mut buffer = 0_u64;
+        let mut values: [*mut c_void; 4] = [
             (&raw mut context).cast(),
             (&raw mut kind).cast(),
             (&raw mut is_managed).cast(),
+            (&raw mut buffer).cast(),
         ];
         // SAFETY: as many attributes as places, each of the size that the driver writes.
         let code = unsafe {
@@ -86,9 +90,13 @@ impl Pointer {
             HOST => Space::Pinned,
             _ => Space::Device,
         };
+        if space == Space::Host {
+            buffer = 0;
+        }
         Ok(Pointer {
             address,
             space,
+            buffer,
             context,
         })
     }

@@ -2,23 +2,47 @@
 
 //! The kernels as PTX, made from `kernels/pack.cu` by `scripts/kernels`.
 
-/// The PTX, compressed with zlib.
-static COMPRESSED: &[u8] = include_bytes!("../kernels/pack.ptx.z");
+use crate::launch::Kernel;
 
-/// The PTX of all kernels, with the zero byte behind it that `cuModuleLoadData` looks for.
-pub fn ptx() -> Vec<u8> {
-    let mut text = miniz_oxide::inflate::decompress_to_vec_zlib(COMPRESSED)
-        .expect("the file was compressed by scripts/kernels, and a test decompresses it");
-    text.push(0);
-    text
+/// All kernels but `copy_bulk`, for compute capability 7.0 and newer.
+static PACK: &[u8] = include_bytes!("../kernels/pack.ptx.z");
+
+/// `copy_bulk`, for compute capability 9.0 and newer.
+static BULK: &[u8] = include_bytes!("../kernels/bulk.ptx.z");
+
+/// A text that one module is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ptx {
+    /// For compute capability 7.0 and newer: all kernels but [`Kernel::CopyBulk`].
+    Pack,
+    /// For compute capability 9.0 and newer: [`Kernel::CopyBulk`].
+    Bulk,
+}
+
+impl Ptx {
+    /// The PTX, with the zero byte behind it that `cuModuleLoadData` looks for.
+    pub fn text(self) -> Vec<u8> {
+        let compressed = match self {
+            Ptx::Pack => PACK,
+            Ptx::Bulk => BULK,
+        };
+        let mut text = miniz_oxide::inflate::decompress_to_vec_zlib(compressed)
+            .expect("the file was compressed by scripts/kernels, and a test decompresses it");
+        text.push(0);
+        text
+    }
+
+    /// The kernels in it.
+    pub fn kernels(self) -> impl Iterator<Item = Kernel> {
+        Kernel::all().filter(move |kernel| (*kernel == Kernel::CopyBulk) == (self == Ptx::Bulk))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use sha2::{Digest, Sha256};
 
-    use super::ptx;
-    use crate::Kernel;
+    use super::Ptx;
 
     #[test]
     fn the_ptx_is_that_of_the_source() {
@@ -27,20 +51,21 @@ mod tests {
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        let ptx = String::from_utf8(ptx()).unwrap();
-        let first = ptx.lines().next().unwrap();
-        assert_eq!(
-            first,
-            format!("// SHA-256 of pack.cu: {sum}"),
-            "run scripts/kernels after changes of pack.cu"
-        );
-        for kernel in Kernel::all() {
-            assert!(
-                ptx.contains(&format!(".visible .entry {kernel}(")),
-                "{kernel}"
+        for part in [Ptx::Pack, Ptx::Bulk] {
+            let ptx = String::from_utf8(part.text()).unwrap();
+            assert_eq!(
+                ptx.lines().next().unwrap(),
+                format!("// SHA-256 of pack.cu: {sum}"),
+                "run scripts/kernels after changes of pack.cu"
             );
+            for kernel in part.kernels() {
+                assert!(
+                    ptx.contains(&format!(".visible .entry {kernel}(")),
+                    "{kernel}"
+                );
+            }
+            let entries = ptx.matches(".visible .entry").count();
+            assert_eq!(entries, part.kernels().count());
         }
-        let entries = ptx.matches(".visible .entry").count();
-        assert_eq!(entries, Kernel::all().count());
     }
 }

@@ -20,7 +20,7 @@ use std::sync::{Mutex, OnceLock};
 use common::{compile, noise, random_layout};
 use generate::Choices;
 use libcopy_datatype::{Datatype, Layout, Named};
-use libcopy_gpu::{Kernel, Launch, Placed, Plan, THREADS};
+use libcopy_gpu::{Batch, Kernel, Launch, Placed, Plan};
 use proptest::prelude::*;
 
 /// The program that runs kernels.
@@ -28,6 +28,31 @@ struct Emulator {
     process: Child,
     requests: ChildStdin,
     answers: ChildStdout,
+}
+
+/// What launches are turned into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// Nothing else.
+    Single,
+    /// One launch.
+    Batch,
+    /// Bulk copies where they fit.
+    Bulk,
+}
+
+impl How {
+    /// Those that launch something else than the launches themselves, and these.
+    fn all(launches: &[Launch]) -> Vec<How> {
+        let mut all = vec![How::Single];
+        if !launches.is_empty() {
+            all.push(How::Batch);
+        }
+        if launches.iter().any(|launch| launch.as_bulk(3).is_some()) {
+            all.push(How::Bulk);
+        }
+        all
+    }
 }
 
 /// Memory that kernels see.
@@ -72,47 +97,75 @@ impl Emulator {
         }
     }
 
-    /// Runs launches one after the other; changes the regions as they do.
-    fn run(&mut self, regions: &mut [Region], launches: &[Launch]) {
+    /// Runs what `how` makes of launches; changes the regions as they do.
+    fn run(&mut self, regions: &mut [Region], launches: &[Launch], how: How) {
+        let batch = Batch::of(launches).filter(|_| how == How::Batch);
+        let table = batch.as_ref().map_or(&[][..], |batch| batch.table());
+        let mut table = Region::new(0, table.to_vec());
         let mut request = Vec::new();
-        request.extend_from_slice(&(regions.len() as u32).to_le_bytes());
-        for region in regions.iter() {
+        request.extend_from_slice(&(regions.len() as u32 + 1).to_le_bytes());
+        for region in regions.iter().chain([&table]) {
             request.extend_from_slice(&region.skew.to_le_bytes());
             request.extend_from_slice(&(region.bytes.len() as u64).to_le_bytes());
             request.extend_from_slice(&region.bytes);
         }
-        request.extend_from_slice(&(launches.len() as u32).to_le_bytes());
-        for launch in launches {
-            let (name, job) = (launch.kernel.to_string(), launch.job.as_bytes());
-            for number in [name.len() as u32, launch.blocks, THREADS, job.len() as u32] {
+        let calls: Vec<(Kernel, u32, Vec<u8>)> = match &batch {
+            Some(batch) => {
+                let parameter = batch.parameter(table.address(regions.len() as u64));
+                vec![(Kernel::Batch, batch.blocks(), parameter.as_bytes().to_vec())]
+            }
+            None => launches
+                .iter()
+                .map(|launch| {
+                    let bulk = launch.as_bulk(3).filter(|_| how == How::Bulk);
+                    let launch = bulk.unwrap_or(*launch);
+                    (launch.kernel, launch.blocks, launch.job.as_bytes().to_vec())
+                })
+                .collect(),
+        };
+        request.extend_from_slice(&(calls.len() as u32).to_le_bytes());
+        for (kernel, blocks, parameter) in &calls {
+            let name = kernel.to_string();
+            for number in [
+                name.len() as u32,
+                *blocks,
+                kernel.threads(),
+                parameter.len() as u32,
+            ] {
                 request.extend_from_slice(&number.to_le_bytes());
             }
             request.extend_from_slice(name.as_bytes());
-            request.extend_from_slice(job);
+            request.extend_from_slice(parameter);
         }
         let mut run = || -> std::io::Result<()> {
             self.requests.write_all(&request)?;
             self.requests.flush()?;
-            for region in regions.iter_mut() {
+            for region in regions.iter_mut().chain([&mut table]) {
                 self.answers.read_exact(&mut region.bytes)?;
             }
             Ok(())
         };
         if let Err(error) = run() {
             let status = self.process.wait();
-            panic!("{error}; the emulator ended with {status:?}: {launches:#?}");
+            panic!("{error}; the emulator ended with {status:?}: {how:?} {launches:#?}");
         }
     }
 }
 
-/// The one emulator of this test program.
-fn run(regions: &mut [Region], launches: &[Launch]) {
+/// The one emulator of this test program. Adds the kernels to those that were used.
+fn run(regions: &mut [Region], launches: &[Launch], how: How, used: &mut Vec<Kernel>) {
+    used.extend(launches.iter().map(|launch| launch.kernel));
+    used.extend(match how {
+        How::Single => None,
+        How::Batch => Some(Kernel::Batch),
+        How::Bulk => Some(Kernel::CopyBulk),
+    });
     static EMULATOR: OnceLock<Mutex<Emulator>> = OnceLock::new();
     let emulator = EMULATOR.get_or_init(|| Mutex::new(Emulator::start()));
     emulator
         .lock()
         .unwrap_or_else(|e| e.into_inner())
-        .run(regions, launches);
+        .run(regions, launches, how);
 }
 
 /// A layout, and a buffer that it fits into.
@@ -159,37 +212,41 @@ fn packs_and_unpacks(
     let place = case.placed(regions[1].address(1), regions[3].address(3));
     let stream = regions[2].address(2);
 
-    let launches = place.pack(range.clone(), stream);
-    run(&mut regions, &launches);
-    used.extend(launches.iter().map(|launch| launch.kernel));
     let mut expected = vec![0; bytes];
     case.layout
         .pack_range(&user.bytes, case.origin, range.start, &mut expected)
         .unwrap();
-    assert!(
-        regions[2].bytes == expected,
-        "packed {range:?} by {launches:#?}"
-    );
-    assert!(
-        regions[1].bytes == user.bytes,
-        "packing wrote into the buffer"
-    );
+    let launches = place.pack(range.clone(), stream);
+    for how in How::all(&launches) {
+        regions[2].bytes.fill(0xa5);
+        run(&mut regions, &launches, how, used);
+        assert!(
+            regions[2].bytes == expected,
+            "packed {range:?} by {how:?} {launches:#?}"
+        );
+        assert!(
+            regions[1].bytes == user.bytes,
+            "packing wrote into the buffer"
+        );
+    }
 
     let Some(launches) = place.unpack(range.clone(), stream) else {
         assert!(!case.layout.form().is_disjoint());
         return;
     };
-    regions[1].bytes = noise(skews[1] + 99, case.buffer);
-    let mut buffer = regions[1].bytes.clone();
-    run(&mut regions, &launches);
-    used.extend(launches.iter().map(|launch| launch.kernel));
+    let before = noise(skews[1] + 99, case.buffer);
+    let mut buffer = before.clone();
     case.layout
         .unpack_range(&expected, range.start, &mut buffer, case.origin)
         .unwrap();
-    assert!(
-        regions[1].bytes == buffer,
-        "unpacked {range:?} by {launches:#?}"
-    );
+    for how in How::all(&launches) {
+        regions[1].bytes.clone_from(&before);
+        run(&mut regions, &launches, how, used);
+        assert!(
+            regions[1].bytes == buffer,
+            "unpacked {range:?} by {how:?} {launches:#?}"
+        );
+    }
 }
 
 /// Copies from layout to layout.
@@ -216,9 +273,15 @@ fn copies(from: &Case, to: &Case, skews: [u64; 2], used: &mut Vec<Kernel>) {
     to.layout
         .unpack_range(&packed, 0, &mut expected, to.origin)
         .unwrap();
-    run(&mut regions, &launches);
-    used.extend(launches.iter().map(|launch| launch.kernel));
-    assert!(regions[2].bytes == expected, "copied by {launches:#?}");
+    let before = regions[2].bytes.clone();
+    for how in How::all(&launches) {
+        regions[2].bytes.clone_from(&before);
+        run(&mut regions, &launches, how, used);
+        assert!(
+            regions[2].bytes == expected,
+            "copied by {how:?} {launches:#?}"
+        );
+    }
 }
 
 proptest! {
@@ -252,7 +315,9 @@ proptest! {
 fn all_kernels_are_used() {
     let mut used = Vec::new();
     let byte = Datatype::named(Named::Byte);
-    for len in [1, 2, 3, 4, 6, 8, 12, 16, 24, 31, 32, 33, 48, 100, 512, 4096] {
+    for len in [
+        1, 2, 3, 4, 6, 8, 12, 16, 24, 31, 32, 33, 48, 100, 512, 1024, 4096,
+    ] {
         for gap in [1, 3, 4, 8, 16, 48] {
             let vector = byte.vector(37, len, (len + gap) as i64).unwrap();
             let places: Vec<i64> = (0..23).map(|i| (i * i % 29) * (len + gap) as i64).collect();
@@ -289,8 +354,27 @@ fn packs_far(layout: &Layout, buffer: &[u8], range: std::ops::Range<u64>, expect
         tables: regions[3].address(3),
     };
     let launches = place.pack(range, regions[2].address(2));
-    run(&mut regions, &launches);
-    assert!(regions[2].bytes == expected, "{launches:#?}");
+    for how in How::all(&launches) {
+        regions[2].bytes.fill(0xa5);
+        run(&mut regions, &launches, how, &mut Vec::new());
+        assert!(regions[2].bytes == expected, "{how:?} {launches:#?}");
+    }
+}
+
+/// Bulk copies of more than their stages hold, by one block and by several, with blocks longer than a stage.
+#[test]
+fn stages_of_bulk_copies_are_not_used_too_early() {
+    let byte = Datatype::named(Named::Byte);
+    let mut used = Vec::new();
+    for (count, len) in [(300, 1024), (9, 50_000), (40, 16_384), (3, 16_400)] {
+        let datatype = byte.vector(count, len, (len + 48) as i64).unwrap();
+        let case = Case::new(Layout::new(&datatype, 1).unwrap(), 0);
+        packs_and_unpacks(&case, 0..case.layout.size(), [0, 0], &mut used);
+        let wide = byte.vector(count, len, (len + 16) as i64).unwrap();
+        let wide = Case::new(Layout::new(&wide, 1).unwrap(), 0);
+        copies(&case, &wide, [0, 0], &mut used);
+    }
+    assert!(used.contains(&Kernel::CopyBulk));
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! device memory a processor dies.
 
 mod common;
+#[path = "common/cuda.rs"]
+mod cuda;
 #[path = "../../datatype/tests/datatype/generate.rs"]
 #[allow(dead_code)]
 mod generate;
@@ -11,166 +13,17 @@ mod generate;
 #[allow(dead_code)]
 mod oracle;
 
-use std::ffi::{CString, c_int, c_void};
-use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, OnceLock};
+use std::ffi::{c_int, c_void};
 
-use common::{compile, noise, random_layout};
+use common::{noise, random_layout};
+use cuda::{Cuda, Memory, SPACES, Shape, driver, random_shapes, turn};
 use generate::Choices;
 use libcopy_datatype::{Datatype, Layout, Named};
-use libcopy_gpu::{Buffer, Driver, Error, GpuLayout, Pointer, Space, copy, pack, unpack};
-
-/// The functions of the driver that a program would call.
-struct Cuda {
-    library: usize,
-    context: usize,
-}
-
-impl Cuda {
-    /// Loads the stand-in, and makes its first device's context current for this thread.
-    fn start() -> &'static Cuda {
-        static CUDA: OnceLock<Cuda> = OnceLock::new();
-        let cuda = CUDA.get_or_init(|| {
-            let options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
-            let path = compile("../../tests/fakecuda/fakecuda.cc", "libcuda.so.1", &options);
-            assert!(Driver::loaded().is_none(), "nobody has loaded a driver yet");
-            let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-            // SAFETY: a library without constructors that do anything.
-            let library =
-                unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-            assert!(!library.is_null(), "{path:?}");
-            let mut cuda = Cuda {
-                library: library as usize,
-                context: 0,
-            };
-            cuda.call("cuInit", &[0]);
-            let mut context = 0_usize;
-            cuda.call("cuDevicePrimaryCtxRetain", &[(&raw mut context) as u64, 0]);
-            cuda.context = context;
-            cuda
-        });
-        cuda.call("cuCtxPushCurrent_v2", &[cuda.context as u64]);
-        cuda
-    }
-
-    fn symbol(&self, name: &str) -> *mut c_void {
-        let name = CString::new(name).unwrap();
-        // SAFETY: the library stays loaded.
-        let found = unsafe { libc::dlsym(self.library as *mut c_void, name.as_ptr()) };
-        assert!(!found.is_null(), "{name:?}");
-        found
-    }
-
-    /// Calls a function of up to three integers or pointers.
-    fn call(&self, name: &str, arguments: &[u64]) {
-        let at = |i: usize| arguments.get(i).copied().unwrap_or(0);
-        // SAFETY: on the platforms of these tests integers and pointers are passed alike, and more than are taken do
-        // no harm.
-        let code = unsafe {
-            let function: extern "C" fn(u64, u64, u64) -> c_int =
-                std::mem::transmute(self.symbol(name));
-            function(at(0), at(1), at(2))
-        };
-        assert_eq!(code, 0, "{name}");
-    }
-
-    /// Kernels launched, copies asked for, allocations there are.
-    fn counts(&self) -> [u64; 3] {
-        let mut counts = [0; 3];
-        // SAFETY: the function of the stand-in writes three numbers.
-        unsafe {
-            let function: extern "C" fn(*mut u64) =
-                std::mem::transmute(self.symbol("fakecuda_counts"));
-            function(counts.as_mut_ptr());
-        }
-        counts
-    }
-}
-
-/// Memory of some space.
-struct Memory {
-    space: Space,
-    address: u64,
-    bytes: usize,
-}
-
-impl Memory {
-    fn new(space: Space, bytes: &[u8]) -> Memory {
-        let cuda = Cuda::start();
-        let mut address = 0_u64;
-        let (place, len) = ((&raw mut address) as u64, bytes.len().max(1) as u64);
-        match space {
-            Space::Host => address = Box::leak(bytes.to_vec().into_boxed_slice()).as_ptr() as u64,
-            Space::Pinned => cuda.call("cuMemHostAlloc", &[place, len, 0]),
-            Space::Managed => cuda.call("cuMemAllocManaged", &[place, len, 1]),
-            Space::Device => cuda.call("cuMemAlloc_v2", &[place, len]),
-        }
-        let memory = Memory {
-            space,
-            address,
-            bytes: bytes.len(),
-        };
-        memory.write(bytes);
-        memory
-    }
-
-    /// Calls `with` while the processor may touch the memory, which only this test does.
-    fn opened(&self, with: impl FnOnce(*mut u8)) {
-        let pages = self.bytes.max(1).next_multiple_of(4096);
-        let rights = |rights: c_int| {
-            if self.space == Space::Device {
-                // SAFETY: memory of this test, whose rights are only changed in turn.
-                unsafe { libc::mprotect(self.address as *mut c_void, pages, rights) };
-            }
-        };
-        rights(libc::PROT_READ | libc::PROT_WRITE);
-        with(self.address as *mut u8);
-        rights(libc::PROT_NONE);
-    }
-
-    fn write(&self, bytes: &[u8]) {
-        self.opened(|to| {
-            // SAFETY: as many bytes.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-        });
-    }
-
-    fn read(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.bytes];
-        self.opened(|from| {
-            // SAFETY: as many bytes.
-            unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
-        });
-        bytes
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        let cuda = Cuda::start();
-        match self.space {
-            Space::Host => {
-                let bytes = std::ptr::slice_from_raw_parts_mut(self.address as *mut u8, self.bytes);
-                // SAFETY: leaked in `new`.
-                drop(unsafe { Box::from_raw(bytes) });
-            }
-            Space::Pinned => cuda.call("cuMemFreeHost", &[self.address]),
-            Space::Managed | Space::Device => cuda.call("cuMemFree_v2", &[self.address]),
-        }
-    }
-}
-
-const SPACES: [Space; 4] = [Space::Host, Space::Pinned, Space::Managed, Space::Device];
-
-/// One test at a time: they open device memory, count, and set variables.
-fn turn() -> std::sync::MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-fn driver() -> &'static Driver {
-    Driver::loaded().expect("loaded").expect("new enough")
-}
+use libcopy_gpu::{
+    Buffer, Device, Error, GpuLayout, Message, Pointer, Space, copy, copy_layout,
+    limit_multiprocessors, pack, pack_all, pack_on, start_copy_layout, start_pack, start_unpack,
+    unpack, unpack_all, unpack_on,
+};
 
 /// Packs and unpacks a range between all pairs of spaces.
 fn round_trips(layout: &Layout, range: std::ops::Range<u64>, seed: u64) {
@@ -349,6 +202,295 @@ fn buffers_are_where_they_say_and_contiguous_bytes_go_through_them() {
     assert!(matches!(refused, Error::NoContext { .. }), "{refused}");
     drop(buffers);
     assert_eq!(cuda.counts()[2], before);
+}
+
+#[test]
+fn random_types_from_layout_to_layout_between_all_spaces() {
+    let _turn = turn();
+    Cuda::start();
+    for (case, from, to) in random_shapes(40) {
+        for from_space in SPACES {
+            for to_space in SPACES {
+                let (content, before) = (noise(case, from.len), noise(case + 1, to.len));
+                let source = Memory::new(from_space, &content);
+                let target = Memory::new(to_space, &before);
+                // SAFETY: the memory was made for the layouts.
+                let copied = unsafe {
+                    copy_layout(
+                        driver(),
+                        &to.gpu,
+                        to.origin(&target),
+                        &from.gpu,
+                        from.origin(&source),
+                    )
+                };
+                if copied == Err(Error::Overlap) {
+                    assert!(!to.gpu.layout().form().is_disjoint() && to_space == Space::Device);
+                    continue;
+                }
+                copied.unwrap();
+                let expected = to.unpacked(&from.packed(&content), &before);
+                assert!(
+                    target.read() == expected,
+                    "{case} {from_space:?} {to_space:?}"
+                );
+                assert!(source.read() == content);
+            }
+        }
+    }
+}
+
+#[test]
+fn several_calls_are_under_way_and_each_is_waited_for() {
+    let _turn = turn();
+    Cuda::start();
+    // SAFETY: tests that read the environment have their turns.
+    unsafe { std::env::set_var("FAKECUDA_DELAYED", "1") };
+    let mut waited = 0;
+    let mut polled = 0;
+    for (case, from, to) in random_shapes(30) {
+        let (content, before) = (noise(case, from.len), noise(case + 1, to.len));
+        let source = Memory::new(Space::Device, &content);
+        let target = Memory::new(Space::Device, &before);
+        let packed = Memory::new(Space::Device, &vec![0; from.size() as usize]);
+        let [from_at, to_at] = [from.origin(&source), to.origin(&target)];
+        // SAFETY: the memory was made for the layouts, and stays until they are done.
+        let started = unsafe {
+            [
+                start_pack(driver(), &from.gpu, from_at, 0..from.size(), packed.address),
+                start_copy_layout(driver(), &to.gpu, to_at, &from.gpu, from_at),
+            ]
+        };
+        let mut packing = started[0].is_ok();
+        for (i, started) in started.into_iter().enumerate() {
+            let Ok(mut pending) = started else {
+                assert!(i == 1 && !to.gpu.layout().form().is_disjoint());
+                packing = false;
+                continue;
+            };
+            if case % 2 == 0 {
+                while !pending.is_done().unwrap() {
+                    polled += 1;
+                }
+            } else {
+                pending.wait().unwrap();
+                waited += 1;
+            }
+            assert!(pending.is_done().unwrap());
+        }
+        let expected = from.packed(&content);
+        assert!(packed.read() == expected, "{case}");
+        if packing {
+            assert!(target.read() == to.unpacked(&expected, &before), "{case}");
+        }
+        let other = noise(case + 2, from.len);
+        source.write(&other);
+        // SAFETY: as above.
+        let started =
+            unsafe { start_unpack(driver(), &from.gpu, from_at, 0..from.size(), packed.address) };
+        if from.gpu.layout().form().is_disjoint() {
+            let kept = std::sync::Arc::new(());
+            let mut pending = started.unwrap();
+            pending.keep(kept.clone());
+            // Dropping it waits.
+            drop(pending);
+            assert_eq!(std::sync::Arc::strong_count(&kept), 1);
+            assert!(source.read() == from.unpacked(&expected, &other));
+        }
+    }
+    assert!(waited > 10 && polled > 10, "{waited} {polled}");
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("FAKECUDA_DELAYED") };
+}
+
+#[test]
+fn many_messages_are_one_launch() {
+    let _turn = turn();
+    let cuda = Cuda::start();
+    for delayed in [false, true] {
+        if delayed {
+            // SAFETY: tests that read the environment have their turns.
+            unsafe { std::env::set_var("FAKECUDA_DELAYED", "1") };
+        }
+        // More than a table that is kept has place for, each of another kind.
+        for count in [26, 200] {
+            let byte = Datatype::named(Named::Byte);
+            let shapes: Vec<Shape> = (0..count)
+                .map(|i| {
+                    let datatype = if i % 3 == 0 {
+                        byte.indexed(&[3, 5, 1 + i], &[0, 9, 60]).unwrap()
+                    } else {
+                        byte.vector(40, 1 + i % 50, 77).unwrap()
+                    };
+                    Shape::new(Layout::new(&datatype, 1).unwrap())
+                })
+                .collect();
+            let users: Vec<Memory> = shapes
+                .iter()
+                .map(|shape| Memory::new(Space::Device, &noise(shape.len as u64, shape.len)))
+                .collect();
+            let buffers: Vec<Memory> = shapes
+                .iter()
+                .map(|shape| Memory::new(Space::Pinned, &vec![0; shape.size() as usize]))
+                .collect();
+            let messages: Vec<Message<'_>> = (0..shapes.len())
+                .map(|i| Message {
+                    layout: &shapes[i].gpu,
+                    origin: shapes[i].origin(&users[i]),
+                    range: 0..shapes[i].size(),
+                    packed: buffers[i].address,
+                })
+                .collect();
+            // The tables are copied the first time.
+            // SAFETY: the memory was made for the layouts.
+            unsafe { pack_all(driver(), &messages) }.unwrap();
+            let before = cuda.counts();
+            // SAFETY: as above.
+            unsafe { pack_all(driver(), &messages) }.unwrap();
+            let after = cuda.counts();
+            assert_eq!([after[0] - before[0], after[2] - before[2]], [1, 0]);
+            for (i, shape) in shapes.iter().enumerate() {
+                assert!(buffers[i].read() == shape.packed(&users[i].read()), "{i}");
+                users[i].write(&vec![0; shape.len]);
+            }
+            // SAFETY: as above.
+            unsafe { unpack_all(driver(), &messages) }.unwrap();
+            for (i, shape) in shapes.iter().enumerate() {
+                let expected = shape.unpacked(&buffers[i].read(), &vec![0; shape.len]);
+                assert!(users[i].read() == expected, "{i}");
+            }
+        }
+    }
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("FAKECUDA_DELAYED") };
+}
+
+#[test]
+fn a_limit_on_multiprocessors_keeps_the_bytes_right() {
+    let _turn = turn();
+    Cuda::start();
+    limit_multiprocessors(Some(2));
+    let byte = Datatype::named(Named::Byte);
+    for datatype in [
+        byte.vector(90, 2048, 4096).unwrap(),
+        byte.vector(5000, 3, 7).unwrap(),
+        byte.indexed(&[2048, 4096, 33], &[0, 8192, 16_385]).unwrap(),
+    ] {
+        let layout = Layout::new(&datatype, 1).unwrap();
+        round_trips(&layout, 0..layout.size(), 11);
+        round_trips(&layout, 5..layout.size() - 3, 12);
+    }
+    limit_multiprocessors(None);
+}
+
+#[test]
+fn a_stream_of_the_program_does_it_in_its_order() {
+    let _turn = turn();
+    let cuda = Cuda::start();
+    // SAFETY: tests that read the environment have their turns.
+    unsafe { std::env::set_var("FAKECUDA_DELAYED", "1") };
+    let shape =
+        Shape::new(Layout::new(&Datatype::named(Named::Int).vector(50, 3, 7).unwrap(), 2).unwrap());
+    let user = Memory::new(Space::Device, &noise(3, shape.len));
+    let packed = Memory::new(Space::Device, &vec![0; shape.size() as usize]);
+    let mut stream = 0_u64;
+    cuda.call("cuStreamCreate", &[(&raw mut stream) as u64, 0]);
+    let on = stream as *mut c_void;
+    let (origin, range) = (shape.origin(&user), 0..shape.size());
+    // SAFETY: the memory was made for the layout, and stays until the stream is done.
+    unsafe {
+        pack_on(
+            driver(),
+            &shape.gpu,
+            origin,
+            range.clone(),
+            packed.address,
+            on,
+        )
+    }
+    .unwrap();
+    assert!(packed.read() == vec![0; shape.size() as usize], "not yet");
+    cuda.call("cuStreamSynchronize", &[stream]);
+    assert!(packed.read() == shape.packed(&user.read()));
+    let before = user.read();
+    user.write(&vec![0; shape.len]);
+    // SAFETY: as above.
+    unsafe {
+        unpack_on(
+            driver(),
+            &shape.gpu,
+            origin,
+            range.clone(),
+            packed.address,
+            on,
+        )
+    }
+    .unwrap();
+    cuda.call("cuStreamSynchronize", &[stream]);
+    assert!(user.read() == shape.unpacked(&shape.packed(&before), &vec![0; shape.len]));
+    let host = Memory::new(Space::Host, &vec![0; shape.size() as usize]);
+    // SAFETY: nothing is launched.
+    let refused = unsafe { pack_on(driver(), &shape.gpu, origin, range, host.address, on) };
+    assert_eq!(
+        refused,
+        Err(Error::NotReached {
+            address: host.address
+        })
+    );
+    cuda.call("cuStreamDestroy_v2", &[stream]);
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("FAKECUDA_DELAYED") };
+}
+
+#[test]
+fn a_context_made_again_with_the_same_handle_is_another() {
+    let _turn = turn();
+    let cuda = Cuda::start();
+    // The second device's context, so that no other test loses its memory.
+    let mut context = 0_usize;
+    cuda.call("cuDevicePrimaryCtxRetain", &[(&raw mut context) as u64, 1]);
+    let datatype = Datatype::named(Named::Byte)
+        .indexed(&[3, 5, 12], &[0, 9, 60])
+        .unwrap();
+    let shape = Shape::new(Layout::new(&datatype, 1).unwrap());
+    let mut buffers = Vec::new();
+    for round in 0..3 {
+        cuda.call("cuCtxPushCurrent_v2", &[context as u64]);
+        let mut user = 0_u64;
+        cuda.call("cuMemAlloc_v2", &[(&raw mut user) as u64, shape.len as u64]);
+        let mut popped = 0_u64;
+        cuda.call("cuCtxPopCurrent_v2", &[(&raw mut popped) as u64]);
+        let near = Pointer::of(driver(), user).unwrap();
+        buffers.push(Buffer::device(driver(), &near, 64).unwrap());
+        let content = noise(round, shape.len);
+        // SAFETY: as many bytes on both sides.
+        unsafe { copy(driver(), user, content.as_ptr() as u64, shape.len) }.unwrap();
+        let mut packed = vec![0_u8; shape.size() as usize];
+        let (range, to) = (0..shape.size(), packed.as_mut_ptr() as u64);
+        // SAFETY: the memory was made for the layout.
+        unsafe { pack(driver(), &shape.gpu, user, range, to) }.unwrap();
+        assert!(packed == shape.packed(&content), "{round}");
+        cuda.call("cuDevicePrimaryCtxReset_v2", &[1]);
+    }
+    let before = cuda.counts()[2];
+    // Their memory is gone; nothing of others is freed instead.
+    drop(buffers);
+    drop(shape);
+    assert_eq!(cuda.counts()[2], before);
+}
+
+#[test]
+fn devices_say_what_they_are() {
+    let _turn = turn();
+    Cuda::start();
+    let devices = Device::all(driver()).unwrap();
+    assert_eq!(devices.len(), 2);
+    assert!(devices.iter().all(Device::is_stand_in));
+    assert_eq!(
+        devices[0].uuid.to_string(),
+        "GPU-6c696263-6f70-792d-7374-616e64696e00"
+    );
+    assert_eq!(driver().version(), Ok(12_000));
 }
 
 #[test]

@@ -147,11 +147,13 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-gpu",
         root: "libcopy/gpu/src/lib.rs",
         order: "
-            error job ptx
-            < driver plan
-            < memory launch
-            < gpu
-            < buffer",
+            error job plan
+            < driver launch
+            < memory ptx
+            < device
+            < context
+            < buffer gpu
+            < engine peer",
     },
     Layers {
         name: "libcopy-nic",

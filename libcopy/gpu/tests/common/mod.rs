@@ -24,6 +24,7 @@ pub fn compile(source: &str, name: &str, options: &[&str]) -> PathBuf {
     let kernels = [
         "kernels/pack.cu",
         "kernels/emulate.h",
+        "kernels/kernels.h",
         "tests/common/mod.rs",
     ]
     .map(|file| root.join(file));
