@@ -5,4 +5,7 @@
 //!
 //! **All times that this crate computes are simulated.** No such card was available.
 
+pub mod card;
 pub mod iss;
+pub mod plan;
+pub mod simulate;

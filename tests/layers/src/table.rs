@@ -163,7 +163,13 @@ pub const TABLE: &[Layers] = &[
             < iss/memory
             < iss/trap
             < iss/hart
-            < iss",
+            < iss
+            < card/events card/handlers card/matching card/memory card/parameters card/random
+            < card/network card/pcie card/prototype
+            < card/iovec card/model card/outbound
+            < card
+            < plan
+            < simulate",
     },
     Layers {
         name: "libcopy-rdma",

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A message of a datatype received by the simulated card, from the plan to the bytes.
+
+use crate::card::{
+    Card, Context, Entry, Issue, List, Message, Parameters, Ps, Report, TableHandlers,
+};
+use crate::plan::{Plan, specialized_entries};
+use libcopy_datatype::Layout;
+
+/// Which message, and how its packets arrive.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arrival {
+    /// A packet may be overtaken by packets that were sent up to so many later; 0: in order.
+    pub window: u64,
+    /// The seed of that order.
+    pub seed: u64,
+    /// Whether the depth of the DMA queue is recorded.
+    pub is_recorded: bool,
+}
+
+/// What receiving a message came to.
+#[derive(Debug)]
+pub struct Received {
+    /// What happened on the card.
+    pub report: Report,
+    /// From the message that says that the receiver is ready to the last byte in host memory: what figure 8 counts.
+    pub time: Ps,
+    /// From the first packet's begin on the wire to the last byte in host memory: the paper's message processing time.
+    pub processing: Ps,
+}
+
+impl Received {
+    /// Gbit/s of `bytes` over [`Received::time`].
+    pub fn throughput(&self, bytes: u64) -> f64 {
+        gigabits(bytes, self.time)
+    }
+}
+
+/// Gbit/s.
+pub fn gigabits(bytes: u64, time: Ps) -> f64 {
+    bytes as f64 * 8000.0 / time.max(1) as f64
+}
+
+/// The handlers of a plan, with the costs of the prototype.
+pub fn handlers(layout: &Layout, plan: &Plan, parameters: &Parameters) -> TableHandlers {
+    let interval = plan.interval.map_or(1, |interval| interval.packets);
+    let vhpus = match plan.policy(parameters) {
+        crate::card::Policy::BlockedRoundRobin { vhpus, .. } => vhpus,
+        crate::card::Policy::Default => 1,
+    };
+    let entries = specialized_entries(layout.form()).unwrap_or(1);
+    TableHandlers::new(
+        layout,
+        plan.strategy,
+        parameters.packet,
+        vhpus,
+        interval,
+        entries,
+    )
+}
+
+/// Receives one message of `layout` by `plan` and gives its DMA requests to `sink`.
+pub fn receive(
+    layout: &Layout,
+    plan: &Plan,
+    parameters: &Parameters,
+    arrival: Arrival,
+    mut sink: impl FnMut(&Issue),
+) -> Received {
+    let mut card = Card::new(parameters);
+    if arrival.is_recorded {
+        card = card.recorded();
+    }
+    let context = Context {
+        handlers: Box::new(handlers(layout, plan, parameters)),
+        policy: plan.policy(parameters),
+    };
+    card.append(
+        List::Priority,
+        Entry {
+            bits: 1,
+            ignore: 0,
+            is_persistent: false,
+            context: Some(context),
+        },
+    );
+    let message = Message {
+        bits: 1,
+        bytes: layout.size(),
+        // The receiver says that it is ready.
+        start: parameters.network_latency,
+        interval: 0,
+        window: arrival.window,
+        seed: arrival.seed,
+    };
+    let report = card.run(&[message], &mut |_, issue| sink(issue));
+    let end = report.outcomes.first().map_or(0, |outcome| outcome.end);
+    Received {
+        report,
+        time: end,
+        processing: end.saturating_sub(2 * parameters.network_latency),
+    }
+}
+
+/// Receives a message that the card writes to host memory as it is, for the host to unpack: when it is all there,
+/// counted as [`Received::time`] is.
+pub fn receive_packed(bytes: u64, parameters: &Parameters) -> Ps {
+    let mut card = Card::new(parameters);
+    card.append(
+        List::Priority,
+        Entry {
+            bits: 1,
+            ignore: 0,
+            is_persistent: false,
+            context: None,
+        },
+    );
+    let message = Message {
+        bits: 1,
+        bytes,
+        start: parameters.network_latency,
+        interval: 0,
+        window: 0,
+        seed: 0,
+    };
+    let report = card.run(&[message], &mut |_, _| {});
+    report.outcomes.first().map_or(0, |outcome| outcome.end)
+}
