@@ -3,7 +3,7 @@
 //! [`Channel`]: where requests wait for an engine, and what feeds them to it.
 //!
 //! A channel is a queue of requests, served in turn, fragment by fragment. A dmaengine channel is fed
-//! by [`Channel::pump`]: by whoever submits a request, and from then on by the completion callback of
+//! by [`Channel::pump`]: by the thread that submits a request, and from then on by the completion callback of
 //! the fragment before. A channel of a kernel thread is served by that thread.
 //!
 //! # When the hardware fails
@@ -75,7 +75,7 @@ const STALL: i64 = 50_000_000;
 /// Entries that are looked at while the queue is locked.
 const SCAN: u32 = 32;
 
-/// Times that a call of `pump` looks at so many entries without finding a fragment.
+/// Times that a call of `pump` looks at this many entries without finding a fragment.
 const ROUNDS: u32 = 4;
 
 /// Milliseconds for which a driver may refuse descriptors while it has none of ours.
@@ -165,7 +165,7 @@ enum Next<J: Job> {
     Fragment(Arc<Entry<J>>, u64),
     /// A request whose regions' owner died is to be failed, by [`Channel::bury`].
     Orphan(Arc<Entry<J>>),
-    /// Ask again: so many entries had nothing to do.
+    /// Ask again: this many entries had nothing to do.
     Again,
     /// Nothing.
     Nothing,
@@ -294,7 +294,7 @@ struct Task<J: Job> {
 enum Fed {
     /// Everything was submitted, or the channel failed.
     Whole,
-    /// The driver had no descriptor for so many bytes.
+    /// The driver had no descriptor for this many bytes.
     Full(usize),
 }
 
@@ -302,7 +302,7 @@ enum Fed {
 ///
 /// # Invariants
 ///
-/// `task` belongs to whoever set the slot's bit in [`Queue::busy`] until the last of `pending` is
+/// `task` belongs to the thread that set the slot's bit in [`Queue::busy`] until the last of `pending` is
 /// counted down, then to who did that; to the supervisor while the hardware is stopped.
 struct Slot<J: Job> {
     channel: Atomic<*mut Channel<J>>,

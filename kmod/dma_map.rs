@@ -131,7 +131,7 @@ impl DmaMap {
 impl Drop for DmaMap {
     fn drop(&mut self) {
         for segment in &self.segments {
-            // SAFETY: Mapped by `new`, unmapped once; whoever uses the mapping holds it.
+            // SAFETY: Mapped by `new`, unmapped once; every user of the mapping holds it.
             unsafe {
                 dmaengine::unmap(
                     self.device.as_ptr(),

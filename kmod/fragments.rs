@@ -59,7 +59,7 @@ pub(crate) fn count(length: u64, size: u64, phase: u64) -> u64 {
     }
 }
 
-/// Words of a bitmap for so many fragments.
+/// Words of a bitmap for `count` fragments.
 pub(crate) fn bitmap_words(count: u64) -> usize {
     (count as usize).div_ceil(64)
 }

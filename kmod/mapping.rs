@@ -211,7 +211,7 @@ impl Mapping {
         (self.pages.pages().len() as u64) << PAGE_SHIFT
     }
 
-    /// The owner keeps the pages no more; whoever still does pays for them from now on.
+    /// The owner keeps the pages no more; each process that still does pays for them from now on.
     pub(crate) fn let_go(&self) {
         self.account.lock().let_go();
     }

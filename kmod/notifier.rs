@@ -3,7 +3,7 @@
 //! [`Notifier`]: hears from the memory manager when a process's memory changes or goes.
 //!
 //! A thin layer over `mmu_interval_notifier` (`include/linux/mmu_notifier.h`). Pinning keeps a page
-//! from being freed, but not from being replaced behind its address; whoever copies by address
+//! from being freed, but not from being replaced behind its address; a copy by address
 //! later must know.
 //!
 //! `invalidate` runs while somebody waits for memory (reclaim, `munmap`) and must be short: it does not

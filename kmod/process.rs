@@ -112,7 +112,7 @@ impl Process {
     }
 
     /// Takes the process out of the domain: its regions go, its idle mappings are unpinned.
-    /// Called once or many times, whoever comes first does it.
+    /// Called once or many times, the first call does it.
     pub(crate) fn depart(&self) {
         let Some(left) = self.member.leave() else {
             return;

@@ -519,7 +519,7 @@ impl Request {
         }
     }
 
-    /// Waits for the end, or until so many bytes from the front are in place (0: for the end);
+    /// Waits for the end, or until `until` bytes from the front are in place (0: for the end);
     /// `timeout` is in nanoseconds and updated, negative: for ever.
     pub(crate) fn wait(&self, until: u64, timeout: &mut i64) -> Result {
         if until > self.length() {

@@ -21,7 +21,7 @@ impl Thread {
     ///
     /// # Safety
     ///
-    /// `body` may be called with `data`, from another thread, until the result is dropped; whoever drops
+    /// `body` may be called with `data`, from another thread, until the result is dropped; the thread that drops
     /// it makes `body` return.
     pub(crate) unsafe fn run(
         body: unsafe extern "C" fn(*mut c_void) -> c_int,

@@ -71,7 +71,7 @@ impl Trial {
         this.ended.xchg(outcome, Full);
     }
 
-    /// Lets `hardware` copy one page to the other within so many milliseconds. The trial may be
+    /// Lets `hardware` copy one page to the other within the given milliseconds. The trial may be
     /// dropped when this succeeds, or when the hardware has been stopped.
     pub(crate) fn run(&self, hardware: &Hardware, milliseconds: u32) -> Result {
         for address in self.addresses {

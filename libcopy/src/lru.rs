@@ -125,7 +125,7 @@ impl<K: Copy + Eq + Hash, V> LruMap<K, V> {
         Some(&mut held.value)
     }
 
-    /// Adds a thing of so many bytes, or replaces it. There may be `most` things, of `limit` bytes together, but for
+    /// Adds a thing of `bytes` bytes, or replaces it. There may be `most` things, of `limit` bytes together, but for
     /// one that has more alone.
     pub fn insert(&mut self, key: K, value: V, bytes: usize, (most, limit): (usize, usize)) {
         self.remove(&key);

@@ -194,7 +194,7 @@ impl Expected {
     }
 }
 
-/// Sends and receives so many rounds of random messages. The rank `victim` kills itself in one of them; the
+/// Sends and receives `rounds` rounds of random messages. The rank `victim` kills itself in one of them; the
 /// others get all that comes before, and then an error that says so.
 fn storm(seed: u64, rounds: usize, victim: usize) {
     let mut team = Team::from_env().unwrap();
@@ -321,7 +321,7 @@ fn messages() -> usize {
     messages.unwrap_or(20_000)
 }
 
-/// Runs storms of so many messages together, by teams of 2 to 8 ranks.
+/// Runs storms of `messages` messages together, by teams of 2 to 8 ranks.
 fn storms(messages: usize, seed: u64, transport: &str) {
     let (mut sent, mut seed) = (0, seed);
     while sent < messages {

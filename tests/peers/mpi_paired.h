@@ -103,7 +103,7 @@ static int paired_calls(double (*timed)(int calls), double *longest)
 }
 
 /*
- * Measures a case. `timed` does so many calls by CALL and returns the microseconds that one took; it may
+ * Measures a case. `timed` does `calls` calls by CALL and returns the microseconds that one took; it may
  * synchronise with PMPI functions. `budget` is the time of the case in milliseconds, `scale` divides the
  * times (2 for half of a round trip), `rest` is what follows VERIFIED, with its comma.
  */

@@ -6,7 +6,7 @@
  *
  * usage: mpi_segments PIECES ROUNDS [UNMAP]
  *
- * UNMAP: the memory is given back and made anew every so many rounds.
+ * UNMAP: the memory is given back and made anew every UNMAP rounds.
  */
 #include "mpi_pieces.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The C library's functions that hand memory to the kernel, wrapped: a guard holds whoever touches
+//! The C library's functions that hand memory to the kernel, wrapped: a guard holds a thread that touches
 //! its memory, but a system call fails with `EFAULT` instead. So what is pending on the memory is
 //! settled first, which costs one look at a counter where nothing is pending.
 //!
@@ -90,7 +90,7 @@ fn all_settled() -> Result<(), ()> {
 }
 
 /// Settles a block of the allocator's, which may be about to be unmapped. What is lost does not
-/// matter to whoever gives the block back.
+/// matter to the code that gives the block back.
 fn block_settled(block: *const c_void) -> Result<(), ()> {
     if offload::any_pending() && !block.is_null() {
         let _ = offload::settle_raw(block as usize, usable(block));
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     static SOUGHT: AtomicBool = AtomicBool::new(false);
     let _ = block_settled(block);
     if FREE.load(Ordering::Relaxed).is_null() && SOUGHT.swap(true, Ordering::Relaxed) {
-        // Freed by whoever looks for the function: kept, rather than looking for ever.
+        // Freed by the code that looks for the function: kept, rather than looking for ever.
         return;
     }
     // SAFETY: the caller's promise; the next function has this signature.

@@ -552,7 +552,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_comes_late_finds_what_another_thread_has_found() {
+    fn a_late_thread_finds_what_another_one_has_found() {
         let function = Function::new(c"qsort");
         let found = function.address();
         assert!(found > NOWHERE);

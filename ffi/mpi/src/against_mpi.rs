@@ -38,7 +38,7 @@ impl MpiImplementation {
             .min()
     }
 
-    /// The same for collectives that return at once, in which whoever waits does the work.
+    /// The same for collectives that return at once, in which the rank that waits does the work.
     pub fn is_beaten_nonblocking(self, op: Op, bytes: u64, is_oversubscribed: bool) -> bool {
         self.nonblocking(op, is_oversubscribed)
             .is_some_and(|least| bytes >= least)

@@ -151,7 +151,7 @@ impl Kind {
         }
     }
 
-    /// The layout of so many elements at this address, which are so many bytes, if we are the ones to
+    /// The layout of `count` elements at this address, which are `bytes` long, if we are the ones to
     /// pack it. What is at `MPI_BOTTOM` the library packs.
     fn layout(&self, base: *const c_void, count: usize, bytes: usize) -> Option<Arc<Prepared>> {
         let datatype = self.known.as_ref()?.datatype.as_ref()?;

@@ -134,7 +134,7 @@ impl Worth {
         spared
     }
 
-    /// As an entry has it, with so many uses that are spared.
+    /// As an entry has it, with the number of uses that are spared.
     fn word(self, spared: u64) -> u64 {
         // Neither never nor once.
         let nanoseconds = self.nanoseconds.clamp(2, (1 << Self::BITS) - 1);
@@ -270,12 +270,12 @@ struct Prices {
 const FEW: u64 = 64;
 
 impl Prices {
-    /// What packing so many bytes takes.
+    /// What packing `bytes` takes.
     fn packing(of: [u64; 2], bytes: u64) -> u64 {
         of[0] + (u128::from(of[1]) * u128::from(bytes) / 1024) as u64
     }
 
-    /// What is gained by a layout each time that so many bytes in small pieces are packed or sent: never
+    /// What is gained by a layout each time that `bytes` in small pieces are packed or sent: never
     /// nothing, since they may be in pieces that the library is slower with.
     fn gain(&self, bytes: u64) -> u64 {
         let theirs = Self::packing(self.theirs, bytes);
@@ -283,7 +283,7 @@ impl Prices {
         gained.max(theirs / 8).max(1)
     }
 
-    /// How many times less, as halvings, elements gain that the library packs in so many nanoseconds.
+    /// How many times less, as halvings, elements gain that the library packs in `theirs` nanoseconds.
     fn less(&self, bytes: u64, theirs: u64) -> u32 {
         // What the two readings of the clock take is in it, too.
         let usual = self.gain(bytes);

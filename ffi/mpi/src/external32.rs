@@ -28,7 +28,7 @@ const LONG: (u64, u64) = (32 << 10, 1 << 10);
 /// Bytes that are packed and then turned round while they are in the first-level cache.
 const AT_ONCE: usize = 8 << 10;
 
-/// Where numbers end in packed bytes, and so many elements of a type.
+/// Where numbers end in packed bytes, and the elements of a type.
 struct Swapped {
     prepared: Arc<Prepared>,
     order: Grain,
@@ -118,7 +118,7 @@ thread_local! {
     static LAST: Last<Swapped> = const { none() };
 }
 
-/// How so many elements of a type are turned round; why they are forwarded otherwise.
+/// How `count` elements of a type are turned round; why they are forwarded otherwise.
 #[cold]
 fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Swapped, Outcome> {
     if tools::wrapped(Feature::Packing).is_some() {
@@ -247,7 +247,7 @@ unsafe fn try_to<N: Count>(
     })
 }
 
-/// Whether so many elements are forwarded in any case, and nobody counts them.
+/// Whether `count` elements are forwarded in any case, and nobody counts them.
 #[inline(always)]
 fn is_small<N: Count>(count: N, datatype: Word) -> bool {
     let bytes = || types::quick_size(datatype, count.number()?);

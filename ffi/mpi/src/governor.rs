@@ -82,8 +82,8 @@ impl Pending {
     }
 }
 
-/// The way of a call that the thresholds intercept. `exact`: the call has so many bytes, and not
-/// just about so many.
+/// The way of a call that the thresholds intercept. `exact`: the call has exactly `bytes`, and not
+/// just about as many.
 pub fn decide(
     known: &Arc<Comm>,
     group: &Group,

@@ -4,7 +4,7 @@
 //! between nodes by the MPI library, which only the first rank of each node, its leader, calls.
 //!
 //! Bytes travel between leaders in the order of nodes, and inside a node in that of its ranks; where
-//! a communicator has another order, or parts have gaps between them, they are put in order by whoever
+//! a communicator has another order, or parts have gaps between them, they are put in order by the rank that
 //! reads or writes the caller's buffer.
 
 use std::ffi::{c_int, c_void};

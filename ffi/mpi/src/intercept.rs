@@ -167,7 +167,7 @@ fn lengths(abi: &Abi, comm: Word, size: usize, mine: u64) -> Option<Vec<u64>> {
     (answer == 0).then_some(all)
 }
 
-/// Whether so many bytes of all ranks can be counted between nodes.
+/// Whether the `bytes` of all ranks can be counted between nodes.
 fn reaches(bytes: u64) -> bool {
     c_int::try_from(bytes).is_ok()
 }
@@ -281,7 +281,7 @@ pub fn intercept_nonblocking<K>(
 
 /// The group, if messages of this size are to go through it, by the thresholds and by the governor, and the
 /// number of the call there. `exact`:
-/// all ranks' messages have so many bytes, not just about so many.
+/// all ranks' messages have exactly these bytes, not just about as many.
 fn admit(
     function: Function,
     abi: &'static Abi,

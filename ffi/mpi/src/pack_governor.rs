@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `MPI_Pack` and `MPI_Unpack` under the governor ([`libcopy::policy::governor`]). A class is so many elements of a
+//! `MPI_Pack` and `MPI_Unpack` under the governor ([`libcopy::policy::governor`]). A class is a number of elements of a
 //! datatype, packed or unpacked; no other rank takes part in it, so each process decides alone.
 //!
 //! Only what the thresholds intercept has a class. Between trials a call costs one comparison more:

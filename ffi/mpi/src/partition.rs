@@ -149,7 +149,7 @@ impl Partition {
         kind.as_ref()
     }
 
-    /// Whether so many elements at an address are a rank's part of a buffer, of the same datatype.
+    /// Whether `count` elements at an address are a rank's part of a buffer, of the same datatype.
     pub fn is_at(
         &self,
         (base, rank): (*mut c_void, usize),

@@ -76,7 +76,7 @@ impl Elements {
     ///
     /// # Safety
     ///
-    /// Both have so many bytes, `to` writable.
+    /// Both have the operation's bytes, `to` writable.
     pub unsafe fn add(&self, from: *const u8, to: *mut u8, len: usize) -> c_int {
         let count = (len / self.kind.size()) as c_int;
         // SAFETY: the caller's promise.

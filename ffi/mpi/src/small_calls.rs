@@ -63,7 +63,7 @@ pub unsafe fn are_small_parts<N: Count>(
     unsafe { are_small(function, counts, datatype, comm, largest) }
 }
 
-/// Whether so many elements together are to be forwarded in any case.
+/// Whether that many elements together are to be forwarded in any case.
 ///
 /// # Safety
 ///

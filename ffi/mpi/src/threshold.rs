@@ -76,7 +76,7 @@ pub fn is_special<T>(buffer: *const T) -> bool {
     (buffer as usize).wrapping_add(1) <= 2
 }
 
-/// Whether so many elements are to be forwarded in any case.
+/// Whether `count` elements are to be forwarded in any case.
 #[inline(always)]
 pub fn is_small<N: Count>(function: Function, count: N, datatype: Word) -> bool {
     match (count.number(), size(datatype)) {

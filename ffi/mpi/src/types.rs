@@ -46,7 +46,7 @@ impl Known {
         self.grain.as_ref()
     }
 
-    /// Whether the first so many bytes of elements are whole basic elements.
+    /// Whether the first `bytes` of elements are whole basic elements.
     pub fn ends_at(&self, bytes: u64) -> bool {
         self.grain
             .as_ref()
@@ -57,7 +57,7 @@ impl Known {
 /// Where basic elements end in the packed bytes of a type, which repeat themselves.
 #[derive(Clone, Debug)]
 pub enum Grain {
-    /// All have this size, and of each so many bytes are a number, of which external32 has the same in
+    /// All have this size, and of each the given number of bytes are a number, of which external32 has the same in
     /// the other order; none where it has something else.
     Basic(u64, u8),
     /// So many bytes of one kind, then of another.
@@ -553,7 +553,7 @@ pub fn generation(datatype: Word) -> u64 {
     CACHE.generation(datatype)
 }
 
-/// Bytes of data in so many elements of any type, without a look at how it was made; `None` if the library
+/// Bytes of data in `count` elements of any type, without a look at how it was made; `None` if the library
 /// does not accept it.
 #[inline]
 pub fn size(datatype: Word, count: usize) -> Option<u64> {
@@ -603,7 +603,7 @@ pub unsafe fn free_of_fortran(datatype: *mut c_int) -> c_int {
     }
 }
 
-/// Bytes of data in so many elements, and whether they are dense, as far as a few comparisons tell.
+/// Bytes of data in `count` elements, and whether they are dense, as far as a few comparisons tell.
 #[inline]
 pub fn quick_size(datatype: Word, count: usize) -> Option<u64> {
     (threshold::size(datatype)? as u64).checked_mul(count as u64)
@@ -650,10 +650,10 @@ fn forget(id: u64) {
     lock(&LAYOUTS).retain(|(other, _)| *other != id);
 }
 
-/// From so many bytes on, it is worth reading what `libcopy tune` found out about kernels.
+/// From this many bytes on, it is worth reading what `libcopy tune` found out about kernels.
 const LARGE: u64 = 64 << 10;
 
-/// The layout of so many elements; `None` if there can be none.
+/// The layout of `count` elements; `None` if there can be none.
 pub fn layout(datatype: &Datatype, count: u64) -> Option<Arc<Prepared>> {
     let request = (datatype.id(), count);
     if let Some(prepared) = lock(&LAYOUTS).get(&request) {

@@ -16,7 +16,7 @@ pub const ONCE: u64 = 1;
 
 /// Where uses are counted down that need no closer look; all ones where the layout is worth its making.
 pub const SPARED: u32 = 48;
-/// At most so many.
+/// Most entries.
 pub const MOST_SPARED: u64 = 0x7fff;
 
 /// The layout is worth its making, or is there. The bits below say what was decided for a number of
@@ -24,7 +24,7 @@ pub const MOST_SPARED: u64 = 0x7fff;
 pub const EARNED: u64 = 0xffff << SPARED;
 /// So many elements are not packed or unpacked here on the way to or from other processes.
 pub const LEFT: u64 = 1 << 32;
-/// Messages of so many elements are forwarded.
+/// Messages of this many elements are forwarded.
 pub const PASSED: u64 = 1 << 33;
 /// `MPI_Pack` and `MPI_Unpack` of any number of elements are forwarded.
 pub const PACKED_THERE: u64 = 1 << 34;
@@ -65,7 +65,7 @@ impl Entry {
         is_spared
     }
 
-    /// Whether this was decided for so many elements.
+    /// Whether this was decided for `count` elements.
     #[inline(always)]
     pub fn is(&self, decision: u64, count: usize) -> bool {
         let mask = EARNED | decision | u64::from(u32::MAX);
@@ -79,7 +79,7 @@ impl Entry {
     }
 }
 
-/// Remembers what was decided for so many elements of a type that has earned its layout.
+/// Remembers what was decided for `count` elements of a type that has earned its layout.
 pub fn decide(handle: usize, decision: u64, count: usize) {
     let Some(entry) = find(handle).filter(|entry| entry.worth() >= EARNED) else {
         return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* Functions that not every library has, found at run time, as programs in other languages do. Prints
- * the same whoever has them. Two ranks.
+ * the same in whichever library they are. Two ranks.
  *
  * usage: absent            calls them
  *        absent looks      only those that look at requests: MPICH 4.0 has the others, but gives its

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* Random collectives; prints a checksum of every buffer after every call. Two runs with the same
- * arguments print the same, whoever moves the bytes.
+ * arguments print the same, with libcopy_mpi.so and without it.
  *
  * usage: differential ROUNDS SEED MOST [OP]     MOST: bytes of the largest message of one rank
  *                                               OP: only this operation

@@ -15,7 +15,7 @@
 #include <mpi.h>
 #include <stdio.h>
 
-/* Elements that are checked: one in so many, and so the last one. */
+/* Elements that are checked: one in this many, and so the last one. */
 enum { MOST_WINDOW = 16, STEP = 7 };
 
 static long ahead(int rank, int size, int calls, int count)

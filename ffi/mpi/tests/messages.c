@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* Random messages between all pairs of ranks; prints a checksum of what each rank has received.
- * Two runs with the same arguments print the same, whoever moves the bytes.
+ * Two runs with the same arguments print the same, with libcopy_mpi.so and without it.
  *
  * usage: messages ROUNDS SEED MOST [THREADS]    MOST: bytes of the largest message
  *
@@ -47,7 +47,7 @@ static uint64_t hash(uint64_t sum, const void *data, size_t length)
 	return sum;
 }
 
-/* A type whose data are exactly so many bytes, in `count` elements; how far they reach. */
+/* A type whose data are exactly `bytes` long, in `count` elements; how far they reach. */
 static MPI_Datatype shape(int bytes, int kind, int *count, size_t *span)
 {
 	MPI_Datatype type, inner;

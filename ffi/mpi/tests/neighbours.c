@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* Random neighbourhoods, and alltoalls among them; prints a checksum of every buffer after every
- * call. Two runs with the same arguments print the same, whoever moves the bytes.
+ * call. Two runs with the same arguments print the same, with libcopy_mpi.so and without it.
  *
  * usage: neighbours ROUNDS SEED MOST        MOST: bytes of the largest part
  *

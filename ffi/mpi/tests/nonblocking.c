@@ -2,7 +2,7 @@
 
 /* Random nonblocking collectives on several communicators, several under way at once, between messages
  * and blocking collectives, completed by all functions in any order; prints a checksum of every
- * buffer. Two runs with the same arguments print the same, whoever moves the bytes.
+ * buffer. Two runs with the same arguments print the same, with libcopy_mpi.so and without it.
  *
  * usage: nonblocking ROUNDS SEED MOST     MOST: bytes of the largest message of one rank
  *

@@ -93,7 +93,7 @@ static MPI_Datatype around(MPI_Datatype inner, int n)
 	return type;
 }
 
-/* Of one of so many kinds of elements. */
+/* The numbers of the kinds of elements. */
 static MPI_Datatype random_type(int most, int kinds)
 {
 	static const int sizes[] = { 1, 2, 4, 8, 8, 6 };

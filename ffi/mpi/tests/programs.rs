@@ -1015,7 +1015,7 @@ fn requests_that_were_freed_are_completed() {
 }
 
 #[test]
-fn what_is_too_long_is_truncated_whoever_completes_it() {
+fn what_is_too_long_is_truncated_in_whichever_call_completes_it() {
     let _turn = turn();
     let library = library();
     for (name, launcher) in BOTH {
@@ -1423,7 +1423,7 @@ fn nonblocking_collectives_take_the_way_that_costs_less_on_all_ranks() {
     let _turn = turn();
     let library = library().to_str().expect("a plain path");
     let slow = ("VIRTUAL_CLOCK", "own");
-    // Of so many calls, the first is forwarded, as the ranks have not met. At most 63 come before the first trial, which
+    // Of these calls, the first is forwarded, as the ranks have not met. At most 63 come before the first trial, which
     // has one stretch each way, and the second one has two, and both ways have the third: of one call, or of 8 where
     // four are under way together. What each trial took is known 8 calls later at most, as no rank is further ahead of
     // another one than the calls that are under way.

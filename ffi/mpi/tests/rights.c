@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* Ranks that lose the right to read each other's memory after MPI_Init. Prints one line for each call, the
- * same whoever moves the bytes. Two ranks or more; started by root.
+ * same with libcopy_mpi.so and without it. Two ranks or more; started by root.
  *
  * usage: rights one|all early|late|raw CASE...   rank 1, or all, become another user
  *        late: after some calls; raw: by the system call, which nobody else hears of

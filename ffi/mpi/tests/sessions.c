@@ -3,7 +3,7 @@
 /* Sessions (MPI 4.1, section 11.3): large collectives, messages of derived types and attributes on
  * communicators that are made from a session.
  *
- * usage: sessions only NUMBER   no MPI_Init: so many sessions, one after the other
+ * usage: sessions only NUMBER   no MPI_Init: NUMBER sessions, one after the other
  *        sessions beside        with MPI_Init before and MPI_Finalize behind
  *        sessions after         the session goes on after MPI_Finalize
  */

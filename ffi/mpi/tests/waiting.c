@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* Messages whose receivers or senders are busy elsewhere, errors, and what is left at the end.
- * Prints one line for each case, the same whoever moves the bytes. Two ranks.
+ * Prints one line for each case, the same with libcopy_mpi.so and without it. Two ranks.
  *
  * usage: waiting [kill|most]      kill: rank 1 is killed in the middle of large messages
  *                                most: all cases but the last

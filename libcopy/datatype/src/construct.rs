@@ -16,7 +16,7 @@ fn sweep(n: u64, step: i128) -> (i128, i128) {
     (last.min(0), last.max(0))
 }
 
-/// Blocks of so many copies each: the smallest and largest displacement of a copy, `unit` bytes
+/// Blocks of `lengths[i]` copies each: the smallest and largest displacement of a copy, `unit` bytes
 /// each, and how many there are.
 fn sweep_list(lengths: &[u64], places: &[i64], unit: i64, step: i64) -> (i128, i128, i128) {
     // Numbers of which all products and sums fit into 64 bits, which are most, take a tenth of the

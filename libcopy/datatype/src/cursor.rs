@@ -387,7 +387,7 @@ fn descend(frames: &mut Vec<Frame>, form: &Form, id: NodeId, base: i64, position
     }
 }
 
-/// The states of a cursor every so many bytes of the stream.
+/// The states of a cursor at regular distances in the stream.
 ///
 /// A receiver that gets parts of a message in any order starts each from the nearest state.
 #[derive(Clone, Debug)]

@@ -11,10 +11,10 @@
 
 use super::form::{Form, Node, NodeId};
 
-/// Lists of at most so many entries are interchanged with the streams around them.
+/// Lists of at most this many entries are interchanged with the streams around them.
 pub(super) const FEW: usize = 32;
 
-/// Layouts with at most so many pieces are written out where no proof is found.
+/// Layouts with at most this many pieces are written out where no proof is found.
 const WRITTEN: i64 = 1 << 14;
 
 /// Most nodes that a proof looks at. A node is looked at anew for each way that leads to it.

@@ -47,7 +47,7 @@ pub enum Reduction {
     BitXor,
 }
 
-/// Combines so many values: `into[i] = into[i] op from[i]`. Neither has to be aligned.
+/// Combines `values` values: `into[i] = into[i] op from[i]`. Neither has to be aligned.
 type Combine = unsafe fn(into: *mut u8, from: *const u8, values: usize);
 
 /// # Safety

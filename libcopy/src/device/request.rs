@@ -262,7 +262,7 @@ impl Domain {
         Ok(arg)
     }
 
-    /// Waits for the end of a request of any member; with `until` above zero only until so many
+    /// Waits for the end of a request of any member; with `until` above zero only until that many
     /// bytes from the front are in place.
     ///
     /// # Errors
@@ -438,7 +438,7 @@ impl Request<'_> {
         self.engine
     }
 
-    /// Lets it run on its own; whoever holds the id looks after it.
+    /// Lets it run on its own; the holder of the id looks after it.
     pub(crate) fn detach(mut self) -> RequestId {
         self.live = false;
         self.id
@@ -650,7 +650,7 @@ mod loom_tests {
 
     struct Model {
         fragments: Fragments<Vec<Word>>,
-        /// One byte per fragment, written by whoever claimed it: loom reports two writers.
+        /// One byte per fragment, written by the thread that claimed it: loom reports two writers.
         bytes: Vec<UnsafeCell<u8>>,
         /// Bytes of the front that were published, as in the status table.
         published: AtomicU64,
@@ -741,7 +741,7 @@ mod loom_tests {
         });
     }
 
-    /// What is said to be the front is written, whoever wrote it.
+    /// What is said to be the front is written, by whichever worker.
     #[test]
     fn loom_the_front_has_no_gap() {
         check(|| {

@@ -3,7 +3,7 @@
 //! The guard: memory whose content is still on its way cannot be touched.
 //!
 //! After paper 003, section 3.2: a blocking operation returns before its bytes have arrived, and
-//! `mprotect` holds whoever comes too early. The handler of SIGSEGV finds the buffer in a table,
+//! `mprotect` holds threads that come too early. The handler of SIGSEGV finds the buffer in a table,
 //! has its [`Completion`] hurry, takes the protection from what has arrived, and lets the
 //! instruction run again. Everything else goes to the handler that was there before us.
 //!
@@ -371,7 +371,7 @@ fn take_lock() {
 ///
 /// # Safety
 ///
-/// The memory is the caller's, and whoever uses it later may be made to wait.
+/// The memory is the caller's, and a thread that uses it later may be made to wait.
 pub(crate) unsafe fn arm(
     base: *const u8,
     len: usize,
@@ -666,7 +666,7 @@ unsafe extern "C" fn on_fault(
     context: *mut libc::c_void,
 ) {
     let kept = signal::errno();
-    // SAFETY: the kernel, or whoever chains to us, passes a valid structure.
+    // SAFETY: the kernel, or a handler that chains to us, passes a valid structure.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     let ours = code == SEGV_ACCERR && resolve(address, context);
     if !ours {

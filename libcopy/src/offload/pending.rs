@@ -12,7 +12,7 @@ use crate::shm::wait::Helper;
 
 /// Waits until nothing is pending on the `len` bytes at `address`.
 ///
-/// Memory that a collective still moves may be read and written like any other: whoever touches it
+/// Memory that a collective still moves may be read and written like any other: a thread that touches it
 /// is held for as long as it takes. A system call cannot be held, and fails with `EFAULT` instead;
 /// call this before you pass such memory to one. Costs a few nanoseconds if nothing is pending.
 /// Async-signal-safe, except for the error that it makes.

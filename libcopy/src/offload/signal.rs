@@ -143,7 +143,7 @@ pub(super) fn send_bus_error(address: usize, errno: i32, context: *mut libc::c_v
     }
 }
 
-/// Gives a signal to whoever handled it before us.
+/// Gives a signal to the handler that was there before ours.
 ///
 /// # Safety
 ///

@@ -184,7 +184,7 @@ impl Offload {
         }
     }
 
-    /// A rank touched its buffer of the last call so many nanoseconds after it returned; 0: no
+    /// A rank touched its buffer of the last call this many nanoseconds after it returned; 0: no
     /// rank did.
     pub(crate) fn heard(&mut self, touched: u64) {
         if let (Some(site), 1..) = (&self.last, touched) {

@@ -16,7 +16,7 @@ use super::registration::Registration;
 use super::segment::{LANES, Segment};
 use crate::transport::process_memory;
 
-/// What whoever matches messages knows better than this module.
+/// What the code that matches messages knows better than this module.
 pub trait Owner: fmt::Debug + Send + Sync {
     /// Whether a process has not ended.
     fn lives(&self, member: usize, pid: i32) -> bool {
@@ -94,7 +94,7 @@ impl Context {
         lost(self.me) || lost(other)
     }
 
-    /// Whether nothing is sent to a process past whoever else moves messages.
+    /// Whether nothing is sent to a process past other libraries that move messages.
     pub(super) fn is_refused(&self, other: usize) -> bool {
         self.is_closed(other) && !self.owner.streams_without_rights()
     }

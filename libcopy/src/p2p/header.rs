@@ -2,7 +2,7 @@
 
 //! What goes through the MPI library in place of a message's data.
 //!
-//! The number of bytes on the wire names the sender's slot: whoever sees the length of a message,
+//! The number of bytes on the wire names the sender's slot: a receiver that sees the length of a message,
 //! as a probe does, knows which slot says how long it really is. Only the first bytes mean
 //! something. The lengths are odd multiples of 32: whole numbers of elements, since a library may
 //! refuse to receive parts of them (MPICH does), and no powers of two, which programs like.
@@ -33,7 +33,7 @@ pub fn slot_of(bytes: u64) -> Option<usize> {
 /// Bytes that the shortest header takes.
 pub const SHORTEST: u64 = FIRST as u64;
 
-/// Whether a receive of so many bytes may get a header.
+/// Whether a receive of `bytes` may get a header.
 #[inline]
 pub fn may_arrive(capacity: u64) -> bool {
     capacity >= SHORTEST

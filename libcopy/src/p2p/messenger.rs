@@ -3,7 +3,7 @@
 //! The messages between the ranks of a team.
 //!
 //! Each rank has a ring to each other rank. A short message goes through it as a whole. Of a long one only its
-//! [`Header`] does, and whoever receives that has [`Endpoint`] move the data. So messages of one sender are
+//! [`Header`] does, and the receiver of that has [`Endpoint`] move the data. So messages of one sender are
 //! matched in the order in which they were sent, whatever their length.
 //!
 //! Nothing here waits but for the data of a long message: [`super::calls`] calls [`Messenger::progress`] until
@@ -51,13 +51,13 @@ mod kind {
 
 const MAGIC: u64 = 0x9B2B;
 
-/// What all headers of a team begin with: whoever is in the team's memory is in the team.
+/// What all headers of a team begin with: what can write to the team's memory is in the team.
 const HEADERS: [u64; 2] = [
     u64::from_le_bytes(*b"libcopy "),
     u64::from_le_bytes(*b"messages"),
 ];
 
-/// Messages of at least so many bytes may be announced by a header, whatever slot that names.
+/// Messages of at least this many bytes may be announced by a header, whatever slot that names.
 pub(crate) const LEAST_EAGER_MAX: u64 = 4096;
 
 /// Long messages of one sender that are left where they are until somebody receives them: of more the data are
@@ -331,7 +331,7 @@ impl Messenger {
         self.layouts.push(layout.clone()).clone()
     }
 
-    /// Whether a frame of so many bytes fits into the ring to a rank.
+    /// Whether a frame of `len` bytes fits into the ring to a rank.
     fn room(&mut self, to: usize, len: usize) -> Result<bool> {
         let needed = LINE + len.next_multiple_of(LINE);
         let tail = self.memory.tail(self.rank, to);
@@ -683,7 +683,7 @@ impl Messenger {
     }
 
     /// Has a message's buffer be free: taken back if nobody has begun to receive it (`retract`), copied, or
-    /// received by whoever has begun.
+    /// received by the thread that has begun.
     fn free_buffer(&self, shared: &Shared, retract: bool) {
         let mut pause = Pause::new();
         loop {

@@ -164,7 +164,7 @@ const ATTACH_SPARSE: u64 = 64;
 const LEND_MIN: u64 = 1024;
 
 /// Where the elements of a message begin, and how many bytes there are to their end, if they are not dense and
-/// the module may pin so many for them.
+/// the module may pin that many for them.
 fn extent(view: &View, total: u64) -> Option<(usize, usize)> {
     let View::Typed(prepared, origin) = view else {
         return None;
@@ -251,7 +251,7 @@ impl Endpoint {
 
     /// Makes a message known to its receiver; `None` if there is no slot, or if the receiver must not read our
     /// memory. `owned` is what `view` shows, if that is not the program's; `committed` the number that its type
-    /// was given together, or 0; `fits` says whether a header may have so many bytes.
+    /// was given together, or 0; `fits` says whether a header may have a given number of bytes.
     pub fn post(
         &self,
         view: View,
@@ -280,7 +280,7 @@ impl Endpoint {
             outbox = lock(&self.outbox);
         }
         let free = (0..SLOTS).filter(|slot| outbox.free >> slot & 1 == 1);
-        // Whoever receives so many bytes may have room for no more.
+        // The receiver of that many bytes may have room for no more.
         let mut fitting = free.filter(|slot| {
             let wire = wire_size(*slot) as u64;
             wire <= total && fits(wire)
@@ -366,7 +366,7 @@ impl Endpoint {
         Some(shared)
     }
 
-    /// Goes on with all messages that are under way, so that whoever receives them can.
+    /// Goes on with all messages that are under way, so that their receivers can.
     pub fn attend_all(&self) {
         let context = &self.context;
         if LIVE.load(Ordering::Relaxed) == 0 {

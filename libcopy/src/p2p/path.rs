@@ -79,7 +79,7 @@ mod tests {
         pieces: 4,
     };
 
-    /// Some messages, of which each path takes so many microseconds.
+    /// Some messages, of which each path takes the given microseconds.
     fn run(paths: &PathLearner, [pipelined, mapped]: [u64; 2]) {
         for _ in 0..20 {
             let path = paths.choose(CLASS);

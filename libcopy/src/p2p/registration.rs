@@ -152,7 +152,7 @@ struct Seen {
     len: usize,
     /// Messages so far.
     uses: u32,
-    /// Below so many messages it is not published.
+    /// Below this many messages it is not published.
     from: u32,
     /// The same for single receivers, who have been faster without.
     unwanted: Vec<(usize, u32)>,
@@ -351,7 +351,7 @@ impl Registration {
         Some((published, window))
     }
 
-    /// Has this memory not be published for so many more messages to a receiver, for whom other
+    /// Has this memory not be published for that many more messages to a receiver, for whom other
     /// protocols are faster.
     pub fn postpone(&self, to: usize, (base, len): (usize, usize), messages: u32) {
         let mut own = lock(&self.own);

@@ -118,7 +118,7 @@ pub const SPLIT_MIN: u64 = 256 << 10;
 
 /// Bytes of the shortest part: not so few that calls of the kernel would be noticed.
 const SHORTEST_PART: u64 = 32 << 10;
-/// Bytes of the longest part: others wait for whoever copies it.
+/// Bytes of the longest part: others wait for the rank that copies it.
 const LONGEST_PART: u64 = 4 << 20;
 
 /// The parts of a message: from either end half of what is left there, and so on, so that few calls of the
@@ -194,7 +194,7 @@ impl Split {
     pub fn help(&self, total: u64, end: End, mut copy: impl FnMut(u64, u64) -> bool) {
         let parts = Parts::of(total);
         loop {
-            // Said before a part is taken: whoever closes this sees either that, or no part is left.
+            // Said before a part is taken: a rank that closes this sees either that, or no part is left.
             let _busy = Busy::new(&self.busy);
             if self.failed.load(Ordering::SeqCst) != 0 {
                 return;
@@ -330,7 +330,7 @@ trait Mapping: fmt::Debug + Send + Sync {}
 impl<T: fmt::Debug + Send + Sync> Mapping for T {}
 
 impl Segment {
-    /// Makes the memory for so many processes; the file is for the others to open.
+    /// Makes the memory for `members` processes; the file is for the others to open.
     ///
     /// # Errors
     ///

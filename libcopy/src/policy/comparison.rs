@@ -6,10 +6,14 @@
 //! and looks at the slower one, which together may cost one part in [`BUDGET`] of the time. Where the ranks have to
 //! agree, or measuring costs as much as the work, [`governor`](super::governor) decides; where the program's own
 //! work is in what is measured, [`monitor`](super::monitor) does.
+//!
+//! The three do not share an estimator: the [`Estimate`] here is made of one sample at a time, without memory of earlier
+//! ones, since it stands in a message's path. The mean of the middle half that the governor takes needs all times of a
+//! trial at once, and the monitor's median needs the last intervals. `docs/design/architecture.md` compares them.
 
 /// Samples of either way before they are compared: the first one finds nothing in its place.
 pub(crate) const SAMPLES: u32 = 2;
-/// One in so many parts of the time may be lost by taking the slower way, to see whether it still is.
+/// The part of the time, as a divisor, that may be lost by taking the slower way, to see whether it still is.
 const BUDGET: u64 = 100;
 /// Samples between two such looks, at least and at most.
 const BETWEEN: [u64; 2] = [64, 1 << 16];
@@ -77,7 +81,7 @@ impl Comparison {
 mod tests {
     use super::*;
 
-    /// So much work, of which each way takes so many nanoseconds: how much took which way.
+    /// `work` samples, of which each way takes the given nanoseconds: how much took which way.
     fn run(ways: &mut Comparison, work: usize, nanos: [u64; 2]) -> [usize; 2] {
         let mut count = [0; 2];
         for _ in 0..work {

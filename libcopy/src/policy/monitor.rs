@@ -24,6 +24,10 @@
 //! map memory: those that took many times as long as the shortest do not count, and whether to look at a
 //! way again is decided by the best that was seen of it.
 //!
+//! The estimator is not that of [`comparison`](super::comparison) or of [`governor`](super::governor): an interval has the
+//! program's own work in it, which changes, so it is kept as a multiple of the level and the change itself is detected;
+//! the other two time the call alone. `docs/design/architecture.md` compares the three.
+//!
 //! A buffer that is touched as soon as the call returns leaves nothing to overlap: then an engine
 //! alone is no longer looked at again.
 
@@ -52,7 +56,7 @@ pub struct Site {
 /// Times that every way is tried before one is chosen.
 const TRIALS: usize = 3;
 
-/// Intervals of a way that are remembered: the median of so many is known to some 5 % where one
+/// Intervals of a way that are remembered: their median is known to some 5 % where one
 /// differs from the next by a quarter. More would take longer to get over what was a burst.
 const RECENT: usize = 24;
 
@@ -68,7 +72,7 @@ const EAGER: u64 = 5;
 /// The first calls of a way that take longer than its shortest by this factor had to map memory.
 const COLD: f64 = 2.0;
 
-/// A way is slower if its median is by so many standard errors.
+/// Standard errors by which the median of a way is larger if the way is taken for slower.
 const CERTAIN: f64 = 2.0;
 
 /// Intervals that far beyond all that are remembered, three times in a row, are another workload.

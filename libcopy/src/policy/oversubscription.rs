@@ -21,7 +21,7 @@ impl Oversubscription {
         Oversubscription::Heavy,
     ];
 
-    /// So many ranks on so many processors.
+    /// `ranks` ranks on `processors` processors.
     pub fn of(ranks: usize, processors: usize) -> Self {
         match ranks {
             n if n <= processors => Oversubscription::None,

@@ -21,7 +21,7 @@ pub struct AnonymousSegment {
 }
 
 impl AnonymousSegment {
-    /// Makes memory of so many bytes; the file is for the others to open.
+    /// Makes memory of `bytes` bytes; the file is for the others to open.
     ///
     /// # Errors
     ///

@@ -286,7 +286,7 @@ mod loom_tests {
         });
     }
 
-    /// One worker takes all pieces, or each goes to whoever comes first.
+    /// One worker takes all pieces, or each goes to the worker that comes first.
     #[test]
     fn loom_all_pieces_go_together_or_one_by_one() {
         loom::model(|| {

@@ -92,7 +92,7 @@ impl MessageSegment {
         Ok(opened)
     }
 
-    /// Has the file have these bytes: a tmpfs that is full would otherwise kill whoever touches them.
+    /// Has the file have these bytes: a tmpfs that is full would otherwise kill a process that touches them.
     fn reserve(&self, at: usize, bytes: usize) -> Result<()> {
         let (file, first) = self.segment.file();
         let at = (first + at) as libc::off_t;

@@ -89,7 +89,7 @@ pub(crate) struct RankBlock {
     pub(crate) probe_peer: AtomicU64,
     /// What came of opening the device: 0 or an errno (or a made-up number).
     pub(crate) device_error: AtomicU64,
-    /// A request whose bytes the rank waits for, so that whoever is idle may help; 0: none.
+    /// A request whose bytes the rank waits for, so that an idle rank may help; 0: none.
     pub(crate) help_request: AtomicU64,
     /// The last operations that the rank called.
     pub(crate) calls: [CallRecord; HISTORY],

@@ -593,7 +593,7 @@ impl Team {
         Ok(())
     }
 
-    /// The topology of this machine, for whoever wants to pin ranks.
+    /// The topology of this machine, for programs that pin ranks.
     pub fn topology() -> Topology {
         Topology::read()
     }

@@ -25,7 +25,7 @@ pub(crate) struct MappedRegions {
 }
 
 impl MappedRegions {
-    /// Keeps at most so many regions of each peer.
+    /// Keeps at most `most` regions of each peer.
     pub(crate) fn new(most: usize) -> Self {
         MappedRegions {
             regions: Lru::default(),

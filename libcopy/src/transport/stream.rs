@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Two copies through a shared ring, overlapped: the sender fills chunks while receivers empty
-//! those before. Always there, whoever the peers are.
+//! those before. Always there, between any two peers.
 
 use super::kind::{TransportKind, TransportReport};
 use crate::error::Result;

@@ -24,7 +24,7 @@
 //! | [`pci`] | configuration space |
 //! | [`mailbox`] | requests from inside the guest |
 //! | [`control`] | requests and answers |
-//! | [`client`] | whoever asks, on the host or in the guest |
+//! | [`client`] | who asks, on the host or in the guest |
 //! | [`device`] | a function behind a vfio-user socket |
 //! | [`model`] | all engines together |
 

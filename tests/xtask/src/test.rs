@@ -90,7 +90,7 @@ impl Tests {
         }
     }
 
-    /// Prints a line; whoever reads the screen may have gone.
+    /// Prints a line; the reader of the screen may have gone.
     fn say(&mut self, line: &str) {
         let _ = writeln!(self.screen, "{line}");
     }

@@ -57,7 +57,7 @@ fn peer_address(fd: RawFd) -> Option<(libc::sa_family_t, Vec<u8>)> {
         return None;
     }
     let length = (length as usize).min(size_of::<libc::sockaddr_storage>());
-    // SAFETY: so many bytes were written, or were zero before.
+    // SAFETY: `length` bytes were written, or were zero before.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const address).cast::<u8>(), length) };
     Some((address.ss_family, bytes.to_vec()))
 }

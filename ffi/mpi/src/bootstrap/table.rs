@@ -168,7 +168,7 @@ pub fn all_live(slots: &[Slot]) -> bool {
     pids.all(|pid| pid == 0 || lives(pid))
 }
 
-/// Wakes whoever waits.
+/// Wakes all waiters.
 pub fn ring(table: &Table) {
     table.bell.fetch_add(1, Ordering::AcqRel);
     // SAFETY: a futex's address, and numbers.

@@ -12,7 +12,7 @@ use libcopy::lock::lock;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
 use libcopy::transport::process_memory::lives;
 
-/// After so many of them a process that waits in `MPI_Finalize`, maybe for hours, looks whether everybody lives.
+/// After this many of them a process that waits in `MPI_Finalize`, maybe for hours, looks whether everybody lives.
 const LOOKING: u32 = 20;
 
 /// What became of it.

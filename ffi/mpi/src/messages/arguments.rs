@@ -103,7 +103,7 @@ pub fn leave(world: &World, kind: Kind) {
     uses::decide(kind.datatype & world.abi.handle, uses::LEFT, kind.count);
 }
 
-/// Whether so many elements are not packed here, whoever gets them.
+/// Whether `count` elements are not packed here, to whichever rank they go.
 #[inline(always)]
 pub fn are_left(datatype: Word, count: usize) -> bool {
     let kind = Kind::new(datatype, count);

@@ -28,11 +28,11 @@ pub struct Choice {
     toll: u64,
     /// Bytes below which the rest is about.
     short: u64,
-    /// Pieces of so many bytes and more it moves as fast in short messages.
+    /// Pieces of at least this many bytes it moves as fast in short messages.
     long_piece: u64,
     /// Pieces of fewer bytes, if they follow a rule, as well, in messages of fewer bytes than these.
     tiny: (u64, u64),
-    /// So many pieces, of so many bytes at least, it has the kernel copy at once.
+    /// This many pieces, of this many bytes at least, it has the kernel copy at once.
     few_pieces: (u64, u64),
 }
 
@@ -97,7 +97,7 @@ impl Choice {
         [LEAST_DENSE, self.least].map(|usual| active::least().unwrap_or(usual).max(floor))
     }
 
-    /// Whether the library moves so many bytes of a type in so many pieces as fast as we do together.
+    /// Whether the library moves `bytes` of a type in `pieces` pieces as fast as we do together.
     pub fn is_fast(&self, known: &Known, bytes: u64, pieces: u64) -> bool {
         if active::least().is_some() {
             return false;
@@ -109,7 +109,7 @@ impl Choice {
             || (2..=self.few_pieces.0).contains(&pieces) && each >= self.few_pieces.1
     }
 
-    /// Whether so many elements are packed here, if they stay on this machine and packing pays.
+    /// Whether `bytes` of elements are packed here, if they stay on this machine and packing pays.
     pub fn packs(&self, known: &Known, count: usize) -> bool {
         let bytes = known.size.saturating_mul(count as u64);
         let pieces = known.pieces.saturating_mul(count as u64);
@@ -119,7 +119,7 @@ impl Choice {
         bytes < self.below()
     }
 
-    /// Nanoseconds that packing so many bytes has to take less, on both sides together, than in the library;
+    /// Nanoseconds that packing `bytes` has to take less, on both sides together, than in the library;
     /// `None` if the environment says what is packed.
     pub fn toll(&self, bytes: u64) -> Option<u64> {
         (!protocol::is_packing_asked()).then(|| FIXED + bytes * self.toll / 1024)

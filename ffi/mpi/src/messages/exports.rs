@@ -72,14 +72,14 @@ fn is_tiny<N: Count>(count: N, datatype: Word) -> bool {
     size().is_some_and(|bytes| !header::may_arrive(bytes))
 }
 
-/// Whether so many elements are fewer bytes than any message has that is intercepted.
+/// Whether `count` elements are fewer bytes than any message has that is intercepted.
 #[inline(always)]
 fn is_short<N: Count>(count: N, datatype: Word) -> bool {
     let size = || (count.number()? as u64).checked_mul(threshold::size(datatype)? as u64);
     size().is_some_and(lengths::is_short)
 }
 
-/// Whether a send of so many elements is forwarded whatever else there is: it is not intercepted, and no length
+/// Whether a send of `count` elements is forwarded whatever else there is: it is not intercepted, and no length
 /// that names a slot.
 #[inline(always)]
 fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
@@ -97,7 +97,7 @@ fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
     }
 }
 
-/// Whether so many elements are forwarded since that was decided, or since their type has no layout: then
+/// Whether `count` elements are forwarded since that was decided, or since their type has no layout: then
 /// their length must not be one that names a slot.
 #[inline(always)]
 fn is_passed_by_use(datatype: Word, count: usize) -> bool {

@@ -60,7 +60,7 @@ struct Requests {
 impl Requests {
     /// # Safety
     ///
-    /// The place has so many requests of Fortran's.
+    /// The place has `count` requests of Fortran's.
     unsafe fn read(count: *const c_int, place: *mut c_int) -> Requests {
         // SAFETY: the caller's promise.
         let handles = unsafe {

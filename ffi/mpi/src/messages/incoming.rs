@@ -236,7 +236,7 @@ impl Arrival {
         };
         let view = view.get();
         let mut bytes = [0u8; header::BYTES];
-        // SAFETY: so many bytes were received.
+        // SAFETY: this many bytes were received.
         let packed = unsafe { view.pack(0..header::BYTES as u64, bytes.as_mut_ptr()) };
         if let Err(code) = packed {
             return Some(unseen(world, &format!("packing gives error code {code}")));
@@ -308,7 +308,7 @@ fn give_back_from(world: &World, view: &View, capacity: u64) {
     if capacity < len {
         return;
     }
-    // SAFETY: the elements have so many bytes.
+    // SAFETY: the elements have these bytes.
     if unsafe { view.pack(0..len, bytes.as_mut_ptr()) }.is_err() {
         return;
     }

@@ -31,7 +31,7 @@ pub fn learn(least: Option<[u64; 2]>) {
     LEAST_OF_ALL.store(dense.min(other), Ordering::Relaxed);
 }
 
-/// Whether no message of so many bytes is intercepted.
+/// Whether no message of `bytes` is intercepted.
 #[inline(always)]
 pub fn is_short(bytes: u64) -> bool {
     bytes < LEAST_OF_ALL.load(Ordering::Relaxed)
@@ -43,7 +43,7 @@ pub fn is_off() -> bool {
     LEAST.load(Ordering::Relaxed) == u64::MAX
 }
 
-/// Whether a dense message of so many bytes is forwarded without a closer look.
+/// Whether a dense message of `bytes` is forwarded without a closer look.
 #[inline(always)]
 pub fn is_passed(bytes: u64) -> bool {
     bytes < LEAST.load(Ordering::Relaxed) && !is_special(bytes)

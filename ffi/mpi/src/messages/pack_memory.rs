@@ -48,7 +48,7 @@ impl Memory {
         (usable == 0).then_some(memory)
     }
 
-    /// Gives back what was written by mistake behind so many bytes.
+    /// Gives back what was written by mistake behind `bytes`.
     #[cold]
     pub fn tidy(at: *mut u8, bytes: u64) {
         let kept = (bytes as usize).next_multiple_of(FENCE);

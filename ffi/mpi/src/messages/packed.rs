@@ -222,11 +222,11 @@ fn pays(
     to: *mut u8,
     (what, comm): (Elements, Word),
 ) -> Option<u64> {
-    /// Messages are packed for so many times as long as it takes to find that out.
+    /// Messages are packed for this many times as long as it takes to find that out.
     const RARELY: u64 = 100;
     /// What a library may want beyond the bytes.
     const MORE: u64 = 256;
-    /// Elements are packed so many times.
+    /// How often elements are packed.
     const ROUNDS: u32 = 4;
     const SAMPLES: usize = 3;
     let (Some(toll), Some(count)) = (world.choice.toll(bytes), what.count) else {
@@ -328,7 +328,7 @@ unsafe fn unpack(
     let bytes = unsafe { Status::new(world.abi, status) }
         .bytes()
         .min(capacity);
-    // SAFETY: so many bytes came; the program's elements.
+    // SAFETY: this many bytes came; the program's elements.
     unsafe { prepared.layout.unpack_raw(at, 0..bytes, what.buffer.cast()) };
     if header::slot_of(bytes).is_none_or(|slot| world.is_unposted(slot)) {
         return Some(0);
@@ -420,7 +420,7 @@ pub unsafe fn receive(
     let byte = world.abi.byte;
     let receive = |bytes: Bytes, status| {
         let (to, n) = bytes.arguments();
-        // SAFETY: room for so many bytes, and for a status.
+        // SAFETY: room for the bytes, and for a status.
         unsafe { pmpi::recv(to, n, byte, source, tag, comm, status) }
     };
     // SAFETY: the caller's promise.
@@ -452,7 +452,7 @@ pub unsafe fn exchange(
         let receive = |bytes: Bytes, status| {
             let (at, room) = bytes.arguments();
             let (dest, tag, comm) = (to.dest, to.tag, to.comm);
-            // SAFETY: what is packed, room for so many bytes, and for a status.
+            // SAFETY: what is packed, room for the bytes, and for a status.
             unsafe {
                 pmpi::sendrecv(
                     from, n, byte, dest, tag, at, room, byte, source, recv_tag, comm, status,

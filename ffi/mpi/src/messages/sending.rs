@@ -52,17 +52,17 @@ pub fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
 }
 
 thread_local! {
-    /// What this thread was last told to pass on, whoever gets it.
+    /// What this thread was last told to pass on, to whichever rank.
     static PASSED: Cell<Kind> = const { Cell::new(Kind::NONE) };
 }
 
-/// Whether so many elements were forwarded last because of their type and their number.
+/// Whether `count` elements were forwarded last because of their type and their number.
 #[inline]
 pub fn were_passed(datatype: Word, count: usize) -> bool {
     PASSED.get() == Kind::new(datatype, count)
 }
 
-/// Whether elements of a type are forwarded whoever gets them, unless their length is one that names a slot.
+/// Whether elements of a type are forwarded to whichever rank they go, unless their length is one that names a slot.
 fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
     if bytes < world.least[usize::from(!known.dense)] || known.datatype.is_none() {
         return true;

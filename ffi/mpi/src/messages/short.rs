@@ -2,7 +2,7 @@
 
 //! Nonblocking receives that are shorter than any message that is intercepted, but not than its header. A
 //! header that arrives there stands for a message that is too long, which the MPI library cannot know: it
-//! has received all that came. So these requests are noted, by handle, and whoever completes one looks at
+//! has received all that came. So these requests are noted, by handle, and the call that completes one looks at
 //! its status: a length that names a slot which is under way to us is `MPI_ERR_TRUNCATE`.
 //!
 //! The functions that complete requests are called as without that, only with a status where the program
@@ -293,7 +293,7 @@ impl Several<'_> {
         if number == 0 {
             return complete(None, statuses);
         }
-        // SAFETY: so many were written.
+        // SAFETY: `number` of them were written.
         let found = unsafe { std::slice::from_raw_parts(list.as_ptr().cast(), number) };
         let statuses = if !is_ignored(statuses) {
             statuses

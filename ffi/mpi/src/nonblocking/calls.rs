@@ -113,7 +113,7 @@ impl<P, N: Count> Place<P, N> {
 }
 
 impl<P: Address, N: Count> Place<P, N> {
-    /// Where our part of a buffer is that has one of so many elements for each rank.
+    /// Where our part of a buffer is that has one of `count` elements for each rank.
     fn part(&self, kind: &Kind, about: About) -> Option<*const c_void> {
         let rank = rank_of(active()?, about.comm)?;
         let index = self.count.number()?.checked_mul(rank)?;

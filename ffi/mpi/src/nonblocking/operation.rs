@@ -223,7 +223,7 @@ impl Operation {
 
     /// Puts what was received where it belongs, and says how it ended.
     pub fn conclude(mut self, abi: &Abi) -> c_int {
-        // Said before the last piece was, so whoever has seen that sees this.
+        // Said before the last piece was, so a thread that has seen that sees this.
         if self.members.group.table.broken().load(Ordering::Acquire) != 0 {
             return match self.code {
                 0 => broken(abi),

@@ -130,7 +130,7 @@ fn advance(abi: &Abi, budget: usize) -> bool {
     moved
 }
 
-/// How long to wait before the processor is given away, where there is one for each rank: whoever else
+/// How long to wait before the processor is given away, where there is one for each rank: others that
 /// gets it keeps it for longer than most pieces take.
 const SPIN: Duration = Duration::from_micros(200);
 /// How often to look who lives.
@@ -178,7 +178,7 @@ fn until(abi: &Abi, mut done: impl FnMut() -> bool) {
 ///
 /// # Safety
 ///
-/// There are so many requests.
+/// There are `count` requests.
 unsafe fn is_any_of(abi: &Abi, count: usize, requests: *const c_void) -> bool {
     let entries = lock(&ENTRIES);
     (0..count).any(|index| {
@@ -198,7 +198,7 @@ pub fn before_asking(abi: &Abi) {
 ///
 /// # Safety
 ///
-/// There are so many requests.
+/// There are `count` requests.
 #[cold]
 pub unsafe fn before_waiting(abi: &Abi, count: c_int, requests: *const c_void) {
     let count = usize::try_from(count).unwrap_or(0);
@@ -215,7 +215,7 @@ pub unsafe fn before_waiting(abi: &Abi, count: c_int, requests: *const c_void) {
 ///
 /// # Safety
 ///
-/// There are so many requests.
+/// There are `count` requests.
 #[cold]
 pub unsafe fn instead_of_waiting(
     abi: &Abi,

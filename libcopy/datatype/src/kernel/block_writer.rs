@@ -43,7 +43,7 @@ pub(in super::super) struct Row {
     pub(in super::super) next: *mut u8,
 }
 
-/// Moving so many bytes takes much longer than choosing the kernel for them.
+/// Moving this many bytes takes much longer than choosing the kernel for them.
 const CHOICE: usize = 2048;
 
 /// So many blocks in one of the filler's are worth a loop of four at a time.

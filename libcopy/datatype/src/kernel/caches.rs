@@ -12,9 +12,9 @@ pub(super) const LINE: usize = 64;
 
 /// In bytes.
 struct Caches {
-    /// Blocks and their copies of so many bytes in all are in the first-level cache.
+    /// Blocks and their copies of this many bytes in all are in the first-level cache.
     first: usize,
-    /// From so many bytes on, a buffer takes the place of something useful in the second-level
+    /// From this many bytes on, a buffer takes the place of something useful in the second-level
     /// cache.
     second: u64,
     /// Lines of the first-level and the second-level cache.
@@ -73,13 +73,13 @@ impl Caches {
     }
 }
 
-/// Blocks of so many bytes in all are, together with their copies, in the first-level cache.
+/// Blocks of this many bytes in all are, together with their copies, in the first-level cache.
 #[cfg_attr(not(all(target_arch = "x86_64", not(miri))), allow(dead_code))]
 pub(super) fn first_level() -> usize {
     Caches::here().first
 }
 
-/// From so many bytes on, the second-level cache does not hold both sides of a copy and a buffer
+/// From this many bytes on, the second-level cache does not hold both sides of a copy and a buffer
 /// well.
 pub(in super::super) fn second_level() -> u64 {
     Caches::here().second
@@ -101,7 +101,7 @@ pub(super) fn overflow_second(count: usize, stride: usize) -> bool {
     overflow(3 * Caches::here().lines[1] / 8, count, stride)
 }
 
-/// Whether the second-level cache has so many lines, wherever they would have to be.
+/// Whether the second-level cache has `lines` lines, wherever they would have to be.
 pub(super) fn within_second(count: usize) -> bool {
     count <= Caches::here().lines[1]
 }
@@ -120,7 +120,7 @@ pub(super) fn fit_second(total: usize) -> bool {
     total <= Caches::here().lines[1] * LINE / 4
 }
 
-/// Whether so many bytes have left all caches by the time the last of them are written.
+/// Whether `bytes` have left all caches by the time the last of them are written.
 #[cfg_attr(not(all(target_arch = "x86_64", not(miri))), allow(dead_code))]
 pub(super) fn overflow_last(bytes: usize) -> bool {
     bytes >= Caches::here().last

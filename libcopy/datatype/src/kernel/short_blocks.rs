@@ -180,7 +180,7 @@ unsafe fn few_at_a_time<const LEN: usize, const DENSE: u8>(
     }
 }
 
-/// As [`few_at_a_time`], for blocks that are written far apart: each time so many as fit into the sets
+/// As [`few_at_a_time`], for blocks that are written far apart: each time as many as fit into the sets
 /// of the first-level cache that they share.
 ///
 /// # Safety

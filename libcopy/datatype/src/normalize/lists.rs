@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::super::form::Extent;
 use super::super::offsets::Offsets;
 
-/// From so many pieces on a list is a long one.
+/// From this many pieces on a list is a long one.
 pub(super) const MANY: usize = 1 << 16;
 
 /// Pieces of which most have one length or none: see above.

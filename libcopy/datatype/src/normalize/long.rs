@@ -402,7 +402,7 @@ impl Arena {
             return self.stream(n as i64, stride, child);
         }
         if n >= MANY {
-            // See `by_runs`: so many turns there must be at least.
+            // See `by_runs`: the least number of turns.
             if 5 * turns >= n {
                 if let Some(node) = self.by_runs(&offsets, NONE, Some(child)) {
                     return node;

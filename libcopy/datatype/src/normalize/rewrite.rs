@@ -10,7 +10,7 @@ use super::lists::{MANY, Number, Stretch, cut, period_of, reach, span, stretches
 /// Lists up to this length are spliced into the list that uses them, also if used repeatedly.
 const SPLICE: usize = 64;
 
-/// Layouts with at most so many segments are made anew from the list of these.
+/// Layouts with at most this many segments are made anew from the list of these.
 const SETTLED: i64 = 128;
 
 /// `count` equal children in a list, `stride` apart.

@@ -11,7 +11,7 @@ use super::buffer::Buffer;
 /// So many bytes go at once: starting anew would cost more than a smaller buffer saves.
 pub(super) const ONCE: u64 = 256 << 10;
 
-/// What goes through a buffer of at most so many bytes goes through the stack.
+/// What goes through a buffer of at most this many bytes goes through the stack.
 const STACK: usize = 16 << 10;
 
 /// Packs and unpacks a range of the stream, at most `most` bytes at a time.

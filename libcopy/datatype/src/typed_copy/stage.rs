@@ -252,7 +252,7 @@ pub(super) unsafe fn staged(
     false
 }
 
-/// Rows of so many blocks are worth a call each.
+/// Rows of at least this many blocks are worth a call each.
 const LONG_ROW: i64 = 256;
 
 /// Whether going over a [`Stage`] is faster than through a larger buffer: lists of short pieces, in

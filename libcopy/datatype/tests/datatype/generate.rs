@@ -74,7 +74,7 @@ impl<'a> Choices<'a> {
         move |n| (shifted(&mut state) >> 16) % n
     }
 
-    /// Places of so many blocks, which are at most `length` each: in steps of a few sizes, in
+    /// Places of `blocks` blocks, which are at most `length` each: in steps of a few sizes, in
     /// runs of equal steps, or anywhere.
     fn places(&mut self, blocks: u64, length: i64) -> Vec<i64> {
         let kind = self.below(4);
@@ -141,7 +141,7 @@ pub fn shifted(state: &mut u64) -> u64 {
     state.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A type description of at most this depth and with at most so many basic elements. Its map is
+/// A type description of at most this depth and with at most a given number of basic elements. Its map is
 /// returned too, because making sure that it is not too large computes it.
 pub fn tree(choices: &mut Choices, depth: u32, most: u64) -> (Tree, Map) {
     let named = |choices: &mut Choices| {

@@ -342,7 +342,7 @@ proptest! {
     }
 }
 
-/// Copies of so many elements that blocks on one side are filled or emptied one after the other,
+/// Copies of enough elements that blocks on one side are filled or emptied one after the other,
 /// against the oracle's places.
 fn copying_much(choices: &mut Choices) -> Result<(), TestCaseError> {
     let depth = 1 + choices.below(4) as u32;

@@ -26,7 +26,7 @@ struct Cell {
 /// Each answer with its number, shifted by one bit.
 type Answers = [AtomicU64; ANSWERS as usize];
 
-/// Bytes for so many ranks.
+/// Bytes for `ranks` ranks.
 pub(super) const fn bytes(ranks: usize) -> usize {
     TOPICS * (size_of::<Answers>() + ranks * size_of::<Cell>())
 }

@@ -72,7 +72,7 @@ impl Engines {
         })
     }
 
-    /// Whether parts of so many bytes go to engines.
+    /// Whether parts of `bytes` go to engines.
     pub fn takes(&self, bytes: usize) -> bool {
         bytes >= self.least
     }
@@ -105,7 +105,7 @@ pub enum State {
     Complete,
     /// They will not all be.
     Failed,
-    /// It ended, and whoever submitted it has seen that.
+    /// It ended, and the thread that submitted it has seen that.
     Gone,
 }
 

@@ -136,7 +136,7 @@ pub trait Combine: Send {
     ///
     /// # Safety
     ///
-    /// Both have so many bytes, `to` writable.
+    /// Both have the operation's bytes, `to` writable.
     ///
     /// # Errors
     ///
@@ -316,7 +316,7 @@ impl Operation {
         }
     }
 
-    /// Looks after a part that an engine moves, if one does; whoever waits copies along. Returns whether
+    /// Looks after a part that an engine moves, if one does; a rank that waits copies along. Returns whether
     /// anything got on.
     fn attend(&self, transfer: &Transfer, waits: bool) -> bool {
         let Some(engines) = &self.group.engines else {
@@ -526,7 +526,7 @@ impl Operation {
                 continue;
             }
             let to = all[*rank].recv.wrapping_add(at as u64);
-            // SAFETY: `acc` has so many bytes; the kernel checks `to`.
+            // SAFETY: `acc` has `len` bytes; the kernel checks `to`.
             unsafe { process_memory::write(group.pids[*rank], to, acc, len) }
                 .map_err(|error| format!("the memory of rank {rank}: {error}"))?;
         }

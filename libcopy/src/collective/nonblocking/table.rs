@@ -110,13 +110,13 @@ fn topics(ranks: usize) -> usize {
     (HEAD + records(ranks) + pieces(ranks) + tickets(ranks)).next_multiple_of(HEAD)
 }
 
-/// Bytes for so many ranks.
+/// Bytes for `ranks` ranks.
 fn bytes(ranks: usize) -> usize {
     topics(ranks) + agreement::bytes(ranks)
 }
 
 impl Table {
-    /// Makes the memory for so many ranks; the file is for the others to open.
+    /// Makes the memory for `ranks` ranks; the file is for the others to open.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Table {
     pub fn topic(&self, topic: usize, rank: usize) -> Topic<'_> {
         let at = topics(self.ranks);
         let memory = self.shared.place(at, agreement::bytes(self.ranks));
-        // SAFETY: so many bytes, which only this uses; the mapping is aligned, and so is the place in it.
+        // SAFETY: the bytes of a row, which only this uses; the mapping is aligned, and so is the place in it.
         unsafe { Topic::of(memory, self.ranks, topic, rank) }
     }
 
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_come_is_found() {
+    fn ranks_that_have_come_are_found() {
         let (table, _file) = Table::create(3, [1, 2]).unwrap();
         let buffers = Buffers {
             send: 1,

@@ -75,7 +75,7 @@ impl Together {
         }
     }
 
-    /// The way of the next call, at the time `now` and while so many others are `under_way`; nothing if the ranks
+    /// The way of the next call, at the time `now` and while `under_way` others are; nothing if the ranks
     /// are asked first ([`Together::decide`]).
     pub fn next(
         &mut self,

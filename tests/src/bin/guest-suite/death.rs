@@ -262,7 +262,7 @@ fn killed_while_checking(context: &Context) -> Outcome {
             }
         })?;
         counters.await_at_least(0, 1)?;
-        // Announced as a change, although the page stays: whoever copies next compares them all.
+        // Announced as a change, although the page stays: the next copy compares them all.
         map.advise(0, PAGE, libc::MADV_FREE)?;
         map.write(0, &pattern(1, PAGE));
         counters.set(1, 1);

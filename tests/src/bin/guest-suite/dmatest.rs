@@ -28,7 +28,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// So many copies of so many bytes, all checked.
+    /// `copies` copies of `bytes`, all checked.
     pub fn checked(copies: u32, size: u32) -> Self {
         Self {
             copies,

@@ -95,7 +95,7 @@ fn serve(mut connection: &File, mut late: Option<(Rng, Duration)>) -> Outcome {
             INIT => {
                 words = vec![0; 16];
                 (words[0], words[1], words[5]) = (7, 31, PAGE as u32);
-                // Pages are read ahead, asynchronously: whoever needs one waits for the page alone.
+                // Pages are read ahead, asynchronously: a thread that needs one waits for the page alone.
                 (words[2], words[3]) = (1 << 17, 1);
             }
             GETATTR => {

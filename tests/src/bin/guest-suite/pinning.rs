@@ -72,7 +72,7 @@ fn proven_04_a_waiting_peer_can_be_killed(context: &Context) -> Outcome {
     owner.kill_at_once(context)
 }
 
-/// Pages of a file that the owner's page table lacks for now are the same pages, once whoever handles
+/// Pages of a file that the owner's page table lacks for now are the same pages, once the process that handles
 /// the owner's faults has answered.
 fn proven_04_absent_pages_are_not_stale(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;

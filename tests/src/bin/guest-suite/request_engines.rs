@@ -79,7 +79,7 @@ fn engine_changes(_: &Context) -> Outcome {
             let id = pair.submit(&device)?;
             {
                 let _chosen = choose("off")?;
-                // The list is brought up to date by whoever looks at it.
+                // The list is brought up to date by the call that looks at it.
                 device.info()?;
                 check_err!(
                     device.submit((pair.source, 0), (pair.destination, 0), 8),
@@ -139,7 +139,7 @@ fn device_taken_away(context: &Context) -> Outcome {
         for name in &devices {
             fs::write(format!("{IOATDMA}/unbind"), name)?;
         }
-        // Channels that were never used are found gone by whoever looks.
+        // Channels that were never used are found gone by the call that looks.
         device.info()?;
         check_err!(
             device.submit((pair.source, 0), (pair.destination, 0), 8),

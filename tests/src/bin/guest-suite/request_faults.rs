@@ -61,7 +61,7 @@ fn acquired() -> Outcome<String> {
 /// lock and asks for the device, the notifier looks at both.
 ///
 /// The deadlock itself needs luck. A kernel that checks the order of locks (`scripts/test --only proven
-/// --debug`) reports the wrong order in the first round, whoever comes first.
+/// --debug`) reports the wrong order in the first round, whichever thread comes first.
 fn proven_01_unbind_does_not_deadlock(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");

@@ -375,7 +375,7 @@ impl Group {
         Some(Self(group))
     }
 
-    /// Takes pages once, or slows whoever asks for more.
+    /// Takes pages once, or slows processes that ask for more.
     fn press(&self, rng: &mut Rng) -> Outcome {
         if rng.one_in(2) {
             let _ = fs::write(format!("{}/memory.reclaim", self.0), "1M");

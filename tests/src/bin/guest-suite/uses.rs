@@ -417,7 +417,7 @@ fn destroyed_while_waiting(context: &Context) -> Outcome {
     })
 }
 
-/// Kills a member; whoever waits must be told within a second.
+/// Kills a member; members that wait must be told within a second.
 fn kill_and_hear<T>(
     context: &Context,
     member: Child,

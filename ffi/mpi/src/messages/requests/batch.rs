@@ -98,7 +98,7 @@ impl<'a> Batch<'a> {
     }
 
     pub(super) fn handle(&self, index: usize) -> Word {
-        // SAFETY: `new` was promised so many handles.
+        // SAFETY: `new` was promised this many handles.
         unsafe { self.world.abi.handle_at(self.requests, index) }
     }
 

@@ -80,7 +80,7 @@ pub(super) fn reported(
 }
 
 /// Whether the library has completed a request, and with which code; its status is written. One that was
-/// completed with an error is complete, too: whoever finishes it hears of that.
+/// completed with an error is complete, too: the call that finishes it returns that error.
 pub(super) fn completed(world: &World, handle: Word, status: &mut Room) -> Option<c_int> {
     let mut flag = 0;
     let mut ask = || {

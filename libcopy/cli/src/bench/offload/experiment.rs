@@ -35,7 +35,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// So many members of one domain, with buffers of so many bytes; what is in the targets is wrong.
+    /// `count` members of one domain, with buffers of `bytes`; what is in the targets is wrong.
     pub fn several(run: &mut Run, count: usize, bytes: usize) -> Result<Vec<Self>> {
         let first = Domain::create()?;
         let key = first.key().context("a new domain has a key")?;

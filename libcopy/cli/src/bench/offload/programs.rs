@@ -217,7 +217,7 @@ impl Run {
     }
 }
 
-/// Iterations of all ways that a figure's share of the time allows, if one takes so many
+/// Iterations of all ways that a figure's share of the time allows, if one takes that many
 /// microseconds: with many ranks and large messages it is a second.
 fn affordable(ways: usize, each: f64) -> usize {
     const SHARE: f64 = 12e6;
