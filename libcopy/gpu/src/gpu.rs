@@ -2,7 +2,6 @@
 
 //! Packing and unpacking: a layout in any memory, packed bytes in any memory.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ops::Range;
@@ -11,11 +10,12 @@ use std::sync::{Arc, Mutex};
 
 use libcopy_datatype::Layout;
 
-use crate::context::{Context, SCRATCH, TableMemory, lock};
+use crate::context::{Context, SCRATCH, lock};
 use crate::driver::{Driver, Handle};
 use crate::error::{Error, Result};
 use crate::launch::{Kernel, Launch, Placed};
 use crate::memory::{Pointer, Space};
+use crate::pending::{Pending, Work};
 use crate::plan::Plan;
 
 /// A layout's plan, and where its tables are in the memory of which context.
@@ -130,99 +130,6 @@ fn tables(
     context.settle(driver, stream)?;
     known.insert(context.id(), tables.clone());
     Ok(Some(tables))
-}
-
-/// Work that was submitted and may not be done yet. Dropping it waits.
-#[derive(Debug)]
-pub struct Pending {
-    driver: &'static Driver,
-    work: Option<Work>,
-}
-
-/// Work on a stream.
-struct Work {
-    context: Arc<Context>,
-    event: Handle,
-    table: Option<TableMemory>,
-    /// What must stay until it is done.
-    kept: Vec<Box<dyn Any + Send>>,
-}
-
-// SAFETY: handles of the driver may be used by any thread; the rest is Send.
-unsafe impl Send for Work {}
-
-impl std::fmt::Debug for Work {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Work")
-            .field("event", &self.event)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Pending {
-    /// Whether it is done; does not wait.
-    ///
-    /// # Errors
-    ///
-    /// A kernel or the driver that failed.
-    pub fn is_done(&mut self) -> Result<bool> {
-        let Some(work) = &self.work else {
-            return Ok(true);
-        };
-        /// `CUDA_ERROR_NOT_READY`.
-        const NOT_READY: i32 = 600;
-        let _current = work.context.enter(self.driver)?;
-        // SAFETY: an event of this context.
-        let code = unsafe { (self.driver.functions.event_query)(work.event) };
-        if code == NOT_READY {
-            return Ok(false);
-        }
-        self.driver.check("cuEventQuery", code)?;
-        self.release();
-        Ok(true)
-    }
-
-    /// Waits until it is done.
-    ///
-    /// # Errors
-    ///
-    /// A kernel or the driver that failed.
-    pub fn wait(&mut self) -> Result<()> {
-        let Some(work) = &self.work else {
-            return Ok(());
-        };
-        let _current = work.context.enter(self.driver)?;
-        // SAFETY: an event of this context.
-        self.driver.check("cuEventSynchronize", unsafe {
-            (self.driver.functions.event_synchronize)(work.event)
-        })?;
-        self.release();
-        Ok(())
-    }
-
-    /// Drops `what` only when the work is done.
-    pub fn keep(&mut self, what: impl Any + Send) {
-        if let Some(work) = &mut self.work {
-            work.kept.push(Box::new(what));
-        }
-    }
-
-    /// Gives back what the work used; its context is current.
-    fn release(&mut self) {
-        if let Some(work) = self.work.take() {
-            work.context.give_event(work.event);
-            if let Some(table) = work.table {
-                work.context.give_table(self.driver, table);
-            }
-        }
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        // Nobody is there to be told; the next call of the driver says it again.
-        let _ = self.wait();
-    }
 }
 
 /// Packs a range of a layout's packed stream from `origin`, what its displacements count from, to `packed`. Each may be
@@ -540,7 +447,7 @@ fn start(
 ) -> Result<Pending> {
     let mut work = None;
     submit(&mut work)?;
-    Ok(Pending { driver, work })
+    Ok(Pending::new(driver, work))
 }
 
 /// Launches on a stream of the context, which is current. Waits if `pending` is none, and otherwise says there what is to

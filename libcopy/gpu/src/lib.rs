@@ -15,8 +15,11 @@ mod error;
 mod gpu;
 pub mod job;
 mod launch;
+mod measure;
 mod memory;
+mod model;
 pub mod peer;
+mod pending;
 mod plan;
 mod ptx;
 
@@ -26,10 +29,13 @@ pub use driver::Driver;
 pub use engine::{copy_blocks, copy_planes};
 pub use error::{Error, Result};
 pub use gpu::{
-    GpuLayout, Message, Pending, copy_layout, limit_multiprocessors, pack, pack_all, pack_on,
+    GpuLayout, Message, copy_layout, limit_multiprocessors, pack, pack_all, pack_on,
     start_copy_layout, start_pack, start_unpack, unpack, unpack_all, unpack_on,
 };
 pub use launch::{Batch, Kernel, Launch, Placed};
+pub use measure::{Effort, grid_layout, measure, profile_path};
 pub use memory::{Pointer, Space};
+pub use model::{Ask, Curve, GRID_STRIDE, Grid, Method, Origin, Profile};
+pub use pending::Pending;
 pub use plan::Plan;
 pub use ptx::Ptx;

@@ -152,8 +152,10 @@ pub const TABLE: &[Layers] = &[
             < memory ptx
             < device
             < context
-            < buffer gpu
-            < engine peer",
+            < buffer model pending
+            < gpu
+            < engine peer
+            < measure",
     },
     Layers {
         name: "libcopy-nic",
