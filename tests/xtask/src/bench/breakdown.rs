@@ -21,6 +21,22 @@ pub fn line(layout: &str, printed: &str, statistics: &Statistics) -> Option<Stri
     times(name, printed.split(',').nth(1)?, statistics)
 }
 
+/// What is printed of a layout whose messages are forwarded: the line of a run in which they had to be intercepted,
+/// marked, or, where that run had none either, that there is none.
+pub fn forwarded(layout: &str, forced: Option<String>) -> String {
+    match forced {
+        Some(line) => format!(
+            "{line}  (forwarded unless LIBCOPY_MPI_MIN asks: libcopy takes the library for as fast)"
+        ),
+        None => {
+            let name = layout.split('\t').next().unwrap_or(layout);
+            format!(
+                "{name:<24} no message was intercepted, with LIBCOPY_MPI_MIN=1 either; `LIBCOPY_STATS=1` says why"
+            )
+        }
+    }
+}
+
 fn times(name: &str, bytes: &str, statistics: &Statistics) -> Option<String> {
     let received = statistics.messages("received");
     if received == 0 {
@@ -52,5 +68,12 @@ mod tests {
         let printed = "typed-pingpong,4096,2,,1.0:1.1:1.2:1.3,yes,milc\n";
         let from_launch = super::line("milc\tvector(1,1,1,byte)", printed, &Statistics::of(text));
         assert_eq!(from_launch, Some(line));
+    }
+
+    #[test]
+    fn layouts_that_are_forwarded_have_a_line() {
+        let line = forwarded("milc\tbyte", Some("milc 1 2".to_owned()));
+        assert!(line.starts_with("milc 1 2  (forwarded"), "{line}");
+        assert!(forwarded("milc\tbyte", None).starts_with("milc  "));
     }
 }
