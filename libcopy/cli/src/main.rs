@@ -4,6 +4,7 @@
 
 mod bench;
 mod cli;
+mod nic;
 
 use std::process::ExitCode;
 

@@ -170,8 +170,13 @@ pub const TABLE: &[Layers] = &[
             < card/network card/pcie card/prototype
             < card/iovec card/model card/outbound
             < card
-            < plan
-            < simulate",
+            < loggops plan
+            < simulate
+            < host
+            < figures/claim figures/study
+            < figures/applications figures/micro
+            < figures/evaluation
+            < figures",
     },
     Layers {
         name: "libcopy-rdma",
@@ -200,6 +205,10 @@ pub const TABLE: &[Layers] = &[
             < bench/offload
             < bench/command
             < bench
+            < nic/chart nic/host
+            < nic/receive nic/reproduce
+            < nic/command
+            < nic
             < cli/commit
             < cli/datatype cli/info cli/mpi cli/run cli/tune
             < cli",

@@ -3,7 +3,7 @@
 //! The command line: what the words mean and which code they lead to.
 
 use super::{datatype, info, mpi, run, tune};
-use crate::bench;
+use crate::{bench, nic};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -33,6 +33,11 @@ enum Command {
         #[command(subcommand)]
         command: mpi::Mpi,
     },
+    /// Plan and simulate datatypes on a network card that runs a handler per packet
+    Nic {
+        #[command(subcommand)]
+        command: nic::Nic,
+    },
     /// Measure
     Bench {
         #[command(subcommand)]
@@ -48,6 +53,7 @@ pub fn main() -> ExitCode {
         Command::Tune(args) => tune::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Type { command } => datatype::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Mpi { command } => mpi::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Nic { command } => nic::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Bench { bench } => bench::run(&bench).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

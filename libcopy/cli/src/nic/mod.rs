@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `libcopy nic`: datatypes on a network card. All its times are simulated.
+
+mod chart;
+mod command;
+mod host;
+mod receive;
+mod reproduce;
+
+pub use command::{Nic, run};

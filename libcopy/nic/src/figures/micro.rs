@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Figures 8 and 10 to 15: a vector type, blocks every other one.
+
+use super::claim::{Figure, Held, Series};
+use super::study::{Error, Study, planned, received, vector};
+use crate::card::{Handlers, Packet, Parameters, Strategy, Work};
+use crate::plan::{MILLION, PAPER_CHECKPOINT, interval};
+use crate::simulate::{gigabits, handlers};
+
+/// Bytes of the message of most figures.
+const MESSAGE: u64 = 4 << 20;
+
+/// What counts as line rate in Gbit/s: latencies take a part of a message of 4 MiB.
+const LINE: f64 = 0.95 * 200.0;
+
+/// Values of all strategies at each `x`.
+fn by_strategy<T: Copy + Into<f64>>(
+    all: &[T],
+    mut value: impl FnMut(Strategy, T) -> Result<f64, Error>,
+) -> Result<Vec<Series>, Error> {
+    Strategy::ALL
+        .iter()
+        .map(|strategy| {
+            let points = all.iter().map(|x| Ok(((*x).into(), value(*strategy, *x)?)));
+            let points: Result<Vec<(f64, f64)>, Error> = points.collect();
+            Ok(Series::new(strategy.name(), points?))
+        })
+        .collect()
+}
+
+/// Figure 8: throughput by block size.
+pub(super) fn figure_8(study: &mut Study<'_>) -> Result<Figure, Error> {
+    let parameters = Parameters::PAPER.with_hpus(16);
+    let blocks: &[u32] = if study.is_quick {
+        &[4, 32, 64, 128, 512, 2048, 16384]
+    } else {
+        &[
+            4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384,
+        ]
+    };
+    let mut series = by_strategy(blocks, |strategy, block| {
+        let layout = vector(MESSAGE, block.into())?;
+        let received = received(&layout, &parameters, strategy, false)?;
+        study.step("figure 8");
+        Ok(received.throughput(MESSAGE))
+    })?;
+    let mut host = Vec::new();
+    for block in blocks {
+        let layout = vector(MESSAGE, (*block).into())?;
+        let time = study.host.receive(&layout, &parameters);
+        host.push((f64::from(*block), gigabits(MESSAGE, time)));
+    }
+    series.push(Series::new("host", host));
+    let mut figure = Figure {
+        number: "8",
+        title: "Receiving 4 MiB of a vector type, 16 HPUs",
+        x: "bytes of a block",
+        y: "Gbit/s",
+        series,
+        claims: Vec::new(),
+    };
+    let reached = figure.reaches("specialized", LINE);
+    figure.claim(
+        "smallest blocks with which the specialised handler has line rate",
+        "64 bytes",
+        reached.map_or("none".to_owned(), |block| format!("{block} bytes")),
+        reached == Some(64.0),
+    );
+    let at = |name: &str, block: f64| figure.at(name, block);
+    let fastest = ["specialized", "hpu-local", "ro-cp", "rw-cp"]
+        .map(|name| at(name, 4.0))
+        .into_iter()
+        .fold(0.0, f64::max);
+    let host = at("host", 4.0);
+    let (ro, rw) = (at("ro-cp", 128.0), at("rw-cp", 128.0));
+    let (short, middle, long) = (
+        at("hpu-local", 4.0),
+        at("hpu-local", 128.0),
+        at("hpu-local", 2048.0),
+    );
+    figure.claim(
+        "with blocks of 4 bytes every offloaded strategy of the paper is slower than the host",
+        "slower",
+        format!("at most {fastest:.1} Gbit/s, host {host:.1} Gbit/s"),
+        Held::or_differs(fastest < host, "the host is another machine"),
+    );
+    figure.claim(
+        "RO-CP is bound by copying checkpoints: below RW-CP with blocks of 128 bytes",
+        "below",
+        format!("{ro:.1} Gbit/s, RW-CP {rw:.1} Gbit/s"),
+        ro < rw,
+    );
+    figure.claim(
+        "HPU-local is bound by catch-up, which shrinks as blocks grow: 4, 128, 2048 bytes",
+        "grows",
+        format!("{short:.1}, {middle:.1}, {long:.1} Gbit/s"),
+        short < middle && middle < long,
+    );
+    Ok(figure)
+}
+
+/// Figure 10: RW-CP on PULP, packets already in memory, four consecutive ones per core.
+pub(super) fn figure_10(study: &mut Study<'_>) -> Result<Figure, Error> {
+    const BYTES: u64 = 1 << 20;
+    const SEQUENCE: u64 = 4;
+    let mut parameters = Parameters::PAPER;
+    parameters.mhz = 1000;
+    let mut points = Vec::new();
+    for block in [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192] {
+        let layout = vector(BYTES, block)?;
+        let mut plan = planned(&layout, &parameters, Strategy::RwCp)?;
+        if let Some(interval) = &mut plan.interval {
+            interval.packets = SEQUENCE;
+            interval.bytes = SEQUENCE * parameters.packet;
+        }
+        let mut handlers = handlers(&layout, &plan, &parameters);
+        let mut cores: Vec<u64> = vec![0; parameters.hpus as usize];
+        let mut issues = Vec::new();
+        for index in 0..parameters.packets(BYTES) {
+            let sequence = index / SEQUENCE;
+            let packet = Packet {
+                index,
+                offset: index * parameters.packet,
+                bytes: parameters.packet,
+                vhpu: sequence,
+            };
+            issues.clear();
+            let work = handlers.payload(&packet, &mut issues);
+            cores[(sequence % parameters.hpus) as usize] += work.cycles();
+        }
+        let slowest = parameters.cycles(cores.into_iter().max().unwrap_or(0));
+        points.push((block as f64, gigabits(BYTES, slowest)));
+    }
+    study.step("figure 10");
+    let mut figure = Figure {
+        number: "10",
+        title: "RW-CP on 32 cores at 1 GHz, packets in memory",
+        x: "bytes of a block",
+        y: "Gbit/s",
+        series: vec![Series::new("rw-cp", points)],
+        claims: Vec::new(),
+    };
+    let reached = figure.reaches("rw-cp", 200.0).unwrap_or(f64::INFINITY);
+    figure.claim(
+        "RW-CP has line rate from which block size on",
+        "above 256 bytes",
+        format!("from {reached} bytes on"),
+        Held::or_differs(
+            (256.0..=512.0).contains(&reached),
+            "the cores of the model do not contend for memory, those of the paper's do for L2",
+        ),
+    );
+    Ok(figure)
+}
+
+/// Figure 12: what payload handlers spend their cycles on.
+pub(super) fn figure_12(study: &mut Study<'_>) -> Result<Figure, Error> {
+    let parameters = Parameters::PAPER.with_hpus(16);
+    let gammas: [u32; 5] = [1, 2, 4, 8, 16];
+    let mut works: Vec<(Strategy, u32, Work)> = Vec::new();
+    let series = by_strategy(&gammas, |strategy, gamma| {
+        let layout = vector(MESSAGE, parameters.packet / u64::from(gamma))?;
+        let received = received(&layout, &parameters, strategy, false)?;
+        study.step("figure 12");
+        let outcome = received.report.outcomes[0];
+        works.push((strategy, gamma, outcome.work));
+        Ok(outcome.work.cycles() as f64 / outcome.handlers as f64)
+    })?;
+    let mut figure = Figure {
+        number: "12",
+        title: "Cycles of a payload handler, 16 HPUs",
+        x: "blocks per packet",
+        y: "cycles",
+        series,
+        claims: Vec::new(),
+    };
+    let least = works
+        .iter()
+        .filter(|(strategy, ..)| *strategy == Strategy::HpuLocal)
+        .map(|(.., work)| 100.0 * work.setup as f64 / work.cycles() as f64)
+        .fold(100.0, f64::min);
+    figure.claim(
+        "HPU-local: setup with its catch-up dominates with 1 to 16 blocks per packet",
+        "always",
+        format!("at least {least:.0} % of the cycles"),
+        least > 50.0,
+    );
+    // Seven packets behind the checkpoint.
+    let layout = vector(MESSAGE, 128)?;
+    let mut plan = planned(&layout, &parameters, Strategy::RoCp)?;
+    if let Some(interval) = &mut plan.interval {
+        interval.packets = 8;
+    }
+    let packet = Packet {
+        index: 7,
+        offset: 7 * parameters.packet,
+        bytes: parameters.packet,
+        vhpu: 0,
+    };
+    let behind = handlers(&layout, &plan, &parameters).payload(&packet, &mut Vec::new());
+    let share = 100.0 * behind.setup as f64 / behind.cycles() as f64;
+    figure.claim(
+        "RO-CP: share of the catch-up with 16 blocks per packet, seven packets behind",
+        "87 %",
+        format!("{share:.0} %"),
+        Held::or_differs(
+            (82.0..92.0).contains(&share),
+            "our handlers pass over a block in fewer cycles than they issue one",
+        ),
+    );
+    let ratio = figure.at("rw-cp", 16.0) / figure.at("specialized", 16.0);
+    figure.claim(
+        "RW-CP takes how many times the cycles of the specialised handler",
+        "2",
+        format!("{ratio:.2}"),
+        (1.7..2.3).contains(&ratio),
+    );
+    Ok(figure)
+}
+
+/// Figure 13a: throughput by the number of HPUs, whole packets.
+pub(super) fn figure_13a(study: &mut Study<'_>) -> Result<Figure, Error> {
+    let layout = vector(MESSAGE, 2048)?;
+    let hpus: &[u32] = if study.is_quick {
+        &[1, 2, 4, 8, 16, 32]
+    } else {
+        &[1, 2, 4, 6, 8, 12, 16, 24, 32]
+    };
+    let series = by_strategy(hpus, |strategy, count| {
+        let parameters = Parameters::PAPER.with_hpus(count.into());
+        let received = received(&layout, &parameters, strategy, false)?;
+        study.step("figure 13a");
+        Ok(received.throughput(MESSAGE))
+    })?;
+    let mut figure = Figure {
+        number: "13a",
+        title: "Receiving 4 MiB in blocks of 2 KiB",
+        x: "HPUs",
+        y: "Gbit/s",
+        series,
+        claims: Vec::new(),
+    };
+    let needed = |name: &str| figure.reaches(name, LINE).unwrap_or(f64::INFINITY);
+    let (special, local) = (needed("specialized"), needed("hpu-local"));
+    let (ro, rw) = (needed("ro-cp"), needed("rw-cp"));
+    figure.claim(
+        "HPUs with which the specialised handler has line rate",
+        "2",
+        format!("{special}"),
+        special <= 2.0,
+    );
+    figure.claim(
+        "the others need more: RW-CP, RO-CP, HPU-local",
+        "more than 2",
+        format!("{rw}, {ro}, {local}"),
+        Held::or_differs(
+            rw.min(ro).min(local) > 2.0,
+            "with one block per packet our RW-CP handler is short enough for two",
+        ),
+    );
+    Ok(figure)
+}
+
+/// Checkpoints of RW-CP by the paper's formula, without our repairs, of 612 bytes each.
+fn formula(block: u64, parameters: &Parameters) -> Result<u64, Error> {
+    let plan = planned(&vector(MESSAGE, block)?, parameters, Strategy::RwCp)?;
+    let found = interval(
+        parameters,
+        plan.packets,
+        plan.handler,
+        MILLION / 5,
+        PAPER_CHECKPOINT,
+        parameters.nic_memory,
+    )?;
+    Ok(plan.packets.div_ceil(found.packets) * PAPER_CHECKPOINT)
+}
+
+const KIB: f64 = 1024.0;
+
+/// Figures 13b and 13c: NIC memory by block size and by the number of HPUs.
+pub(super) fn figures_13bc(study: &mut Study<'_>) -> Result<[Figure; 2], Error> {
+    const PAPER: &str = "rw-cp by the formula, 612 bytes each";
+    let blocks: [u32; 7] = [32, 64, 128, 256, 512, 1024, 2048];
+    let sixteen = Parameters::PAPER.with_hpus(16);
+    let mut series = by_strategy(&blocks, |strategy, block| {
+        let plan = planned(&vector(MESSAGE, block.into())?, &sixteen, strategy)?;
+        Ok(plan.nic_bytes as f64 / KIB)
+    })?;
+    let mut points = Vec::new();
+    for block in blocks {
+        points.push((
+            f64::from(block),
+            formula(block.into(), &sixteen)? as f64 / KIB,
+        ));
+    }
+    series.push(Series::new(PAPER, points));
+    study.step("figure 13b");
+    let mut first = Figure {
+        number: "13b",
+        title: "NIC memory, 16 HPUs, 4 MiB",
+        x: "bytes of a block",
+        y: "KiB",
+        series,
+        claims: Vec::new(),
+    };
+    let same = |name: &str| {
+        let of = |block: u32| first.at(name, block.into());
+        blocks.iter().all(|block| of(*block) == of(32))
+    };
+    let is_fixed = same("specialized") && same("hpu-local");
+    let (special, local) = (first.at("specialized", 32.0), first.at("hpu-local", 32.0));
+    first.claim(
+        "memory of the specialised handler and of HPU-local by block size",
+        "fixed",
+        format!("{special:.2} and {local:.2} KiB"),
+        is_fixed,
+    );
+    let (small, large) = (first.at("rw-cp", 32.0), first.at("rw-cp", 2048.0));
+    first.claim(
+        "memory of RW-CP with blocks of 32 and 2048 bytes",
+        "grows",
+        format!("{small:.1} and {large:.1} KiB with checkpoints of 108 bytes, two of each"),
+        large > small,
+    );
+    // By hand: T_PH = 70 + 40 * 16 cycles = 887,500 ps, 128 packets for each of 16 HPUs, T_pkt = 81,920 ps.
+    // (0.2 * 128 * 887,500 - 81,920) / (15 * 81,920) = 18.4; 2,048 / 18 = 113.8; 114 * 612 = 69,768.
+    let bytes = formula(128, &sixteen)?;
+    first.claim(
+        "checkpoints by the formula with blocks of 128 bytes, 612 bytes each",
+        "69768 bytes (computed by hand)",
+        format!("{bytes} bytes"),
+        bytes == 69_768,
+    );
+
+    let hpus: [u32; 5] = [2, 4, 8, 16, 32];
+    let mut series = by_strategy(&hpus, |strategy, count| {
+        let parameters = Parameters::PAPER.with_hpus(count.into());
+        let plan = planned(&vector(MESSAGE, 256)?, &parameters, strategy)?;
+        Ok(plan.nic_bytes as f64 / KIB)
+    })?;
+    let mut points = Vec::new();
+    for count in hpus {
+        let parameters = Parameters::PAPER.with_hpus(count.into());
+        points.push((f64::from(count), formula(256, &parameters)? as f64 / KIB));
+    }
+    series.push(Series::new(PAPER, points));
+    study.step("figure 13c");
+    let mut second = Figure {
+        number: "13c",
+        title: "NIC memory, blocks of 256 bytes, 4 MiB",
+        x: "HPUs",
+        y: "KiB",
+        series,
+        claims: Vec::new(),
+    };
+    for (name, claim) in [
+        ("hpu-local", "memory of HPU-local with 2 and 32 HPUs"),
+        ("rw-cp", "memory of RW-CP with 2 and 32 HPUs"),
+    ] {
+        let (few, many) = (second.at(name, 2.0), second.at(name, 32.0));
+        let ours = format!("{few:.1} and {many:.1} KiB");
+        second.claim(claim, "grows", ours, many > few);
+    }
+    Ok([first, second])
+}
+
+/// Figures 14 and 15: the DMA queue.
+pub(super) fn figures_14_15(study: &mut Study<'_>) -> Result<[Figure; 2], Error> {
+    let parameters = Parameters::PAPER.with_hpus(16);
+    let gammas: [u32; 5] = [1, 2, 4, 8, 16];
+    let mut over_time = Vec::new();
+    let series = by_strategy(&gammas, |strategy, gamma| {
+        let layout = vector(MESSAGE, parameters.packet / u64::from(gamma))?;
+        let report = received(&layout, &parameters, strategy, gamma == 16)?.report;
+        study.step("figures 14 and 15");
+        if gamma == 16 {
+            // At most 200 points: the deepest of each part.
+            let every = report.queue.len().div_ceil(200).max(1);
+            let parts = report.queue.chunks(every);
+            let deepest = parts.filter_map(|part| part.iter().max_by_key(|(_, depth)| *depth));
+            let points = deepest.map(|(time, depth)| (*time as f64 / 1e6, *depth as f64));
+            over_time.push(Series::new(strategy.name(), points.collect()));
+        }
+        Ok(report.deepest_queue as f64)
+    })?;
+    let mut first = Figure {
+        number: "14",
+        title: "The deepest DMA queue, 16 HPUs",
+        x: "blocks per packet",
+        y: "requests",
+        series,
+        claims: Vec::new(),
+    };
+    let all = first.series.iter().flat_map(|series| &series.points);
+    let most = all.map(|point| point.1).fold(0.0, f64::max);
+    first.claim(
+        "requests in the DMA queue at most",
+        "below 160",
+        format!("{most}"),
+        most < 160.0,
+    );
+    let (special, rw) = (first.at("specialized", 16.0), first.at("rw-cp", 16.0));
+    let (ro, local) = (first.at("ro-cp", 16.0), first.at("hpu-local", 16.0));
+    let mut second = Figure {
+        number: "15",
+        title: "The DMA queue over time, 16 blocks per packet",
+        x: "us",
+        y: "requests",
+        series: over_time,
+        claims: Vec::new(),
+    };
+    second.claim(
+        "peaks: specialised and RW-CP above RO-CP and HPU-local",
+        "above",
+        format!("{special} and {rw}, {ro} and {local}"),
+        Held::or_differs(
+            special.min(rw) > ro.max(local),
+            "HPUs that start together issue together by any strategy; PCIe takes a request in three cycles",
+        ),
+    );
+    Ok([first, second])
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The figures of the paper: made in full, and every claim answered.
+
+use libcopy_datatype::Layout;
+use libcopy_nic::figures::{Held, Study, csv, figures, steps};
+use libcopy_nic::host::HostTable;
+
+#[test]
+fn every_figure_has_claims_and_none_is_wrong_without_a_reason() {
+    let applications: Vec<(String, Layout)> = [
+        ("one packet", "vector(100, 1, 2, double)"),
+        ("vector", "vector(20000, 16, 40, double)"),
+        ("nested", "hvector(30, 1, 80000, vector(500, 2, 9, double))"),
+        ("tiny", "vector(100000, 1, 2, float)"),
+    ]
+    .map(|(name, expression)| {
+        let layout = Layout::new(&expression.parse().unwrap(), 1).unwrap();
+        (name.to_owned(), layout)
+    })
+    .to_vec();
+    let mut done = 0;
+    let mut progress = |_: &str| done += 1;
+    let host = HostTable::built_in();
+    let mut study = Study {
+        is_quick: true,
+        host: &host,
+        applications: &applications,
+        progress: &mut progress,
+    };
+    let expected = steps(&study);
+    let all = figures(&mut study).unwrap();
+    assert_eq!(done, expected);
+    let numbers: Vec<&str> = all.iter().map(|figure| figure.number).collect();
+    assert_eq!(
+        numbers,
+        [
+            "8", "10", "12", "13a", "13b", "13c", "14", "15", "16", "17", "18", "19"
+        ]
+    );
+    for figure in &all {
+        assert!(!figure.claims.is_empty(), "{}", figure.number);
+        for series in &figure.series {
+            assert!(
+                !series.points.is_empty(),
+                "{} {}",
+                figure.number,
+                series.name
+            );
+            let is_finite = series
+                .points
+                .iter()
+                .all(|p| p.0.is_finite() && p.1.is_finite());
+            assert!(is_finite, "{} {}", figure.number, series.name);
+        }
+        for claim in &figure.claims {
+            assert_ne!(claim.held, Held::No, "{claim:?}");
+        }
+    }
+    let text = csv(all.iter().flat_map(|figure| &figure.claims));
+    println!("{text}");
+    let claims: usize = all.iter().map(|figure| figure.claims.len()).sum();
+    assert_eq!(text.lines().count(), claims + 1);
+}
