@@ -41,15 +41,17 @@ pub struct CacheKey {
     layout: LayoutKey,
     base: u64,
     cuts: Cuts,
+    is_target: bool,
 }
 
 impl CacheKey {
-    /// The key of a layout at an address.
-    pub fn new(layout: &Layout, base: u64, cuts: Cuts) -> CacheKey {
+    /// The key of a layout at an address, into which peers write if `is_target`.
+    pub fn new(layout: &Layout, base: u64, cuts: Cuts, is_target: bool) -> CacheKey {
         CacheKey {
             layout: LayoutKey(layout.clone()),
             base,
             cuts,
+            is_target,
         }
     }
 }
@@ -69,7 +71,7 @@ pub struct Found<K> {
     /// Its name.
     pub entry: EntryId,
     /// Its keys.
-    pub keys: Arc<Vec<K>>,
+    pub keys: Arc<K>,
     /// Whether the rank that was asked for has them.
     pub is_known: bool,
 }
@@ -78,7 +80,7 @@ pub struct Found<K> {
 struct Entry<K> {
     key: CacheKey,
     generation: u32,
-    keys: Arc<Vec<K>>,
+    keys: Arc<K>,
     /// What the memory was when the keys were mapped.
     stamp: u64,
     /// Ranks that have been sent the keys and have not forgotten them.
@@ -127,7 +129,7 @@ impl<K> Default for LocalCache<K> {
 #[derive(Debug)]
 pub struct Eviction<K> {
     /// Its keys, if no rank has them.
-    pub keys: Option<Arc<Vec<K>>>,
+    pub keys: Option<Arc<K>>,
     /// Who has to be told first.
     pub forget: Vec<Forget>,
 }
@@ -176,13 +178,7 @@ impl<K> LocalCache<K> {
     /// # Panics
     ///
     /// If there is an entry for the same key.
-    pub fn insert(
-        &mut self,
-        key: CacheKey,
-        stamp: u64,
-        rank: Option<u32>,
-        keys: Vec<K>,
-    ) -> Found<K> {
+    pub fn insert(&mut self, key: CacheKey, stamp: u64, rank: Option<u32>, keys: K) -> Found<K> {
         let id = self.unused.pop().unwrap_or_else(|| {
             self.generations.push(0);
             (self.generations.len() - 1) as u32
@@ -214,7 +210,7 @@ impl<K> LocalCache<K> {
     }
 
     /// Ends the use of an entry by a message; gives back the keys if that was what kept them.
-    pub fn release(&mut self, id: u32) -> Option<Arc<Vec<K>>> {
+    pub fn release(&mut self, id: u32) -> Option<Arc<K>> {
         let entry = self.entries.get_mut(&id)?;
         entry.users = entry.users.saturating_sub(1);
         self.remove_if_gone(id)
@@ -257,7 +253,7 @@ impl<K> LocalCache<K> {
 
     /// A rank has forgotten an entry; gives back the keys if it was the last. Late or doubled acknowledgements of
     /// another generation change nothing.
-    pub fn acknowledge(&mut self, rank: u32, entry: EntryId) -> Option<Arc<Vec<K>>> {
+    pub fn acknowledge(&mut self, rank: u32, entry: EntryId) -> Option<Arc<K>> {
         let its = self.entries.get_mut(&entry.id)?;
         if its.generation != entry.generation || !its.is_leaving {
             return None;
@@ -267,7 +263,7 @@ impl<K> LocalCache<K> {
     }
 
     /// A rank is gone: it uses no key any more. Gives back the keys that only it kept.
-    pub fn forget_rank(&mut self, rank: u32) -> Vec<Arc<Vec<K>>> {
+    pub fn forget_rank(&mut self, rank: u32) -> Vec<Arc<K>> {
         let mut ids = Vec::new();
         for (id, entry) in &mut self.entries {
             if entry.ranks.remove(&rank) {
@@ -280,12 +276,12 @@ impl<K> LocalCache<K> {
     }
 
     /// A rank has said that it lacks an entry it was taken to have. Whether there is such an entry.
-    pub fn is_missing_at(&mut self, rank: u32, id: u32) -> Option<Arc<Vec<K>>> {
+    pub fn is_missing_at(&mut self, rank: u32, id: u32) -> Option<Arc<K>> {
         let entry = self.entries.get(&id)?;
         entry.ranks.contains(&rank).then(|| entry.keys.clone())
     }
 
-    fn remove_if_gone(&mut self, id: u32) -> Option<Arc<Vec<K>>> {
+    fn remove_if_gone(&mut self, id: u32) -> Option<Arc<K>> {
         let entry = self.entries.get(&id)?;
         if !entry.is_leaving || entry.users > 0 || !entry.ranks.is_empty() {
             return None;
@@ -353,7 +349,12 @@ mod tests {
 
     fn key(base: u64) -> CacheKey {
         let column = Datatype::named(Named::Double).vector(4, 1, 8).unwrap();
-        CacheKey::new(&Layout::new(&column, 1).unwrap(), base, Cuts::Every(16))
+        CacheKey::new(
+            &Layout::new(&column, 1).unwrap(),
+            base,
+            Cuts::Every(16),
+            true,
+        )
     }
 
     #[test]

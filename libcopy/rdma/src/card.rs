@@ -9,9 +9,12 @@ use crate::iov::Iov;
 /// A card, or what stands in for one, that maps memory keys to pieces of memory.
 ///
 /// Keys are zero-based: byte 0 of a key is the first byte of its first piece.
-pub trait Card: Send + Sync + 'static {
+pub trait Card: std::fmt::Debug + Send + Sync + 'static {
     /// An indirect memory key; dropping it destroys it.
-    type Key: Send + Sync + 'static;
+    type Key: std::fmt::Debug + Send + Sync + 'static;
+
+    /// Registered memory; dropping it ends that.
+    type Memory: std::fmt::Debug + Send + Sync + 'static;
 
     /// What a key may point to and how much one WRITE moves.
     fn limits(&self) -> Limits;
@@ -19,12 +22,25 @@ pub trait Card: Send + Sync + 'static {
     /// The number by which a peer writes to the key's memory.
     fn rkey(&self, key: &Self::Key) -> u32;
 
-    /// Maps an unmapped key to pieces of registered memory, and waits until it may be used.
+    /// Registers the memory of pieces, for peers to write into if `is_target`.
     ///
     /// # Errors
     ///
-    /// Memory that cannot be registered, more pieces than the limit, a request that failed. The key is unmapped then.
-    fn map(&self, key: &Self::Key, pieces: &[Iov]) -> Result<()>;
+    /// Memory that is not mapped or not writable, or more than may be locked.
+    fn register(&self, pieces: &[Iov], is_target: bool) -> Result<Self::Memory>;
+
+    /// Maps an unmapped key to pieces of `memory`, and waits until it may be used.
+    ///
+    /// # Errors
+    ///
+    /// More pieces than the limit, a request that failed. The key is unmapped then.
+    fn map(
+        &self,
+        key: &Self::Key,
+        pieces: &[Iov],
+        memory: &Self::Memory,
+        is_target: bool,
+    ) -> Result<()>;
 
     /// Unmaps a key (`LOCAL_INV`), after which no peer can write to its memory.
     ///

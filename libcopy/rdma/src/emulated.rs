@@ -123,6 +123,7 @@ impl EmulatedCard {
 
 impl Card for EmulatedCard {
     type Key = EmulatedKey;
+    type Memory = ();
 
     fn limits(&self) -> Limits {
         self.limits
@@ -132,7 +133,11 @@ impl Card for EmulatedCard {
         key.number
     }
 
-    fn map(&self, key: &EmulatedKey, pieces: &[Iov]) -> Result<()> {
+    fn register(&self, _: &[Iov], _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn map(&self, key: &EmulatedKey, pieces: &[Iov], (): &(), _: bool) -> Result<()> {
         if pieces.len() > self.limits.max_iovs {
             return Err(refused("UMR", "more pieces than max_entries"));
         }

@@ -10,7 +10,7 @@ use crate::cache::{CacheKey, EntryId, Eviction, Forget, LocalCache, RemoteCache,
 use crate::card::Card;
 use crate::cut::{Cuts, Windows};
 use crate::error::{Error, Result};
-use crate::iov::iovs;
+use crate::iov::{Iov, iovs};
 use crate::pool::Pool;
 
 /// Whether mapped keys may be used for the next message from or to the same addresses.
@@ -38,13 +38,21 @@ pub struct KeyCounts {
     pub evictions: u64,
 }
 
+/// Mapped keys and the memory they point to.
+#[derive(Debug)]
+pub struct KeySet<C: Card> {
+    /// A key per window.
+    pub keys: Vec<C::Key>,
+    memory: C::Memory,
+}
+
 /// Mapped keys of a message.
 #[derive(Debug)]
-pub struct Mapped<K> {
+pub struct Mapped<C: Card> {
     /// The entry of the cache; none if they are for this message alone.
     pub entry: Option<EntryId>,
     /// A key per window.
-    pub keys: Arc<Vec<K>>,
+    pub set: Arc<KeySet<C>>,
     /// Whether the peer has them.
     pub is_known: bool,
 }
@@ -54,7 +62,7 @@ pub struct Mapped<K> {
 pub struct Keys<C: Card> {
     card: Arc<C>,
     pool: Arc<Pool<C::Key>>,
-    local: LocalCache<C::Key>,
+    local: LocalCache<KeySet<C>>,
     remote: RemoteCache,
     counts: KeyCounts,
     forget: Vec<Forget>,
@@ -102,14 +110,14 @@ impl<C: Card> Keys<C> {
         cuts: &Cuts,
         memory: Memory,
         rank: Option<u32>,
-    ) -> Result<Mapped<C::Key>> {
-        let key = CacheKey::new(layout, base, cuts.clone());
+    ) -> Result<Mapped<C>> {
+        let key = CacheKey::new(layout, base, cuts.clone(), rank.is_some());
         if let Memory::Generation(stamp) = memory {
             if let Some(found) = self.local.find(&key, stamp, rank) {
                 self.counts.hits += 1;
                 return Ok(Mapped {
                     entry: Some(found.entry),
-                    keys: found.keys,
+                    set: found.keys,
                     is_known: found.is_known,
                 });
             }
@@ -119,26 +127,28 @@ impl<C: Card> Keys<C> {
             }
         }
         self.counts.misses += 1;
-        let windows = Windows::new(&iovs(layout, base)?, cuts, self.card.limits().max_iovs)?;
-        let keys = self.map_new(&windows)?;
+        let iovs = iovs(layout, base)?;
+        let windows = Windows::new(&iovs, cuts, self.card.limits().max_iovs)?;
+        let set = self.map_new(&iovs, &windows, rank.is_some())?;
         Ok(match memory {
             Memory::Generation(stamp) => {
-                let found = self.local.insert(key, stamp, rank, keys);
+                let found = self.local.insert(key, stamp, rank, set);
                 Mapped {
                     entry: Some(found.entry),
-                    keys: found.keys,
+                    set: found.keys,
                     is_known: false,
                 }
             }
             Memory::Unwatched => Mapped {
                 entry: None,
-                keys: Arc::new(keys),
+                set: Arc::new(set),
                 is_known: false,
             },
         })
     }
 
-    fn map_new(&mut self, windows: &Windows) -> Result<Vec<C::Key>> {
+    fn map_new(&mut self, iovs: &[Iov], windows: &Windows, is_target: bool) -> Result<KeySet<C>> {
+        let memory = self.card.register(iovs, is_target)?;
         let keys = loop {
             match self.pool.take(windows.len()) {
                 Ok(keys) => break keys,
@@ -149,7 +159,7 @@ impl<C: Card> Keys<C> {
             }
         };
         for (done, (key, window)) in keys.iter().zip(windows.iter()).enumerate() {
-            if let Err(error) = self.card.map(key, window) {
+            if let Err(error) = self.card.map(key, window, &memory, is_target) {
                 for key in &keys[..done] {
                     // The first error is the one to tell.
                     let _ = self.card.unmap(key);
@@ -159,7 +169,7 @@ impl<C: Card> Keys<C> {
             }
             self.counts.mapped += 1;
         }
-        Ok(keys)
+        Ok(KeySet { keys, memory })
     }
 
     /// Ends the use of keys by a message.
@@ -167,12 +177,12 @@ impl<C: Card> Keys<C> {
     /// # Errors
     ///
     /// A key that cannot be unmapped.
-    pub fn finish(&mut self, mapped: Mapped<C::Key>) -> Result<()> {
-        let Mapped { entry, keys, .. } = mapped;
+    pub fn finish(&mut self, mapped: Mapped<C>) -> Result<()> {
+        let Mapped { entry, set, .. } = mapped;
         let Some(entry) = entry else {
-            return self.recycle(keys);
+            return self.recycle(set);
         };
-        drop(keys);
+        drop(set);
         match self.local.release(entry.id) {
             Some(keys) => self.recycle(keys),
             None => Ok(()),
@@ -180,12 +190,19 @@ impl<C: Card> Keys<C> {
     }
 
     /// What a receiver tells a rank of mapped keys: their numbers, unless it has them.
-    pub fn announce(&mut self, mapped: &Mapped<C::Key>) -> Option<Vec<u32>> {
+    pub fn announce(&mut self, mapped: &Mapped<C>) -> Option<Vec<u32>> {
         if mapped.is_known {
             return None;
         }
-        self.counts.key_bytes += size_of::<u32>() as u64 * mapped.keys.len() as u64;
-        Some(mapped.keys.iter().map(|key| self.card.rkey(key)).collect())
+        self.counts.key_bytes += size_of::<u32>() as u64 * mapped.set.keys.len() as u64;
+        Some(
+            mapped
+                .set
+                .keys
+                .iter()
+                .map(|key| self.card.rkey(key))
+                .collect(),
+        )
     }
 
     /// Keeps what a rank has told of its keys.
@@ -241,7 +258,7 @@ impl<C: Card> Keys<C> {
         }
     }
 
-    fn leave(&mut self, eviction: Eviction<C::Key>) -> Result<()> {
+    fn leave(&mut self, eviction: Eviction<KeySet<C>>) -> Result<()> {
         self.counts.evictions += 1;
         self.forget.extend(eviction.forget);
         match eviction.keys {
@@ -251,8 +268,8 @@ impl<C: Card> Keys<C> {
     }
 
     /// Unmaps keys and puts them back into the pool. A key that cannot be unmapped is destroyed instead.
-    fn recycle(&mut self, keys: Arc<Vec<C::Key>>) -> Result<()> {
-        let Some(keys) = Arc::into_inner(keys) else {
+    fn recycle(&mut self, set: Arc<KeySet<C>>) -> Result<()> {
+        let Some(KeySet { keys, memory }) = Arc::into_inner(set) else {
             return Err(Error::corrupt(u32::MAX, "users of memory keys", 1));
         };
         let mut failed = Ok(());
@@ -262,6 +279,8 @@ impl<C: Card> Keys<C> {
                 Err(error) => failed = Err(error),
             }
         }
+        // Not before the keys, which point to it.
+        drop(memory);
         failed
     }
 }

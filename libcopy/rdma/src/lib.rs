@@ -13,10 +13,14 @@ pub mod choice;
 pub mod cut;
 pub mod emulated;
 mod error;
+pub mod gather;
 mod iov;
 pub mod keys;
+pub mod message;
 pub mod model;
 pub mod pool;
+pub mod transfer;
+pub mod verbs;
 pub mod workloads;
 
 pub use choice::{Abilities, Choice, Method, Threshold, Thresholds};

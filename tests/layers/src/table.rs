@@ -186,7 +186,16 @@ pub const TABLE: &[Layers] = &[
             < iov
             < cut pool
             < cache card choice
-            < emulated keys model workloads",
+            < emulated keys message model workloads
+            < verbs/sys
+            < verbs/library
+            < verbs/device
+            < verbs/mkey
+            < verbs/connection
+            < verbs/mlx5
+            < verbs
+            < gather
+            < transfer",
     },
     Layers {
         name: "libcopy-cli",

@@ -445,9 +445,20 @@ impl Tests {
     fn stage_all(&self) -> Result<(), String> {
         self.empty_stage()?;
         let built = build(&["build", "--workspace"])?;
-        let tests = ["--test", "collectives", "--test", "p2p"];
-        let tests = [&["test", "--no-run", "-p", "libcopy"][..], &tests].concat();
-        let tests = build(&tests)?;
+        let tests = build(&[
+            "test",
+            "--no-run",
+            "-p",
+            "libcopy",
+            "-p",
+            "libcopy-rdma",
+            "--test",
+            "collectives",
+            "--test",
+            "p2p",
+            "--test",
+            "soft_roce",
+        ])?;
         for file in built.executables("bin") {
             copy(&file, &self.stage)?;
         }

@@ -172,9 +172,9 @@ fn transfer(
     let ours = sender
         .keys
         .map(from, from_base, &rkeys.cuts, memory, None)?;
-    assert_eq!(ours.keys.len(), rkeys.rkeys.len());
+    assert_eq!(ours.set.keys.len(), rkeys.rkeys.len());
     let mut writes = 0;
-    for (key, rkey) in ours.keys.iter().zip(rkeys.rkeys.iter()) {
+    for (key, rkey) in ours.set.keys.iter().zip(rkeys.rkeys.iter()) {
         // SAFETY: the pieces lie in the ranks' memory.
         unsafe { sender.card.write(key, &receiver.card, *rkey)? };
         writes += 1;

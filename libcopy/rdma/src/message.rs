@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The control messages of a transfer: RTS, CTS, FIN and those of the caches, as bytes.
+//!
+//! Everything is little-endian: a byte that says which message it is, then its fields. What comes from a peer is
+//! checked: a list that is longer than its message is refused.
+
+use crate::cache::EntryId;
+use crate::choice::{Abilities, Method};
+use crate::cut::{CutRule, Cuts, Limits};
+use crate::error::{Error, Result};
+use crate::iov::Shape;
+
+/// One control message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// The sender has a message.
+    Rts {
+        /// Its pieces.
+        shape: Shape,
+        /// What the sender can do.
+        abilities: Abilities,
+        /// The lengths of its pieces, under [`CutRule::Maximal`].
+        lengths: Option<Vec<u64>>,
+    },
+    /// The receiver is ready.
+    Cts(Offer),
+    /// The bytes have arrived; or the sender could not send them, and the receiver offers packing.
+    Fin {
+        /// Whether they have.
+        is_done: bool,
+    },
+    /// The receiver cannot take the message at all.
+    Refused,
+    /// The sender has not the keys that the CTS names.
+    Missing(EntryId),
+    /// The receiver's entry is to be forgotten.
+    Forget(EntryId),
+    /// It has been.
+    Forgotten(EntryId),
+}
+
+/// What a CTS offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// Packed bytes go to contiguous memory, at most `len` at a time.
+    Pack {
+        /// Its address.
+        addr: u64,
+        /// Its key.
+        rkey: u32,
+        /// Its bytes.
+        len: u64,
+    },
+    /// Receives are posted for a SEND per window.
+    Sge(Cuts),
+    /// A WRITE per key.
+    Umr {
+        /// Where the message is cut; not said with keys that are known.
+        cuts: Option<Cuts>,
+        /// The keys; none if the sender has them.
+        rkeys: Option<Vec<u32>>,
+        /// The entry of the receiver's cache; none if the keys are for this message.
+        entry: Option<EntryId>,
+    },
+}
+
+impl Offer {
+    /// Its method.
+    pub fn method(&self) -> Method {
+        match self {
+            Offer::Pack { .. } => Method::Pack,
+            Offer::Sge(_) => Method::Sge,
+            Offer::Umr { .. } => Method::Umr,
+        }
+    }
+}
+
+/// The rule that an RTS asks for.
+pub fn rule(lengths: Option<&Vec<u64>>) -> CutRule {
+    if lengths.is_some() {
+        CutRule::Maximal
+    } else {
+        CutRule::Agreed
+    }
+}
+
+/// The most entries of a list in a message.
+const MAX_LIST: u64 = 1 << 24;
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn byte(&mut self, value: u8) {
+        self.0.push(value);
+    }
+    fn word(&mut self, value: u64) {
+        self.0.extend(value.to_le_bytes());
+    }
+    fn half(&mut self, value: u32) {
+        self.0.extend(value.to_le_bytes());
+    }
+    fn words(&mut self, list: &[u64]) {
+        self.word(list.len() as u64);
+        list.iter().for_each(|value| self.word(*value));
+    }
+    fn some<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {
+        self.byte(u8::from(value.is_some()));
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+    fn limits(&mut self, limits: Limits) {
+        self.word(limits.max_iovs as u64);
+        self.word(limits.max_bytes);
+    }
+    fn cuts(&mut self, cuts: &Cuts) {
+        match cuts {
+            Cuts::Every(csize) => {
+                self.byte(0);
+                self.word(*csize);
+            }
+            Cuts::Lengths(lengths) => {
+                self.byte(1);
+                self.words(lengths);
+            }
+        }
+    }
+    fn entry(&mut self, entry: EntryId) {
+        self.half(entry.id);
+        self.half(entry.generation);
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    rank: u32,
+}
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let Some((first, rest)) = self.bytes.split_first_chunk::<N>() else {
+            return Err(self.wrong("length", self.bytes.len() as u64));
+        };
+        self.bytes = rest;
+        Ok(*first)
+    }
+    fn wrong(&self, field: &'static str, value: u64) -> Error {
+        Error::corrupt(self.rank, field, value)
+    }
+    fn byte(&mut self) -> Result<u8> {
+        Ok(self.take::<1>()?[0])
+    }
+    fn word(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+    fn half(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+    fn count(&mut self, each: u64) -> Result<u64> {
+        let count = self.word()?;
+        if count > MAX_LIST || count * each > self.bytes.len() as u64 {
+            return Err(self.wrong("entries of a list", count));
+        }
+        Ok(count)
+    }
+    fn words(&mut self) -> Result<Vec<u64>> {
+        let count = self.count(8)?;
+        (0..count).map(|_| self.word()).collect()
+    }
+    fn some<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
+        match self.byte()? {
+            0 => Ok(None),
+            1 => read(self).map(Some),
+            other => Err(self.wrong("presence of a field", other.into())),
+        }
+    }
+    fn limits(&mut self) -> Result<Limits> {
+        let (max_iovs, max_bytes) = (self.word()?, self.word()?);
+        if max_iovs < 2 || max_bytes == 0 {
+            return Err(self.wrong("entries of a key", max_iovs));
+        }
+        Ok(Limits {
+            max_iovs: usize::try_from(max_iovs).unwrap_or(usize::MAX),
+            max_bytes,
+        })
+    }
+    fn cuts(&mut self) -> Result<Cuts> {
+        match self.byte()? {
+            0 => match self.word()? {
+                0 => Err(self.wrong("chunk size", 0)),
+                csize => Ok(Cuts::Every(csize)),
+            },
+            1 => Ok(Cuts::Lengths(self.words()?.into())),
+            other => Err(self.wrong("kind of cuts", other.into())),
+        }
+    }
+    fn entry(&mut self) -> Result<EntryId> {
+        Ok(EntryId {
+            id: self.half()?,
+            generation: self.half()?,
+        })
+    }
+}
+
+impl Control {
+    /// The message as bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::new());
+        match self {
+            Control::Rts {
+                shape,
+                abilities,
+                lengths,
+            } => {
+                out.byte(1);
+                for value in [shape.bytes, shape.blocks, shape.min, shape.unit] {
+                    out.word(value);
+                }
+                out.some(abilities.sge, Writer::limits);
+                out.some(abilities.umr, Writer::limits);
+                out.some(lengths.as_ref(), |out, lengths| out.words(lengths));
+            }
+            Control::Cts(Offer::Pack { addr, rkey, len }) => {
+                out.byte(2);
+                out.word(*addr);
+                out.half(*rkey);
+                out.word(*len);
+            }
+            Control::Cts(Offer::Sge(cuts)) => {
+                out.byte(3);
+                out.cuts(cuts);
+            }
+            Control::Cts(Offer::Umr { cuts, rkeys, entry }) => {
+                out.byte(4);
+                out.some(cuts.as_ref(), Writer::cuts);
+                out.some(rkeys.as_ref(), |out, rkeys| {
+                    out.word(rkeys.len() as u64);
+                    rkeys.iter().for_each(|rkey| out.half(*rkey));
+                });
+                out.some(*entry, Writer::entry);
+            }
+            Control::Fin { is_done } => {
+                out.byte(5);
+                out.byte(u8::from(*is_done));
+            }
+            Control::Refused => out.byte(6),
+            Control::Missing(entry) => {
+                out.byte(7);
+                out.entry(*entry);
+            }
+            Control::Forget(entry) => {
+                out.byte(8);
+                out.entry(*entry);
+            }
+            Control::Forgotten(entry) => {
+                out.byte(9);
+                out.entry(*entry);
+            }
+        }
+        out.0
+    }
+
+    /// The message that `rank` has sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if the bytes are no message.
+    pub fn from_bytes(bytes: &[u8], rank: u32) -> Result<Control> {
+        let mut from = Reader { bytes, rank };
+        let message = match from.byte()? {
+            1 => Control::Rts {
+                shape: Shape {
+                    bytes: from.word()?,
+                    blocks: from.word()?,
+                    min: from.word()?,
+                    unit: from.word()?,
+                },
+                abilities: Abilities {
+                    sge: from.some(Reader::limits)?,
+                    umr: from.some(Reader::limits)?,
+                },
+                lengths: from.some(Reader::words)?,
+            },
+            2 => Control::Cts(Offer::Pack {
+                addr: from.word()?,
+                rkey: from.half()?,
+                len: from.word()?,
+            }),
+            3 => Control::Cts(Offer::Sge(from.cuts()?)),
+            4 => Control::Cts(Offer::Umr {
+                cuts: from.some(Reader::cuts)?,
+                rkeys: from.some(|from| {
+                    let count = from.count(4)?;
+                    (0..count).map(|_| from.half()).collect()
+                })?,
+                entry: from.some(Reader::entry)?,
+            }),
+            5 => Control::Fin {
+                is_done: from.byte()? != 0,
+            },
+            6 => Control::Refused,
+            7 => Control::Missing(from.entry()?),
+            8 => Control::Forget(from.entry()?),
+            9 => Control::Forgotten(from.entry()?),
+            other => return Err(from.wrong("kind of message", other.into())),
+        };
+        if !from.bytes.is_empty() {
+            return Err(from.wrong("bytes behind a message", from.bytes.len() as u64));
+        }
+        Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Control> {
+        let entry = EntryId {
+            id: 3,
+            generation: 4,
+        };
+        let limits = Limits {
+            max_iovs: 32,
+            max_bytes: 1 << 31,
+        };
+        vec![
+            Control::Rts {
+                shape: Shape {
+                    bytes: 40,
+                    blocks: 4,
+                    min: 10,
+                    unit: 10,
+                },
+                abilities: Abilities {
+                    sge: None,
+                    umr: Some(limits),
+                },
+                lengths: Some(vec![10; 4]),
+            },
+            Control::Cts(Offer::Pack {
+                addr: 1 << 40,
+                rkey: 7,
+                len: 9,
+            }),
+            Control::Cts(Offer::Sge(Cuts::Every(9))),
+            Control::Cts(Offer::Umr {
+                cuts: Some(Cuts::Lengths([1, 2].into())),
+                rkeys: Some(vec![5, 6]),
+                entry: Some(entry),
+            }),
+            Control::Fin { is_done: true },
+            Control::Refused,
+            Control::Missing(entry),
+            Control::Forget(entry),
+            Control::Forgotten(entry),
+        ]
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for message in all() {
+            assert_eq!(Control::from_bytes(&message.to_bytes(), 0), Ok(message));
+        }
+    }
+
+    #[test]
+    fn damaged_messages_are_refused() {
+        for message in all() {
+            let bytes = message.to_bytes();
+            for len in 0..bytes.len() {
+                assert!(
+                    Control::from_bytes(&bytes[..len], 1).is_err(),
+                    "{message:?}"
+                );
+            }
+            assert!(Control::from_bytes(&[&bytes[..], &[0]].concat(), 1).is_err());
+        }
+        // A list that says it is longer than memory.
+        let mut list = Control::Cts(Offer::Sge(Cuts::Lengths([1].into()))).to_bytes();
+        list[2..10].fill(0xff);
+        assert_eq!(
+            Control::from_bytes(&list, 1),
+            Err(Error::Corrupt {
+                rank: 1,
+                field: "entries of a list",
+                value: u64::MAX
+            })
+        );
+        assert!(Control::from_bytes(&[3, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1).is_err());
+    }
+}
