@@ -30,6 +30,21 @@ pub struct Kind {
     dense: bool,
     /// A derived type as we know it.
     known: Option<Arc<Known>>,
+    /// Whether the datatype is a predefined one.
+    named: bool,
+    /// The datatype, if it is a duplicate of our own.
+    own: Option<Arc<Duplicate>>,
+}
+
+/// A duplicate of a datatype of the program's, which may free its own.
+#[derive(Debug)]
+struct Duplicate(Word);
+
+impl Drop for Duplicate {
+    fn drop(&mut self) {
+        // SAFETY: our own datatype, which nobody uses any more.
+        unsafe { pmpi::type_free(&mut self.0) };
+    }
 }
 
 impl Kind {
@@ -72,6 +87,8 @@ impl Kind {
             extent,
             dense,
             known,
+            named: combiner == abi.named,
+            own: None,
         })
     }
 
@@ -80,17 +97,31 @@ impl Kind {
         count.number()?.checked_mul(self.size)
     }
 
-    /// The datatype.
-    pub fn datatype(&self) -> Word {
-        self.datatype
+    /// Whether the datatype is a predefined one.
+    pub fn is_named(&self) -> bool {
+        self.named
     }
 
-    /// The same for a duplicate of the datatype, packed for another communicator.
-    pub fn for_another(&self, datatype: Word, comm: Word) -> Kind {
-        Kind {
-            datatype,
-            comm,
-            ..self.clone()
+    /// The same for as long as it is used, whatever the program frees.
+    ///
+    /// # Errors
+    ///
+    /// The library's error code.
+    pub fn kept(&self, abi: &Abi) -> Result<Kind, c_int> {
+        let mut kept = self.clone();
+        if self.own.is_some() || self.named {
+            kept.comm = abi.world;
+            return Ok(kept);
+        }
+        let mut datatype = 0;
+        // SAFETY: a datatype of the caller's; room for a handle of either kind.
+        match unsafe { pmpi::type_dup(self.datatype, &mut datatype) } {
+            0 => {
+                (kept.datatype, kept.comm) = (datatype, abi.world);
+                kept.own = Some(Arc::new(Duplicate(datatype)));
+                Ok(kept)
+            }
+            code => Err(code),
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use libcopy::collective::nonblocking::agreement::Progress;
 use libcopy::config;
@@ -44,6 +44,80 @@ pub struct NonblockingClass {
     pub together: Together,
     /// What its ranks have agreed on.
     pub progress: Progress,
+}
+
+impl NonblockingClass {
+    /// One of which nothing is known. All ranks make it alike.
+    pub fn new(function: Function, power: u32) -> Self {
+        let seed = (function as u64) << 32 | u64::from(power);
+        NonblockingClass {
+            function,
+            power,
+            together: Together::new(
+                Decision::Intercept,
+                seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16,
+            ),
+            progress: Progress::default(),
+        }
+    }
+}
+
+/// The starts of a persistent request, which are a class of their own.
+#[derive(Debug)]
+pub struct PersistentClass {
+    pub class: Mutex<NonblockingClass>,
+    /// Ranks of its communicator.
+    ranks: usize,
+    /// Persistent requests whose trials share the program's time, as all ranks have agreed when it was made.
+    pub requests: usize,
+}
+
+/// Those that are not gone.
+static PERSISTENT: Mutex<Vec<Weak<PersistentClass>>> = Mutex::new(Vec::new());
+
+impl PersistentClass {
+    /// That of a request which moves so many bytes.
+    pub fn new(function: Function, ranks: usize, bytes: u64, requests: usize) -> Arc<Self> {
+        let made = Arc::new(PersistentClass {
+            class: Mutex::new(NonblockingClass::new(function, power(bytes))),
+            ranks,
+            requests,
+        });
+        let mut all = lock(&PERSISTENT);
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&made));
+        made
+    }
+
+    /// How many there are.
+    pub fn number() -> usize {
+        let all = lock(&PERSISTENT);
+        all.iter().filter(|class| class.strong_count() > 0).count()
+    }
+
+    fn add(&self, totals: &mut Totals) {
+        let class = lock(&self.class);
+        let key = (class.function as usize, self.ranks, class.power);
+        let governor = class.together.governor();
+        let total = totals.entry(key).or_default();
+        total.add(governor.calls(), governor, self.ranks);
+    }
+}
+
+impl Drop for PersistentClass {
+    fn drop(&mut self) {
+        if crate::stats::wanted() {
+            self.add(&mut lock(&GONE));
+        }
+    }
+}
+
+/// Adds the classes of persistent requests that are not gone.
+pub fn add_persistent(totals: &mut Totals) {
+    let all: Vec<_> = lock(&PERSISTENT).iter().filter_map(Weak::upgrade).collect();
+    for class in all {
+        class.add(totals);
+    }
 }
 
 /// The classes of a communicator.

@@ -129,13 +129,22 @@ impl Comm {
         }
     }
 
+    /// What nonblocking collectives share, where a call may wait for other ranks: they meet at once, if they have not.
+    pub fn nonblocking_group_now(
+        &self,
+        meet: impl FnOnce(&Comm) -> Option<Arc<NonblockingGroup>>,
+    ) -> Option<&Arc<NonblockingGroup>> {
+        let group = self.nonblocking_group.get_or_init(|| meet(self));
+        if self.wants_circle.swap(false, Ordering::Relaxed) {
+            active::want_no_meeting();
+        }
+        group.as_ref()
+    }
+
     /// Has its ranks meet, if they are to.
     pub fn meet(&self, meet: impl FnOnce(&Comm) -> Option<Arc<NonblockingGroup>>) {
         if self.wants_circle.load(Ordering::Relaxed) {
-            self.nonblocking_group.get_or_init(|| meet(self));
-            if self.wants_circle.swap(false, Ordering::Relaxed) {
-                active::want_no_meeting();
-            }
+            self.nonblocking_group_now(meet);
         }
     }
 
@@ -311,7 +320,7 @@ fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
         neighbours: OnceLock::new(),
         group: OnceLock::new(),
         large: AtomicU64::new(0),
-        irregular: Default::default(),
+        irregular: std::array::from_fn(|_| Irregular::default()),
         classes: Classes::default(),
         nonblocking_group: OnceLock::new(),
         wants_circle: AtomicBool::new(false),

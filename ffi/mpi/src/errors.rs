@@ -71,7 +71,7 @@ fn tried(function: Function, collective: impl FnOnce(Word) -> c_int) -> bool {
     })
 }
 
-/// The same of one that moves bytes. A nonblocking one is intercepted to check what the blocking one does.
+/// The same of one that moves bytes. Nonblocking and persistent ones are taken to check what the blocking one does.
 #[cold]
 pub fn refuses(abi: &Abi, function: Function) -> bool {
     tried(function, |comm| {
@@ -80,21 +80,21 @@ pub fn refuses(abi: &Abi, function: Function) -> bool {
         // SAFETY: one byte, of one rank.
         unsafe {
             match function {
-                Function::Gather | Function::Igather => {
+                Function::Gather | Function::Igather | Function::GatherInit => {
                     pmpi::gather(at, *one, kind, at, *one, kind, 0, comm)
                 }
                 Function::Gatherv => pmpi::gatherv(at, *one, kind, at, one, place, kind, 0, comm),
-                Function::Scatter | Function::Iscatter => {
+                Function::Scatter | Function::Iscatter | Function::ScatterInit => {
                     pmpi::scatter(at, *one, kind, at, *one, kind, 0, comm)
                 }
                 Function::Scatterv => pmpi::scatterv(at, one, place, kind, at, *one, kind, 0, comm),
-                Function::Allgather | Function::Iallgather => {
+                Function::Allgather | Function::Iallgather | Function::AllgatherInit => {
                     pmpi::allgather(at, *one, kind, at, *one, kind, comm)
                 }
                 Function::Allgatherv => {
                     pmpi::allgatherv(at, *one, kind, at, one, place, kind, comm)
                 }
-                Function::Alltoall | Function::Ialltoall => {
+                Function::Alltoall | Function::Ialltoall | Function::AlltoallInit => {
                     pmpi::alltoall(at, *one, kind, at, *one, kind, comm)
                 }
                 Function::Alltoallv => {
@@ -119,10 +119,10 @@ pub fn refuses_reduction(function: Function, (datatype, op): (Word, Word), size:
         // SAFETY: room for two elements, of one rank.
         unsafe {
             match function {
-                Function::Reduce | Function::Ireduce => {
+                Function::Reduce | Function::Ireduce | Function::ReduceInit => {
                     pmpi::reduce(at, at, count, datatype, op, 0, comm)
                 }
-                Function::Allreduce | Function::Iallreduce => {
+                Function::Allreduce | Function::Iallreduce | Function::AllreduceInit => {
                     pmpi::allreduce(at, at, count, datatype, op, comm)
                 }
                 Function::ReduceScatter => pmpi::reduce_scatter(at, at, &count, datatype, op, comm),

@@ -15,6 +15,9 @@ use crate::pmpi;
 /// Any bytes are a value.
 pub unsafe trait Plain: Copy + Default {}
 
+// SAFETY: integers only.
+unsafe impl Plain for [u64; 2] {}
+
 /// Gives all ranks the value of the first one; returns the library's code. Collective.
 pub fn bcast<T: Plain>(abi: &Abi, comm: Word, value: &mut T) -> c_int {
     let (at, len) = ((&raw mut *value).cast(), size_of::<T>() as c_int);

@@ -255,19 +255,6 @@ pub unsafe fn forget_persistent(request: *const c_void) {
     }
 }
 
-/// `MPI_Request_free`
-///
-/// # Safety
-///
-/// As above.
-pub unsafe fn request_free(request: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        forget_persistent(request);
-        forward::request_free(request)
-    }
-}
-
 /// What is found out about one request: a code, whether it is active, and whether it is complete.
 pub type Look = (c_int, bool, bool);
 

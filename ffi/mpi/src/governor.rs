@@ -12,7 +12,7 @@
 //! group's shared memory; then all have the same sums, and decide alike. Whether the ranks want a governor at all is
 //! agreed on in the same way, before a communicator's first trial.
 //!
-//! Of nonblocking calls each rank measures the time from one to the next ([`Together`]), and the ranks agree without
+//! Of nonblocking calls each rank measures the time from one to the next ([`libcopy::policy::governor::Together`]), and the ranks agree without
 //! waiting for each other ([`libcopy::collective::nonblocking::agreement`]).
 
 use std::cell::Cell;
@@ -20,12 +20,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use libcopy::collective::nonblocking::agreement::{Progress, TOPICS, WORDS};
+use libcopy::collective::nonblocking::agreement::{TOPICS, WORDS};
 use libcopy::lock::lock;
-use libcopy::policy::governor::{Account, Decision, Governor, Slot, Times, Together, sums};
+use libcopy::policy::governor::{Account, Decision, Governor, Slot, Times, sums};
 
 use crate::active::least;
-use crate::classes::{Class, GONE, NonblockingClass, Total, Totals, add, is_wanted, power};
+use crate::classes::{
+    Class, GONE, NonblockingClass, PersistentClass, Total, Totals, add, add_persistent, is_wanted,
+    power,
+};
 use crate::comm::{self, Comm};
 use crate::group::Group;
 use crate::nonblocking::NonblockingGroup;
@@ -174,19 +177,26 @@ pub fn decide_nonblocking(
         return Decision::Intercept;
     }
     if index == all.len() {
-        let seed = (function as u64) << 32 | u64::from(power);
-        all.push(NonblockingClass {
-            function,
-            power,
-            together: Together::new(
-                Decision::Intercept,
-                seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16,
-            ),
-            progress: Progress::default(),
-        });
+        all.push(NonblockingClass::new(function, power));
     }
     let classes = all.len();
-    let class = &mut all[index];
+    next_together(members, &mut all[index], (index, classes))
+}
+
+/// The way of the next start of a persistent request, whose group `members` is.
+pub fn decide_persistent(members: &NonblockingGroup, class: &PersistentClass) -> Decision {
+    if least().is_some() || !members.is_governed {
+        return Decision::Intercept;
+    }
+    next_together(members, &mut lock(&class.class), (0, class.requests))
+}
+
+/// The way of the next call of a class that has a topic of the group; `classes` share what trials may cost.
+fn next_together(
+    members: &NonblockingGroup,
+    class: &mut NonblockingClass,
+    (topic, classes): (usize, usize),
+) -> Decision {
     let now = || BEGINNING.elapsed().as_nanos() as u64;
     loop {
         if let Some(decision) = class.together.next(now, || members.under_way()) {
@@ -197,7 +207,7 @@ pub fn decide_nonblocking(
         for (word, time) in own[1..].iter_mut().zip(times.iter().flatten()) {
             *word = *time;
         }
-        let topic = members.group.table.topic(index, members.group.rank);
+        let topic = members.group.table.topic(topic, members.group.rank);
         let said = topic.ask(&mut class.progress, &own, || {
             progress::everything();
             std::thread::yield_now();
@@ -247,6 +257,7 @@ fn read_times(words: &[u64]) -> Times {
 
 fn totals() -> Totals {
     let mut totals = lock(&GONE).clone();
+    add_persistent(&mut totals);
     for known in comm::all() {
         add(&mut totals, known.size, &known.classes);
     }

@@ -14,6 +14,7 @@ use crate::abi::{Abi, Word, complain};
 use crate::active::{self, active, least};
 use crate::against_mpi::is_beaten_across;
 use crate::buffer::Kind;
+use crate::classes::PersistentClass;
 use crate::comm::{self, Comm};
 use crate::count::Count;
 use crate::errors;
@@ -231,22 +232,9 @@ pub fn intercept_nonblocking<K>(
     kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
 ) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K)> {
     let decision = || {
-        let abi = active().ok_or(Outcome::Disabled)?;
-        if !nonblocking::is_allowed() {
-            return Err(Outcome::Disabled);
-        }
-        let bytes = count.and_then(|count| type_size::bytes(abi, count, datatype));
-        let bytes = bytes.ok_or(Outcome::Arguments)?;
-        let op = function.op().ok_or(Outcome::Arguments)?;
-        let beats = |is_oversubscribed| match least() {
-            Some(least) => bytes as u64 >= least,
-            None => abi
-                .implementation()
-                .is_beaten_nonblocking(op, bytes as u64, is_oversubscribed),
-        };
-        if !beats(false) && !beats(true) {
-            return Err(Outcome::Small);
-        }
+        let (abi, bytes) = nonblocking_candidate(function, (count, datatype))?;
+        let beats =
+            |is_oversubscribed| beats_nonblocking(abi, function, bytes as u64, is_oversubscribed);
         let known = comm::of(abi, comm)?;
         known.admits()?;
         // Before the datatypes are looked at, which costs more.
@@ -269,6 +257,70 @@ pub fn intercept_nonblocking<K>(
         }
         Ok((abi, members.clone(), bytes, kinds))
     };
+    counted(function, decision)
+}
+
+/// Decides in the same way about a function that makes a persistent request. It may wait for other ranks (MPI 4.1,
+/// section 6.13), so they meet in it, and agree on whether `kinds` finds that the call is ours on all of them. With the
+/// most persistent requests that a rank has.
+pub fn intercept_persistent<K>(
+    function: Function,
+    comm: Word,
+    pair: (Option<usize>, Word),
+    kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
+) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K, usize)> {
+    let decision = || {
+        let (abi, bytes) = nonblocking_candidate(function, pair)?;
+        let known = comm::of(abi, comm)?;
+        known.admits()?;
+        let members = nonblocking::meet_now(abi, comm, &known).ok_or(Outcome::NoTeam)?;
+        if !beats_nonblocking(abi, function, bytes as u64, members.is_oversubscribed) {
+            return Err(Outcome::Small);
+        }
+        let kinds = kinds(abi, &known);
+        let requests = PersistentClass::number() as u64 + 1;
+        let made = members.of_request(abi, comm, kinds.is_some(), requests);
+        let kinds = kinds.ok_or(Outcome::Arguments)?;
+        let (members, requests) = made.ok_or(Outcome::NoTeam)?;
+        Ok((abi, members, bytes, kinds, requests as usize))
+    };
+    counted(function, decision)
+}
+
+/// The library and the bytes of a nonblocking call, if these are worth it for any number of ranks.
+fn nonblocking_candidate(
+    function: Function,
+    (count, datatype): (Option<usize>, Word),
+) -> Result<(&'static Abi, usize), Outcome> {
+    let abi = active().ok_or(Outcome::Disabled)?;
+    if !nonblocking::is_allowed() {
+        return Err(Outcome::Disabled);
+    }
+    let bytes = count.and_then(|count| type_size::bytes(abi, count, datatype));
+    let bytes = bytes.ok_or(Outcome::Arguments)?;
+    let beats =
+        |is_oversubscribed| beats_nonblocking(abi, function, bytes as u64, is_oversubscribed);
+    if beats(false) || beats(true) {
+        Ok((abi, bytes))
+    } else {
+        Err(Outcome::Small)
+    }
+}
+
+/// Whether nonblocking calls with so many bytes are faster with us.
+fn beats_nonblocking(abi: &Abi, function: Function, bytes: u64, is_oversubscribed: bool) -> bool {
+    match (least(), function.op()) {
+        (Some(least), _) => bytes >= least,
+        (None, Some(op)) => {
+            let implementation = abi.implementation();
+            implementation.is_beaten_nonblocking(op, bytes, is_oversubscribed)
+        }
+        (None, None) => false,
+    }
+}
+
+/// What was decided; counts what is not intercepted.
+fn counted<T>(function: Function, decision: impl FnOnce() -> Result<T, Outcome>) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(decision)) {
         Ok(Ok(intercepted)) => Some(intercepted),
         Ok(Err(outcome)) => {
@@ -339,14 +391,7 @@ fn admit_by_thresholds(
 
 /// Counts what was decided not to be intercepted.
 fn decide(function: Function, decision: impl FnOnce() -> Result<Call, Outcome>) -> Option<Call> {
-    match catch_unwind(AssertUnwindSafe(decision)) {
-        Ok(Ok(call)) => Some(call),
-        Ok(Err(outcome)) => {
-            stats::count(function, outcome, 0);
-            None
-        }
-        Err(_) => None,
-    }
+    counted(function, decision)
 }
 
 impl Call {

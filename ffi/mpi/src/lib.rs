@@ -14,7 +14,7 @@
 //! libcopy's datatype engine is faster ([`packing`]), their relatives for external32 too ([`external32`]).
 //!
 //! Nonblocking collectives on communicators whose ranks have met in a blocking one are intercepted as well
-//! ([`nonblocking`]); `LIBCOPY_MPI_NONBLOCKING=0` forwards them.
+//! ([`nonblocking`]), and so is what persistent requests start ([`persistent`]); `LIBCOPY_MPI_NONBLOCKING=0` forwards both.
 //!
 //! With `LIBCOPY_ASYNC` blocking collectives return while a copy engine still moves their bytes, where there
 //! is one ([`async_guard`]).
@@ -66,6 +66,7 @@ mod nonblocking;
 mod pack_governor;
 mod packing;
 mod partition;
+mod persistent;
 mod pmpi;
 mod progress;
 mod reductions;

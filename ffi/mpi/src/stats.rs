@@ -64,6 +64,20 @@ pub enum Function {
     Ireduce,
     /// `MPI_Iallreduce`
     Iallreduce,
+    /// `MPI_Bcast_init`
+    BcastInit,
+    /// `MPI_Gather_init`
+    GatherInit,
+    /// `MPI_Scatter_init`
+    ScatterInit,
+    /// `MPI_Allgather_init`
+    AllgatherInit,
+    /// `MPI_Alltoall_init`
+    AlltoallInit,
+    /// `MPI_Reduce_init`
+    ReduceInit,
+    /// `MPI_Allreduce_init`
+    AllreduceInit,
     /// `MPI_Pack`
     Pack,
     /// `MPI_Unpack`
@@ -77,7 +91,7 @@ pub enum Function {
 /// How many there are.
 pub const FUNCTIONS: usize = TABLE.len();
 
-const TABLE: [(Function, Option<Op>, &str); 29] = [
+const TABLE: [(Function, Option<Op>, &str); 36] = [
     (Function::Bcast, Some(Op::Bcast), "MPI_Bcast"),
     (Function::Gather, Some(Op::Gather), "MPI_Gather"),
     (Function::Gatherv, Some(Op::Gather), "MPI_Gatherv"),
@@ -123,6 +137,25 @@ const TABLE: [(Function, Option<Op>, &str); 29] = [
     (Function::Ialltoall, Some(Op::Alltoall), "MPI_Ialltoall"),
     (Function::Ireduce, Some(Op::Reduce), "MPI_Ireduce"),
     (Function::Iallreduce, Some(Op::Allreduce), "MPI_Iallreduce"),
+    (Function::BcastInit, Some(Op::Bcast), "MPI_Bcast_init"),
+    (Function::GatherInit, Some(Op::Gather), "MPI_Gather_init"),
+    (Function::ScatterInit, Some(Op::Scatter), "MPI_Scatter_init"),
+    (
+        Function::AllgatherInit,
+        Some(Op::Allgather),
+        "MPI_Allgather_init",
+    ),
+    (
+        Function::AlltoallInit,
+        Some(Op::Alltoall),
+        "MPI_Alltoall_init",
+    ),
+    (Function::ReduceInit, Some(Op::Reduce), "MPI_Reduce_init"),
+    (
+        Function::AllreduceInit,
+        Some(Op::Allreduce),
+        "MPI_Allreduce_init",
+    ),
     (Function::Pack, None, "MPI_Pack"),
     (Function::Unpack, None, "MPI_Unpack"),
     (Function::PackExternal, None, "MPI_Pack_external"),
@@ -140,9 +173,9 @@ impl Function {
         TABLE[self as usize].1
     }
 
-    /// Whether it returns at once.
+    /// Whether it, or the start of its request, returns at once.
     pub fn is_nonblocking(self) -> bool {
-        (Function::Ibcast as usize..=Function::Iallreduce as usize).contains(&(self as usize))
+        (Function::Ibcast as usize..=Function::AllreduceInit as usize).contains(&(self as usize))
     }
 
     /// Its name in C.

@@ -83,8 +83,8 @@ const TRANSFERRING: [&str; 28] = [
     "Cancel",
 ];
 
-/// Nonblocking collectives.
-const NONBLOCKING: [&str; 7] = [
+/// Nonblocking collectives, and persistent ones.
+const NONBLOCKING: [&str; 14] = [
     "Ibcast",
     "Igather",
     "Iscatter",
@@ -92,6 +92,13 @@ const NONBLOCKING: [&str; 7] = [
     "Ialltoall",
     "Ireduce",
     "Iallreduce",
+    "Bcast_init",
+    "Gather_init",
+    "Scatter_init",
+    "Allgather_init",
+    "Alltoall_init",
+    "Reduce_init",
+    "Allreduce_init",
 ];
 
 const COLLECTIVES: [&str; 18] = [

@@ -5,7 +5,9 @@
  *
  *   governed_nonblocking ibcast|iallgather|iallreduce CALLS BYTES WINDOW
  *   governed_nonblocking ahead CALLS BYTES 1
+ *   governed_nonblocking bcast_init CALLS BYTES 1
  *
+ * bcast_init: starts a persistent broadcast instead, and another one in between.
  * ahead: rank 0 starts all its broadcasts before the others, who wait for a message that it sends then, start one.
  *
  * With VIRTUAL_CLOCK=own, libcopy_mpi.so takes long. GOVERNED_ODD=1: rank 1 alone does without the governor.
@@ -14,6 +16,8 @@
 
 #include <mpi.h>
 #include <stdio.h>
+
+#include "persistent.h"
 
 /* Elements that are checked: one in this many, and so the last one. */
 enum { MOST_WINDOW = 16, STEP = 7 };
@@ -41,6 +45,35 @@ static long ahead(int rank, int size, int calls, int count)
 	return wrong;
 }
 
+static long again(int rank, int calls, int count)
+{
+	int *one = malloc(sizeof(int) * count), *other = malloc(sizeof(int) * count);
+	long wrong = 0;
+	MPI_Request requests[2];
+	INIT(Bcast)(one, count, MPI_INT, 0, MPI_COMM_WORLD, MPI_INFO_NULL, &requests[0]);
+	INIT(Bcast)(other, count, MPI_INT, 1, MPI_COMM_WORLD, MPI_INFO_NULL, &requests[1]);
+	for (int call = 0; call < calls; call++) {
+		int both = call % 16 == 0;
+		for (int i = 0; i < count; i++)
+			one[i] = rank == 0 ? call + i : -1, other[i] = rank == 1 ? call - i : -1;
+		/* In another order on each rank. */
+		if (both && rank == 1)
+			MPI_Start(&requests[1]);
+		MPI_Start(&requests[0]);
+		if (both && rank != 1)
+			MPI_Start(&requests[1]);
+		MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+		if (both)
+			MPI_Wait(&requests[1], MPI_STATUS_IGNORE);
+		for (int i = (count - 1) % STEP; i < count; i += STEP)
+			wrong += one[i] != call + i || (both && other[i] != call - i);
+	}
+	MPI_Request_free(&requests[0]);
+	MPI_Request_free(&requests[1]);
+	free(one), free(other);
+	return wrong;
+}
+
 int main(int argc, char **argv)
 {
 	const char *of_open_mpi = getenv("OMPI_COMM_WORLD_RANK"), *of_mpich = getenv("PMI_RANK");
@@ -61,6 +94,11 @@ int main(int argc, char **argv)
 		MPI_Barrier(MPI_COMM_WORLD);
 		MPI_Wait(&first, MPI_STATUS_IGNORE);
 		printf("%ld wrong\n", ahead(rank, size, calls, count));
+		MPI_Finalize();
+		return 0;
+	}
+	if (!strcmp(how, "bcast_init")) {
+		printf("%ld wrong\n", again(rank, calls, count));
 		MPI_Finalize();
 		return 0;
 	}

@@ -87,6 +87,17 @@ const FUNCTIONS: [&str; 14] = [
 ];
 
 /// Those that return at once.
+const PERSISTENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/persistent.c");
+const PERSISTENT_FUNCTIONS: [&str; 7] = [
+    "MPI_Bcast_init",
+    "MPI_Gather_init",
+    "MPI_Scatter_init",
+    "MPI_Allgather_init",
+    "MPI_Alltoall_init",
+    "MPI_Reduce_init",
+    "MPI_Allreduce_init",
+];
+
 const NONBLOCKING_FUNCTIONS: [&str; 7] = [
     "MPI_Ibcast",
     "MPI_Igather",
@@ -1419,6 +1430,80 @@ fn collectives_take_the_way_that_costs_less_on_all_ranks() {
 }
 
 #[test]
+fn persistent_collectives_are_the_same() {
+    let library = library();
+    let preload = ("LD_PRELOAD", library.to_str().expect("a plain path"));
+    let stats = ("LIBCOPY_STATS", "1");
+    for (name, launcher) in BOTH {
+        let _turn = turn();
+        let Some(program) = mpi(name, launcher, PERSISTENT, C) else {
+            continue;
+        };
+        let mut all = BTreeMap::new();
+        // With the last two some are forwarded. Those of MPICH itself are wrong, or fail: persistent.c says how.
+        let runs: [(usize, &[&str], &[&str], &[(&str, &str)]); 5] = [
+            (2, &["16", "1", "300000"], &[], &[("LIBCOPY_MPI_MIN", "0")]),
+            (
+                3,
+                &["16", "2", "200000"],
+                &["own"],
+                &[("LIBCOPY_MPI_MIN", "0")],
+            ),
+            (
+                4,
+                &["8", "3", "200000"],
+                &["own"],
+                &[("LIBCOPY_MPI_MIN", "0")],
+            ),
+            (
+                3,
+                &["16", "4", "200000"],
+                &[],
+                &[("LIBCOPY_MPI_MIN", "2048")],
+            ),
+            (2, &["8", "5", "900000"], &[], &[]),
+        ];
+        let some_fail = name == "mpich";
+        for (ranks, arguments, own, settings) in &runs[..if some_fail { 3 } else { 5 }] {
+            let blocking = program.run(*ranks, &[arguments, &["blocking"][..]].concat(), &[]);
+            let expected = text(&blocking.stdout);
+            assert!(expected.lines().count() > 50, "{expected}");
+            let environment = [&[preload, stats], *settings].concat();
+            let ours = program.run(*ranks, &[*arguments, *own].concat(), &environment);
+            let (said, report) = (text(&ours.stdout), text(&ours.stderr));
+            for (expected, got) in expected.lines().zip(said.lines()) {
+                assert_eq!(
+                    expected, got,
+                    "{name}, {ranks} ranks, {arguments:?} {own:?}"
+                );
+            }
+            assert_eq!(
+                expected, said,
+                "{name}, {ranks} ranks, {arguments:?} {own:?}"
+            );
+            for (function, count) in intercepted(&report) {
+                *all.entry(function.to_owned()).or_insert(0) += count;
+            }
+            if some_fail || *ranks != 2 {
+                continue;
+            }
+            // They are the library's where messages are, or nonblocking collectives.
+            for off in ["LIBCOPY_MPI_NONBLOCKING", "LIBCOPY_MPI_MESSAGES"] {
+                let environment = [&environment[..], &[(off, "0")]].concat();
+                let other = program.run(*ranks, arguments, &environment);
+                assert_eq!(expected, text(&other.stdout), "{name}, {off}=0");
+                for (function, count) in taken_of(&text(&other.stderr), &PERSISTENT_FUNCTIONS) {
+                    assert_eq!(count, 0, "{name}: {function}");
+                }
+            }
+        }
+        for function in PERSISTENT_FUNCTIONS {
+            assert!(all.get(function) > Some(&0), "{name}: {function}: {all:?}");
+        }
+    }
+}
+
+#[test]
 fn nonblocking_collectives_take_the_way_that_costs_less_on_all_ranks() {
     let _turn = turn();
     let library = library().to_str().expect("a plain path");
@@ -1463,6 +1548,17 @@ fn nonblocking_collectives_take_the_way_that_costs_less_on_all_ranks() {
             assert_eq!(intercepted + forwarded, numbers[0] - 1, "{what}");
             assert!(forwarding == 1 && expected.contains(&forwarded), "{what}");
         }
+        // Of the starts of a request, all are for the governor; of those of the other one, 13, none is tried.
+        let ranks = run("bcast_init", "MPI_Bcast_init", [200, 1 << 22, 1], &[slow]);
+        let [[intercepted, forwarded, forwarding], ..] = ranks[..] else {
+            panic!("{name}: {ranks:?}");
+        };
+        assert!(
+            ranks.len() == 3 && ranks.iter().all(|rank| *rank == ranks[0]),
+            "{name}: {ranks:?}"
+        );
+        assert_eq!((intercepted + forwarded, forwarding), (213, 1), "{name}");
+        assert!(forwarded >= 50, "{name}: {ranks:?}");
         let [gathers, several, ..] = &cases;
         // By what they really cost: tried at least.
         let ranks = run(several.0, several.1, several.2, &[]);

@@ -249,6 +249,7 @@ pub const TABLE: &[Layers] = &[
             < intercept
             < uniform reductions vector neighbours dispatch barrier packing external32
             < fallback nonblocking
+            < persistent
             < messages
             < rights
             < fortran exports",

@@ -35,7 +35,7 @@ mod start;
 pub mod status;
 mod view;
 mod waiting;
-mod world;
+pub mod world;
 
 pub use governed::{json as classes, report_classes};
 pub use peers::Peers;

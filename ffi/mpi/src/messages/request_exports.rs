@@ -11,7 +11,7 @@ use super::{requests, short};
 use crate::abi::{UNDEFINED, Word};
 use crate::active::active;
 use crate::pmpi::forward;
-use crate::{fallback, nonblocking};
+use crate::{fallback, nonblocking, persistent};
 
 /// Functions without counts, intercepted if `$try` does. Where nonblocking collectives are under way,
 /// `$first` comes before, and may do what the function has to. Functions with one are about requests: they
@@ -136,7 +136,7 @@ plain! {
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
     ) => fallback::request_get_status_some, requests::get_status_some, before::testsome;
-    MPI_Request_free(request: *mut c_void) => fallback::request_free, requests::free, before::free,
+    MPI_Request_free(request: *mut c_void) => persistent::request_free, requests::free, before::free,
         short::has_any(1, request) => short::free;
     MPI_Cancel(request: *mut c_void) => forward::cancel, requests::cancel;
     MPI_Start(request: *mut c_void) => forward::start, requests::start;

@@ -337,6 +337,7 @@ pub fn finish() {
         std::thread::yield_now();
     }
     world.agreed.depart(|| waiting::progress(world));
+    nonblocking::persistent::clear();
     if let Some(registration) = &world.registration {
         registration.clear();
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Nonblocking collectives as C programs call them, in both forms. What all ranks find alike decides
-//! whether a call is intercepted: the number of bytes, the communicator, and whether its ranks have met.
+//! Nonblocking collectives as C programs call them, in both forms, and what a persistent request starts. What all ranks
+//! find alike decides whether a call is intercepted: the number of bytes, the communicator, and whether its ranks have met.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,14 +13,15 @@ use libcopy::collective::nonblocking::operation::Shape;
 
 use super::group::NonblockingGroup;
 use super::operation::{Operation, Own};
-use super::requests;
+use super::{persistent, requests};
 use crate::abi::{Abi, Word, complain};
 use crate::active::{active, is_in_place, is_same};
 use crate::async_guard;
 use crate::buffer::Kind;
+use crate::comm::Comm;
 use crate::count::{Count, Large};
 use crate::errors;
-use crate::intercept::{intercept_nonblocking, plausible, rank_of};
+use crate::intercept::{intercept_nonblocking, intercept_persistent, plausible, rank_of};
 use crate::pmpi::{self, forward};
 use crate::reductions::Elements;
 use crate::stats::{self, Function, Outcome};
@@ -33,37 +34,89 @@ struct Intercepted {
     function: Function,
     shape: Shape,
     comm: Word,
-    request: *mut c_void,
+    request: Request,
+    /// Persistent requests that share what trials may cost.
+    sharing: usize,
+}
+
+/// What stands for a call.
+#[derive(Clone, Copy)]
+enum Request {
+    /// A request in this variable, for a call that is started at once.
+    New(*mut c_void),
+    /// A persistent request of the library's.
+    Persistent(Word),
 }
 
 impl Intercepted {
-    /// Starts it: `buffers` says where ours are, and whether our own part has to be copied.
+    /// Starts it, or keeps it for the starts of its persistent request.
     fn start(
         self,
         elements: Option<Elements>,
-        buffers: impl FnOnce(&Intercepted, &mut Own) -> Result<bool, c_int>,
+        buffers: impl Fn(&Intercepted, &mut Own) -> Result<bool, c_int> + 'static,
     ) -> c_int {
-        let started = catch_unwind(AssertUnwindSafe(|| {
-            // Others read and write our memory from now on.
-            async_guard::before()?;
+        let variable = match self.request {
+            Request::New(variable) => variable,
+            Request::Persistent(handle) => {
+                let (members, what) = (self.members.clone(), (self.function, self.shape.bytes));
+                let sharing = self.sharing;
+                let start = move || {
+                    self.started(|| {
+                        let mut own = Own::default();
+                        let copies_own = buffers(&self, &mut own)?;
+                        // SAFETY: the program has lent the buffers of its request until this start is complete.
+                        Ok(unsafe { self.operation(own, copies_own, elements.clone()) })
+                    })
+                };
+                persistent::keep(handle, members, what, sharing, Box::new(start));
+                return 0;
+            }
+        };
+        self.started(|| {
             let mut own = Own::default();
             let copies_own = buffers(&self, &mut own)?;
             // SAFETY: the program has lent the buffers of its call until the request is complete.
             let code = unsafe {
-                requests::start(self.abi, &self.members, self.request, || {
-                    let what = (self.function, self.shape);
-                    Operation::begin(&self.members, what, own, copies_own, elements)
+                requests::start(self.abi, &self.members, variable, || {
+                    self.operation(own, copies_own, elements)
                 })
             };
             match code {
                 0 => Ok(()),
                 code => Err(code),
             }
+        })
+        .err()
+        .unwrap_or(0)
+    }
+
+    /// Begins it.
+    ///
+    /// # Safety
+    ///
+    /// The buffers have the parts of the shape until it is over.
+    unsafe fn operation(
+        &self,
+        own: Own,
+        copies_own: bool,
+        elements: Option<Elements>,
+    ) -> Operation {
+        let what = (self.function, self.shape);
+        // SAFETY: the caller's promise.
+        unsafe { Operation::begin(&self.members, what, own, copies_own, elements) }
+    }
+
+    /// What `start` starts, counted; the error handler hears of it if it fails.
+    fn started<T>(&self, start: impl FnOnce() -> Result<T, c_int>) -> Result<T, c_int> {
+        let started = catch_unwind(AssertUnwindSafe(|| {
+            // Others read and write our memory from now on.
+            async_guard::before()?;
+            start()
         }));
         let code = match started {
-            Ok(Ok(())) => {
+            Ok(Ok(started)) => {
                 stats::count(self.function, Outcome::Intercepted, self.shape.bytes as u64);
-                return 0;
+                return Ok(started);
             }
             Ok(Err(code)) => code,
             Err(_) => self.abi.error,
@@ -75,9 +128,14 @@ impl Intercepted {
             .table
             .broken()
             .store(1, Ordering::Release);
-        // SAFETY: the communicator was in use a moment ago.
-        unsafe { pmpi::comm_call_errhandler(self.comm, code) };
-        code
+        // A persistent request may outlive its communicator.
+        let comm = match self.request {
+            Request::New(_) => self.comm,
+            Request::Persistent(_) => self.abi.world,
+        };
+        // SAFETY: the communicator was in use a moment ago, or is always there.
+        unsafe { pmpi::comm_call_errhandler(comm, code) };
+        Err(code)
     }
 
     /// Refuses a second pair of count and datatype that is not as many bytes as the first.
@@ -100,7 +158,8 @@ impl Intercepted {
 }
 
 /// A buffer of the program's: where, how many elements, and of which type.
-struct Place<P, N> {
+#[derive(Clone, Copy)]
+pub struct Place<P, N> {
     base: P,
     count: N,
     datatype: Word,
@@ -122,7 +181,7 @@ impl<P: Address, N: Count> Place<P, N> {
 }
 
 /// What is sent or received is at an address.
-trait Address: Copy {
+pub trait Address: Copy {
     fn address(self) -> *const c_void;
 }
 
@@ -171,16 +230,36 @@ fn own_part<K, N: Count>(
     }
 }
 
-type Sent<N> = Place<*const c_void, N>;
-type Received<N> = Place<*mut c_void, N>;
+pub type Sent<N> = Place<*const c_void, N>;
+pub type Received<N> = Place<*mut c_void, N>;
 
 /// What a call is besides its buffers.
 #[derive(Clone, Copy)]
-struct About {
+pub struct About {
     function: Function,
     root: c_int,
     comm: Word,
-    request: *mut c_void,
+    request: Request,
+}
+
+impl About {
+    /// A datatype, for as long as its request may be started.
+    fn kind(&self, abi: &Abi, datatype: Word) -> Option<Kind> {
+        let kind = Kind::of(abi, datatype, self.comm)?;
+        match self.request {
+            Request::New(_) => Some(kind),
+            Request::Persistent(_) => kind.kept(abi).ok(),
+        }
+    }
+
+    /// The same where it is looked at only if `wanted`; `None` if it is not ours to move.
+    fn kind_if(&self, wanted: bool, abi: &Abi, datatype: Word) -> Option<Option<Kind>> {
+        if wanted {
+            self.kind(abi, datatype).map(Some)
+        } else {
+            Some(None)
+        }
+    }
 }
 
 /// Decides; `kinds` looks at the buffers.
@@ -189,12 +268,20 @@ fn decide<K>(
     pair: (Option<usize>, Word),
     kinds: impl FnOnce(&'static Abi, bool) -> Option<K>,
 ) -> Option<(Intercepted, K)> {
-    let mut root = 0;
-    let intercepted = intercept_nonblocking(about.function, about.comm, pair, |abi, known| {
+    let (mut root, mut sharing) = (0, 0);
+    let kinds = |abi: &'static Abi, known: &Comm| {
         root = plausible(abi, about.comm, about.root)?;
         kinds(abi, known.rank == root)
-    });
-    let (abi, members, bytes, kinds) = intercepted?;
+    };
+    let (abi, members, bytes, kinds) = match about.request {
+        Request::New(_) => intercept_nonblocking(about.function, about.comm, pair, kinds)?,
+        Request::Persistent(_) => {
+            let made = intercept_persistent(about.function, about.comm, pair, kinds)?;
+            let (abi, members, bytes, kinds, requests) = made;
+            sharing = requests;
+            (abi, members, bytes, kinds)
+        }
+    };
     let shape = Shape {
         op: about.function.op()?,
         root,
@@ -207,25 +294,17 @@ fn decide<K>(
         shape,
         comm: about.comm,
         request: about.request,
+        sharing,
     };
     Some((intercepted, kinds))
 }
 
-/// The datatype of a buffer that is looked at only if `wanted`; `None` if it is not ours to move.
-fn kind_if(wanted: bool, abi: &Abi, datatype: Word, comm: Word) -> Option<Option<Kind>> {
-    if wanted {
-        Kind::of(abi, datatype, comm).map(Some)
-    } else {
-        Some(None)
-    }
-}
-
-/// `MPI_Ibcast`
-unsafe fn bcast<N: Count>(about: About, buffer: Received<N>) -> Option<c_int> {
+/// `MPI_Ibcast`, `MPI_Bcast_init`
+pub unsafe fn bcast<N: Count + 'static>(about: About, buffer: Received<N>) -> Option<c_int> {
     let (intercepted, kind) = decide(about, buffer.pair(), |abi, _| {
-        Kind::of(abi, buffer.datatype, about.comm)
+        about.kind(abi, buffer.datatype)
     })?;
-    Some(intercepted.start(None, |intercepted, own| {
+    Some(intercepted.start(None, move |intercepted, own| {
         let count = buffer.count.elements();
         // SAFETY: the caller's promise.
         unsafe {
@@ -245,18 +324,22 @@ unsafe fn bcast<N: Count>(about: About, buffer: Received<N>) -> Option<c_int> {
     }))
 }
 
-/// `MPI_Igather`
-unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
+/// `MPI_Igather`, `MPI_Gather_init`
+pub unsafe fn gather<N: Count + 'static>(
+    about: About,
+    send: Sent<N>,
+    recv: Received<N>,
+) -> Option<c_int> {
     let in_place = is_in_place(send.base);
     let pair = if in_place { recv.pair() } else { send.pair() };
     let (intercepted, (own_kind, all)) = decide(about, pair, |abi, is_root| {
-        let all = kind_if(is_root, abi, recv.datatype, about.comm)?;
-        let own = kind_if(!in_place, abi, send.datatype, about.comm)?;
+        let all = about.kind_if(is_root, abi, recv.datatype)?;
+        let own = about.kind_if(!in_place, abi, send.datatype)?;
         let at = all.as_ref().map(|all| recv.part(all, about));
         let at = at_root(at)?;
         own_part(abi, about, (&send, &recv), (send.base, at), own).map(|own| (own, all))
     })?;
-    Some(intercepted.start(None, |intercepted, own| {
+    Some(intercepted.start(None, move |intercepted, own| {
         let (rank, size) = (
             intercepted.members.group.rank,
             intercepted.members.group.size(),
@@ -271,18 +354,18 @@ unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Op
                     send.count.elements(),
                 )?;
             }
-            let Some(all) = all else {
-                return match own_kind {
+            let Some(all) = &all else {
+                return match &own_kind {
                     Some(_) => Ok(false),
                     None => Err(intercepted.abi.error),
                 };
             };
-            intercepted.agree(&all, recv.count)?;
+            intercepted.agree(all, recv.count)?;
             let each = recv.count.elements();
             let keep = own_kind.is_none().then_some((each * rank, each));
             own.receive(
                 (intercepted.abi, &intercepted.members.group),
-                &all,
+                all,
                 recv.base,
                 each * size,
                 keep,
@@ -292,18 +375,22 @@ unsafe fn gather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Op
     }))
 }
 
-/// `MPI_Iscatter`
-unsafe fn scatter<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
+/// `MPI_Iscatter`, `MPI_Scatter_init`
+pub unsafe fn scatter<N: Count + 'static>(
+    about: About,
+    send: Sent<N>,
+    recv: Received<N>,
+) -> Option<c_int> {
     let in_place = is_in_place(recv.base);
     let pair = if in_place { send.pair() } else { recv.pair() };
     let (intercepted, (all, own_kind)) = decide(about, pair, |abi, is_root| {
-        let all = kind_if(is_root, abi, send.datatype, about.comm)?;
-        let own = kind_if(!in_place, abi, recv.datatype, about.comm)?;
+        let all = about.kind_if(is_root, abi, send.datatype)?;
+        let own = about.kind_if(!in_place, abi, recv.datatype)?;
         let at = all.as_ref().map(|all| send.part(all, about));
         let at = at_root(at)?;
         own_part(abi, about, (&send, &recv), (recv.base, at), own).map(|own| (all, own))
     })?;
-    Some(intercepted.start(None, |intercepted, own| {
+    Some(intercepted.start(None, move |intercepted, own| {
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(all) = &all {
@@ -325,19 +412,23 @@ unsafe fn scatter<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> O
     }))
 }
 
-/// `MPI_Iallgather`
-unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
+/// `MPI_Iallgather`, `MPI_Allgather_init`
+pub unsafe fn allgather<N: Count + 'static>(
+    about: About,
+    send: Sent<N>,
+    recv: Received<N>,
+) -> Option<c_int> {
     let in_place = is_in_place(send.base);
     let (intercepted, (own_kind, all)) = decide(about, recv.pair(), |abi, _| {
-        let own = kind_if(!in_place, abi, send.datatype, about.comm)?;
+        let own = about.kind_if(!in_place, abi, send.datatype)?;
         if own.is_some() {
             send.count.number()?;
         }
-        let all = Kind::of(abi, recv.datatype, about.comm)?;
+        let all = about.kind(abi, recv.datatype)?;
         let at = recv.part(&all, about)?;
         own_part(abi, about, (&send, &recv), (send.base, Some(at)), own).map(|own| (own, all))
     })?;
-    Some(intercepted.start(None, |intercepted, own| {
+    Some(intercepted.start(None, move |intercepted, own| {
         let (rank, size, each) = (
             intercepted.members.group.rank,
             intercepted.members.group.size(),
@@ -370,22 +461,26 @@ unsafe fn allgather<N: Count>(about: About, send: Sent<N>, recv: Received<N>) ->
     }))
 }
 
-/// `MPI_Ialltoall`; in place, it is forwarded.
-unsafe fn alltoall<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> Option<c_int> {
+/// `MPI_Ialltoall`, `MPI_Alltoall_init`; in place, it is forwarded.
+pub unsafe fn alltoall<N: Count + 'static>(
+    about: About,
+    send: Sent<N>,
+    recv: Received<N>,
+) -> Option<c_int> {
     if is_in_place(send.base) {
         stats::count(about.function, Outcome::Arguments, 0);
         return None;
     }
     let (intercepted, (kind, all)) = decide(about, recv.pair(), |abi, _| {
-        let own = Kind::of(abi, send.datatype, about.comm)?;
-        let all = Kind::of(abi, recv.datatype, about.comm)?;
+        let own = about.kind(abi, send.datatype)?;
+        let all = about.kind(abi, recv.datatype)?;
         // In place, every rank's part would have to be copied first.
         send.count.number()?;
         let at = Some(recv.base.cast_const());
         let in_place = own_part(abi, about, (&send, &recv), (send.base, at), Some(()))?.is_none();
         (!in_place).then_some((own, all))
     })?;
-    Some(intercepted.start(None, |intercepted, own| {
+    Some(intercepted.start(None, move |intercepted, own| {
         intercepted.agree(&kind, send.count)?;
         let size = intercepted.members.group.size();
         // SAFETY: the caller's promise.
@@ -408,23 +503,26 @@ unsafe fn alltoall<N: Count>(about: About, send: Sent<N>, recv: Received<N>) -> 
     }))
 }
 
-/// `MPI_Ireduce` and `MPI_Iallreduce`, whose result everybody gets.
-unsafe fn reduce<N: Count>(
+/// `MPI_Ireduce`, `MPI_Reduce_init`, and `MPI_Iallreduce`, `MPI_Allreduce_init`, whose result everybody gets.
+pub unsafe fn reduce<N: Count + 'static>(
     about: About,
     send: *const c_void,
     recv: Received<N>,
     op: Word,
 ) -> Option<c_int> {
     let (intercepted, (elements, same)) = decide(about, recv.pair(), |abi, is_root| {
-        let gets = is_root || about.function == Function::Iallreduce;
+        let gets = is_root || for_all(about.function);
         let to = if gets { recv.base } else { ptr::null_mut() };
         let what = (recv.datatype, op, about.comm);
-        Elements::between(abi, about.function, (send, to), what)
+        let elements = Elements::between(abi, about.function, (send, to), what)?;
+        // Predefined operations are for predefined datatypes, which nobody frees.
+        let stays = elements.0.kind().is_named();
+        (stays || matches!(about.request, Request::New(_))).then_some(elements)
     })?;
     Some(
-        intercepted.start(Some(elements.clone()), |intercepted, own| {
+        intercepted.start(Some(elements.clone()), move |intercepted, own| {
             let (kind, count) = (elements.kind(), recv.count.elements());
-            let gets = intercepted.is_root() || about.function == Function::Iallreduce;
+            let gets = intercepted.is_root() || for_all(about.function);
             let in_place = gets && same;
             // SAFETY: the caller's promise.
             unsafe {
@@ -447,6 +545,11 @@ unsafe fn reduce<N: Count>(
             Ok(false)
         }),
     )
+}
+
+/// Whether all ranks get the result of a reduction.
+fn for_all(function: Function) -> bool {
+    matches!(function, Function::Iallreduce | Function::AllreduceInit)
 }
 
 /// Exports both forms of a function. What is small goes to the library at once.
@@ -478,16 +581,28 @@ macro_rules! exports {
     };
 }
 
+/// What a call is besides its buffers; a variable for its request.
 fn about(function: Function, root: c_int, comm: Word, request: *mut c_void) -> About {
     About {
         function,
         root,
         comm,
-        request,
+        request: Request::New(request),
     }
 }
 
-fn place<P, N>(base: P, count: N, datatype: Word) -> Place<P, N> {
+/// The same of a function that has made a persistent request.
+pub fn about_init(function: Function, root: c_int, comm: Word, handle: Word) -> About {
+    About {
+        function,
+        root,
+        comm,
+        request: Request::Persistent(handle),
+    }
+}
+
+/// A buffer of the program's.
+pub fn place<P, N>(base: P, count: N, datatype: Word) -> Place<P, N> {
     Place {
         base,
         count,

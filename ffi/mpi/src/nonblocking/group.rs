@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use libcopy::TeamKey;
 use libcopy::collective::nonblocking::engine::Engines;
 use libcopy::collective::nonblocking::operation::Participants;
-use libcopy::collective::nonblocking::table::{MOST_RANKS, Table};
+use libcopy::collective::nonblocking::table::{DEPTH, MOST_RANKS, ONE_AFTER_ANOTHER, Table};
 use libcopy::transport::process_memory;
 
 use crate::abi::{self, Abi, Word};
@@ -112,7 +112,7 @@ impl NonblockingGroup {
             if let Ok(key) = TeamKey::random() {
                 let word = u128::from_ne_bytes(key.to_bytes());
                 let magic = [word as u64, (word >> 64) as u64];
-                if let Ok((table, file)) = Table::create(size, magic) {
+                if let Ok((table, file)) = Table::create(size, DEPTH, magic) {
                     offer = Offer {
                         magic,
                         pid: std::process::id() as i32,
@@ -133,7 +133,7 @@ impl NonblockingGroup {
         let (table, _file) = match made {
             Some((table, file)) => (Some(table), Some(file)),
             None if together => {
-                let table = Table::open(offer.pid, offer.fd, size, offer.magic);
+                let table = Table::open(offer.pid, offer.fd, (size, DEPTH), offer.magic);
                 (table.ok(), None)
             }
             None => (None, None),
@@ -178,6 +178,67 @@ impl NonblockingGroup {
             is_governed: cards.iter().all(|card| card.governed != 0),
             under_way: AtomicU64::new(0),
         })
+    }
+
+    /// Makes one for a persistent request of a communicator of which this is the group: its starts may come in another
+    /// order than those of others on each rank (MPI 4.1, section 6.13), so they have numbers of their own. `fits`: this
+    /// rank has arguments that are ours to move. With the most persistent requests that a rank has. Collective; all
+    /// ranks come to the same answer.
+    pub fn of_request(
+        &self,
+        abi: &'static Abi,
+        comm: Word,
+        fits: bool,
+        requests: u64,
+    ) -> Option<(Arc<NonblockingGroup>, u64)> {
+        let (group, size) = (&self.group, self.group.size());
+        let shape = (size, ONE_AFTER_ANOTHER);
+        let (mut offer, mut made) = (Offer::default(), None);
+        if group.rank == 0 {
+            if let Ok(key) = TeamKey::random() {
+                let word = u128::from_ne_bytes(key.to_bytes());
+                let magic = [word as u64, (word >> 64) as u64];
+                if let Ok((table, file)) = Table::create(shape.0, shape.1, magic) {
+                    offer = Offer {
+                        magic,
+                        pid: group.pids[0],
+                        fd: file.as_raw_fd(),
+                        fine: 1,
+                        ..Offer::default()
+                    };
+                    made = Some((table, file));
+                }
+            }
+        }
+        if bcast(abi, comm, &mut offer) != 0 {
+            return None;
+        }
+        let (table, _file) = match made {
+            Some((table, file)) => (Some(table), Some(file)),
+            None if offer.fine != 0 => {
+                let table = Table::open(offer.pid, offer.fd, shape, offer.magic);
+                (table.ok(), None)
+            }
+            None => (None, None),
+        };
+        let own = [u64::from(fits && table.is_some()), requests];
+        let all = allgather(abi, comm, own, size)?;
+        if all.iter().any(|[fine, _]| *fine == 0) {
+            return None;
+        }
+        let made = NonblockingGroup {
+            group: Arc::new(Participants::new(
+                table?,
+                group.pids.clone(),
+                group.rank,
+                group.engines.clone(),
+            )),
+            is_oversubscribed: self.is_oversubscribed,
+            is_governed: self.is_governed,
+            under_way: AtomicU64::new(0),
+        };
+        let most = all.iter().map(|[_, requests]| *requests).max();
+        Some((made.enlisted(), most.unwrap_or(0)))
     }
 
     /// Makes it one of those that [`close_all`] closes.

@@ -2,6 +2,8 @@
 
 //! Whether nonblocking collectives are intercepted, and where the ranks of a communicator meet for them.
 
+use std::sync::Arc;
+
 use libcopy::config;
 
 use super::group::NonblockingGroup;
@@ -24,9 +26,19 @@ pub fn is_wanted_here() -> bool {
 #[cold]
 pub fn meet(abi: &'static Abi, comm: Word) {
     if let Ok(known) = comm::of(abi, comm) {
-        known.meet(|known: &Comm| {
-            NonblockingGroup::meet(abi, comm, known.rank, known.size)
-                .map(NonblockingGroup::enlisted)
-        });
+        known.meet(|known| make(abi, comm, known));
     }
+}
+
+/// The same in a call that may wait for other ranks, whether they are to meet or not.
+pub fn meet_now<'a>(
+    abi: &'static Abi,
+    comm: Word,
+    known: &'a Comm,
+) -> Option<&'a Arc<NonblockingGroup>> {
+    known.nonblocking_group_now(|known| make(abi, comm, known))
+}
+
+fn make(abi: &'static Abi, comm: Word, known: &Comm) -> Option<Arc<NonblockingGroup>> {
+    NonblockingGroup::meet(abi, comm, known.rank, known.size).map(NonblockingGroup::enlisted)
 }

@@ -3,14 +3,15 @@
 //! Nonblocking collectives: `docs/design/nonblocking.md` says how they get on, and why nobody waits for a rank
 //! that is elsewhere.
 
-mod calls;
+pub mod calls;
 pub mod fortran;
 mod group;
 mod meet;
 mod operation;
+pub mod persistent;
 mod requests;
 
 pub use group::{NonblockingGroup, close_all};
 pub use libcopy::collective::nonblocking::engine::parts;
-pub use meet::{is_allowed, is_wanted_here, meet};
+pub use meet::{is_allowed, is_wanted_here, meet, meet_now};
 pub use requests::{any, before_asking, before_waiting, instead_of_waiting};

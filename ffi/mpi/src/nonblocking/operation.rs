@@ -14,7 +14,6 @@ use super::group::{NonblockingGroup, UnderWay};
 use crate::abi::{Abi, complain};
 use crate::buffer::Kind;
 use crate::errors;
-use crate::pmpi;
 use crate::reductions::Elements;
 use crate::stats::Function;
 
@@ -33,8 +32,6 @@ pub struct Own {
     recv: *mut u8,
     packed: Vec<u8>,
     unpack: Option<Unpack>,
-    /// Datatypes of ours that are needed until the end.
-    types: Vec<usize>,
 }
 
 impl Own {
@@ -87,14 +84,7 @@ impl Own {
         }
         self.recv = bytes.as_mut_ptr();
         // The program may free its datatype and its communicator at once.
-        let mut datatype = 0;
-        // SAFETY: a datatype of the caller's; room for a handle of either kind.
-        let answer = unsafe { pmpi::type_dup(kind.datatype(), &mut datatype) };
-        if answer != 0 {
-            return Err(answer);
-        }
-        self.types.push(datatype);
-        let kind = kind.for_another(datatype, abi.world);
+        let kind = kind.kept(abi)?;
         self.unpack = Some(Unpack {
             bytes,
             kind,
@@ -107,15 +97,6 @@ impl Own {
     /// What we send is a part of what we receive, from this byte on.
     pub fn send_from_received(&mut self, at: usize) {
         self.send = self.recv.wrapping_add(at);
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        for datatype in &mut self.types {
-            // SAFETY: our own datatype, which nobody uses any more.
-            unsafe { pmpi::type_free(datatype) };
-        }
     }
 }
 

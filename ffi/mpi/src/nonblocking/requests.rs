@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use libcopy::collective::nonblocking::table::DEPTH;
-
 use super::group::NonblockingGroup;
 use super::operation::Operation;
 use crate::abi::{Abi, UNDEFINED, Word};
@@ -81,12 +79,12 @@ pub unsafe fn start(
         return answer;
     }
     // Its place in the table may be in use by an operation that we have not seen the end of.
-    let next = members.group.coming();
-    if next > DEPTH {
+    let (next, depth) = (members.group.coming(), members.group.table.depth());
+    if next > depth {
         until(abi, || {
             let entries = lock(&ENTRIES);
             let mut entries = entries.iter();
-            !entries.any(|entry| entry.operation.is_before(members, next - DEPTH))
+            !entries.any(|entry| entry.operation.is_before(members, next - depth))
         });
     }
     let operation = begin();

@@ -22,8 +22,8 @@ pub unsafe fn start(request: *mut c_void) -> c_int {
     }
 }
 
-/// Declares point-to-point functions in both their forms; where a library has no form for large
-/// counts, the other one does what it can.
+/// Declares functions in both their forms; where a library has no form for large counts, the other one does
+/// what it can. `or` gives the name that a function had in a library before it was in the standard.
 macro_rules! messages {
     (mod $module:ident: $($all:tt)*) => {
         messages!(@with address if_any; $($all)*);
@@ -35,7 +35,7 @@ macro_rules! messages {
         }
     };
     (@with $address:ident $if_any:ident;
-     $($(#[$doc:meta])* $rust:ident = $name:literal, $large:literal
+     $($(#[$doc:meta])* $rust:ident = $name:literal $(or $before:literal)?, $large:literal
        ($($argument:ident: $kind:ident),*);)*) => { $(
         $(#[$doc])*
         ///
@@ -52,7 +52,16 @@ macro_rules! messages {
             }
             static FUNCTION: Function = Function::new($name);
             static LARGE: Function = Function::new($large);
-            let own = if N::LARGE { LARGE.$if_any() } else { FUNCTION.$address() };
+            let function = || {
+                $(
+                    static BEFORE: Function = Function::new($before);
+                    if FUNCTION.$if_any() == 0 {
+                        return BEFORE.$address();
+                    }
+                )?
+                FUNCTION.$address()
+            };
+            let own = if N::LARGE { LARGE.$if_any() } else { function() };
             if own != 0 {
                 // SAFETY: the MPI library's function of this name has this type.
                 return unsafe {
@@ -62,7 +71,7 @@ macro_rules! messages {
                 };
             }
             let narrow = || {
-                let address = FUNCTION.$address();
+                let address = function();
                 if !N::LARGE || address == 0 {
                     return None;
                 }
@@ -212,6 +221,45 @@ messages! { mod forwarded_messages:
     iallreduce = c"PMPI_Iallreduce", c"PMPI_Iallreduce_c"(
         send: input, recv: output, count: count, datatype: handle, op: handle, comm: handle,
         request: output
+    );
+    /// `MPI_Bcast_init`
+    bcast_init = c"PMPI_Bcast_init" or c"PMPIX_Bcast_init", c"PMPI_Bcast_init_c"(
+        buffer: output, count: count, datatype: handle, root: number, comm: handle,
+        info: handle, request: output
+    );
+    /// `MPI_Gather_init`
+    gather_init = c"PMPI_Gather_init" or c"PMPIX_Gather_init", c"PMPI_Gather_init_c"(
+        send: input, send_count: count, send_type: handle,
+        recv: output, recv_count: count, recv_type: handle, root: number, comm: handle,
+        info: handle, request: output
+    );
+    /// `MPI_Scatter_init`
+    scatter_init = c"PMPI_Scatter_init" or c"PMPIX_Scatter_init", c"PMPI_Scatter_init_c"(
+        send: input, send_count: count, send_type: handle,
+        recv: output, recv_count: count, recv_type: handle, root: number, comm: handle,
+        info: handle, request: output
+    );
+    /// `MPI_Allgather_init`
+    allgather_init = c"PMPI_Allgather_init" or c"PMPIX_Allgather_init", c"PMPI_Allgather_init_c"(
+        send: input, send_count: count, send_type: handle,
+        recv: output, recv_count: count, recv_type: handle, comm: handle,
+        info: handle, request: output
+    );
+    /// `MPI_Alltoall_init`
+    alltoall_init = c"PMPI_Alltoall_init" or c"PMPIX_Alltoall_init", c"PMPI_Alltoall_init_c"(
+        send: input, send_count: count, send_type: handle,
+        recv: output, recv_count: count, recv_type: handle, comm: handle,
+        info: handle, request: output
+    );
+    /// `MPI_Reduce_init`
+    reduce_init = c"PMPI_Reduce_init" or c"PMPIX_Reduce_init", c"PMPI_Reduce_init_c"(
+        send: input, recv: output, count: count, datatype: handle, op: handle, root: number, comm: handle,
+        info: handle, request: output
+    );
+    /// `MPI_Allreduce_init`
+    allreduce_init = c"PMPI_Allreduce_init" or c"PMPIX_Allreduce_init", c"PMPI_Allreduce_init_c"(
+        send: input, recv: output, count: count, datatype: handle, op: handle, comm: handle,
+        info: handle, request: output
     );
     /// `MPI_Mrecv`
     mrecv = c"PMPI_Mrecv", c"PMPI_Mrecv_c"(

@@ -124,7 +124,7 @@ mod tests {
     fn all_ranks_get_the_same_answers() {
         const RANKS: usize = 3;
         const QUESTIONS: usize = 4_000;
-        let (table, _file) = Table::create(RANKS, [1, 2]).unwrap();
+        let (table, _file) = Table::create(RANKS, 1, [1, 2]).unwrap();
         let table = &table;
         let run = |rank: usize| {
             let topic = table.topic(5, rank);

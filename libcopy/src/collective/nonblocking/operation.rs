@@ -574,13 +574,15 @@ impl Operation {
 mod tests {
     use std::os::fd::AsRawFd;
 
+    use super::super::table::ONE_AFTER_ANOTHER;
     use super::*;
 
     /// Ranks that are all in this process.
     fn groups(size: usize) -> Vec<Arc<Participants>> {
         let (pid, magic) = (std::process::id() as i32, [5, 6]);
-        let (first, file) = Table::create(size, magic).unwrap();
-        let others = (1..size).map(|_| Table::open(pid, file.as_raw_fd(), size, magic).unwrap());
+        let (first, file) = Table::create(size, ONE_AFTER_ANOTHER, magic).unwrap();
+        let shape = (size, ONE_AFTER_ANOTHER);
+        let others = (1..size).map(|_| Table::open(pid, file.as_raw_fd(), shape, magic).unwrap());
         let tables: Vec<Table> = [first].into_iter().chain(others).collect();
         let group = |(rank, table)| Arc::new(Participants::new(table, vec![pid; size], rank, None));
         tables.into_iter().enumerate().map(group).collect()

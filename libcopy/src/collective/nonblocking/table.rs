@@ -4,7 +4,7 @@
 //! rank's buffers are, and who copies which piece.
 //!
 //! Everything has the operation's number in it, which all ranks count alike. A place is used again
-//! by the operation that is [`DEPTH`] later, and only by a rank that is done with the one before.
+//! by the operation that is [`Table::depth`] later, and only by a rank that is done with the one before.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +15,9 @@ use crate::shm::claims::Claims;
 
 /// Operations that a rank may have under way on a communicator.
 pub const DEPTH: u64 = 1024;
+/// The same where each operation begins after the one before is complete on its rank, as with a persistent request: a
+/// rank that is done with one may begin the next while another rank is still in the first.
+pub const ONE_AFTER_ANOTHER: u64 = 2;
 /// Ranks of a communicator whose operations are intercepted; their memory grows with the square.
 pub const MOST_RANKS: usize = 64;
 
@@ -88,57 +91,85 @@ impl Ticket {
 pub struct Table {
     shared: AnonymousSegment,
     ranks: usize,
+    depth: u64,
 }
 
 /// Bytes in front of the records: the word that says that something went wrong.
 const HEAD: usize = 64;
 
-fn records(ranks: usize) -> usize {
-    ranks * DEPTH as usize * size_of::<Record>()
+fn records(ranks: usize, depth: u64) -> usize {
+    ranks * depth as usize * size_of::<Record>()
 }
 
-fn pieces(ranks: usize) -> usize {
-    (ranks * ranks + 1) * DEPTH as usize * size_of::<Claims<16>>()
+fn pieces(ranks: usize, depth: u64) -> usize {
+    (ranks * ranks + 1) * depth as usize * size_of::<Claims<16>>()
 }
 
-fn tickets(ranks: usize) -> usize {
-    ranks * ranks * DEPTH as usize * size_of::<Ticket>()
+fn tickets(ranks: usize, depth: u64) -> usize {
+    ranks * ranks * depth as usize * size_of::<Ticket>()
 }
 
 /// Where what the ranks agree on begins: behind everything else.
-fn topics(ranks: usize) -> usize {
-    (HEAD + records(ranks) + pieces(ranks) + tickets(ranks)).next_multiple_of(HEAD)
+fn topics(ranks: usize, depth: u64) -> usize {
+    (HEAD + records(ranks, depth) + pieces(ranks, depth) + tickets(ranks, depth))
+        .next_multiple_of(HEAD)
 }
 
 /// Bytes for `ranks` ranks.
-fn bytes(ranks: usize) -> usize {
-    topics(ranks) + agreement::bytes(ranks)
+fn bytes(ranks: usize, depth: u64) -> usize {
+    topics(ranks, depth) + agreement::bytes(ranks)
 }
 
 impl Table {
-    /// Makes the memory for `ranks` ranks; the file is for the others to open.
+    /// Makes the memory for `ranks` ranks, each of which has at most `depth` operations under way; the file is for the
+    /// others to open.
     ///
     /// # Errors
     ///
     /// As for [`AnonymousSegment::create`].
-    pub fn create(ranks: usize, magic: [u64; 2]) -> io::Result<(Table, std::fs::File)> {
-        let (shared, file) = AnonymousSegment::create(c"libcopy-nonblocking", bytes(ranks), magic)?;
-        Ok((Table { shared, ranks }, file))
+    pub fn create(ranks: usize, depth: u64, magic: [u64; 2]) -> io::Result<(Table, std::fs::File)> {
+        let bytes = bytes(ranks, depth);
+        let (shared, file) = AnonymousSegment::create(c"libcopy-nonblocking", bytes, magic)?;
+        let table = Table {
+            shared,
+            ranks,
+            depth,
+        };
+        Ok((table, file))
     }
 
-    /// Opens what the process `pid` has made with this descriptor.
+    /// Opens what the process `pid` has made with this descriptor, for as many ranks and of the same depth.
     ///
     /// # Errors
     ///
     /// As for [`AnonymousSegment::open`].
-    pub fn open(pid: i32, fd: i32, ranks: usize, magic: [u64; 2]) -> io::Result<Table> {
-        let shared = AnonymousSegment::open(pid, fd, bytes(ranks), magic)?;
-        Ok(Table { shared, ranks })
+    pub fn open(
+        pid: i32,
+        fd: i32,
+        (ranks, depth): (usize, u64),
+        magic: [u64; 2],
+    ) -> io::Result<Table> {
+        let shared = AnonymousSegment::open(pid, fd, bytes(ranks, depth), magic)?;
+        Ok(Table {
+            shared,
+            ranks,
+            depth,
+        })
+    }
+
+    /// Operations that a rank may have under way.
+    pub fn depth(&self) -> u64 {
+        self.depth
+    }
+
+    /// The place of an operation among those that may be under way.
+    fn slot(&self, number: u64) -> usize {
+        (number % self.depth) as usize
     }
 
     fn record(&self, rank: usize, number: u64) -> &Record {
         assert!(rank < self.ranks, "a rank of the communicator");
-        let index = rank * DEPTH as usize + (number % DEPTH) as usize;
+        let index = rank * self.depth as usize + self.slot(number);
         let at = HEAD + index * size_of::<Record>();
         // SAFETY: within the memory, aligned as the mapping is; all zeros are valid.
         unsafe { &*self.shared.place(at, size_of::<Record>()).cast() }
@@ -146,8 +177,8 @@ impl Table {
 
     fn pieces(&self, index: usize, number: u64) -> &Claims<16> {
         let per_operation = self.ranks * self.ranks + 1;
-        let index = (number % DEPTH) as usize * per_operation + index;
-        let at = HEAD + records(self.ranks) + index * size_of::<Claims<16>>();
+        let index = self.slot(number) * per_operation + index;
+        let at = HEAD + records(self.ranks, self.depth) + index * size_of::<Claims<16>>();
         // SAFETY: within the memory, aligned as words are; all zeros are valid.
         unsafe { &*self.shared.place(at, size_of::<Claims<16>>()).cast() }
     }
@@ -161,8 +192,11 @@ impl Table {
     /// Which engine moves what goes from one rank to another.
     pub fn ticket(&self, from: usize, to: usize, number: u64) -> &Ticket {
         assert!(from < self.ranks && to < self.ranks, "ranks");
-        let index = (number % DEPTH) as usize * self.ranks * self.ranks + from * self.ranks + to;
-        let at = HEAD + records(self.ranks) + pieces(self.ranks) + index * size_of::<Ticket>();
+        let index = self.slot(number) * self.ranks * self.ranks + from * self.ranks + to;
+        let at = HEAD
+            + records(self.ranks, self.depth)
+            + pieces(self.ranks, self.depth)
+            + index * size_of::<Ticket>();
         // SAFETY: within the memory, aligned as words are; all zeros are valid.
         unsafe { &*self.shared.place(at, size_of::<Ticket>()).cast() }
     }
@@ -174,7 +208,7 @@ impl Table {
 
     /// Something that the ranks agree on.
     pub fn topic(&self, topic: usize, rank: usize) -> Topic<'_> {
-        let at = topics(self.ranks);
+        let at = topics(self.ranks, self.depth);
         let memory = self.shared.place(at, agreement::bytes(self.ranks));
         // SAFETY: the bytes of a row, which only this uses; the mapping is aligned, and so is the place in it.
         unsafe { Topic::of(memory, self.ranks, topic, rank) }
@@ -268,7 +302,7 @@ mod tests {
 
     #[test]
     fn an_engine_takes_all_pieces_or_none() {
-        let (table, _file) = Table::create(2, [1, 2]).unwrap();
+        let (table, _file) = Table::create(2, DEPTH, [1, 2]).unwrap();
         for number in [7, 7 + DEPTH, (1 << 32) + 7] {
             let (pieces, ticket) = (table.between(0, 1, number), table.ticket(0, 1, number));
             assert!(!pieces.begin_all(number, 3), "not open yet");
@@ -304,7 +338,7 @@ mod tests {
 
     #[test]
     fn ranks_that_have_come_are_found() {
-        let (table, _file) = Table::create(3, [1, 2]).unwrap();
+        let (table, _file) = Table::create(3, DEPTH, [1, 2]).unwrap();
         let buffers = Buffers {
             send: 1,
             recv: 2,

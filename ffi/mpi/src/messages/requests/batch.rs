@@ -204,6 +204,32 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Puts null requests in the place of those whose starts are collectives of ours: the library has not started these, and
+    /// MPICH 4.0 never completes a persistent collective that is inactive. Returns what was there.
+    fn hide_collectives(&self, ours: &[Option<&Arc<Entry>>]) -> Vec<(usize, Word)> {
+        let is_collective = |entry: &Option<&Arc<Entry>>| {
+            entry.is_some_and(|entry| matches!(lock(&entry.state).work, Work::Collective(_)))
+        };
+        let indices = (0..ours.len()).filter(|index| is_collective(&ours[*index]));
+        let hidden: Vec<_> = indices.map(|index| (index, self.handle(index))).collect();
+        for (index, _) in &hidden {
+            // SAFETY: `new` was promised so many handles.
+            unsafe {
+                let abi = self.world.abi;
+                abi.set_handle(self.request(*index), abi.request_null)
+            };
+        }
+        hidden
+    }
+
+    /// Puts them back.
+    fn show(&self, hidden: Vec<(usize, Word)>) {
+        for (index, handle) in hidden {
+            // SAFETY: as above.
+            unsafe { self.world.abi.set_handle(self.request(index), handle) };
+        }
+    }
+
     /// Completes all, which are ready but for those we do not know; `complete` is the library's function,
     /// with its code and whether they are complete. `None` if they are not.
     ///
@@ -238,7 +264,9 @@ impl<'a> Batch<'a> {
         } else {
             statuses
         };
+        let shown = self.hide_collectives(&ours);
         let (mut code, done) = complete(statuses);
+        self.show(shown);
         if !done {
             for entry in ours.into_iter().flatten().filter(|entry| !entry.persistent) {
                 let mut state = lock(&entry.state);
@@ -348,6 +376,14 @@ pub(super) unsafe fn finish(
     let comm = state.comm();
     let mut room = Room::new();
     let at = room.instead_of(status);
+    if let Work::Collective(_) = state.work {
+        let error = end.error;
+        drop(state);
+        // SAFETY: the caller's promise, or our own.
+        let status = unsafe { Status::new(world.abi, at) };
+        status.fill_with_nothing(UNDEFINED);
+        return reported(world, comm, status, error, error);
+    }
     // SAFETY: the caller's promise.
     let code = unsafe { owner.wait(world, request, at) };
     // SAFETY: written just now.

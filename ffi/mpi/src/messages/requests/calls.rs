@@ -14,10 +14,11 @@ use super::super::world::{World, world};
 use super::batch::{Batch, Owner, conclude, concluded, finish, is_alone};
 use super::entry::Work;
 use super::progress::{ORPHANS, settle, until};
-use super::table::{find, forget, library_first};
+use super::table::{find, forget, library_first, remember};
 use crate::abi::{UNDEFINED, Word};
 use crate::fallback::{self, Look};
-use crate::pmpi;
+use crate::nonblocking::persistent::{self as collectives, Start};
+use crate::{persistent, pmpi};
 
 /// `MPI_Wait`; `None` if the request is none of ours.
 ///
@@ -389,7 +390,12 @@ pub unsafe fn get_status(
             return Some(0);
         }
         let at = room.instead_of(status);
-        let code = pmpi::request_get_status(request, flag, at);
+        let code = if let Work::Collective(_) = state.work {
+            Status::new(world.abi, at).fill_with_nothing(UNDEFINED);
+            0
+        } else {
+            pmpi::request_get_status(request, flag, at)
+        };
         *flag = 1;
         if let Some((_, seen)) = state.seen.as_mut().filter(|_| entry.persistent) {
             let seen = Status::new(world.abi, seen.pointer());
@@ -479,7 +485,7 @@ pub unsafe fn get_status_some(
 pub unsafe fn free(world: &World, request: *mut c_void) -> Option<c_int> {
     // SAFETY: one request.
     let batch = unsafe {
-        fallback::forget_persistent(request);
+        persistent::forget(request);
         Batch::new(world, 1, request)?
     };
     let entry = batch.entries[0].as_ref()?;
@@ -514,6 +520,17 @@ pub unsafe fn cancel(world: &World, request: *mut c_void) -> Option<c_int> {
 
 /// `MPI_Start`
 pub unsafe fn start(world: &World, request: *mut c_void) -> Option<c_int> {
+    if collectives::any() && !request.is_null() {
+        // SAFETY: one request.
+        match unsafe { collectives::start(world.abi, request) } {
+            Start::Forwarded => {}
+            Start::Begun(running) => {
+                remember(world, request, Work::Collective(running), false);
+                return Some(0);
+            }
+            Start::Failed(code) => return Some(code),
+        }
+    }
     // SAFETY: one request.
     let batch = unsafe { Batch::new(world, 1, request)? };
     let mut state = lock(&batch.entries[0].as_ref()?.state);
@@ -549,9 +566,12 @@ pub unsafe fn start(world: &World, request: *mut c_void) -> Option<c_int> {
 /// `MPI_Startall`
 pub unsafe fn startall(world: &World, count: c_int, requests: *mut c_void) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let batch = unsafe { Batch::new(world, count, requests)? };
-    for i in 0..batch.entries.len() {
-        let one = batch.request(i);
+    let batch = unsafe { Batch::new(world, count, requests) };
+    if batch.is_none() && (!collectives::any() || requests.is_null()) {
+        return None;
+    }
+    for i in 0..usize::try_from(count).ok()? {
+        let one = requests.wrapping_byte_add(i * world.abi.handle_size());
         // SAFETY: the caller's promise.
         let code = unsafe { start(world, one).unwrap_or_else(|| pmpi::start(one)) };
         if code != 0 {

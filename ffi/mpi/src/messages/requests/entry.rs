@@ -17,6 +17,7 @@ use super::super::status::{Room, Status};
 use super::super::waiting;
 use super::super::world::World;
 use crate::abi::Word;
+use crate::nonblocking::persistent::Running;
 use crate::pmpi;
 
 /// What a request does.
@@ -30,6 +31,8 @@ pub enum Work {
     Start(Plan, Option<&'static Class>, Option<(Shared, Word)>),
     /// Sends packed bytes on a communicator.
     Packed { _bytes: Memory, comm: Word },
+    /// What a persistent collective has started; the library's own request is not started then.
+    Collective(Box<Running>),
     /// Is the library's alone, on a communicator.
     Forwarded(Word),
 }
@@ -177,7 +180,11 @@ impl State {
             return self.ready;
         }
         let mut room = Room::new();
-        match &self.work {
+        match &mut self.work {
+            Work::Collective(running) => match running.advance(world.abi) {
+                Some(code) => self.error = code,
+                None => return false,
+            },
             Work::Receive(_) => {
                 let Some(code) = completed(world, self.handle, &mut room) else {
                     return false;
@@ -253,6 +260,8 @@ impl State {
             Work::Receive(arrival) => Some(arrival.comm()),
             Work::Send(_, comm) | Work::Packed { comm, .. } | Work::Forwarded(comm) => Some(*comm),
             Work::Start(plan, ..) => Some(plan.comm()),
+            // The communicator may be gone.
+            Work::Collective(_) => None,
         }
     }
 }

@@ -70,13 +70,16 @@ pub fn settle(world: &World) {
         let mut room = Room::new();
         // SAFETY: nobody else knows this request any more.
         unsafe {
-            let code = pmpi::wait(request.pointer(), room.pointer());
+            let code = match &state.work {
+                Work::Collective(_) => 0,
+                _ => pmpi::wait(request.pointer(), room.pointer()),
+            };
             if let Work::Send(shared, _) = &state.work {
                 if code == 0 && Status::new(world.abi, room.pointer()).is_cancelled() {
                     lock(shared).withdraw(world);
                 }
             }
-            if entry.persistent || matches!(state.work, Work::Send(..)) {
+            if entry.persistent || matches!(state.work, Work::Send(..) | Work::Collective(_)) {
                 pmpi::request_free(request.pointer());
             }
         }

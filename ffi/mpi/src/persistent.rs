@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Persistent collectives as C programs make and free them ([`nonblocking::persistent`]), in both forms. Open MPI 4.1 has
+//! them under the names that they had before MPI 4.0, which begin with `MPIX_`.
+
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::abi::{self, Word};
+use crate::count::Large;
+use crate::fallback;
+use crate::messages::world::world;
+use crate::nonblocking;
+use crate::nonblocking::calls::{self, about_init, place};
+use crate::pmpi::forward;
+use crate::stats::Function;
+use crate::threshold::{is_small, is_special};
+
+/// The library has made a persistent request: `keep` decides whether its starts may be ours. They are completed where
+/// messages are, so not without these; all ranks find that alike.
+///
+/// # Safety
+///
+/// The library has written a handle there.
+unsafe fn made(request: *mut c_void, is_small: bool, keep: impl FnOnce(Word)) {
+    // SAFETY: the caller's promise.
+    unsafe { fallback::note_persistent(request) };
+    let Some(world) = world().filter(|_| !is_small) else {
+        return;
+    };
+    // SAFETY: the caller's promise.
+    let handle = unsafe { world.abi.handle_at(request, 0) } & world.abi.handle;
+    let _ = catch_unwind(AssertUnwindSafe(|| keep(handle)));
+}
+
+/// The program frees a request.
+///
+/// # Safety
+///
+/// The program's variable, unless there is none.
+pub unsafe fn forget(request: *const c_void) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        fallback::forget_persistent(request);
+        if nonblocking::persistent::any() {
+            let _ = abi::get().map(|abi| nonblocking::persistent::forget(abi, request));
+        }
+    }
+}
+
+/// `MPI_Request_free`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn request_free(request: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        forget(request);
+        forward::request_free(request)
+    }
+}
+
+/// Exports all forms of a function; `$made` comes after the library's has succeeded.
+macro_rules! exports {
+    ($($name:ident, $large:ident, $before:ident = $pass:ident, $made:expr, $arguments:tt;)*) => { $(
+        exports!(@form c_int, $name = $pass, $made, $arguments);
+        exports!(@form Large, $large = $pass, $made, $arguments);
+        exports!(@form c_int, $before = $pass, $made, $arguments);
+    )* };
+    (@form $count:ty, $name:ident = $pass:ident, $made:expr, ($($argument:ident: $kind:ty),*)) => {
+        const _: () = {
+            type N = $count;
+
+            /// The MPI function of this name.
+            ///
+            /// # Safety
+            ///
+            /// As the MPI standard says.
+            #[allow(clippy::too_many_arguments)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let code = forward::$pass($($argument),*);
+                    if code == 0 {
+                        $made;
+                    }
+                    code
+                }
+            }
+        };
+    };
+}
+
+exports! {
+    MPI_Bcast_init, MPI_Bcast_init_c, MPIX_Bcast_init = bcast_init,
+        made(request, is_small(Function::BcastInit, count, datatype), |handle| {
+            let about = about_init(Function::BcastInit, root, comm, handle);
+            calls::bcast(about, place(buffer, count, datatype));
+        }),
+        (buffer: *mut c_void, count: N, datatype: Word, root: c_int,
+         comm: Word, info: Word, request: *mut c_void);
+    MPI_Gather_init, MPI_Gather_init_c, MPIX_Gather_init = gather_init,
+        made(request, !is_special(send) && is_small(Function::GatherInit, send_count, send_type), |handle| {
+            let about = about_init(Function::GatherInit, root, comm, handle);
+            calls::gather(about, place(send, send_count, send_type),
+                place(recv, recv_count, recv_type));
+        }),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int,
+         comm: Word, info: Word, request: *mut c_void);
+    MPI_Scatter_init, MPI_Scatter_init_c, MPIX_Scatter_init = scatter_init,
+        made(request, !is_special(recv) && is_small(Function::ScatterInit, recv_count, recv_type), |handle| {
+            let about = about_init(Function::ScatterInit, root, comm, handle);
+            calls::scatter(about, place(send, send_count, send_type),
+                place(recv, recv_count, recv_type));
+        }),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int,
+         comm: Word, info: Word, request: *mut c_void);
+    MPI_Allgather_init, MPI_Allgather_init_c, MPIX_Allgather_init = allgather_init,
+        made(request, is_small(Function::AllgatherInit, recv_count, recv_type), |handle| {
+            let about = about_init(Function::AllgatherInit, 0, comm, handle);
+            calls::allgather(about, place(send, send_count, send_type),
+                place(recv, recv_count, recv_type));
+        }),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word,
+         comm: Word, info: Word, request: *mut c_void);
+    MPI_Alltoall_init, MPI_Alltoall_init_c, MPIX_Alltoall_init = alltoall_init,
+        made(request, is_small(Function::AlltoallInit, recv_count, recv_type), |handle| {
+            let about = about_init(Function::AlltoallInit, 0, comm, handle);
+            calls::alltoall(about, place(send, send_count, send_type),
+                place(recv, recv_count, recv_type));
+        }),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word,
+         comm: Word, info: Word, request: *mut c_void);
+    MPI_Reduce_init, MPI_Reduce_init_c, MPIX_Reduce_init = reduce_init,
+        made(request, is_small(Function::ReduceInit, count, datatype), |handle| {
+            let about = about_init(Function::ReduceInit, root, comm, handle);
+            calls::reduce(about, send, place(recv, count, datatype), op);
+        }),
+        (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
+         root: c_int,
+         comm: Word, info: Word, request: *mut c_void);
+    MPI_Allreduce_init, MPI_Allreduce_init_c, MPIX_Allreduce_init = allreduce_init,
+        made(request, is_small(Function::AllreduceInit, count, datatype), |handle| {
+            let about = about_init(Function::AllreduceInit, 0, comm, handle);
+            calls::reduce(about, send, place(recv, count, datatype), op);
+        }),
+        (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
+         comm: Word, info: Word, request: *mut c_void);
+}
