@@ -1441,7 +1441,13 @@ fn persistent_collectives_are_the_same() {
         };
         let mut all = BTreeMap::new();
         // With the last two some are forwarded. Those of MPICH itself are wrong, or fail: persistent.c says how.
-        let runs: [(usize, &[&str], &[&str], &[(&str, &str)]); 5] = [
+        type Run<'a> = (
+            usize,
+            &'a [&'a str],
+            &'a [&'a str],
+            &'a [(&'a str, &'a str)],
+        );
+        let runs: [Run<'_>; 5] = [
             (2, &["16", "1", "300000"], &[], &[("LIBCOPY_MPI_MIN", "0")]),
             (
                 3,
