@@ -11,4 +11,5 @@ pub mod host;
 pub mod iss;
 pub mod loggops;
 pub mod plan;
+pub mod run;
 pub mod simulate;

@@ -374,7 +374,7 @@ fn what_a_core_traps_on_is_an_error() {
 struct Log(Vec<(u32, u32)>);
 
 impl Device for Log {
-    fn store(&mut self, offset: u32, value: u32) -> bool {
+    fn store(&mut self, offset: u32, value: u32, _: u64) -> bool {
         self.0.push((offset, value));
         offset < 8
     }

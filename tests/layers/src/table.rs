@@ -170,6 +170,10 @@ pub const TABLE: &[Layers] = &[
             < card/network card/pcie card/prototype
             < card/iovec card/model card/outbound
             < card
+            < run/program
+            < run/commands
+            < run/native run/core
+            < run
             < loggops plan
             < simulate
             < host

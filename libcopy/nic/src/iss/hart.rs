@@ -261,8 +261,11 @@ impl<D: Device> Hart<D> {
 
     fn store(&mut self, address: u32, bytes: u32, value: u32) -> Result<u32, Trap> {
         let done = if self.in_window(address) {
-            let known =
-                bytes == 4 && address % 4 == 0 && self.device.store(address - self.window.0, value);
+            let known = bytes == 4
+                && address % 4 == 0
+                && self
+                    .device
+                    .store(address - self.window.0, value, self.counts.cycles);
             known.then_some(0)
         } else {
             self.memory.store(address, bytes, value)

@@ -29,8 +29,9 @@ impl fmt::Display for Access {
 
 /// Device registers: what is stored there is a command.
 pub trait Device {
-    /// A store of `value` at `offset` bytes into the window; false if there is no such register.
-    fn store(&mut self, offset: u32, value: u32) -> bool;
+    /// A store of `value` at `offset` bytes into the window, after `cycles` cycles of the core; false if there is no such
+    /// register.
+    fn store(&mut self, offset: u32, value: u32, cycles: u64) -> bool;
     /// A load of a word at `offset`.
     fn load(&mut self, offset: u32) -> Option<u32>;
 }
@@ -40,7 +41,7 @@ pub trait Device {
 pub struct NoDevice;
 
 impl Device for NoDevice {
-    fn store(&mut self, _: u32, _: u32) -> bool {
+    fn store(&mut self, _: u32, _: u32, _: u64) -> bool {
         false
     }
 

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The handlers on the simulated core: the same calls with the same states, in the core's memory.
+
+use super::commands::Command;
+use super::native::NativeHandlers;
+use super::program::program;
+use crate::card::{Packet, Strategy};
+use crate::iss::{Counts, Device, Hart, Memory, Region, Timing, Trap};
+use libcopy_nic_handlers::{Segment, Specialised};
+use libcopy_walk::Image;
+use thiserror::Error;
+
+const WINDOW: u32 = 0x4000_0000;
+const CALL: u32 = 0x1000_0000;
+const CALL_BYTES: usize = 32;
+const STACK: u32 = 0x1000_8000;
+const STACK_BYTES: usize = 0x4000;
+const IMAGE: u32 = 0x2000_0000;
+const STATES: u32 = 0x3000_0000;
+const MASTERS: u32 = 0x3800_0000;
+const SEGMENT: usize = size_of::<Segment>();
+
+/// More instructions than any packet takes: each byte of a message passed over.
+const BUDGET: u64 = 1 << 34;
+
+/// In the command register: the write makes an event; a stream put; the message's last one
+/// (`libcopy_nic_handlers::abi::port`).
+const EVENT: u32 = 1 << 31;
+const PUT: u32 = 1 << 30;
+const END: u32 = 1 << 29;
+
+/// Why the handlers of an image cannot run.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum CoreError {
+    /// The core stopped.
+    #[error("the handler stopped: {0}")]
+    Trap(#[from] Trap),
+    /// There is no specialised handler for the image.
+    #[error("there is no specialised handler for this image")]
+    NoHandler,
+}
+
+/// The port of a core: three registers.
+#[derive(Debug, Default)]
+struct Port {
+    host: u32,
+    position: u32,
+    commands: Vec<(u64, Command)>,
+}
+
+impl Device for Port {
+    fn store(&mut self, offset: u32, value: u32, cycles: u64) -> bool {
+        match offset {
+            0 => self.host = value,
+            4 => self.position = value,
+            8 => {
+                let (host, position) = (self.host as i32, self.position);
+                let bytes = value & (END - 1);
+                let command = if value & EVENT != 0 {
+                    Command::Event
+                } else if value & PUT != 0 {
+                    Command::Put {
+                        host,
+                        position,
+                        bytes,
+                        is_end: value & END != 0,
+                    }
+                } else {
+                    Command::Write {
+                        host,
+                        packet: position,
+                        bytes,
+                    }
+                };
+                self.commands.push((cycles, command));
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn load(&mut self, _: u32) -> Option<u32> {
+        None
+    }
+}
+
+/// The handlers of one message on a core.
+#[derive(Debug)]
+pub struct CoreHandlers {
+    hart: Hart<Port>,
+    entry: u32,
+    words: u32,
+    interval: u32,
+    checkpoints: u32,
+    /// Which state a packet has is the same question as natively.
+    native: NativeHandlers,
+    strategy: Strategy,
+}
+
+fn bytes_of(states: &[Segment]) -> Vec<u8> {
+    // SAFETY: a state is words of 32 bits in the order of C (`repr(C)`, its size is asserted in libcopy-walk), without
+    // padding, and lives as long as the slice.
+    let bytes = unsafe {
+        std::slice::from_raw_parts(
+            states.as_ptr().cast::<u8>(),
+            size_of_val::<[Segment]>(states),
+        )
+    };
+    if cfg!(target_endian = "little") {
+        return bytes.to_vec();
+    }
+    let words = bytes.chunks_exact(4);
+    words.flat_map(|word| word.iter().rev().copied()).collect()
+}
+
+impl CoreHandlers {
+    /// The handlers for an image; see [`NativeHandlers::new`].
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::NoHandler`] for [`Strategy::Specialized`].
+    pub fn new(
+        image: Vec<u32>,
+        strategy: Strategy,
+        vhpus: u64,
+        interval: u32,
+        timing: Timing,
+    ) -> Result<CoreHandlers, CoreError> {
+        let program = program();
+        let name = match strategy {
+            Strategy::Specialized => match Specialised::of_root(Image::trusted(&image)) {
+                Some(handler) => handler.name().replace('-', "_"),
+                None => return Err(CoreError::NoHandler),
+            },
+            other => other.name().replace("hpu-", "").replace('-', "_"),
+        };
+        let entry = program.handlers.get(&name);
+        let entry = *entry.ok_or(CoreError::NoHandler)?;
+        let words = image.len() as u32;
+        let image_bytes = image.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let native = NativeHandlers::new(image, strategy, vhpus, interval);
+        let states = bytes_of(native.masters());
+        let checkpoints = native.masters().len() as u32;
+        let memory = Memory::new(vec![
+            Region::code(program.base, program.code.clone()),
+            Region::data(CALL, vec![0; CALL_BYTES]),
+            Region::data(STACK - STACK_BYTES as u32, vec![0; STACK_BYTES]),
+            Region::data(IMAGE, image_bytes).read_only(),
+            Region::data(STATES, states.clone()),
+            Region::data(MASTERS, states).read_only(),
+        ]);
+        Ok(CoreHandlers {
+            hart: Hart::new(memory, Port::default(), WINDOW, 12, timing),
+            entry,
+            words,
+            interval,
+            checkpoints,
+            native,
+            strategy,
+        })
+    }
+
+    /// Runs the payload handler of a packet: what it took, and each command with the cycles from the handler's begin.
+    ///
+    /// # Errors
+    ///
+    /// What stopped the core.
+    pub fn payload(&mut self, packet: &Packet) -> Result<(Counts, Vec<(u64, Command)>), CoreError> {
+        let offset = (self.native.state_of(packet) * SEGMENT) as u32;
+        let checkpoint = match self.strategy {
+            Strategy::RwCp => MASTERS + offset,
+            _ => MASTERS,
+        };
+        // `struct libcopy_nic_call` with pointers of 32 bits.
+        let call = [
+            IMAGE,
+            self.words,
+            packet.offset as u32,
+            packet.bytes as u32,
+            self.interval,
+            STATES + offset,
+            checkpoint,
+            self.checkpoints,
+        ];
+        let place = self.hart.memory.region_mut(1).bytes_mut();
+        for (to, word) in place.chunks_exact_mut(4).zip(call) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        let begin = self.hart.counts().cycles;
+        let (_, counts) = self.hart.call(self.entry, &[CALL, WINDOW], STACK, BUDGET)?;
+        let mut commands = std::mem::take(&mut self.hart.device.commands);
+        for (cycles, _) in &mut commands {
+            *cycles -= begin;
+        }
+        Ok((counts, commands))
+    }
+}

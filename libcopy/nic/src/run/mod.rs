@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The real packet handlers, `libcopy-nic-handlers`, in two ways: natively, and compiled for RISC-V on the simulated core.
+
+mod commands;
+mod core;
+mod native;
+mod program;
+
+pub use self::core::{CoreError, CoreHandlers};
+pub use commands::Command;
+pub use native::NativeHandlers;
+pub use program::{Program, program};

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The handlers' binary, made by `scripts/handlers`.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+/// The header and the code, compressed with zlib.
+static COMPRESSED: &[u8] = include_bytes!("../../firmware/handlers.z");
+
+/// The handlers for RV32IMC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// SHA-256 of the sources, in hexadecimal digits.
+    pub sources: String,
+    /// The compiler.
+    pub compiler: String,
+    /// Where the code has to lie.
+    pub base: u32,
+    /// The code.
+    pub code: Vec<u8>,
+    /// Addresses of handlers by name.
+    pub handlers: BTreeMap<String, u32>,
+}
+
+/// The handlers' binary.
+///
+/// # Panics
+///
+/// If the file was not made by `scripts/handlers`; a test reads it.
+pub fn program() -> &'static Program {
+    static PROGRAM: OnceLock<Program> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        parse().expect("the file was made by scripts/handlers, and a test reads it")
+    })
+}
+
+fn parse() -> Option<Program> {
+    let bytes = miniz_oxide::inflate::decompress_to_vec_zlib(COMPRESSED).ok()?;
+    let end = bytes.windows(2).position(|pair| pair == b"\n\n")?;
+    let header = std::str::from_utf8(&bytes[..end]).ok()?;
+    let mut program = Program {
+        sources: String::new(),
+        compiler: String::new(),
+        base: 0,
+        code: bytes[end + 2..].to_vec(),
+        handlers: BTreeMap::new(),
+    };
+    let address = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    for line in header.lines() {
+        let (word, rest) = line.split_once(' ')?;
+        match word {
+            "sources" => program.sources = rest.to_owned(),
+            "compiler" => program.compiler = rest.to_owned(),
+            "base" => program.base = address(rest)?,
+            "handler" => {
+                let (name, at) = rest.split_once(' ')?;
+                program.handlers.insert(name.to_owned(), address(at)?);
+            }
+            _ => return None,
+        }
+    }
+    Some(program)
+}

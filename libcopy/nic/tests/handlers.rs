@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The handlers' binary: it is that of the sources, and does on the simulated core what the sources do natively.
+
+use libcopy_datatype::{Datatype, Layout};
+use libcopy_nic::card::{Packet, Random, Strategy, arrival_order};
+use libcopy_nic::iss::Timing;
+use libcopy_nic::run::{CoreError, CoreHandlers, NativeHandlers, program};
+use sha2::{Digest, Sha256};
+use std::path::Path;
+
+fn layout(expression: &str) -> Layout {
+    let datatype: Datatype = expression.parse().unwrap();
+    Layout::new(&datatype, 1).unwrap()
+}
+
+#[test]
+fn the_binary_is_that_of_the_sources() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut paths = Vec::new();
+    for directory in ["libcopy/walk/src", "libcopy/nic/handlers/src"] {
+        for entry in std::fs::read_dir(root.join(directory)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            paths.push(format!("{directory}/{name}"));
+        }
+    }
+    paths.sort();
+    let mut digest = Sha256::new();
+    for path in paths.iter().filter(|path| path.ends_with(".rs")) {
+        digest.update(path.as_bytes());
+        digest.update([0]);
+        digest.update(std::fs::read(root.join(path)).unwrap());
+        digest.update([0]);
+    }
+    let sum: String = digest
+        .finalize()
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    assert_eq!(
+        program().sources,
+        sum,
+        "run scripts/handlers after changes of libcopy/walk or libcopy/nic/handlers"
+    );
+    assert_eq!(program().handlers.len(), 11);
+}
+
+/// Runs all packets of a message in an order, natively and on the core, and returns the cycles of all.
+fn compare(layout: &Layout, strategy: Strategy, packet: u64, order: &[u64]) -> Option<u64> {
+    let (vhpus, sequence) = (3, 4);
+    let image = layout.image().unwrap();
+    let interval = (sequence * packet) as u32;
+    let mut native = NativeHandlers::new(image.clone(), strategy, vhpus, interval);
+    let core = CoreHandlers::new(image, strategy, vhpus, interval, Timing::CV32E40P);
+    let mut core = match core {
+        Err(CoreError::NoHandler) => return None,
+        other => other.unwrap(),
+    };
+    let mut cycles = 0;
+    for index in order {
+        let offset = index * packet;
+        let packet = Packet {
+            index: *index,
+            offset,
+            bytes: packet.min(layout.size() - offset),
+            vhpu: index % vhpus,
+        };
+        let mut expected = Vec::new();
+        assert!(native.payload(&packet, &mut expected));
+        let (counts, commands) = core.payload(&packet).unwrap();
+        assert!(commands.iter().all(|(at, _)| *at < counts.cycles));
+        let commands: Vec<_> = commands.into_iter().map(|(_, command)| command).collect();
+        assert_eq!(commands, expected, "{strategy}, packet {index}");
+        assert!(!commands.is_empty());
+        cycles += counts.cycles;
+    }
+    Some(cycles)
+}
+
+#[test]
+fn native_and_core_issue_the_same_requests() {
+    let mut random = Random::new(21);
+    let fixed = [
+        "contiguous(5000, double)",
+        "vector(3000, 3, 7, double)",
+        "indexed_block(37, [0, 100, 50, 400, 900, 201, 800], double)",
+        "indexed([700, 1, 900], [0, 5000, 1000], double)",
+        "struct([1, 1], [0, 90000], [vector(50, 3, 5, double), vector(900, 5, 9, int)])",
+        "hvector(40, 1, 5000, vector(20, 3, 7, double))",
+        "vector(1, 1, 1, int)",
+    ];
+    let mut types: Vec<String> = fixed.map(str::to_owned).to_vec();
+    for _ in 0..40 {
+        let mut below = |n| 1 + random.below(n);
+        let (count, length, gap) = (below(200), below(30), below(40));
+        let inner = format!("vector({count}, {length}, {}, int)", length + gap);
+        let far = 4 * (length + gap) * count + below(1000);
+        types.push(match below(3) {
+            1 => inner,
+            2 => format!("hvector({}, 1, {far}, {inner})", below(9)),
+            _ => format!(
+                "struct([1, {}], [{}, 0], [{inner}, short])",
+                below(50),
+                200 + below(100)
+            ),
+        });
+    }
+    let mut specialized = 0;
+    for expression in types {
+        let layout = layout(&expression);
+        for packet in [256, 2048] {
+            let packets = layout.size().div_ceil(packet);
+            for window in [0, 5] {
+                let order = arrival_order(packets, window, random.below(1000));
+                for strategy in Strategy::ALL {
+                    let cycles = compare(&layout, strategy, packet, &order);
+                    if strategy == Strategy::Specialized {
+                        specialized += u32::from(cycles.is_some());
+                    } else {
+                        assert!(cycles.is_some());
+                    }
+                }
+            }
+        }
+    }
+    assert!(specialized > 40, "{specialized}");
+}
+
+#[test]
+fn cycles_of_strategies_stand_in_the_paper_s_order() {
+    // 16 blocks of 128 bytes per packet.
+    let layout = layout("vector(1024, 128, 256, byte)");
+    let order: Vec<u64> = (0..64).collect();
+    let of = |strategy| compare(&layout, strategy, 2048, &order).unwrap() / 64;
+    let [special, local, ro, rw, seek] = Strategy::ALL.map(of);
+    println!("specialized {special}, local {local}, ro-cp {ro}, rw-cp {rw}, seek {seek}");
+    assert!(
+        special < rw && rw < seek && seek < ro,
+        "{special} {rw} {seek} {ro}"
+    );
+    assert!(rw < local);
+}
