@@ -97,6 +97,23 @@ impl Kind {
         count.number()?.checked_mul(self.size)
     }
 
+    /// The same of a number.
+    pub fn bytes_of(&self, count: usize) -> Option<usize> {
+        count.checked_mul(self.size)
+    }
+
+    /// The layout of so many elements, which are so many bytes, wherever they are; `None` if nobody knows it.
+    pub fn prepared(&self, count: usize, bytes: usize) -> Option<Arc<Prepared>> {
+        let datatype = self.known.as_ref()?.datatype.as_ref()?;
+        let layout = types::layout(datatype, count as u64)?;
+        (layout.layout.size() == bytes as u64).then_some(layout)
+    }
+
+    /// The datatype.
+    pub fn datatype(&self) -> Word {
+        self.datatype
+    }
+
     /// Whether the datatype is a predefined one.
     pub fn is_named(&self) -> bool {
         self.named
@@ -185,9 +202,10 @@ impl Kind {
     /// The layout of `count` elements at this address, which are `bytes` long, if we are the ones to
     /// pack it. What is at `MPI_BOTTOM` the library packs.
     fn layout(&self, base: *const c_void, count: usize, bytes: usize) -> Option<Arc<Prepared>> {
-        let datatype = self.known.as_ref()?.datatype.as_ref()?;
-        let layout = types::layout(datatype, count as u64).filter(|_| !base.is_null())?;
-        (layout.layout.size() == bytes as u64).then_some(layout)
+        if base.is_null() {
+            return None;
+        }
+        self.prepared(count, bytes)
     }
 
     /// Packs `count` elements into as many bytes.

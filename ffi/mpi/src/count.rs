@@ -30,6 +30,9 @@ pub trait Count: Copy {
     /// A place as a number.
     fn place(place: Self::Place) -> isize;
 
+    /// A number as a place; `None` if it does not fit.
+    fn place_of(number: usize) -> Option<Self::Place>;
+
     /// The same as an `int`; `None` if it is none.
     fn narrow(self) -> Option<c_int>;
 
@@ -57,6 +60,10 @@ impl Count for c_int {
         place as isize
     }
 
+    fn place_of(number: usize) -> Option<c_int> {
+        c_int::try_from(number).ok()
+    }
+
     fn narrow(self) -> Option<c_int> {
         Some(self)
     }
@@ -78,6 +85,10 @@ impl Count for Large {
 
     fn place(place: isize) -> isize {
         place
+    }
+
+    fn place_of(number: usize) -> Option<isize> {
+        isize::try_from(number).ok()
     }
 
     fn narrow(self) -> Option<c_int> {

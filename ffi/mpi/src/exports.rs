@@ -11,16 +11,18 @@ use crate::pmpi::forward;
 use crate::small_calls::{are_small_parts, are_small_together, were_small};
 use crate::stats::Function;
 use crate::threshold::{is_small, is_special};
-use crate::{barrier, messages, neighbours, packing, reductions, types, uniform, vector};
+use crate::{barrier, gpu, messages, neighbours, packing, reductions, types, uniform, vector};
 
 /// Exports both forms of a function. `N` counts elements, `P` says where they are. What is small goes
-/// to the library at once.
+/// to the library at once. Behind the arguments are those that [`gpu::Collective`] replaces where buffers are in device
+/// memory.
 macro_rules! exports {
-    ($($name:ident, $large:ident = $module:ident $body:ident, $small:expr, $arguments:tt;)*) => { $(
-        exports!(@form c_int, $name = $module $body, $small, $arguments);
-        exports!(@form Large, $large = $module $body, $small, $arguments);
+    ($($name:ident, $large:ident = $module:ident $body:ident, $small:expr, $arguments:tt, $gpu:tt;)*) => { $(
+        exports!(@form c_int, $name = $module $body, $small, $arguments, $gpu);
+        exports!(@form Large, $large = $module $body, $small, $arguments, $gpu);
     )* };
-    (@form $count:ty, $name:ident = $module:ident $body:ident, $small:expr, ($($argument:ident: $kind:ty),*)) => {
+    (@form $count:ty, $name:ident = $module:ident $body:ident, $small:expr, ($($argument:ident: $kind:ty),*),
+     ($comm:expr; $($gpu:expr),*)) => {
         const _: () = {
             #[allow(dead_code)]
             type N = $count;
@@ -35,8 +37,27 @@ macro_rules! exports {
             #[allow(clippy::too_many_arguments)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+                /// The same with host memory in the place of what is in device memory.
+                #[cold]
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments, unused_mut)]
+                unsafe extern "C" fn staged($(mut $argument: $kind),*) -> c_int {
+                    // SAFETY: the caller's promise.
+                    #[allow(unused_unsafe)]
+                    unsafe {
+                        gpu::settle_orphans();
+                        let Some(mut collective) = gpu::Collective::new($comm) else {
+                            return gpu::inside(|| $name($($argument),*));
+                        };
+                        collective.$body($($gpu),*);
+                        collective.block(|| $name($($argument),*))
+                    }
+                }
                 // SAFETY: the caller's promise.
                 unsafe {
+                    if gpu::is_loaded() && gpu::is_outside() {
+                        return staged($($argument),*);
+                    }
                     if messages::has_orphans() {
                         return messages::settle_orphans($module::$body($($argument),*));
                     }
@@ -53,72 +74,88 @@ macro_rules! exports {
 exports! {
     MPI_Bcast, MPI_Bcast_c = uniform bcast,
         is_small(Function::Bcast, count, datatype),
-        (buffer: *mut c_void, count: N, datatype: Word, root: c_int, comm: Word);
+        (buffer: *mut c_void, count: N, datatype: Word, root: c_int, comm: Word),
+        (comm; &mut buffer, (&count, &mut datatype), root);
     MPI_Gather, MPI_Gather_c = uniform gather,
         !is_special(send) && is_small(Function::Gather, send_count, send_type),
         (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word);
+         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word),
+        (comm; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
     MPI_Scatter, MPI_Scatter_c = uniform scatter,
         !is_special(recv) && is_small(Function::Scatter, recv_count, recv_type),
         (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word);
+         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word),
+        (comm; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
     MPI_Allgather, MPI_Allgather_c = uniform allgather,
         is_small(Function::Allgather, recv_count, recv_type),
         (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word);
+         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word),
+        (comm; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
     MPI_Alltoall, MPI_Alltoall_c = uniform alltoall,
         is_small(Function::Alltoall, recv_count, recv_type),
         (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word);
+         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word),
+        (comm; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
     MPI_Gatherv, MPI_Gatherv_c = vector gatherv,
         were_small(Function::Gatherv, comm),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, counts: *const N, places: *const P, recv_type: Word,
-         root: c_int, comm: Word);
+         root: c_int, comm: Word),
+        (comm; (&mut send, (&send_count, &mut send_type)), (&mut recv, (counts, &mut places, &mut recv_type)), root);
     MPI_Scatterv, MPI_Scatterv_c = vector scatterv,
         were_small(Function::Scatterv, comm),
         (send: *const c_void, counts: *const N, places: *const P, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word);
+         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word),
+        (comm; (&mut send, (counts, &mut places, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
     MPI_Allgatherv, MPI_Allgatherv_c = vector allgatherv,
         are_small_parts(Function::Allgatherv, counts, recv_type, comm),
         (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, counts: *const N, places: *const P, recv_type: Word, comm: Word);
+         recv: *mut c_void, counts: *const N, places: *const P, recv_type: Word, comm: Word),
+        (comm; (&mut send, (&send_count, &mut send_type)), (&mut recv, (counts, &mut places, &mut recv_type)));
     MPI_Alltoallv, MPI_Alltoallv_c = vector alltoallv,
         were_small(Function::Alltoallv, comm),
         (send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
          recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word,
-         comm: Word);
+         comm: Word),
+        (comm; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
     MPI_Alltoallw, MPI_Alltoallw_c = vector alltoallw,
         were_small(Function::Alltoallw, comm),
         (send: *const c_void, send_counts: *const N, send_places: *const P,
          send_types: *const c_void,
          recv: *mut c_void, recv_counts: *const N, recv_places: *const P,
-         recv_types: *const c_void, comm: Word);
+         recv_types: *const c_void, comm: Word),
+        (comm; (&mut send, (send_counts, &mut send_places, &mut send_types)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_types)));
     MPI_Reduce, MPI_Reduce_c = reductions reduce,
         is_small(Function::Reduce, count, datatype),
         (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
-         root: c_int, comm: Word);
+         root: c_int, comm: Word),
+        (comm; &mut send, &mut recv, (count, datatype), root);
     MPI_Allreduce, MPI_Allreduce_c = reductions allreduce,
         is_small(Function::Allreduce, count, datatype),
         (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
-         comm: Word);
+         comm: Word),
+        (comm; &mut send, &mut recv, (count, datatype));
     MPI_Reduce_scatter, MPI_Reduce_scatter_c = reductions reduce_scatter,
         are_small_together(Function::ReduceScatter, counts, datatype, comm),
         (send: *const c_void, recv: *mut c_void, counts: *const N, datatype: Word, op: Word,
-         comm: Word);
+         comm: Word),
+        (comm; &mut send, &mut recv, (counts, datatype));
     MPI_Reduce_scatter_block, MPI_Reduce_scatter_block_c = reductions reduce_scatter_block,
         is_small(Function::ReduceScatterBlock, count, datatype),
         (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
-         comm: Word);
+         comm: Word),
+        (comm; &mut send, &mut recv, (count, datatype));
     MPI_Neighbor_alltoall, MPI_Neighbor_alltoall_c = neighbours neighbor_alltoall,
         were_small(Function::NeighborAlltoall, comm),
         (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word);
+         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word),
+        (comm; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
     MPI_Neighbor_alltoallv, MPI_Neighbor_alltoallv_c = neighbours neighbor_alltoallv,
         were_small(Function::NeighborAlltoallv, comm),
         (send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
          recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word,
-         comm: Word);
+         comm: Word),
+        (comm; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
 }
 
 /// The MPI function of this name.
@@ -167,7 +204,14 @@ macro_rules! packs {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
-                unsafe { packing::$body::<N>($($argument),*) }
+                unsafe {
+                    if gpu::is_loaded() {
+                        if let Some(code) = gpu::$body::<N>($($argument),*) {
+                            return code;
+                        }
+                    }
+                    packing::$body::<N>($($argument),*)
+                }
             }
         };
     };
@@ -203,8 +247,51 @@ macro_rules! neighbor_alltoallw {
             recv_types: *const c_void,
             comm: Word,
         ) -> c_int {
+            /// The same with host memory in the place of what is in device memory.
+            #[cold]
+            #[inline(never)]
+            #[allow(clippy::too_many_arguments)]
+            unsafe extern "C" fn staged(
+                mut send: *const c_void,
+                send_counts: *const $count,
+                mut send_places: *const isize,
+                mut send_types: *const c_void,
+                mut recv: *mut c_void,
+                recv_counts: *const $count,
+                mut recv_places: *const isize,
+                mut recv_types: *const c_void,
+                comm: Word,
+            ) -> c_int {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    gpu::settle_orphans();
+                    let collective = gpu::Collective::new(comm).map(|mut collective| {
+                        collective.neighbor_alltoallw(
+                            (&mut send, (send_counts, &mut send_places, &mut send_types)),
+                            (&mut recv, (recv_counts, &mut recv_places, &mut recv_types)),
+                        );
+                        collective
+                    });
+                    let call = || {
+                        $name(
+                            send, send_counts, send_places, send_types,
+                            recv, recv_counts, recv_places, recv_types, comm,
+                        )
+                    };
+                    match collective {
+                        Some(collective) => collective.block(call),
+                        None => gpu::inside(call),
+                    }
+                }
+            }
             // SAFETY: the caller's promise.
             unsafe {
+                if gpu::is_loaded() && gpu::is_outside() {
+                    return staged(
+                        send, send_counts, send_places, send_types,
+                        recv, recv_counts, recv_places, recv_types, comm,
+                    );
+                }
                 if messages::has_orphans() {
                     return messages::settle_orphans(neighbours::neighbor_alltoallw(
                         send, send_counts, send_places, send_types,

@@ -56,6 +56,7 @@ mod fallback;
 mod fortran;
 mod fortran_names;
 mod governor;
+mod gpu;
 mod group;
 mod hierarchy;
 mod intercept;
@@ -111,6 +112,7 @@ fn tell() {
             tools::switched_off().map(|(name, why)| format!("libcopy_mpi: {name} off: {why}"));
         let lines = [
             messages::report(),
+            gpu::report(),
             async_guard::report(nonblocking::parts()),
         ]
         .into_iter()
@@ -172,6 +174,7 @@ fn begin_end() {
         if stats::wanted() {
             tell();
         }
+        gpu::finish();
         messages::finish();
         fallback::finish();
         progress::finish();

@@ -14,6 +14,7 @@ use libcopy::lock::lock;
 use libcopy::lru::LruMap;
 use libcopy::p2p::DescribedLayout;
 use libcopy::policy::governor::Alone;
+use libcopy_gpu::GpuLayout;
 
 use crate::abi::{Abi, Word};
 use crate::attributes::{self, Cache};
@@ -618,9 +619,16 @@ pub struct Prepared {
     pub described: Arc<DescribedLayout>,
     /// The governors of packing and of unpacking these elements, once that was done some times.
     pub governors: [OnceLock<Box<Mutex<Alone>>>; 2],
+    gpu: OnceLock<Option<Box<GpuLayout>>>,
 }
 
 impl Prepared {
+    /// How kernels move the elements; `None` if they cannot.
+    pub fn gpu(&self) -> Option<&GpuLayout> {
+        let make = || GpuLayout::new(self.layout.clone()).ok().map(Box::new);
+        self.gpu.get_or_init(make).as_deref()
+    }
+
     /// Bytes that it takes.
     fn memory(&self) -> usize {
         self.layout.form().memory()
@@ -667,6 +675,7 @@ pub fn layout(datatype: &Datatype, count: u64) -> Option<Arc<Prepared>> {
         described: Arc::new(DescribedLayout::new(layout.clone())),
         layout,
         governors: Default::default(),
+        gpu: OnceLock::new(),
     });
     MADE.fetch_add(1, Ordering::Relaxed);
     let bytes = made.memory();

@@ -245,6 +245,13 @@ pub const TABLE: &[Layers] = &[
             < type_size types buffer
             < partition hierarchy
             < messages/peers messages/status messages/protocol messages/pack_memory messages/choice messages/view
+            < gpu/watch gpu/method gpu/staging
+            < gpu/report
+            < gpu/elements
+            < gpu/call
+            < gpu/requests
+            < gpu/collective gpu/packing
+            < gpu
             < earned messages/world
             < group teams classes
             < nonblocking/group

@@ -18,17 +18,49 @@ use super::{incoming, lengths, packed, probes, requests, short};
 use crate::abi::{Function, Word};
 use crate::count::{Count, Large};
 use crate::pmpi::forward;
-use crate::{async_guard, fallback, threshold, types, uses};
+use crate::{async_guard, fallback, gpu, threshold, types, uses};
 
 /// Both forms of a function that counts elements; `N` is what counts. What is tiny is forwarded before
-/// anything else.
+/// anything else. Behind the arguments: how buffers in device memory are replaced, on which communicator, and
+/// the status or request of the function.
 macro_rules! both {
-    ($($name:ident, $large:ident = |$($argument:ident: $kind:ty),*|
+    ($($name:ident, $large:ident = |$($argument:ident: $kind:ty),*| $gpu:tt
        $([$tiny:expr => $short:expr])* $body:block)*) => { $(
-        both!(@form c_int, $name, ($($argument: $kind),*) [$($tiny => $short),*] $body);
-        both!(@form Large, $large, ($($argument: $kind),*) [$($tiny => $short),*] $body);
+        both!(@form c_int, $name, ($($argument: $kind),*) $gpu [$($tiny => $short),*] $body);
+        both!(@form Large, $large, ($($argument: $kind),*) $gpu [$($tiny => $short),*] $body);
     )* };
-    (@form $count:ty, $name:ident, ($($argument:ident: $kind:ty),*)
+    (@staged $name:ident, ($($argument:ident: $kind:ty),*)
+     ($new:ident($comm:expr), $end:ident($($last:ident)?), $($role:ident($buffer:ident, $count:ident, $type:ident)),+)) => {
+        /// The same with host memory in the place of what is in device memory.
+        #[cold]
+        #[inline(never)]
+        #[allow(clippy::too_many_arguments, clippy::unnecessary_cast, trivial_casts)]
+        unsafe extern "C" fn staged($($argument: $kind),*) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe {
+                gpu::settle_orphans();
+                let Some(mut call) = gpu::Call::$new($comm) else {
+                    return gpu::inside(|| $name($($argument),*));
+                };
+                $(
+                    let (mut at, mut number, mut datatype) = ($buffer as *mut c_void, $count, $type);
+                    call.$role(&mut at, &mut number, &mut datatype);
+                    let ($buffer, $count, $type) = (at as _, number, datatype);
+                )+
+                both!(@end call, $end($($last)?), $name($($argument),*))
+            }
+        }
+    };
+    (@end $call:ident, block(), $name:ident $arguments:tt) => {
+        $call.block(std::ptr::null_mut(), |_| $name $arguments)
+    };
+    (@end $call:ident, block($status:ident), $name:ident $arguments:tt) => {
+        $call.block($status, |$status| $name $arguments)
+    };
+    (@end $call:ident, begin($request:ident), $name:ident $arguments:tt) => {
+        $call.begin($request, || $name $arguments)
+    };
+    (@form $count:ty, $name:ident, ($($argument:ident: $kind:ty),*) $gpu:tt
      [$($tiny:expr => $short:expr),*] $body:block) => {
         const _: () = {
             #[allow(dead_code)]
@@ -50,8 +82,12 @@ macro_rules! both {
                     #[allow(unused_unsafe)]
                     guarded(|| unsafe { $body })
                 }
+                both!(@staged $name, ($($argument: $kind),*) $gpu);
                 // SAFETY: the caller's promise.
                 unsafe {
+                    if gpu::is_loaded() && gpu::is_outside() {
+                        return staged($($argument),*);
+                    }
                     if requests::has_orphans() {
                         return requests::settle_orphans(other($($argument),*));
                     }
@@ -143,6 +179,7 @@ macro_rules! sends {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word|
+            (new(Some(comm)), block(), sends(buffer, count, datatype))
             [is_passed(count, datatype) => forward::$body(buffer, count, datatype, dest, tag, comm)] {
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
@@ -163,6 +200,7 @@ macro_rules! sends_with_request {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word, request: *mut c_void|
+            (new(Some(comm)), begin(request), sends(buffer, count, datatype))
             [is_passed(count, datatype) =>
                 forward::$body(buffer, count, datatype, dest, tag, comm, request)] {
                 if let Some(world) = world() {
@@ -183,7 +221,8 @@ macro_rules! persistent_sends {
     ($($name:ident, $large:ident = $body:ident $mode:ident;)*) => {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
-                             tag: c_int, comm: Word, request: *mut c_void| {
+                             tag: c_int, comm: Word, request: *mut c_void|
+            (persistent(Some(comm)), begin(request), sends(buffer, count, datatype)) {
                 let code = forward::$body(buffer, count, datatype, dest, tag, comm, request);
                 if code == 0 {
                     fallback::note_persistent(request);
@@ -264,6 +303,7 @@ unsafe fn receive_at_once(
 both! {
     MPI_Recv, MPI_Recv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
                             tag: c_int, comm: Word, status: *mut c_void|
+    (new(Some(comm)), block(status), receives(buffer, count, datatype))
     [is_tiny(count, datatype) || lengths::is_off() => received(
         forward::recv(buffer, count, datatype, source, tag, comm, status),
         buffer, count, datatype
@@ -292,6 +332,7 @@ both! {
 
     MPI_Irecv, MPI_Irecv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
                               tag: c_int, comm: Word, request: *mut c_void|
+    (new(Some(comm)), begin(request), receives(buffer, count, datatype))
     [is_tiny(count, datatype) =>
         forward::irecv(buffer, count, datatype, source, tag, comm, request)]
     [is_short(count, datatype) => short::noted(
@@ -308,7 +349,8 @@ both! {
 
     MPI_Recv_init, MPI_Recv_init_c = |buffer: *mut c_void, count: N, datatype: Word,
                                       source: c_int, tag: c_int, comm: Word,
-                                      request: *mut c_void| {
+                                      request: *mut c_void|
+    (persistent(Some(comm)), begin(request), receives(buffer, count, datatype)) {
         let code = forward::recv_init(buffer, count, datatype, source, tag, comm, request);
         if code == 0 {
             fallback::note_persistent(request);
@@ -324,6 +366,8 @@ both! {
                                     dest: c_int, send_tag: c_int, recv: *mut c_void,
                                     recv_count: N, recv_type: Word, source: c_int,
                                     recv_tag: c_int, comm: Word, status: *mut c_void|
+    (new(Some(comm)), block(status), sends(send, send_count, send_type),
+     receives(recv, recv_count, recv_type))
     [is_tiny(send_count, send_type) && is_tiny(recv_count, recv_type) => received(
         forward::sendrecv(
             send, send_count, send_type, dest, send_tag,
@@ -359,7 +403,8 @@ both! {
                                                     datatype: Word, dest: c_int,
                                                     send_tag: c_int, source: c_int,
                                                     recv_tag: c_int, comm: Word,
-                                                    status: *mut c_void| {
+                                                    status: *mut c_void|
+    (new(Some(comm)), block(status), exchanges(buffer, count, datatype)) {
         let pass = |status| {
             forward::sendrecv_replace(
                 buffer, count, datatype, dest, send_tag, source, recv_tag, comm, status,
@@ -378,7 +423,9 @@ both! {
     MPI_Isendrecv, MPI_Isendrecv_c = |send: *const c_void, send_count: N, send_type: Word,
                                       dest: c_int, send_tag: c_int, recv: *mut c_void,
                                       recv_count: N, recv_type: Word, source: c_int,
-                                      recv_tag: c_int, comm: Word, request: *mut c_void| {
+                                      recv_tag: c_int, comm: Word, request: *mut c_void|
+    (new(Some(comm)), begin(request), sends(send, send_count, send_type),
+     receives(recv, recv_count, recv_type)) {
         if let Some(world) = world() {
             let what = elements(send, send_count, send_type);
             notice(world, what, address(dest, send_tag, comm));
@@ -398,7 +445,8 @@ both! {
                                                       datatype: Word, dest: c_int,
                                                       send_tag: c_int, source: c_int,
                                                       recv_tag: c_int, comm: Word,
-                                                      request: *mut c_void| {
+                                                      request: *mut c_void|
+    (new(Some(comm)), begin(request), exchanges(buffer, count, datatype)) {
         if let Some(world) = world() {
             let what = elements(buffer, count, datatype);
             notice(world, what, address(dest, send_tag, comm));
@@ -414,7 +462,8 @@ both! {
     }
 
     MPI_Mrecv, MPI_Mrecv_c = |buffer: *mut c_void, count: N, datatype: Word,
-                              message: *mut c_void, status: *mut c_void| {
+                              message: *mut c_void, status: *mut c_void|
+    (new(None), block(status), receives(buffer, count, datatype)) {
         let pass = |status| forward::mrecv(buffer, count, datatype, message, status);
         let known = world().and_then(|world| {
             probes::communicator(world, message).map(|comm| (world, comm))
@@ -428,7 +477,8 @@ both! {
     }
 
     MPI_Imrecv, MPI_Imrecv_c = |buffer: *mut c_void, count: N, datatype: Word,
-                                message: *mut c_void, request: *mut c_void| {
+                                message: *mut c_void, request: *mut c_void|
+    (new(None), begin(request), receives(buffer, count, datatype)) {
         let known = world().and_then(|world| {
             probes::communicator(world, message).map(|comm| (world, comm))
         });
@@ -444,10 +494,11 @@ both! {
 /// Sends of other modes: forwarded, but their lengths are looked at.
 macro_rules! other_sends {
     ($($name:ident, $large:ident, $pname:literal, $plarge:literal
-       ($($more:ident: $kind:ty),*);)*) => {
+       ($($more:ident: $kind:ty),*) $new:ident $end:ident;)*) => {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
-                             tag: c_int, comm: Word $(, $more: $kind)*| {
+                             tag: c_int, comm: Word $(, $more: $kind)*|
+            ($new(Some(comm)), $end($($more)*), sends(buffer, count, datatype)) {
                 static FUNCTION: Function = Function::new($pname);
                 static LARGE: Function = Function::new($plarge);
                 if let Err(code) = async_guard::before() {
@@ -493,10 +544,10 @@ fn missing(name: &str, comm: Word) -> c_int {
 }
 
 other_sends! {
-    MPI_Bsend, MPI_Bsend_c, c"PMPI_Bsend", c"PMPI_Bsend_c"();
-    MPI_Rsend, MPI_Rsend_c, c"PMPI_Rsend", c"PMPI_Rsend_c"();
-    MPI_Ibsend, MPI_Ibsend_c, c"PMPI_Ibsend", c"PMPI_Ibsend_c"(request: *mut c_void);
-    MPI_Irsend, MPI_Irsend_c, c"PMPI_Irsend", c"PMPI_Irsend_c"(request: *mut c_void);
-    MPI_Bsend_init, MPI_Bsend_init_c, c"PMPI_Bsend_init", c"PMPI_Bsend_init_c"(request: *mut c_void);
-    MPI_Rsend_init, MPI_Rsend_init_c, c"PMPI_Rsend_init", c"PMPI_Rsend_init_c"(request: *mut c_void);
+    MPI_Bsend, MPI_Bsend_c, c"PMPI_Bsend", c"PMPI_Bsend_c"() new block;
+    MPI_Rsend, MPI_Rsend_c, c"PMPI_Rsend", c"PMPI_Rsend_c"() new block;
+    MPI_Ibsend, MPI_Ibsend_c, c"PMPI_Ibsend", c"PMPI_Ibsend_c"(request: *mut c_void) new begin;
+    MPI_Irsend, MPI_Irsend_c, c"PMPI_Irsend", c"PMPI_Irsend_c"(request: *mut c_void) new begin;
+    MPI_Bsend_init, MPI_Bsend_init_c, c"PMPI_Bsend_init", c"PMPI_Bsend_init_c"(request: *mut c_void) persistent begin;
+    MPI_Rsend_init, MPI_Rsend_init_c, c"PMPI_Rsend_init", c"PMPI_Rsend_init_c"(request: *mut c_void) persistent begin;
 }

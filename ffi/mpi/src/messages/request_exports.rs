@@ -11,13 +11,13 @@ use super::{requests, short};
 use crate::abi::{UNDEFINED, Word};
 use crate::active::active;
 use crate::pmpi::forward;
-use crate::{fallback, nonblocking, persistent};
+use crate::{fallback, gpu, nonblocking, persistent};
 
 /// Functions without counts, intercepted if `$try` does. Where nonblocking collectives are under way,
 /// `$first` comes before, and may do what the function has to. Functions with one are about requests: they
 /// are forwarded before anything else as long as none is known here. Where `$is_noted` finds short receives
 /// among them, `$short` does the rest with the function as it is without it. `$at_once` comes before everything else
-/// where no nonblocking collective is under way.
+/// where no nonblocking collective is under way. Requests with buffers in device memory come before all of that.
 macro_rules! plain {
     ($($name:ident $arguments:tt => $pass:path, $try:expr
         $(, $first:expr $(, $is_noted:expr => $short:expr $(, $at_once:path)?)?)?;)*) => { $(
@@ -54,9 +54,84 @@ code
             }
             // SAFETY: the caller's promise.
             unsafe {
+                plain!(@gpu $name ($($argument),*));
                 plain!(@quick $first $short $pass, ($($argument: $kind),*));
                 other($($argument),*)
             }
+        }
+    };
+    (@gpu MPI_Wait ($request:ident, $status:ident)) => {
+        plain!(@known gpu::wait($request, $status, |status| MPI_Wait($request, status)));
+    };
+    (@gpu MPI_Test ($request:ident, $flag:ident, $status:ident)) => {
+        plain!(@known gpu::test($request, $flag, $status, |status| MPI_Test($request, $flag, status)));
+    };
+    (@gpu MPI_Waitall ($count:ident, $requests:ident, $statuses:ident)) => {
+        plain!(@known gpu::waitall($count, $requests, $statuses, |statuses| {
+            MPI_Waitall($count, $requests, statuses)
+        }));
+    };
+    (@gpu MPI_Testall ($count:ident, $requests:ident, $flag:ident, $statuses:ident)) => {
+        plain!(@known gpu::testall($count, $requests, $flag, $statuses, |statuses| {
+            MPI_Testall($count, $requests, $flag, statuses)
+        }));
+    };
+    (@gpu MPI_Waitany ($count:ident, $requests:ident, $index:ident, $status:ident)) => {
+        plain!(@known gpu::waitany($count, $requests, $index, $status, |status| {
+            MPI_Waitany($count, $requests, $index, status)
+        }));
+    };
+    (@gpu MPI_Testany ($count:ident, $requests:ident, $index:ident, $flag:ident, $status:ident)) => {
+        plain!(@known gpu::testany($count, $requests, $index, $flag, $status, |status| {
+            MPI_Testany($count, $requests, $index, $flag, status)
+        }));
+    };
+    (@gpu MPI_Waitsome ($count:ident, $requests:ident, $done:ident, $indices:ident, $statuses:ident)) => {
+        plain!(@known gpu::some($count, $requests, $done, $indices, $statuses, |statuses| {
+            MPI_Waitsome($count, $requests, $done, $indices, statuses)
+        }));
+    };
+    (@gpu MPI_Testsome ($count:ident, $requests:ident, $done:ident, $indices:ident, $statuses:ident)) => {
+        plain!(@known gpu::some($count, $requests, $done, $indices, $statuses, |statuses| {
+            MPI_Testsome($count, $requests, $done, $indices, statuses)
+        }));
+    };
+    (@gpu MPI_Request_get_status ($request:ident, $flag:ident, $status:ident)) => {
+        plain!(@known gpu::get_status($request, $flag, $status, |status| {
+            MPI_Request_get_status($request, $flag, status)
+        }));
+    };
+    (@gpu MPI_Request_get_status_any $arguments:tt) => {
+        plain!(@asked MPI_Request_get_status_any $arguments);
+    };
+    (@gpu MPI_Request_get_status_all $arguments:tt) => {
+        plain!(@asked MPI_Request_get_status_all $arguments);
+    };
+    (@gpu MPI_Request_get_status_some $arguments:tt) => {
+        plain!(@asked MPI_Request_get_status_some $arguments);
+    };
+    (@gpu MPI_Request_free ($request:ident)) => {
+        plain!(@known gpu::free($request, MPI_Test, || MPI_Request_free($request)));
+    };
+    (@gpu MPI_Start ($request:ident)) => {
+        plain!(@known gpu::before_start(1, $request).err());
+    };
+    (@gpu MPI_Startall ($count:ident, $requests:ident)) => {
+        plain!(@known gpu::before_start($count, $requests).err());
+    };
+    (@gpu $name:ident $arguments:tt) => {};
+    (@known $code:expr) => {
+        if gpu::has_requests() {
+            if let Some(code) = $code {
+                return code;
+            }
+        }
+    };
+    (@asked $name:ident ($count:ident, $requests:ident $(, $more:ident)*)) => {
+        if gpu::has_requests() && gpu::is_outside() {
+            let code = gpu::inside(|| $name($count, $requests $(, $more)*));
+            gpu::after_get_status($count, $requests, MPI_Request_get_status);
+            return code;
         }
     };
     (@quick [] [] $pass:path, $arguments:tt) => {};

@@ -21,6 +21,7 @@ use crate::buffer::Kind;
 use crate::comm::Comm;
 use crate::count::{Count, Large};
 use crate::errors;
+use crate::gpu;
 use crate::intercept::{intercept_nonblocking, intercept_persistent, plausible, rank_of};
 use crate::pmpi::{self, forward};
 use crate::reductions::Elements;
@@ -552,14 +553,16 @@ fn for_all(function: Function) -> bool {
     matches!(function, Function::Iallreduce | Function::AllreduceInit)
 }
 
-/// Exports both forms of a function. What is small goes to the library at once.
+/// Exports both forms of a function. What is small goes to the library at once. Last come the method of
+/// [`gpu::Collective`] for buffers in device memory, and its arguments.
 macro_rules! exports {
-    ($($name:ident, $large:ident = $pass:ident, $small:expr, $intercept:expr, $arguments:tt;)*) => { $(
-        exports!(@form c_int, $name = $pass, $small, $intercept, $arguments);
-        exports!(@form Large, $large = $pass, $small, $intercept, $arguments);
+    ($($name:ident, $large:ident = $pass:ident, $small:expr, $intercept:expr, $arguments:tt,
+       $body:ident $gpu:tt;)*) => { $(
+        exports!(@form c_int, $name = $pass, $small, $intercept, $arguments, $body $gpu);
+        exports!(@form Large, $large = $pass, $small, $intercept, $arguments, $body $gpu);
     )* };
     (@form $count:ty, $name:ident = $pass:ident, $small:expr, $intercept:expr,
-     ($($argument:ident: $kind:ty),*)) => {
+     ($($argument:ident: $kind:ty),*), $body:ident ($comm:expr, $request:expr; $($gpu:expr),*)) => {
         const _: () = {
             type N = $count;
 
@@ -571,8 +574,26 @@ macro_rules! exports {
             #[allow(clippy::too_many_arguments)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+                /// The same with host memory in the place of what is in device memory.
+                #[cold]
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments, unused_mut)]
+                unsafe extern "C" fn staged($(mut $argument: $kind),*) -> c_int {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        gpu::settle_orphans();
+                        let Some(mut collective) = gpu::Collective::new($comm) else {
+                            return gpu::inside(|| $name($($argument),*));
+                        };
+                        collective.$body($($gpu),*);
+                        collective.begin($request, || $name($($argument),*))
+                    }
+                }
                 // SAFETY: the caller's promise.
                 unsafe {
+                    if gpu::is_loaded() && gpu::is_outside() {
+                        return staged($($argument),*);
+                    }
                     let intercepted: Option<c_int> = if $small { None } else { $intercept };
                     intercepted.unwrap_or_else(|| forward::$pass($($argument),*))
                 }
@@ -614,42 +635,49 @@ exports! {
     MPI_Ibcast, MPI_Ibcast_c = ibcast, is_small(Function::Ibcast, count, datatype),
         bcast(about(Function::Ibcast, root, comm, request), place(buffer, count, datatype)),
         (buffer: *mut c_void, count: N, datatype: Word, root: c_int, comm: Word,
-         request: *mut c_void);
+         request: *mut c_void),
+        bcast (comm, request; &mut buffer, (&count, &mut datatype), root);
     MPI_Igather, MPI_Igather_c = igather,
         !is_special(send) && is_small(Function::Igather, send_count, send_type),
         gather(about(Function::Igather, root, comm, request), place(send, send_count, send_type),
                place(recv, recv_count, recv_type)),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word,
-         request: *mut c_void);
+         request: *mut c_void),
+        gather (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
     MPI_Iscatter, MPI_Iscatter_c = iscatter,
         !is_special(recv) && is_small(Function::Iscatter, recv_count, recv_type),
         scatter(about(Function::Iscatter, root, comm, request), place(send, send_count, send_type),
                 place(recv, recv_count, recv_type)),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word,
-         request: *mut c_void);
+         request: *mut c_void),
+        scatter (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
     MPI_Iallgather, MPI_Iallgather_c = iallgather,
         is_small(Function::Iallgather, recv_count, recv_type),
         allgather(about(Function::Iallgather, 0, comm, request), place(send, send_count, send_type),
                   place(recv, recv_count, recv_type)),
         (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word, request: *mut c_void);
+         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word, request: *mut c_void),
+        allgather (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
     MPI_Ialltoall, MPI_Ialltoall_c = ialltoall,
         is_small(Function::Ialltoall, recv_count, recv_type),
         alltoall(about(Function::Ialltoall, 0, comm, request), place(send, send_count, send_type),
                  place(recv, recv_count, recv_type)),
         (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word, request: *mut c_void);
+         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word, request: *mut c_void),
+        alltoall (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
     MPI_Ireduce, MPI_Ireduce_c = ireduce, is_small(Function::Ireduce, count, datatype),
         reduce(about(Function::Ireduce, root, comm, request), send,
                place(recv, count, datatype), op),
         (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
-         root: c_int, comm: Word, request: *mut c_void);
+         root: c_int, comm: Word, request: *mut c_void),
+        reduce (comm, request; &mut send, &mut recv, (count, datatype), root);
     MPI_Iallreduce, MPI_Iallreduce_c = iallreduce,
         is_small(Function::Iallreduce, count, datatype),
         reduce(about(Function::Iallreduce, 0, comm, request), send,
                place(recv, count, datatype), op),
         (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
-         comm: Word, request: *mut c_void);
+         comm: Word, request: *mut c_void),
+        allreduce (comm, request; &mut send, &mut recv, (count, datatype));
 }

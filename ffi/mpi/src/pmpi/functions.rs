@@ -187,6 +187,12 @@ functions! {
     type_get_extent = c"PMPI_Type_get_extent"(
         datatype: Word, lower_bound: *mut isize, extent: *mut isize
     );
+    /// `MPI_Type_get_true_extent`
+    type_get_true_extent = c"PMPI_Type_get_true_extent"(
+        datatype: Word, lower_bound: *mut isize, extent: *mut isize
+    );
+    /// `MPI_Type_contiguous`; a variable of a handle's width.
+    type_contiguous = c"PMPI_Type_contiguous"(count: c_int, old: Word, new: *mut Word);
     /// `MPI_Type_get_envelope`
     type_get_envelope = c"PMPI_Type_get_envelope"(
         datatype: Word, integers: *mut c_int, addresses: *mut c_int, types: *mut c_int,

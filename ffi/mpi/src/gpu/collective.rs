@@ -1,0 +1,716 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Collectives some of whose buffers are in device memory. Datatypes that are not dense are replaced by dense ones of the
+//! same size, so that all ranks go on counting the same elements: libraries cut messages between elements.
+
+use std::ffi::{c_int, c_void};
+use std::mem::size_of;
+
+use super::call::{Call, Direction, Form, Side, dense};
+use super::elements::Elements;
+use super::staging::Staging;
+use crate::abi::{Abi, Word};
+use crate::buffer::Kind;
+use crate::count::Count;
+use crate::neighbourhood::Neighbours;
+use crate::pmpi;
+
+/// A collective on a communicator.
+#[derive(Debug)]
+pub struct Collective {
+    call: Call,
+    is_inter: bool,
+    rank: usize,
+    size: usize,
+    /// Ranks that are sent to and received from.
+    pub peers: usize,
+}
+
+/// What a rank is in a collective with a root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// The root.
+    Root,
+    /// One of those that the root sends to or receives from.
+    Leaf,
+    /// A rank of the root's group that has nothing to do.
+    Idle,
+}
+
+/// Where a buffer is.
+pub trait Address: Copy {
+    fn get(self) -> *mut c_void;
+    fn at(address: *mut c_void) -> Self;
+}
+
+impl Address for *const c_void {
+    fn get(self) -> *mut c_void {
+        self.cast_mut()
+    }
+
+    fn at(address: *mut c_void) -> Self {
+        address
+    }
+}
+
+impl Address for *mut c_void {
+    fn get(self) -> *mut c_void {
+        self
+    }
+
+    fn at(address: *mut c_void) -> Self {
+        address
+    }
+}
+
+impl Collective {
+    /// `None` if nothing is looked at, or if the library will refuse the communicator.
+    #[cold]
+    pub fn new(comm: Word) -> Option<Collective> {
+        let mut call = Call::new(Some(comm))?;
+        call.has_no_status();
+        let abi = call.abi();
+        if !abi.is_comm(comm) {
+            return None;
+        }
+        let (mut inter, mut rank, mut size, mut remote) = (0, 0, 0, 0);
+        // SAFETY: writable outputs; the library checks the communicator.
+        unsafe {
+            if pmpi::comm_test_inter(comm, &mut inter) != 0
+                || pmpi::comm_rank(comm, &mut rank) != 0
+                || pmpi::comm_size(comm, &mut size) != 0
+            {
+                return None;
+            }
+            if inter != 0 {
+                pmpi::comm_remote_size(comm, &mut remote);
+            }
+        }
+        let (size, remote) = (usize::try_from(size).ok()?, usize::try_from(remote).ok()?);
+        Some(Collective {
+            call,
+            is_inter: inter != 0,
+            rank: usize::try_from(rank).ok()?,
+            size,
+            peers: if inter != 0 { remote } else { size },
+        })
+    }
+
+    fn abi(&self) -> &'static Abi {
+        self.call.abi()
+    }
+
+    fn role(&self, root: c_int) -> Role {
+        match self.is_inter {
+            false if usize::try_from(root) == Ok(self.rank) => Role::Root,
+            true if root == self.abi().root => Role::Root,
+            true if root < 0 => Role::Idle,
+            _ => Role::Leaf,
+        }
+    }
+
+    fn is_in_place(&self, buffer: impl Address) -> bool {
+        buffer.get() as usize == self.abi().in_place
+    }
+
+    /// The direction of a receive buffer, which has what is sent if that is in place.
+    fn received(&self, send: impl Address) -> Direction {
+        if self.is_in_place(send) {
+            Direction::Both
+        } else {
+            Direction::In
+        }
+    }
+
+    /// `times` parts of `count` elements each, one behind the other.
+    fn uniform<N: Count>(
+        &mut self,
+        buffer: &mut impl Address,
+        (count, datatype): (&N, &mut Word),
+        (times, direction): (usize, Direction),
+    ) {
+        if self.is_in_place(*buffer) {
+            return;
+        }
+        let all = count.number().and_then(|count| count.checked_mul(times));
+        let what = (*datatype, self.call.comm());
+        let Some(elements) = Elements::on_device(self.call.both(), buffer.get(), all, what) else {
+            return;
+        };
+        if self.make_dense(&elements.kind, datatype) {
+            let staging = self.staging(&elements, elements.bytes());
+            *buffer = Address::at(staging.address() as *mut c_void);
+            self.call.add(Side {
+                parts: vec![(elements, 0)],
+                staging,
+                direction,
+                form: Form::Packed,
+            });
+        }
+    }
+
+    fn staging(&self, near: &Elements, bytes: usize) -> Staging {
+        Staging::new(self.call.both().0, &near.near, bytes)
+    }
+
+    /// Replaces a datatype by a dense one of its size.
+    fn make_dense(&mut self, kind: &Kind, datatype: &mut Word) -> bool {
+        if kind.is_dense() {
+            return true;
+        }
+        match dense(self.abi(), kind.size()) {
+            Some(dense) => {
+                *datatype = dense;
+                true
+            }
+            None => {
+                self.call.fail(self.abi().error);
+                false
+            }
+        }
+    }
+
+    /// `MPI_Bcast`
+    pub fn bcast<N: Count>(
+        &mut self,
+        buffer: &mut impl Address,
+        what: (&N, &mut Word),
+        root: c_int,
+    ) {
+        match self.role(root) {
+            Role::Root => self.uniform(buffer, what, (1, Direction::Out)),
+            Role::Leaf => self.uniform(buffer, what, (1, Direction::In)),
+            Role::Idle => {}
+        }
+    }
+
+    /// `MPI_Gather`
+    pub fn gather<N: Count>(
+        &mut self,
+        (send, sent): (&mut impl Address, (&N, &mut Word)),
+        (recv, received): (&mut impl Address, (&N, &mut Word)),
+        root: c_int,
+    ) {
+        let role = self.role(root);
+        let direction = self.received(*send);
+        if role == Role::Leaf || role == Role::Root && !self.is_inter {
+            self.uniform(send, sent, (1, Direction::Out));
+        }
+        if role == Role::Root {
+            self.uniform(recv, received, (self.peers, direction));
+        }
+    }
+
+    /// `MPI_Scatter`
+    pub fn scatter<N: Count>(
+        &mut self,
+        (send, sent): (&mut impl Address, (&N, &mut Word)),
+        (recv, received): (&mut impl Address, (&N, &mut Word)),
+        root: c_int,
+    ) {
+        let role = self.role(root);
+        if role == Role::Root {
+            self.uniform(send, sent, (self.peers, Direction::Out));
+        }
+        if role == Role::Leaf || role == Role::Root && !self.is_inter {
+            self.uniform(recv, received, (1, Direction::In));
+        }
+    }
+
+    /// `MPI_Allgather`
+    pub fn allgather<N: Count>(
+        &mut self,
+        (send, sent): (&mut impl Address, (&N, &mut Word)),
+        (recv, received): (&mut impl Address, (&N, &mut Word)),
+    ) {
+        let direction = self.received(*send);
+        self.uniform(send, sent, (1, Direction::Out));
+        self.uniform(recv, received, (self.peers, direction));
+    }
+
+    /// `MPI_Alltoall`
+    pub fn alltoall<N: Count>(
+        &mut self,
+        (send, sent): (&mut impl Address, (&N, &mut Word)),
+        (recv, received): (&mut impl Address, (&N, &mut Word)),
+    ) {
+        let direction = self.received(*send);
+        self.uniform(send, sent, (self.peers, Direction::Out));
+        self.uniform(recv, received, (self.peers, direction));
+    }
+
+    /// Parts of different lengths of one type: arrays of so many counts and places, in elements.
+    ///
+    /// # Safety
+    ///
+    /// The arrays are as long.
+    unsafe fn parts<N: Count>(
+        &mut self,
+        buffer: &mut impl Address,
+        (counts, places, datatype): (*const N, &mut *const N::Place, &mut Word),
+        (number, direction): (usize, Direction),
+    ) {
+        if self.is_in_place(*buffer) || counts.is_null() || places.is_null() {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let part = |i: usize| unsafe {
+            (
+                counts.add(i).read().number(),
+                N::place(places.add(i).read()),
+            )
+        };
+        let first = (0..number).map(part).find(|(count, _)| *count != Some(0));
+        let Some((Some(first_count), first_place)) = first else {
+            return;
+        };
+        let (both, comm) = (self.call.both(), self.call.comm());
+        let Some(kind) = Kind::of(both.1, *datatype, comm) else {
+            return;
+        };
+        let at = |place: isize| {
+            let offset = kind.extent().wrapping_mul(place);
+            buffer.get().wrapping_byte_offset(offset)
+        };
+        let what = (*datatype, comm);
+        let first = Elements::on_device(both, at(first_place), Some(first_count), what);
+        let Some(first) = first else {
+            return;
+        };
+        let (mut all, mut bytes, mut elements) = (Vec::new(), 0, 0);
+        let mut starts = Array::<N::Place>::new();
+        let mut fill = || {
+            for (count, place) in (0..number).map(part) {
+                let count = count?;
+                starts.push(N::place_of(elements)?);
+                if count > 0 {
+                    let part = first.others(at(place), count)?;
+                    let len = part.bytes();
+                    all.push((part, bytes));
+                    bytes += len;
+                    elements += count;
+                }
+            }
+            Some(())
+        };
+        if fill().is_none() {
+            // The library says what is wrong with counts; places that do not fit are too many bytes.
+            self.call.fail(self.abi().error);
+            return;
+        }
+        if self.make_dense(&first.kind, datatype) {
+            let staging = self.staging(&first, bytes);
+            *buffer = Address::at(staging.address() as *mut c_void);
+            *places = self.call.keep(starts.words).cast();
+            self.call.add(Side {
+                parts: all,
+                staging,
+                direction,
+                form: Form::Packed,
+            });
+        }
+    }
+
+    /// `MPI_Gatherv`
+    ///
+    /// # Safety
+    ///
+    /// As the MPI standard says, for this and the functions below.
+    pub unsafe fn gatherv<N: Count>(
+        &mut self,
+        (send, sent): (&mut impl Address, (&N, &mut Word)),
+        (recv, received): (
+            &mut impl Address,
+            (*const N, &mut *const N::Place, &mut Word),
+        ),
+        root: c_int,
+    ) {
+        let role = self.role(root);
+        let direction = self.received(*send);
+        if role == Role::Leaf || role == Role::Root && !self.is_inter {
+            self.uniform(send, sent, (1, Direction::Out));
+        }
+        if role == Role::Root {
+            // SAFETY: the caller's promise.
+            unsafe { self.parts(recv, received, (self.peers, direction)) };
+        }
+    }
+
+    /// `MPI_Scatterv`
+    pub unsafe fn scatterv<N: Count>(
+        &mut self,
+        (send, sent): (
+            &mut impl Address,
+            (*const N, &mut *const N::Place, &mut Word),
+        ),
+        (recv, received): (&mut impl Address, (&N, &mut Word)),
+        root: c_int,
+    ) {
+        let role = self.role(root);
+        if role == Role::Root {
+            // SAFETY: the caller's promise.
+            unsafe { self.parts(send, sent, (self.peers, Direction::Out)) };
+        }
+        if role == Role::Leaf || role == Role::Root && !self.is_inter {
+            self.uniform(recv, received, (1, Direction::In));
+        }
+    }
+
+    /// `MPI_Allgatherv`
+    pub unsafe fn allgatherv<N: Count>(
+        &mut self,
+        (send, sent): (&mut impl Address, (&N, &mut Word)),
+        (recv, received): (
+            &mut impl Address,
+            (*const N, &mut *const N::Place, &mut Word),
+        ),
+    ) {
+        let direction = self.received(*send);
+        self.uniform(send, sent, (1, Direction::Out));
+        // SAFETY: the caller's promise.
+        unsafe { self.parts(recv, received, (self.peers, direction)) };
+    }
+
+    /// `MPI_Alltoallv`
+    pub unsafe fn alltoallv<N: Count>(
+        &mut self,
+        (send, sent): (
+            &mut impl Address,
+            (*const N, &mut *const N::Place, &mut Word),
+        ),
+        (recv, received): (
+            &mut impl Address,
+            (*const N, &mut *const N::Place, &mut Word),
+        ),
+    ) {
+        let direction = self.received(*send);
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.parts(send, sent, (self.peers, Direction::Out));
+            self.parts(recv, received, (self.peers, direction));
+        }
+    }
+
+    /// Parts of different types, whose places are in bytes.
+    ///
+    /// # Safety
+    ///
+    /// The arrays are as long.
+    unsafe fn pieces<N: Count, P: Copy>(
+        &mut self,
+        buffer: &mut impl Address,
+        (counts, places, types): (*const N, &mut *const P, &mut *const c_void),
+        (number, direction): (usize, Direction),
+        (offset_of, place_of): (impl Fn(P) -> isize, impl Fn(usize) -> Option<P>),
+    ) {
+        if self.is_in_place(*buffer) || counts.is_null() || places.is_null() || types.is_null() {
+            return;
+        }
+        let (both, comm) = (self.call.both(), self.call.comm());
+        let abi = both.1;
+        let (mut all, mut bytes, mut is_there) = (Vec::new(), 0_usize, false);
+        for i in 0..number {
+            // SAFETY: the caller's promise.
+            let (count, place, datatype) = unsafe {
+                (
+                    counts.add(i).read().number(),
+                    places.add(i).read(),
+                    abi.handle_at(*types, i),
+                )
+            };
+            let at = buffer.get().wrapping_byte_offset(offset_of(place));
+            let part = Elements::on_device(both, at, count, (datatype, comm));
+            is_there |= part.is_some();
+            let len = part.as_ref().map_or(0, Elements::bytes);
+            all.push((part, bytes));
+            bytes += len.next_multiple_of(16);
+        }
+        let Some(near) = all
+            .iter()
+            .find_map(|(part, _)| part.as_ref())
+            .filter(|_| is_there)
+        else {
+            return;
+        };
+        let staging = self.staging(near, bytes);
+        let (mut starts, width) = (Array::<P>::new(), abi.handle_size());
+        let mut handles = vec![0_u64; (number * width).div_ceil(8)];
+        let mut parts = Vec::new();
+        for (i, (part, offset)) in all.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            let mut datatype = unsafe { abi.handle_at(*types, i) };
+            let Some(start) = place_of(offset) else {
+                self.call.fail(abi.error);
+                return;
+            };
+            starts.push(start);
+            if let Some(part) = part {
+                if !self.make_dense(&part.kind, &mut datatype) {
+                    return;
+                }
+                parts.push((part, offset));
+            }
+            // SAFETY: room for so many handles.
+            unsafe {
+                let at = handles.as_mut_ptr().byte_add(i * width);
+                abi.set_handle(at.cast(), datatype);
+            }
+        }
+        *buffer = Address::at(staging.address() as *mut c_void);
+        *places = self.call.keep(starts.words).cast();
+        *types = self.call.keep(handles);
+        self.call.add(Side {
+            parts,
+            staging,
+            direction,
+            form: Form::Packed,
+        });
+    }
+
+    /// `MPI_Alltoallw`
+    pub unsafe fn alltoallw<N: Count>(
+        &mut self,
+        (send, sent): (
+            &mut impl Address,
+            (*const N, &mut *const N::Place, &mut *const c_void),
+        ),
+        (recv, received): (
+            &mut impl Address,
+            (*const N, &mut *const N::Place, &mut *const c_void),
+        ),
+    ) {
+        let direction = self.received(*send);
+        let places = || (N::place, N::place_of);
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.pieces(send, sent, (self.peers, Direction::Out), places());
+            self.pieces(recv, received, (self.peers, direction), places());
+        }
+    }
+
+    /// Neighbours that are sent to, those that are received from, and the direction of what is received: nothing comes
+    /// from `MPI_PROC_NULL`.
+    fn neighbours(&self) -> (usize, usize, Direction) {
+        match Neighbours::of(self.abi(), self.call.comm()) {
+            None => (0, 0, Direction::In),
+            Some(neighbours) => {
+                let has_nobody = neighbours.sources.iter().any(|rank| *rank < 0);
+                let direction = if has_nobody {
+                    Direction::Both
+                } else {
+                    Direction::In
+                };
+                (
+                    neighbours.destinations.len(),
+                    neighbours.sources.len(),
+                    direction,
+                )
+            }
+        }
+    }
+
+    /// `MPI_Neighbor_alltoall`
+    pub fn neighbor_alltoall<N: Count>(
+        &mut self,
+        (send, sent): (&mut impl Address, (&N, &mut Word)),
+        (recv, received): (&mut impl Address, (&N, &mut Word)),
+    ) {
+        let (to, from, direction) = self.neighbours();
+        self.uniform(send, sent, (to, Direction::Out));
+        self.uniform(recv, received, (from, direction));
+    }
+
+    /// `MPI_Neighbor_alltoallv`
+    pub unsafe fn neighbor_alltoallv<N: Count>(
+        &mut self,
+        (send, sent): (
+            &mut impl Address,
+            (*const N, &mut *const N::Place, &mut Word),
+        ),
+        (recv, received): (
+            &mut impl Address,
+            (*const N, &mut *const N::Place, &mut Word),
+        ),
+    ) {
+        let (to, from, direction) = self.neighbours();
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.parts(send, sent, (to, Direction::Out));
+            self.parts(recv, received, (from, direction));
+        }
+    }
+
+    /// `MPI_Neighbor_alltoallw`
+    pub unsafe fn neighbor_alltoallw<N: Count>(
+        &mut self,
+        (send, sent): (
+            &mut impl Address,
+            (*const N, &mut *const isize, &mut *const c_void),
+        ),
+        (recv, received): (
+            &mut impl Address,
+            (*const N, &mut *const isize, &mut *const c_void),
+        ),
+    ) {
+        let (to, from, direction) = self.neighbours();
+        let places = || (|place| place, |place: usize| isize::try_from(place).ok());
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.pieces(send, sent, (to, Direction::Out), places());
+            self.pieces(recv, received, (from, direction), places());
+        }
+    }
+
+    /// Elements of a reduction, whose datatype the operation knows.
+    fn reduced(
+        &mut self,
+        buffer: &mut impl Address,
+        count: Option<usize>,
+        datatype: Word,
+        direction: Direction,
+    ) {
+        if self.is_in_place(*buffer) {
+            return;
+        }
+        let what = (datatype, self.call.comm());
+        let both = self.call.both();
+        let Some(elements) = Elements::on_device(both, buffer.get(), count, what) else {
+            return;
+        };
+        let Some((low, len)) = elements.span() else {
+            self.call.fail(both.1.error);
+            return;
+        };
+        let staging = self.staging(&elements, len);
+        let origin = staging.address().wrapping_add_signed(-low);
+        *buffer = Address::at(origin as *mut c_void);
+        self.call.add(Side {
+            parts: vec![(elements, 0)],
+            staging,
+            // What lies between elements keeps its bytes.
+            direction: match direction {
+                Direction::Out => Direction::Out,
+                _ => Direction::Both,
+            },
+            form: Form::Image,
+        });
+    }
+
+    /// `MPI_Reduce`
+    pub fn reduce(
+        &mut self,
+        send: &mut impl Address,
+        recv: &mut impl Address,
+        (count, datatype): (impl Count, Word),
+        root: c_int,
+    ) {
+        let role = self.role(root);
+        let direction = self.received(*send);
+        if role == Role::Leaf || role == Role::Root && !self.is_inter {
+            self.reduced(send, count.number(), datatype, Direction::Out);
+        }
+        if role == Role::Root {
+            self.reduced(recv, count.number(), datatype, direction);
+        }
+    }
+
+    /// `MPI_Allreduce`
+    pub fn allreduce(
+        &mut self,
+        send: &mut impl Address,
+        recv: &mut impl Address,
+        (count, datatype): (impl Count, Word),
+    ) {
+        let direction = self.received(*send);
+        self.reduced(send, count.number(), datatype, Direction::Out);
+        self.reduced(recv, count.number(), datatype, direction);
+    }
+
+    /// `MPI_Reduce_scatter`
+    ///
+    /// # Safety
+    ///
+    /// There is a count for each rank of the local group.
+    pub unsafe fn reduce_scatter<N: Count>(
+        &mut self,
+        send: &mut impl Address,
+        recv: &mut impl Address,
+        (counts, datatype): (*const N, Word),
+    ) {
+        if counts.is_null() {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let count = |rank: usize| unsafe { counts.add(rank).read() }.number();
+        let all = (0..self.size).try_fold(0_usize, |all, rank| all.checked_add(count(rank)?));
+        let own = count(self.rank);
+        self.scattered((send, recv), (all, own), datatype);
+    }
+
+    /// `MPI_Reduce_scatter_block`
+    pub fn reduce_scatter_block(
+        &mut self,
+        send: &mut impl Address,
+        recv: &mut impl Address,
+        (count, datatype): (impl Count, Word),
+    ) {
+        let own = count.number();
+        let all = own.and_then(|own| own.checked_mul(self.size));
+        self.scattered((send, recv), (all, own), datatype);
+    }
+
+    fn scattered(
+        &mut self,
+        (send, recv): (&mut impl Address, &mut impl Address),
+        (all, own): (Option<usize>, Option<usize>),
+        datatype: Word,
+    ) {
+        let direction = self.received(*send);
+        self.reduced(send, all, datatype, Direction::Out);
+        let received = if direction == Direction::Both {
+            all
+        } else {
+            own
+        };
+        self.reduced(recv, received, datatype, direction);
+    }
+
+    /// Calls the function, and unpacks what it has received.
+    pub fn block(self, function: impl FnOnce() -> c_int) -> c_int {
+        self.call.block(std::ptr::null_mut(), |_| function())
+    }
+
+    /// Calls a function that makes a request.
+    pub fn begin(self, request: *const c_void, function: impl FnOnce() -> c_int) -> c_int {
+        self.call.begin(request, function)
+    }
+}
+
+/// An array of numbers of some width, in words that it is aligned in.
+struct Array<T> {
+    words: Vec<u64>,
+    length: usize,
+    _of: std::marker::PhantomData<T>,
+}
+
+impl<T: Copy> Array<T> {
+    fn new() -> Self {
+        const { assert!(size_of::<T>() <= size_of::<u64>()) };
+        Array {
+            words: Vec::new(),
+            length: 0,
+            _of: std::marker::PhantomData,
+        }
+    }
+
+    fn push(&mut self, value: T) {
+        self.length += 1;
+        self.words
+            .resize((self.length * size_of::<T>()).div_ceil(8), 0);
+        // SAFETY: room for so many values, aligned as words are.
+        unsafe {
+            let array = self.words.as_mut_ptr().cast::<T>();
+            array.add(self.length - 1).write(value);
+        }
+    }
+}

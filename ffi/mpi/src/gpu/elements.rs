@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Elements of the program's in device memory.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use libcopy_gpu::{Driver, Error, Pointer, Space};
+
+use super::method::{Method, method};
+use super::report::{Event, note};
+use super::staging::OnDevice;
+use crate::abi::{Abi, Word, complain};
+use crate::buffer::Kind;
+use crate::types::Prepared;
+use crate::{errors, pmpi, threshold};
+
+/// Elements in memory that only kernels reach.
+#[derive(Debug)]
+pub struct Elements {
+    /// Their type.
+    pub kind: Kind,
+    base: *mut c_void,
+    count: usize,
+    /// The first byte of theirs.
+    pub near: Pointer,
+    /// Their layout; `None` if they are dense, or if nobody knows it.
+    prepared: Option<Arc<Prepared>>,
+}
+
+// SAFETY: the addresses are the program's, which lent them until the call or the request is complete.
+unsafe impl Send for Elements {}
+
+impl Elements {
+    /// `None` if a processor may touch them, if there are none, and if the library will refuse them.
+    pub fn on_device(
+        (driver, abi): (&Driver, &Abi),
+        base: *const c_void,
+        count: Option<usize>,
+        (datatype, comm): (Word, Word),
+    ) -> Option<Elements> {
+        let count = count.filter(|count| *count > 0)?;
+        let is_predefined = threshold::size(datatype).is_some();
+        let mut near = None;
+        if is_predefined {
+            near = Some(device(driver, base as u64)?);
+        }
+        let kind = Kind::of(abi, datatype, comm).filter(|kind| kind.size() > 0)?;
+        let near = match near {
+            Some(near) => near,
+            None => {
+                let (low, _) = true_extent(datatype)?;
+                device(driver, (base as u64).wrapping_add_signed(low as i64))?
+            }
+        };
+        let bytes = kind.bytes_of(count)?;
+        let prepared = (!kind.is_dense())
+            .then(|| kind.prepared(count, bytes))
+            .flatten();
+        Some(Elements {
+            kind,
+            base: base.cast_mut(),
+            count,
+            near,
+            prepared,
+        })
+    }
+
+    /// Bytes of data.
+    pub fn bytes(&self) -> usize {
+        self.count * self.kind.size()
+    }
+
+    /// Other elements of the same type, in the same memory; `None` if they are too many bytes.
+    pub fn others(&self, base: *mut c_void, count: usize) -> Option<Elements> {
+        let bytes = self.kind.bytes_of(count)?;
+        let prepared = (!self.kind.is_dense())
+            .then(|| self.kind.prepared(count, bytes))
+            .flatten();
+        Some(Elements {
+            kind: self.kind.clone(),
+            base,
+            count,
+            near: self.near,
+            prepared,
+        })
+    }
+
+    /// Mean bytes of a piece.
+    fn piece(&self) -> u64 {
+        let pieces = self
+            .prepared
+            .as_ref()
+            .map_or(1, |prepared| prepared.layout.segment_count());
+        self.bytes() as u64 / pieces.max(1)
+    }
+
+    /// Packs them into as many bytes of memory of any space at `to`.
+    ///
+    /// # Errors
+    ///
+    /// An error code.
+    pub fn pack(&self, (driver, abi): (&Driver, &Abi), to: u64) -> Result<(), c_int> {
+        note(Event::Bytes, self.bytes() as u64);
+        let bytes = self.bytes();
+        // SAFETY: the program's elements; the caller has room for their bytes.
+        unsafe {
+            if self.kind.is_dense() {
+                return said(abi, libcopy_gpu::copy(driver, to, self.base as u64, bytes));
+            }
+            let Some(layout) = self.prepared.as_ref().and_then(|known| known.gpu()) else {
+                let image = self.image((driver, abi))?;
+                return self.pack_image((driver, abi), &image, to);
+            };
+            let pack =
+                |to| libcopy_gpu::pack(driver, layout, self.base as u64, 0..bytes as u64, to);
+            match method(bytes as u64, self.piece()) {
+                Method::OneShot => said(abi, pack(to)),
+                Method::Staged => said(
+                    abi,
+                    OnDevice::new(driver, &self.near, bytes).and_then(|packed| {
+                        pack(packed.address())?;
+                        libcopy_gpu::copy(driver, to, packed.address(), bytes)
+                    }),
+                ),
+            }
+        }
+    }
+
+    /// Unpacks the first so many bytes of theirs from memory of any space at `from`.
+    ///
+    /// # Errors
+    ///
+    /// An error code.
+    pub fn unpack(
+        &self,
+        (driver, abi): (&Driver, &Abi),
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), c_int> {
+        let bytes = bytes.min(self.bytes() as u64);
+        if bytes == 0 {
+            return Ok(());
+        }
+        note(Event::Bytes, bytes);
+        // SAFETY: the program's elements; the caller has so many bytes.
+        unsafe {
+            if self.kind.is_dense() {
+                let copied = libcopy_gpu::copy(driver, self.base as u64, from, bytes as usize);
+                return said(abi, copied);
+            }
+            let Some(layout) = self.prepared.as_ref().and_then(|known| known.gpu()) else {
+                return self.unpack_image((driver, abi), from, bytes as usize);
+            };
+            let unpack =
+                |from| libcopy_gpu::unpack(driver, layout, self.base as u64, 0..bytes, from);
+            let unpacked = match method(self.bytes() as u64, self.piece()) {
+                Method::OneShot => unpack(from),
+                Method::Staged => {
+                    OnDevice::new(driver, &self.near, bytes as usize).and_then(|packed| {
+                        libcopy_gpu::copy(driver, packed.address(), from, bytes as usize)?;
+                        unpack(packed.address())
+                    })
+                }
+            };
+            match unpacked {
+                Err(Error::Overlap) => self.unpack_image((driver, abi), from, bytes as usize),
+                other => said(abi, other),
+            }
+        }
+    }
+
+    /// Copies all bytes from the first to the last one of theirs to host memory.
+    ///
+    /// # Errors
+    ///
+    /// An error code.
+    pub fn copy_out(&self, (driver, abi): (&Driver, &Abi), to: u64) -> Result<(), c_int> {
+        let (low, len) = self.span().ok_or(abi.error)?;
+        note(Event::Bytes, len as u64);
+        let from = (self.base as u64).wrapping_add_signed(low);
+        // SAFETY: the program's elements; the bytes between them are memory of the same allocation. The caller has room.
+        said(abi, unsafe { libcopy_gpu::copy(driver, to, from, len) })
+    }
+
+    /// Copies them back.
+    ///
+    /// # Errors
+    ///
+    /// An error code.
+    pub fn copy_in(&self, (driver, abi): (&Driver, &Abi), from: u64) -> Result<(), c_int> {
+        let (low, len) = self.span().ok_or(abi.error)?;
+        note(Event::Bytes, len as u64);
+        let to = (self.base as u64).wrapping_add_signed(low);
+        // SAFETY: as above.
+        said(abi, unsafe { libcopy_gpu::copy(driver, to, from, len) })
+    }
+
+    /// Where the bytes between the first and the last one of theirs are, from the base on: the first, and how many.
+    pub fn span(&self) -> Option<(i64, usize)> {
+        if let Some(prepared) = &self.prepared {
+            let bounds = prepared.layout.bounds();
+            return Some((
+                bounds.start,
+                usize::try_from(bounds.end - bounds.start).ok()?,
+            ));
+        }
+        let (low, true_extent) = true_extent(self.kind.datatype())?;
+        let last = self.kind.extent().checked_mul(self.count as isize - 1)?;
+        let (first, end) = (last.min(0), last.max(0).checked_add(true_extent)?);
+        Some(((low + first) as i64, usize::try_from(end - first).ok()?))
+    }
+
+    /// A copy of all bytes from the first to the last one of theirs, where nobody knows the layout, or kernels cannot
+    /// unpack it.
+    fn image(&self, (driver, abi): (&Driver, &Abi)) -> Result<Vec<u8>, c_int> {
+        let (_, len) = self.span().ok_or(abi.error)?;
+        let mut image = vec![0_u8; len];
+        self.copy_out((driver, abi), image.as_mut_ptr() as u64)?;
+        Ok(image)
+    }
+
+    /// Where the elements begin in a copy.
+    fn origin(&self, abi: &Abi, image: &[u8]) -> Result<*mut c_void, c_int> {
+        let (low, _) = self.span().ok_or(abi.error)?;
+        let origin = image.as_ptr().wrapping_offset(-low as isize);
+        Ok(origin.cast_mut().cast())
+    }
+
+    /// Packs the elements of a copy.
+    fn pack_image(
+        &self,
+        (driver, abi): (&Driver, &Abi),
+        image: &[u8],
+        to: u64,
+    ) -> Result<(), c_int> {
+        let mut packed = vec![0_u8; self.bytes()];
+        let origin = self.origin(abi, image)?;
+        // SAFETY: the copy has all bytes of the elements.
+        unsafe { self.kind.pack(origin, self.count, &mut packed)? };
+        self.place(driver, abi, to, &packed)
+    }
+
+    /// Writes packed bytes to memory of any space.
+    fn place(&self, driver: &Driver, abi: &Abi, to: u64, packed: &[u8]) -> Result<(), c_int> {
+        // SAFETY: the caller of `pack` has room for the bytes.
+        unsafe {
+            if device(driver, to).is_some() {
+                let from = packed.as_ptr() as u64;
+                return said(abi, libcopy_gpu::copy(driver, to, from, packed.len()));
+            }
+            std::ptr::copy_nonoverlapping(packed.as_ptr(), to as *mut u8, packed.len());
+        }
+        Ok(())
+    }
+
+    /// Unpacks in a copy of the elements, and copies that back.
+    fn unpack_image(
+        &self,
+        (driver, abi): (&Driver, &Abi),
+        from: u64,
+        bytes: usize,
+    ) -> Result<(), c_int> {
+        let mut image = self.image((driver, abi))?;
+        let origin = self.origin(abi, &image)?;
+        let mut packed = vec![0_u8; self.bytes()];
+        // SAFETY: the copy has all bytes of the elements; the caller of `unpack` has so many bytes.
+        unsafe {
+            if bytes < packed.len() {
+                // An element that comes in part keeps its rest.
+                self.kind.pack(origin, self.count, &mut packed)?;
+            }
+            if device(driver, from).is_some() {
+                let to = packed.as_mut_ptr() as u64;
+                said(abi, libcopy_gpu::copy(driver, to, from, bytes))?;
+            } else {
+                std::ptr::copy_nonoverlapping(from as *const u8, packed.as_mut_ptr(), bytes);
+            }
+            self.kind.unpack(&packed, origin, self.count)?;
+        }
+        self.copy_in((driver, abi), image.as_mut_ptr() as u64)
+    }
+}
+
+/// An address in device memory.
+pub fn device(driver: &Driver, address: u64) -> Option<Pointer> {
+    match Pointer::of(driver, address) {
+        Ok(pointer) => Some(pointer).filter(|pointer| pointer.space == Space::Device),
+        Err(error) => {
+            complain(&format!("what a buffer is cannot be found out: {error}"));
+            None
+        }
+    }
+}
+
+/// The place of the first byte of an element, and bytes from it to the last one.
+fn true_extent(datatype: Word) -> Option<(isize, isize)> {
+    let (mut low, mut extent) = (0, 0);
+    // SAFETY: writable outputs; the library checks the datatype.
+    let answer = unsafe { pmpi::type_get_true_extent(datatype, &mut low, &mut extent) };
+    (answer == 0).then_some((low, extent))
+}
+
+/// The error code of what failed on the GPU.
+pub fn said(abi: &Abi, result: libcopy_gpu::Result<()>) -> Result<(), c_int> {
+    result.map_err(|error| {
+        complain(&error.to_string());
+        errors::failure(abi, &error.to_string())
+    })
+}

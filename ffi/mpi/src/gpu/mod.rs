@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Buffers in the memory of a GPU, which a processor must not touch.
+//!
+//! In a program that has loaded the CUDA driver ([`watch`]), each intercepted function asks what its buffers are
+//! ([`elements`]). Those in device memory are replaced by host memory that their bytes are packed into, or
+//! unpacked from ([`staging`]), and the function is called again with these ([`call`], [`collective`]): whatever it does
+//! with host memory, in this process and the others, it does for device memory as well. What is received by a request
+//! is unpacked when the request is complete ([`requests`]).
+
+mod call;
+mod collective;
+mod elements;
+mod method;
+mod packing;
+mod report;
+mod requests;
+mod staging;
+mod watch;
+
+pub use call::Call;
+pub use collective::Collective;
+pub use packing::{pack, unpack};
+pub use report::report;
+pub use requests::{
+    after_get_status, any as has_requests, before_start, finish, free, get_status, settle_orphans,
+    some, test, testall, testany, wait, waitall, waitany,
+};
+pub use watch::{inside, is_loaded, is_outside};

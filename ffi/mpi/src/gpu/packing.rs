@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `MPI_Pack` and `MPI_Unpack` where the elements, the packed bytes or both are in device memory.
+
+use std::ffi::{c_int, c_void};
+
+use libcopy_gpu::Driver;
+
+use super::elements::{Elements, device, said};
+use super::report::{Event, note};
+use super::{requests, watch};
+use crate::abi::{Abi, Word};
+use crate::active::active;
+use crate::buffer::Kind;
+use crate::count::Count;
+use crate::pmpi;
+use crate::scratch::Scratch;
+
+/// What a call is about.
+struct Call<N> {
+    driver: &'static Driver,
+    abi: &'static Abi,
+    /// The elements, if they are in device memory.
+    elements: Option<Elements>,
+    kind: Kind,
+    base: *mut c_void,
+    count: usize,
+    /// The packed bytes of the elements, and the position behind them.
+    packed: u64,
+    bytes: usize,
+    end: N,
+}
+
+impl<N: Count> Call<N> {
+    /// `None` if neither side is in device memory, or if the library will refuse the arguments.
+    unsafe fn new(
+        (base, count, datatype): (*const c_void, N, Word),
+        (packed, size, position): (*const c_void, N, *const N),
+        comm: Word,
+    ) -> Option<Call<N>> {
+        requests::settle_orphans();
+        let (driver, abi) = (watch::driver()?, active()?);
+        if packed.is_null() || position.is_null() {
+            return None;
+        }
+        let number = count.number()?;
+        let elements = Elements::on_device((driver, abi), base, Some(number), (datatype, comm));
+        let is_packed_there = || device(driver, packed as u64).is_some();
+        if elements.is_none() && !is_packed_there() {
+            return None;
+        }
+        let kind = match &elements {
+            Some(elements) => elements.kind.clone(),
+            None => Kind::of(abi, datatype, comm)?,
+        };
+        let bytes = kind.bytes_of(number)?;
+        // SAFETY: the caller's promise.
+        let at = unsafe { position.read() }.number()?;
+        let end = at
+            .checked_add(bytes)
+            .filter(|end| size.number() >= Some(*end))?;
+        Some(Call {
+            driver,
+            abi,
+            elements,
+            kind,
+            base: base.cast_mut(),
+            count: number,
+            packed: (packed as u64) + at as u64,
+            bytes,
+            end: N::of(end)?,
+        })
+    }
+
+    fn pack(&self) -> Result<(), c_int> {
+        let both = (self.driver, self.abi);
+        if let Some(elements) = &self.elements {
+            return elements.pack(both, self.packed);
+        }
+        let mut packed = Scratch::new(self.bytes);
+        // SAFETY: the program's elements, which a processor reaches, and its room for their bytes.
+        unsafe {
+            self.kind.copy_to(self.base, self.count, &mut packed)?;
+            let from = packed.as_ptr() as u64;
+            said(
+                self.abi,
+                libcopy_gpu::copy(self.driver, self.packed, from, self.bytes),
+            )
+        }
+    }
+
+    fn unpack(&self) -> Result<(), c_int> {
+        let both = (self.driver, self.abi);
+        if let Some(elements) = &self.elements {
+            return elements.unpack(both, self.packed, self.bytes as u64);
+        }
+        let mut packed = Scratch::new(self.bytes);
+        // SAFETY: the program's packed bytes, and its elements, which a processor reaches.
+        unsafe {
+            let to = packed.as_mut_ptr() as u64;
+            said(
+                self.abi,
+                libcopy_gpu::copy(self.driver, to, self.packed, self.bytes),
+            )?;
+            self.kind.unpack_any(&packed, self.base, self.count)
+        }
+    }
+
+    /// What the function returns.
+    unsafe fn end(self, done: Result<(), c_int>, position: *mut N, comm: Word) -> c_int {
+        match done {
+            Ok(()) => {
+                note(Event::Packed, 1);
+                // SAFETY: the caller's promise.
+                unsafe { position.write(self.end) };
+                0
+            }
+            Err(code) => {
+                // SAFETY: the communicator of the call.
+                unsafe { pmpi::comm_call_errhandler(comm, code) };
+                code
+            }
+        }
+    }
+}
+
+/// `MPI_Pack`; `None` if nothing is in device memory.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[cold]
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn pack<N: Count>(
+    input: *const c_void,
+    count: N,
+    datatype: Word,
+    output: *mut c_void,
+    size: N,
+    position: *mut N,
+    comm: Word,
+) -> Option<c_int> {
+    let (elements, packed) = ((input, count, datatype), (output.cast_const(), size));
+    // SAFETY: the caller's promise.
+    unsafe {
+        let call = Call::new(elements, (packed.0, packed.1, position), comm)?;
+        let done = call.pack();
+        Some(call.end(done, position, comm))
+    }
+}
+
+/// `MPI_Unpack`; `None` if nothing is in device memory.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[cold]
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn unpack<N: Count>(
+    input: *const c_void,
+    size: N,
+    position: *mut N,
+    output: *mut c_void,
+    count: N,
+    datatype: Word,
+    comm: Word,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let call = Call::new((output, count, datatype), (input, size, position), comm)?;
+        let done = call.unpack();
+        Some(call.end(done, position, comm))
+    }
+}

@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Requests with buffers in device memory: what they received is unpacked when they are complete, and the host memory
+//! in the place of their buffers is kept until then.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::mem::take;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libcopy::lock::lock;
+
+use super::call::{self, Call};
+use super::watch;
+use crate::abi::{Abi, Family, UNDEFINED, Word};
+use crate::active::active;
+use crate::messages::status::{Room, Status, is_ignored};
+
+/// A request's buffers.
+#[derive(Debug)]
+struct Pending {
+    call: Call,
+    /// Whether it was started and not completed.
+    is_active: bool,
+    /// Whether what it received has been unpacked.
+    is_unpacked: bool,
+}
+
+static TABLE: Mutex<Option<HashMap<Word, Pending>>> = Mutex::new(None);
+
+/// Entries of the table, and requests that the program has freed.
+static KNOWN: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any request is known.
+#[inline(always)]
+pub fn any() -> bool {
+    KNOWN.load(Ordering::Relaxed) != 0
+}
+
+impl Call {
+    /// Calls a function that makes a request, which the buffers are remembered with.
+    pub fn begin(self, request: *const c_void, function: impl FnOnce() -> c_int) -> c_int {
+        if let Some(code) = self.failed() {
+            return self.raise(code);
+        }
+        let code = watch::inside(function);
+        if code == 0 && !self.is_empty() {
+            remember(self, request);
+        }
+        code
+    }
+}
+
+/// Remembers the buffers of a request that the library has just made.
+fn remember(call: Call, request: *const c_void) {
+    let abi = call.abi();
+    // SAFETY: the library has written a handle there.
+    let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
+    put(
+        handle,
+        Pending {
+            is_active: !call.is_persistent(),
+            is_unpacked: false,
+            call,
+        },
+    );
+}
+
+fn put(handle: Word, pending: Pending) {
+    // Requests that are complete when they are made may all have one handle: what was there is complete.
+    let before = lock(&TABLE).get_or_insert_default().insert(handle, pending);
+    if before.is_none() {
+        KNOWN.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn remove(handle: Word) -> Option<Pending> {
+    let pending = lock(&TABLE).as_mut()?.remove(&handle);
+    if pending.is_some() {
+        KNOWN.fetch_sub(1, Ordering::Relaxed);
+    }
+    pending
+}
+
+/// A request of an array that is known. It is out of the table before the library frees the handle and another thread
+/// gets it.
+struct Found {
+    index: usize,
+    handle: Word,
+    pending: Pending,
+}
+
+impl Found {
+    /// Those of an array.
+    ///
+    /// # Safety
+    ///
+    /// The array has `count` handles.
+    unsafe fn all(abi: &Abi, count: c_int, requests: *const c_void) -> Vec<Found> {
+        let count = usize::try_from(count).unwrap_or(0);
+        if requests.is_null() || !any() {
+            return Vec::new();
+        }
+        let of = |index| {
+            // SAFETY: the caller's promise.
+            let handle = unsafe { abi.handle_at(requests, index) } & abi.handle;
+            let pending = remove(handle)?;
+            Some(Found {
+                index,
+                handle,
+                pending,
+            })
+        };
+        (0..count).filter_map(of).collect()
+    }
+
+    fn put_back(self) {
+        put(self.handle, self.pending);
+    }
+
+    /// After the library has completed it, with this status: unpacks what was received.
+    fn conclude(mut self, status: Status) -> Result<(), c_int> {
+        let is_over = !self.pending.call.is_persistent();
+        let unpacked = self.pending.unpack(status);
+        self.pending.is_active = false;
+        if !is_over {
+            self.put_back();
+        }
+        unpacked
+    }
+
+    /// After it has failed.
+    fn fail(mut self) {
+        self.pending.is_active = false;
+        if self.pending.call.is_persistent() {
+            self.put_back();
+        }
+    }
+}
+
+impl Pending {
+    /// Unpacks what was received, once.
+    fn unpack(&mut self, status: Status) -> Result<(), c_int> {
+        if !self.is_active || std::mem::replace(&mut self.is_unpacked, true) {
+            return Ok(());
+        }
+        if status.is_cancelled() {
+            return Ok(());
+        }
+        self.call
+            .unpack(|| status.bytes())
+            .map_err(|code| self.call.raise(code))
+    }
+}
+
+/// One request, and a status that is there in any case.
+///
+/// # Safety
+///
+/// As the MPI standard says of functions that complete one request.
+unsafe fn one(
+    request: *mut c_void,
+    status: *mut c_void,
+    complete: impl FnOnce(*mut c_void) -> (c_int, bool),
+) -> Option<c_int> {
+    let abi = active()?;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let found = Found::all(abi, 1, request).pop()?;
+        let mut room = Room::new();
+        let at = room.instead_of(status);
+        let (code, is_complete) = complete(at);
+        Some(if code != 0 {
+            if abi.handle_at(request, 0) & abi.handle == found.handle {
+                found.fail();
+            }
+            code
+        } else if is_complete {
+            found.conclude(Status::new(abi, at)).err().unwrap_or(0)
+        } else {
+            found.put_back();
+            0
+        })
+    }
+}
+
+/// `MPI_Wait`, with the function as it is without this; `None` if the request is not known, as for those below.
+///
+/// # Safety
+///
+/// As the MPI standard says, for this and all functions below.
+#[cold]
+pub unsafe fn wait(
+    request: *mut c_void,
+    status: *mut c_void,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> Option<c_int> {
+    settle_orphans();
+    // SAFETY: the caller's promise.
+    unsafe { one(request, status, |at| (inner(at), true)) }
+}
+
+/// `MPI_Test`
+#[cold]
+pub unsafe fn test(
+    request: *mut c_void,
+    flag: *mut c_int,
+    status: *mut c_void,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> Option<c_int> {
+    settle_orphans();
+    // SAFETY: the caller's promise.
+    unsafe {
+        one(request, status, |at| {
+            let code = inner(at);
+            (code, code == 0 && *flag != 0)
+        })
+    }
+}
+
+/// `MPI_Request_get_status`: what it says is complete has arrived.
+#[cold]
+pub unsafe fn get_status(
+    request: Word,
+    flag: *mut c_int,
+    status: *mut c_void,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> Option<c_int> {
+    settle_orphans();
+    let abi = active()?;
+    let mut pending = remove(request & abi.handle)?;
+    let mut room = Room::new();
+    let at = room.instead_of(status);
+    let code = inner(at);
+    // SAFETY: the caller's promise; a status was written if the flag says so.
+    let unpacked = unsafe {
+        if code == 0 && *flag != 0 {
+            pending.unpack(Status::new(abi, at))
+        } else {
+            Ok(())
+        }
+    };
+    put(request & abi.handle, pending);
+    Some(unpacked.err().unwrap_or(code))
+}
+
+/// `MPI_Request_get_status` of the program's.
+type GetStatus = unsafe extern "C" fn(Word, *mut c_int, *mut c_void) -> c_int;
+
+/// After `MPI_Request_get_status_any` and its relatives: what has arrived is unpacked.
+#[cold]
+pub unsafe fn after_get_status(count: c_int, requests: *const c_void, get_status: GetStatus) {
+    let Some(abi) = active().filter(|_| !requests.is_null()) else {
+        return;
+    };
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        let (mut flag, mut room) = (0, Room::new());
+        // SAFETY: the caller's promise; writable outputs.
+        unsafe {
+            let handle = abi.handle_at(requests, index);
+            let is_known = lock(&TABLE)
+                .as_ref()
+                .is_some_and(|table| table.contains_key(&(handle & abi.handle)));
+            if is_known {
+                get_status(handle, &mut flag, room.pointer());
+            }
+        }
+    }
+}
+
+/// Requests of an array, and statuses that are there in any case.
+struct Several {
+    abi: &'static Abi,
+    found: Vec<Found>,
+    statuses: *mut c_void,
+    _rooms: Vec<Room>,
+}
+
+impl Several {
+    unsafe fn new(count: c_int, requests: *const c_void, statuses: *mut c_void) -> Option<Several> {
+        settle_orphans();
+        let abi = active()?;
+        // SAFETY: the caller's promise.
+        let found = unsafe { Found::all(abi, count, requests) };
+        if found.is_empty() {
+            return None;
+        }
+        let mut rooms = Vec::new();
+        let statuses = if is_ignored(statuses) {
+            rooms.resize_with(count as usize, Room::new);
+            rooms.as_mut_ptr().cast()
+        } else {
+            statuses
+        };
+        Some(Several {
+            abi,
+            found,
+            statuses,
+            _rooms: rooms,
+        })
+    }
+
+    /// Ends a function with this code: `place_of` says which status is that of a request that is complete, by its
+    /// index.
+    ///
+    /// # Safety
+    ///
+    /// The library has written these statuses.
+    unsafe fn end(self, code: c_int, place_of: impl Fn(usize) -> Option<usize>) -> c_int {
+        let is_per_request = code == self.abi.in_status;
+        let mut answer = code;
+        for found in self.found {
+            let Some(place) = place_of(found.index) else {
+                found.put_back();
+                continue;
+            };
+            // SAFETY: the caller's promise.
+            let status = unsafe { Status::of_array(self.abi, self.statuses, place) };
+            if code == 0 || is_per_request && status.error() == 0 {
+                if let Err(failed) = found.conclude(status) {
+                    answer = failed;
+                }
+            } else if is_per_request && status.error() == pending_error(self.abi) {
+                found.put_back();
+            } else {
+                found.fail();
+            }
+        }
+        answer
+    }
+}
+
+/// `MPI_ERR_PENDING`, which says in a status that a request is not complete: next to `MPI_ERR_IN_STATUS` in all libraries.
+fn pending_error(abi: &Abi) -> c_int {
+    match abi.family {
+        Family::OpenMpi | Family::Mpich => abi.in_status + 1,
+        Family::Standard => abi.in_status - 1,
+    }
+}
+
+/// `MPI_Waitall`
+#[cold]
+pub unsafe fn waitall(
+    count: c_int,
+    requests: *mut c_void,
+    statuses: *mut c_void,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let several = Several::new(count, requests, statuses)?;
+        let code = inner(several.statuses);
+        Some(several.end(code, Some))
+    }
+}
+
+/// `MPI_Testall`
+#[cold]
+pub unsafe fn testall(
+    count: c_int,
+    requests: *mut c_void,
+    flag: *mut c_int,
+    statuses: *mut c_void,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let several = Several::new(count, requests, statuses)?;
+        let code = inner(several.statuses);
+        let is_over = code != 0 || *flag != 0;
+        Some(several.end(code, |index| is_over.then_some(index)))
+    }
+}
+
+/// `MPI_Waitany`
+#[cold]
+pub unsafe fn waitany(
+    count: c_int,
+    requests: *mut c_void,
+    index: *mut c_int,
+    status: *mut c_void,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let several = Several::new(count, requests, status)?;
+        let code = inner(several.statuses);
+        Some(several.end(code, |of| (usize::try_from(*index) == Ok(of)).then_some(0)))
+    }
+}
+
+/// `MPI_Testany`
+#[cold]
+pub unsafe fn testany(
+    count: c_int,
+    requests: *mut c_void,
+    index: *mut c_int,
+    flag: *mut c_int,
+    status: *mut c_void,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let several = Several::new(count, requests, status)?;
+        let code = inner(several.statuses);
+        let is_over = code != 0 || *flag != 0;
+        let place = |of| (is_over && usize::try_from(*index) == Ok(of)).then_some(0);
+        Some(several.end(code, place))
+    }
+}
+
+/// `MPI_Waitsome` and `MPI_Testsome`
+#[cold]
+pub unsafe fn some(
+    count: c_int,
+    requests: *mut c_void,
+    done: *mut c_int,
+    indices: *mut c_int,
+    statuses: *mut c_void,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let several = Several::new(count, requests, statuses)?;
+        let abi = several.abi;
+        let code = inner(several.statuses);
+        let number = match *done {
+            _ if code != 0 && code != abi.in_status => 0,
+            UNDEFINED => 0,
+            number => usize::try_from(number).unwrap_or(0),
+        };
+        let place = |of| (0..number).find(|i| usize::try_from(*indices.add(*i)) == Ok(of));
+        Some(several.end(code, place))
+    }
+}
+
+/// Before `MPI_Start` and `MPI_Startall`: packs what is sent.
+#[cold]
+pub unsafe fn before_start(count: c_int, requests: *const c_void) -> Result<(), c_int> {
+    let Some(abi) = active() else {
+        return Ok(());
+    };
+    // SAFETY: the caller's promise.
+    for mut found in unsafe { Found::all(abi, count, requests) } {
+        let packed = found.pending.call.pack();
+        let raised = packed.map_err(|code| found.pending.call.raise(code));
+        found.pending.is_active = true;
+        found.pending.is_unpacked = false;
+        found.put_back();
+        raised?;
+    }
+    Ok(())
+}
+
+/// `MPI_Test` of the program's.
+type Test = unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_void) -> c_int;
+
+/// A request that the program has freed and that is not complete.
+struct Orphan {
+    handle: Word,
+    test: Test,
+}
+
+static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
+
+/// `MPI_Request_free`: the request goes on, and is completed by later calls.
+#[cold]
+pub unsafe fn free(
+    request: *mut c_void,
+    test: Test,
+    inner: impl FnOnce() -> c_int,
+) -> Option<c_int> {
+    let abi = active()?;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let found = Found::all(abi, 1, request).pop()?;
+        if !found.pending.is_active {
+            // A persistent one that is not started.
+            return Some(inner());
+        }
+        if found.pending.call.is_persistent() {
+            // It has to be complete before it can be freed by us.
+            let (handle, mut flag, mut room) = (found.handle, 0, Room::new());
+            found.put_back();
+            while flag == 0 {
+                if test(request, &mut flag, room.pointer()) != 0 {
+                    break;
+                }
+            }
+            remove(handle);
+            return Some(inner());
+        }
+        let handle = found.handle;
+        found.put_back();
+        lock(&ORPHANS).push(Orphan { handle, test });
+        abi.set_handle(request, abi.request_null);
+        Some(0)
+    }
+}
+
+/// Completes what the program has freed and what is complete by now.
+pub fn settle_orphans() {
+    if !any() {
+        return;
+    }
+    let Some(abi) = active() else {
+        return;
+    };
+    let orphans = match ORPHANS.try_lock() {
+        Ok(mut orphans) if !orphans.is_empty() => take(&mut *orphans),
+        _ => return,
+    };
+    for orphan in orphans {
+        let (mut variable, mut flag, mut room): (Word, _, _) = (0, 0, Room::new());
+        let at = (&raw mut variable).cast();
+        // SAFETY: a request that the program has left to us, in a variable of our own.
+        let code = unsafe {
+            abi.set_handle(at, orphan.handle);
+            watch::inside(|| (orphan.test)(at, &mut flag, room.pointer()))
+        };
+        if code == 0 && flag == 0 {
+            lock(&ORPHANS).push(orphan);
+        }
+    }
+}
+
+/// Before the end of MPI: completes what the program has freed, of which nothing can be received any more.
+pub fn finish() {
+    settle_orphans();
+    lock(&ORPHANS).clear();
+    let table = lock(&TABLE).take();
+    KNOWN.store(0, Ordering::Relaxed);
+    drop(table);
+    call::free_types();
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Memory that packed bytes of device memory are put into, which is used again: to allocate or pin memory takes the
+//! driver much longer than to copy.
+
+use std::sync::Mutex;
+
+use libcopy::lock::lock;
+use libcopy_gpu::{Buffer, Driver, Pointer, Space};
+
+/// Bytes that are kept for the next calls.
+const MOST_BYTES: usize = 256 << 20;
+
+/// The least that is allocated.
+const LEAST_BYTES: usize = 64 << 10;
+
+static POOL: Mutex<Vec<Buffer>> = Mutex::new(Vec::new());
+
+/// Memory for packed bytes.
+#[derive(Debug)]
+pub enum Staging {
+    /// Pinned, so that kernels reach it.
+    Pinned(Option<Buffer>),
+    /// Pageable, where the driver pins no more.
+    Host(Vec<u8>),
+}
+
+impl Staging {
+    /// So many bytes, for packed bytes of memory that is `near`.
+    pub fn new(driver: &Driver, near: &Pointer, bytes: usize) -> Staging {
+        if let Some(buffer) = kept(driver, (Space::Pinned, near), bytes) {
+            return Staging::Pinned(Some(buffer));
+        }
+        match Buffer::pinned(driver, near, rounded(bytes)) {
+            Ok(buffer) => Staging::Pinned(Some(buffer)),
+            Err(_) => Staging::Host(vec![0; bytes]),
+        }
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> u64 {
+        match self {
+            Staging::Pinned(Some(buffer)) => buffer.address(),
+            Staging::Pinned(None) => 0,
+            Staging::Host(bytes) => bytes.as_ptr() as u64,
+        }
+    }
+}
+
+/// Memory of the GPU that `near` is on, for packed bytes.
+#[derive(Debug)]
+pub struct OnDevice(Option<Buffer>);
+
+impl OnDevice {
+    /// So many bytes.
+    ///
+    /// # Errors
+    ///
+    /// The GPU has no memory left, or the driver fails.
+    pub fn new(driver: &Driver, near: &Pointer, bytes: usize) -> libcopy_gpu::Result<OnDevice> {
+        if let Some(buffer) = kept(driver, (Space::Device, near), bytes) {
+            return Ok(OnDevice(Some(buffer)));
+        }
+        Buffer::device(driver, near, rounded(bytes)).map(|buffer| OnDevice(Some(buffer)))
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> u64 {
+        self.0.as_ref().map_or(0, Buffer::address)
+    }
+}
+
+impl Drop for OnDevice {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.0.take() {
+            keep(buffer);
+        }
+    }
+}
+
+/// Bytes that are allocated for so many.
+fn rounded(bytes: usize) -> usize {
+    bytes
+        .max(LEAST_BYTES)
+        .checked_next_power_of_two()
+        .unwrap_or(bytes)
+}
+
+/// A kept buffer of so many bytes and not many more.
+fn kept(driver: &Driver, (space, near): (Space, &Pointer), bytes: usize) -> Option<Buffer> {
+    let mut pool = lock(&POOL);
+    // Pinned memory is mapped for all contexts.
+    let fits = |buffer: &Buffer| {
+        buffer.space() == space
+            && (space == Space::Pinned || buffer.is_near(near))
+            && buffer.bytes() >= bytes
+            && buffer.bytes() / 4 <= bytes.max(LEAST_BYTES)
+    };
+    let best = (0..pool.len())
+        .filter(|i| fits(&pool[*i]))
+        .min_by_key(|i| pool[*i].bytes())?;
+    let buffer = pool.swap_remove(best);
+    drop(pool);
+    // The program may have reset its context, with which the memory goes.
+    if Pointer::of(driver, buffer.address()).is_ok_and(|known| known.space == space) {
+        Some(buffer)
+    } else {
+        std::mem::forget(buffer);
+        None
+    }
+}
+
+/// Keeps a buffer, if there are not too many.
+fn keep(buffer: Buffer) {
+    let mut pool = lock(&POOL);
+    let bytes: usize = pool.iter().map(Buffer::bytes).sum();
+    if bytes + buffer.bytes() <= MOST_BYTES {
+        pool.push(buffer);
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if let Staging::Pinned(buffer) = self {
+            if let Some(buffer) = buffer.take() {
+                keep(buffer);
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Whether the program has loaded the CUDA driver.
+//!
+//! The dynamic linker keeps a list of the libraries of a process, `struct link_map` (dlinfo(3), <link.h>), and adds new ones at
+//! its end. So as long as the last entry has no successor, no library was loaded, which costs two loads and a
+//! comparison. When it has one, the names are looked at, and the new last entry is remembered; a reference to its library
+//! keeps that, and so the entry, in memory.
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use libcopy::lock::lock;
+use libcopy_gpu::Driver;
+
+use crate::abi::complain;
+use crate::active::active;
+
+/// `struct link_map` of <link.h>.
+#[repr(C)]
+struct LinkMap {
+    address: usize,
+    name: *const c_char,
+    dynamic: *const c_void,
+    next: AtomicPtr<LinkMap>,
+    previous: *const LinkMap,
+}
+
+// SAFETY: only the successor changes, which is atomic; the others are constants here.
+unsafe impl Sync for LinkMap {}
+
+impl LinkMap {
+    const fn with_next(next: *mut LinkMap) -> LinkMap {
+        LinkMap {
+            address: 0,
+            name: ptr::null(),
+            dynamic: ptr::null(),
+            next: AtomicPtr::new(next),
+            previous: ptr::null(),
+        }
+    }
+}
+
+/// In place of the last entry: as long as the libraries have to be looked at, and for ever once there is a driver.
+static LOOK: LinkMap = LinkMap::with_next(ptr::dangling_mut());
+
+/// In place of the last entry where nothing has to be looked at any more.
+static DONE: LinkMap = LinkMap::with_next(ptr::null_mut());
+
+/// The entry that was the last one, or one of the two above.
+static LAST: AtomicPtr<LinkMap> = AtomicPtr::new((&raw const LOOK).cast_mut());
+
+/// The driver, once the program has loaded it.
+static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
+
+/// Whether the program has loaded the CUDA driver, and buffers are to be asked for.
+#[inline(always)]
+pub fn is_loaded() -> bool {
+    // SAFETY: a static, or an entry whose library stays loaded, since `look` holds a reference to it.
+    let has_next = unsafe {
+        let last = &*LAST.load(Ordering::Relaxed);
+        !last.next.load(Ordering::Relaxed).is_null()
+    };
+    has_next && look()
+}
+
+/// The driver, if [`is_loaded`] has found it.
+pub fn driver() -> Option<&'static Driver> {
+    DRIVER.get().copied()
+}
+
+thread_local! {
+    /// Whether a call of this thread's has been looked at, and is going on with other buffers.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this is a call of the program's, and not one that is going on with other buffers.
+#[cold]
+pub fn is_outside() -> bool {
+    INSIDE.try_with(|inside| !inside.get()).unwrap_or(false)
+}
+
+/// Calls a function whose buffers have been looked at.
+pub fn inside<R>(call: impl FnOnce() -> R) -> R {
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            let _ = INSIDE.try_with(|inside| inside.set(self.0));
+        }
+    }
+    let _back = Back(
+        INSIDE
+            .try_with(|inside| inside.replace(true))
+            .unwrap_or(true),
+    );
+    call()
+}
+
+/// Looks for the driver among the libraries, if it has not been found, and remembers the last one.
+#[cold]
+fn look() -> bool {
+    static LOOKING: Mutex<()> = Mutex::new(());
+    if DRIVER.get().is_some() {
+        return true;
+    }
+    if active().is_none() {
+        // Everything is forwarded.
+        LAST.store((&raw const DONE).cast_mut(), Ordering::Relaxed);
+        return false;
+    }
+    let _one = lock(&LOOKING);
+    let Some(found) = Libraries::now() else {
+        // Not a dynamic linker that we know: asked about each time.
+        return found_driver();
+    };
+    if found.has_driver && found_driver() {
+        return true;
+    }
+    if !ptr::eq(LAST.load(Ordering::Relaxed), &raw const DONE) {
+        let last = if found.stays() {
+            found.last
+        } else {
+            (&raw const LOOK).cast_mut()
+        };
+        LAST.store(last, Ordering::Relaxed);
+    }
+    false
+}
+
+/// Whether there is a driver that can be used.
+fn found_driver() -> bool {
+    match Driver::loaded() {
+        None => false,
+        Some(Ok(driver)) => {
+            DRIVER.get_or_init(|| driver);
+            LAST.store((&raw const LOOK).cast_mut(), Ordering::Relaxed);
+            true
+        }
+        Some(Err(error)) => {
+            complain(&format!("{error}; buffers on GPUs are forwarded"));
+            LAST.store((&raw const DONE).cast_mut(), Ordering::Relaxed);
+            false
+        }
+    }
+}
+
+/// The list of libraries at some time.
+struct Libraries {
+    last: *mut LinkMap,
+    /// The name of the last one.
+    name: CString,
+    /// Whether a CUDA driver is among them.
+    has_driver: bool,
+}
+
+/// `RTLD_DI_LINKMAP` of <dlfcn.h>.
+const DI_LINKMAP: c_int = 2;
+
+unsafe extern "C" {
+    /// dlinfo(3).
+    fn dlinfo(handle: *mut c_void, request: c_int, info: *mut c_void) -> c_int;
+}
+
+/// The entry of an open library.
+fn entry_of(library: *mut c_void) -> Option<*mut LinkMap> {
+    let mut entry: *mut LinkMap = ptr::null_mut();
+    // SAFETY: an open library, and room for an address.
+    let answer = unsafe { dlinfo(library, DI_LINKMAP, (&raw mut entry).cast()) };
+    (answer == 0 && !entry.is_null()).then_some(entry)
+}
+
+impl Libraries {
+    /// The libraries that there are.
+    fn now() -> Option<Libraries> {
+        struct Walk {
+            first: *mut LinkMap,
+            found: Option<Libraries>,
+        }
+        /// Walks through the list; nothing is added to it or taken from it meanwhile.
+        extern "C" fn walk(
+            _info: *mut libc::dl_phdr_info,
+            _size: libc::size_t,
+            walk: *mut c_void,
+        ) -> c_int {
+            // SAFETY: the structure below, and the entries of the list, whose names are strings.
+            unsafe {
+                let walk = &mut *walk.cast::<Walk>();
+                let (mut at, mut has_driver) = (walk.first, false);
+                let name_of = |at: *mut LinkMap| match (*at).name {
+                    name if name.is_null() => c"",
+                    name => CStr::from_ptr(name),
+                };
+                loop {
+                    has_driver |= is_driver(name_of(at).to_bytes());
+                    let next = (*at).next.load(Ordering::Relaxed);
+                    if next.is_null() {
+                        break;
+                    }
+                    at = next;
+                }
+                walk.found = Some(Libraries {
+                    last: at,
+                    name: name_of(at).to_owned(),
+                    has_driver,
+                });
+            }
+            1
+        }
+        // SAFETY: the program itself, which is always open.
+        let program = unsafe { libc::dlopen(ptr::null(), libc::RTLD_LAZY) };
+        if program.is_null() {
+            return None;
+        }
+        let mut walking = Walk {
+            first: entry_of(program)?,
+            found: None,
+        };
+        // SAFETY: the function gets the structure. While it runs, dl_iterate_phdr(3) holds the lock of the list.
+        unsafe { libc::dl_iterate_phdr(Some(walk), (&raw mut walking).cast()) };
+        walking.found
+    }
+
+    /// Whether the last library is there for ever, for which a reference to it is taken.
+    fn stays(&self) -> bool {
+        // SAFETY: nothing is loaded, so no code of a library is run.
+        let library = unsafe {
+            libc::dlopen(
+                self.name.as_ptr(),
+                libc::RTLD_LAZY | libc::RTLD_LOCAL | libc::RTLD_NOLOAD,
+            )
+        };
+        !library.is_null() && entry_of(library) == Some(self.last)
+    }
+}
+
+/// Whether this is the path of a CUDA driver.
+fn is_driver(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    name.starts_with(b"libcuda.so")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_drivers() {
+        assert!(is_driver(b"/usr/lib/x86_64-linux-gnu/libcuda.so.1"));
+        assert!(is_driver(b"libcuda.so"));
+        for other in [&b"libcudart.so.12"[..], b"/opt/libcuda.so/libm.so.6", b""] {
+            assert!(!is_driver(other));
+        }
+    }
+
+    #[test]
+    fn a_library_that_is_loaded_has_a_place_behind_the_last_one() {
+        let before = Libraries::now().unwrap();
+        assert!(before.stays() && !before.has_driver);
+        // SAFETY: an entry that stays.
+        let next = || unsafe { (*before.last).next.load(Ordering::Relaxed) };
+        assert!(next().is_null());
+        // SAFETY: a library of the C library without constructors that matter.
+        let library = unsafe { libc::dlopen(c"libBrokenLocale.so.1".as_ptr(), libc::RTLD_LAZY) };
+        if library.is_null() {
+            eprintln!("skipped: the C library has no libBrokenLocale.so.1");
+            return;
+        }
+        assert_eq!(next(), entry_of(library).unwrap());
+        assert!(Libraries::now().unwrap().stays());
+    }
+}
