@@ -210,6 +210,12 @@ pub const TABLE: &[Layers] = &[
             < bench/report bench/pairs bench/peer_process bench/layouts bench/paper_claims
             < bench/plot bench/ratio_plot
             < bench/output
+            < bench/gpu/cell
+            < bench/gpu/setup
+            < bench/gpu/owner
+            < bench/gpu/experiments
+            < bench/gpu/command
+            < bench/gpu
             < bench/types/own
             < bench/types/results
             < bench/rank bench/coll bench/device bench/types bench/speedup
@@ -223,7 +229,7 @@ pub const TABLE: &[Layers] = &[
             < nic/command
             < nic
             < cli/commit
-            < cli/datatype cli/info cli/mpi cli/run cli/tune
+            < cli/datatype cli/gpu cli/info cli/mpi cli/run cli/tune
             < cli",
     },
     Layers {

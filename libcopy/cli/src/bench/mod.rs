@@ -6,6 +6,7 @@ mod buffer;
 mod coll;
 mod command;
 mod device;
+mod gpu;
 pub mod layouts;
 mod machine;
 mod offload;
@@ -24,3 +25,4 @@ mod speedup;
 mod types;
 
 pub use command::{Bench, run};
+pub use gpu::Owner;

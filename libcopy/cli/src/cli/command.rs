@@ -2,7 +2,7 @@
 
 //! The command line: what the words mean and which code they lead to.
 
-use super::{datatype, info, mpi, run, tune};
+use super::{datatype, gpu, info, mpi, run, tune};
 use crate::{bench, nic};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -28,6 +28,11 @@ enum Command {
         #[command(subcommand)]
         command: datatype::Type,
     },
+    /// Look at GPUs, measure them
+    Gpu {
+        #[command(subcommand)]
+        command: gpu::Gpu,
+    },
     /// Look at what libcopy_mpi.so did
     Mpi {
         #[command(subcommand)]
@@ -52,6 +57,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Tune(args) => tune::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Type { command } => datatype::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Gpu { command } => gpu::run(&command),
         Command::Mpi { command } => mpi::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Nic { command } => nic::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Bench { bench } => bench::run(&bench).map(|()| ExitCode::SUCCESS),

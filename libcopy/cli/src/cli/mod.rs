@@ -5,6 +5,7 @@
 mod command;
 mod commit;
 mod datatype;
+mod gpu;
 mod info;
 mod mpi;
 pub mod progress;

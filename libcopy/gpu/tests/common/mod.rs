@@ -2,67 +2,13 @@
 
 //! What both tests need: the C++ compiler, random layouts, noise.
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod compile;
 
 use libcopy_datatype::Layout;
 
-use crate::generate::{Choices, build, counted, shifted};
+pub use compile::compile;
 
-/// Compiles a C++ file of the repository, named from this crate's directory, to `name`, unless that has been done since
-/// the sources changed. Tests run in many processes: the first one compiles.
-pub fn compile(source: &str, name: &str, options: &[&str]) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let source = root.join(source);
-    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let lock = File::create(made.with_extension("lock")).expect("the directory of tests");
-    // SAFETY: an open file. The lock goes with it.
-    assert_eq!(unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) }, 0);
-    let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).ok();
-    let kernels = [
-        "kernels/pack.cu",
-        "kernels/emulate.h",
-        "kernels/kernels.h",
-        "tests/common/mod.rs",
-    ]
-    .map(|file| root.join(file));
-    let newest = kernels
-        .iter()
-        .chain([&source])
-        .map(|file| changed(file))
-        .max();
-    if changed(&made).is_some_and(|at| Some(Some(at)) > newest) {
-        return made;
-    }
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    let unfinished = made.with_extension("unfinished");
-    let output = Command::new(&compiler)
-        .args([
-            "-std=c++17",
-            "-g",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-fno-strict-aliasing",
-        ])
-        .args(options)
-        .arg(source)
-        .arg("-o")
-        .arg(&unfinished)
-        .output()
-        .unwrap_or_else(|error| {
-            panic!("{compiler}: {error}; these tests need a C++ compiler (Debian: g++)")
-        });
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    std::fs::rename(unfinished, &made).expect("the file that was made");
-    made
-}
+use crate::generate::{Choices, build, counted, shifted};
 
 /// Bytes that look random.
 pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {

@@ -11,6 +11,7 @@ pub enum Kind {
     Peers,
     Mpi,
     Types,
+    Gpu,
 }
 
 impl Kind {
@@ -21,9 +22,10 @@ impl Kind {
             "peers" => Kind::Peers,
             "mpi" => Kind::Mpi,
             "types" => Kind::Types,
+            "gpu" => Kind::Gpu,
             _ => {
                 return Err(format!(
-                    "unknown benchmark '{word}': coll, device, peers, mpi or types (see --help)"
+                    "unknown benchmark '{word}': coll, device, peers, mpi, types or gpu (see --help)"
                 ));
             }
         })
@@ -36,6 +38,7 @@ impl Kind {
             Kind::Peers => "peers",
             Kind::Mpi => "mpi",
             Kind::Types => "types",
+            Kind::Gpu => "gpu",
         }
     }
 

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `libcopy bench gpu`: its options, and what is done with what was found.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use super::cell::{csv, figure, table};
+use super::experiments::{e1, e2, e3, e5, e6, e7};
+use super::setup::{Setup, Sheet};
+use crate::bench::machine::Machine;
+use crate::bench::plot::{self, Axis};
+use crate::cli::progress;
+
+/// `libcopy bench gpu`
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "E1 pack and unpack, E2 MPI_Pack of 1 KiB to 4 MiB beside a copy per block, E3 halo of 26 directions, \
+    E5 out of another process's GPU memory, E6 straight into host memory, E7 with few multiprocessors. E4 (messages) and E8 \
+    (stencil) need MPI programs and are not part of it."
+)]
+pub struct GpuArgs {
+    /// Only these experiments, for instance `E1,E5`
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    only: Vec<String>,
+
+    /// Number of the GPU
+    #[arg(long, default_value_t = 0)]
+    device: usize,
+
+    /// Small sizes: seconds instead of minutes
+    #[arg(long)]
+    quick: bool,
+
+    /// Time to spend, about; experiments that would begin later are left out
+    #[arg(long, value_name = "SECONDS", default_value_t = 480.0)]
+    time: f64,
+
+    /// Write the results as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+
+    /// Draw the results: FILE with the endings .png and .svg
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+
+    /// Print JSON instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+type Experiment = fn(&Setup, &mut Sheet<'_>) -> Result<()>;
+
+const EXPERIMENTS: [(&str, Experiment); 6] = [
+    ("E1", e1),
+    ("E2", e2),
+    ("E3", e3),
+    ("E5", e5),
+    ("E6", e6),
+    ("E7", e7),
+];
+
+/// Runs it.
+pub fn run(args: &GpuArgs) -> Result<()> {
+    for name in &args.only {
+        if !EXPERIMENTS
+            .iter()
+            .any(|(known, _)| known.eq_ignore_ascii_case(name))
+        {
+            bail!("there is no experiment {name:?}: see libcopy bench gpu --help");
+        }
+    }
+    let setup = Setup::new(args.device, args.quick, args.time)?;
+    let bar = progress::bar(EXPERIMENTS.len() as u64);
+    let say = |what: &str| {
+        bar.set_message(what.to_owned());
+        bar.tick();
+    };
+    let mut sheet = Sheet {
+        cells: Vec::new(),
+        notes: Vec::new(),
+        say: &say,
+    };
+    sheet.notes.push(format!(
+        "{}, {} multiprocessors, driver of CUDA {}",
+        setup.device.name,
+        setup.device.multiprocessors,
+        version(setup.driver.version()?)
+    ));
+    if setup.device.is_stand_in() {
+        sheet
+            .notes
+            .push("STAND-IN DRIVER: no GPU was there; times say nothing".to_owned());
+    }
+    for (name, experiment) in EXPERIMENTS {
+        let is_wanted =
+            args.only.is_empty() || args.only.iter().any(|one| one.eq_ignore_ascii_case(name));
+        if is_wanted && Instant::now() > setup.end {
+            sheet.notes.push(format!("{name} left out: no time"));
+        } else if is_wanted {
+            experiment(&setup, &mut sheet).with_context(|| format!("{name} failed"))?;
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let Sheet { cells, notes, .. } = sheet;
+    ensure!(
+        !cells.is_empty(),
+        "nothing was measured: {}",
+        notes.join("; ")
+    );
+    if args.json {
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&serde_json::json!({ "notes": notes, "cells": cells }))?
+        );
+    } else {
+        for note in &notes {
+            println!("{note}");
+        }
+        println!("{}", table(&cells));
+    }
+    if let Some(path) = &args.csv {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)
+                .with_context(|| format!("cannot create {}", parent.display()))?;
+        }
+        fs::write(path, csv(&cells)).with_context(|| format!("cannot write {}", path.display()))?;
+        eprintln!("CSV:  {}", path.display());
+    }
+    if let Some(path) = &args.plot {
+        let report = figure(&cells, Machine::here(), notes);
+        let (png, svg) = plot::write(&report, Axis::Latency, path)?;
+        eprintln!("plot: {} and {}", png.display(), svg.display());
+    }
+    ensure!(
+        cells.iter().all(|cell| cell.verified),
+        "some bytes were wrong; the table says which"
+    );
+    Ok(())
+}
+
+/// 12040 is 12.4.
+pub fn version(number: i32) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `libcopy gpu` and `libcopy bench gpu` with the stand-in for the CUDA driver (`tests/fakecuda`), and without a driver.
+
+#[path = "../../gpu/tests/common/compile.rs"]
+mod compile;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// The directory with the stand-in as `libcuda.so.1`.
+fn driver() -> PathBuf {
+    let options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+    let made = compile::compile("../../tests/fakecuda/fakecuda.cc", "libcuda.so.1", &options);
+    made.parent().unwrap().to_owned()
+}
+
+/// An empty directory of a test.
+fn directory(name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+fn libcopy(words: &[&str], driver: &Path, cache: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_libcopy"))
+        .args(words)
+        .env("LD_LIBRARY_PATH", driver)
+        .env("XDG_CACHE_HOME", cache)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn without_a_driver_the_reason_is_given() {
+    // Where there is a driver this says nothing.
+    let nowhere = directory("gpu-nowhere");
+    let output = libcopy(&["gpu", "info", "--json"], &nowhere, &nowhere);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    if json["usable"] == true {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        json["why"].as_str().unwrap().contains("libcuda.so.1"),
+        "{json}"
+    );
+    for words in [&["gpu", "info"][..], &["gpu", "measure"], &["bench", "gpu"]] {
+        let output = libcopy(words, &nowhere, &nowhere);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("no CUDA driver: libcuda.so.1"), "{error}");
+    }
+}
+
+#[test]
+fn info_says_what_there_is_and_measure_stores_a_profile() {
+    let cache = directory("gpu-cache");
+    let info = |cache: &Path| -> Value {
+        let output = libcopy(&["gpu", "info", "--json"], &driver(), cache);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let before = info(&cache);
+    assert_eq!(before["driver"], 12_000);
+    let devices = before["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 2);
+    for (ordinal, device) in devices.iter().enumerate() {
+        assert_eq!(device["ordinal"], ordinal);
+        assert_eq!(device["stand_in"], true);
+        assert_eq!(device["profile"]["origin"], "assumed");
+        assert_eq!(device["methods"].as_array().unwrap().len(), 6);
+    }
+    let pairs = before["ipc"].as_array().unwrap();
+    assert_eq!(pairs.len(), 4);
+    assert!(pairs.iter().all(|pair| pair["usable"] == true), "{before}");
+
+    let output = libcopy(&["gpu", "measure"], &driver(), &cache);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("stand-in"));
+    let after = info(&cache);
+    let uuid = after["devices"][0]["uuid"].as_str().unwrap();
+    let path = cache.join("libcopy").join(format!("{uuid}-12000"));
+    assert_eq!(
+        text(&output.stdout),
+        format!("profile: {}\n", path.display())
+    );
+    assert_eq!(after["devices"][0]["profile"]["origin"], "measured");
+    assert_eq!(after["devices"][1]["profile"]["origin"], "assumed");
+    let times = &after["devices"][0]["profile"]["times_us"];
+    assert_eq!(times["peer"].as_array().unwrap().len(), 81);
+    assert_eq!(times["d2h"].as_array().unwrap().len(), 24);
+
+    // IPC that is refused is said, and is no failure.
+    let output = Command::new(env!("CARGO_BIN_EXE_libcopy"))
+        .args(["gpu", "info"])
+        .env("LD_LIBRARY_PATH", driver())
+        .env("XDG_CACHE_HOME", &cache)
+        .env("FAKECUDA_IPC", "0")
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let shown = text(&output.stdout);
+    assert!(
+        shown.contains("GPU 0 read from GPU 1: no: ") && shown.contains("STAND-IN"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn all_experiments_run_and_all_bytes_are_right() {
+    let directory = directory("gpu-bench");
+    let [csv, plot] = ["cells.csv", "figure"].map(|name| directory.join(name));
+    let words = [
+        "bench",
+        "gpu",
+        "--quick",
+        "--csv",
+        csv.to_str().unwrap(),
+        "--plot",
+        plot.to_str().unwrap(),
+    ];
+    let output = libcopy(&words, &driver(), &directory);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("STAND-IN DRIVER"));
+    let table = std::fs::read_to_string(&csv).unwrap();
+    let mut lines = table.lines();
+    assert_eq!(
+        lines.next(),
+        Some("experiment,case,bytes,block,method,median_us,bound_us,verified")
+    );
+    let cells: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
+    for cell in &cells {
+        assert_eq!(cell.len(), 8, "{cell:?}");
+        assert_eq!(cell[7], "true", "{cell:?}");
+        assert!(cell[5].parse::<f64>().unwrap() > 0.0, "{cell:?}");
+        assert!(cell[6].parse::<f64>().unwrap() > 0.0, "{cell:?}");
+    }
+    for (experiment, methods) in [
+        ("E1", &["libcopy"][..]),
+        ("E2", &["libcopy", "per-block"]),
+        ("E3", &["batch", "separate", "per-block"]),
+        ("E5", &["peer", "naive", "engine"]),
+        ("E6", &["one-shot", "contiguous copy"]),
+        ("E7", &["bulk on 8", "bulk on 16", "strided on 8"]),
+    ] {
+        for method in methods {
+            let found = cells.iter().any(|c| c[0] == experiment && c[4] == *method);
+            assert!(found, "{experiment} by {method}:\n{table}");
+        }
+    }
+    for ending in ["png", "svg"] {
+        assert!(plot.with_extension(ending).metadata().unwrap().len() > 1000);
+    }
+}
+
+#[test]
+fn what_is_asked_for_in_vain_is_said() {
+    let cache = directory("gpu-errors");
+    for (words, why) in [
+        (
+            &["bench", "gpu", "--only", "E9"][..],
+            "there is no experiment \"E9\"",
+        ),
+        (
+            &["bench", "gpu", "--device", "7"],
+            "there is no GPU 7: this process sees 2",
+        ),
+        (&["gpu", "measure", "--device", "7"], "there is no GPU 7"),
+    ] {
+        let output = libcopy(words, &driver(), &cache);
+        assert!(!output.status.success());
+        assert!(
+            text(&output.stderr).contains(why),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}
