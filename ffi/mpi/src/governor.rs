@@ -26,8 +26,8 @@ use libcopy::policy::governor::{Account, Decision, Governor, Slot, Times, sums};
 
 use crate::active::least;
 use crate::classes::{
-    Class, GONE, NonblockingClass, PersistentClass, Total, Totals, add, add_persistent, is_wanted,
-    power,
+    AHEAD, Class, GONE, NonblockingClass, PersistentClass, Total, Totals, add, add_persistent,
+    is_wanted, power,
 };
 use crate::comm::{self, Comm};
 use crate::group::Group;
@@ -180,7 +180,13 @@ pub fn decide_nonblocking(
         all.push(NonblockingClass::new(function, power));
     }
     let classes = all.len();
-    next_together(members, &mut all[index], (index, classes))
+    let class = &mut all[index];
+    let decision = next_together(members, class, (index, classes));
+    if decision == Decision::Forward {
+        let pass = || class.together.forward_ahead(AHEAD);
+        known.classes.ahead.decide(function, power, pass);
+    }
+    decision
 }
 
 /// The way of the next start of a persistent request, whose group `members` is.

@@ -14,7 +14,7 @@ use crate::abi::{Abi, Word, complain};
 use crate::active::{self, active, least};
 use crate::against_mpi::is_beaten_across;
 use crate::buffer::Kind;
-use crate::classes::PersistentClass;
+use crate::classes::{PersistentClass, power};
 use crate::comm::{self, Comm};
 use crate::count::Count;
 use crate::errors;
@@ -233,6 +233,11 @@ pub fn intercept_nonblocking<K>(
 ) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K)> {
     let decision = || {
         let (abi, bytes) = nonblocking_candidate(function, (count, datatype))?;
+        let power = power(bytes as u64);
+        let takes = |known: &Comm| known.classes.ahead.take(function, power);
+        if comm::with_last(comm, abi.handle, takes) == Some(true) {
+            return Err(Outcome::NoGain);
+        }
         let beats =
             |is_oversubscribed| beats_nonblocking(abi, function, bytes as u64, is_oversubscribed);
         let known = comm::of(abi, comm)?;

@@ -123,6 +123,15 @@ impl Together {
         Some(decision)
     }
 
+    /// Counts up to `most` calls in advance, which come while there is no trial and are all forwarded; returns how many.
+    pub fn forward_ahead(&mut self, most: u64) -> u64 {
+        let is_trial = self.length == 0 || self.stretch.is_some();
+        if is_trial || self.governor.leader() != Decision::Forward {
+            return 0;
+        }
+        self.governor.pass(most)
+    }
+
     /// What this rank says when the ranks are asked.
     pub fn account(&self) -> Account {
         Account {
