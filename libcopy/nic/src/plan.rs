@@ -16,7 +16,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::card::{Costs, Parameters, Policy, Ps, Strategy};
+use crate::card::{Parameters, Policy, Ps, Strategy};
+use crate::run::costs;
 use libcopy_datatype::Layout;
 use libcopy_datatype::canonical::{Form, Node, NodeId};
 use thiserror::Error;
@@ -408,7 +409,7 @@ fn by(layout: &Layout, options: &Options, strategy: Strategy) -> Result<Plan, Re
     if strategy == Strategy::Specialized && entries.is_none() {
         return Err(Refusal::NoHandler);
     }
-    let costs = Costs::prototype(strategy);
+    let costs = costs(strategy);
     let fixed = costs.init + costs.setup + costs.search(entries.unwrap_or(1));
     let share = |cycles: u64| parameters.cycles(cycles * pieces).div_ceil(packets);
     let mut handler = parameters.cycles(fixed) + share(costs.block);

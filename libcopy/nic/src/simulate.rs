@@ -6,6 +6,7 @@ use crate::card::{
     Card, Context, Entry, Issue, List, Message, Parameters, Ps, Report, TableHandlers,
 };
 use crate::plan::{Plan, specialized_entries};
+use crate::run::costs;
 use libcopy_datatype::Layout;
 
 /// Which message, and how its packets arrive.
@@ -42,7 +43,7 @@ pub fn gigabits(bytes: u64, time: Ps) -> f64 {
     bytes as f64 * 8000.0 / time.max(1) as f64
 }
 
-/// The handlers of a plan, with the costs of the prototype.
+/// The handlers of a plan, with the cycles of the simulated core ([`costs`]).
 pub fn handlers(layout: &Layout, plan: &Plan, parameters: &Parameters) -> TableHandlers {
     let interval = plan.interval.map_or(1, |interval| interval.packets);
     let vhpus = match plan.policy(parameters) {
@@ -58,6 +59,7 @@ pub fn handlers(layout: &Layout, plan: &Plan, parameters: &Parameters) -> TableH
         interval,
         entries,
     )
+    .with_costs(costs(plan.strategy))
 }
 
 /// Receives one message of `layout` by `plan` and gives its DMA requests to `sink`.

@@ -5,7 +5,7 @@
 use libcopy_datatype::{Datatype, Layout};
 use libcopy_nic::card::{Packet, Random, Strategy, arrival_order};
 use libcopy_nic::iss::Timing;
-use libcopy_nic::run::{CoreError, CoreHandlers, NativeHandlers, program};
+use libcopy_nic::run::{CoreError, CoreHandlers, NativeHandlers, costs, program};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 
@@ -139,4 +139,13 @@ fn cycles_of_strategies_stand_in_the_paper_s_order() {
         "{special} {rw} {seek} {ro}"
     );
     assert!(rw < local);
+}
+
+#[test]
+fn the_table_of_costs_is_that_of_the_core() {
+    for strategy in Strategy::ALL {
+        let costs = costs(strategy);
+        println!("{strategy}: {costs:?}");
+        assert!(costs.block > 0 && costs.setup > 0, "{strategy}: {costs:?}");
+    }
 }

@@ -173,6 +173,7 @@ pub const TABLE: &[Layers] = &[
             < run/program
             < run/commands
             < run/native run/core
+            < run/costs
             < run
             < loggops plan
             < simulate

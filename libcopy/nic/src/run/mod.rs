@@ -4,10 +4,12 @@
 
 mod commands;
 mod core;
+mod costs;
 mod native;
 mod program;
 
 pub use self::core::{CoreError, CoreHandlers};
 pub use commands::Command;
+pub use costs::costs;
 pub use native::NativeHandlers;
 pub use program::{Program, program};
