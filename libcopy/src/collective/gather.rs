@@ -32,19 +32,10 @@ pub(super) fn root(
     let mut others: Vec<(usize, Decision)> = team.others().map(decide).collect();
     let kind = one_sided_kind(others.iter().map(|(_, decision)| decision));
 
-    let offloads = |(_, decision): &(usize, Decision)| decision.offloads;
-    let early: Vec<_> = others.iter().copied().filter(offloads).collect();
-    let started = if early.is_empty() {
-        None
-    } else {
-        let buffer = (base, recv.len());
-        // SAFETY: the buffer is mutably borrowed until these leaves have reported, and guarded
-        // afterwards.
-        unsafe { team.start_root(Op::Gather, buffer, division, early, Direction::ToRoot) }?
-    };
-    if started.is_some() {
-        others.retain(|other| !offloads(other));
-    }
+    let (buffer, to_root) = ((base, recv.len()), Direction::ToRoot);
+    // SAFETY: the buffer is mutably borrowed until these leaves have reported, and guarded afterwards.
+    let started =
+        unsafe { team.start_offloading_root(Op::Gather, buffer, division, &mut others, to_root) }?;
     let wanted = kind.filter(|_| !others.is_empty());
     let key = wanted.and_then(|kind| {
         // SAFETY: the buffer is mutably borrowed until all leaves have reported, below. Only our

@@ -181,6 +181,33 @@ impl Team {
         }
     }
 
+    /// [`Team::start_root`] with those leaves of `others` whose decision is to offload, if any; these are taken out of
+    /// `others` unless CPUs are to copy.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Team::start_root`].
+    pub(super) unsafe fn start_offloading_root(
+        &mut self,
+        op: Op,
+        buffer: (*mut u8, usize),
+        division: Division<'_>,
+        others: &mut Vec<(usize, Decision)>,
+        direction: Direction,
+    ) -> Result<Option<StartedRoot>> {
+        let offloads = |(_, decision): &(usize, Decision)| decision.offloads;
+        let leaves: Vec<_> = others.iter().copied().filter(offloads).collect();
+        if leaves.is_empty() {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise.
+        let started = unsafe { self.start_root(op, buffer, division, leaves, direction) }?;
+        if started.is_some() {
+            others.retain(|other| !offloads(other));
+        }
+        Ok(started)
+    }
+
     /// The root's first half: opens the buffer and tells the leaves. `None`: CPUs are to copy, and
     /// everybody goes the ordinary way.
     ///

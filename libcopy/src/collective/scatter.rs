@@ -30,18 +30,10 @@ pub(super) fn root(
     let decide = |rank| (rank, team.decide(Op::Scatter, division.part(rank).1));
     let mut others: Vec<(usize, Decision)> = team.others().map(decide).collect();
     let kind = one_sided_kind(others.iter().map(|(_, decision)| decision));
-    let offloads = |(_, decision): &(usize, Decision)| decision.offloads;
-    let early: Vec<_> = others.iter().copied().filter(offloads).collect();
-    let started = if early.is_empty() {
-        None
-    } else {
-        let buffer = (base.cast_mut(), send.len());
-        // SAFETY: the slice is only read, until these leaves have reported, and guarded afterwards.
-        unsafe { team.start_root(Op::Scatter, buffer, division, early, Direction::ToLeaf) }?
-    };
-    if started.is_some() {
-        others.retain(|other| !offloads(other));
-    }
+    let (buffer, to_leaf) = ((base.cast_mut(), send.len()), Direction::ToLeaf);
+    // SAFETY: the slice is only read, until these leaves have reported, and guarded afterwards.
+    let started =
+        unsafe { team.start_offloading_root(Op::Scatter, buffer, division, &mut others, to_leaf) }?;
     for &(rank, decision) in &others {
         if decision.path == Path::Eager {
             let (offset, len) = division.part(rank);

@@ -92,24 +92,12 @@ impl Device {
     ///
     /// [`Error::Ioctl`]: no domain has this key (`ENOENT`), or another user created it (`EPERM`).
     pub fn join(self, key: &DomainKey) -> Result<Domain> {
-        let mut arg = uapi::DomainJoin {
+        let arg = uapi::DomainJoin {
             flags: uapi::JOIN_BY_KEY,
             key: key.to_bytes(),
             ..Default::default()
         };
-        // SAFETY: DOMAIN_JOIN only reads the structure.
-        unsafe {
-            ioctl(
-                self.file.as_fd(),
-                "DOMAIN_JOIN",
-                uapi::DOMAIN_JOIN,
-                &mut arg,
-            )
-        }?;
-        Ok(Domain {
-            file: self.file,
-            key: Some(*key),
-        })
+        self.join_as(arg, Some(*key))
     }
 
     /// Makes this file a member of the domain of another file, which this process was handed.
@@ -118,24 +106,19 @@ impl Device {
     ///
     /// [`Error::Ioctl`]: the descriptor is not an open device (`EBADF`), or belongs to no domain (`ENOTCONN`).
     pub fn join_fd(self, other: BorrowedFd<'_>) -> Result<Domain> {
-        let mut arg = uapi::DomainJoin {
+        let arg = uapi::DomainJoin {
             flags: uapi::JOIN_BY_FD,
             fd: other.as_raw_fd(),
             ..Default::default()
         };
+        self.join_as(arg, None)
+    }
+
+    fn join_as(self, mut arg: uapi::DomainJoin, key: Option<DomainKey>) -> Result<Domain> {
+        let file = self.file;
         // SAFETY: DOMAIN_JOIN only reads the structure.
-        unsafe {
-            ioctl(
-                self.file.as_fd(),
-                "DOMAIN_JOIN",
-                uapi::DOMAIN_JOIN,
-                &mut arg,
-            )
-        }?;
-        Ok(Domain {
-            file: self.file,
-            key: None,
-        })
+        unsafe { ioctl(file.as_fd(), "DOMAIN_JOIN", uapi::DOMAIN_JOIN, &mut arg) }?;
+        Ok(Domain { file, key })
     }
 }
 

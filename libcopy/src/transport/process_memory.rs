@@ -12,29 +12,41 @@ const MOST_PIECES: usize = 1024;
 /// Bytes that one call takes; Linux moves at most about 2 GiB.
 const MOST_BYTES: usize = 1 << 30;
 
-/// Fills our memory with another process's.
+/// `process_vm_readv` or `process_vm_writev`.
+type Call = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
+/// Moves bytes between our memory and another process's, once; returns how many. `nothing` is the error if none.
 ///
 /// # Safety
 ///
-/// `to` is writable for `len` bytes, the lengths of `theirs` together.
-unsafe fn read_pieces(
+/// `ours` is readable, and for `process_vm_readv` writable, for `len` bytes, the lengths of `theirs` together.
+#[inline(always)]
+unsafe fn transfer(
+    (call, nothing): (Call, io::ErrorKind),
     pid: i32,
     theirs: &[libc::iovec],
-    to: *mut u8,
+    ours: *mut u8,
     len: usize,
 ) -> io::Result<usize> {
     let ours = libc::iovec {
-        iov_base: to.cast(),
+        iov_base: ours.cast(),
         iov_len: len,
     };
     loop {
         // SAFETY: the caller's promise; the kernel checks `theirs`.
         let moved = unsafe {
             let count = theirs.len() as libc::c_ulong;
-            libc::process_vm_readv(pid, &raw const ours, 1, theirs.as_ptr(), count, 0)
+            call(pid, &raw const ours, 1, theirs.as_ptr(), count, 0)
         };
         match usize::try_from(moved) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) => return Err(nothing.into()),
             Ok(moved) => return Ok(moved),
             Err(_) => {
                 let error = io::Error::last_os_error();
@@ -44,6 +56,35 @@ unsafe fn read_pieces(
             }
         }
     }
+}
+
+const READ: (Call, io::ErrorKind) = (libc::process_vm_readv, io::ErrorKind::UnexpectedEof);
+const WRITE: (Call, io::ErrorKind) = (libc::process_vm_writev, io::ErrorKind::WriteZero);
+
+/// Moves `len` dense bytes.
+///
+/// # Safety
+///
+/// As for [`transfer`].
+#[inline(always)]
+unsafe fn transfer_all(
+    call: (Call, io::ErrorKind),
+    pid: i32,
+    address: u64,
+    ours: *mut u8,
+    len: usize,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(MOST_BYTES);
+        let theirs = libc::iovec {
+            iov_base: address.wrapping_add(done as u64) as *mut _,
+            iov_len: n,
+        };
+        // SAFETY: the caller's promise.
+        done += unsafe { transfer(call, pid, &[theirs], ours.wrapping_add(done), n)? };
+    }
+    Ok(())
 }
 
 /// Reads dense bytes.
@@ -56,17 +97,8 @@ unsafe fn read_pieces(
 ///
 /// `to` is writable for `len` bytes.
 pub unsafe fn read(pid: i32, address: u64, to: *mut u8, len: usize) -> io::Result<()> {
-    let mut done = 0;
-    while done < len {
-        let n = (len - done).min(MOST_BYTES);
-        let theirs = libc::iovec {
-            iov_base: address.wrapping_add(done as u64) as *mut _,
-            iov_len: n,
-        };
-        // SAFETY: the caller's promise.
-        done += unsafe { read_pieces(pid, &[theirs], to.wrapping_add(done), n)? };
-    }
-    Ok(())
+    // SAFETY: the caller's promise.
+    unsafe { transfer_all(READ, pid, address, to, len) }
 }
 
 /// Reads one word.
@@ -89,7 +121,7 @@ pub fn is_reachable(pid: i32, addresses: [u64; 2]) -> bool {
         iov_len: 1,
     });
     // SAFETY: two bytes.
-    let moved = unsafe { read_pieces(pid, &theirs, found.as_mut_ptr(), 2) };
+    let moved = unsafe { transfer(READ, pid, &theirs, found.as_mut_ptr(), 2) };
     moved.is_ok_and(|moved| moved == 2)
 }
 
@@ -103,32 +135,8 @@ pub fn is_reachable(pid: i32, addresses: [u64; 2]) -> bool {
 ///
 /// `from` is readable for `len` bytes.
 pub unsafe fn write(pid: i32, address: u64, from: *const u8, len: usize) -> io::Result<()> {
-    let mut done = 0;
-    while done < len {
-        let n = (len - done).min(MOST_BYTES);
-        let ours = libc::iovec {
-            iov_base: from.wrapping_add(done).cast_mut().cast(),
-            iov_len: n,
-        };
-        let theirs = libc::iovec {
-            iov_base: address.wrapping_add(done as u64) as *mut _,
-            iov_len: n,
-        };
-        // SAFETY: the caller's promise; the kernel checks `theirs`.
-        let moved =
-            unsafe { libc::process_vm_writev(pid, &raw const ours, 1, &raw const theirs, 1, 0) };
-        match usize::try_from(moved) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(moved) => done += moved,
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-        }
-    }
-    Ok(())
+    // SAFETY: the caller's promise; `process_vm_writev` only reads our memory.
+    unsafe { transfer_all(WRITE, pid, address, from.cast_mut(), len) }
 }
 
 /// What a peer sends, in its memory.
@@ -188,7 +196,7 @@ impl Remote {
                 });
             }
             // SAFETY: the caller's promise: `bytes` of these are left.
-            done += unsafe { read_pieces(pid, &pieces, to.wrapping_add(done), bytes)? };
+            done += unsafe { transfer(READ, pid, &pieces, to.wrapping_add(done), bytes)? };
         }
         Ok(())
     }
