@@ -230,7 +230,7 @@ pub const TABLE: &[Layers] = &[
             < nic/command
             < nic
             < cli/commit
-            < cli/datatype cli/gpu cli/info cli/mpi cli/run cli/tune
+            < cli/datatype cli/gpu cli/info cli/mpi cli/rdma cli/run cli/tune
             < cli",
     },
     Layers {

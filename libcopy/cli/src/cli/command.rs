@@ -2,7 +2,7 @@
 
 //! The command line: what the words mean and which code they lead to.
 
-use super::{datatype, gpu, info, mpi, run, tune};
+use super::{datatype, gpu, info, mpi, rdma, run, tune};
 use crate::{bench, nic};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -43,6 +43,11 @@ enum Command {
         #[command(subcommand)]
         command: nic::Nic,
     },
+    /// Typed messages over RDMA: devices and methods
+    Rdma {
+        #[command(subcommand)]
+        command: rdma::Rdma,
+    },
     /// Measure
     Bench {
         #[command(subcommand)]
@@ -60,6 +65,7 @@ pub fn main() -> ExitCode {
         Command::Gpu { command } => gpu::run(&command),
         Command::Mpi { command } => mpi::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Nic { command } => nic::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Rdma { command } => rdma::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Bench { bench } => bench::run(&bench).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

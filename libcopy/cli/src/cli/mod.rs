@@ -9,6 +9,7 @@ mod gpu;
 mod info;
 mod mpi;
 pub mod progress;
+mod rdma;
 mod run;
 mod tune;
 

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `libcopy rdma`: the RDMA devices of this machine, and how typed messages would go through them.
+
+use std::io::Write;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use comfy_table::{Table, presets};
+use libcopy_rdma::verbs::{Device, device_names};
+use libcopy_rdma::workloads::applications;
+use libcopy_rdma::{Abilities, Choice, CutRule, Limits, Shape, Thresholds};
+use serde_json::{Value, json};
+
+/// Subcommands of `libcopy rdma`.
+#[derive(Debug, Subcommand)]
+pub enum Rdma {
+    /// Show the devices, what they can do, and the method that each application layout would take
+    Probe(ProbeArgs),
+}
+
+/// Arguments of `libcopy rdma probe`.
+#[derive(Args, Debug)]
+pub struct ProbeArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `libcopy rdma`.
+pub fn run(command: &Rdma) -> Result<()> {
+    let Rdma::Probe(args) = command;
+    let mut out = std::io::stdout().lock();
+    let found = device_names().map_err(|error| error.to_string());
+    let devices: Vec<(String, Result<Found, String>)> = found
+        .clone()
+        .unwrap_or_default()
+        .into_iter()
+        .map(|name| {
+            let found = Found::of(&name);
+            (name, found)
+        })
+        .collect();
+    if args.json {
+        let all: Vec<Value> = devices.iter().map(device_json).collect();
+        let all = json!({
+            "devices": all,
+            "why_none": why_none(&found, devices.len()),
+            "thresholds": Thresholds::default().to_string().lines().collect::<Vec<_>>(),
+        });
+        writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
+        return Ok(());
+    }
+    if let Some(why) = why_none(&found, devices.len()) {
+        writeln!(out, "no RDMA device: {why}")?;
+        return Ok(());
+    }
+    for (name, device) in &devices {
+        match device {
+            Ok(found) => print(&mut out, name, found)?,
+            Err(why) => writeln!(out, "{name}: not usable: {why}")?,
+        }
+    }
+    Ok(())
+}
+
+/// Why there is no device to show.
+fn why_none(found: &Result<Vec<String>, String>, devices: usize) -> Option<String> {
+    match found {
+        Err(why) => Some(why.clone()),
+        Ok(_) if devices == 0 => Some(
+            "libibverbs finds none (is the driver loaded? Soft RoCE: modprobe rdma_rxe, rdma link add)"
+                .to_owned(),
+        ),
+        Ok(_) => None,
+    }
+}
+
+/// A device, as far as it matters here.
+struct Found {
+    abilities: Abilities,
+    max_message: u64,
+    is_ethernet: bool,
+}
+
+impl Found {
+    fn of(name: &str) -> Result<Found, String> {
+        let device = Device::open(name).map_err(|error| error.to_string())?;
+        Ok(Found {
+            abilities: device.abilities(),
+            max_message: device.max_message(),
+            is_ethernet: device.is_ethernet(),
+        })
+    }
+
+    fn link(&self) -> &'static str {
+        if self.is_ethernet {
+            "RoCE"
+        } else {
+            "InfiniBand"
+        }
+    }
+
+    /// Every layout with the method that it takes.
+    fn choices(&self) -> Vec<(String, Shape, Choice)> {
+        let layouts = applications().unwrap_or_default();
+        let choose = |one: libcopy_rdma::workloads::Workload| {
+            let shape = Shape::of(&one.layout);
+            let thresholds = Thresholds::default();
+            let choice = thresholds.choose(&shape, &shape, &self.abilities, CutRule::Agreed);
+            (one.name, shape, choice)
+        };
+        layouts.into_iter().map(choose).collect()
+    }
+}
+
+fn entries(limits: Option<Limits>) -> Option<usize> {
+    limits.map(|limits| limits.max_iovs)
+}
+
+fn print(out: &mut impl Write, name: &str, found: &Found) -> Result<()> {
+    let said = |limits: Option<Limits>| match entries(limits) {
+        Some(entries) => format!("up to {entries} pieces"),
+        None => "no".to_owned(),
+    };
+    writeln!(out, "{name} ({})", found.link())?;
+    writeln!(out, "  memory keys (umr)   {}", said(found.abilities.umr))?;
+    writeln!(out, "  lists (sge)         {}", said(found.abilities.sge))?;
+    writeln!(out, "  one work request    {} bytes", found.max_message)?;
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["layout", "pieces", "shortest", "method", "work requests"]);
+    for (name, shape, choice) in found.choices() {
+        table.add_row([
+            name,
+            shape.blocks.to_string(),
+            shape.min.to_string(),
+            choice.method.to_string(),
+            choice.windows.max(1).to_string(),
+        ]);
+    }
+    writeln!(out, "{table}")?;
+    Ok(())
+}
+
+fn device_json((name, device): &(String, Result<Found, String>)) -> Value {
+    match device {
+        Err(why) => json!({ "name": name, "usable": false, "why": why }),
+        Ok(found) => json!({
+            "name": name,
+            "usable": true,
+            "link": found.link(),
+            "umr_entries": entries(found.abilities.umr),
+            "sge_entries": entries(found.abilities.sge),
+            "max_message": found.max_message,
+            "layouts": found.choices().into_iter().map(|(name, shape, choice)| json!({
+                "name": name, "pieces": shape.blocks, "shortest": shape.min, "bytes": shape.bytes,
+                "method": choice.method.name(), "windows": choice.windows,
+            })).collect::<Vec<_>>(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_devices_says_why() {
+        assert!(why_none(&Ok(Vec::new()), 0).is_some_and(|why| why.contains("rdma_rxe")));
+        assert_eq!(
+            why_none(&Err("cannot load".to_owned()), 0).as_deref(),
+            Some("cannot load")
+        );
+        assert_eq!(why_none(&Ok(vec!["a".to_owned()]), 1), None);
+    }
+
+    #[test]
+    fn layouts_take_the_papers_methods() {
+        let found = Found {
+            abilities: Abilities {
+                sge: None,
+                umr: Some(Limits {
+                    max_iovs: 32,
+                    max_bytes: 1 << 31,
+                }),
+            },
+            max_message: 1 << 31,
+            is_ethernet: true,
+        };
+        let json = device_json(&("mlx5_0".to_owned(), Ok(found)));
+        let method = |name: &str| {
+            let layouts = json["layouts"].as_array().unwrap();
+            let one = layouts.iter().find(|one| one["name"] == name).unwrap();
+            one["method"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(method("sw4lite-x"), "umr");
+        assert_eq!(method("sw4lite-y"), "pack");
+    }
+}
