@@ -50,6 +50,7 @@ mod reduce;
 mod serialize;
 mod signature;
 mod steps;
+mod tree;
 mod typed_copy;
 
 /// The canonical form of a layout.

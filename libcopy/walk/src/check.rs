@@ -257,7 +257,7 @@ impl<'a> Record<'a> {
 
     fn list(&self, len: i64) -> Result<List<'a>, ImageError> {
         let all = self.image.words();
-        let first = HEADER_WORDS as i64 + i64::from(all[2].to_le()) * RECORD_WORDS as i64;
+        let first = HEADER_WORDS as i64 + self.image.records() * RECORD_WORDS as i64;
         let start = i64::from(self.words[5]);
         if start < first || start + len > all.len() as i64 {
             return self.wrong(

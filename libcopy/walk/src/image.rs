@@ -81,6 +81,11 @@ impl<'a> Image<'a> {
         self.root().map_or(0, |root| self.record(root)[0] >> 8)
     }
 
+    /// How many records there should be.
+    pub(crate) fn records(self) -> i64 {
+        i64::from(self.number(2) as u32)
+    }
+
     #[inline(always)]
     pub(crate) fn number(self, at: usize) -> i32 {
         self.words.get(at).map_or(0, |word| u32::from_le(*word)) as i32

@@ -335,7 +335,13 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
         if self.depth as usize >= DEPTH {
             // The outer half is dropped, so that a deep descent does not move all frames at each level.
             let kept = DEPTH / 2;
-            self.frames.copy_within(DEPTH - kept.., 0);
+            for to in 0..kept {
+                // Not `copy_within`, which can panic.
+                let from = self.frames.get(DEPTH - kept + to).copied();
+                if let (Some(from), Some(to)) = (from, self.frames.get_mut(to)) {
+                    *to = from;
+                }
+            }
             self.depth = kept as u32;
         }
         if let Some(free) = self.frames.get_mut(self.depth as usize) {
@@ -391,7 +397,8 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
         }
     }
 
-    /// Enters a node at a position of its packed stream.
+    /// Enters a node at a position of its packed stream. At its beginning, as when a walk goes on to the next child, nothing
+    /// is divided or searched.
     #[inline(always)]
     fn descend<T: Tree<Word = W>>(&mut self, tree: T, id: NodeId, base: W, position: W) {
         let (mut id, mut base, mut position) = (id, base, position);
@@ -407,25 +414,34 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
                     break;
                 }
                 Node::Stream { stride, child, .. } => {
-                    frame.index = position.over(child.size);
-                    position = position.minus(frame.index.times(child.size));
+                    if position != W::ZERO {
+                        frame.index = position.over(child.size);
+                        position = position.minus(frame.index.times(child.size));
+                    }
                     (child, frame.index.times(stride))
                 }
                 Node::Blocks { offsets, child } => {
-                    frame.index = position.over(child.size);
-                    position = position.minus(frame.index.times(child.size));
+                    if position != W::ZERO {
+                        frame.index = position.over(child.size);
+                        position = position.minus(frame.index.times(child.size));
+                    }
                     (child, offsets.get(frame.index.index()))
                 }
                 Node::Pieces { starts, .. } => {
-                    let index = starts.last_not_above(position);
-                    frame.index = W::from_index(index);
+                    if position != W::ZERO {
+                        let index = starts.last_not_above(position);
+                        frame.index = W::from_index(index);
+                        position = position.minus(starts.get(index));
+                    }
                     self.push(frame);
-                    position = position.minus(starts.get(index));
                     break;
                 }
                 Node::Sequence { parts } => {
-                    let index = parts.last_not_above(position);
-                    frame.index = W::from_index(index);
+                    let mut index = 0;
+                    if position != W::ZERO {
+                        index = parts.last_not_above(position);
+                        frame.index = W::from_index(index);
+                    }
                     let Some(part) = parts.get(index) else {
                         self.depth = 0;
                         return;

@@ -122,7 +122,7 @@ pub const TABLE: &[Layers] = &[
             < kernel
             < named signature steps
             < form
-            < datatype
+            < datatype tree
             < construct overlap
             < elements expr/parse expr/write flat
             < expr
