@@ -10,7 +10,7 @@
 //
 // The structures are those of src/job.rs, field by field.
 //
-// With LIBCOPY_BULK only copy_bulk is compiled, which needs compute_90; without it, all other kernels.
+// With ONLY_COPY_BULK only copy_bulk is compiled, which needs compute_90; without it, all other kernels.
 
 #ifdef LIBCOPY_EMULATE
 #include "emulate.h"
@@ -160,7 +160,7 @@ DEVICE u64 address(const Side &side, u32 kind, u64 at, u32 width, bool is_long, 
     return place;
 }
 
-#if !defined(LIBCOPY_BULK)
+#if !defined(ONLY_COPY_BULK)
 
 DEVICE void copy_bytes(u64 to, u64 from, u64 first, u64 end, u64 step)
 {
@@ -322,7 +322,7 @@ KERNEL batch(PARAMETER(Batch, table))
 
 #endif
 
-#if defined(LIBCOPY_BULK) || defined(LIBCOPY_EMULATE)
+#if defined(ONLY_COPY_BULK) || defined(LIBCOPY_EMULATE)
 
 // The copies of copy_bulk: STAGES pieces of shared memory, each loaded and then stored without registers. A store is
 // issued LAG loads behind its own load, so that LAG loads are on their way, and up to STAGES - LAG stores.
