@@ -47,6 +47,9 @@
 // A message is longer than where it was to be received. It is gone; the team stays whole.
 #define LIBCOPY_ETRUNCATE (-12)
 
+// The CUDA driver is not loaded or too old, or one of its calls failed.
+#define LIBCOPY_EGPU (-13)
+
 // Bytes of the key of a team.
 #define LIBCOPY_KEY_LENGTH 16
 
@@ -701,6 +704,38 @@ int libcopy_type_segments(uint64_t count,
                           libcopy_segment_t *segments,
                           size_t max,
                           size_t *actual);
+
+// `libcopy_type_pack` by kernels, submitted to a CUDA stream: returns before the bytes are there, and what is
+// submitted to `stream` later finds them. `buffer` and `packed` are device, managed or pinned memory. `stream` is a
+// `CUstream` or `cudaStream_t` of the context that the memory belongs to; null is the legacy default stream. The type
+// may be freed before the stream has done it; freeing it waits then. `LIBCOPY_EINVAL`: pageable memory;
+// `LIBCOPY_EGPU`: a program that has not loaded the CUDA driver (12.0 or newer), a stream of another context, a
+// call of the driver that failed.
+//
+// Until the stream has done it the data of the layout is readable, `packed` writable for `max` bytes, and they do not
+// overlap; `actual` points to a number, `stream` is a stream.
+int libcopy_type_pack_gpu(const void *buffer,
+                          uint64_t count,
+                          const libcopy_type_t *datatype,
+                          uint64_t offset,
+                          void *packed,
+                          size_t max,
+                          void *stream,
+                          size_t *actual);
+
+// `libcopy_type_unpack` by kernels, submitted to a CUDA stream; see `libcopy_type_pack_gpu`. Types with entries that
+// overlap give `LIBCOPY_EINVAL`: kernels write in any order.
+//
+// Until the stream has done it `packed` is readable for `length` bytes, the data of the layout writable, and they do
+// not overlap; `actual` points to a number, `stream` is a stream.
+int libcopy_type_unpack_gpu(const void *packed,
+                            size_t length,
+                            void *buffer,
+                            uint64_t count,
+                            const libcopy_type_t *datatype,
+                            uint64_t offset,
+                            void *stream,
+                            size_t *actual);
 
 // The strictest alignment of the type's basic elements, in bytes.
 //

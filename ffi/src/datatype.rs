@@ -7,12 +7,14 @@
 
 mod constants;
 mod construct;
+mod gpu;
 mod handle;
 mod inspect;
 mod transfer;
 
 pub use constants::*;
 pub use construct::*;
+pub use gpu::*;
 pub use handle::*;
 pub use inspect::*;
 pub use transfer::*;

@@ -33,6 +33,8 @@ pub const LIBCOPY_ETRANSPORT: c_int = -10;
 pub const LIBCOPY_EINTERNAL: c_int = -11;
 /// A message is longer than where it was to be received. It is gone; the team stays whole.
 pub const LIBCOPY_ETRUNCATE: c_int = -12;
+/// The CUDA driver is not loaded or too old, or one of its calls failed.
+pub const LIBCOPY_EGPU: c_int = -13;
 
 thread_local! {
     static DETAIL: RefCell<CString> = RefCell::default();
@@ -66,6 +68,21 @@ impl From<Error> for Failure {
 impl From<datatype::Error> for Failure {
     fn from(error: datatype::Error) -> Self {
         Error::from(error).into()
+    }
+}
+
+impl From<libcopy_gpu::Error> for Failure {
+    fn from(error: libcopy_gpu::Error) -> Self {
+        use libcopy_gpu::Error as Gpu;
+        let code = match &error {
+            Gpu::NoContext { .. }
+            | Gpu::Overlap
+            | Gpu::Range { .. }
+            | Gpu::NotReached { .. }
+            | Gpu::TooManyPieces => LIBCOPY_EINVAL,
+            _ => LIBCOPY_EGPU,
+        };
+        Failure(code, error.to_string())
     }
 }
 
@@ -112,6 +129,7 @@ pub extern "C" fn libcopy_strerror(code: c_int) -> *const c_char {
         LIBCOPY_ETRANSPORT => c"the transport cannot be used",
         LIBCOPY_EINTERNAL => c"internal error",
         LIBCOPY_ETRUNCATE => c"a message is too long",
+        LIBCOPY_EGPU => c"the CUDA driver cannot be used",
         _ => c"unknown error code",
     };
     text.as_ptr()

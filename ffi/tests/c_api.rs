@@ -2,6 +2,9 @@
 
 //! The C API as a C programmer meets it: headers, library, pkg-config file and an example.
 
+#[path = "../../libcopy/gpu/tests/common/compile.rs"]
+mod compile;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -121,6 +124,20 @@ fn cursors_external32_binary_forms_and_reductions_in_c() {
     let program = compile(&here("tests/exchange.c"), &scratch("exchange"));
     run(&mut Command::new(&program));
     with_valgrind(&program);
+}
+
+#[test]
+fn packing_in_the_order_of_a_cuda_stream_in_c() {
+    let program = compile(&here("tests/gpu.c"), &scratch("gpu"));
+    // The stand-in for the driver.
+    let options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+    let driver = compile::compile("../../tests/fakecuda/fakecuda.cc", "libcuda.so.1", &options);
+    for is_delayed in ["0", "1"] {
+        let output = run(Command::new(&program)
+            .env("LD_LIBRARY_PATH", driver.parent().expect("a directory"))
+            .env("FAKECUDA_DELAYED", is_delayed));
+        assert_eq!(output.stdout, b"all packed\n");
+    }
 }
 
 /// Runs a program once more, where valgrind looks for what is lost.

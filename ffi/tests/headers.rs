@@ -120,6 +120,7 @@ fn libcopy_h_is_fresh() {
         "src/datatype/construct.rs",
         "src/datatype/inspect.rs",
         "src/datatype/transfer.rs",
+        "src/datatype/gpu.rs",
         "src/exchange.rs",
     ] {
         builder = builder.with_src(here(source));

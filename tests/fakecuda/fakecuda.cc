@@ -151,8 +151,31 @@ static int run(Stream *stream, size_t steps)
 
 static int run(Stream *stream) { return run(stream, stream->work.size()); }
 
+// Whether it is the legacy default stream: CU_STREAM_LEGACY, or null.
+static bool is_legacy(const Stream *stream) { return (uintptr_t)stream <= 1; }
+
+// What the legacy default stream waits for: all work of the other streams of the current context.
+static int run_all()
+{
+    int status = SUCCESS;
+    for (Stream *stream : streams)
+        if (stream->context == current() && is_alive(stream))
+            if (int failed = run(stream))
+                status = failed;
+    return status;
+}
+
 static int submit(Stream *stream, std::function<int()> step)
 {
+    // Work of the legacy default stream is done in the call: other streams wait for it.
+    if (is_legacy(stream)) {
+        if (!current())
+            return INVALID_CONTEXT;
+        if (int failed = run_all())
+            return failed;
+        Opened opened;
+        return step();
+    }
     if (!is_alive(stream) || !current())
         return INVALID_HANDLE;
     if (stream->context != current())
@@ -542,6 +565,8 @@ CALL cuStreamDestroy_v2(Stream *stream)
 CALL cuStreamSynchronize(Stream *stream)
 {
     std::lock_guard lock(one);
+    if (is_legacy(stream))
+        return run_all();
     return is_alive(stream) ? run(stream) : INVALID_HANDLE;
 }
 

@@ -5,6 +5,7 @@
 use crate::error::{Failure, guarded, invalid};
 use libcopy::datatype::{Datatype, Layout};
 use libcopy::lock::lock;
+use libcopy_gpu::GpuLayout;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -16,7 +17,12 @@ pub struct libcopy_type_t {
     single: OnceLock<Layout>,
     /// As many elements as the last call asked for.
     several: Mutex<Option<(u64, Layout)>>,
+    /// Plans for the GPU by number of elements, the one that was used last at the end.
+    gpu: Mutex<Vec<(u64, Arc<GpuLayout>)>>,
 }
+
+/// Plans for the GPU that a type keeps: each may have tables in device memory.
+const GPU_LAYOUTS: usize = 4;
 
 /// A dense piece of a layout.
 #[repr(C)]
@@ -51,6 +57,21 @@ impl libcopy_type_t {
         let layout = Layout::new(&self.datatype, count)?;
         *several = Some((count, layout.clone()));
         Ok(layout)
+    }
+
+    /// The plan for the GPU of `count` elements. Dropping a plan frees its tables with `cuMemFree`, which waits for
+    /// the kernels that read them.
+    pub(crate) fn gpu_layout(&self, count: u64) -> Result<Arc<GpuLayout>, Failure> {
+        let mut known = lock(&self.gpu);
+        let used = match known.iter().position(|(of, _)| *of == count) {
+            Some(index) => known.remove(index).1,
+            None => Arc::new(GpuLayout::new(self.layout(count)?)?),
+        };
+        if known.len() == GPU_LAYOUTS {
+            known.remove(0);
+        }
+        known.push((count, used.clone()));
+        Ok(used)
     }
 }
 
@@ -121,6 +142,7 @@ pub(super) fn new_handle(datatype: Datatype) -> *mut libcopy_type_t {
         datatype,
         single: OnceLock::new(),
         several: Mutex::new(None),
+        gpu: Mutex::default(),
     });
     Arc::into_raw(new).cast_mut()
 }

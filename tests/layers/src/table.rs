@@ -279,6 +279,7 @@ pub const TABLE: &[Layers] = &[
             error
             < memory datatype/constants datatype/handle
             < datatype/construct datatype/inspect datatype/transfer
+            < datatype/gpu
             < datatype
             < team
             < exchange offload messages",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The C++ compiler: the kernels for the processor, the stand-in driver. Tests of the tool use this file as well.
+//! The C++ compiler: the kernels for the processor, the stand-in driver. Tests of the tool and of the C API use this file as well.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -10,7 +10,12 @@ use std::process::Command;
 /// Compiles a C++ file of the repository, named from the directory of libcopy-gpu, to `name`, unless that has been done since
 /// the sources changed. Tests run in many processes: the first one compiles.
 pub fn compile(source: &str, name: &str, options: &[&str]) -> PathBuf {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../gpu"));
+    // Tests of several crates use this file.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .map(|directory| directory.join("libcopy/gpu"))
+        .find(|directory| directory.is_dir())
+        .expect("the repository");
     let source = root.join(source);
     let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let lock = File::create(made.with_extension("lock")).expect("the directory of tests");
