@@ -708,7 +708,8 @@ CALL cuLaunchKernel(const Function *function, unsigned blocks, unsigned y, unsig
     if (!is_alive(function) || function->context != current())
         return INVALID_HANDLE;
     const Named *named = function->named;
-    if (y != 1 || z != 1 || thread_y != 1 || thread_z != 1 || !blocks || threads != named->threads || extra ||
+    const Extent grid{blocks, y, z}, block{threads, thread_y, thread_z};
+    if (!named->takes(grid, block) || y > 65535 || z > 65535 || thread_z > 64 || extra ||
         shared != named->shared || shared > function->shared_limit)
         return INVALID_VALUE;
     launches++;
@@ -720,7 +721,7 @@ CALL cuLaunchKernel(const Function *function, unsigned blocks, unsigned y, unsig
             for (uint64_t i = 0; i < table.count; i++)
                 if (!is_reached(((const Job *)table.jobs)[i]))
                     return ILLEGAL_ADDRESS;
-            emulate(batch, blocks, threads, table);
+            emulate(batch, grid, block, table);
             return SUCCESS;
         });
     }
@@ -728,7 +729,7 @@ CALL cuLaunchKernel(const Function *function, unsigned blocks, unsigned y, unsig
     return submit(stream, [=] {
         if (!is_reached(job))
             return ILLEGAL_ADDRESS;
-        emulate(named->kernel, blocks, threads, job);
+        emulate(named->kernel, grid, block, job);
         return SUCCESS;
     });
 }

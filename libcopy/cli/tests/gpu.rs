@@ -145,11 +145,23 @@ fn all_experiments_run_and_all_bytes_are_right() {
     }
     for (experiment, methods) in [
         ("E1", &["libcopy"][..]),
-        ("E2", &["libcopy", "per-block"]),
+        (
+            "E2",
+            &["libcopy", "per-block", "TEMPI mapping", "yaksa mapping"],
+        ),
         ("E3", &["batch", "separate", "per-block"]),
         ("E5", &["peer", "naive", "engine"]),
         ("E6", &["one-shot", "contiguous copy"]),
-        ("E7", &["bulk on 8", "bulk on 16", "strided on 8"]),
+        (
+            "E7",
+            &[
+                "alone",
+                "bulk on 8",
+                "strided on 8",
+                "bulk on 16",
+                "strided on 16",
+            ],
+        ),
     ] {
         for method in methods {
             let found = cells.iter().any(|c| c[0] == experiment && c[4] == *method);

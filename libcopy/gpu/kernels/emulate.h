@@ -12,6 +12,20 @@
 #define BLOCKS emulated.blocks
 #define BLOCK_THREAD emulated.thread
 #define BLOCK_THREADS emulated.block_size
+#define GRID_X (emulated.block * emulated.block_size + emulated.thread)
+#define GRID_Y (emulated.block_y * emulated.block_size_y + emulated.thread_y)
+#define GRID_Z (emulated.block_z * emulated.block_size_z + emulated.thread_z)
+#define STEP_X (emulated.blocks * emulated.block_size)
+#define STEP_Y (emulated.blocks_y * emulated.block_size_y)
+#define STEP_Z (emulated.blocks_z * emulated.block_size_z)
+// Kernels with phases: the call of the block's first thread runs each phase for all threads.
+#define ONCE_PER_BLOCK                                                                                                 \
+    if (emulated.thread != 0)                                                                                          \
+        return;
+#define PHASE for (emulated.thread = 0; emulated.thread < emulated.block_size || (emulated.thread = 0); emulated.thread++)
+#define PHASE_END
+#define PRIVATE(type, name, count) type name[256][count]
+#define OWN(name) name[emulated.thread]
 // What one thread of a block uses alone.
 #define SHARED
 #define SHARED_COPY(Type, name, from) const Type &name = *(const Type *)(from);
@@ -20,6 +34,13 @@
 
 struct Emulated {
     unsigned blocks, block_size, block, thread;
+    unsigned blocks_y, block_size_y, block_y, thread_y;
+    unsigned blocks_z, block_size_z, block_z, thread_z;
+};
+
+// Blocks of a grid or threads of a block.
+struct Extent {
+    unsigned x, y, z;
 };
 static thread_local Emulated emulated;
 
@@ -63,11 +84,14 @@ template <int STAGES, int STAGE_BYTES> struct EmulatedPipeline {
 
 // Runs a kernel: every thread of every block, one after the other.
 template <typename Argument>
-static void emulate(void (*kernel)(const Argument &), unsigned blocks, unsigned block_size, const Argument &argument)
+static void emulate(void (*kernel)(const Argument &), Extent blocks, Extent threads, const Argument &argument)
 {
-    emulated.blocks = blocks;
-    emulated.block_size = block_size;
-    for (emulated.block = 0; emulated.block < blocks; emulated.block++)
-        for (emulated.thread = 0; emulated.thread < block_size; emulated.thread++)
-            kernel(argument);
+    emulated = {blocks.x, threads.x, 0, 0, blocks.y, threads.y, 0, 0, blocks.z, threads.z, 0, 0};
+    for (emulated.block_z = 0; emulated.block_z < blocks.z; emulated.block_z++)
+        for (emulated.block_y = 0; emulated.block_y < blocks.y; emulated.block_y++)
+            for (emulated.block = 0; emulated.block < blocks.x; emulated.block++)
+                for (emulated.thread_z = 0; emulated.thread_z < threads.z; emulated.thread_z++)
+                    for (emulated.thread_y = 0; emulated.thread_y < threads.y; emulated.thread_y++)
+                        for (emulated.thread = 0; emulated.thread < threads.x; emulated.thread++)
+                            kernel(argument);
 }

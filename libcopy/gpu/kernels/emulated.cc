@@ -88,12 +88,16 @@ int main()
         }
         for (uint32_t launches = get32(); launches > 0; launches--) {
             char name[64] = "";
-            const uint32_t length = get32(), blocks = get32(), block_size = get32(), size = get32();
+            const uint32_t length = get32();
+            Extent blocks, threads;
+            get(&blocks, sizeof blocks);
+            get(&threads, sizeof threads);
+            const uint32_t size = get32();
             if (length >= sizeof name)
                 fail("not a name of a kernel");
             get(name, length);
             const Named *found = kernel_named(name);
-            if (!found || block_size != found->threads)
+            if (!found || !found->takes(blocks, threads))
                 fail("no such kernel");
             Job job;
             Batch table;
@@ -102,14 +106,14 @@ int main()
             if (found->kernel) {
                 get(&job, sizeof job);
                 relocate(job);
-                emulate(found->kernel, blocks, block_size, job);
+                emulate(found->kernel, blocks, threads, job);
             } else {
                 get(&table, sizeof table);
                 relocate(table.jobs);
                 relocate(table.first);
                 for (u64 i = 0; i < table.count; i++)
                     relocate(((Job *)table.jobs)[i]);
-                emulate(batch, blocks, block_size, table);
+                emulate(batch, blocks, threads, table);
             }
         }
         for (const Region &region : regions)

@@ -10,7 +10,8 @@
 //
 // The structures are those of src/job.rs, field by field.
 //
-// With ONLY_COPY_BULK only copy_bulk is compiled, which needs compute_90; without it, all other kernels.
+// With ONLY_COPY_BULK only copy_bulk is compiled, which needs compute_90; with ONLY_BASELINES what benchmarks compare with;
+// without both, all other kernels.
 
 #ifdef LIBCOPY_EMULATE
 #include "emulate.h"
@@ -23,7 +24,20 @@
 #define BLOCKS gridDim.x
 #define BLOCK_THREAD threadIdx.x
 #define BLOCK_THREADS blockDim.x
+#define GRID_X (blockIdx.x * blockDim.x + threadIdx.x)
+#define GRID_Y (blockIdx.y * blockDim.y + threadIdx.y)
+#define GRID_Z (blockIdx.z * blockDim.z + threadIdx.z)
+#define STEP_X (gridDim.x * blockDim.x)
+#define STEP_Y (gridDim.y * blockDim.y)
+#define STEP_Z (gridDim.z * blockDim.z)
 #define SHARED __shared__
+// A phase of a block: all threads are through with it before the next one begins. PRIVATE is a thread's own, and lives
+// from phase to phase.
+#define PHASE
+#define PHASE_END __syncthreads();
+#define PRIVATE(type, name, count) type name[count]
+#define OWN(name) name
+#define ONCE_PER_BLOCK
 // A copy of *FROM in shared memory, made by all threads of the block.
 #define SHARED_COPY(Type, name, from)                                                                                  \
     __shared__ Type name;                                                                                              \
@@ -103,6 +117,8 @@ struct Batch {
     u64 count;
 };
 
+#ifndef ONLY_BASELINES
+
 DEVICE u64 divided(u64 number, const Divisor &divisor, bool is_long)
 {
     if (is_long)
@@ -160,7 +176,9 @@ DEVICE u64 address(const Side &side, u32 kind, u64 at, u32 width, bool is_long, 
     return place;
 }
 
-#if !defined(ONLY_COPY_BULK)
+#endif
+
+#if !defined(ONLY_COPY_BULK) && !defined(ONLY_BASELINES)
 
 DEVICE void copy_bytes(u64 to, u64 from, u64 first, u64 end, u64 step)
 {
@@ -419,6 +437,133 @@ KERNEL copy_bulk(PARAMETER(Job, job))
     for (u64 late = step < LAG ? 0 : step - LAG; late < step; late++)
         pipeline.store(late, targets[late % STAGES], lengths[late % STAGES]);
     pipeline.finish();
+}
+
+#endif
+
+#if defined(ONLY_BASELINES) || defined(LIBCOPY_EMULATE)
+
+// What libcopy's mapping of bytes to threads is compared with. Both sides are flat or nests with strides, all bytes of
+// the nest are moved, and words of the given size fit everywhere.
+
+DEVICE const Side &nest_of(const Job &job) { return job.to.kind == NEST ? job.to : job.from; }
+
+// Paper 004 (TEMPI), "Generalized pack kernels": x runs over the words of a block, y over the next dimension, z over the
+// one after it, loops over the rest. No division but in those loops.
+template <typename Word, bool IS_PACK> DEVICE void tempi_words(const Job &job)
+{
+    const Side &nest = nest_of(job);
+    const u64 words = nest.inner.by;
+    const u64 rows = nest.dims > 0 ? nest.dim[0].count.by : 1, planes = nest.dims > 1 ? nest.dim[1].count.by : 1;
+    u64 outer = 1;
+    for (u32 d = 2; d < nest.dims; d++)
+        outer *= nest.dim[d].count.by;
+    const u64 flat = IS_PACK ? job.to.base : job.from.base;
+    for (u64 o = 0; o < outer; o++) {
+        u64 above = nest.base, rest = o;
+        NO_UNROLL
+        for (u32 d = 2; d < nest.dims; d++) {
+            above += (i64)(rest % nest.dim[d].count.by) * nest.dim[d].stride;
+            rest /= nest.dim[d].count.by;
+        }
+        for (u64 z = GRID_Z; z < planes; z += STEP_Z)
+            for (u64 y = GRID_Y; y < rows; y += STEP_Y)
+                for (u64 x = GRID_X; x < words; x += STEP_X) {
+                    u64 place = above + x * sizeof(Word);
+                    if (nest.dims > 0)
+                        place += (i64)y * nest.dim[0].stride;
+                    if (nest.dims > 1)
+                        place += (i64)z * nest.dim[1].stride;
+                    const u64 packed = flat + (((o * planes + z) * rows + y) * words + x) * sizeof(Word);
+                    if (IS_PACK)
+                        *(Word *)packed = *(const Word *)place;
+                    else
+                        *(Word *)place = *(const Word *)packed;
+                }
+    }
+}
+
+// yaksa's generated kernels: a thread per element of the type, whose index is decoded by divisions, from the outermost
+// dimension inwards; nothing is loaded ahead.
+template <typename Word, bool IS_PACK> DEVICE void yaksa_elements(const Job &job)
+{
+    const Side &nest = nest_of(job);
+    const u64 at = (u64)BLOCK * BLOCK_THREADS + BLOCK_THREAD;
+    if (at >= job.units)
+        return;
+    u64 inside = nest.inner.by, rest = at, place = nest.base;
+    for (u32 d = 0; d < nest.dims; d++)
+        inside *= nest.dim[d].count.by;
+    for (u32 d = nest.dims; d-- > 0;) {
+        inside /= nest.dim[d].count.by;
+        place += (i64)(rest / inside) * nest.dim[d].stride;
+        rest %= inside;
+    }
+    place += rest * sizeof(Word);
+    const u64 packed = (IS_PACK ? job.to.base : job.from.base) + at * sizeof(Word);
+    if (IS_PACK)
+        *(Word *)packed = *(const Word *)place;
+    else
+        *(Word *)place = *(const Word *)packed;
+}
+
+#define BASELINES(width, Word)                                                                                         \
+    KERNEL tempi_pack_##width(PARAMETER(Job, job)) { tempi_words<Word, true>(job); }                                   \
+    KERNEL tempi_unpack_##width(PARAMETER(Job, job)) { tempi_words<Word, false>(job); }                                \
+    KERNEL yaksa_pack_##width(PARAMETER(Job, job)) { yaksa_elements<Word, true>(job); }                                \
+    KERNEL yaksa_unpack_##width(PARAMETER(Job, job)) { yaksa_elements<Word, false>(job); }
+
+BASELINES(1, u8)
+BASELINES(2, u16)
+BASELINES(4, u32)
+BASELINES(8, u64)
+BASELINES(16, uint4)
+
+// C = A * B, square matrices of floats in row order: the program's own work that packing gets in the way of. The base
+// of `to` is C, that of `from` A with B behind it; `units` is the edge, a multiple of GEMM_TILE. Each block of 256
+// threads computes tiles of GEMM_TILE^2, a thread 4 x 4 of them.
+enum { GEMM_TILE = 64, GEMM_DEPTH = 16 };
+
+KERNEL gemm(PARAMETER(Job, job))
+{
+    ONCE_PER_BLOCK
+    SHARED float a[GEMM_DEPTH][GEMM_TILE], b[GEMM_DEPTH][GEMM_TILE];
+    PRIVATE(float, sum, 16);
+    const u64 n = job.units, tiles = n / GEMM_TILE;
+    for (u64 tile = BLOCK; tile < tiles * tiles; tile += BLOCKS) {
+        const u64 row = tile / tiles * GEMM_TILE, column = tile % tiles * GEMM_TILE;
+        const float *first = (const float *)job.from.base;
+        const float *left = first + row * n, *right = first + n * n + column;
+        PHASE
+        {
+            for (u32 i = 0; i < 16; i++)
+                OWN(sum)[i] = 0;
+        }
+        for (u64 k = 0; k < n; k += GEMM_DEPTH) {
+            PHASE
+            {
+                for (u32 i = BLOCK_THREAD; i < GEMM_TILE * GEMM_DEPTH; i += 256) {
+                    a[i % GEMM_DEPTH][i / GEMM_DEPTH] = left[i / GEMM_DEPTH * n + k + i % GEMM_DEPTH];
+                    b[i / GEMM_TILE][i % GEMM_TILE] = right[(k + i / GEMM_TILE) * n + i % GEMM_TILE];
+                }
+            }
+            PHASE_END
+            PHASE
+            {
+                const u32 y = BLOCK_THREAD / 16 * 4, x = BLOCK_THREAD % 16 * 4;
+                for (u32 d = 0; d < GEMM_DEPTH; d++)
+                    for (u32 i = 0; i < 16; i++)
+                        OWN(sum)[i] += a[d][y + i / 4] * b[d][x + i % 4];
+            }
+            PHASE_END
+        }
+        PHASE
+        {
+            float *to = (float *)job.to.base + (row + BLOCK_THREAD / 16 * 4) * n + column + BLOCK_THREAD % 16 * 4;
+            for (u32 i = 0; i < 16; i++)
+                to[i / 4 * n + i % 4] = OWN(sum)[i];
+        }
+    }
 }
 
 #endif

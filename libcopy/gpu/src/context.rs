@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::driver::{Driver, Handle};
 use crate::error::{Error, Result};
 use crate::launch::{Batch, Kernel, Launch};
+use crate::mapping::Shaped;
 use crate::memory::Pointer;
 use crate::ptx::Ptx;
 
@@ -39,6 +40,8 @@ pub(crate) struct Context {
     streams: [Handle; STREAMS],
     next: AtomicUsize,
     functions: HashMap<Kernel, Handle>,
+    /// What benchmarks compare with; loaded when it is used.
+    baselines: Mutex<HashMap<Kernel, Handle>>,
     /// Pinned memory, [`SCRATCH`] bytes, and who uses it.
     scratch: Mutex<u64>,
     /// Events that nobody uses.
@@ -142,14 +145,7 @@ impl Context {
         let parts = [Ptx::Pack, Ptx::Bulk];
         // Only GPUs of compute capability 9.0 and newer have copy units.
         for part in &parts[..if device.capability >= (9, 0) { 2 } else { 1 }] {
-            let mut module = std::ptr::null_mut();
-            let text = part.text();
-            // SAFETY: the text ends with a zero byte.
-            let code = unsafe { (calls.module_load_data)(&raw mut module, text.as_ptr().cast()) };
-            driver.check("cuModuleLoadData", code)?;
-            for kernel in part.kernels() {
-                functions.insert(kernel, function(driver, module, kernel)?);
-            }
+            functions.extend(load(driver, *part)?);
         }
         let mut streams = [std::ptr::null_mut(); STREAMS];
         for stream in &mut streams {
@@ -170,6 +166,7 @@ impl Context {
             streams,
             next: AtomicUsize::new(0),
             functions,
+            baselines: Mutex::default(),
             scratch: Mutex::new(scratch as u64),
             events: Mutex::default(),
             tables: Mutex::default(),
@@ -238,8 +235,9 @@ impl Context {
             let mut job = launch.job;
             self.launch_with(
                 driver,
-                launch.kernel,
-                launch.blocks,
+                (launch.kernel, self.functions[&launch.kernel]),
+                [launch.blocks, 1, 1],
+                [launch.kernel.threads(), 1, 1],
                 (&raw mut job).cast(),
                 stream,
             )?;
@@ -283,8 +281,9 @@ impl Context {
         let mut parameter = batch.parameter(memory.device);
         self.launch_with(
             driver,
-            Kernel::Batch,
-            batch.blocks(),
+            (Kernel::Batch, self.functions[&Kernel::Batch]),
+            [batch.blocks(), 1, 1],
+            [Kernel::Batch.threads(), 1, 1],
             (&raw mut parameter).cast(),
             stream,
         )?;
@@ -292,11 +291,37 @@ impl Context {
         Ok(Some(memory))
     }
 
+    /// Launches a baseline kernel on a stream of this context, which is current.
+    pub(crate) fn launch_shaped(
+        &self,
+        driver: &Driver,
+        launch: &Shaped,
+        stream: Handle,
+    ) -> Result<()> {
+        let function = {
+            let mut baselines = lock(&self.baselines);
+            if baselines.is_empty() {
+                *baselines = load(driver, Ptx::Baseline)?;
+            }
+            baselines[&launch.kernel]
+        };
+        let mut job = launch.job;
+        self.launch_with(
+            driver,
+            (launch.kernel, function),
+            launch.blocks,
+            launch.threads,
+            (&raw mut job).cast(),
+            stream,
+        )
+    }
+
     fn launch_with(
         &self,
         driver: &Driver,
-        kernel: Kernel,
-        blocks: u32,
+        (kernel, function): (Kernel, Handle),
+        blocks: [u32; 3],
+        threads: [u32; 3],
         parameter: *mut c_void,
         stream: Handle,
     ) -> Result<()> {
@@ -305,13 +330,13 @@ impl Context {
         // caller of pack, unpack and copy promises the memory.
         let code = unsafe {
             (driver.functions.launch_kernel)(
-                self.functions[&kernel],
-                blocks,
-                1,
-                1,
-                kernel.threads(),
-                1,
-                1,
+                function,
+                blocks[0],
+                blocks[1],
+                blocks[2],
+                threads[0],
+                threads[1],
+                threads[2],
                 kernel.shared_bytes(),
                 stream,
                 parameters.as_mut_ptr(),
@@ -401,6 +426,19 @@ impl Context {
             (driver.functions.mem_free_host)(memory.pinned as *mut c_void);
         }
     }
+}
+
+/// Loads a text into the current context.
+fn load(driver: &Driver, part: Ptx) -> Result<HashMap<Kernel, Handle>> {
+    let mut module = std::ptr::null_mut();
+    let text = part.text();
+    // SAFETY: the text ends with a zero byte.
+    let code =
+        unsafe { (driver.functions.module_load_data)(&raw mut module, text.as_ptr().cast()) };
+    driver.check("cuModuleLoadData", code)?;
+    part.kernels()
+        .map(|kernel| Ok((kernel, function(driver, module, kernel)?)))
+        .collect()
 }
 
 fn function(driver: &Driver, module: Handle, kernel: Kernel) -> Result<Handle> {

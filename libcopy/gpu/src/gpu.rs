@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use libcopy_datatype::Layout;
@@ -50,6 +50,9 @@ impl Drop for Tables {
 /// Most multiprocessors that kernels of this process use; 0: all.
 static MULTIPROCESSORS: AtomicU32 = AtomicU32::new(0);
 
+/// Whether copy units are used where they fit.
+static COPY_UNITS: AtomicBool = AtomicBool::new(true);
+
 /// Blocks per multiprocessor that hide the latency of memory: 2048 threads.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
@@ -60,13 +63,19 @@ pub fn limit_multiprocessors(count: Option<u32>) {
     MULTIPROCESSORS.store(count.unwrap_or(0), Ordering::Relaxed);
 }
 
+/// Whether a limit on multiprocessors has long blocks moved by copy units; otherwise by threads of as few multiprocessors,
+/// to compare with. They are at the start.
+pub fn use_copy_units(are_used: bool) {
+    COPY_UNITS.store(are_used, Ordering::Relaxed);
+}
+
 /// Launches as the limit on multiprocessors wants them.
 fn limited(context: &Context, launches: Vec<Launch>) -> Vec<Launch> {
     let most = MULTIPROCESSORS.load(Ordering::Relaxed);
     if most == 0 {
         return launches;
     }
-    let can_bulk = context.has(Kernel::CopyBulk);
+    let can_bulk = context.has(Kernel::CopyBulk) && COPY_UNITS.load(Ordering::Relaxed);
     let within = |launch: Launch| {
         let bulk = launch.as_bulk(most).filter(|_| can_bulk);
         bulk.unwrap_or(Launch {
@@ -95,6 +104,10 @@ impl GpuLayout {
     /// The layout.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// The address of the lowest byte of data, since the origin itself may lie elsewhere.
@@ -471,31 +484,14 @@ fn submit(
         return settled;
     };
     let stream = context.next_stream();
-    let event = context.event(driver)?;
-    let submitted = context
-        .launch_together(driver, &launches, stream)
-        .and_then(|table| {
-            // SAFETY: an event and a stream of this context.
-            let code = unsafe { (driver.functions.event_record)(event, stream) };
-            driver.check("cuEventRecord", code).map(|()| table)
-        });
-    match submitted {
-        Ok(table) => {
-            *pending = Some(Work {
-                context: context.clone(),
-                event,
-                table,
-                kept: vec![Box::new(kept)],
-            });
-            Ok(())
-        }
-        Err(error) => {
-            // What was launched before still uses the program's memory.
-            let _ = context.settle(driver, stream);
-            context.give_event(event);
-            Err(error)
-        }
-    }
+    *pending = Some(Work::submitted(
+        driver,
+        context,
+        stream,
+        vec![Box::new(kept)],
+        || context.launch_together(driver, &launches, stream),
+    )?);
+    Ok(())
 }
 
 fn move_part(driver: &Driver, part: &Part<'_>, pending: Option<&mut Option<Work>>) -> Result<()> {

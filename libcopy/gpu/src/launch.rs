@@ -8,10 +8,10 @@ use crate::job::{BatchTable, Dim, Divisor, FLAT, Job, NEST, PIECES, Side, WIDE_P
 use crate::plan::{Grain, Inner, Part, Plan, Step, WIDEST};
 
 /// Threads of a block of most kernels.
-const THREADS: u32 = 256;
+pub(crate) const THREADS: u32 = 256;
 
 /// Blocks of a grid, at most (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
-const MOST_GRID_BLOCKS: u64 = (1 << 31) - 1;
+pub(crate) const MOST_GRID_BLOCKS: u64 = (1 << 31) - 1;
 
 /// Mean bytes of a run from which copy units do better than threads.
 const BULK_RUN: u64 = 1024;
@@ -51,10 +51,20 @@ pub enum Kernel {
     CopyBulk,
     /// Many jobs; its parameter is a [`BatchTable`].
     Batch,
+    /// Baseline: pack a nest by TEMPI's mapping, words of so many bytes; see [`Mapping`](crate::Mapping).
+    TempiPack(u32),
+    /// Baseline: unpack into a nest by TEMPI's mapping.
+    TempiUnpack(u32),
+    /// Baseline: pack a nest by yaksa's mapping, elements of so many bytes.
+    YaksaPack(u32),
+    /// Baseline: unpack into a nest by yaksa's mapping.
+    YaksaUnpack(u32),
+    /// Baseline: a product of matrices, which packing gets in the way of.
+    Gemm,
 }
 
 impl Kernel {
-    /// All of them.
+    /// All that libcopy packs and copies with.
     pub fn all() -> impl Iterator<Item = Kernel> {
         let widths = [1, 2, 4, 8, 16].into_iter();
         widths
@@ -67,6 +77,21 @@ impl Kernel {
                 ]
             })
             .chain([Kernel::CopyRuns, Kernel::CopyBulk, Kernel::Batch])
+    }
+
+    /// Those that benchmarks compare with.
+    pub fn baselines() -> impl Iterator<Item = Kernel> {
+        let widths = [1, 2, 4, 8, 16].into_iter();
+        widths
+            .flat_map(|width| {
+                [
+                    Kernel::TempiPack(width),
+                    Kernel::TempiUnpack(width),
+                    Kernel::YaksaPack(width),
+                    Kernel::YaksaUnpack(width),
+                ]
+            })
+            .chain([Kernel::Gemm])
     }
 
     /// Threads of a block.
@@ -100,6 +125,11 @@ impl std::fmt::Display for Kernel {
             Kernel::CopyRuns => f.write_str("copy_runs"),
             Kernel::CopyBulk => f.write_str("copy_bulk"),
             Kernel::Batch => f.write_str("batch"),
+            Kernel::TempiPack(width) => write!(f, "tempi_pack_{width}"),
+            Kernel::TempiUnpack(width) => write!(f, "tempi_unpack_{width}"),
+            Kernel::YaksaPack(width) => write!(f, "yaksa_pack_{width}"),
+            Kernel::YaksaUnpack(width) => write!(f, "yaksa_unpack_{width}"),
+            Kernel::Gemm => f.write_str("gemm"),
         }
     }
 }
@@ -288,7 +318,7 @@ impl Placed<'_> {
 
 /// One end of a copy.
 #[derive(Clone, Copy)]
-enum End<'a> {
+pub(crate) enum End<'a> {
     /// Packed bytes; the address of the packed stream's first byte, which need not be there.
     Flat(u64),
     Part(&'a Part, &'a Placed<'a>),
@@ -296,7 +326,7 @@ enum End<'a> {
 
 impl End<'_> {
     /// Adds what words must divide; `origin` is the position in the stream where words begin.
-    fn constrain(&self, grain: &mut Grain, origin: u64) {
+    pub(crate) fn constrain(&self, grain: &mut Grain, origin: u64) {
         match self {
             End::Flat(stream) => grain.add(stream.wrapping_add(origin) as i64),
             End::Part(part, placed) => {
@@ -316,7 +346,7 @@ impl End<'_> {
     }
 
     /// The side of a job that begins at position `begin` of the stream, in units of `width` bytes.
-    fn side(&self, begin: u64, width: u64) -> Side {
+    pub(crate) fn side(&self, begin: u64, width: u64) -> Side {
         match self {
             End::Flat(stream) => Side {
                 base: stream.wrapping_add(begin),

@@ -6,6 +6,7 @@
 //! says which [`Launch`]es pack it, unpack it, or copy it to another layout. [`pack()`] and [`unpack()`] launch them in the
 //! context that the memory belongs to, with the CUDA driver that the program has loaded.
 
+mod baseline;
 mod buffer;
 mod context;
 mod device;
@@ -15,6 +16,7 @@ mod error;
 mod gpu;
 pub mod job;
 mod launch;
+mod mapping;
 mod measure;
 mod memory;
 mod model;
@@ -23,6 +25,7 @@ mod pending;
 mod plan;
 mod ptx;
 
+pub use baseline::{Gemm, pack_with, unpack_with};
 pub use buffer::{Buffer, copy};
 pub use device::{Device, PrimaryContext, Uuid};
 pub use driver::Driver;
@@ -30,9 +33,10 @@ pub use engine::{copy_blocks, copy_planes};
 pub use error::{Error, Result};
 pub use gpu::{
     GpuLayout, Message, copy_layout, limit_multiprocessors, pack, pack_all, pack_on,
-    start_copy_layout, start_pack, start_unpack, unpack, unpack_all, unpack_on,
+    start_copy_layout, start_pack, start_unpack, unpack, unpack_all, unpack_on, use_copy_units,
 };
 pub use launch::{Batch, Kernel, Launch, Placed};
+pub use mapping::{Mapping, Shaped};
 pub use measure::{Effort, grid_layout, measure, profile_path};
 pub use memory::{Pointer, Space};
 pub use model::{Ask, Curve, GRID_STRIDE, Grid, Method, Origin, Profile};

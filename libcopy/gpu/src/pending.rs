@@ -28,6 +28,43 @@ pub(crate) struct Work {
 // SAFETY: handles of the driver may be used by any thread; the rest is Send.
 unsafe impl Send for Work {}
 
+impl Work {
+    /// What `launch` submits to a stream of a context, which is current, and an event behind it. What is `kept` stays until it
+    /// is done.
+    ///
+    /// # Errors
+    ///
+    /// A driver that fails; nothing is under way then.
+    pub(crate) fn submitted(
+        driver: &Driver,
+        context: &Arc<Context>,
+        stream: Handle,
+        kept: Vec<Box<dyn Any + Send>>,
+        launch: impl FnOnce() -> Result<Option<TableMemory>>,
+    ) -> Result<Work> {
+        let event = context.event(driver)?;
+        let submitted = launch().and_then(|table| {
+            // SAFETY: an event and a stream of this context.
+            let code = unsafe { (driver.functions.event_record)(event, stream) };
+            driver.check("cuEventRecord", code).map(|()| table)
+        });
+        match submitted {
+            Ok(table) => Ok(Work {
+                context: context.clone(),
+                event,
+                table,
+                kept,
+            }),
+            Err(error) => {
+                // What was launched before still uses the program's memory.
+                let _ = context.settle(driver, stream);
+                context.give_event(event);
+                Err(error)
+            }
+        }
+    }
+}
+
 impl std::fmt::Debug for Work {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Work")

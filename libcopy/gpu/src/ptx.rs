@@ -10,6 +10,9 @@ static PACK: &[u8] = include_bytes!("../kernels/pack.ptx.z");
 /// `copy_bulk`, for compute capability 9.0 and newer.
 static BULK: &[u8] = include_bytes!("../kernels/bulk.ptx.z");
 
+/// What benchmarks compare with, for compute capability 7.0 and newer.
+static BASELINE: &[u8] = include_bytes!("../kernels/baseline.ptx.z");
+
 /// A text that one module is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ptx {
@@ -17,6 +20,8 @@ pub enum Ptx {
     Pack,
     /// For compute capability 9.0 and newer: [`Kernel::CopyBulk`].
     Bulk,
+    /// For compute capability 7.0 and newer: [`Kernel::baselines`].
+    Baseline,
 }
 
 impl Ptx {
@@ -25,6 +30,7 @@ impl Ptx {
         let compressed = match self {
             Ptx::Pack => PACK,
             Ptx::Bulk => BULK,
+            Ptx::Baseline => BASELINE,
         };
         let mut text = miniz_oxide::inflate::decompress_to_vec_zlib(compressed)
             .expect("the file was compressed by scripts/kernels, and a test decompresses it");
@@ -34,7 +40,20 @@ impl Ptx {
 
     /// The kernels in it.
     pub fn kernels(self) -> impl Iterator<Item = Kernel> {
-        Kernel::all().filter(move |kernel| (*kernel == Kernel::CopyBulk) == (self == Ptx::Bulk))
+        Kernel::all()
+            .chain(Kernel::baselines())
+            .filter(move |kernel| self == Ptx::of(*kernel))
+    }
+
+    /// The text that a kernel is in.
+    fn of(kernel: Kernel) -> Ptx {
+        if Kernel::baselines().any(|baseline| baseline == kernel) {
+            Ptx::Baseline
+        } else if kernel == Kernel::CopyBulk {
+            Ptx::Bulk
+        } else {
+            Ptx::Pack
+        }
     }
 }
 
@@ -51,7 +70,7 @@ mod tests {
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        for part in [Ptx::Pack, Ptx::Bulk] {
+        for part in [Ptx::Pack, Ptx::Bulk, Ptx::Baseline] {
             let ptx = String::from_utf8(part.text()).unwrap();
             assert_eq!(
                 ptx.lines().next().unwrap(),

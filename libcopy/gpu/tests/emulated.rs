@@ -15,12 +15,13 @@ mod oracle;
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use common::{compile, noise, random_layout};
 use generate::Choices;
 use libcopy_datatype::{Datatype, Layout, Named};
-use libcopy_gpu::{Batch, Kernel, Launch, Placed, Plan};
+use libcopy_gpu::job::{FLAT, Job, Side};
+use libcopy_gpu::{Batch, Kernel, Launch, Mapping, Placed, Plan, Shaped};
 use proptest::prelude::*;
 
 /// The program that runs kernels.
@@ -52,6 +53,34 @@ impl How {
             all.push(How::Bulk);
         }
         all
+    }
+}
+
+/// A launch as the emulator reads it.
+struct Call {
+    kernel: Kernel,
+    blocks: [u32; 3],
+    threads: [u32; 3],
+    parameter: Vec<u8>,
+}
+
+impl Call {
+    fn new(kernel: Kernel, blocks: u32, parameter: &[u8]) -> Call {
+        Call {
+            kernel,
+            blocks: [blocks, 1, 1],
+            threads: [kernel.threads(), 1, 1],
+            parameter: parameter.to_vec(),
+        }
+    }
+
+    fn shaped(launch: &Shaped) -> Call {
+        Call {
+            kernel: launch.kernel,
+            blocks: launch.blocks,
+            threads: launch.threads,
+            parameter: launch.job.as_bytes().to_vec(),
+        }
     }
 }
 
@@ -101,7 +130,38 @@ impl Emulator {
     fn run(&mut self, regions: &mut [Region], launches: &[Launch], how: How) {
         let batch = Batch::of(launches).filter(|_| how == How::Batch);
         let table = batch.as_ref().map_or(&[][..], |batch| batch.table());
-        let mut table = Region::new(0, table.to_vec());
+        let table = Region::new(0, table.to_vec());
+        let calls: Vec<Call> = match &batch {
+            Some(batch) => {
+                let parameter = batch.parameter(table.address(regions.len() as u64));
+                vec![Call::new(
+                    Kernel::Batch,
+                    batch.blocks(),
+                    parameter.as_bytes(),
+                )]
+            }
+            None => launches
+                .iter()
+                .map(|launch| {
+                    let bulk = launch.as_bulk(3).filter(|_| how == How::Bulk);
+                    let launch = bulk.unwrap_or(*launch);
+                    Call::new(launch.kernel, launch.blocks, launch.job.as_bytes())
+                })
+                .collect(),
+        };
+        if let Err(error) = self.execute(regions, table, &calls) {
+            let status = self.process.wait();
+            panic!("{error}; the emulator ended with {status:?}: {how:?} {launches:#?}");
+        }
+    }
+
+    /// Runs calls; changes the regions as they do. `table` is one more region.
+    fn execute(
+        &mut self,
+        regions: &mut [Region],
+        mut table: Region,
+        calls: &[Call],
+    ) -> std::io::Result<()> {
         let mut request = Vec::new();
         request.extend_from_slice(&(regions.len() as u32 + 1).to_le_bytes());
         for region in regions.iter().chain([&table]) {
@@ -109,46 +169,28 @@ impl Emulator {
             request.extend_from_slice(&(region.bytes.len() as u64).to_le_bytes());
             request.extend_from_slice(&region.bytes);
         }
-        let calls: Vec<(Kernel, u32, Vec<u8>)> = match &batch {
-            Some(batch) => {
-                let parameter = batch.parameter(table.address(regions.len() as u64));
-                vec![(Kernel::Batch, batch.blocks(), parameter.as_bytes().to_vec())]
-            }
-            None => launches
-                .iter()
-                .map(|launch| {
-                    let bulk = launch.as_bulk(3).filter(|_| how == How::Bulk);
-                    let launch = bulk.unwrap_or(*launch);
-                    (launch.kernel, launch.blocks, launch.job.as_bytes().to_vec())
-                })
-                .collect(),
-        };
         request.extend_from_slice(&(calls.len() as u32).to_le_bytes());
-        for (kernel, blocks, parameter) in &calls {
-            let name = kernel.to_string();
-            for number in [
-                name.len() as u32,
-                *blocks,
-                kernel.threads(),
-                parameter.len() as u32,
-            ] {
+        for call in calls {
+            let name = call.kernel.to_string();
+            let lengths = [name.len() as u32];
+            let parameter = [call.parameter.len() as u32];
+            for number in lengths
+                .iter()
+                .chain(&call.blocks)
+                .chain(&call.threads)
+                .chain(&parameter)
+            {
                 request.extend_from_slice(&number.to_le_bytes());
             }
             request.extend_from_slice(name.as_bytes());
-            request.extend_from_slice(parameter);
+            request.extend_from_slice(&call.parameter);
         }
-        let mut run = || -> std::io::Result<()> {
-            self.requests.write_all(&request)?;
-            self.requests.flush()?;
-            for region in regions.iter_mut().chain([&mut table]) {
-                self.answers.read_exact(&mut region.bytes)?;
-            }
-            Ok(())
-        };
-        if let Err(error) = run() {
-            let status = self.process.wait();
-            panic!("{error}; the emulator ended with {status:?}: {how:?} {launches:#?}");
+        self.requests.write_all(&request)?;
+        self.requests.flush()?;
+        for region in regions.iter_mut().chain([&mut table]) {
+            self.answers.read_exact(&mut region.bytes)?;
         }
+        Ok(())
     }
 }
 
@@ -160,12 +202,21 @@ fn run(regions: &mut [Region], launches: &[Launch], how: How, used: &mut Vec<Ker
         How::Batch => Some(Kernel::Batch),
         How::Bulk => Some(Kernel::CopyBulk),
     });
+    emulator().run(regions, launches, how);
+}
+
+fn emulator() -> MutexGuard<'static, Emulator> {
     static EMULATOR: OnceLock<Mutex<Emulator>> = OnceLock::new();
     let emulator = EMULATOR.get_or_init(|| Mutex::new(Emulator::start()));
-    emulator
-        .lock()
-        .unwrap_or_else(|e| e.into_inner())
-        .run(regions, launches, how);
+    emulator.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Runs a launch of a baseline kernel.
+fn run_shaped(regions: &mut [Region], launch: &Shaped, used: &mut Vec<Kernel>) {
+    used.push(launch.kernel);
+    let none = Region::new(0, Vec::new());
+    let ran = emulator().execute(regions, none, &[Call::shaped(launch)]);
+    assert!(ran.is_ok(), "{ran:?} {launch:#?}");
 }
 
 /// A layout, and a buffer that it fits into.
@@ -249,6 +300,49 @@ fn packs_and_unpacks(
     }
 }
 
+/// Packs and unpacks all of a layout as other libraries would, where their mappings fit.
+fn baselines_pack_and_unpack(case: &Case, skews: [u64; 2], used: &mut Vec<Kernel>) {
+    let size = case.layout.size();
+    let user = Region::new(skews[0], noise(skews[0], case.buffer));
+    let packed = Region::new(skews[1], vec![0xa5; size as usize]);
+    let mut regions = [Region::new(0, Vec::new()), user.clone(), packed];
+    let place = case.placed(regions[1].address(1), 0);
+    let stream = regions[2].address(2);
+    let mut expected = vec![0; size as usize];
+    case.layout
+        .pack(&user.bytes, case.origin, &mut expected)
+        .unwrap();
+    let before = noise(skews[1] + 99, case.buffer);
+    let mut buffer = before.clone();
+    case.layout
+        .unpack_range(&expected, 0, &mut buffer, case.origin)
+        .unwrap();
+    let elements = [1, 2, 4, 8, 16].map(|element| Mapping::Yaksa { element });
+    // TEMPI's kernels go on in loops where a grid has too few blocks.
+    let one_block = |launch: Shaped| Shaped {
+        blocks: [1, 1, 1],
+        ..launch
+    };
+    let launches = |is_pack: bool| {
+        let mappings = elements.into_iter().chain([Mapping::Tempi]);
+        let made = mappings.filter_map(move |mapping| place.baseline(mapping, stream, is_pack));
+        let small = place.baseline(Mapping::Tempi, stream, is_pack);
+        made.chain(small.map(one_block))
+    };
+    for launch in launches(true) {
+        regions[1].bytes.clone_from(&user.bytes);
+        regions[2].bytes.fill(0xa5);
+        run_shaped(&mut regions, &launch, used);
+        assert!(regions[2].bytes == expected, "packed by {launch:#?}");
+    }
+    for launch in launches(false) {
+        regions[1].bytes.clone_from(&before);
+        regions[2].bytes.clone_from(&expected);
+        run_shaped(&mut regions, &launch, used);
+        assert!(regions[1].bytes == buffer, "unpacked by {launch:#?}");
+    }
+}
+
 /// Copies from layout to layout.
 fn copies(from: &Case, to: &Case, skews: [u64; 2], used: &mut Vec<Kernel>) {
     let source = Region::new(skews[0], noise(skews[0], from.buffer));
@@ -302,6 +396,7 @@ proptest! {
         let skews = [choices.below(16), choices.below(16)];
         let mut used = Vec::new();
         packs_and_unpacks(&case, 0..size, skews, &mut used);
+        baselines_pack_and_unpack(&case, skews, &mut used);
         let (a, b) = (choices.below(size + 1), choices.below(size + 1));
         packs_and_unpacks(&case, a.min(b)..a.max(b), skews, &mut used);
 
@@ -325,6 +420,8 @@ fn all_kernels_are_used() {
             let lengths: Vec<u64> = (0..23).map(|i| len + i % 3 * gap.min(len)).collect();
             let places: Vec<i64> = (0..23).map(|i| i * (3 * (len + gap)) as i64).collect();
             let pieces = byte.indexed(&lengths, &places).unwrap();
+            // One element: two of them would be more than blocks under strides.
+            let single = Case::new(Layout::new(&vector, 1).unwrap(), 0);
             for datatype in [vector, listed, pieces] {
                 let case = Case::new(Layout::new(&datatype, 2).unwrap(), 0);
                 for skews in [[0, 0], [0, 8], [4, 4], [1, 3], [6, 0]] {
@@ -332,10 +429,107 @@ fn all_kernels_are_used() {
                     copies(&case, &case, skews, &mut used);
                 }
             }
+            for skews in [[0, 0], [0, 8], [4, 4], [6, 0]] {
+                baselines_pack_and_unpack(&single, skews, &mut used);
+            }
         }
     }
-    for kernel in Kernel::all() {
+    let mappings = Kernel::baselines().filter(|kernel| *kernel != Kernel::Gemm);
+    for kernel in Kernel::all().chain(mappings) {
         assert!(used.contains(&kernel), "{kernel} was never chosen");
+    }
+}
+
+/// The threads of a block are divided among the dimensions of the cuboid of paper 004 ("Kernel Selection").
+#[test]
+fn tempi_has_a_dimension_of_the_block_per_dimension_of_the_type() {
+    let byte = Datatype::named(Named::Byte);
+    let row = byte.vector(13, 100, 256).unwrap();
+    let cuboid = row.hvector(47, 1, 131_072).unwrap();
+    let case = Case::new(Layout::new(&cuboid, 1).unwrap(), 0);
+    let launch = case
+        .placed(4096, 0)
+        .baseline(Mapping::Tempi, 1 << 30, true)
+        .unwrap();
+    // Words of 4 bytes: 25 in a row, 13 rows, 47 planes.
+    assert_eq!(launch.kernel, Kernel::TempiPack(4));
+    assert_eq!(launch.threads, [32, 8, 1]);
+    assert_eq!(launch.blocks, [1, 2, 47]);
+    let elements = case
+        .placed(4096, 0)
+        .baseline(Mapping::Yaksa { element: 1 }, 1 << 30, true)
+        .unwrap();
+    assert_eq!(elements.blocks, [(100 * 13 * 47_u32).div_ceil(256), 1, 1]);
+    // An element of 8 bytes does not fit into rows of 100, and irregular types have no such mapping.
+    let eight = Mapping::Yaksa { element: 8 };
+    assert_eq!(case.placed(4096, 0).baseline(eight, 1 << 30, true), None);
+    let pieces = byte.indexed(&[5, 3, 4], &[0, 9, 14]).unwrap();
+    let case = Case::new(Layout::new(&pieces, 1).unwrap(), 0);
+    let placed = case.placed(4096, 8192);
+    assert_eq!(placed.baseline(Mapping::Tempi, 1 << 30, true), None);
+}
+
+/// Five dimensions, and more planes than a grid may have blocks in z.
+#[test]
+fn baselines_of_many_dimensions_are_right() {
+    let byte = Datatype::named(Named::Byte);
+    let mut used = Vec::new();
+    let mut datatype = byte.vector(3, 4, 8).unwrap();
+    for (count, stride) in [(5, 32), (2, 200), (3, 500), (2, 2000)] {
+        datatype = datatype.hvector(count, 1, stride).unwrap();
+    }
+    let case = Case::new(Layout::new(&datatype, 1).unwrap(), 0);
+    baselines_pack_and_unpack(&case, [0, 0], &mut used);
+    baselines_pack_and_unpack(&case, [3, 4], &mut used);
+    // Planes that are not divided into more than one block, since they are the third dimension: 70,000 > 65,535.
+    let row = byte.vector(300, 1, 2).unwrap();
+    let datatype = row.hvector(70_000, 1, 601).unwrap();
+    let layout = Layout::new(&datatype, 1).unwrap();
+    let case = Case::new(layout, 0);
+    let launch = case.placed(0, 0).baseline(Mapping::Tempi, 0, true).unwrap();
+    assert_eq!(launch.blocks, [1, 2, 65_535]);
+    assert!(used.contains(&Kernel::TempiUnpack(4)) && used.contains(&Kernel::YaksaUnpack(4)));
+}
+
+/// The product of matrices of small integers, which floats hold exactly.
+#[test]
+fn the_product_of_matrices_is_right() {
+    const EDGE: usize = 128;
+    let number = |i: usize| (i * 7 % 11) as f32 - 5.0;
+    let floats = |values: &[f32]| values.iter().flat_map(|f| f.to_le_bytes()).collect();
+    let factors: Vec<f32> = (0..2 * EDGE * EDGE).map(number).collect();
+    let mut expected = vec![0.0; EDGE * EDGE];
+    for (i, sum) in expected.iter_mut().enumerate() {
+        let (row, column) = (i / EDGE, i % EDGE);
+        *sum = (0..EDGE)
+            .map(|k| factors[row * EDGE + k] * factors[EDGE * EDGE + k * EDGE + column])
+            .sum::<f32>();
+    }
+    // Fewer blocks than tiles, and as many.
+    for blocks in [3, 4] {
+        let mut regions = [
+            Region::new(0, Vec::new()),
+            Region::new(0, floats(&factors)),
+            Region::new(0, vec![0xff; 4 * EDGE * EDGE]),
+        ];
+        let flat = |base| Side {
+            base,
+            kind: FLAT,
+            ..Side::default()
+        };
+        let launch = Shaped {
+            kernel: Kernel::Gemm,
+            blocks: [blocks, 1, 1],
+            threads: [256, 1, 1],
+            job: Job {
+                to: flat(regions[2].address(2)),
+                from: flat(regions[1].address(1)),
+                units: EDGE as u64,
+                ..Job::default()
+            },
+        };
+        run_shaped(&mut regions, &launch, &mut Vec::new());
+        assert!(regions[2].bytes == floats(&expected) as Vec<u8>);
     }
 }
 

@@ -149,12 +149,12 @@ pub const TABLE: &[Layers] = &[
         order: "
             error job plan
             < driver launch
-            < memory ptx
+            < mapping memory ptx
             < device
             < context
             < buffer model pending
             < gpu
-            < engine peer
+            < baseline engine peer
             < measure",
     },
     Layers {
@@ -214,7 +214,7 @@ pub const TABLE: &[Layers] = &[
             < bench/gpu/cell
             < bench/gpu/setup
             < bench/gpu/owner
-            < bench/gpu/experiments
+            < bench/gpu/contention bench/gpu/experiments
             < bench/gpu/command
             < bench/gpu
             < bench/types/own

@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use super::cell::{csv, figure, table};
-use super::experiments::{e1, e2, e3, e5, e6, e7};
+use super::contention::e7;
+use super::experiments::{e1, e2, e3, e5, e6};
 use super::setup::{Setup, Sheet};
 use crate::bench::machine::Machine;
 use crate::bench::plot::{self, Axis};
@@ -19,8 +20,8 @@ use crate::cli::progress;
 /// `libcopy bench gpu`
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "E1 pack and unpack, E2 MPI_Pack of 1 KiB to 4 MiB beside a copy per block, E3 halo of 26 directions, \
-    E5 out of another process's GPU memory, E6 straight into host memory, E7 with few multiprocessors. E4 (messages) and E8 \
+    after_help = "E1 pack and unpack, E2 MPI_Pack of 1 KiB to 4 MiB beside the mappings of TEMPI and yaksa and a copy per block, E3 halo of 26 directions, \
+    E5 out of another process's GPU memory, E6 straight into host memory, E7 beside a product of matrices, by copy units and by threads of few multiprocessors. E4 (messages) and E8 \
     (stencil) need MPI programs and are not part of it."
 )]
 pub struct GpuArgs {

@@ -6,8 +6,8 @@ use anyhow::Result;
 use libcopy::datatype::{Datatype, Named, Order};
 use libcopy_gpu::peer::open;
 use libcopy_gpu::{
-    Buffer, Error, Message, copy, copy_blocks, copy_layout, copy_planes, limit_multiprocessors,
-    pack, pack_all, unpack,
+    Buffer, Error, Mapping, Message, copy, copy_blocks, copy_layout, copy_planes, pack, pack_all,
+    pack_with, unpack,
 };
 
 use super::cell::Cell;
@@ -91,8 +91,8 @@ fn unpack_cell(
     Ok(())
 }
 
-/// E2: one `MPI_Pack` of 1 KiB to 4 MiB (paper 004), blocks every 512 bytes, by constructor and count, beside a copy per
-/// block.
+/// E2: one `MPI_Pack` of 1 KiB to 4 MiB (paper 004), blocks every 512 bytes, by constructor and count, beside TEMPI's and
+/// yaksa's mappings of bytes to threads and a copy per block.
 pub fn e2(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     let sizes: &[u64] = setup.sized(&[1 << 10, 1 << 20, 4 << 20], &[1 << 10, 4 << 10]);
     for &bytes in sizes {
@@ -123,6 +123,7 @@ pub fn e2(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
                 let typed = Typed::new(setup, &datatype, elements)?;
                 let name = format!("pack {case} {bytes}");
                 pack_cell(setup, sheet, "E2", &name, &typed)?;
+                mapping_cells(setup, sheet, "E2", &name, &typed)?;
             }
             // Milliseconds and more per call: only where it takes a few seconds at most.
             if count <= setup.sized(1 << 20, 1 << 12) {
@@ -148,7 +149,44 @@ pub fn e2(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
         ),
     ] {
         let typed = Typed::new(setup, &datatype, 1)?;
-        pack_cell(setup, sheet, "E2", &format!("cuboid as {case}"), &typed)?;
+        let name = format!("cuboid as {case}");
+        pack_cell(setup, sheet, "E2", &name, &typed)?;
+        mapping_cells(setup, sheet, "E2", &name, &typed)?;
+    }
+    Ok(())
+}
+
+/// Packing with the baseline kernels: the types of E2 consist of bytes, which are the elements of yaksa's mapping.
+fn mapping_cells(
+    setup: &Setup,
+    sheet: &mut Sheet<'_>,
+    experiment: &'static str,
+    case: &str,
+    typed: &Typed,
+) -> Result<()> {
+    let size = typed.size() as usize;
+    let packed = Buffer::device(setup.driver, &setup.near, size)?;
+    let (from, to) = (typed.buffer.address(), packed.address());
+    for (method, mapping) in [
+        ("TEMPI mapping", Mapping::Tempi),
+        ("yaksa mapping", Mapping::Yaksa { element: 1 }),
+    ] {
+        put(setup, &packed, &vec![0; size])?;
+        let time = setup.time(|| {
+            // SAFETY: the buffers were made for the layout.
+            unsafe { pack_with(setup.driver, mapping, &typed.gpu, from, to) }?;
+            Ok(())
+        })?;
+        sheet.cells.push(Cell {
+            experiment,
+            case: case.to_owned(),
+            bytes: typed.size(),
+            block: typed.block(),
+            method: method.to_owned(),
+            time,
+            bound_us: setup.bound(typed.size() + typed.touched()),
+            verified: get(setup, to, size)? == typed.packed()?,
+        });
     }
     Ok(())
 }
@@ -397,35 +435,5 @@ pub fn e6(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
             });
         }
     }
-    Ok(())
-}
-
-/// E7: packing with few multiprocessors, by copy units where blocks are long enough, and with all.
-pub fn e7(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
-    let bytes: u64 = setup.sized(64 << 20, 64 << 10);
-    for block in [512_u64, 1024, 4096, 65_536] {
-        (sheet.say)(&format!("E7, blocks of {block} bytes"));
-        let datatype = byte().vector((bytes / block).max(2), block, 2 * block as i64)?;
-        let typed = Typed::new(setup, &datatype, 1)?;
-        for limit in [Some(8), Some(16), None] {
-            limit_multiprocessors(limit);
-            let packed = pack_cell(setup, sheet, "E7", "pack", &typed);
-            limit_multiprocessors(None);
-            packed?;
-            let (kernel, count) = match limit {
-                Some(count) if block >= 1024 && setup.device.capability >= (9, 0) => {
-                    ("bulk", count)
-                }
-                Some(count) => ("strided", count),
-                None => ("strided", setup.device.multiprocessors),
-            };
-            if let Some(cell) = sheet.cells.last_mut() {
-                cell.method = format!("{kernel} on {count}");
-            }
-        }
-    }
-    sheet
-        .notes
-        .push("E7: nothing else runs on the GPU meanwhile".to_owned());
     Ok(())
 }

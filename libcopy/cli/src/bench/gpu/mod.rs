@@ -7,6 +7,7 @@
 
 mod cell;
 mod command;
+mod contention;
 mod experiments;
 mod owner;
 mod setup;
