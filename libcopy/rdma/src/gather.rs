@@ -117,7 +117,7 @@ pub fn lengths(layout: &Layout, rule: CutRule) -> Option<Vec<u64>> {
 }
 
 /// Bytes that are packed at a time.
-const STAGE: usize = 1 << 20;
+pub const STAGE: usize = 1 << 20;
 
 /// Packing: one WRITE per MiB between staging buffers.
 #[derive(Debug, Default)]

@@ -10,6 +10,7 @@
 pub mod cache;
 pub mod card;
 pub mod choice;
+pub mod counts;
 pub mod cut;
 pub mod emulated;
 mod error;
@@ -19,6 +20,7 @@ pub mod keys;
 pub mod message;
 pub mod model;
 pub mod pool;
+pub mod ranks;
 pub mod transfer;
 pub mod verbs;
 pub mod workloads;

@@ -7,9 +7,9 @@ mod common;
 
 use std::sync::Arc;
 
-use common::Rank;
 use libcopy_rdma::keys::Memory;
 use libcopy_rdma::pool::{Pool, PoolSize};
+use libcopy_rdma::ranks::{self, Rank};
 use libcopy_rdma::workloads::{applications, vector};
 use libcopy_rdma::{
     Abilities, CutRule, Cuts, Error, Limits, Method, Shape, Thresholds, chunk_size, iovs,
@@ -29,13 +29,16 @@ fn limits(max_iovs: usize) -> Limits {
 #[test]
 fn blocks_4096_at_4_per_key_are_1024_keys_and_4_kib_of_cts() {
     let layout = vector(4096, 512).unwrap();
-    let (mut sender, mut receiver) = (Rank::new(0, limits(4), 1024), Rank::new(1, limits(4), 1024));
-    let first = common::message(&mut sender, &mut receiver, &layout, &layout, STABLE).unwrap();
+    let (mut sender, mut receiver) = (
+        common::rank(0, limits(4), 1024),
+        common::rank(1, limits(4), 1024),
+    );
+    let first = ranks::message(&mut sender, &mut receiver, &layout, &layout, STABLE).unwrap();
     assert_eq!(
         (first.keys, first.cts_bytes, first.writes),
         (1024, 4096, 1024)
     );
-    let again = common::message(&mut sender, &mut receiver, &layout, &layout, STABLE).unwrap();
+    let again = ranks::message(&mut sender, &mut receiver, &layout, &layout, STABLE).unwrap();
     assert_eq!((again.keys, again.cts_bytes, again.writes), (0, 0, 1024));
     assert_eq!(receiver.keys.counts().mapped, 1024);
     assert_eq!(receiver.keys.counts().hits, 1);
@@ -48,13 +51,13 @@ fn vectors_of_the_micro_benchmark() {
         for count in [16, 32, 64, 128] {
             let layout = vector(count, len).unwrap();
             let (mut sender, mut receiver) = (
-                Rank::new(0, limits(MAX_IOVS), 16),
-                Rank::new(1, limits(MAX_IOVS), 16),
+                common::rank(0, limits(MAX_IOVS), 16),
+                common::rank(1, limits(MAX_IOVS), 16),
             );
             let expected = count.div_ceil(MAX_IOVS as u64);
             for iteration in 1..=110 {
                 let done =
-                    common::message(&mut sender, &mut receiver, &layout, &layout, STABLE).unwrap();
+                    ranks::message(&mut sender, &mut receiver, &layout, &layout, STABLE).unwrap();
                 assert_eq!(done.writes, expected);
                 let new = if iteration == 1 { expected } else { 0 };
                 assert_eq!((done.keys, done.cts_bytes), (new, 4 * new), "{iteration}");
@@ -70,7 +73,7 @@ fn fft_alltoallw_on_2_to_8_ranks() {
     let layout = vector(64, 1024).unwrap();
     for ranks in 2..=8_u32 {
         let mut all: Vec<Rank> = (0..ranks)
-            .map(|rank| Rank::new(rank, limits(16), 4 * 2 * ranks as usize))
+            .map(|rank| common::rank(rank, limits(16), 4 * 2 * ranks as usize))
             .collect();
         for round in 0..3 {
             for from in 0..ranks as usize {
@@ -78,8 +81,8 @@ fn fft_alltoallw_on_2_to_8_ranks() {
                     if from == to {
                         continue;
                     }
-                    let (sender, receiver) = common::two(&mut all, from, to);
-                    let done = common::message(sender, receiver, &layout, &layout, STABLE).unwrap();
+                    let (sender, receiver) = ranks::two(&mut all, from, to);
+                    let done = ranks::message(sender, receiver, &layout, &layout, STABLE).unwrap();
                     assert_eq!(done.writes, 4);
                     assert_eq!(done.cts_bytes, if round == 0 { 16 } else { 0 });
                 }
@@ -114,13 +117,13 @@ fn applications_are_moved_as_in_the_paper() {
 #[test]
 fn a_receiver_tells_every_sender_once() {
     let layout = vector(64, 1024).unwrap();
-    let mut receiver = Rank::new(0, limits(16), 4);
+    let mut receiver = common::rank(0, limits(16), 4);
     let buffer = receiver.shared_buffer(&layout);
     for rank in 1..=3 {
-        let mut sender = Rank::new(rank, limits(16), 4);
+        let mut sender = common::rank(rank, limits(16), 4);
         for round in 0..2 {
             let done =
-                common::message_into(&mut sender, &mut receiver, &layout, &layout, buffer, STABLE)
+                ranks::message_into(&mut sender, &mut receiver, &layout, &layout, buffer, STABLE)
                     .unwrap();
             assert_eq!(done.cts_bytes, if round == 0 { 16 } else { 0 });
         }
@@ -132,9 +135,9 @@ fn a_receiver_tells_every_sender_once() {
 #[test]
 fn without_a_watch_every_message_maps_and_unmaps() {
     let layout = vector(32, 1024).unwrap();
-    let (mut sender, mut receiver) = (Rank::new(0, limits(8), 4), Rank::new(1, limits(8), 4));
+    let (mut sender, mut receiver) = (common::rank(0, limits(8), 4), common::rank(1, limits(8), 4));
     for _ in 0..5 {
-        let done = common::message(
+        let done = ranks::message(
             &mut sender,
             &mut receiver,
             &layout,
@@ -152,13 +155,16 @@ fn without_a_watch_every_message_maps_and_unmaps() {
 #[test]
 fn memory_that_was_replaced_is_mapped_again() {
     let layout = vector(32, 1024).unwrap();
-    let (mut sender, mut receiver) = (Rank::new(0, limits(8), 4), Rank::new(1, limits(8), 16));
+    let (mut sender, mut receiver) = (
+        common::rank(0, limits(8), 4),
+        common::rank(1, limits(8), 16),
+    );
     let generation = |number| Memory::Generation(number);
     let first =
-        common::message(&mut sender, &mut receiver, &layout, &layout, generation(0)).unwrap();
+        ranks::message(&mut sender, &mut receiver, &layout, &layout, generation(0)).unwrap();
     assert_eq!(first.cts_bytes, 16);
     let replaced =
-        common::message(&mut sender, &mut receiver, &layout, &layout, generation(1)).unwrap();
+        ranks::message(&mut sender, &mut receiver, &layout, &layout, generation(1)).unwrap();
     assert_eq!((replaced.keys, replaced.cts_bytes), (4, 16));
     // The sender is told, and the keys come back when it has acknowledged.
     assert_eq!(common::deliver_forget(&mut receiver, &mut [&mut sender]), 1);
@@ -169,10 +175,13 @@ fn memory_that_was_replaced_is_mapped_again() {
 fn eviction_waits_for_the_ranks_that_have_the_keys() {
     let layout = vector(32, 1024).unwrap();
     // Room for one buffer of four keys.
-    let (mut sender, mut receiver) = (Rank::new(0, limits(8), 16), Rank::new(1, limits(8), 4));
+    let (mut sender, mut receiver) = (
+        common::rank(0, limits(8), 16),
+        common::rank(1, limits(8), 4),
+    );
     let buffers = [(); 2].map(|()| receiver.shared_buffer(&layout));
     let mut into = |receiver: &mut Rank, buffer| {
-        common::message_into(&mut sender, receiver, &layout, &layout, buffer, STABLE)
+        ranks::message_into(&mut sender, receiver, &layout, &layout, buffer, STABLE)
     };
     into(&mut receiver, buffers[0]).unwrap();
     let exhausted = into(&mut receiver, buffers[1]).unwrap_err();
@@ -188,7 +197,7 @@ fn eviction_waits_for_the_ranks_that_have_the_keys() {
     assert_eq!(common::deliver_forget(&mut receiver, &mut [&mut sender]), 1);
     assert_eq!(receiver.card.live().1, 0);
     let mut into = |receiver: &mut Rank, buffer| {
-        common::message_into(&mut sender, receiver, &layout, &layout, buffer, STABLE)
+        ranks::message_into(&mut sender, receiver, &layout, &layout, buffer, STABLE)
     };
     assert_eq!(into(&mut receiver, buffers[1]).unwrap().cts_bytes, 16);
 }
@@ -196,8 +205,8 @@ fn eviction_waits_for_the_ranks_that_have_the_keys() {
 #[test]
 fn a_peer_that_is_gone_keeps_no_key() {
     let layout = vector(32, 1024).unwrap();
-    let (mut sender, mut receiver) = (Rank::new(0, limits(8), 4), Rank::new(1, limits(8), 4));
-    common::message(&mut sender, &mut receiver, &layout, &layout, STABLE).unwrap();
+    let (mut sender, mut receiver) = (common::rank(0, limits(8), 4), common::rank(1, limits(8), 4));
+    ranks::message(&mut sender, &mut receiver, &layout, &layout, STABLE).unwrap();
     assert!(receiver.keys.evict().unwrap());
     assert_eq!(receiver.card.live().1, 4);
     receiver.keys.rank_gone(0).unwrap();
@@ -208,7 +217,7 @@ fn a_peer_that_is_gone_keeps_no_key() {
 #[test]
 fn a_key_that_cannot_be_mapped_costs_no_key() {
     let layout = vector(32, 1024).unwrap();
-    let mut rank = Rank::new(0, limits(8), 4);
+    let mut rank = common::rank(0, limits(8), 4);
     // Cuts for a card with longer lists.
     let wrong = rank
         .keys
@@ -269,8 +278,8 @@ proptest! {
     ) {
         let limits = Limits { max_iovs, max_bytes };
         for rule in [CutRule::Agreed, CutRule::Maximal] {
-            let (mut sender, mut receiver) = (Rank::new(0, limits, 4096), Rank::new(1, limits, 4096));
-            let done = common::message_by(&mut sender, &mut receiver, &from, &to, STABLE, rule).unwrap();
+            let (mut sender, mut receiver) = (common::rank(0, limits, 4096), common::rank(1, limits, 4096));
+            let done = ranks::message_by(&mut sender, &mut receiver, &from, &to, STABLE, rule).unwrap();
             prop_assert!(done.right);
             let shapes = [&from, &to].map(Shape::of);
             let csize = chunk_size(&shapes[0], &shapes[1], &limits);

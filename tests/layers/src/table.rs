@@ -200,7 +200,8 @@ pub const TABLE: &[Layers] = &[
             < verbs/mlx5
             < verbs
             < gather
-            < transfer",
+            < ranks transfer
+            < counts",
     },
     Layers {
         name: "libcopy-cli",

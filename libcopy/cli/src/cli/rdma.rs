@@ -3,20 +3,51 @@
 //! `libcopy rdma`: the RDMA devices of this machine, and how typed messages would go through them.
 
 use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
+use libcopy_rdma::counts::{self, Row};
 use libcopy_rdma::verbs::{Device, device_names};
 use libcopy_rdma::workloads::applications;
 use libcopy_rdma::{Abilities, Choice, CutRule, Limits, Shape, Thresholds};
 use serde_json::{Value, json};
+
+use super::progress;
 
 /// Subcommands of `libcopy rdma`.
 #[derive(Debug, Subcommand)]
 pub enum Rdma {
     /// Show the devices, what they can do, and the method that each application layout would take
     Probe(ProbeArgs),
+    /// Count what the cases of the paper take, and compare with its formulas
+    Bench(BenchArgs),
+}
+
+/// Arguments of `libcopy rdma bench`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The cases run on a card in software, and over two RDMA devices where there are two: then the names \
+    of the devices stand before the case. Times are not measured. The exit status is 1 if a count or a byte is wrong."
+)]
+pub struct BenchArgs {
+    /// Count memory keys, bytes of clear-to-send messages, work requests and hits
+    #[arg(long, required = true)]
+    counts: bool,
+
+    /// Write the counts to a file as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+
+    /// The two devices, instead of the first two that can be used
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with = "software")]
+    devices: Vec<String>,
+
+    /// Only the card in software
+    #[arg(long)]
+    software: bool,
 }
 
 /// Arguments of `libcopy rdma probe`.
@@ -29,7 +60,118 @@ pub struct ProbeArgs {
 
 /// Runs `libcopy rdma`.
 pub fn run(command: &Rdma) -> Result<()> {
-    let Rdma::Probe(args) = command;
+    match command {
+        Rdma::Probe(args) => probe(args),
+        Rdma::Bench(args) => bench(args),
+    }
+}
+
+fn bench(args: &BenchArgs) -> Result<()> {
+    let devices = bench_devices(args)?;
+    let mut steps = counts::software_cases()?;
+    if devices.is_ok() {
+        steps += counts::verbs_cases()?;
+    }
+    let bar = progress::bar(steps as u64);
+    let mut done = |row: &Row| {
+        bar.set_message(row.case.clone());
+        bar.inc(1);
+    };
+    let software = counts::software(&mut done)?;
+    let verbs = match &devices {
+        Ok(two) => Ok(counts::over_verbs(two, &mut done)?),
+        Err(why) => Err(why),
+    };
+    bar.finish_and_clear();
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "Card in software (counts are exact, nothing was sent over a network):"
+    )?;
+    writeln!(out, "{}", counts_table(&software))?;
+    match &verbs {
+        Ok(rows) => {
+            writeln!(out, "\nOver two RDMA devices:")?;
+            writeln!(out, "{}", counts_table(rows))?;
+        }
+        Err(why) => writeln!(out, "\nNot over RDMA devices: {why}")?,
+    }
+    let rows: Vec<&Row> = software.iter().chain(verbs.iter().flatten()).collect();
+    if let Some(file) = &args.csv {
+        let lines: String = rows.iter().map(|row| row.csv() + "\n").collect();
+        std::fs::write(file, format!("{}\n{lines}", counts::CSV_HEADER))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let wrong: Vec<&str> = rows
+        .iter()
+        .filter(|row| !row.is_right())
+        .map(|row| row.case.as_str())
+        .collect();
+    if !wrong.is_empty() {
+        bail!(
+            "{} of {} cases are wrong: {}",
+            wrong.len(),
+            rows.len(),
+            wrong.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// The two devices to use, or why there are none. An error if devices that were asked for cannot be used.
+fn bench_devices(args: &BenchArgs) -> Result<Result<[Arc<Device>; 2], String>> {
+    if args.software {
+        return Ok(Err("--software".to_owned()));
+    }
+    if let [a, b] = args.devices.as_slice() {
+        return Ok(Ok([Device::open(a)?, Device::open(b)?]));
+    }
+    let names = match device_names() {
+        Ok(names) => names,
+        Err(why) => return Ok(Err(why.to_string())),
+    };
+    let mut usable = names.iter().filter_map(|name| Device::open(name).ok());
+    Ok(match (usable.next(), usable.next()) {
+        (Some(a), Some(b)) => Ok([a, b]),
+        _ => Err(format!(
+            "two devices are needed, of {} that were found fewer can be used (libcopy rdma probe says why)",
+            names.len()
+        )),
+    })
+}
+
+fn counts_table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header([
+        "case",
+        "method",
+        "keys",
+        "CTS bytes",
+        "writes",
+        "hits",
+        "right",
+    ]);
+    for row in rows {
+        let counted = &row.counted;
+        table.add_row([
+            row.case.clone(),
+            counted.method.to_string(),
+            counted.keys.to_string(),
+            counted.cts_bytes.to_string(),
+            counted.writes.to_string(),
+            counted.hits.to_string(),
+            if row.is_right() {
+                "yes".to_owned()
+            } else {
+                format!("no, expected {}", row.expected.summary())
+            },
+        ]);
+    }
+    table
+}
+
+fn probe(args: &ProbeArgs) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let found = device_names().map_err(|error| error.to_string());
     let devices: Vec<(String, Result<Found, String>)> = found
