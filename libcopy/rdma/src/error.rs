@@ -29,6 +29,12 @@ pub enum Error {
         /// Bytes of the receiver's layout.
         receiver: u64,
     },
+    /// The receiver cannot register memory for the message, which therefore was not sent.
+    #[error("rank {rank} cannot register memory for the message (its own error says why)")]
+    Refused {
+        /// The receiver.
+        rank: u32,
+    },
     /// A window has more pieces than a key may point to: the chunk size does not suit the layout.
     #[error(
         "{found} pieces in a window of {bytes} bytes, a memory key points to {max_iovs} at most"

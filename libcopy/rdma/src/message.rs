@@ -31,7 +31,10 @@ pub enum Control {
         is_done: bool,
     },
     /// The receiver cannot take the message at all.
-    Refused,
+    Refused {
+        /// Bytes of the receiver's layout; as many as the sender's if it cannot register memory.
+        room: u64,
+    },
     /// The sender has not the keys that the CTS names.
     Missing(EntryId),
     /// The receiver's entry is to be forgotten.
@@ -244,7 +247,10 @@ impl Control {
                 out.byte(5);
                 out.byte(u8::from(*is_done));
             }
-            Control::Refused => out.byte(6),
+            Control::Refused { room } => {
+                out.byte(6);
+                out.word(*room);
+            }
             Control::Missing(entry) => {
                 out.byte(7);
                 out.entry(*entry);
@@ -299,7 +305,7 @@ impl Control {
             5 => Control::Fin {
                 is_done: from.byte()? != 0,
             },
-            6 => Control::Refused,
+            6 => Control::Refused { room: from.word()? },
             7 => Control::Missing(from.entry()?),
             8 => Control::Forget(from.entry()?),
             9 => Control::Forgotten(from.entry()?),
@@ -351,7 +357,7 @@ mod tests {
                 entry: Some(entry),
             }),
             Control::Fin { is_done: true },
-            Control::Refused,
+            Control::Refused { room: 7 },
             Control::Missing(entry),
             Control::Forget(entry),
             Control::Forgotten(entry),

@@ -177,10 +177,15 @@ impl<C: Channel> Link<C> {
             let card = UmrCard::new(device);
             card.map_through(&connection);
             let its = device.clone();
-            let keys = Arc::new(Pool::new(settings.pool, move || Mkey::new(&its))?);
-            umr = Some(Umr::new(Keys::new(card, keys.clone()), rank));
-            pool = Some(keys);
-        } else {
+            // A card that has no key left to give moves messages in the other ways.
+            pool = Pool::new(settings.pool, move || Mkey::new(&its))
+                .ok()
+                .map(Arc::new);
+            umr = pool
+                .as_ref()
+                .map(|keys| Umr::new(Keys::new(card, keys.clone()), rank));
+        }
+        if umr.is_none() {
             abilities.umr = None;
         }
         Ok(Link {
@@ -281,7 +286,8 @@ impl<C: Channel> Link<C> {
     /// # Errors
     ///
     /// [`Error::WorkRequest`] or [`Error::PeerGone`] if the connection has failed, after which it can only be dropped;
-    /// [`Error::Size`] if the receiver has no room for exactly as many bytes.
+    /// [`Error::Size`] if the receiver has no room for exactly as many bytes; [`Error::Refused`] if it cannot register
+    /// memory. After these two the link is as good as before.
     ///
     /// # Safety
     ///
@@ -329,10 +335,13 @@ impl<C: Channel> Link<C> {
                         });
                     }
                 }
-                Control::Refused => {
+                Control::Refused { room } if room == shape.bytes => {
+                    return Err(Error::Refused { rank: self.rank });
+                }
+                Control::Refused { room } => {
                     return Err(Error::Size {
                         sender: shape.bytes,
-                        receiver: 0,
+                        receiver: room,
                     });
                 }
                 rts @ Control::Rts { .. } => self.early.push_back(rts),
@@ -379,7 +388,9 @@ impl<C: Channel> Link<C> {
             return Err(self.unexpected(&rts));
         };
         if shape.bytes != to.layout.size() {
-            self.tell(&Control::Refused)?;
+            self.tell(&Control::Refused {
+                room: to.layout.size(),
+            })?;
             return Err(Error::Size {
                 sender: shape.bytes,
                 receiver: to.layout.size(),
@@ -417,7 +428,9 @@ impl<C: Channel> Link<C> {
                     continue;
                 }
                 Err(error) => {
-                    self.tell(&Control::Refused)?;
+                    self.tell(&Control::Refused {
+                        room: to.layout.size(),
+                    })?;
                     return Err(error);
                 }
             }

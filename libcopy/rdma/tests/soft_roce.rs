@@ -5,147 +5,18 @@
 //! a reliable connection does not come about.
 
 mod common;
-
-use std::os::unix::net::UnixStream;
-use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::thread;
+#[path = "common/link.rs"]
+mod link;
 
 use libcopy_datatype::{Datatype, Layout, Named};
 use libcopy_rdma::gather::Buffer;
 use libcopy_rdma::keys::Memory;
-use libcopy_rdma::transfer::{Link, Report, Settings, StreamChannel};
 use libcopy_rdma::verbs::sys::Sge;
 use libcopy_rdma::verbs::{Connection, Device, Options, Region, Wait, device_names};
 use libcopy_rdma::workloads::{applications, vector};
-use libcopy_rdma::{CutRule, Error, Iov, Method, Result};
+use libcopy_rdma::{CutRule, Error, Iov, Method};
 
-/// The two devices, made once; none outside the virtual machine.
-fn devices() -> Option<[Arc<Device>; 2]> {
-    static MADE: OnceLock<bool> = OnceLock::new();
-    let is_there = *MADE.get_or_init(|| {
-        if std::env::var_os("LIBCOPY_VM").is_none() {
-            eprintln!("skipped: not in the virtual machine (scripts/vm)");
-            return false;
-        }
-        let script = "set -e
-            for module in ib_uverbs rdma_rxe veth; do modprobe $module; done
-            ip netns add libcopy
-            ip link add rdma0 type veth peer name rdma1
-            ip link set rdma1 netns libcopy
-            ip addr add 10.77.0.1/24 dev rdma0 && ip link set rdma0 up
-            ip netns exec libcopy ip addr add 10.77.0.2/24 dev rdma1
-            ip netns exec libcopy ip link set rdma1 up
-            rdma link add rxe_a type rxe netdev rdma0
-            ip netns exec libcopy rdma link add rxe_b type rxe netdev rdma1
-            # The device file comes a moment later; an address is used once it has been checked for duplicates.
-            for i in $(seq 100); do
-                [ -e /dev/infiniband/uverbs1 ] && ip link show rdma0 | grep -q LOWER_UP && break
-                sleep 0.1
-            done";
-        let status = Command::new("sh").arg("-c").arg(script).status().unwrap();
-        assert!(status.success(), "cannot set up soft RoCE");
-        true
-    });
-    is_there.then(|| ["rxe_a", "rxe_b"].map(|name| Device::open(name).unwrap()))
-}
-
-/// One test at a time: they count what is left behind.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-type TestLink = Link<StreamChannel<UnixStream>>;
-
-/// Runs both ends of a link, each on a thread.
-fn pair<A: Send, B: Send>(
-    settings: [Settings; 2],
-    first: impl FnOnce(&mut TestLink) -> A + Send,
-    second: impl FnOnce(&mut TestLink) -> B + Send,
-) -> Option<(A, B)> {
-    let [a, b] = devices()?;
-    let [one, two] = settings;
-    let (left, right) = UnixStream::pair().unwrap();
-    Some(thread::scope(|scope| {
-        let first = scope.spawn(move || {
-            let mut link = Link::new(&a, StreamChannel::new(left, 1), 1, one).unwrap();
-            first(&mut link)
-        });
-        let second = scope.spawn(move || {
-            let mut link = Link::new(&b, StreamChannel::new(right, 0), 0, two).unwrap();
-            second(&mut link)
-        });
-        (first.join().unwrap(), second.join().unwrap())
-    }))
-}
-
-/// Memory for a layout.
-struct Elements<'a> {
-    layout: &'a Layout,
-    bytes: Vec<u8>,
-}
-
-impl<'a> Elements<'a> {
-    fn new(layout: &'a Layout, seed: u8) -> Elements<'a> {
-        let bounds = layout.bounds();
-        let len = (bounds.end - bounds.start) as usize;
-        let bytes = (0..len).map(|i| (i * 31 + usize::from(seed)) as u8);
-        Elements {
-            layout,
-            bytes: bytes.collect(),
-        }
-    }
-
-    fn buffer(&self, memory: Memory) -> Buffer<'_> {
-        let start = self.layout.bounds().start;
-        Buffer {
-            layout: self.layout,
-            base: (self.bytes.as_ptr() as u64).wrapping_add_signed(-start),
-            memory,
-        }
-    }
-
-    fn origin(&self) -> isize {
-        (-self.layout.bounds().start) as isize
-    }
-}
-
-fn send(link: &mut TestLink, from: &Elements<'_>) -> Result<Report> {
-    // SAFETY: the memory lives and nobody changes it.
-    unsafe { link.send(&from.buffer(Memory::Unwatched)) }
-}
-
-fn receive(link: &mut TestLink, to: &mut Elements<'_>) -> Result<Report> {
-    // SAFETY: the memory lives and nobody else has it.
-    unsafe { link.receive(&to.buffer(Memory::Unwatched)) }
-}
-
-/// What receiving `from`'s elements makes of `to`'s memory.
-fn expected(from: &Elements<'_>, to: &Elements<'_>) -> Vec<u8> {
-    let mut packed = vec![0; from.layout.size() as usize];
-    from.layout
-        .pack(&from.bytes, from.origin(), &mut packed)
-        .unwrap();
-    let mut bytes = to.bytes.clone();
-    to.layout.unpack(&packed, &mut bytes, to.origin()).unwrap();
-    bytes
-}
-
-fn settings(only: Option<Method>, rule: CutRule) -> [Settings; 2] {
-    let one = Settings {
-        only,
-        rule,
-        ..Settings::default()
-    };
-    [one.clone(), one]
-}
-
-/// Queue pairs and regions of the kernel.
-fn resources() -> String {
-    let output = Command::new("rdma").args(["resource", "show"]).output();
-    String::from_utf8(output.unwrap().stdout).unwrap()
-}
+use link::{Elements, alone, devices, expected, pair, receive, resources, send, settings};
 
 #[test]
 fn every_method_moves_every_layout() {
@@ -459,4 +330,83 @@ fn devices_are_named_and_missing_ones_too() {
     );
     let error = Device::open("mlx5_0").unwrap_err().to_string();
     assert!(error.contains("rxe_a, rxe_b"), "{error}");
+}
+
+/// Has this thread register no more memory than RLIMIT_MEMLOCK allows (capabilities(7): CAP_IPC_LOCK).
+fn drop_ipc_lock() {
+    const VERSION_3: u32 = 0x2008_0522;
+    const CAP_IPC_LOCK: u32 = 14;
+    let mut header = [VERSION_3, 0];
+    // Effective, permitted and inheritable, twice 32 bits.
+    let mut sets = [[0_u32; 3]; 2];
+    // SAFETY: both are as long as the kernel's structures (capget(2)).
+    let got = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
+    assert_eq!(got, 0);
+    sets[0][0] &= !(1 << CAP_IPC_LOCK);
+    // SAFETY: as above.
+    let set = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) };
+    assert_eq!(set, 0);
+}
+
+/// Sets the soft limit of locked memory; gives back what it was.
+fn limit_locked(bytes: u64) -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure is written.
+    assert_eq!(
+        unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) },
+        0
+    );
+    let before = std::mem::replace(&mut limit.rlim_cur, bytes);
+    // SAFETY: the structure is read.
+    assert_eq!(
+        unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) },
+        0
+    );
+    before
+}
+
+#[test]
+fn more_memory_than_may_be_locked_is_packed_or_refused() {
+    let _alone = alone();
+    let Some(_) = devices() else { return };
+    let before = resources();
+    // 64 KiB in 128 KiB; page by page even more.
+    let (layout, longer) = (vector(64, 1024).unwrap(), vector(128, 1024).unwrap());
+    let done = pair(
+        settings(Some(Method::Sge), CutRule::Agreed),
+        |link| {
+            let from = Elements::new(&layout, 1);
+            let packed = send(link, &from).unwrap();
+            let refused = send(link, &Elements::new(&longer, 1)).unwrap_err();
+            assert_eq!(refused, Error::Refused { rank: 1 });
+            // The link is as good as before.
+            (packed, send(link, &from).unwrap())
+        },
+        |link| {
+            drop_ipc_lock();
+            let mut target = Elements::new(&layout, 2);
+            let wanted = expected(&Elements::new(&layout, 1), &target);
+            let unlimited = limit_locked(100 << 10);
+            let packed = receive(link, &mut target).unwrap();
+            assert!(packed.fell_back && target.bytes == wanted);
+            // Not even a staging buffer: this message needs a longer one.
+            limit_locked(16 << 10);
+            let error = receive(link, &mut Elements::new(&longer, 2)).unwrap_err();
+            assert!(error.to_string().contains("ulimit -l"), "{error}");
+            limit_locked(unlimited);
+            target.bytes.fill(0);
+            receive(link, &mut target).unwrap();
+            let blank = Elements {
+                layout: &layout,
+                bytes: vec![0; target.bytes.len()],
+            };
+            assert!(target.bytes == expected(&Elements::new(&layout, 1), &blank));
+        },
+    );
+    let ((packed, again), ()) = done.unwrap();
+    assert_eq!((packed.method, again.method), (Method::Pack, Method::Sge));
+    assert_eq!(resources(), before);
 }

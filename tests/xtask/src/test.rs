@@ -458,6 +458,8 @@ impl Tests {
             "p2p",
             "--test",
             "soft_roce",
+            "--test",
+            "umr",
         ])?;
         for file in built.executables("bin") {
             copy(&file, &self.stage)?;
@@ -488,6 +490,7 @@ impl Tests {
         if !succeeds_loudly(&mut cc) {
             return Err("cannot compile tests/guest/system_calls.c".to_owned());
         }
+        self.stage_umr()?;
         // This machine's MPICH, for messages out of memory that is mapped.
         if ["mpirun.mpich", "mpicc.mpich"].into_iter().all(is_command) {
             let place = self.stage.join("mpich");
@@ -503,6 +506,34 @@ impl Tests {
                 .file("libcopy_mpi.so")
                 .ok_or("cargo has built no libcopy_mpi.so")?;
             copy(&library, &place)?;
+        }
+        Ok(())
+    }
+
+    /// The double of libmlx5, for tests of memory keys; none without the headers.
+    fn stage_umr(&self) -> Result<(), String> {
+        if !Path::new("/usr/include/infiniband/mlx5dv.h").exists() {
+            println!("memory keys are not tested: no libibverbs-dev");
+            return Ok(());
+        }
+        let sources = Path::new("tests/umr");
+        let failed = |error: io::Error| format!("{}: {error}", sources.display());
+        let place = self.stage.join("umr");
+        fs::create_dir_all(&place).map_err(failed)?;
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-fvisibility=hidden", "-O2"])
+            .args(["-Wall", "-Wextra", "-Werror", "-Wl,-soname,libmlx5.so.1"])
+            .args(["-Wl,-z,defs", "-o"])
+            .arg(place.join("libmlx5.so.1"));
+        for entry in fs::read_dir(sources).map_err(failed)? {
+            let file = entry.map_err(failed)?.path();
+            if file.extension().is_some_and(|extension| extension == "c") {
+                cc.arg(file);
+            }
+        }
+        cc.arg("-libverbs");
+        if !succeeds_loudly(&mut cc) {
+            return Err("cannot compile tests/umr".to_owned());
         }
         Ok(())
     }

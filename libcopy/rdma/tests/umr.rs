@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Memory keys over the kernel's soft RoCE, in the virtual machine, with a double of libmlx5.so.1 (tests/umr) that keeps
+//! the rules of the card. The backend is the one that a ConnectX has.
+
+mod common;
+#[path = "common/link.rs"]
+mod link;
+
+use std::ffi::{CString, c_char, c_void};
+use std::sync::{Arc, OnceLock};
+
+use libcopy_datatype::{Datatype, Layout, Named};
+use libcopy_rdma::card::Card;
+use libcopy_rdma::keys::Memory;
+use libcopy_rdma::pool::PoolSize;
+use libcopy_rdma::transfer::{Report, Settings};
+use libcopy_rdma::verbs::{Connection, Device, Mkey, Options, Regions, UmrCard, Wait};
+use libcopy_rdma::workloads::{applications, vector};
+use libcopy_rdma::{CutRule, Error, Iov, Method, counts};
+
+use link::{Elements, TestLink, alone, expected, pair, receive, resources, send, settings};
+
+/// The double, once it is loaded.
+struct Double {
+    faults: unsafe extern "C" fn(*const c_char),
+    keys: unsafe extern "C" fn(*mut u32, *mut u32),
+}
+
+impl Double {
+    /// Which calls fail from now on (tests/umr/faults.c).
+    fn fail(&self, text: &str) {
+        let text = CString::new(text).unwrap();
+        // SAFETY: the string is read during the call.
+        unsafe { (self.faults)(text.as_ptr()) }
+    }
+
+    /// Keys, and how many of them are mapped.
+    fn keys(&self) -> (u32, u32) {
+        let (mut all, mut mapped) = (0, 0);
+        // SAFETY: both are written.
+        unsafe { (self.keys)(&raw mut all, &raw mut mapped) }
+        (all, mapped)
+    }
+}
+
+/// The two devices with memory keys; none outside the virtual machine.
+fn devices() -> Option<(&'static Double, [Arc<Device>; 2])> {
+    static DOUBLE: OnceLock<Option<Double>> = OnceLock::new();
+    let double = DOUBLE.get_or_init(|| {
+        std::env::var_os("LIBCOPY_VM")?;
+        let own = std::env::current_exe().unwrap();
+        let file = own.ancestors().nth(2)?.join("umr/libmlx5.so.1");
+        if !file.exists() {
+            eprintln!("skipped: no {} (built with libibverbs-dev)", file.display());
+            return None;
+        }
+        let name = CString::new(file.to_str()?).unwrap();
+        // The loader knows it by its soname from now on: dlopen("libmlx5.so.1") finds this one.
+        // SAFETY: its constructors do nothing, and it stays for ever.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!library.is_null(), "cannot load {}", file.display());
+        let symbol = |name: &str| {
+            let name = CString::new(name).unwrap();
+            // SAFETY: the library is open.
+            let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+            assert!(!found.is_null(), "{name:?}");
+            found
+        };
+        // SAFETY: the types of tests/umr/double.h.
+        unsafe {
+            Some(Double {
+                faults: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char)>(
+                    symbol("libcopy_umr_faults"),
+                ),
+                keys: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u32, *mut u32)>(
+                    symbol("libcopy_umr_keys"),
+                ),
+            })
+        }
+    });
+    let double = double.as_ref()?;
+    let devices = link::devices()?;
+    assert!(devices.iter().all(|device| device.has_memory_keys()));
+    Some((double, devices))
+}
+
+fn send_kept(link: &mut TestLink, from: &Elements<'_>) -> libcopy_rdma::Result<Report> {
+    // SAFETY: the memory outlives the link's use of it, and nobody changes it.
+    unsafe { link.send(&from.buffer(Memory::Generation(0))) }
+}
+
+fn receive_kept(link: &mut TestLink, to: &Elements<'_>) -> libcopy_rdma::Result<Report> {
+    // SAFETY: the memory is used by the link alone, until it has been dropped.
+    unsafe { link.receive(&to.buffer(Memory::Generation(0))) }
+}
+
+fn only_umr(pool: PoolSize) -> [Settings; 2] {
+    settings(Some(Method::Umr), CutRule::Agreed).map(|one| Settings { pool, ..one })
+}
+
+/// Both ends of a reliable connection that maps keys, without a link.
+fn connections(devices: &[Arc<Device>; 2]) -> [Arc<Connection>; 2] {
+    let ends = devices
+        .each_ref()
+        .map(|device| Arc::new(Connection::new(device, Options::of(device)).unwrap()));
+    ends[0].connect(&ends[1].address()).unwrap();
+    ends[1].connect(&ends[0].address()).unwrap();
+    ends
+}
+
+fn range(bytes: &[u8]) -> Iov {
+    Iov {
+        addr: bytes.as_ptr() as u64,
+        len: bytes.len() as u64,
+    }
+}
+
+#[test]
+fn every_method_moves_every_layout_beside_the_others() {
+    let _alone = alone();
+    let Some((double, _)) = devices() else { return };
+    let before = resources();
+    let mut all: Vec<(Layout, Layout)> = applications()
+        .unwrap()
+        .into_iter()
+        // The largest have megabytes in gaps.
+        .filter(|one| one.layout.bounds().end < 1 << 21)
+        .map(|one| (one.layout.clone(), one.layout))
+        .collect();
+    let byte = Datatype::named(Named::Uint8);
+    let dense = |bytes| Layout::new(&byte, bytes).unwrap();
+    all.push((dense(1 << 16), vector(128, 512).unwrap()));
+    all.push((vector(60, 700).unwrap(), vector(50, 840).unwrap()));
+    all.push((vector(64, 1024).unwrap(), dense(1 << 16)));
+    for method in Method::ALL {
+        for rule in [CutRule::Agreed, CutRule::Maximal] {
+            let all = &all;
+            let done = pair(
+                settings(Some(method), rule),
+                |link| {
+                    let send =
+                        |(from, _): &(Layout, _)| send(link, &Elements::new(from, 7)).unwrap();
+                    all.iter().map(send).collect::<Vec<_>>()
+                },
+                |link| {
+                    for (from, to) in all {
+                        let mut target = Elements::new(to, 100);
+                        let expected = expected(&Elements::new(from, 7), &target);
+                        receive(link, &mut target).unwrap();
+                        assert!(target.bytes == expected, "{method} {rule:?}");
+                    }
+                },
+            );
+            let (reports, ()) = done.unwrap();
+            let last = reports.last().unwrap();
+            assert_eq!((last.method, last.fell_back), (method, false));
+            if method == Method::Umr {
+                // 64 pieces at one end, 32 per key.
+                assert_eq!(last.requests, 2);
+            }
+        }
+    }
+    assert_eq!(double.keys(), (0, 0));
+    assert_eq!(resources(), before);
+}
+
+#[test]
+fn random_layouts_arrive_byte_for_byte_through_keys() {
+    let _alone = alone();
+    use proptest::strategy::{Strategy, ValueTree};
+    use proptest::test_runner::TestRunner;
+    let Some((double, _)) = devices() else { return };
+    let rounds = std::env::var("LIBCOPY_RDMA_MESSAGES").map_or(120, |n| n.parse().unwrap());
+    let mut runner = TestRunner::deterministic();
+    let pairs: Vec<(Layout, Layout)> = (0..rounds)
+        .map(|_| common::pairs().new_tree(&mut runner).unwrap().current())
+        .collect();
+    for rule in [CutRule::Agreed, CutRule::Maximal] {
+        let pairs = &pairs;
+        // As many keys as the layout with the shortest pieces takes.
+        let pool = PoolSize {
+            initial: 800,
+            step: 64,
+            max: 2048,
+        };
+        let settings = settings(Some(Method::Umr), rule).map(|one| Settings { pool, ..one });
+        let done = pair(
+            settings,
+            |link| {
+                for (from, _) in pairs {
+                    send(link, &Elements::new(from, 3)).unwrap();
+                }
+            },
+            |link| {
+                for (from, to) in pairs {
+                    let mut target = Elements::new(to, 200);
+                    let expected = expected(&Elements::new(from, 3), &target);
+                    let report = receive(link, &mut target).unwrap();
+                    assert_eq!((report.method, report.fell_back), (Method::Umr, false));
+                    assert!(target.bytes == expected, "{rule:?}");
+                }
+            },
+        );
+        done.unwrap();
+    }
+    assert_eq!(double.keys(), (0, 0));
+}
+
+#[test]
+fn counts_over_devices_are_the_papers() {
+    let _alone = alone();
+    let Some((_, devices)) = devices() else {
+        return;
+    };
+    let rows = counts::over_verbs(&devices, &mut |_| ()).unwrap();
+    assert!(rows.iter().all(counts::Row::is_right), "{rows:#?}");
+    let row = |name: &str| {
+        let found = rows.iter().find(|row| row.case.ends_with(name));
+        found.unwrap().counted
+    };
+    let vector = row("/vector-4096x128");
+    assert_eq!((vector.keys, vector.cts_bytes), (4, 16));
+    assert_eq!((vector.writes, vector.hits), (440, 109));
+    assert_eq!(row("/sw4lite-y").method, Method::Pack);
+}
+
+#[test]
+fn an_exhausted_pool_packs_and_no_byte_is_wrong() {
+    let _alone = alone();
+    let Some((double, _)) = devices() else { return };
+    // Four keys are needed, two exist.
+    let layout = vector(128, 1024).unwrap();
+    let pool = PoolSize {
+        initial: 2,
+        step: 1,
+        max: 2,
+    };
+    let done = pair(
+        only_umr(pool),
+        |link| {
+            for seed in 0..3 {
+                send(link, &Elements::new(&layout, seed)).unwrap();
+            }
+        },
+        |link| {
+            for seed in 0..3 {
+                let mut target = Elements::new(&layout, 50);
+                let expected = expected(&Elements::new(&layout, seed), &target);
+                let report = receive(link, &mut target).unwrap();
+                assert_eq!((report.method, report.fell_back), (Method::Pack, true));
+                assert!(target.bytes == expected);
+                assert_eq!(link.pool_counts().free, 2);
+            }
+        },
+    );
+    done.unwrap();
+    // The sender alone lacks keys: it packs too.
+    let few = only_umr(pool)[0].clone();
+    let many = only_umr(PoolSize::default())[0].clone();
+    let done = pair(
+        [few, many],
+        |link| send(link, &Elements::new(&layout, 9)).unwrap(),
+        |link| {
+            let mut target = Elements::new(&layout, 50);
+            let expected = expected(&Elements::new(&layout, 9), &target);
+            receive(link, &mut target).unwrap();
+            assert!(target.bytes == expected);
+            link.pool_counts()
+        },
+    );
+    let (report, counts) = done.unwrap();
+    assert_eq!((report.method, report.fell_back), (Method::Pack, true));
+    assert_eq!(counts.free, counts.initial + counts.added);
+    assert_eq!(double.keys(), (0, 0));
+}
+
+#[test]
+fn a_recycled_key_is_mapped_again_and_a_stale_one_refused() {
+    let _alone = alone();
+    let Some((double, devices)) = devices() else {
+        return;
+    };
+    // Two keys for buffers that take two each: a message to the other buffer finds none free and is packed, and the peer
+    // is asked to forget the keys, which the next message gets.
+    let layout = vector(64, 1024).unwrap();
+    let pool = PoolSize {
+        initial: 2,
+        step: 1,
+        max: 2,
+    };
+    let done = pair(
+        only_umr(pool),
+        |link| {
+            let sources = [1, 2].map(|seed| Elements::new(&layout, seed));
+            for round in 0..8 {
+                send_kept(link, &sources[round / 2 % 2]).unwrap();
+            }
+            link.key_counts()
+        },
+        |link| {
+            let mut targets = [3, 4].map(|seed| Elements::new(&layout, seed));
+            let mut used = 0;
+            for round in 0..8 {
+                let target = &mut targets[round % 2];
+                target.bytes.fill(0);
+                let seed = [1, 2][round / 2 % 2];
+                let expected = expected(&Elements::new(&layout, seed), target);
+                let report = receive_kept(link, target).unwrap();
+                used += usize::from(report.method == Method::Umr);
+                assert!(target.bytes == expected, "round {round}");
+            }
+            (used, link.key_counts())
+        },
+    );
+    let (sender, (used, receiver)) = done.unwrap();
+    assert!(used > 1, "{used} of 8 messages used keys");
+    assert!(receiver.evictions > 0 && sender.evictions > 0);
+    assert_eq!(double.keys(), (0, 0));
+
+    // Without the protocol: a key that is not mapped any more.
+    let [sender, receiver] = connections(&devices);
+    let cards = devices.each_ref().map(UmrCard::new);
+    cards[0].map_through(&sender);
+    cards[1].map_through(&receiver);
+    let (source, target) = (vec![7_u8; 4096], vec![0_u8; 4096]);
+    let pieces = [range(&source[..1000]), range(&source[2000..3000])];
+    let places = [range(&target[..500]), range(&target[1000..2500])];
+    let from = Mkey::new(&devices[0]).unwrap();
+    let to = Mkey::new(&devices[1]).unwrap();
+    let source_regions = Regions::new(&devices[0], &pieces, false).unwrap();
+    let target_regions = Regions::new(&devices[1], &places, true).unwrap();
+    cards[0]
+        .map(&from, &pieces, &source_regions, false)
+        .unwrap();
+    cards[1].map(&to, &places, &target_regions, true).unwrap();
+    sender.post_mapped(&from, to.rkey()).unwrap();
+    sender.flush(Wait::Poll).unwrap();
+    assert!(
+        target[..500]
+            .iter()
+            .chain(&target[1000..2500])
+            .all(|byte| *byte == 7)
+    );
+    assert!(
+        target[500..1000]
+            .iter()
+            .chain(&target[2500..])
+            .all(|byte| *byte == 0)
+    );
+    cards[1].unmap(&to).unwrap();
+    sender.post_mapped(&from, to.rkey()).unwrap();
+    let error = sender.flush(Wait::Poll).unwrap_err();
+    // IBV_WC_REM_ACCESS_ERR
+    assert!(
+        matches!(error, Error::WorkRequest { code: 10, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn rules_of_the_card_are_kept() {
+    let _alone = alone();
+    let Some((_, devices)) = devices() else {
+        return;
+    };
+    let memory = vec![1_u8; 1 << 16];
+    let many: Vec<Iov> = memory
+        .chunks(1024)
+        .map(|part| range(&part[..512]))
+        .collect();
+    let refused = |connection: &Arc<Connection>,
+                   card: &UmrCard,
+                   pieces: &[Iov],
+                   regions: &Regions,
+                   times: usize| {
+        card.map_through(connection);
+        let key = Mkey::new(&devices[0]).unwrap();
+        let mut result = Ok(());
+        for _ in 0..times {
+            result = card.map(&key, pieces, regions, true);
+        }
+        result.unwrap_err()
+    };
+    let card = UmrCard::new(&devices[0]);
+    let regions = Regions::new(&devices[0], &many, true).unwrap();
+    // More pieces than max_entries; the connection holds.
+    let [connection, _peer] = connections(&devices);
+    let error = refused(&connection, &card, &many[..33], &regions, 1);
+    assert!(
+        matches!(
+            error,
+            Error::Verbs {
+                function: "wr_mr_list",
+                errno: libc::ENOMEM
+            }
+        ),
+        "{error}"
+    );
+    // Mapped twice without LOCAL_INV: IBV_WC_MW_BIND_ERR.
+    let error = refused(&connection, &card, &many[..32], &regions, 2);
+    assert!(
+        matches!(error, Error::WorkRequest { code: 6, .. }),
+        "{error}"
+    );
+    // A key of another protection domain.
+    let [connection, _peer] = connections(&devices);
+    let other = Device::open("rxe_a").unwrap();
+    let key = Mkey::new(&other).unwrap();
+    card.map_through(&connection);
+    let error = card.map(&key, &many[..2], &regions, true).unwrap_err();
+    assert!(
+        matches!(error, Error::WorkRequest { code: 6, .. }),
+        "{error}"
+    );
+    // A key that peers may not write to, and one that has too few bytes.
+    for (is_target, places) in [(false, &many[..4]), (true, &many[..1])] {
+        let [sender, receiver] = connections(&devices);
+        let cards = devices.each_ref().map(UmrCard::new);
+        cards[0].map_through(&sender);
+        cards[1].map_through(&receiver);
+        let keys = devices.each_ref().map(|device| Mkey::new(device).unwrap());
+        let theirs = Regions::new(&devices[1], places, true).unwrap();
+        cards[0]
+            .map(&keys[0], &many[4..8], &regions, false)
+            .unwrap();
+        cards[1].map(&keys[1], places, &theirs, is_target).unwrap();
+        sender.post_mapped(&keys[0], keys[1].rkey()).unwrap();
+        let error = sender.flush(Wait::Poll).unwrap_err();
+        assert!(
+            matches!(error, Error::WorkRequest { code: 10, .. }),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn faults_of_the_card_are_errors_or_right_bytes_and_leave_nothing() {
+    let _alone = alone();
+    let Some((double, _)) = devices() else { return };
+    let layout = vector(64, 1024).unwrap();
+    let before = resources();
+    // No key, and keys at one end or too few: other ways are taken.
+    for fault in ["create_mkey:1-", "create_mkey:3-"] {
+        double.fail(fault);
+        let done = pair(
+            only_umr(PoolSize::default()),
+            |link| send(link, &Elements::new(&layout, 1)).unwrap(),
+            |link| {
+                let mut target = Elements::new(&layout, 2);
+                let expected = expected(&Elements::new(&layout, 1), &target);
+                receive(link, &mut target).unwrap();
+                assert!(target.bytes == expected);
+            },
+        );
+        let (report, ()) = done.unwrap();
+        assert!(fault != "create_mkey:1-" || report.method == Method::Pack);
+    }
+    for fault in [
+        "wr_mr_list:1",
+        "wr_mr_list:3",
+        "wr_rdma_write:1",
+        "wr_rdma_write:2",
+    ] {
+        double.fail(fault);
+        let (sent, received) = pair(
+            only_umr(PoolSize::default()),
+            |link| send(link, &Elements::new(&layout, 1)),
+            |link| receive(link, &mut Elements::new(&layout, 2)),
+        )
+        .unwrap();
+        let errors: Vec<Error> = [sent.err(), received.err()].into_iter().flatten().collect();
+        assert!(!errors.is_empty(), "{fault}");
+        for error in errors {
+            assert!(
+                matches!(
+                    error,
+                    Error::WorkRequest { .. } | Error::PeerGone { .. } | Error::Size { .. }
+                ),
+                "{fault}: {error}"
+            );
+        }
+    }
+    double.fail("");
+    assert_eq!(double.keys(), (0, 0));
+    assert_eq!(resources(), before);
+}
