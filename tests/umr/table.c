@@ -60,25 +60,29 @@ struct key *table_find(struct table *table, uint32_t its) {
     return key->state != UNUSED && key->variant == (its & 0xff) ? key : NULL;
 }
 
-static bool is_free(const struct key *key) {
-    // A process that ended without destroying its keys: the kernel would have done that.
-    return key->state == UNUSED || (kill(key->pid, 0) && errno == ESRCH);
+static uint32_t take(struct table *table, uint32_t index, uint64_t pd, uint16_t max_entries) {
+    struct key *key = &table->keys[index];
+    uint8_t variant = key->variant + 1;
+    memset(key, 0, sizeof *key);
+    key->state = UNMAPPED;
+    key->variant = variant;
+    key->pid = getpid();
+    key->pd = pd;
+    key->max_entries = max_entries;
+    table->next_key = index + 1;
+    return number(index, variant);
 }
 
 uint32_t table_create(struct table *table, uint64_t pd, uint16_t max_entries) {
-    for (uint32_t index = 0; index < MAX_KEYS; index++) {
-        struct key *key = &table->keys[index];
-        if (!is_free(key))
-            continue;
-        uint8_t variant = key->variant + 1;
-        memset(key, 0, sizeof *key);
-        key->state = UNMAPPED;
-        key->variant = variant;
-        key->pid = getpid();
-        key->pd = pd;
-        key->max_entries = max_entries;
-        return number(index, variant);
+    for (uint32_t step = 0; step < MAX_KEYS; step++) {
+        uint32_t index = (table->next_key + step) % MAX_KEYS;
+        if (table->keys[index].state == UNUSED)
+            return take(table, index, pd, max_entries);
     }
+    // A process that ended without destroying its keys: of a card's keys the kernel would have done that.
+    for (uint32_t index = 0; index < MAX_KEYS; index++)
+        if (kill(table->keys[index].pid, 0) && errno == ESRCH)
+            return take(table, index, pd, max_entries);
     return 0;
 }
 

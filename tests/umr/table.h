@@ -46,6 +46,8 @@ struct pair {
 
 struct table {
     struct key keys[MAX_KEYS];
+    // Where to look for an unused slot first.
+    uint32_t next_key;
     // A ring: the newest of a number is the one that exists.
     struct pair pairs[MAX_PAIRS];
     uint32_t next_pair;

@@ -320,14 +320,18 @@ pub fn verbs_cases() -> Result<usize> {
 
 /// Runs the cases of two ranks over a reliable connection between two devices, with the method that the thresholds
 /// choose for these devices; `done` is called for each. What is expected follows from what a work request of the devices
-/// can have: memory keys where both devices have them.
+/// can have: memory keys where both devices have them. `is_wanted` says by its name whether a case is run.
 ///
 /// # Errors
 ///
 /// A device without resources, a connection that fails.
-pub fn over_verbs(devices: &[Arc<Device>; 2], done: &mut dyn FnMut(&Row)) -> Result<Vec<Row>> {
+pub fn over_verbs(
+    devices: &[Arc<Device>; 2],
+    is_wanted: &dyn Fn(&str) -> bool,
+    done: &mut dyn FnMut(&Row),
+) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for case in pairs()? {
+    for case in pairs()?.into_iter().filter(|case| is_wanted(&case.name)) {
         let row = verbs_pair(devices, &case)?;
         done(&row);
         rows.push(row);

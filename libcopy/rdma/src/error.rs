@@ -29,8 +29,8 @@ pub enum Error {
         /// Bytes of the receiver's layout.
         receiver: u64,
     },
-    /// The receiver cannot register memory for the message, which therefore was not sent.
-    #[error("rank {rank} cannot register memory for the message (its own error says why)")]
+    /// The receiver cannot register or map memory for the message, which therefore was not sent.
+    #[error("rank {rank} cannot take the message (its own error says why)")]
     Refused {
         /// The receiver.
         rank: u32,

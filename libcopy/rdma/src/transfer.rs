@@ -265,7 +265,16 @@ impl<C: Channel> Link<C> {
             None => Vec::new(),
         };
         for forget in all {
-            self.tell(&Control::Forget(forget.entry))?;
+            match self.tell(&Control::Forget(forget.entry)) {
+                // The message that was moved before is not lost; the next one says that the peer has ended.
+                Err(Error::PeerGone { .. }) => {
+                    return match &mut self.umr {
+                        Some(umr) => umr.keys.rank_gone(self.rank),
+                        None => Ok(()),
+                    };
+                }
+                told => told?,
+            }
         }
         Ok(())
     }
@@ -286,8 +295,8 @@ impl<C: Channel> Link<C> {
     /// # Errors
     ///
     /// [`Error::WorkRequest`] or [`Error::PeerGone`] if the connection has failed, after which it can only be dropped;
-    /// [`Error::Size`] if the receiver has no room for exactly as many bytes; [`Error::Refused`] if it cannot register
-    /// memory. After these two the link is as good as before.
+    /// [`Error::Size`] if the receiver has no room for exactly as many bytes; [`Error::Refused`] if it cannot take
+    /// the message. After these two the link is as good as before, unless the receiver drops it.
     ///
     /// # Safety
     ///

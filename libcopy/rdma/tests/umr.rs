@@ -171,7 +171,7 @@ fn random_layouts_arrive_byte_for_byte_through_keys() {
     use proptest::strategy::{Strategy, ValueTree};
     use proptest::test_runner::TestRunner;
     let Some((double, _)) = devices() else { return };
-    let rounds = std::env::var("LIBCOPY_RDMA_MESSAGES").map_or(120, |n| n.parse().unwrap());
+    let rounds = std::env::var("LIBCOPY_RDMA_MESSAGES").map_or(40, |n| n.parse().unwrap());
     let mut runner = TestRunner::deterministic();
     let pairs: Vec<(Layout, Layout)> = (0..rounds)
         .map(|_| common::pairs().new_tree(&mut runner).unwrap().current())
@@ -213,7 +213,22 @@ fn counts_over_devices_are_the_papers() {
     let Some((_, devices)) = devices() else {
         return;
     };
-    let rows = counts::over_verbs(&devices, &mut |_| ()).unwrap();
+    let rows = counts::over_verbs(
+        &devices,
+        &|case| {
+            [
+                "vector-1024x16",
+                "vector-4096x128",
+                "milc-D",
+                "sw4lite-y",
+                "fft-alltoallw",
+            ]
+            .contains(&case)
+        },
+        &mut |_| (),
+    )
+    .unwrap();
+    assert_eq!(rows.len(), 5);
     assert!(rows.iter().all(counts::Row::is_right), "{rows:#?}");
     let row = |name: &str| {
         let found = rows.iter().find(|row| row.case.ends_with(name));
@@ -475,7 +490,7 @@ fn faults_of_the_card_are_errors_or_right_bytes_and_leave_nothing() {
             assert!(
                 matches!(
                     error,
-                    Error::WorkRequest { .. } | Error::PeerGone { .. } | Error::Size { .. }
+                    Error::WorkRequest { .. } | Error::PeerGone { .. } | Error::Refused { .. }
                 ),
                 "{fault}: {error}"
             );

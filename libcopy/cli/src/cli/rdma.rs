@@ -79,7 +79,7 @@ fn bench(args: &BenchArgs) -> Result<()> {
     };
     let software = counts::software(&mut done)?;
     let verbs = match &devices {
-        Ok(two) => Ok(counts::over_verbs(two, &mut done)?),
+        Ok(two) => Ok(counts::over_verbs(two, &|_| true, &mut done)?),
         Err(why) => Err(why),
     };
     bar.finish_and_clear();
