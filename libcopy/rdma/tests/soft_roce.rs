@@ -355,16 +355,12 @@ fn limit_locked(bytes: u64) -> u64 {
         rlim_max: 0,
     };
     // SAFETY: the structure is written.
-    assert_eq!(
-        unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) },
-        0
-    );
+    let got = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    assert_eq!(got, 0);
     let before = std::mem::replace(&mut limit.rlim_cur, bytes);
     // SAFETY: the structure is read.
-    assert_eq!(
-        unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) },
-        0
-    );
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) };
+    assert_eq!(set, 0);
     before
 }
 
