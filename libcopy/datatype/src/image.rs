@@ -34,6 +34,12 @@ impl Layout {
     pub fn image(&self) -> Result<Vec<u32>> {
         image(self.form().by_segments())
     }
+
+    /// Bytes of [`Layout::image`], without making it.
+    pub fn image_bytes(&self) -> u64 {
+        let (_, words) = room(self.form().by_segments());
+        words as u64 * 4
+    }
 }
 
 fn image(form: &Form) -> Result<Vec<u32>> {

@@ -338,22 +338,11 @@ pub fn specialized_entries(form: &Form) -> Option<u64> {
     match form.node(form.root()?) {
         Node::Dense { .. } => Some(1),
         Node::Stream { child, .. } => is_dense(child).then_some(1),
-        Node::Blocks { offsets, child } => is_dense(child).then_some(offsets.len() as u64),
+        // The blocks are equally long: a division finds one.
+        Node::Blocks { child, .. } => is_dense(child).then_some(1),
         Node::Pieces { offsets, .. } => Some(offsets.len() as u64),
         Node::Sequence { .. } => None,
     }
-}
-
-/// Bytes of a type's description on the card: 32 for the whole, 32 a node, and lists of words of four bytes.
-pub fn description_bytes(form: &Form) -> u64 {
-    let node = |node: &Node| match node {
-        Node::Dense { .. } => 0,
-        Node::Stream { .. } => 32,
-        Node::Blocks { offsets, .. } => 32 + 4 * offsets.len() as u64,
-        Node::Pieces { offsets, .. } => 32 + 4 * (2 * offsets.len() as u64 + 1),
-        Node::Sequence { parts } => 32 + 16 * parts.len() as u64,
-    };
-    64 + form.nodes().iter().map(node).sum::<u64>()
 }
 
 /// Decides how a card receives a message of `layout`.
@@ -413,7 +402,7 @@ fn by(layout: &Layout, options: &Options, strategy: Strategy) -> Result<Plan, Re
     let fixed = costs.init + costs.setup + costs.search(entries.unwrap_or(1));
     let share = |cycles: u64| parameters.cycles(cycles * pieces).div_ceil(packets);
     let mut handler = parameters.cycles(fixed) + share(costs.block);
-    let description = description_bytes(layout.form());
+    let description = layout.image_bytes();
     let capacity = parameters.nic_memory;
     let room = capacity.checked_sub(description).ok_or(Refusal::Memory {
         needed: description,
@@ -453,7 +442,7 @@ fn by(layout: &Layout, options: &Options, strategy: Strategy) -> Result<Plan, Re
             let checkpoints = packets.div_ceil(found.packets);
             if strategy == Strategy::RoCp {
                 // On the average half an interval is passed over.
-                handler += parameters.cycles(costs.copy) + passed(found.packets - 1) / 2;
+                handler += passed(found.packets - 1) / 2;
                 checkpoints
             } else {
                 2 * checkpoints

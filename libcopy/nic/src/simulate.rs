@@ -2,11 +2,9 @@
 
 //! A message of a datatype received by the simulated card, from the plan to the bytes.
 
-use crate::card::{
-    Card, Context, Entry, Issue, List, Message, Parameters, Ps, Report, TableHandlers,
-};
-use crate::plan::{Plan, specialized_entries};
-use crate::run::costs;
+use crate::card::{Card, Context, Entry, Issue, List, Message, Parameters, Policy, Ps, Report};
+use crate::plan::Plan;
+use crate::run::{CoreError, MessageHandlers};
 use libcopy_datatype::Layout;
 
 /// Which message, and how its packets arrive.
@@ -43,39 +41,42 @@ pub fn gigabits(bytes: u64, time: Ps) -> f64 {
     bytes as f64 * 8000.0 / time.max(1) as f64
 }
 
-/// The handlers of a plan, with the cycles of the simulated core ([`costs`]).
-pub fn handlers(layout: &Layout, plan: &Plan, parameters: &Parameters) -> TableHandlers {
+/// The handlers of a plan: they take the cycles of the simulated core.
+///
+/// # Errors
+///
+/// [`CoreError::NoHandler`] if the plan is not that of the layout.
+pub fn handlers(
+    layout: &Layout,
+    plan: &Plan,
+    parameters: &Parameters,
+) -> Result<MessageHandlers, CoreError> {
     let interval = plan.interval.map_or(1, |interval| interval.packets);
     let vhpus = match plan.policy(parameters) {
-        crate::card::Policy::BlockedRoundRobin { vhpus, .. } => vhpus,
-        crate::card::Policy::Default => 1,
+        Policy::BlockedRoundRobin { vhpus, .. } => vhpus,
+        Policy::Default => 1,
     };
-    let entries = specialized_entries(layout.form()).unwrap_or(1);
-    TableHandlers::new(
-        layout,
-        plan.strategy,
-        parameters.packet,
-        vhpus,
-        interval,
-        entries,
-    )
-    .with_costs(costs(plan.strategy))
+    MessageHandlers::new(layout, plan.strategy, parameters.packet, vhpus, interval)
 }
 
 /// Receives one message of `layout` by `plan` and gives its DMA requests to `sink`.
+///
+/// # Errors
+///
+/// As [`handlers`].
 pub fn receive(
     layout: &Layout,
     plan: &Plan,
     parameters: &Parameters,
     arrival: Arrival,
     mut sink: impl FnMut(&Issue),
-) -> Received {
+) -> Result<Received, CoreError> {
     let mut card = Card::new(parameters);
     if arrival.is_recorded {
         card = card.recorded();
     }
     let context = Context {
-        handlers: Box::new(handlers(layout, plan, parameters)),
+        handlers: Box::new(handlers(layout, plan, parameters)?),
         policy: plan.policy(parameters),
     };
     card.append(
@@ -98,11 +99,11 @@ pub fn receive(
     };
     let report = card.run(&[message], &mut |_, issue| sink(issue));
     let end = report.outcomes.first().map_or(0, |outcome| outcome.end);
-    Received {
+    Ok(Received {
         report,
         time: end,
         processing: end.saturating_sub(2 * parameters.network_latency),
-    }
+    })
 }
 
 /// Receives a message that the card writes to host memory as it is, for the host to unpack: when it is all there,

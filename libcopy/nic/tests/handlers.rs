@@ -3,9 +3,11 @@
 //! The handlers' binary: it is that of the sources, and does on the simulated core what the sources do natively.
 
 use libcopy_datatype::{Datatype, Layout};
-use libcopy_nic::card::{Packet, Random, Strategy, arrival_order};
+use libcopy_nic::card::{Handlers, Packet, Random, Strategy, arrival_order};
 use libcopy_nic::iss::Timing;
-use libcopy_nic::run::{CoreError, CoreHandlers, NativeHandlers, costs, program};
+use libcopy_nic::run::{
+    Command, CoreError, CoreHandlers, MessageHandlers, NativeHandlers, costs, program,
+};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 
@@ -67,9 +69,15 @@ fn compare(layout: &Layout, strategy: Strategy, packet: u64, order: &[u64]) -> O
         };
         let mut expected = Vec::new();
         assert!(native.payload(&packet, &mut expected));
-        let (counts, commands) = core.payload(&packet).unwrap();
-        assert!(commands.iter().all(|(at, _)| *at < counts.cycles));
-        let commands: Vec<_> = commands.into_iter().map(|(_, command)| command).collect();
+        let run = core.payload(&packet).unwrap();
+        let counts = run.counts;
+        assert!(run.commands.iter().all(|(at, _)| *at < counts.cycles));
+        assert!(run.init < counts.cycles);
+        let commands: Vec<_> = run
+            .commands
+            .into_iter()
+            .map(|(_, command)| command)
+            .collect();
         assert_eq!(commands, expected, "{strategy}, packet {index}");
         assert!(!commands.is_empty());
         cycles += counts.cycles;
@@ -77,9 +85,8 @@ fn compare(layout: &Layout, strategy: Strategy, packet: u64, order: &[u64]) -> O
     Some(cycles)
 }
 
-#[test]
-fn native_and_core_issue_the_same_requests() {
-    let mut random = Random::new(21);
+/// Fixed and random types of all kinds.
+fn types(random: &mut Random) -> Vec<String> {
     let fixed = [
         "contiguous(5000, double)",
         "vector(3000, 3, 7, double)",
@@ -105,6 +112,104 @@ fn native_and_core_issue_the_same_requests() {
             ),
         });
     }
+    types
+}
+
+/// The card's handlers, which run a packet on the core only if none of its shape was run before, and a core that runs each
+/// packet: the requests, their times and what each part took are the same. Returns packets and those that were run.
+fn card_against_core(
+    layout: &Layout,
+    strategy: Strategy,
+    packet: u64,
+    order: &[u64],
+) -> Option<(u64, u64)> {
+    let (vhpus, sequence) = (3, 4);
+    let mut card = match MessageHandlers::new(layout, strategy, packet, vhpus, sequence) {
+        Err(CoreError::NoHandler) => return None,
+        other => other.unwrap(),
+    };
+    let interval = (sequence * packet) as u32;
+    let image = layout.image().unwrap();
+    let mut core = CoreHandlers::new(image, strategy, vhpus, interval, Timing::CV32E40P).unwrap();
+    for index in order {
+        let offset = index * packet;
+        let packet = Packet {
+            index: *index,
+            offset,
+            bytes: packet.min(layout.size() - offset),
+            vhpu: match strategy {
+                Strategy::HpuLocal => index % vhpus,
+                _ => index / sequence,
+            },
+        };
+        let mut issues = Vec::new();
+        let work = card.payload(&packet, &mut issues);
+        let run = core.payload(&packet).unwrap();
+        let expected = run.commands.iter().map(|(at, command)| match *command {
+            Command::Write {
+                host,
+                packet,
+                bytes,
+            } => (
+                *at,
+                i64::from(host),
+                offset + u64::from(packet),
+                u64::from(bytes),
+            ),
+            other => panic!("{other:?}"),
+        });
+        let issued = issues
+            .iter()
+            .map(|issue| (issue.at, issue.memory, issue.stream, issue.bytes));
+        assert!(
+            issued.eq(expected),
+            "{strategy}, packet {index} of {}: {issues:?}, {:?}",
+            layout.size(),
+            run.commands
+        );
+        assert_eq!(
+            work.cycles(),
+            run.counts.cycles,
+            "{strategy}, packet {index} of {}: {:?}",
+            layout.size(),
+            layout.form()
+        );
+    }
+    Some((order.len() as u64, card.runs()))
+}
+
+#[test]
+fn the_card_s_handlers_take_the_cycles_of_the_core_for_every_packet() {
+    let mut random = Random::new(22);
+    let (mut packets, mut runs) = (0, 0);
+    for expression in types(&mut random) {
+        let layout = layout(&expression);
+        for packet in [256, 2048] {
+            let number = layout.size().div_ceil(packet);
+            for window in [0, 5] {
+                let order = arrival_order(number, window, random.below(1000));
+                for strategy in Strategy::ALL {
+                    let done = card_against_core(&layout, strategy, packet, &order);
+                    packets += done.map_or(0, |done| done.0);
+                    runs += done.map_or(0, |done| done.1);
+                }
+            }
+        }
+    }
+    println!("{runs} of {packets} packets were run");
+    // A vector whose blocks divide packets: almost all packets have one shape.
+    let layout = layout("vector(32768, 16, 32, byte)");
+    let order: Vec<u64> = (0..256).collect();
+    for strategy in Strategy::ALL {
+        let (_, runs) = card_against_core(&layout, strategy, 2048, &order).unwrap();
+        assert!(runs <= 12, "{strategy}: {runs}");
+    }
+}
+
+#[test]
+fn native_and_core_issue_the_same_requests() {
+    let mut random = Random::new(21);
+    let types = types(&mut random);
     let mut specialized = 0;
     for expression in types {
         let layout = layout(&expression);
@@ -147,5 +252,16 @@ fn the_table_of_costs_is_that_of_the_core() {
         let costs = costs(strategy);
         println!("{strategy}: {costs:?}");
         assert!(costs.block > 0 && costs.setup > 0, "{strategy}: {costs:?}");
+        // RO-CP copies a checkpoint for each packet, RW-CP if it reverts: 27 words, each a load and a store.
+        assert!(
+            costs.init >= 2 * 27 || strategy != Strategy::RoCp,
+            "{costs:?}"
+        );
+        assert_eq!(
+            costs.revert >= 2 * 27,
+            strategy == Strategy::RwCp,
+            "{costs:?}"
+        );
+        assert_eq!(costs.halving > 0, strategy == Strategy::Specialized);
     }
 }

@@ -224,10 +224,16 @@ fn what_a_card_cannot_unpack_the_host_does() {
     };
     assert_eq!(refused("double", &off), Refusal::Attribute);
     let mut small = options;
-    small.parameters.nic_memory = 100;
+    small.parameters.nic_memory = 90;
     let memory = refused("indexed([1, 2, 3], [0, 5, 9], double)", &small);
     assert!(
-        matches!(memory, Refusal::Memory { capacity: 100, .. }),
+        matches!(
+            memory,
+            Refusal::Memory {
+                needed: 92,
+                capacity: 90
+            }
+        ),
         "{memory}"
     );
 }

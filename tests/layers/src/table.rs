@@ -167,13 +167,13 @@ pub const TABLE: &[Layers] = &[
             < iss/hart
             < iss
             < card/events card/handlers card/matching card/memory card/parameters card/random
-            < card/network card/pcie card/prototype
+            < card/network card/pcie
             < card/iovec card/model card/outbound
             < card
             < run/program
             < run/commands
             < run/native run/core
-            < run/costs
+            < run/costs run/message
             < run
             < loggops plan
             < simulate

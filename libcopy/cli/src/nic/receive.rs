@@ -283,7 +283,8 @@ pub fn simulate(args: &SimulateArgs) -> Result<()> {
             seed: args.seed,
             is_recorded: false,
         };
-        let received = libcopy_nic::simulate::receive(&layout, &plan, &parameters, arrival, |_| {});
+        let received =
+            libcopy_nic::simulate::receive(&layout, &plan, &parameters, arrival, |_| {})?;
         ways.push(Way {
             name: strategy.name().to_owned(),
             time: received.time,

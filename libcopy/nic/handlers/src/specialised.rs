@@ -104,7 +104,9 @@ impl<'a> Specialised<'a> {
     }
 
     /// The payload handler. `image` is the one it was made from.
-    #[inline]
+    ///
+    /// It is a part of its caller, so that a handler of one kind has no code of the others, and keeps nothing on its stack.
+    #[inline(always)]
     pub fn payload(&self, image: Image, packet: Packet, nic: &mut impl Nic) {
         let position = packet.position as i32;
         let mut run = Run {

@@ -73,7 +73,7 @@ impl Policy {
 }
 
 /// A packet, as its handler sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packet {
     /// Its number in the message.
     pub index: u64,
@@ -101,11 +101,11 @@ pub struct Issue {
 /// What a handler took, in cycles, in the parts of the paper's T_PH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// T_init: start, and the copy of a checkpoint.
+    /// T_init: until the handler looks at the datatype; it has the copy of a checkpoint.
     pub init: u64,
-    /// T_setup: until the first piece is known; it has the catch-up.
+    /// T_setup: until the first request is issued; it has the catch-up.
     pub setup: u64,
-    /// γ times T_block: the pieces.
+    /// γ times T_block: from the first request to the end.
     pub blocks: u64,
 }
 

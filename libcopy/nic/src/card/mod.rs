@@ -14,7 +14,6 @@ mod network;
 mod outbound;
 mod parameters;
 mod pcie;
-mod prototype;
 mod random;
 
 pub use events::Events;
@@ -24,8 +23,7 @@ pub use matching::{Entry, List, MatchLists};
 pub use memory::{Allocation, NicMemory};
 pub use model::{Card, Context, Message, Outcome, Path, Report};
 pub use network::arrival_order;
-pub use outbound::{Sender, departures};
+pub use outbound::{Sender, departures, pieces_before};
 pub use parameters::{NS, Parameters, Ps};
 pub use pcie::DmaQueue;
-pub use prototype::{Costs, TableHandlers, pieces_before};
 pub use random::Random;

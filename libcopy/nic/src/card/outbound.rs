@@ -4,6 +4,25 @@
 
 use super::handlers::{Handlers, Packet};
 use super::parameters::{Parameters, Ps};
+use libcopy_datatype::Layout;
+
+/// The pieces of each packet of `packet` bytes, as a sum over those before; one entry more than packets.
+pub fn pieces_before(layout: &Layout, packet: u64) -> Vec<u64> {
+    let mut cursor = layout.cursor();
+    let (mut sums, mut sum) = (vec![0], 0);
+    while cursor.remaining() > 0 {
+        let mut left = packet;
+        while left > 0 {
+            let Some(piece) = cursor.next_segment(left) else {
+                break;
+            };
+            left -= piece.len;
+            sum += 1;
+        }
+        sums.push(sum);
+    }
+    sums
+}
 
 /// How a sender with a datatype sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,9 @@ pub enum Error {
     /// A schedule that never ends.
     #[error(transparent)]
     Deadlock(#[from] crate::loggops::Deadlock),
+    /// A handler that cannot run.
+    #[error(transparent)]
+    Core(#[from] crate::run::CoreError),
     /// There is nothing to plot.
     #[error("no type of an application can be offloaded")]
     Empty,
@@ -89,5 +92,5 @@ pub(super) fn received(
         is_recorded,
         ..Arrival::default()
     };
-    Ok(receive(layout, &plan, parameters, arrival, |_| {}))
+    Ok(receive(layout, &plan, parameters, arrival, |_| {})?)
 }

@@ -243,7 +243,7 @@ impl<D: Device> Hart<D> {
                 None
             }
         } else {
-            self.memory.load(address, bytes)
+            self.memory.load(address, bytes, self.counts.cycles)
         };
         let (value, wait) = found.ok_or(Trap::Memory {
             pc: self.pc,

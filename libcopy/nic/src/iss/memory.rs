@@ -63,6 +63,18 @@ pub struct Region {
     wait: u32,
     /// What was decoded, by half words; empty if nothing may be executed.
     decoded: Vec<Decoded>,
+    loads: Loads,
+}
+
+/// Loads of data from a region since [`Region::forget_loads`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loads {
+    /// How many.
+    pub count: u64,
+    /// Cycles of the core at the first one; 0 if there is none.
+    pub first: u64,
+    /// Cycles of the core at the last one; 0 if there is none.
+    pub last: u64,
 }
 
 impl Region {
@@ -74,6 +86,7 @@ impl Region {
             is_writable: true,
             wait: 0,
             decoded: Vec::new(),
+            loads: Loads::default(),
         }
     }
 
@@ -88,6 +101,7 @@ impl Region {
             is_writable: false,
             wait: 0,
             decoded,
+            loads: Loads::default(),
         }
     }
 
@@ -96,6 +110,11 @@ impl Region {
     pub fn with_wait(mut self, wait: u32) -> Region {
         self.wait = wait;
         self
+    }
+
+    /// Lets accesses take `wait` more cycles from now on.
+    pub fn set_wait(&mut self, wait: u32) {
+        self.wait = wait;
     }
 
     /// The same without the right to write.
@@ -118,6 +137,16 @@ impl Region {
     /// The bytes, to be changed from outside; code that was decoded stays.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
+    }
+
+    /// What was loaded from it.
+    pub fn loads(&self) -> Loads {
+        self.loads
+    }
+
+    /// Counts loads anew.
+    pub fn forget_loads(&mut self) {
+        self.loads = Loads::default();
     }
 
     fn place(&self, address: u32, bytes: u32) -> Option<usize> {
@@ -206,12 +235,17 @@ impl Memory {
         Fetched::Nothing
     }
 
-    /// Reads 1, 2 or 4 bytes, little-endian, and says how many cycles that waits.
-    pub(super) fn load(&self, address: u32, bytes: u32) -> Option<(u32, u32)> {
-        let (region, at) = self
-            .regions
-            .iter()
-            .find_map(|region| Some((region, region.place(address, bytes)?)))?;
+    /// Reads 1, 2 or 4 bytes, little-endian, after `cycles` cycles of the core, and says how many cycles that waits.
+    pub(super) fn load(&mut self, address: u32, bytes: u32, cycles: u64) -> Option<(u32, u32)> {
+        let (region, at) = self.regions.iter_mut().find_map(|region| {
+            let at = region.place(address, bytes)?;
+            Some((region, at))
+        })?;
+        if region.loads.count == 0 {
+            region.loads.first = cycles;
+        }
+        region.loads.count += 1;
+        region.loads.last = cycles;
         let mut word = [0; 4];
         word[..bytes as usize].copy_from_slice(&region.bytes[at..at + bytes as usize]);
         Some((u32::from_le_bytes(word), region.wait))

@@ -17,6 +17,6 @@ mod trap;
 pub use compressed::expand;
 pub use hart::{Counts, Hart, RETURN};
 pub use instruction::{Alu, Condition, Instruction, MulDiv, Operation, Width};
-pub use memory::{Access, Device, Memory, NoDevice, Region};
+pub use memory::{Access, Device, Loads, Memory, NoDevice, Region};
 pub use timing::Timing;
 pub use trap::Trap;

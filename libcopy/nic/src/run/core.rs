@@ -19,6 +19,11 @@ const STACK_BYTES: usize = 0x4000;
 const IMAGE: u32 = 0x2000_0000;
 const STATES: u32 = 0x3000_0000;
 const MASTERS: u32 = 0x3800_0000;
+/// Regions, in the order in which they are made.
+const CALL_REGION: usize = 1;
+const IMAGE_REGION: usize = 3;
+const STATES_REGION: usize = 4;
+const MASTERS_REGION: usize = 5;
 const SEGMENT: usize = size_of::<Segment>();
 
 /// More instructions than any packet takes: each byte of a message passed over.
@@ -29,6 +34,19 @@ const BUDGET: u64 = 1 << 34;
 const EVENT: u32 = 1 << 31;
 const PUT: u32 = 1 << 30;
 const END: u32 = 1 << 29;
+
+/// What one handler did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreRun {
+    /// Instructions and cycles, all of them.
+    pub counts: Counts,
+    /// Cycles before it first looks at the datatype: arguments, and the copy of a checkpoint (the paper's T_init).
+    pub init: u64,
+    /// Loads from the datatype's description.
+    pub description_loads: u64,
+    /// Its commands, each with the cycles from the handler's begin.
+    pub commands: Vec<(u64, Command)>,
+}
 
 /// Why the handlers of an image cannot run.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -161,12 +179,51 @@ impl CoreHandlers {
         })
     }
 
-    /// Runs the payload handler of a packet: what it took, and each command with the cycles from the handler's begin.
+    /// Lets each load from the datatype's description take `wait` more cycles: it lies in a memory behind the core's own.
+    pub fn set_description_wait(&mut self, wait: u32) {
+        self.hart.memory.region_mut(IMAGE_REGION).set_wait(wait);
+    }
+
+    /// Puts a state into the core's memory, in place of state `index`.
+    pub fn set_state(&mut self, index: usize, state: &Segment) {
+        let bytes = bytes_of(std::slice::from_ref(state));
+        let place = self.hart.memory.region_mut(STATES_REGION).bytes_mut();
+        place[index * SEGMENT..][..SEGMENT].copy_from_slice(&bytes);
+    }
+
+    /// Runs the payload handler of a packet.
     ///
     /// # Errors
     ///
     /// What stopped the core.
-    pub fn payload(&mut self, packet: &Packet) -> Result<(Counts, Vec<(u64, Command)>), CoreError> {
+    pub fn payload(&mut self, packet: &Packet) -> Result<CoreRun, CoreError> {
+        self.run(self.entry, packet)
+    }
+
+    /// Runs the completion handler.
+    ///
+    /// # Errors
+    ///
+    /// As [`CoreHandlers::payload`].
+    pub fn completion(&mut self) -> Result<CoreRun, CoreError> {
+        self.named("completion", &Packet::default())
+    }
+
+    /// Runs the handler of an outgoing packet: process-put.
+    ///
+    /// # Errors
+    ///
+    /// As [`CoreHandlers::payload`].
+    pub fn process_put(&mut self, packet: &Packet) -> Result<CoreRun, CoreError> {
+        self.named("process_put", packet)
+    }
+
+    fn named(&mut self, name: &str, packet: &Packet) -> Result<CoreRun, CoreError> {
+        let entry = program().handlers.get(name);
+        self.run(*entry.ok_or(CoreError::NoHandler)?, packet)
+    }
+
+    fn run(&mut self, entry: u32, packet: &Packet) -> Result<CoreRun, CoreError> {
         let offset = (self.native.state_of(packet) * SEGMENT) as u32;
         let checkpoint = match self.strategy {
             Strategy::RwCp => MASTERS + offset,
@@ -183,16 +240,31 @@ impl CoreHandlers {
             checkpoint,
             self.checkpoints,
         ];
-        let place = self.hart.memory.region_mut(1).bytes_mut();
+        let place = self.hart.memory.region_mut(CALL_REGION).bytes_mut();
         for (to, word) in place.chunks_exact_mut(4).zip(call) {
             to.copy_from_slice(&word.to_le_bytes());
         }
+        for region in [IMAGE_REGION, MASTERS_REGION] {
+            self.hart.memory.region_mut(region).forget_loads();
+        }
         let begin = self.hart.counts().cycles;
-        let (_, counts) = self.hart.call(self.entry, &[CALL, WINDOW], STACK, BUDGET)?;
+        let (_, counts) = self.hart.call(entry, &[CALL, WINDOW], STACK, BUDGET)?;
         let mut commands = std::mem::take(&mut self.hart.device.commands);
         for (cycles, _) in &mut commands {
             *cycles -= begin;
         }
-        Ok((counts, commands))
+        let copied = self.hart.memory.region(MASTERS_REGION).loads();
+        let described = self.hart.memory.region(IMAGE_REGION).loads();
+        let init = if copied.count > 0 {
+            copied.last + 1 - begin
+        } else {
+            described.first.saturating_sub(begin)
+        };
+        Ok(CoreRun {
+            counts,
+            init,
+            description_loads: described.count,
+            commands,
+        })
     }
 }

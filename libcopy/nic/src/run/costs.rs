@@ -1,12 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What handlers cost on the simulated core, as a table: fitted to a few packets of the vector type.
+//! What a strategy's handlers cost on the simulated core, as lines: what a plan needs before any packet has come. They are
+//! fitted to a few packets of the vector type, and of the indexed type where a list is searched.
 
 use super::core::{CoreError, CoreHandlers};
-use crate::card::{Costs, Packet, Strategy};
+use crate::card::{Packet, Strategy};
 use crate::iss::Timing;
 use libcopy_datatype::Layout;
 use std::sync::OnceLock;
+
+/// Cycles of a strategy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Until the handler looks at the datatype, with the copy of a checkpoint where each packet has one (RO-CP).
+    pub init: u64,
+    /// Added where a checkpoint is reverted (RW-CP).
+    pub revert: u64,
+    /// What remains besides, without catch-up.
+    pub setup: u64,
+    /// Added to it for each halving of a list of blocks.
+    pub halving: u64,
+    /// A piece with its DMA request.
+    pub block: u64,
+    /// A piece that is passed over while catching up.
+    pub skipped_block: u64,
+    /// Added for each packet that is passed over.
+    pub skipped_packet: u64,
+}
+
+impl Costs {
+    /// Cycles of finding a place in a list of `entries`.
+    pub fn search(&self, entries: u64) -> u64 {
+        let entries = entries.max(1);
+        self.halving * (u64::from(entries.ilog2()) + u64::from(!entries.is_power_of_two()))
+    }
+}
 
 /// Bytes of a packet.
 const PACKET: u64 = 2048;
@@ -34,12 +62,26 @@ fn vector(gamma: u64) -> Option<Layout> {
     Layout::new(&expression.parse().ok()?, 1).ok()
 }
 
-/// Cycles of the last of some packets, run one after the other.
-fn cycles(layout: &Layout, strategy: Strategy, packets: &[u64]) -> Result<u64, CoreError> {
+/// `count` blocks of 64 to 124 bytes at irregular offsets.
+fn indexed(count: u64) -> Option<Layout> {
+    let join = |of: &dyn Fn(u64) -> u64| {
+        let all: Vec<String> = (0..count).map(|i| of(i).to_string()).collect();
+        all.join(", ")
+    };
+    // Without a pattern, so that the form is one list.
+    let noise = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
+    let lengths = join(&|i| 64 + 4 * noise(i));
+    let offsets = join(&|i| 200 * i + 4 * noise(i + 1));
+    let expression = format!("hindexed([{lengths}], [{offsets}], byte)");
+    Layout::new(&expression.parse().ok()?, 1).ok()
+}
+
+/// Cycles of the last of some packets, run one after the other: until it looks at the datatype, and all.
+fn cycles(layout: &Layout, strategy: Strategy, packets: &[u64]) -> Result<(u64, u64), CoreError> {
     let image = layout.image().map_err(|_| CoreError::NoHandler)?;
     let interval = (INTERVAL * PACKET) as u32;
     let mut core = CoreHandlers::new(image, strategy, 1, interval, Timing::CV32E40P)?;
-    let mut last = 0;
+    let mut last = (0, 0);
     for index in packets {
         let packet = Packet {
             index: *index,
@@ -47,22 +89,24 @@ fn cycles(layout: &Layout, strategy: Strategy, packets: &[u64]) -> Result<u64, C
             bytes: PACKET,
             vhpu: 0,
         };
-        last = core.payload(&packet)?.0.cycles;
+        let run = core.payload(&packet)?;
+        last = (run.init, run.counts.cycles);
     }
     Ok(last)
 }
 
 fn fit(strategy: Strategy) -> Result<Costs, CoreError> {
-    let of = |gamma: u64, packets: &[u64]| {
+    let both = |gamma: u64, packets: &[u64]| {
         let layout = vector(gamma).ok_or(CoreError::NoHandler)?;
         cycles(&layout, strategy, packets)
     };
+    let of = |gamma: u64, packets: &[u64]| both(gamma, packets).map(|(_, all)| all);
     // A packet whose state is where it begins: the second one of a sequence, or of a checkpoint.
     let near: &[u64] = match strategy {
         Strategy::RoCp => &[INTERVAL],
         _ => &[INTERVAL, INTERVAL + 1],
     };
-    let (one, sixteen) = (of(1, near)?, of(16, near)?);
+    let ((init, one), sixteen) = (both(1, near)?, of(16, near)?);
     let block = (sixteen - one) / 15;
     let fixed = one.saturating_sub(block);
     // A packet that is three packets behind its state.
@@ -73,19 +117,29 @@ fn fit(strategy: Strategy) -> Result<Costs, CoreError> {
     let behind = |gamma| Ok::<u64, CoreError>(of(gamma, far)?.saturating_sub(of(gamma, near)?) / 3);
     let (few, many) = (behind(1)?, behind(16)?);
     let skipped_block = many.saturating_sub(few) / 15;
-    // A packet behind its state, without packets to pass over: RW-CP reverts.
-    let copy = match strategy {
+    // A packet behind its state, without packets to pass over.
+    let revert = match strategy {
         Strategy::RwCp => of(1, &[INTERVAL, INTERVAL + 1, INTERVAL])?.saturating_sub(one),
         _ => 0,
     };
+    let halving = match strategy {
+        Strategy::Specialized => {
+            let middle = |count: u64| {
+                let layout = indexed(count).ok_or(CoreError::NoHandler)?;
+                cycles(&layout, strategy, &[layout.size() / PACKET / 2])
+            };
+            // Six halvings more.
+            middle(4096)?.1.saturating_sub(middle(64)?.1) / 6
+        }
+        _ => 0,
+    };
     Ok(Costs {
-        init: 0,
-        copy,
-        setup: fixed,
-        halving: Costs::prototype(strategy).halving,
+        init: init.min(fixed),
+        revert,
+        setup: fixed - init.min(fixed),
+        halving,
         block,
         skipped_block,
         skipped_packet: few.saturating_sub(skipped_block),
-        completion: 30,
     })
 }

@@ -5,11 +5,13 @@
 mod commands;
 mod core;
 mod costs;
+mod message;
 mod native;
 mod program;
 
-pub use self::core::{CoreError, CoreHandlers};
+pub use self::core::{CoreError, CoreHandlers, CoreRun};
 pub use commands::Command;
-pub use costs::costs;
+pub use costs::{Costs, costs};
+pub use message::MessageHandlers;
 pub use native::NativeHandlers;
 pub use program::{Program, program};

@@ -78,6 +78,34 @@ impl NativeHandlers {
         &self.masters
     }
 
+    /// Where a state is now.
+    ///
+    /// # Panics
+    ///
+    /// If there is no state `index`.
+    pub fn state(&self, index: usize) -> &Segment {
+        &self.states[index]
+    }
+
+    /// How many states there are.
+    pub fn states(&self) -> usize {
+        self.states.len()
+    }
+
+    /// The image.
+    pub fn image(&self) -> Image<'_> {
+        Image::trusted(&self.image)
+    }
+
+    /// Runs the handler of an outgoing packet, process-put, and appends its commands.
+    pub fn process_put(&self, packet: &Packet, commands: &mut Vec<Command>) {
+        let part = handlers::Packet {
+            position: packet.offset as u32,
+            len: packet.bytes as u32,
+        };
+        handlers::process_put(self.image(), part, &mut Recorder(commands));
+    }
+
     /// Runs the payload handler of a packet and appends its commands. False if there is no specialised handler for the
     /// image.
     pub fn payload(&mut self, packet: &Packet, commands: &mut Vec<Command>) -> bool {
