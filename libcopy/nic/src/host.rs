@@ -96,6 +96,19 @@ impl HostTable {
     /// Steps of [`HostTable::measure`].
     pub const STEPS: u64 = BLOCKS.len() as u64;
 
+    /// A host that takes `factor` times as long for everything.
+    #[must_use]
+    pub fn slower(&self, factor: f64) -> HostTable {
+        HostTable {
+            source: format!("{factor:.2} times: {}", self.source),
+            rows: self
+                .rows
+                .iter()
+                .map(|(b, time)| (*b, time * factor))
+                .collect(),
+        }
+    }
+
     /// Time of unpacking `layout`: that of a vector with blocks of the average length, between two rows on the line between
     /// them by the logarithm of the length, times as long as the layout moves more cache lines ([`traffic`]) than such a
     /// vector.
@@ -201,6 +214,17 @@ mod tests {
         assert!((5.4..5.8).contains(&(far as f64 / near as f64)), "{far}");
         let slow = table.receive(&layout("vector(1000, 1, 2, int)"), &Parameters::PAPER);
         assert!(slow > 4000 * 100);
+    }
+
+    #[test]
+    fn a_slower_host_is_slower_for_every_block() {
+        let table = HostTable::built_in();
+        let slow = table.slower(3.0);
+        for expression in ["vector(1000, 1, 2, int)", "contiguous(100000, double)"] {
+            let layout = layout(expression);
+            let (fast, slow) = (table.unpack(&layout), slow.unpack(&layout));
+            assert!(slow.abs_diff(3 * fast) <= 3, "{fast} {slow}");
+        }
     }
 
     #[test]

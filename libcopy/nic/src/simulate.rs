@@ -2,7 +2,10 @@
 
 //! A message of a datatype received by the simulated card, from the plan to the bytes.
 
-use crate::card::{Card, Context, Entry, Issue, List, Message, Parameters, Policy, Ps, Report};
+use crate::card::{
+    Card, Context, Entry, Issue, List, Message, Parameters, Policy, Ps, Report, Sender, departures,
+    pieces_before,
+};
 use crate::plan::Plan;
 use crate::run::{CoreError, MessageHandlers};
 use libcopy_datatype::Layout;
@@ -109,9 +112,26 @@ pub fn receive(
 /// Receives a message that the card writes to host memory as it is, for the host to unpack: when it is all there,
 /// counted as [`Received::time`] is.
 pub fn receive_packed(bytes: u64, parameters: &Parameters) -> Ps {
+    let report = unprocessed(
+        List::Priority,
+        parameters.network_latency,
+        bytes,
+        parameters,
+    );
+    report.outcomes.first().map_or(0, |outcome| outcome.end)
+}
+
+/// Receives a message for which no receive was posted: the sender does not wait for one, the message is found in the
+/// overflow list, and is written to host memory as it is. When it is all there, from the begin of sending.
+pub fn receive_unexpected(bytes: u64, parameters: &Parameters) -> Ps {
+    let report = unprocessed(List::Overflow, 0, bytes, parameters);
+    report.outcomes.first().map_or(0, |outcome| outcome.end)
+}
+
+fn unprocessed(list: List, start: Ps, bytes: u64, parameters: &Parameters) -> Report {
     let mut card = Card::new(parameters);
     card.append(
-        List::Priority,
+        list,
         Entry {
             bits: 1,
             ignore: 0,
@@ -122,11 +142,46 @@ pub fn receive_packed(bytes: u64, parameters: &Parameters) -> Ps {
     let message = Message {
         bits: 1,
         bytes,
-        start: parameters.network_latency,
+        start,
         interval: 0,
         window: 0,
         seed: 0,
     };
-    let report = card.run(&[message], &mut |_, _| {});
-    report.outcomes.first().map_or(0, |outcome| outcome.end)
+    card.run(&[message], &mut |_, _| {})
+}
+
+/// When the last packet of a message has left the sender's card, by each way to send a datatype (section 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// The processor packs, then sends.
+    pub pack_and_put: Ps,
+    /// The processor finds one region after the other and hands each to a streaming put.
+    pub streaming_put: Ps,
+    /// The card's handlers find the regions.
+    pub process_put: Ps,
+}
+
+/// Sends a message of `layout`, which a processor packs in `pack`, and whose regions it finds in `find` in all.
+///
+/// # Errors
+///
+/// [`CoreError::NoHandler`]: the layout has no image.
+pub fn send(
+    layout: &Layout,
+    parameters: &Parameters,
+    pack: Ps,
+    find: Ps,
+) -> Result<Sent, CoreError> {
+    let mut handlers = MessageHandlers::outgoing(layout, parameters.packet)?;
+    let pieces = pieces_before(layout, parameters.packet);
+    let region = find / pieces.last().copied().unwrap_or(1).max(1);
+    let mut last = |sender| {
+        let all = departures(parameters, sender, layout.size(), &pieces, &mut handlers);
+        all.last().copied().unwrap_or(0)
+    };
+    Ok(Sent {
+        pack_and_put: last(Sender::PackAndPut { pack }),
+        streaming_put: last(Sender::StreamingPut { region }),
+        process_put: last(Sender::ProcessPut),
+    })
 }

@@ -9,7 +9,7 @@ use libcopy_nic::card::{
 };
 use libcopy_nic::plan::{Options, Plan, Verdict, plan};
 use libcopy_nic::run::MessageHandlers;
-use libcopy_nic::simulate::{Arrival, gigabits, receive};
+use libcopy_nic::simulate::{Arrival, gigabits, receive, receive_packed, receive_unexpected, send};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -366,4 +366,26 @@ fn a_process_put_sends_as_early_as_the_card_can() {
     assert!(processed.1 < streamed.1);
     let rate = gigabits(bytes, processed.1);
     assert!(rate > 190.0, "{rate}");
+}
+
+#[test]
+fn an_unexpected_message_is_there_earlier_and_still_packed() {
+    let parameters = Parameters::PAPER;
+    // Nobody says first that the receiver is ready.
+    let (expected, unexpected) = (
+        receive_packed(100_000, &parameters),
+        receive_unexpected(100_000, &parameters),
+    );
+    assert_eq!(expected, unexpected + parameters.network_latency);
+}
+
+#[test]
+fn the_card_sends_without_the_processor() {
+    let parameters = Parameters::PAPER;
+    let layout = layout("hvector(300, 1, 80000, vector(500, 2, 9, double))");
+    let pack = 400_000_000;
+    let sent = send(&layout, &parameters, pack, pack / 2).unwrap();
+    let wire = parameters.wire(layout.size());
+    assert!(sent.process_put >= wire && sent.process_put < sent.streaming_put);
+    assert!(sent.streaming_put < sent.pack_and_put && sent.pack_and_put > pack + wire / 2);
 }

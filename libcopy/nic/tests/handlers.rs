@@ -6,7 +6,7 @@ use libcopy_datatype::{Datatype, Layout};
 use libcopy_nic::card::{Handlers, Packet, Random, Strategy, arrival_order};
 use libcopy_nic::iss::Timing;
 use libcopy_nic::run::{
-    Command, CoreError, CoreHandlers, MessageHandlers, NativeHandlers, costs, program,
+    Command, CoreError, CoreHandlers, MessageHandlers, NativeHandlers, copy_cycles, costs, program,
 };
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -264,4 +264,18 @@ fn the_table_of_costs_is_that_of_the_core() {
         );
         assert_eq!(costs.halving > 0, strategy == Strategy::Specialized);
     }
+}
+
+#[test]
+fn a_copy_takes_a_load_and_a_store_for_each_word() {
+    let (small, large) = (copy_cycles(108).unwrap(), copy_cycles(612).unwrap());
+    let words = (612 - 108) / 4;
+    assert_eq!((large - small) % words, 0, "{small} {large}");
+    assert!(
+        (2..=10).contains(&((large - small) / words)),
+        "{small} {large}"
+    );
+    assert!(small >= 2 * 27, "{small}");
+    // A revert of RW-CP is such a copy, and the catch-up that it needs.
+    assert!(costs(Strategy::RwCp).revert > small);
 }

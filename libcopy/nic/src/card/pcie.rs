@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! The DMA queue and the PCIe link behind it: first in, first out.
+//!
+//! A request stays in the queue until it is in host memory, so that its depth is the rate of requests times their
+//! latency as long as the link keeps up: that is how the paper explains its figure 15.
 
 use super::parameters::{Parameters, Ps};
 use std::collections::VecDeque;
@@ -9,7 +12,7 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub struct DmaQueue {
     parameters: Parameters,
-    /// When each request in the queue will have left it.
+    /// When each request in the queue will be in host memory.
     leaving: VecDeque<Ps>,
     free_at: Ps,
     requests: u64,
@@ -33,15 +36,15 @@ impl DmaQueue {
         }
     }
 
-    /// A write of `bytes` bytes, issued at `now`, which must not be before the last one. Returns when it has left the
-    /// queue; in host memory it is `pcie_write` later.
+    /// A write of `bytes` bytes, issued at `now`, which must not be before the last one. Returns when the link has
+    /// taken it; in host memory it is `pcie_write` later.
     pub fn write(&mut self, now: Ps, bytes: u64) -> Ps {
         while self.leaving.front().is_some_and(|time| *time <= now) {
             self.leaving.pop_front();
         }
         let end = self.free_at.max(now) + self.parameters.pcie(bytes);
         self.free_at = end;
-        self.leaving.push_back(end);
+        self.leaving.push_back(end + self.parameters.pcie_write);
         self.requests += 1;
         self.bytes += bytes;
         self.deepest = self.deepest.max(self.leaving.len());
@@ -84,12 +87,16 @@ mod tests {
         assert_eq!(queue.write(0, 64), each);
         assert_eq!(queue.write(1, 64), 2 * each);
         assert_eq!(queue.write(each, 64), 3 * each);
-        assert_eq!(queue.write(100 * each, 64), 101 * each);
+        // The first one is in host memory, the second and the third are on their way.
+        let later = each + parameters.pcie_write;
+        assert_eq!(queue.write(later, 64), later + each);
+        let much_later = 10 * later;
+        assert_eq!(queue.write(much_later, 64), much_later + each);
         assert_eq!(
             (queue.requests(), queue.bytes(), queue.deepest()),
-            (4, 256, 2)
+            (5, 320, 3)
         );
         let depths: Vec<usize> = queue.into_history().iter().map(|(_, d)| *d).collect();
-        assert_eq!(depths, [1, 2, 2, 1]);
+        assert_eq!(depths, [1, 2, 3, 3, 1]);
     }
 }

@@ -268,3 +268,32 @@ impl CoreHandlers {
         })
     }
 }
+
+/// Cycles in which the handlers' binary copies `bytes` bytes, a multiple of four, as it copies a checkpoint from the memory of
+/// checkpoints to the stack.
+///
+/// # Errors
+///
+/// What stopped the core.
+pub fn copy_cycles(bytes: usize) -> Result<u64, CoreError> {
+    let program = program();
+    let entry = program.functions.get("memcpy");
+    let entry = *entry.ok_or(CoreError::NoHandler)?;
+    let memory = Memory::new(vec![
+        Region::code(program.base, program.code.clone()),
+        Region::data(STACK - STACK_BYTES as u32, vec![0; STACK_BYTES]),
+        Region::data(STATES, vec![0; bytes]),
+        Region::data(MASTERS, vec![0x5a; bytes]).read_only(),
+    ]);
+    let mut hart = Hart::new(memory, Port::default(), WINDOW, 12, Timing::CV32E40P);
+    let arguments = [STATES, MASTERS, bytes as u32];
+    let (_, counts) = hart.call(entry, &arguments, STACK, BUDGET)?;
+    debug_assert!(
+        hart.memory
+            .region(2)
+            .bytes()
+            .iter()
+            .all(|byte| *byte == 0x5a)
+    );
+    Ok(counts.cycles)
+}

@@ -9,7 +9,7 @@ mod message;
 mod native;
 mod program;
 
-pub use self::core::{CoreError, CoreHandlers, CoreRun};
+pub use self::core::{CoreError, CoreHandlers, CoreRun, copy_cycles};
 pub use commands::Command;
 pub use costs::{Costs, costs};
 pub use message::MessageHandlers;

@@ -21,6 +21,8 @@ pub struct Program {
     pub code: Vec<u8>,
     /// Addresses of handlers by name.
     pub handlers: BTreeMap<String, u32>,
+    /// Addresses of functions that they call.
+    pub functions: BTreeMap<String, u32>,
 }
 
 /// The handlers' binary.
@@ -45,6 +47,7 @@ fn parse() -> Option<Program> {
         base: 0,
         code: bytes[end + 2..].to_vec(),
         handlers: BTreeMap::new(),
+        functions: BTreeMap::new(),
     };
     let address = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
     for line in header.lines() {
@@ -53,9 +56,13 @@ fn parse() -> Option<Program> {
             "sources" => program.sources = rest.to_owned(),
             "compiler" => program.compiler = rest.to_owned(),
             "base" => program.base = address(rest)?,
-            "handler" => {
+            "handler" | "function" => {
                 let (name, at) = rest.split_once(' ')?;
-                program.handlers.insert(name.to_owned(), address(at)?);
+                let named = match word {
+                    "handler" => &mut program.handlers,
+                    _ => &mut program.functions,
+                };
+                named.insert(name.to_owned(), address(at)?);
             }
             _ => return None,
         }
