@@ -83,6 +83,7 @@ fn a_simulation_has_all_ways_and_repeats_itself() {
         .collect();
     let all = [
         "host",
+        "unexpected",
         "iovec",
         "specialized",
         "hpu-local",
@@ -112,4 +113,45 @@ fn wrong_arguments_are_errors_with_the_way_out() {
     assert!(empty.contains("--count"), "{empty}");
     let type_error = error(&["plan", "vector(3"]);
     assert!(!type_error.contains("panicked"), "{type_error}");
+}
+
+#[test]
+fn types_give_way_in_nic_memory_unless_a_receive_is_posted() {
+    let list = |count: u64| {
+        // Without a pattern, so that the description is a list.
+        let noise = |i: u64| ((i * 2_654_435_761) >> 7) % 3;
+        let offsets: Vec<String> = (0..count).map(|i| (4 * i + noise(i)).to_string()).collect();
+        format!("indexed_block(1, [{}], double)", offsets.join(", "))
+    };
+    let (own, other) = (list(200), list(300));
+    let simulate = |option: &str, memory: &str| {
+        let all = [
+            "simulate", &own, option, &other, "--memory", memory, "--json",
+        ];
+        json(&all)
+    };
+    let way = |all: &Value, name: &str| {
+        let ways = all["ways"].as_array().unwrap();
+        ways.iter().find(|way| way["way"] == name).cloned()
+    };
+    // Room for one of them, or for both.
+    let small = simulate("--before", "2000");
+    let seek = way(&small, "seek").unwrap();
+    assert_eq!(seek["evicted"].as_array().unwrap().len(), 1);
+    assert_eq!(seek["evicted"][0], other.as_str());
+    let large = way(&simulate("--before", "4000"), "seek").unwrap();
+    assert_eq!(large["evicted"].as_array().unwrap().len(), 0);
+    let posted = simulate("--posted", "2000");
+    assert!(way(&posted, "seek").is_none());
+    assert!(posted.to_string().contains("the host unpacks"), "{posted}");
+}
+
+#[test]
+fn a_simulation_sends_and_has_unexpected_messages() {
+    let all = json(&["simulate", "vector(32768,16,32,double)", "--json"]);
+    let sent = |name: &str| all["sent_us"][name].as_f64().unwrap();
+    assert!(sent("process_put") < sent("pack_and_put"));
+    assert!(sent("streaming_put") < sent("pack_and_put"));
+    let time = |at: usize| all["ways"][at]["us"].as_f64().unwrap();
+    assert!(time(1) < time(0), "an unexpected message waits for nobody");
 }

@@ -226,7 +226,7 @@ pub const TABLE: &[Layers] = &[
             < bench/offload
             < bench/command
             < bench
-            < nic/chart nic/host
+            < nic/chart nic/host nic/memory
             < nic/receive nic/reproduce
             < nic/command
             < nic

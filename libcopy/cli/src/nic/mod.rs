@@ -5,6 +5,7 @@
 mod chart;
 mod command;
 mod host;
+mod memory;
 mod receive;
 mod reproduce;
 

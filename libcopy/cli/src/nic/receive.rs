@@ -3,13 +3,14 @@
 //! `libcopy nic plan` and `libcopy nic simulate`: one type.
 
 use super::host::HostArgs;
+use super::memory::{OtherTypes, Placed};
 use anyhow::{Result, bail};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use libcopy::datatype::{Datatype, Layout};
 use libcopy_nic::card::{NS, Parameters, Ps, Strategy, scatter};
 use libcopy_nic::plan::{Attributes, Limit, MILLION, Options, Plan, Verdict};
-use libcopy_nic::simulate::{Arrival, gigabits};
+use libcopy_nic::simulate::{Arrival, Sent, gigabits, receive_unexpected, send};
 use serde_json::{Value, json};
 use std::io::Write as _;
 
@@ -228,6 +229,9 @@ pub struct SimulateArgs {
     seed: u64,
 
     #[command(flatten)]
+    others: OtherTypes,
+
+    #[command(flatten)]
     host: HostArgs,
 }
 
@@ -235,10 +239,24 @@ pub struct SimulateArgs {
 struct Way {
     name: String,
     time: Ps,
-    /// Of the host's time.
     nic_bytes: u64,
     deepest: Option<usize>,
     packet_bytes: Option<u64>,
+    /// Types that had to give way in NIC memory.
+    evicted: Vec<String>,
+}
+
+impl Way {
+    fn without_handlers(name: &str, time: Ps, nic_bytes: u64) -> Way {
+        Way {
+            name: name.to_owned(),
+            time,
+            nic_bytes,
+            deepest: None,
+            packet_bytes: None,
+            evicted: Vec::new(),
+        }
+    }
 }
 
 /// Most packets that are simulated: more take minutes.
@@ -253,21 +271,17 @@ pub fn simulate(args: &SimulateArgs) -> Result<()> {
         bail!("{packets} packets: between 1 and {MOST} can be simulated (see --count)");
     }
     let host = args.host.table()?;
-    let mut ways = vec![Way {
-        name: "host".to_owned(),
-        time: host.receive(&layout, &parameters),
-        nic_bytes: 0,
-        deepest: None,
-        packet_bytes: None,
-    }];
+    let unpack = host.unpack(&layout);
+    let mut ways = vec![Way::without_handlers(
+        "host",
+        host.receive(&layout, &parameters),
+        0,
+    )];
+    let unexpected = receive_unexpected(layout.size(), &parameters) + unpack;
+    ways.push(Way::without_handlers("unexpected", unexpected, 0));
     let scattered = scatter(&parameters, &layout);
-    ways.push(Way {
-        name: "iovec".to_owned(),
-        time: parameters.network_latency + scattered.end,
-        nic_bytes: scattered.list_bytes,
-        deepest: None,
-        packet_bytes: None,
-    });
+    let time = parameters.network_latency + scattered.end;
+    ways.push(Way::without_handlers("iovec", time, scattered.list_bytes));
     let mut refused = Vec::new();
     for strategy in Strategy::ALL {
         let options = args.of.options(Some(strategy))?;
@@ -275,6 +289,14 @@ pub fn simulate(args: &SimulateArgs) -> Result<()> {
             Verdict::Offload(plan) => plan,
             Verdict::Host(why) => {
                 refused.push((strategy, why.to_string()));
+                continue;
+            }
+        };
+        let evicted = match args.others.place(&plan, &options)? {
+            Placed::Room(evicted) => evicted,
+            Placed::None => {
+                let why = "NIC memory has no room beside the types that do not give way: the host unpacks";
+                refused.push((strategy, why.to_owned()));
                 continue;
             }
         };
@@ -291,8 +313,11 @@ pub fn simulate(args: &SimulateArgs) -> Result<()> {
             nic_bytes: plan.nic_bytes,
             deepest: Some(received.report.deepest_queue),
             packet_bytes: Some(received.report.packet_bytes),
+            evicted,
         });
     }
+    // Finding the regions is taken to be half of packing: packed bytes are written besides.
+    let sent = send(&layout, &parameters, unpack, unpack / 2).ok();
     let baseline = ways[0].time as f64;
     let mut out = std::io::stdout().lock();
     if args.of.json {
@@ -307,6 +332,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<()> {
                     "nic_bytes": way.nic_bytes,
                     "dma_queue": way.deepest,
                     "packet_bytes": way.packet_bytes,
+                    "evicted": way.evicted,
                 })
             })
             .collect();
@@ -320,6 +346,11 @@ pub fn simulate(args: &SimulateArgs) -> Result<()> {
             "bytes": layout.size(),
             "ways": all,
             "refused": refused,
+            "sent_us": sent.map(|sent| json!({
+                "pack_and_put": us(sent.pack_and_put),
+                "streaming_put": us(sent.streaming_put),
+                "process_put": us(sent.process_put),
+            })),
         });
         writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
         return Ok(());
@@ -353,6 +384,23 @@ pub fn simulate(args: &SimulateArgs) -> Result<()> {
     writeln!(out, "{table}")?;
     for (strategy, why) in refused {
         writeln!(out, "{strategy}: {why}")?;
+    }
+    for way in ways.iter().filter(|way| !way.evicted.is_empty()) {
+        writeln!(out, "{}: gave way: {}", way.name, way.evicted.join(", "))?;
+    }
+    if let Some(Sent {
+        pack_and_put,
+        streaming_put,
+        process_put,
+    }) = sent
+    {
+        writeln!(
+            out,
+            "sending, until the last packet has left: pack and put {:.2} us, streaming put {:.2} us, process-put {:.2} us",
+            us(pack_and_put),
+            us(streaming_put),
+            us(process_put)
+        )?;
     }
     writeln!(out, "Simulated; the host's time: {}.", host.source)?;
     Ok(())
