@@ -10,7 +10,7 @@
 //! or a file of MPI's is open, nothing is guarded: others get at memory then without a call of ours.
 //! Where calls go past us nothing is guarded at all ([`obstacle`]).
 
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::sync::{Mutex, OnceLock};
 
 use libcopy::offload::{self, Async, NoGuards};
@@ -189,13 +189,16 @@ macro_rules! word {
 macro_rules! profiling_name {
     ($name:ident) => {
         const {
-            match CStr::from_bytes_with_nul(concat!("P", stringify!($name), "\0").as_bytes()) {
+            match std::ffi::CStr::from_bytes_with_nul(
+                concat!("P", stringify!($name), "\0").as_bytes(),
+            ) {
                 Ok(name) => name,
                 Err(_) => c"",
             }
         }
     };
 }
+pub(crate) use profiling_name;
 
 /// Passes on what has a buffer.
 fn with_buffers(call: impl FnOnce() -> c_int) -> c_int {
@@ -206,24 +209,6 @@ fn with_buffers(call: impl FnOnce() -> c_int) -> c_int {
 }
 
 forwarded! { with_buffers:
-    MPI_Scan(a b c d e f);
-    MPI_Exscan(a b c d e f);
-    MPI_Iscan(a b c d e f g);
-    MPI_Iexscan(a b c d e f g);
-    MPI_Igatherv(a b c d e f g h i j);
-    MPI_Iscatterv(a b c d e f g h i j);
-    MPI_Iallgatherv(a b c d e f g h i);
-    MPI_Ialltoallv(a b c d e f g h i j);
-    MPI_Ialltoallw(a b c d e f g h i j);
-    MPI_Ireduce_scatter(a b c d e f g);
-    MPI_Ireduce_scatter_block(a b c d e f g);
-    MPI_Neighbor_allgather(a b c d e f g);
-    MPI_Neighbor_allgatherv(a b c d e f g h);
-    MPI_Ineighbor_allgather(a b c d e f g h);
-    MPI_Ineighbor_allgatherv(a b c d e f g h i);
-    MPI_Ineighbor_alltoall(a b c d e f g h);
-    MPI_Ineighbor_alltoallv(a b c d e f g h i j);
-    MPI_Ineighbor_alltoallw(a b c d e f g h i j);
     MPI_Buffer_attach(a b);
     MPI_Free_mem(a);
 }

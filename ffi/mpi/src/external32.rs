@@ -16,7 +16,7 @@ use crate::packing::{Last, intercepted, none, with_decision};
 use crate::stats::{self, Function, Outcome};
 use crate::tools::{self, Feature};
 use crate::types::{self, Grain, Prepared};
-use crate::{fortran_names, pmpi};
+use crate::{fortran_names, gpu, pmpi};
 
 /// Bytes from which on this is not slower than Open MPI and MPICH (`packing external-time` in
 /// `ffi/mpi/tests` measures it).
@@ -335,7 +335,19 @@ macro_rules! exports {
             position: *mut isize,
         ) -> c_int {
             // SAFETY: the caller's promise.
-            unsafe { pack(name, input, count, datatype, output, size, position) }
+            unsafe {
+                if gpu::is_loaded() {
+                    let call = |input, output, size, position| {
+                        pack(name, input, count, datatype, output, size, position)
+                    };
+                    let elements = (input, count, datatype);
+                    let staged = gpu::pack_external(name, elements, (output, size, position), call);
+                    if let Some(code) = staged {
+                        return code;
+                    }
+                }
+                pack(name, input, count, datatype, output, size, position)
+            }
         }
 
         /// The MPI function of this name.
@@ -354,7 +366,19 @@ macro_rules! exports {
             datatype: Word,
         ) -> c_int {
             // SAFETY: the caller's promise.
-            unsafe { unpack(name, input, size, position, output, count, datatype) }
+            unsafe {
+                if gpu::is_loaded() {
+                    let call = |input, size, position, output| {
+                        unpack(name, input, size, position, output, count, datatype)
+                    };
+                    let elements = (output, count, datatype);
+                    let staged = gpu::unpack_external(name, (input, size, position), elements, call);
+                    if let Some(code) = staged {
+                        return code;
+                    }
+                }
+                unpack(name, input, size, position, output, count, datatype)
+            }
         }
     )* };
 }
@@ -409,7 +433,7 @@ std::slice::from_raw_parts(name.cast::<u8>(), length & 0x7fff_ffff)
                     }
                     return;
                 }
-                let code = $c::<c_int>(c"external32".as_ptr(), $($value),*);
+                let code = $c(c"external32".as_ptr(), $($value),*);
                 if !error.is_null() {
                     *error = code;
                 }
@@ -419,14 +443,14 @@ std::slice::from_raw_parts(name.cast::<u8>(), length & 0x7fff_ffff)
 }
 
 fortran! {
-    mpi_pack_external_, ompi_pack_external_f = pack(
+    mpi_pack_external_, ompi_pack_external_f = MPI_Pack_external(
         input: *mut c_void = fortran_names::buffer(input).cast_const(),
         count: *const c_int = *count,
         datatype: *const c_int = pmpi::type_f2c(*datatype),
         output: *mut c_void = fortran_names::buffer(output),
         size: *const isize = *size,
         position: *mut isize = position);
-    mpi_unpack_external_, ompi_unpack_external_f = unpack(
+    mpi_unpack_external_, ompi_unpack_external_f = MPI_Unpack_external(
         input: *mut c_void = fortran_names::buffer(input).cast_const(),
         size: *const isize = *size,
         position: *mut isize = position,

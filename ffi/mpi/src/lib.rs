@@ -55,6 +55,7 @@ mod failure;
 mod fallback;
 mod fortran;
 mod fortran_names;
+mod forwarded;
 mod governor;
 mod gpu;
 mod group;

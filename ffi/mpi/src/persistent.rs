@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::abi::{self, Word};
 use crate::count::Large;
 use crate::fallback;
+use crate::gpu;
 use crate::messages::world::world;
 use crate::nonblocking;
 use crate::nonblocking::calls::{self, about_init, place};
@@ -61,14 +62,16 @@ pub unsafe fn request_free(request: *mut c_void) -> c_int {
     }
 }
 
-/// Exports all forms of a function; `$made` comes after the library's has succeeded.
+/// Exports all forms of a function; `$made` comes after the library's has succeeded. Last come the method of
+/// [`gpu::Collective`] for buffers in device memory, and its arguments.
 macro_rules! exports {
-    ($($name:ident, $large:ident, $before:ident = $pass:ident, $made:expr, $arguments:tt;)*) => { $(
-        exports!(@form c_int, $name = $pass, $made, $arguments);
-        exports!(@form Large, $large = $pass, $made, $arguments);
-        exports!(@form c_int, $before = $pass, $made, $arguments);
+    ($($name:ident, $large:ident, $before:ident = $pass:ident, $made:expr, $arguments:tt, $body:ident $gpu:tt;)*) => { $(
+        exports!(@form c_int, $name = $pass, $made, $arguments, $body $gpu);
+        exports!(@form Large, $large = $pass, $made, $arguments, $body $gpu);
+        exports!(@form c_int, $before = $pass, $made, $arguments, $body $gpu);
     )* };
-    (@form $count:ty, $name:ident = $pass:ident, $made:expr, ($($argument:ident: $kind:ty),*)) => {
+    (@form $count:ty, $name:ident = $pass:ident, $made:expr, ($($argument:ident: $kind:ty),*),
+     $body:ident ($comm:expr, $request:expr; $($gpu:expr),*)) => {
         const _: () = {
             type N = $count;
 
@@ -80,8 +83,26 @@ macro_rules! exports {
             #[allow(clippy::too_many_arguments)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+                /// The same with host memory in the place of what is in device memory.
+                #[cold]
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments, unused_mut)]
+                unsafe extern "C" fn staged($(mut $argument: $kind),*) -> c_int {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        gpu::settle_orphans();
+                        let Some(mut collective) = gpu::Collective::persistent($comm) else {
+                            return gpu::inside(|| $name($($argument),*));
+                        };
+                        collective.$body($($gpu),*);
+                        collective.begin($request, || $name($($argument),*))
+                    }
+                }
                 // SAFETY: the caller's promise.
                 unsafe {
+                    if gpu::is_loaded() && gpu::is_outside() {
+                        return staged($($argument),*);
+                    }
                     let code = forward::$pass($($argument),*);
                     if code == 0 {
                         $made;
@@ -100,7 +121,8 @@ exports! {
             calls::bcast(about, place(buffer, count, datatype));
         }),
         (buffer: *mut c_void, count: N, datatype: Word, root: c_int,
-         comm: Word, info: Word, request: *mut c_void);
+         comm: Word, info: Word, request: *mut c_void),
+        bcast (comm, request; &mut buffer, (&count, &mut datatype), root);
     MPI_Gather_init, MPI_Gather_init_c, MPIX_Gather_init = gather_init,
         made(request, !is_special(send) && is_small(Function::GatherInit, send_count, send_type), |handle| {
             let about = about_init(Function::GatherInit, root, comm, handle);
@@ -109,7 +131,8 @@ exports! {
         }),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int,
-         comm: Word, info: Word, request: *mut c_void);
+         comm: Word, info: Word, request: *mut c_void),
+        gather (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
     MPI_Scatter_init, MPI_Scatter_init_c, MPIX_Scatter_init = scatter_init,
         made(request, !is_special(recv) && is_small(Function::ScatterInit, recv_count, recv_type), |handle| {
             let about = about_init(Function::ScatterInit, root, comm, handle);
@@ -118,7 +141,8 @@ exports! {
         }),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int,
-         comm: Word, info: Word, request: *mut c_void);
+         comm: Word, info: Word, request: *mut c_void),
+        scatter (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
     MPI_Allgather_init, MPI_Allgather_init_c, MPIX_Allgather_init = allgather_init,
         made(request, is_small(Function::AllgatherInit, recv_count, recv_type), |handle| {
             let about = about_init(Function::AllgatherInit, 0, comm, handle);
@@ -127,7 +151,8 @@ exports! {
         }),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word,
-         comm: Word, info: Word, request: *mut c_void);
+         comm: Word, info: Word, request: *mut c_void),
+        allgather (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
     MPI_Alltoall_init, MPI_Alltoall_init_c, MPIX_Alltoall_init = alltoall_init,
         made(request, is_small(Function::AlltoallInit, recv_count, recv_type), |handle| {
             let about = about_init(Function::AlltoallInit, 0, comm, handle);
@@ -136,7 +161,8 @@ exports! {
         }),
         (send: *const c_void, send_count: N, send_type: Word,
          recv: *mut c_void, recv_count: N, recv_type: Word,
-         comm: Word, info: Word, request: *mut c_void);
+         comm: Word, info: Word, request: *mut c_void),
+        alltoall (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
     MPI_Reduce_init, MPI_Reduce_init_c, MPIX_Reduce_init = reduce_init,
         made(request, is_small(Function::ReduceInit, count, datatype), |handle| {
             let about = about_init(Function::ReduceInit, root, comm, handle);
@@ -144,12 +170,14 @@ exports! {
         }),
         (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
          root: c_int,
-         comm: Word, info: Word, request: *mut c_void);
+         comm: Word, info: Word, request: *mut c_void),
+        reduce (comm, request; &mut send, &mut recv, (count, datatype), root);
     MPI_Allreduce_init, MPI_Allreduce_init_c, MPIX_Allreduce_init = allreduce_init,
         made(request, is_small(Function::AllreduceInit, count, datatype), |handle| {
             let about = about_init(Function::AllreduceInit, 0, comm, handle);
             calls::reduce(about, send, place(recv, count, datatype), op);
         }),
         (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
-         comm: Word, info: Word, request: *mut c_void);
+         comm: Word, info: Word, request: *mut c_void),
+        allreduce (comm, request; &mut send, &mut recv, (count, datatype));
 }

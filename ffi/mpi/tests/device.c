@@ -311,6 +311,45 @@ static void packing(void)
 		}
 }
 
+/* The same in external32. */
+static void packing_external(void)
+{
+	for (int type = 0; type < TYPES; type++)
+		for (int pair = 0; pair < SPACES * SPACES; pair++) {
+			int count = 1 + below(2000);
+			size_t all = span(type, count);
+			MPI_Aint bytes = 8 * (MPI_Aint)doubles(type) * count, position = 0;
+			char *content = noise(type + 7 * pair + 3, all), *around = noise(5, bytes + 100);
+			struct memory user = memory_new(pair % SPACES, all);
+			struct memory flat = memory_new(pair / SPACES, bytes + 100);
+			memory_write(&user, content);
+			memory_write(&flat, around);
+			PMPI_Pack_external("external32", content, count, types[type], around + 40, bytes, &position);
+			CHECK(position == bytes, "%ld bytes", (long)position);
+			position = 40;
+			MPI_Pack_external("external32", user.at, count, types[type], flat.at, bytes + 100, &position);
+			char *after = memory_read(&flat);
+			CHECK(position == 40 + bytes, "position %ld", (long)position);
+			CHECK(!memcmp(after, around, bytes + 100), "external32 packed: type %d, spaces %d", type, pair);
+			free(after);
+			char *before = noise(77, all);
+			memory_write(&user, before);
+			position = 0;
+			PMPI_Unpack_external("external32", around + 40, bytes, &position, before, count, types[type]);
+			position = 40;
+			MPI_Unpack_external("external32", flat.at, bytes + 100, &position, user.at, count, types[type]);
+			after = memory_read(&user);
+			CHECK(position == 40 + bytes, "position %ld", (long)position);
+			CHECK(!memcmp(after, before, all), "external32 unpacked: type %d, spaces %d", type, pair);
+			free(after);
+			free(before);
+			free(around);
+			free(content);
+			memory_free(&user);
+			memory_free(&flat);
+		}
+}
+
 int main(int argc, char **argv)
 {
 	int cases = argc > 1 ? atoi(argv[1]) : 100, size;
@@ -331,6 +370,7 @@ int main(int argc, char **argv)
 		CHECK(one == 0, "%f", one);
 		cuda_load();
 		packing();
+		packing_external();
 		random_state = argc > 2 ? (unsigned)atoi(argv[2]) : 1;
 		for (int i = 0; i < cases; i++)
 			message(i);

@@ -96,13 +96,13 @@ fn messages(cases: &str, environment: &[(&str, &str)]) {
 }
 
 /// Collectives of four ranks, each with buffers in other spaces.
-fn collectives(rounds: &str, environment: &[(&str, &str)]) {
+fn collectives(arguments: &[&str], environment: &[(&str, &str)]) {
     let _turn = turn();
     for (name, launcher) in BOTH {
         let Some(program) = mpi(name, launcher, COLLECTIVES, C) else {
             continue;
         };
-        let report = run(&program, 4, &[rounds], environment);
+        let report = run(&program, 4, arguments, environment);
         for what in ["buffers sent", "buffers received"] {
             assert!(numbers(&report, what) > 0, "{name}: no {what}:\n{report}");
         }
@@ -111,12 +111,27 @@ fn collectives(rounds: &str, environment: &[(&str, &str)]) {
 
 #[test]
 fn collectives_between_all_spaces() {
-    collectives("300", &[]);
+    collectives(&["300"], &[]);
 }
 
 #[test]
 fn collectives_that_are_all_intercepted() {
-    collectives("200", &[("LIBCOPY_MPI_MIN", "1")]);
+    collectives(&["200"], &[("LIBCOPY_MPI_MIN", "1")]);
+}
+
+#[test]
+fn collectives_that_are_always_forwarded() {
+    collectives(&["100", "26", "43"], &[]);
+}
+
+#[test]
+fn persistent_collectives() {
+    collectives(&["100", "44", "64"], &[]);
+}
+
+#[test]
+fn persistent_collectives_that_are_all_intercepted() {
+    collectives(&["60", "58", "64"], &[("LIBCOPY_MPI_MIN", "1")]);
 }
 
 #[test]

@@ -258,7 +258,7 @@ pub const TABLE: &[Layers] = &[
             < gpu/elements
             < gpu/call
             < gpu/requests
-            < gpu/collective gpu/packing
+            < gpu/collective gpu/packing gpu/external
             < gpu
             < earned messages/world
             < group teams classes
@@ -268,7 +268,7 @@ pub const TABLE: &[Layers] = &[
             < intercept
             < uniform reductions vector neighbours dispatch barrier packing external32
             < fallback nonblocking
-            < persistent
+            < persistent forwarded
             < messages
             < rights
             < fortran exports",

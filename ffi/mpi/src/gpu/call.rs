@@ -168,9 +168,19 @@ impl Call {
         });
     }
 
-    /// One more side, whose bytes are packed unless that is for later.
-    pub fn add(&mut self, side: Side) {
-        if !self.is_persistent {
+    /// One more side, whose bytes are packed unless that is for later. Those of persistent collectives are packed now
+    /// and at each start: MPICH 4.0 copies the send buffer of some when their request is made (`MPI_Gather_init` of few
+    /// bytes).
+    pub fn add(&mut self, mut side: Side) {
+        if self.is_persistent {
+            let is_image = side.form == Form::Image;
+            let parts = side.parts.iter_mut();
+            let mut kept = parts.map(|(elements, _)| elements.keep(self.abi, is_image));
+            if let Some(Err(code)) = kept.find(Result::is_err) {
+                self.failed = Some(code);
+            }
+        }
+        if !self.is_persistent || !self.has_status {
             if let Err(code) = side.pack((self.driver, self.abi)) {
                 self.failed = Some(code);
             }

@@ -67,7 +67,17 @@ impl Collective {
     /// `None` if nothing is looked at, or if the library will refuse the communicator.
     #[cold]
     pub fn new(comm: Word) -> Option<Collective> {
-        let mut call = Call::new(Some(comm))?;
+        Collective::of(Call::new(Some(comm))?)
+    }
+
+    /// The same of a function that makes a persistent request: what is sent is packed when it is started.
+    #[cold]
+    pub fn persistent(comm: Word) -> Option<Collective> {
+        Collective::of(Call::persistent(Some(comm))?)
+    }
+
+    fn of(mut call: Call) -> Option<Collective> {
+        let comm = call.comm();
         call.has_no_status();
         let abi = call.abi();
         if !abi.is_comm(comm) {
@@ -509,6 +519,32 @@ impl Collective {
         }
     }
 
+    /// `MPI_Neighbor_allgather`
+    pub fn neighbor_allgather<N: Count>(
+        &mut self,
+        (send, sent): (&mut impl Address, (&N, &mut Word)),
+        (recv, received): (&mut impl Address, (&N, &mut Word)),
+    ) {
+        let (_, from, direction) = self.neighbours();
+        self.uniform(send, sent, (1, Direction::Out));
+        self.uniform(recv, received, (from, direction));
+    }
+
+    /// `MPI_Neighbor_allgatherv`
+    pub unsafe fn neighbor_allgatherv<N: Count>(
+        &mut self,
+        (send, sent): (&mut impl Address, (&N, &mut Word)),
+        (recv, received): (
+            &mut impl Address,
+            (*const N, &mut *const N::Place, &mut Word),
+        ),
+    ) {
+        let (_, from, direction) = self.neighbours();
+        self.uniform(send, sent, (1, Direction::Out));
+        // SAFETY: the caller's promise.
+        unsafe { self.parts(recv, received, (from, direction)) };
+    }
+
     /// `MPI_Neighbor_alltoall`
     pub fn neighbor_alltoall<N: Count>(
         &mut self,
@@ -614,7 +650,7 @@ impl Collective {
         }
     }
 
-    /// `MPI_Allreduce`
+    /// `MPI_Allreduce`, `MPI_Scan`, `MPI_Exscan`
     pub fn allreduce(
         &mut self,
         send: &mut impl Address,

@@ -86,6 +86,19 @@ impl Elements {
         })
     }
 
+    /// Keeps the datatype for as long as these are used, whatever the program frees, if it is asked about later:
+    /// for the bytes from the first to the last one, or since nobody knows its layout.
+    ///
+    /// # Errors
+    ///
+    /// The library's error code.
+    pub fn keep(&mut self, abi: &Abi, is_image: bool) -> Result<(), c_int> {
+        if self.prepared.is_none() && (is_image || !self.kind.is_dense()) {
+            self.kind = self.kind.kept(abi)?;
+        }
+        Ok(())
+    }
+
     /// Mean bytes of a piece.
     fn piece(&self) -> u64 {
         let pieces = self

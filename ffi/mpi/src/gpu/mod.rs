@@ -11,6 +11,7 @@
 mod call;
 mod collective;
 mod elements;
+mod external;
 mod method;
 mod packing;
 mod report;
@@ -20,6 +21,7 @@ mod watch;
 
 pub use call::Call;
 pub use collective::Collective;
+pub use external::{pack_external, unpack_external};
 pub use packing::{pack, unpack};
 pub use report::report;
 pub use requests::{

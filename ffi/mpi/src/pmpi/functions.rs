@@ -212,6 +212,10 @@ functions! {
     pack_size = c"PMPI_Pack_size"(
         count: c_int, datatype: Word, comm: Word, size: *mut c_int
     );
+    /// `MPI_Pack_external_size`
+    pack_external_size = c"PMPI_Pack_external_size"(
+        name: *const c_char, count: c_int, datatype: Word, size: *mut isize
+    );
 }
 
 functions! {

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Collectives that libcopy does not do itself: they are forwarded, after what is pending is settled ([`async_guard`]), and
+//! with host memory in the place of buffers in device memory ([`gpu`]). Those with `int`s only; the forms for large counts
+//! go past us. Persistent ones also under the names that Open MPI 4.1 has for them, which begin with `MPIX_`.
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::{Function, Word};
+use crate::async_guard::profiling_name;
+use crate::{async_guard, fallback, gpu, pmpi};
+
+/// A function that returns when its part is done.
+macro_rules! blocking {
+    ($($name:ident $arguments:tt, $body:ident $gpu:tt;)*) => { $(
+        exported!($name [$name] $arguments, new, $body $gpu, block);
+    )* };
+}
+
+/// A function that makes a request.
+macro_rules! nonblocking {
+    ($($name:ident $arguments:tt, $body:ident $gpu:tt;)*) => { $(
+        exported!($name [$name] $arguments, new, $body $gpu, begin);
+    )* };
+}
+
+/// A function that makes a persistent request.
+macro_rules! persistent {
+    ($($name:ident, $before:ident $arguments:tt, $body:ident $gpu:tt;)*) => { $(
+        exported!($name [$name $before] $arguments, persistent, $body $gpu, persist);
+        exported!($before [$before $name] $arguments, persistent, $body $gpu, persist);
+    )* };
+}
+
+/// Exports a function, which the library has under one of these names.
+macro_rules! exported {
+    ($name:ident [$($found:ident)+] ($($argument:ident: $kind:ty),*), $new:ident,
+     $body:ident ($comm:expr $(, $request:expr)?; $($gpu:expr),*), $end:ident) => {
+        /// The MPI function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As the MPI standard says.
+        #[allow(clippy::too_many_arguments)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            type Call = unsafe extern "C" fn($($kind),*) -> c_int;
+
+            static FOUND: [Function; [$(stringify!($found)),+].len()] =
+                [$(Function::new(profiling_name!($found))),+];
+
+            fn address() -> usize {
+                let found = FOUND.iter().map(Function::next_if_any).find(|at| *at != 0);
+                // It says what is missing.
+                found.unwrap_or_else(|| FOUND[0].next())
+            }
+
+            /// The same with host memory in the place of what is in device memory.
+            #[cold]
+            #[inline(never)]
+            #[allow(clippy::too_many_arguments, unused_mut)]
+            unsafe extern "C" fn staged(call: Call, $(mut $argument: $kind),*) -> c_int {
+                // SAFETY: the caller's promise.
+                #[allow(unused_unsafe)]
+                unsafe {
+                    gpu::settle_orphans();
+                    let Some(mut collective) = gpu::Collective::$new($comm) else {
+                        return call($($argument),*);
+                    };
+                    collective.$body($($gpu),*);
+                    exported!(@end $end collective, $($request)?, call($($argument),*))
+                }
+            }
+            if let Err(code) = async_guard::before() {
+                return code;
+            }
+            // SAFETY: the MPI library's function of this name, which has this type; the caller's promise.
+            unsafe {
+                let call: Call = match address() {
+                    0 => return pmpi::MISSING,
+                    address => std::mem::transmute::<usize, Call>(address),
+                };
+                let code = if gpu::is_loaded() && gpu::is_outside() {
+                    staged(call, $($argument),*)
+                } else {
+                    call($($argument),*)
+                };
+                exported!(@after $end code $($request)?);
+                code
+            }
+        }
+    };
+    (@end block $collective:ident, , $call:expr) => {
+        $collective.block(|| $call)
+    };
+    (@end $end:ident $collective:ident, $request:expr, $call:expr) => {
+        $collective.begin($request, || $call)
+    };
+    (@after persist $code:ident $request:expr) => {
+        if $code == 0 {
+            fallback::note_persistent($request);
+        }
+    };
+    (@after $end:ident $code:ident $($request:expr)?) => {};
+}
+
+blocking! {
+    MPI_Scan(
+        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word),
+        allreduce(comm; &mut send, &mut recv, (count, datatype));
+    MPI_Exscan(
+        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word),
+        allreduce(comm; &mut send, &mut recv, (count, datatype));
+    MPI_Neighbor_allgather(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word),
+        neighbor_allgather(comm; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
+    MPI_Neighbor_allgatherv(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word),
+        neighbor_allgatherv(comm; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
+}
+
+nonblocking! {
+    MPI_Igatherv(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word,
+        root: c_int, comm: Word,
+        request: *mut c_void),
+        gatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)), root);
+    MPI_Iscatterv(
+        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
+        recv: *mut c_void, recv_count: c_int, recv_type: Word,
+        root: c_int, comm: Word,
+        request: *mut c_void),
+        scatterv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
+    MPI_Iallgatherv(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+        request: *mut c_void),
+        allgatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
+    MPI_Ialltoallv(
+        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+        request: *mut c_void),
+        alltoallv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
+    MPI_Ialltoallw(
+        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_types: *const c_void,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_types: *const c_void, comm: Word,
+        request: *mut c_void),
+        alltoallw(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_types)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_types)));
+    MPI_Ireduce_scatter(
+        send: *const c_void, recv: *mut c_void, counts: *const c_int, datatype: Word, op: Word, comm: Word,
+        request: *mut c_void),
+        reduce_scatter(comm, request; &mut send, &mut recv, (counts, datatype));
+    MPI_Ireduce_scatter_block(
+        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+        request: *mut c_void),
+        reduce_scatter_block(comm, request; &mut send, &mut recv, (count, datatype));
+    MPI_Iscan(
+        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+        request: *mut c_void),
+        allreduce(comm, request; &mut send, &mut recv, (count, datatype));
+    MPI_Iexscan(
+        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+        request: *mut c_void),
+        allreduce(comm, request; &mut send, &mut recv, (count, datatype));
+    MPI_Ineighbor_allgather(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word,
+        request: *mut c_void),
+        neighbor_allgather(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
+    MPI_Ineighbor_allgatherv(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+        request: *mut c_void),
+        neighbor_allgatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
+    MPI_Ineighbor_alltoall(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word,
+        request: *mut c_void),
+        neighbor_alltoall(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
+    MPI_Ineighbor_alltoallv(
+        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+        request: *mut c_void),
+        neighbor_alltoallv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
+    MPI_Ineighbor_alltoallw(
+        send: *const c_void, send_counts: *const c_int, send_places: *const isize, send_types: *const c_void,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const isize, recv_types: *const c_void, comm: Word,
+        request: *mut c_void),
+        neighbor_alltoallw(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_types)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_types)));
+}
+
+persistent! {
+    MPI_Gatherv_init, MPIX_Gatherv_init(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word,
+        root: c_int, comm: Word,
+        info: Word, request: *mut c_void),
+        gatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)), root);
+    MPI_Scatterv_init, MPIX_Scatterv_init(
+        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
+        recv: *mut c_void, recv_count: c_int, recv_type: Word,
+        root: c_int, comm: Word,
+        info: Word, request: *mut c_void),
+        scatterv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
+    MPI_Allgatherv_init, MPIX_Allgatherv_init(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+        info: Word, request: *mut c_void),
+        allgatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
+    MPI_Alltoallv_init, MPIX_Alltoallv_init(
+        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+        info: Word, request: *mut c_void),
+        alltoallv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
+    MPI_Alltoallw_init, MPIX_Alltoallw_init(
+        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_types: *const c_void,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_types: *const c_void, comm: Word,
+        info: Word, request: *mut c_void),
+        alltoallw(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_types)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_types)));
+    MPI_Reduce_scatter_init, MPIX_Reduce_scatter_init(
+        send: *const c_void, recv: *mut c_void, counts: *const c_int, datatype: Word, op: Word, comm: Word,
+        info: Word, request: *mut c_void),
+        reduce_scatter(comm, request; &mut send, &mut recv, (counts, datatype));
+    MPI_Reduce_scatter_block_init, MPIX_Reduce_scatter_block_init(
+        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+        info: Word, request: *mut c_void),
+        reduce_scatter_block(comm, request; &mut send, &mut recv, (count, datatype));
+    MPI_Scan_init, MPIX_Scan_init(
+        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+        info: Word, request: *mut c_void),
+        allreduce(comm, request; &mut send, &mut recv, (count, datatype));
+    MPI_Exscan_init, MPIX_Exscan_init(
+        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+        info: Word, request: *mut c_void),
+        allreduce(comm, request; &mut send, &mut recv, (count, datatype));
+    MPI_Neighbor_allgather_init, MPIX_Neighbor_allgather_init(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word,
+        info: Word, request: *mut c_void),
+        neighbor_allgather(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
+    MPI_Neighbor_allgatherv_init, MPIX_Neighbor_allgatherv_init(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+        info: Word, request: *mut c_void),
+        neighbor_allgatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
+    MPI_Neighbor_alltoall_init, MPIX_Neighbor_alltoall_init(
+        send: *const c_void, send_count: c_int, send_type: Word,
+        recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word,
+        info: Word, request: *mut c_void),
+        neighbor_alltoall(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
+    MPI_Neighbor_alltoallv_init, MPIX_Neighbor_alltoallv_init(
+        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+        info: Word, request: *mut c_void),
+        neighbor_alltoallv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
+    MPI_Neighbor_alltoallw_init, MPIX_Neighbor_alltoallw_init(
+        send: *const c_void, send_counts: *const c_int, send_places: *const isize, send_types: *const c_void,
+        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const isize, recv_types: *const c_void, comm: Word,
+        info: Word, request: *mut c_void),
+        neighbor_alltoallw(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_types)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_types)));
+}
