@@ -740,8 +740,9 @@ fn what_is_exported_can_be_called() {
         };
         // A function that the library lacks is one that is made, or has a form without large counts, or had another
         // name before it was in the standard.
-        let before: Vec<String> = PERSISTENT_FUNCTIONS
+        let before: Vec<String> = names
             .iter()
+            .filter(|name| name.ends_with("_init"))
             .map(|name| name.replace("MPI_", "MPIX_"))
             .collect();
         let asked: Vec<&str> = names
