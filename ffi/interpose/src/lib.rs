@@ -106,17 +106,6 @@ static FREE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 /// Finds both when the library is loaded. Not in `free`: dlsym(3) frees the text of an error before it
 /// forgets it, and would free it again if it were called from there.
 extern "C" fn find_allocator() {
-    let library = |function: *mut c_void| {
-        let mut info = libc::Dl_info {
-            dli_fname: std::ptr::null(),
-            dli_fbase: null_mut(),
-            dli_sname: std::ptr::null(),
-            dli_saddr: null_mut(),
-        };
-        // SAFETY: the structure is ours; any address may be asked about.
-        let found = unsafe { libc::dladdr(function, &raw mut info) } != 0;
-        found.then_some(info.dli_fbase)
-    };
     // SAFETY: the names are strings.
     let (asked, freeing) = unsafe {
         (
@@ -125,9 +114,31 @@ extern "C" fn find_allocator() {
         )
     };
     FREE.store(freeing, Ordering::Relaxed);
-    if !asked.is_null() && library(asked).is_some() && library(asked) == library(freeing) {
+    if !asked.is_null() && !freeing.is_null() && are_in_one_file([asked as u64, freeing as u64]) {
         USABLE_SIZE.store(asked, Ordering::Relaxed);
     }
+}
+
+/// Whether two addresses are in the same loaded file. dladdr(3) would say so as well, but looks at each symbol of the file.
+fn are_in_one_file(mut addresses: [u64; 2]) -> bool {
+    unsafe extern "C" fn visit(
+        info: *mut libc::dl_phdr_info,
+        _size: libc::size_t,
+        addresses: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader describes a file that is loaded as long as this runs; the addresses are ours.
+        unsafe {
+            let (info, addresses) = (&*info, &*addresses.cast::<[u64; 2]>());
+            let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
+            let has = |address: u64| {
+                let mut segments = headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
+                segments.any(|h| address.wrapping_sub(info.dlpi_addr + h.p_vaddr) < h.p_memsz)
+            };
+            addresses.iter().all(|address| has(*address)).into()
+        }
+    }
+    // SAFETY: the callback gets these addresses, and is not called afterwards.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut addresses).cast()) != 0 }
 }
 
 #[used]
@@ -154,6 +165,21 @@ fn usable(block: *const c_void) -> usize {
 /// That of the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
+    let function = FREE.load(Ordering::Relaxed);
+    // SAFETY: the caller's promise; the next function has this signature.
+    unsafe {
+        if offload::any_pending() || function.is_null() {
+            free_pending(block);
+        } else {
+            transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(function)(block);
+        }
+    }
+}
+
+/// The same where something may be pending, or the function has not been looked for.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_pending(block: *mut c_void) {
     static SOUGHT: AtomicBool = AtomicBool::new(false);
     let _ = block_settled(block);
     if FREE.load(Ordering::Relaxed).is_null() && SOUGHT.swap(true, Ordering::Relaxed) {
@@ -215,13 +241,27 @@ macro_rules! wrap {
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
                 type Function = unsafe extern "C" fn($($type),*) -> $result;
+                /// The same where something may be pending, or the function has not been looked for.
+                #[cold]
+                #[inline(never)]
+                unsafe extern "C" fn pending($($argument: $type),*) -> $result {
+                    // SAFETY: as below.
+                    unsafe {
+                        if ($settle).is_err() {
+                            return $failed;
+                        }
+                        let function = transmute::<*mut c_void, Function>(next(symbol!($name), &NEXT));
+                        function($($argument),*)
+                    }
+                }
+                let function = NEXT.load(Ordering::Relaxed);
                 // SAFETY: the caller's promise; the next function has this signature.
                 unsafe {
-                    if ($settle).is_err() {
-                        return $failed;
+                    if offload::any_pending() || function.is_null() {
+                        pending($($argument),*)
+                    } else {
+                        transmute::<*mut c_void, Function>(function)($($argument),*)
                     }
-                    let function = transmute::<*mut c_void, Function>(next(symbol!($name), &NEXT));
-                    function($($argument),*)
                 }
             }
         )*

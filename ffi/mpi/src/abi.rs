@@ -8,15 +8,17 @@
 //! never looks at, because only half of one is defined where handles are `int`s. The standard ABI
 //! (MPI 5.0, chapter 20) has pointers as well, of which the predefined ones are small numbers.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use crate::against_mpi::MpiImplementation;
 
+use crate::loaded::{self, File, Generation};
 use crate::tools;
+use libcopy::lock::lock;
 
 /// A handle as it comes in a register; only the low half is defined if handles are `int`s.
 pub type Word = usize;
@@ -394,21 +396,16 @@ pub fn object(name: &CStr) -> usize {
 /// Finds a symbol of the MPI library.
 ///
 /// A program that loads its MPI library privately (Python does) has it outside the reach of
-/// `RTLD_NEXT`; then the library is found among the files that the process has mapped.
+/// `RTLD_NEXT`; then the library is found among the files that are loaded.
 pub fn symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: a valid name; the handle is a constant.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if !found.is_null() {
         return Some(found);
     }
-    for path in libraries() {
-        // SAFETY: the file is loaded already: nothing is run, only counted.
-        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        if library.is_null() {
-            continue;
-        }
+    for library in libraries() {
         // SAFETY: an open library and a valid name. The library is never closed.
-        let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+        let found = unsafe { libc::dlsym(library as *mut c_void, name.as_ptr()) };
         if !found.is_null() {
             return Some(found);
         }
@@ -416,22 +413,25 @@ pub fn symbol(name: &CStr) -> Option<*mut c_void> {
     None
 }
 
-/// The files that look like MPI libraries.
-fn libraries() -> Vec<CString> {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut paths: Vec<&str> = maps
-        .lines()
-        .filter_map(|line| line.find('/').map(|at| &line[at..]))
-        .filter(|path| {
-            let file = path.rsplit('/').next().unwrap_or_default();
-            file.starts_with("libmpi") && file.contains(".so")
-        })
-        .collect();
-    paths.dedup();
-    paths
-        .into_iter()
-        .filter_map(|p| CString::new(p).ok())
-        .collect()
+/// Handles of the files that look like MPI libraries, looked for again whenever a file was loaded or unloaded.
+fn libraries() -> Vec<usize> {
+    static KNOWN: Mutex<Option<(Generation, Vec<usize>)>> = Mutex::new(None);
+    let now = loaded::generation();
+    let mut known = lock(&KNOWN);
+    if let Some((_, handles)) = known.as_ref().filter(|(then, _)| Some(*then) == now) {
+        return handles.clone();
+    }
+    let open = |file: &File| {
+        // SAFETY: the file is loaded already: nothing is run, only counted.
+        let handle =
+            unsafe { libc::dlopen(file.name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        (!handle.is_null()).then_some(handle as usize)
+    };
+    let files = loaded::files();
+    let found = files.iter().filter(|file| file.is_mpi_library());
+    let handles: Vec<usize> = found.filter_map(open).collect();
+    *known = now.map(|now| (now, handles.clone()));
+    handles
 }
 
 /// With Yama in mode 1 only ancestors may look into a process, unless it says otherwise.

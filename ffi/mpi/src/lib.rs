@@ -61,6 +61,7 @@ mod gpu;
 mod group;
 mod hierarchy;
 mod intercept;
+mod loaded;
 mod messages;
 mod neighbourhood;
 mod neighbours;

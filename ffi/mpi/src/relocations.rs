@@ -5,12 +5,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 
-/// `Elf64_Dyn`
-#[repr(C)]
-struct Dynamic {
-    tag: i64,
-    value: u64,
-}
+use crate::loaded::{self, DT_SYMTAB};
 
 /// `Elf64_Rela`
 #[repr(C)]
@@ -22,7 +17,6 @@ struct Relocation {
 
 const DT_PLTRELSZ: i64 = 2;
 const DT_STRTAB: i64 = 5;
-const DT_SYMTAB: i64 = 6;
 const DT_RELA: i64 = 7;
 const DT_RELASZ: i64 = 8;
 const DT_JMPREL: i64 = 23;
@@ -67,29 +61,19 @@ unsafe extern "C" fn visit(
 ///
 /// The file is loaded, and this is its description.
 unsafe fn first_in(info: &libc::dl_phdr_info, names: &[&'static str]) -> Option<&'static str> {
-    let base = info.dlpi_addr;
     // SAFETY: the loader's own tables, of the lengths that they name.
     unsafe {
-        let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
-        let dynamic = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC)?;
-        let mut entry = (base + dynamic.p_vaddr) as *const Dynamic;
         // Strings, symbols, and two tables of relocations with their lengths.
         let (mut strings, mut symbols, mut tables) = (0, 0, [(0, 0); 2]);
-        while (*entry).tag != 0 {
-            let value = (*entry).value;
-            // Most loaders have replaced these by addresses.
-            let address = if value < base { base + value } else { value };
-            match (*entry).tag {
-                DT_STRTAB => strings = address,
-                DT_SYMTAB => symbols = address,
-                DT_RELA => tables[0].0 = address,
-                DT_RELASZ => tables[0].1 = value,
-                DT_JMPREL => tables[1].0 = address,
-                DT_PLTRELSZ => tables[1].1 = value,
-                _ => {}
-            }
-            entry = entry.add(1);
-        }
+        loaded::dynamic(info, |tag, value, address| match tag {
+            DT_STRTAB => strings = address,
+            DT_SYMTAB => symbols = address,
+            DT_RELA => tables[0].0 = address,
+            DT_RELASZ => tables[0].1 = value,
+            DT_JMPREL => tables[1].0 = address,
+            DT_PLTRELSZ => tables[1].1 = value,
+            _ => {}
+        });
         if strings == 0 || symbols == 0 {
             return None;
         }

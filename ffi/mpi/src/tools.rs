@@ -10,8 +10,9 @@
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
-use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+
+use crate::loaded::{self, File};
 
 /// What depends on functions that come through here, all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +162,12 @@ pub fn wrapped(feature: Feature) -> Option<&'static Wrapped> {
     static FOUND: OnceLock<Vec<Option<Wrapped>>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
         let files = Files::loaded();
-        let first = |feature: Feature| feature.functions().find_map(|name| files.wrapping(name));
+        let first = |feature: Feature| {
+            let names: Vec<_> = feature.functions().collect();
+            let suspects = files.suspects(&names).into_iter();
+            let mut suspects = names.iter().zip(suspects);
+            suspects.find_map(|(name, suspect)| files.wrapping(name, suspect))
+        };
         FEATURES
             .iter()
             .map(|(feature, _)| first(*feature))
@@ -172,8 +178,10 @@ pub fn wrapped(feature: Feature) -> Option<&'static Wrapped> {
 
 /// The function in front of ours, if there is one.
 pub fn in_front(name: &str) -> Option<Wrapped> {
-    Files::loaded()
-        .wrapping(name)
+    let files = Files::loaded();
+    let suspect = *files.suspects(&[name]).first()?;
+    files
+        .wrapping(name, suspect)
         .filter(|wrapped| wrapped.in_front)
 }
 
@@ -200,24 +208,18 @@ fn is_mpi(name: &CStr) -> bool {
     name.to_bytes().starts_with(b"MPI_")
 }
 
-/// A file that is loaded.
-struct File {
-    name: String,
-    addresses: Range<usize>,
-}
-
-/// All of them, in the order in which symbols are looked for.
+/// All files that are loaded, in the order in which symbols are looked for.
 struct Files {
-    all: Vec<File>,
+    all: Arc<Vec<File>>,
     own: Option<usize>,
 }
 
 impl Files {
     fn loaded() -> Files {
-        let mut all = Vec::new();
-        // SAFETY: the callback gets this vector, and is not called afterwards.
-        unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut all).cast()) };
-        let mut files = Files { all, own: None };
+        let mut files = Files {
+            all: loaded::files(),
+            own: None,
+        };
         files.own = files.of(is_mpi as *const () as usize);
         files
     }
@@ -235,17 +237,40 @@ impl Files {
         file.is_some() && file != self.own && file != self.of(library)
     }
 
-    /// Whoever wraps `MPI_X`, or Fortran's `mpi_x_`.
-    fn wrapping(&self, name: &str) -> Option<Wrapped> {
-        let fortran = format!("mpi_{}_", name.to_lowercase());
-        let names = [format!("MPI_{name}"), format!("MPI_{name}_c"), fortran];
-        names.into_iter().find_map(|symbol| {
+    /// Which of the symbols of these functions another file than ours and the MPI library's may define, so that whether one is
+    /// wrapped has to be looked at more closely: `MPI_X`, `MPI_X_c`, and Fortran's `mpi_x_`.
+    fn suspects(&self, names: &[&str]) -> Vec<[bool; 3]> {
+        let Some(own) = self.own else {
+            return vec![[false; 3]; names.len()];
+        };
+        let hashes: Vec<u32> = names.iter().flat_map(|name| hashes(name)).collect();
+        let library = next(c"PMPI_Init").and_then(|init| self.of(init));
+        // Its own functions may be in several files. What comes behind them all is never called.
+        let is_library =
+            |index: &usize| library == Some(*index) || self.all[*index].is_mpi_library();
+        let last = library.and_then(|_| (own + 1..self.all.len()).rev().find(is_library));
+        let is_asked =
+            |index| index != own && index <= last.unwrap_or(own) && library != Some(index);
+        let found = loaded::may_define(&hashes, is_asked);
+        let found = found.chunks_exact(3);
+        found.map(|three| [three[0], three[1], three[2]]).collect()
+    }
+
+    /// Whoever wraps a symbol of `MPI_X` that is suspect.
+    fn wrapping(&self, name: &str, suspect: [bool; 3]) -> Option<Wrapped> {
+        let names = suspect
+            .iter()
+            .any(|suspect| *suspect)
+            .then(|| symbols(name))?;
+        let suspects = names.into_iter().zip(suspect);
+        let mut suspects = suspects.filter(|(_, is_suspect)| *is_suspect);
+        suspects.find_map(|(symbol, _)| {
             let name = CString::new(symbol.as_str()).ok()?;
             let (file, in_front) = match self.in_front(&name) {
                 Some(file) => (file, true),
                 None => (self.behind(&name)?, false),
             };
-            let mut file = self.all[file].name.clone();
+            let mut file = self.all[file].name.to_string_lossy().into_owned();
             if file.is_empty() {
                 file = "the program".to_owned();
             }
@@ -289,9 +314,7 @@ impl Files {
 
     /// Whether a file itself has a function.
     fn defines(&self, file: usize, name: &CStr) -> bool {
-        let Ok(path) = CString::new(self.all[file].name.as_str()) else {
-            return false;
-        };
+        let path = &self.all[file].name;
         if path.is_empty() {
             return false;
         }
@@ -339,36 +362,24 @@ fn is_defined(address: usize) -> bool {
     unsafe { (*symbol.cast::<libc::Elf64_Sym>()).st_shndx != 0 }
 }
 
-unsafe extern "C" fn note(
-    info: *mut libc::dl_phdr_info,
-    _size: libc::size_t,
-    files: *mut c_void,
-) -> c_int {
-    // SAFETY: the loader describes a file that is loaded as long as this runs; the vector is ours.
-    unsafe {
-        let (info, files) = (&*info, &mut *files.cast::<Vec<File>>());
-        let name = if info.dlpi_name.is_null() {
-            String::new()
-        } else {
-            CStr::from_ptr(info.dlpi_name)
-                .to_string_lossy()
-                .into_owned()
-        };
-        let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
-        let loaded = headers
-            .iter()
-            .filter(|header| header.p_type == libc::PT_LOAD);
-        let base = info.dlpi_addr as usize;
-        let (mut start, mut end) = (usize::MAX, 0);
-        for header in loaded {
-            let from = base + header.p_vaddr as usize;
-            start = start.min(from);
-            end = end.max(from + header.p_memsz as usize);
-        }
-        let addresses = start..end;
-        files.push(File { name, addresses });
-    }
-    0
+/// The symbols of a function: both forms in C, and Fortran's.
+fn symbols(name: &str) -> [String; 3] {
+    let fortran = format!("mpi_{}_", name.to_lowercase());
+    [format!("MPI_{name}"), format!("MPI_{name}_c"), fortran]
+}
+
+/// The hashes of [`symbols`].
+fn hashes(name: &str) -> [u32; 3] {
+    const C: u32 = loaded::hash(loaded::EMPTY, b"MPI_");
+    const FORTRAN: u32 = loaded::hash(loaded::EMPTY, b"mpi_");
+    let plain = loaded::hash(C, name.as_bytes());
+    let lower = |hash, byte: u8| loaded::hash(hash, &[byte.to_ascii_lowercase()]);
+    let fortran = name.bytes().fold(FORTRAN, lower);
+    [
+        plain,
+        loaded::hash(plain, b"_c"),
+        loaded::hash(fortran, b"_"),
+    ]
 }
 
 #[cfg(test)]
@@ -391,6 +402,16 @@ mod tests {
         // A program at a fixed address has an entry of its own.
         assert!(c.is_some());
         assert!(!files.is_foreign(is_defined as *const () as usize, 0));
+    }
+
+    #[test]
+    fn hashes_are_those_of_the_symbols() {
+        for (feature, _) in FEATURES {
+            for name in feature.functions() {
+                let all = symbols(name).map(|name| loaded::hash(loaded::EMPTY, name.as_bytes()));
+                assert_eq!(hashes(name), all, "{name}");
+            }
+        }
     }
 
     #[test]

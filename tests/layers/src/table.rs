@@ -239,7 +239,7 @@ pub const TABLE: &[Layers] = &[
         root: "ffi/mpi/src/lib.rs",
         order: "
             against_mpi
-            < abi tools stats scratch count relocations uses exchange failure threshold
+            < loaded abi tools stats scratch count relocations uses exchange failure threshold
             < pmpi/functions
             < attributes neighbourhood world_model
             < bootstrap/launcher bootstrap/table
