@@ -480,6 +480,19 @@ impl Function {
         }
     }
 
+    /// Its address, if it has been looked for and found; zero otherwise. A caller that leaves the rest to another function has
+    /// nothing to keep for after a call.
+    #[inline(always)]
+    pub fn known_address(&self) -> usize {
+        known(&self.address)
+    }
+
+    /// Where a call of the program goes on, likewise.
+    #[inline(always)]
+    pub fn known_next(&self) -> usize {
+        known(&self.next)
+    }
+
     /// Its address; zero if the library does not have it, which it need not.
     #[inline(always)]
     pub fn if_any(&self) -> usize {
@@ -536,6 +549,14 @@ impl Function {
             complain(&format!("no MPI library in this process has {name}"));
         }
         found
+    }
+}
+
+#[inline(always)]
+fn known(place: &AtomicUsize) -> usize {
+    match place.load(Ordering::Relaxed) {
+        address if address > NOWHERE => address,
+        _ => 0,
     }
 }
 

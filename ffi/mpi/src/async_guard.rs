@@ -79,6 +79,12 @@ fn obstacle() -> Option<String> {
     ))
 }
 
+/// Whether anything may be pending, so that [`before`] has something to do.
+#[inline(always)]
+pub fn is_needed() -> bool {
+    offload::any_pending()
+}
+
 /// What is pending is settled before memory is given to the MPI library. The code of an error, of which
 /// the handler has heard: bytes are lost because a peer died.
 #[inline(always)]

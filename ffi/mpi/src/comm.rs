@@ -249,15 +249,19 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Outcome> {
         return Err(Outcome::Arguments);
     }
     let generation = CACHE.generation(comm);
-    let last = with_last(comm, abi.handle, |known| {
-        let known: *const Comm = known;
-        // SAFETY: a communicator's `Arc` gave this pointer, and the registry holds one as long as
-        // the generation is the same.
-        unsafe {
-            Arc::increment_strong_count(known);
-            Arc::from_raw(known)
-        }
-    });
+    let last = with_last(
+        comm,
+        || abi.handle,
+        |known| {
+            let known: *const Comm = known;
+            // SAFETY: a communicator's `Arc` gave this pointer, and the registry holds one as long as
+            // the generation is the same.
+            unsafe {
+                Arc::increment_strong_count(known);
+                Arc::from_raw(known)
+            }
+        },
+    );
     if let Some(known) = last {
         return Ok(known);
     }
@@ -285,9 +289,13 @@ pub fn generation(comm: Word) -> u64 {
 /// Does `work` with a communicator if this thread used it last. `handle` is the bits of a word that
 /// are a handle.
 #[inline(always)]
-pub fn with_last<R>(comm: Word, handle: usize, work: impl FnOnce(&Comm) -> R) -> Option<R> {
+pub fn with_last<R>(
+    comm: Word,
+    handle: impl FnOnce() -> usize,
+    work: impl FnOnce(&Comm) -> R,
+) -> Option<R> {
     let (word, generation, known) = LAST.get();
-    if (word ^ comm) & handle != 0 || generation != CACHE.generation(comm) || known.is_null() {
+    if (word ^ comm) & handle() != 0 || generation != CACHE.generation(comm) || known.is_null() {
         return None;
     }
     // SAFETY: the registry holds what we know of a communicator until the communicator goes, which

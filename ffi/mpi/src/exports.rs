@@ -53,13 +53,30 @@ macro_rules! exports {
                         collective.block(|| $name($($argument),*))
                     }
                 }
+                /// The same where libraries or freed requests have to be looked at. Elsewhere, so that what is small
+                /// needs no room on the stack.
+                #[cold]
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments)]
+                unsafe extern "C" fn other($($argument: $kind),*) -> c_int {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        if gpu::is_loaded() && gpu::is_outside() {
+                            return staged($($argument),*);
+                        }
+                        if messages::has_orphans() {
+                            return messages::settle_orphans($module::$body($($argument),*));
+                        }
+                        if $small {
+                            return forward::$body($($argument),*);
+                        }
+                        $module::$body($($argument),*)
+                    }
+                }
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if gpu::is_loaded() && gpu::is_outside() {
-                        return staged($($argument),*);
-                    }
-                    if messages::has_orphans() {
-                        return messages::settle_orphans($module::$body($($argument),*));
+                    if gpu::may_be_loaded() || messages::has_orphans() {
+                        return other($($argument),*);
                     }
                     if $small {
                         return forward::$body($($argument),*);

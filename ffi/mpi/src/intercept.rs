@@ -235,7 +235,7 @@ pub fn intercept_nonblocking<K>(
         let (abi, bytes) = nonblocking_candidate(function, (count, datatype))?;
         let power = power(bytes as u64);
         let takes = |known: &Comm| known.classes.ahead.take(function, power);
-        if comm::with_last(comm, abi.handle, takes) == Some(true) {
+        if comm::with_last(comm, || abi.handle, takes) == Some(true) {
             return Err(Outcome::NoGain);
         }
         let beats =

@@ -158,7 +158,7 @@ unsafe fn try_to<N: Count>(
         if position.is_null() || buffers.iter().any(|buffer| buffer.is_null()) {
             return Err(Outcome::Arguments);
         }
-        comm::with_last(comm, abi.handle, |_| ())
+        comm::with_last(comm, || abi.handle, |_| ())
             .map_or_else(|| comm::of(abi, comm).map(|_| ()), Ok)?;
         let bytes = prepared.layout.size();
         let inside = || {

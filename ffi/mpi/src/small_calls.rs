@@ -22,12 +22,12 @@ unsafe fn are_small<N: Count>(
     comm: Word,
     combine: impl Fn(usize, usize) -> Option<usize>,
 ) -> bool {
-    let least = least(function);
-    if least == 0 || counts.is_null() {
-        return false;
-    }
-    let handle = handle_bits();
-    let small = comm::with_last(comm, handle, |known| {
+    // What is read behind the look at the thread's memory, a call, need not be kept meanwhile.
+    let small = comm::with_last(comm, handle_bits, |known| {
+        let least = least(function);
+        if least == 0 || counts.is_null() {
+            return false;
+        }
         if !known.is_plain() {
             return true;
         }
@@ -83,13 +83,9 @@ pub unsafe fn are_small_together<N: Count>(
 /// when they last agreed, and it is not time to agree. Then it has been counted.
 #[inline(always)]
 pub fn were_small(function: Function, comm: Word) -> bool {
-    let least = least(function);
-    if least == 0 {
-        return false;
-    }
-    let handle = handle_bits();
-    let small = comm::with_last(comm, handle, |known| {
-        !known.is_plain() || known.stays_small(function, least)
+    let small = comm::with_last(comm, handle_bits, |known| {
+        let least = least(function);
+        least != 0 && (!known.is_plain() || known.stays_small(function, least))
     });
     small == Some(true)
 }

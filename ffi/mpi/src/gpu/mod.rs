@@ -28,4 +28,4 @@ pub use requests::{
     after_get_status, any as has_requests, before_start, finish, free, get_status, settle_orphans,
     some, test, testall, testany, wait, waitall, waitany,
 };
-pub use watch::{inside, is_loaded, is_outside};
+pub use watch::{inside, is_loaded, is_outside, may_be_loaded};

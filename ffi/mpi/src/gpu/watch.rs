@@ -56,15 +56,20 @@ static LAST: AtomicPtr<LinkMap> = AtomicPtr::new((&raw const LOOK).cast_mut());
 /// The driver, once the program has loaded it.
 static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
 
+/// Whether a library was loaded since the libraries were looked at, or the CUDA driver is among them.
+#[inline(always)]
+pub fn may_be_loaded() -> bool {
+    // SAFETY: a static, or an entry whose library stays loaded, since `look` holds a reference to it.
+    unsafe {
+        let last = &*LAST.load(Ordering::Relaxed);
+        !last.next.load(Ordering::Relaxed).is_null()
+    }
+}
+
 /// Whether the program has loaded the CUDA driver, and buffers are to be asked for.
 #[inline(always)]
 pub fn is_loaded() -> bool {
-    // SAFETY: a static, or an entry whose library stays loaded, since `look` holds a reference to it.
-    let has_next = unsafe {
-        let last = &*LAST.load(Ordering::Relaxed);
-        !last.next.load(Ordering::Relaxed).is_null()
-    };
-    has_next && look()
+    may_be_loaded() && look()
 }
 
 /// The driver, if [`is_loaded`] has found it.

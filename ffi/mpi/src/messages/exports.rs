@@ -83,18 +83,40 @@ macro_rules! both {
                     guarded(|| unsafe { $body })
                 }
                 both!(@staged $name, ($($argument: $kind),*) $gpu);
+                /// What is tiny goes to the library at once.
+                #[inline(always)]
+                #[allow(clippy::too_many_arguments)]
+                unsafe fn on_host($($argument: $kind),*) -> c_int {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        $(if $tiny {
+                            return $short;
+                        })*
+                        other($($argument),*)
+                    }
+                }
+                /// The same where libraries or freed requests have to be looked at.
+                #[cold]
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments)]
+                unsafe extern "C" fn unusual($($argument: $kind),*) -> c_int {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        if gpu::is_loaded() && gpu::is_outside() {
+                            return staged($($argument),*);
+                        }
+                        if requests::has_orphans() {
+                            return requests::settle_orphans(other($($argument),*));
+                        }
+                        on_host($($argument),*)
+                    }
+                }
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if gpu::is_loaded() && gpu::is_outside() {
-                        return staged($($argument),*);
+                    if gpu::may_be_loaded() || requests::has_orphans() {
+                        return unusual($($argument),*);
                     }
-                    if requests::has_orphans() {
-                        return requests::settle_orphans(other($($argument),*));
-                    }
-                    $(if $tiny {
-                        return $short;
-                    })*
-                    other($($argument),*)
+                    on_host($($argument),*)
                 }
             }
         };

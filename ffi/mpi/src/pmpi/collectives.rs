@@ -100,15 +100,15 @@ macro_rules! passed {
 /// handler hears of.
 macro_rules! collectives {
     (mod $module:ident: $($all:tt)*) => {
-        collectives!(@with address if_any; $($all)*);
+        collectives!(@with address if_any known_address; $($all)*);
 
         pub mod $module {
             use super::*;
 
-            collectives!(@with next next_if_any; $($all)*);
+            collectives!(@with next next_if_any known_next; $($all)*);
         }
     };
-    (@with $address:ident $if_any:ident;
+    (@with $address:ident $if_any:ident $known:ident;
      $($(#[$doc:meta])* $rust:ident = $name:literal, $large:literal, $arrays:expr =>
        ($($argument:ident: $kind:ident),*; $comm:ident);)*) => {
         $(
@@ -122,21 +122,29 @@ macro_rules! collectives {
             // Not every function is called both for the program and by us.
             #[allow(dead_code)]
             pub unsafe fn $rust<N: Count>($($argument: kind!($kind),)* $comm: Word) -> c_int {
-                if let Err(code) = async_guard::before() {
-                    return code;
-                }
                 static FUNCTION: Function = Function::new($name);
                 static LARGE: Function = Function::new($large);
-                let own = if N::LARGE { LARGE.$if_any() } else { FUNCTION.$address() };
-                if own != 0 {
-                    // SAFETY: the MPI library's function of this name has this type.
-                    return unsafe {
-                        let call: unsafe extern "C" fn($(kind!($kind),)* Word) -> c_int =
-                            std::mem::transmute(own);
-                        call($($argument,)* $comm)
-                    };
+                /// The same where something is pending, or the function has not been looked for.
+                #[cold]
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments)]
+                unsafe extern "C" fn unusual<N: Count>($($argument: kind!($kind),)* $comm: Word) -> c_int {
+                    if let Err(code) = async_guard::before() {
+                        return code;
+                    }
+                    let own = if N::LARGE { LARGE.$if_any() } else { FUNCTION.$address() };
+                    if own != 0 {
+                        // SAFETY: the MPI library's function of this name has this type.
+                        return unsafe {
+                            let call: unsafe extern "C" fn($(kind!($kind),)* Word) -> c_int =
+                                std::mem::transmute(own);
+                            call($($argument,)* $comm)
+                        };
+                    }
+                    // SAFETY: the caller's promise.
+                    unsafe { other::<N>($($argument,)* $comm) }
                 }
-                // Not inlined, so that what is there is but a jump.
+                /// The same where only the form without large counts is there.
                 #[cold]
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments)]
@@ -159,8 +167,16 @@ macro_rules! collectives {
                         refuse(concat!("no MPI library has ", stringify!($rust), " for this"), $comm)
                     })
                 }
+                // One call in any case, which is but a jump.
+                let own = if N::LARGE { LARGE.$known() } else { FUNCTION.$known() };
+                let call: unsafe extern "C" fn($(kind!($kind),)* Word) -> c_int = if own == 0 || async_guard::is_needed() {
+                    unusual::<N>
+                } else {
+                    // SAFETY: the MPI library's function of this name has this type.
+                    unsafe { std::mem::transmute::<usize, _>(own) }
+                };
                 // SAFETY: the caller's promise.
-                unsafe { other::<N>($($argument,)* $comm) }
+                unsafe { call($($argument,)* $comm) }
             }
         )*
     };

@@ -12,15 +12,15 @@ use crate::count::Large;
 /// the same functions for calls of the program that are forwarded, which a tool may stand in front of.
 macro_rules! functions {
     (mod $module:ident: $($all:tt)*) => {
-        functions!(@with address; $($all)*);
+        functions!(@with address known_address; $($all)*);
 
         pub mod $module {
             use super::*;
 
-            functions!(@with next; $($all)*);
+            functions!(@with next known_next; $($all)*);
         }
     };
-    (@with $address:ident;
+    (@with $address:ident $known:ident;
      $($(#[$doc:meta])* $rust:ident = $name:literal ($($argument:ident: $kind:ty),*);)*) => {
         $(
             $(#[$doc])*
@@ -33,22 +33,32 @@ macro_rules! functions {
             #[allow(dead_code)]
             pub unsafe fn $rust($($argument: $kind),*) -> c_int {
                 static FUNCTION: Function = Function::new($name);
-                match FUNCTION.$address() {
-                    0 => MISSING,
-                    address => {
+                type Call = unsafe extern "C" fn($($kind),*) -> c_int;
+                /// The same where the function has not been looked for. Elsewhere, so that there is but a jump.
+                #[cold]
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments)]
+                unsafe extern "C" fn first($($argument: $kind),*) -> c_int {
+                    match FUNCTION.$address() {
+                        0 => MISSING,
                         // SAFETY: the MPI library's function of this name has this type.
-                        unsafe {
-                            let call: unsafe extern "C" fn($($kind),*) -> c_int =
-                                std::mem::transmute(address);
-                            call($($argument),*)
-                        }
+                        address => unsafe {
+                            std::mem::transmute::<usize, Call>(address)($($argument),*)
+                        },
                     }
                 }
+                let call: Call = match FUNCTION.$known() {
+                    0 => first,
+                    // SAFETY: the MPI library's function of this name has this type.
+                    address => unsafe { std::mem::transmute::<usize, Call>(address) },
+                };
+                // SAFETY: the caller's promise.
+                unsafe { call($($argument),*) }
             }
         )*
     };
     ($($all:tt)*) => {
-        functions!(@with address; $($all)*);
+        functions!(@with address known_address; $($all)*);
     };
 }
 

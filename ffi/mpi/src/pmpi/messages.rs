@@ -26,15 +26,15 @@ pub unsafe fn start(request: *mut c_void) -> c_int {
 /// what it can. `or` gives the name that a function had in a library before it was in the standard.
 macro_rules! messages {
     (mod $module:ident: $($all:tt)*) => {
-        messages!(@with address if_any; $($all)*);
+        messages!(@with address if_any known_address; $($all)*);
 
         pub mod $module {
             use super::*;
 
-            messages!(@with next next_if_any; $($all)*);
+            messages!(@with next next_if_any known_next; $($all)*);
         }
     };
-    (@with $address:ident $if_any:ident;
+    (@with $address:ident $if_any:ident $known:ident;
      $($(#[$doc:meta])* $rust:ident = $name:literal $(or $before:literal)?, $large:literal
        ($($argument:ident: $kind:ident),*);)*) => { $(
         $(#[$doc])*
@@ -47,46 +47,63 @@ macro_rules! messages {
         // Not every function is called both for the program and by us.
         #[allow(dead_code)]
         pub unsafe fn $rust<N: Count>($($argument: message_kind!($kind)),*) -> c_int {
-            if let Err(code) = async_guard::before() {
-                return code;
-            }
             static FUNCTION: Function = Function::new($name);
             static LARGE: Function = Function::new($large);
-            let function = || {
-                $(
-                    static BEFORE: Function = Function::new($before);
-                    if FUNCTION.$if_any() == 0 {
-                        return BEFORE.$address();
-                    }
-                )?
-                FUNCTION.$address()
-            };
-            let own = if N::LARGE { LARGE.$if_any() } else { function() };
-            if own != 0 {
-                // SAFETY: the MPI library's function of this name has this type.
-                return unsafe {
-                    let call: unsafe extern "C" fn($(message_kind!($kind)),*) -> c_int =
-                        std::mem::transmute(own);
-                    call($($argument),*)
-                };
-            }
-            let narrow = || {
-                let address = function();
-                if !N::LARGE || address == 0 {
-                    return None;
+            /// The same where something is pending, or the function has not been looked for.
+            #[cold]
+            #[inline(never)]
+            #[allow(clippy::too_many_arguments)]
+            unsafe extern "C" fn unusual<N: Count>($($argument: message_kind!($kind)),*) -> c_int {
+                if let Err(code) = async_guard::before() {
+                    return code;
                 }
-                $(let $argument = message_narrowed!($kind, $argument)?;)*
-                // SAFETY: the MPI library's function of this name has this type.
-                Some(unsafe {
-                    let call: unsafe extern "C" fn($(narrow_message_kind!($kind)),*) -> c_int =
-                        std::mem::transmute(address);
-                    call($($argument),*)
+                let function = || {
+                    $(
+                        static BEFORE: Function = Function::new($before);
+                        if FUNCTION.$if_any() == 0 {
+                            return BEFORE.$address();
+                        }
+                    )?
+                    FUNCTION.$address()
+                };
+                let own = if N::LARGE { LARGE.$if_any() } else { function() };
+                if own != 0 {
+                    // SAFETY: the MPI library's function of this name has this type.
+                    return unsafe {
+                        let call: unsafe extern "C" fn($(message_kind!($kind)),*) -> c_int =
+                            std::mem::transmute(own);
+                        call($($argument),*)
+                    };
+                }
+                let narrow = || {
+                    let address = function();
+                    if !N::LARGE || address == 0 {
+                        return None;
+                    }
+                    $(let $argument = message_narrowed!($kind, $argument)?;)*
+                    // SAFETY: the MPI library's function of this name has this type.
+                    Some(unsafe {
+                        let call: unsafe extern "C" fn($(narrow_message_kind!($kind)),*) -> c_int =
+                            std::mem::transmute(address);
+                        call($($argument),*)
+                    })
+                };
+                narrow().unwrap_or_else(|| {
+                    complain(concat!("no MPI library has ", stringify!($rust), " for this"));
+                    MISSING
                 })
-            };
-            narrow().unwrap_or_else(|| {
-                complain(concat!("no MPI library has ", stringify!($rust), " for this"));
-                MISSING
-            })
+            }
+            // One call in any case, which is but a jump.
+            let own = if N::LARGE { LARGE.$known() } else { FUNCTION.$known() };
+            let call: unsafe extern "C" fn($(message_kind!($kind)),*) -> c_int =
+                if own == 0 || async_guard::is_needed() {
+                    unusual::<N>
+                } else {
+                    // SAFETY: the MPI library's function of this name has this type.
+                    unsafe { std::mem::transmute::<usize, _>(own) }
+                };
+            // SAFETY: the caller's promise.
+            unsafe { call($($argument),*) }
         }
     )* };
 }
