@@ -398,13 +398,17 @@ impl Segment {
         unsafe { &*slots.add(slot) }
     }
 
-    /// Messages that a process has sent to another one, which has not received all of them yet.
-    pub fn under_way(&self, from: usize, to: usize) -> usize {
+    /// Messages that a process has sent to another one, or to all others, which have not received all of them yet.
+    ///
+    /// # Panics
+    ///
+    /// If there is no process `from`.
+    pub fn under_way(&self, from: usize, to: Option<usize>) -> usize {
         let is_under_way = |number: &usize| {
             let slot = self.slot(from, *number);
             let state = slot.state.load(Ordering::Acquire);
             matches!(state, state::POSTED | state::CLAIMED)
-                && slot.to.load(Ordering::Relaxed) as usize == to
+                && to.is_none_or(|to| slot.to.load(Ordering::Relaxed) as usize == to)
         };
         (0..SLOTS).filter(is_under_way).count()
     }
@@ -438,6 +442,23 @@ impl Segment {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+
+    #[test]
+    fn messages_under_way_are_counted_by_receiver_and_together() {
+        let (segment, _file) = Segment::create(3, [3, 4]).unwrap();
+        let sent = [(1, state::POSTED), (2, state::CLAIMED), (2, state::POSTED)];
+        for (number, (to, now)) in sent.into_iter().enumerate() {
+            let slot = segment.slot(0, number);
+            slot.to.store(to, Ordering::Relaxed);
+            slot.state.store(now, Ordering::Release);
+        }
+        let under_way = |to| segment.under_way(0, to);
+        assert_eq!(
+            [Some(0), Some(1), Some(2), None].map(under_way),
+            [0, 1, 2, 3]
+        );
+        assert_eq!(segment.under_way(1, None), 0);
+    }
 
     #[test]
     fn nobody_begins_a_part_that_is_closed() {

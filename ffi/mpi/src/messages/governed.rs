@@ -91,7 +91,8 @@ impl Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     function: Function,
-    member: usize,
+    /// `None`: of all receivers that have no class of their own.
+    member: Option<usize>,
     power: u32,
     shape: Shape,
 }
@@ -125,6 +126,17 @@ pub struct Class {
 }
 
 impl Class {
+    /// One of which nothing is known.
+    fn new(key: Key) -> Class {
+        Class {
+            key,
+            left: AtomicU64::new(0),
+            forwards: AtomicBool::new(false),
+            watched: AtomicUsize::new(0),
+            paced: Mutex::new(Paced::new(Decision::Intercept, key.seed())),
+        }
+    }
+
     /// Counts a message that was decided on in advance, if one was.
     #[inline]
     fn take(&self) -> bool {
@@ -198,10 +210,54 @@ impl Drop for Watched {
 /// Messages that are decided on in advance.
 const AHEAD: u64 = 64;
 
-/// Classes that a process has; what does not belong to one of them is intercepted.
+/// Classes of one receiver that a process has. Where there are more, as with many ranks on a machine, messages to all other
+/// receivers that differ in nothing else have a class together.
 const MOST_CLASSES: usize = 1024;
+/// Classes of several receivers that a process has; what does not belong to one of them is intercepted.
+const MOST_SHARED: usize = 1024;
 
-static CLASSES: LazyLock<Mutex<HashMap<Key, &'static Class>>> = LazyLock::new(Mutex::default);
+/// The classes of this process.
+#[derive(Default)]
+struct Classes {
+    own: HashMap<Key, &'static Class>,
+    shared: HashMap<Key, &'static Class>,
+}
+
+impl Classes {
+    /// The class of messages that have this in common, or the one that their receiver shares with others; `None` if there
+    /// are too many.
+    fn class(&mut self, key: Key) -> Option<&'static Class> {
+        let of_all = Key {
+            member: None,
+            ..key
+        };
+        let places = [
+            (&mut self.own, key, MOST_CLASSES),
+            (&mut self.shared, of_all, MOST_SHARED),
+        ];
+        for (classes, key, most) in places {
+            if let Some(class) = classes.get(&key) {
+                return Some(*class);
+            }
+            if classes.len() < most {
+                let class: &'static Class = Box::leak(Box::new(Class::new(key)));
+                classes.insert(key, class);
+                return Some(class);
+            }
+        }
+        None
+    }
+
+    fn number(&self) -> usize {
+        self.own.len() + self.shared.len()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &'static Class> {
+        self.own.values().chain(self.shared.values()).copied()
+    }
+}
+
+static CLASSES: LazyLock<Mutex<Classes>> = LazyLock::new(Mutex::default);
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -277,27 +333,13 @@ pub fn is_forwarded(what: Elements, function: Function, to: Address) -> bool {
 fn make(chosen: &Chosen, kind: Kind, function: Function, to: Address) -> Option<&'static Class> {
     let key = Key {
         function,
-        member: chosen.member,
+        member: Some(chosen.member),
         power: power(chosen.bytes),
         shape: Shape::of(chosen, kind.count),
     };
     let mut classes = lock(&CLASSES);
-    let class = match classes.get(&key) {
-        Some(class) => Some(*class),
-        None if classes.len() >= MOST_CLASSES => None,
-        None => {
-            let class: &'static Class = Box::leak(Box::new(Class {
-                key,
-                left: AtomicU64::new(0),
-                forwards: AtomicBool::new(false),
-                watched: AtomicUsize::new(0),
-                paced: Mutex::new(Paced::new(Decision::Intercept, key.seed())),
-            }));
-            classes.insert(key, class);
-            NUMBER.store(classes.len(), Ordering::Relaxed);
-            Some(class)
-        }
-    };
+    let class = classes.class(key);
+    NUMBER.store(classes.number(), Ordering::Relaxed);
     drop(classes);
     let place = Place {
         kind,
@@ -358,7 +400,7 @@ pub fn sift(
 /// What is known of the same class for all receivers.
 fn totals() -> BTreeMap<(Function, u32, Shape), Total> {
     let mut totals: BTreeMap<_, Total> = BTreeMap::new();
-    for class in lock(&CLASSES).values() {
+    for class in lock(&CLASSES).all() {
         let Key {
             function,
             power,
@@ -405,4 +447,65 @@ pub fn report_classes() -> Vec<String> {
             )
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(member: usize, power: u32) -> Key {
+        Key {
+            function: Function::Send,
+            member: Some(member),
+            power,
+            shape: Shape::Dense,
+        }
+    }
+
+    #[test]
+    fn receivers_without_a_class_of_their_own_share_one() {
+        let (ranks, powers) = (192, 12..24);
+        let mut classes = Classes::default();
+        let keys = || {
+            powers
+                .clone()
+                .flat_map(|power| (0..ranks).map(move |rank| key(rank, power)))
+        };
+        let made: Vec<_> = keys().map(|key| classes.class(key)).collect();
+        assert!(made.len() > 2 * MOST_CLASSES);
+        let of_receivers: Vec<_> = keys().zip(made.iter().flatten()).collect();
+        assert_eq!(of_receivers.len(), made.len(), "some have no class");
+        let mut shared = 0;
+        for (key, class) in &of_receivers {
+            assert_eq!(
+                (class.key.function, class.key.power),
+                (key.function, key.power)
+            );
+            assert!(class.key.member.is_none() || class.key.member == key.member);
+            shared += usize::from(class.key.member.is_none());
+            // Tried together with the classes of single receivers.
+            assert_eq!(class.key.seed(), key.seed());
+        }
+        assert_eq!(shared, made.len() - MOST_CLASSES);
+        // One for each power of two of bytes at most.
+        assert!(classes.number() <= MOST_CLASSES + powers.len());
+        assert_eq!(classes.all().count(), classes.number());
+        // The same message has the same class again.
+        let again: Vec<_> = keys().map(|key| classes.class(key)).collect();
+        let same = made.iter().zip(&again);
+        assert!(same.clone().all(|(a, b)| match (a, b) {
+            (Some(a), Some(b)) => std::ptr::eq(*a, *b),
+            _ => false,
+        }));
+    }
+
+    #[test]
+    fn classes_of_several_receivers_are_not_without_number() {
+        let mut classes = Classes::default();
+        for power in 0..(MOST_CLASSES + MOST_SHARED) as u32 {
+            assert!(classes.class(key(0, power)).is_some());
+        }
+        assert!(classes.class(key(0, u32::MAX)).is_none());
+        assert_eq!(classes.number(), MOST_CLASSES + MOST_SHARED);
+    }
 }
