@@ -173,7 +173,7 @@ macro_rules! collectives {
                     unusual::<N>
                 } else {
                     // SAFETY: the MPI library's function of this name has this type.
-                    unsafe { std::mem::transmute::<usize, _>(own) }
+                    unsafe { std::mem::transmute::<usize, unsafe extern "C" fn($(kind!($kind),)* Word) -> c_int>(own) }
                 };
                 // SAFETY: the caller's promise.
                 unsafe { call($($argument,)* $comm) }

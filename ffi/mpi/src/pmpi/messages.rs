@@ -100,7 +100,7 @@ macro_rules! messages {
                     unusual::<N>
                 } else {
                     // SAFETY: the MPI library's function of this name has this type.
-                    unsafe { std::mem::transmute::<usize, _>(own) }
+                    unsafe { std::mem::transmute::<usize, unsafe extern "C" fn($(message_kind!($kind)),*) -> c_int>(own) }
                 };
             // SAFETY: the caller's promise.
             unsafe { call($($argument),*) }
