@@ -202,7 +202,7 @@ impl Definitions {
     /// Whether there is a symbol whose name has this hash, but for the lowest bit.
     fn has(&self, hash: u32) -> bool {
         let word = self.bloom[(hash / 64) as usize % self.bloom.len()];
-        let mask = 1u64 << (hash % 64) | 1u64 << (hash >> self.shift) % 64;
+        let mask = (1u64 << (hash % 64)) | (1u64 << ((hash >> self.shift) % 64));
         if word & mask != mask {
             return false;
         }
