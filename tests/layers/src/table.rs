@@ -208,7 +208,7 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/cli/src/main.rs",
         order: "
             cli/progress
-            < bench/buffer bench/machine bench/pattern bench/sample bench/sizes
+            < bench/buffer bench/machine bench/interval bench/pattern bench/sample bench/sizes
             < bench/report bench/pairs bench/peer_process bench/layouts bench/paper_claims
             < bench/plot bench/ratio_plot
             < bench/output

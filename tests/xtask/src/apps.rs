@@ -5,7 +5,13 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use crate::interval::Interval;
 use crate::statistics::Statistics;
 use crate::{Verdict, read};
 
@@ -17,8 +23,8 @@ pub fn begin(records: &Path) -> Verdict {
         "mpi",
         "ranks",
         "pairs",
-        "CPU ratio (range)",
-        "wall ratio (range)",
+        "CPU ratio (95 %)",
+        "wall ratio (95 %)",
         "plain own CPU",
         "equal",
         "MiB plain/ours"
@@ -29,55 +35,69 @@ pub fn begin(records: &Path) -> Verdict {
     Ok(true)
 }
 
-/// A run as GNU time has measured it.
+/// Runs a command and adds a line to the file of times: seconds, seconds of CPU time of the command and the
+/// processes it waited for, and the largest resident memory of one of them in KiB; or `failed` and the exit status.
+///
+/// GNU time has a resolution of 10 ms, which is 2 % of what some applications take.
+pub fn time(times: &Path, command: &[&str]) -> Verdict {
+    let [program, arguments @ ..] = command else {
+        return Err("no command to run".to_owned());
+    };
+    let start = Instant::now();
+    let status = Command::new(program).args(arguments).status();
+    let wall = start.elapsed().as_secs_f64();
+    let status = status.map_err(|error| format!("{program}: {error}"))?;
+    let line = if status.success() {
+        let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|error| error.to_string())?;
+        let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
+        let cpu = seconds(usage.user_time()) + seconds(usage.system_time());
+        format!("{wall:.6} {cpu:.6} {}", usage.max_rss())
+    } else {
+        format!("failed {status}")
+    };
+    append(times, &line)?;
+    Ok(status.success())
+}
+
+/// Adds a line to a file.
+fn append(path: &Path, line: &str) -> Result<(), String> {
+    let file = OpenOptions::new().append(true).create(true).open(path);
+    let written = file.and_then(|mut file| writeln!(file, "{line}"));
+    written.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// A run as [`time`] has measured it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Run {
+    /// Seconds.
     wall: f64,
+    /// Seconds of all processes.
     cpu: f64,
     kib: f64,
 }
 
-/// A line `%e %U %S %M`; none for a run that failed.
+/// A line of [`time`]; none for a run that failed.
 fn run(line: &str) -> Option<Run> {
     let numbers: Option<Vec<f64>> = line.split(' ').map(|word| word.parse().ok()).collect();
     match numbers?[..] {
-        [wall, user, system, kib] => Some(Run {
-            wall,
-            cpu: user + system,
-            kib,
-        }),
+        [wall, cpu, kib] => Some(Run { wall, cpu, kib }),
         _ => None,
     }
 }
 
-/// Ratios in ascending order: the median, and the first and the last.
-struct Ratios(Vec<f64>);
-
-impl Ratios {
-    fn new(ratios: impl Iterator<Item = f64>) -> Ratios {
-        let mut ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
-        ratios.sort_by(f64::total_cmp);
-        Ratios(ratios)
-    }
-
-    fn median(&self) -> Option<f64> {
-        let upper = *self.0.get(self.0.len() / 2)?;
-        Some(match self.0.len() % 2 {
-            1 => upper,
-            _ => (self.0[self.0.len() / 2 - 1] + upper) / 2.0,
-        })
-    }
-
-    fn range(&self) -> String {
-        match (self.0.first(), self.0.last()) {
-            (Some(low), Some(high)) => format!("{low:.3}-{high:.3}"),
-            _ => "-".to_owned(),
-        }
-    }
+/// The median of ratios, with its interval, of those that are numbers.
+fn interval(ratios: impl Iterator<Item = f64>) -> Option<Interval> {
+    Interval::of(&ratios.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>())
 }
 
-fn decimal(number: Option<f64>) -> String {
-    number.map_or("-".to_owned(), |number| format!("{number:.3}"))
+fn decimal(number: Option<Interval>) -> String {
+    number.map_or("-".to_owned(), |number| format!("{:.3}", number.median))
+}
+
+fn ends(number: Option<Interval>) -> String {
+    number.map_or("-".to_owned(), |number| {
+        format!("{:.3}-{:.3}", number.low, number.high)
+    })
 }
 
 /// What the runs in a directory have been.
@@ -104,18 +124,15 @@ impl Runs {
     }
 
     /// Plain divided by preloaded.
-    fn gains(&self, of: fn(Run) -> f64) -> Ratios {
-        Ratios::new(
-            self.pairs()
-                .map(|(plain, preloaded)| of(plain) / of(preloaded)),
-        )
+    fn gain(&self, of: fn(Run) -> f64) -> Option<Interval> {
+        let pairs = self.pairs();
+        interval(pairs.map(|(plain, preloaded)| of(plain) / of(preloaded)))
     }
 
     /// Each plain run divided by the one before.
-    fn own(&self, of: fn(Run) -> f64) -> Ratios {
+    fn own(&self, of: fn(Run) -> f64) -> Option<Interval> {
         let plain: Vec<Run> = self.plain.iter().copied().flatten().collect();
-        let ratios = plain.windows(2).map(|runs| of(runs[1]) / of(runs[0]));
-        Ratios::new(ratios)
+        interval(plain.windows(2).map(|runs| of(runs[1]) / of(runs[0])))
     }
 
     /// The largest resident memory of a process, plain and preloaded, in MiB.
@@ -171,20 +188,20 @@ pub fn row(records: &Path, directory: &Path, [app, mpi, ranks, pairs]: [&str; 4]
         eprintln!("scripts/apps: {app}: plain runs differ from each other");
     }
     let equal = if is_equal { "yes" } else { "no" };
-    let (cpu, wall) = (runs.gains(|run| run.cpu), runs.gains(|run| run.wall));
-    let [cpu_ratio, wall_ratio] = [&cpu, &wall].map(|ratios| decimal(ratios.median()));
+    let (cpu, wall) = (runs.gain(|run| run.cpu), runs.gain(|run| run.wall));
+    let [cpu_ratio, wall_ratio] = [cpu, wall].map(decimal);
     println!(
         "{app:<12} {mpi:<8} {ranks:>5} {pairs:>5}  {:<22} {:<22} {:<16} {equal:<6} {:<15} {}",
-        format!("{cpu_ratio} ({})", cpu.range()),
-        format!("{wall_ratio} ({})", wall.range()),
-        runs.own(|run| run.cpu).range(),
+        format!("{cpu_ratio} ({})", ends(cpu)),
+        format!("{wall_ratio} ({})", ends(wall)),
+        ends(runs.own(|run| run.cpu)),
         runs.memory(),
         intercepted(&Statistics::read(&directory.join("statistics")))
     );
-    let record = format!("{app},{mpi},{ranks},{pairs},{cpu_ratio},{wall_ratio},{equal}\n");
-    let file = OpenOptions::new().append(true).open(records);
-    let written = file.and_then(|mut file| file.write_all(record.as_bytes()));
-    written.map_err(|error| format!("{}: {error}", records.display()))?;
+    append(
+        records,
+        &format!("{app},{mpi},{ranks},{pairs},{cpu_ratio},{wall_ratio},{equal}"),
+    )?;
     Ok(true)
 }
 
@@ -236,37 +253,52 @@ mod tests {
     fn failed_runs_do_not_move_pairs_against_each_other() {
         let of = |text: &str| text.lines().map(run).collect::<Vec<_>>();
         let runs = Runs {
-            plain: of("4.00 1.50 0.50 2048\nfailed\n8.00 3.00 1.00 4096\n"),
-            preloaded: of("2.00 0.50 0.50 3072\n9.00 9.00 9.00 9999\n2.00 0.75 0.25 1024\n"),
+            plain: of("4.00 2.00 2048\nfailed exit status: 1\n8.00 4.00 4096\n"),
+            preloaded: of("2.00 1.00 3072\n9.00 18.00 9999\n2.00 1.00 1024\n"),
         };
-        let gains = runs.gains(|run| run.cpu);
-        assert_eq!(gains.0, [2.0, 4.0]);
+        let gain = runs.gain(|run| run.cpu);
         assert_eq!(
-            (gains.median(), gains.range()),
-            (Some(3.0), "2.000-4.000".to_owned())
+            (decimal(gain), ends(gain)),
+            ("3.000".to_owned(), "2.000-4.000".to_owned())
         );
-        assert_eq!(runs.own(|run| run.cpu).0, [2.0]);
+        assert_eq!(decimal(runs.own(|run| run.cpu)), "2.000");
         assert_eq!(runs.memory(), "4/3");
     }
 
     #[test]
-    fn what_gnu_time_says_of_a_crash_is_no_run() {
-        let good = Run {
-            wall: 0.13,
-            cpu: 0.25,
-            kib: 16044.0,
-        };
-        assert_eq!(run("0.13 0.20 0.05 16044"), Some(good));
+    fn what_is_said_of_a_crash_is_no_run() {
         for line in [
-            "Command terminated by signal 11",
             "",
-            "failed",
-            "0.13 0.20 0.05",
-            "1 2 3 4 5",
+            "failed exit status: 124",
+            "0.13 0.20",
+            "1 2 3 4",
+            "0.1 x 3",
         ] {
             assert_eq!(run(line), None, "{line}");
         }
-        assert_eq!(decimal(Ratios::new([].into_iter()).median()), "-");
+        assert_eq!(decimal(interval([f64::NAN].into_iter())), "-");
+    }
+
+    #[test]
+    fn the_time_of_a_command_is_that_of_its_processes() {
+        let file = std::env::temp_dir().join(format!("xtask-times-{}", std::process::id()));
+        let shell = |script: &str| time(&file, &["sh", "-c", script]);
+        // The loop runs in a process of its own, for which sh waits; that process has some MiB.
+        assert_eq!(
+            shell("(i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done); true"),
+            Ok(true)
+        );
+        assert_eq!(shell("exit 3"), Ok(false));
+        let text = read(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        let good = run(lines[0]).unwrap();
+        assert!(
+            good.cpu > 0.0 && good.wall > 0.0 && good.kib > 0.0,
+            "{good:?}"
+        );
+        assert_eq!(lines[1], "failed exit status: 3");
+        assert!(time(&file, &["/nonexistent/program"]).is_err());
     }
 
     #[test]

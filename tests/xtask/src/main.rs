@@ -7,6 +7,9 @@
 mod apps;
 mod bench;
 mod cargo;
+// The same statistics as those of the benches, without their crate, whose build takes minutes.
+#[path = "../../../libcopy/cli/src/bench/interval.rs"]
+mod interval;
 mod options;
 mod part;
 mod shell;
@@ -23,6 +26,7 @@ Usage: xtask COMMAND [ARGUMENT]...    (started by the scripts)
   test [OPTION]...                              scripts/test
   bench ROOT [OPTION]...                        scripts/bench; ROOT is the checkout
   apps begin RECORDS                            scripts/apps: the head of its table
+  apps time FILE COMMAND...                     runs COMMAND; adds a line to FILE: seconds, CPU seconds, KiB
   apps row RECORDS DIRECTORY APP MPI RANKS PAIRS   the runs in DIRECTORY, as a line
   apps end RECORDS                              the geometric mean; fails if results differ
   build-mpi COMPILER REAL LOG STATISTICS        scripts/build-mpi: what a run with an MPI says
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
         ["test", ref options @ ..] => return test::run(options),
         ["bench", root, ref options @ ..] => return bench::run(root.as_ref(), options),
         ["apps", "begin", records] => apps::begin(records.as_ref()),
+        ["apps", "time", file, ref command @ ..] => apps::time(file.as_ref(), command),
         ["apps", "row", records, directory, app, mpi, ranks, pairs] => {
             let case = [app, mpi, ranks, pairs];
             apps::row(records.as_ref(), directory.as_ref(), case)

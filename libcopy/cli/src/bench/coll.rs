@@ -6,9 +6,10 @@
 //! changing roots), and then timed in rounds in which the contestants take turns, each round
 //! beginning with another one. How many calls fit is planned from the time that is left.
 
+use super::interval::Interval;
 use super::machine::{self, Machine};
 use super::output::Output;
-use super::pairs::{Interval, modes};
+use super::pairs::modes;
 use super::peer_process::PeerProcess;
 use super::rank::PLAIN_CMA;
 use super::report::{Ratio, Report, Row};

@@ -7,6 +7,7 @@ mod coll;
 mod command;
 mod device;
 mod gpu;
+mod interval;
 pub mod layouts;
 mod machine;
 mod offload;

@@ -4,9 +4,10 @@
 //! more launches ([`super::pairs`]): the table, means and extremes, a figure, and what a paper says of the
 //! same rows. `scripts/bench mpi` measures and calls this.
 
+use super::interval::Interval;
 use super::machine::Machine;
 use super::output::Output;
-use super::pairs::{CONTROL, Interval, Pairs, Round};
+use super::pairs::{CONTROL, Pairs, Round};
 use super::paper_claims::{CLAIMS, Claim};
 use super::plot::{self, Axes};
 use super::ratio_plot;
