@@ -107,83 +107,134 @@ impl Known {
     }
 }
 
-/// A member that does anything in `space`, which must stay mapped somehow, and nowhere else.
-pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: usize) {
-    let space = space.addr();
-    let mut words = [0u64; 32];
-    for _ in 0..steps {
-        let (command, size) = rng.pick(&SIZES);
-        // Leaving or waiting for ever would end the fun.
-        if command == DOMAIN_LEAVE && !rng.one_in(50) {
-            continue;
-        }
-        for word in &mut words {
+/// Most pieces of memory, and most ranges of a region, that a command is offered.
+const PIECES: usize = 6;
+const RANGES: usize = 30;
+
+/// What a command is called with. Only what it reads is drawn: numbers cost more than many a call.
+struct Arguments {
+    words: [u64; 32],
+    pieces: [Piece; PIECES],
+    ranges: [Piece; RANGES],
+}
+
+impl Arguments {
+    /// The first `bytes` bytes of the structure are anything.
+    fn draw(&mut self, rng: &mut Rng, space: u64, bytes: usize) {
+        let count = bytes.div_ceil(8).min(self.words.len());
+        for word in &mut self.words[..count] {
             *word = match rng.below(3) {
                 0 => nasty(rng, space),
                 1 => 0,
                 _ => nasty(rng, space) & 0xffff_ffff | nasty(rng, space) << 32,
             };
         }
-        let id = known.region(rng);
-        // Ids of requests count up: the last ones are those that exist.
-        let newest = known.requests.load(Ordering::Relaxed);
-        let request = newest.wrapping_add(1).saturating_sub(rng.below(40) as u32);
-        let piece = |rng: &mut Rng| Piece {
-            base: if rng.one_in(20) {
+    }
+
+    /// Pieces of memory; their address and their number.
+    fn draw_pieces(&mut self, rng: &mut Rng, space: u64) -> (u64, u64) {
+        let count = 1 + rng.index(PIECES);
+        for piece in &mut self.pieces[..count] {
+            piece.base = if rng.one_in(20) {
                 nasty(rng, space)
             } else {
                 space + rng.below(SPACE as u64)
-            },
-            len: if rng.one_in(20) {
+            };
+            piece.len = if rng.one_in(20) {
                 // Never valid: regions stay smaller than the slack.
                 nasty(rng, space) | 1 << 40
             } else {
                 rng.below(8 * PAGE as u64)
-            },
-        };
-        let pieces: Vec<Piece> = (0..1 + rng.index(6)).map(|_| piece(rng)).collect();
-        let range = |rng: &mut Rng| Piece {
-            base: if rng.one_in(10) {
+            };
+        }
+        (self.pieces.as_ptr() as u64, count as u64)
+    }
+
+    /// Ranges of a region; their address and their number.
+    fn draw_ranges(&mut self, rng: &mut Rng, space: u64) -> (u64, u64) {
+        let count = 1 + rng.index(RANGES);
+        for range in &mut self.ranges[..count] {
+            range.base = if rng.one_in(10) {
                 nasty(rng, space)
             } else {
                 rng.below(2 * PAGE as u64)
-            },
-            len: if rng.one_in(10) {
+            };
+            range.len = if rng.one_in(10) {
                 nasty(rng, space)
             } else {
                 rng.below(300)
-            },
+            };
+        }
+        (self.ranges.as_ptr() as u64, count as u64)
+    }
+}
+
+/// A member that does anything in `space`, which must stay mapped somehow, and nowhere else. Returns how often it
+/// called the module.
+pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: usize) -> u64 {
+    let space = space.addr();
+    let mut arguments = Arguments {
+        words: [0; 32],
+        pieces: [Piece::default(); PIECES],
+        ranges: [Piece::default(); RANGES],
+    };
+    let mut calls = 0;
+    for _ in 0..steps {
+        let (command, size) = rng.pick(&SIZES);
+        // Leaving or waiting for ever would end the fun.
+        if command == DOMAIN_LEAVE && !rng.one_in(50) {
+            continue;
+        }
+        let called = if rng.one_in(15) {
+            command & !(0x3fff << 16)
+                | rng.pick(&[0, 8, size as u32 - 1, size as u32 + 8, 256]) << 16
+        } else if rng.one_in(50) {
+            rng.word() as u32 & !(0x3fff << 16) | (rng.below(256) as u32) << 16
+        } else {
+            command
         };
-        let ranges: Vec<Piece> = (0..1 + rng.index(30)).map(|_| range(rng)).collect();
+        let bytes = (called >> 16 & 0x3fff) as usize;
+        arguments.draw(rng, space, bytes);
+        let id = known.region(rng);
+        // Ids of requests count up: the last ones are those that exist.
+        let newest = known.requests.load(Ordering::Relaxed);
+        let request = newest.wrapping_add(1).saturating_sub(rng.below(40) as u32);
         // Half of the time something that makes sense but for a detail.
         if rng.one_in(2) {
             let flags = rng.pick(&[1, 2, 5, 6]);
             match command {
                 REGION_CREATE => {
-                    words[0] = pieces.as_ptr() as u64;
-                    words[1] = pieces.len() as u64 | rng.below(4) << 32;
+                    let (pieces, count) = arguments.draw_pieces(rng, space);
+                    let words = &mut arguments.words;
+                    words[0] = pieces;
+                    words[1] = count | rng.below(4) << 32;
                     words[2] = rng.below(4) | rng.below(2) << 32;
                     words[3] = if rng.one_in(5) { id.into() } else { 0 };
                     words[4] = 0;
                 }
                 REGION_COPY => {
+                    let (pieces, count) = arguments.draw_pieces(rng, space);
+                    let ranges = if rng.one_in(2) {
+                        arguments.draw_ranges(rng, space)
+                    } else {
+                        (0, 0)
+                    };
+                    let words = &mut arguments.words;
                     words[0] = u64::from(id) | flags << 32;
                     words[1] = rng.below(PAGE as u64);
                     words[2] = rng.below(3 * PAGE as u64);
-                    words[3] = pieces.as_ptr() as u64;
-                    words[4] = pieces.len() as u64;
-                    words[6] = 0;
-                    if rng.one_in(2) {
-                        words[4] |= (ranges.len() as u64) << 32;
-                        words[6] = ranges.as_ptr() as u64;
-                    }
+                    words[3] = pieces;
+                    words[4] = count | ranges.1 << 32;
+                    words[6] = ranges.0;
                 }
                 REGION_DESTROY | REGION_INFO | REGION_USE | REGION_ATTACH | REGION_WAIT => {
+                    let words = &mut arguments.words;
                     words[0] = u64::from(id) | rng.below(2) << 32;
                     words[1] = rng.below(1_000_000);
                     words[2] = 0;
                 }
                 REQUEST_SUBMIT => {
+                    let words = &mut arguments.words;
                     words[0] = u64::from(id) | u64::from(known.region(rng)) << 32;
                     words[1] = rng.below(PAGE as u64);
                     words[2] = rng.below(PAGE as u64);
@@ -193,6 +244,7 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
                     (words[6], words[7]) = (0, 0);
                 }
                 REQUEST_WAIT | REQUEST_SWITCH | REQUEST_INFO | REQUEST_CANCEL => {
+                    let words = &mut arguments.words;
                     words[..8].fill(0);
                     words[0] = request.into();
                     if matches!(command, REQUEST_WAIT | REQUEST_SWITCH) {
@@ -206,29 +258,24 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
                 _ => {}
             }
         }
-        let waits = |command| matches!(command & 0xffff, AWAIT_REGION | AWAIT_REQUEST);
-        if waits(command) && (words[1] as i64 > 1_000_000 || (words[1] as i64) < 0) {
-            words[1] = rng.below(1_000_000);
-        }
+        let words = &mut arguments.words;
         // What the kernel writes back lands in `words`; other addresses are in `space` or bad.
         let argument = if rng.one_in(10) {
             nasty(rng, space)
         } else {
             words.as_mut_ptr() as u64
         };
-        let command = if rng.one_in(15) {
-            command & !(0x3fff << 16)
-                | rng.pick(&[0, 8, size as u32 - 1, size as u32 + 8, 256]) << 16
-        } else if rng.one_in(50) {
-            rng.word() as u32 & !(0x3fff << 16) | (rng.below(256) as u32) << 16
-        } else {
-            command
-        };
-        if waits(command) && argument != words.as_mut_ptr() as u64 {
-            continue;
+        if matches!(called & 0xffff, AWAIT_REGION | AWAIT_REQUEST) {
+            if argument != words.as_mut_ptr() as u64 {
+                continue;
+            }
+            if words[1] as i64 > 1_000_000 || (words[1] as i64) < 0 {
+                words[1] = rng.below(1_000_000);
+            }
         }
-        if device.raw(command, argument).is_ok() {
-            match command {
+        calls += 1;
+        if device.raw(called, argument).is_ok() {
+            match called {
                 REGION_CREATE => {
                     let id = (words[3] >> 32) as u32 & 0xff_ffff;
                     known.regions.store(id, Ordering::Relaxed);
@@ -238,6 +285,7 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
             }
         }
     }
+    calls
 }
 
 /// Runs `body` in a child that is interrupted every few milliseconds, so that nothing legal but

@@ -37,11 +37,11 @@ const OPERATIONS: usize = 0;
 /// The first of the counters that the last line shows.
 const KINDS: usize = 1;
 
-/// What a member does beside calling the ABI.
+/// What a member does: calls of the ABI, and what is done to the memory that they are about.
 const NAMES: [&str; 13] = [
     "ioctls",
     "views",
-    "forks",
+    "ioctls of forked processes",
     "replaced",
     "files",
     "holes",
@@ -229,32 +229,37 @@ impl Shared<'_> {
         }
         // The C library's allocator works in the child of a process with threads.
         let _ = sys::alarm(Duration::from_millis(20), Duration::from_millis(20));
-        mad(&mut rng, &self.device, &self.space, &self.known, 16);
+        for _ in 0..2 {
+            self.call(&mut rng, 2);
+        }
         sys::exit(0)
+    }
+
+    /// Calls the module some times, and counts that.
+    fn call(&self, rng: &mut Rng, kind: usize) {
+        let calls = mad(rng, &self.device, &self.space, &self.known, 8);
+        self.count(kind, calls);
+    }
+
+    fn count(&self, kind: usize, count: u64) {
+        self.counters.add(OPERATIONS, count);
+        self.counters.add(KINDS + kind, count);
     }
 
     fn work(&self, mut rng: Rng) {
         loop {
-            let mut count = 1;
-            let kind = match rng.below(100) {
-                0..=69 => {
-                    count = 8;
-                    mad(&mut rng, &self.device, &self.space, &self.known, 8);
-                    0
-                }
+            match rng.below(100) {
+                0..=69 => self.call(&mut rng, 0),
                 70..=77 => {
                     self.view(&mut rng);
-                    1
+                    self.count(1, 1);
                 }
-                78 => {
-                    count = 16;
-                    self.child(&mut rng);
-                    2
+                78 => self.child(&mut rng),
+                _ => {
+                    let kind = self.change(&mut rng);
+                    self.count(kind, 1);
                 }
-                _ => self.change(&mut rng),
-            };
-            self.counters.add(OPERATIONS, count);
-            self.counters.add(KINDS + kind, count);
+            }
         }
     }
 
@@ -397,6 +402,9 @@ impl Drop for Group {
     }
 }
 
+/// Disturbances come after some operations of the members, or after this time if something holds them up.
+const MOST_PAUSE: Duration = Duration::from_millis(200);
+
 const CPU: &str = "/sys/devices/system/cpu/cpu1/online";
 
 /// Puts the CPU and every engine back.
@@ -510,6 +518,7 @@ fn random_operations(context: &Context) -> Outcome {
     let (mut presses, mut purges) = (Errand::default(), Errand::default());
     // What a member waits for at most, times a lot.
     let patience = context.second() * 60;
+    let pace = (context.operations / 100).clamp(50, 500);
     let (mut progress, mut news) = ((0, Instant::now()), Instant::now());
     let begin = Instant::now();
     loop {
@@ -538,7 +547,12 @@ fn random_operations(context: &Context) -> Outcome {
             let (group, late) = (group.as_ref().map(|group| &*group.0), late.as_ref());
             members.push(Child::spawn(|| member(seed, key, &counters, group, late))?);
         }
-        std::thread::sleep(Duration::from_millis(rng.below(20)));
+        // A kill, a CPU or an engine costs as much as hundreds of operations.
+        let enough = done + rng.below(2 * pace);
+        let pause = Instant::now();
+        while counters.get(OPERATIONS) < enough && pause.elapsed() < MOST_PAUSE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         match rng.below(20) {
             0..=5 => {
                 members.swap_remove(rng.index(MEMBERS)).kill()?;
