@@ -7,8 +7,14 @@
 //! there: who holds a lock may be that somebody. A holder whose lock is taken is passed over, and pages are
 //! unpinned by a workqueue, because that waits for the owner's invalidations.
 //!
-//! The kernel calls shrinkers of modules for the whole machine, not for a memory cgroup that has reached
-//! its limit.
+//! It is asked for the whole machine, not for a memory cgroup that has reached its limit. With
+//! `SHRINKER_MEMCG_AWARE` it would be asked for a cgroup only while a `list_lru` has an element of that
+//! cgroup (`mm/shrinker.c`, `set_shrinker_bit()`), so each idle mapping would need a node that is charged
+//! to its cgroup and allocated with `kmem_cache_alloc_lru()`, and a lock of the list around each reuse,
+//! which is the path that reuse is to make cheap. The gain is small: giving a pin back frees nothing by
+//! itself, the page stays the process's. It can then be swapped, if the cgroup has swap, or moved. Memory
+//! that the process unmaps or discards is not kept: its mapping goes with the notifier. What a cgroup
+//! cannot swap is at most `reuse_pages` for each of its processes.
 
 use crate::shim;
 use core::ptr::NonNull;
