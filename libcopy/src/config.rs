@@ -160,7 +160,7 @@ settings! {
     "Scripts and tests": {
         CACHE = "LIBCOPY_CACHE", "", "Directory in which scripts keep what they download and build (default: $XDG_CACHE_HOME/libcopy).";
         MIRROR = "LIBCOPY_MIRROR", "", "Mirror of Debian's packages for the virtual machine.";
-        VM = "LIBCOPY_VM", "", "Set in the virtual machine: tcg or kvm.";
+        VM = "LIBCOPY_VM", "", "Set in the virtual machine: tcg, icount or kvm.";
         IOAT = "LIBCOPY_IOAT", "", "Set in the virtual machine: its modelled copy engines, as `scripts/vm --ioat` was told.";
         KO = "LIBCOPY_KO", "", "Set in the virtual machine: the module's file.";
         SHARE = "LIBCOPY_SHARE", "", "Set in the virtual machine: a directory that may be written.";

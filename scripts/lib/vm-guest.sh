@@ -154,6 +154,7 @@ run_guest() {
     # Without ERMS and FSRM the guest copies with vector moves or quadwords; with them it uses
     # "rep movsb", which the emulator executes byte by byte.
     tcg) args+=(-accel "tcg,thread=multi" -cpu "max,-erms,-fsrm") ;;
+    icount) args+=(-accel "tcg,thread=single" -cpu "max,-erms,-fsrm" -icount "shift=0") ;;
     esac
     # Guest memory is shared, so that a device in another process can be added.
     if ((numa)); then

@@ -287,6 +287,7 @@ build_module() { # build_module VERSION KERNEL-DIR PATH
     local version=$1 dir=$2 out=$3 flags=("LOCALVERSION=+${1#*+}")
     # A kernel of our own has its local version in its configuration and its compiler in makeflags.
     [[ ! -e $dir/makeflags ]] || mapfile -t flags <"$dir/makeflags"
+    ((!coverage)) || flags+=(COVERAGE=1)
     mkdir -p "$out/libcopy"
     (cd "$checkout" && find Kbuild kmod -type f \( -name Kbuild -o -name Makefile -o -name '*.rs' -o -name '*.[chS]' \) -print0 |
         tar -c --null -T -) | tar -C "$out/libcopy" -x --no-same-owner
@@ -306,39 +307,55 @@ build_module() { # build_module VERSION KERNEL-DIR PATH
 # ensure_module: sets $module to the libcopy.ko of this checkout for $kernel.
 ensure_module() {
     local name
-    name=module-$kernel-$(key "$(module_key)" "$(declare -f build_module)" "$kernel_dir")
+    name=module-$kernel-$(key "$(module_key)" "$(declare -f build_module)" "$kernel_dir" "$coverage")
     artefact "$name" 15 "building libcopy.ko for Linux $kernel" build_module "$kernel" "$kernel_dir"
     module=$cache/$name/libcopy.ko
     # Every edit leaves a module behind.
     find "$cache" -maxdepth 1 -name 'module-*' -mtime +14 ! -path "$cache/$name" -exec rm -rf {} +
 }
 
-# The clippy of the very compiler that the kernels are built with.
-build_clippy() { # build_clippy PATH
+# A checker of the distribution that the kernels are built in, unpacked beside it.
+build_checker() { # build_checker PACKAGE PATH
     local options
     mapfile -t options < <(apt_options /mnt/cache/index/lists)
-    mkdir -p "$1"
+    mkdir -p "$2"
     # shellcheck disable=SC2016
-    in_chroot bash -eo pipefail -c 'cd "$1" && apt-get "${@:2}" download "rust-clippy/$(. /etc/os-release && echo "$VERSION_CODENAME")"
-        dpkg-deb -x rust-clippy_*.deb . && rm rust-clippy_*.deb' - "$(inside "$1")" "${options[@]}"
+    in_chroot bash -eo pipefail -c 'cd "$1" && apt-get "${@:3}" download "$2/$(. /etc/os-release && echo "$VERSION_CODENAME")"
+        dpkg-deb -x "$2"_*.deb . && rm "$2"_*.deb' - "$(inside "$2")" "$1" "${options[@]}"
 }
 
-# run_clippy: the kernel's lints on the module for $kernel; no warning may be left.
-run_clippy() {
-    local work=$cache/tmp/clippy.$$ status=0
-    artefact "clippy-$(key "$(declare -f build_clippy)" "$chroot_name")" 5 "fetching Debian's rust-clippy" build_clippy
+# run_checker PACKAGE PATTERN ARG...: has make, with ARG..., check the module for $kernel with Debian's PACKAGE, which
+# lies in /mnt/checker; no line that matches PATTERN may be left.
+run_checker() {
+    local package=$1 pattern=$2 name work=$cache/tmp/$1.$$ status=0
+    shift 2
+    name=$package-$(key "$(declare -f build_checker)" "$chroot_name")
+    artefact "$name" 5 "fetching Debian's $package" build_checker "$package"
     mkdir -p "$work/libcopy"
     (cd "$checkout" && tar -c Kbuild kmod) | tar -C "$work/libcopy" -x --no-same-owner
-    in_chroot --bind "$kernel_dir/src" linux --bind "$work/libcopy" libcopy \
-        --bind "$cache/clippy-$(key "$(declare -f build_clippy)" "$chroot_name")" clippy \
-        make -C /mnt/linux "LOCALVERSION=+${kernel#*+}" M=/mnt/libcopy CLIPPY=1 \
-        CLIPPY_DRIVER=/mnt/clippy/usr/bin/clippy-driver kmod/libcopy_main.o >"$work/out" 2>&1 || status=118
-    if grep -qE '^(warning|error)' "$work/out"; then
-        ((status)) || status=1
-    fi
+    in_chroot --bind "$kernel_dir/src" linux --bind "$work/libcopy" libcopy --bind "$cache/$name" checker \
+        make -C /mnt/linux "LOCALVERSION=+${kernel#*+}" M=/mnt/libcopy "$@" >"$work/out" 2>&1 || status=1
+    ! grep -qE "$pattern" "$work/out" || status=1
     ((!status)) || cat "$work/out" >&2
     rm -rf "$work"
     return "$status"
+}
+
+# The clippy of the very compiler that the kernels are built with; no warning may be left.
+run_clippy() {
+    run_checker rust-clippy '^(warning|error)' \
+        CLIPPY=1 CLIPPY_DRIVER=/mnt/checker/usr/bin/clippy-driver kmod/libcopy_main.o
+}
+
+# sparse on the module's C; no warning may be left in that. What the sparse of Debian 13 (0.6.4) does not know is put in
+# words that it does: Linux 7.3 declares variables with __typeof_unqual__, and asserts the length of a module's strings
+# with __builtin_strlen(), which is no constant to sparse.
+run_sparse() {
+    local objects
+    mapfile -t objects < <(cd "$checkout" && printf '%s\n' kmod/*.c | sed 's/c$/o/')
+    run_checker sparse '(^|/)kmod/[^ ]*: (warning|error)|: error: ' C=2 \
+        "CHECK=/mnt/checker/usr/bin/sparse -D__typeof_unqual__=__typeof__ '-D__builtin_strlen(text)=(sizeof(text)-1)'" \
+        "${objects[@]}"
 }
 
 build_boot() { # build_boot VERSION BINARY-DEB MODULES-DEB PATH

@@ -21,6 +21,9 @@ const ENGINE_GROUPS: [&str; 10] = [
     "stress",
 ];
 
+/// The group that wants a clock of instructions.
+const LATENCY_GROUP: [&str; 2] = ["--group", "latency"];
+
 /// Scripts end with this where what they need cannot be installed; they have said what it is.
 const ABSENT: i32 = 3;
 
@@ -346,13 +349,7 @@ impl Tests {
             .arg(&self.stage);
         all.args(self.options.suite());
         self.tests("guest", [all]);
-        // Whether the filter leaves any tests that want engines.
-        let mut list = Command::new(self.stage.join("guest-suite"));
-        list.env("LIBCOPY_IOAT", "2x8")
-            .arg("--list")
-            .args(ENGINE_GROUPS);
-        list.args(["--filter", &self.options.filter]);
-        if list.output().is_ok_and(|output| !output.stdout.is_empty()) {
+        if self.has_tests("LIBCOPY_IOAT", "2x8", &ENGINE_GROUPS) {
             // The same machine with the copy engines of the paper's: two of eight channels, one on each node.
             // As much memory as above: ioatdma allocates nine pieces of 512 KiB for a channel without waiting
             // for them (GFP_NOWAIT), each time a channel comes back, and says nothing where there are none.
@@ -363,6 +360,21 @@ impl Tests {
             engines.args(ENGINE_GROUPS).args(self.options.suite());
             self.tests("guest with copy engines", [engines]);
         }
+        // The debug kernel's checkers have interrupts off for longer than the module.
+        if !self.options.debug && self.has_tests("LIBCOPY_VM", "icount", &LATENCY_GROUP) {
+            let mut latency = self.vm(&["--accel", "icount", "--timeout", "900", "--"]);
+            latency.arg(self.stage.join("guest-suite"));
+            latency.args(LATENCY_GROUP).args(self.options.suite());
+            self.tests("guest whose clock counts instructions", [latency]);
+        }
+    }
+
+    /// Whether the filter leaves any tests of these groups of the guest suite, in a guest with this variable.
+    fn has_tests(&self, variable: &str, value: &str, groups: &[&str]) -> bool {
+        let mut list = Command::new(self.stage.join("guest-suite"));
+        list.env(variable, value).arg("--list").args(groups);
+        list.args(["--filter", &self.options.filter]);
+        list.output().is_ok_and(|output| !output.stdout.is_empty())
     }
 
     fn cannot_build(&mut self, name: &str, why: String, seconds: u64) {

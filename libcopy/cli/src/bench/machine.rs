@@ -41,6 +41,7 @@ impl Machine {
     pub fn label(&self) -> Option<String> {
         self.guest.as_deref().map(|kind| match kind {
             "tcg" => "TCG guest: ratios only".to_owned(),
+            "icount" => "TCG guest: instructions, not times".to_owned(),
             "kvm" => "KVM guest".to_owned(),
             other => format!("{other} guest"),
         })

@@ -150,7 +150,7 @@ impl Context {
     /// How long a test may wait for what should take `seconds` at most. An emulated machine's clock
     /// runs on while nobody runs the machine, so that there only a hang is told from haste.
     pub fn limit(&self, seconds: u64) -> Duration {
-        let emulated = std::env::var("LIBCOPY_VM").is_ok_and(|vm| vm == "tcg");
+        let emulated = std::env::var("LIBCOPY_VM").is_ok_and(|vm| vm != "kvm");
         Duration::from_secs(seconds) * self.scale * if emulated { 5 } else { 1 }
     }
 
@@ -158,6 +158,11 @@ impl Context {
     pub fn second(&self) -> Duration {
         self.limit(1)
     }
+}
+
+/// Whether the guest's clock counts instructions, so that the host makes no difference to a time.
+pub fn is_clock_counted() -> bool {
+    std::env::var("LIBCOPY_VM").is_ok_and(|vm| vm == "icount")
 }
 
 /// A test.

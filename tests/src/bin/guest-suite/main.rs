@@ -7,6 +7,7 @@
 mod attach;
 mod collective;
 mod copy;
+mod coverage;
 mod death;
 mod device;
 mod dmatest;
@@ -17,6 +18,7 @@ mod fuzz;
 mod harness;
 mod ioat;
 mod kernel;
+mod latency;
 mod matrix;
 mod memory;
 mod offload;
@@ -49,9 +51,10 @@ Usage: guest-suite [OPTION]...
 Tests the module behind /dev/libcopy. Run it as root, in a virtual machine.
 
   --list           print the names of the tests
-  --filter SUBSTR  only tests whose name contains SUBSTR
+  --filter SUBSTR  only tests whose name contains SUBSTR; may be repeated: any of them
   --group NAME     only the tests NAME::...; may be repeated. The group ioat is there only with
-                   LIBCOPY_IOAT set, as by scripts/vm --ioat
+                   LIBCOPY_IOAT set, as by scripts/vm --ioat, the group latency only with
+                   LIBCOPY_VM=icount, as by scripts/vm --accel icount
   --seed N         seed of the random tests (default 1)
   --kills N        processes that each of the two kill stresses kills (default 30)
   --touches N      collectives whose buffers offload::random_touches touches (default 60)
@@ -66,6 +69,11 @@ fn all() -> Vec<&'static Test> {
     let engines = match std::env::var_os("LIBCOPY_IOAT") {
         Some(_) => ioat::TESTS,
         None => &[],
+    };
+    let latency = if harness::is_clock_counted() {
+        latency::TESTS
+    } else {
+        &[]
     };
     [
         protocol::TESTS,
@@ -92,6 +100,7 @@ fn all() -> Vec<&'static Test> {
         stress::TESTS,
         faults::TESTS,
         unload::TESTS,
+        latency,
     ]
     .into_iter()
     .flatten()
@@ -109,7 +118,7 @@ fn main() -> ExitCode {
         operations: 20_000,
         module: std::env::var("LIBCOPY_KO").ok(),
     };
-    let mut filter = String::new();
+    let mut filters: Vec<String> = Vec::new();
     let mut groups = Vec::new();
     let mut list = false;
     let mut words = std::env::args().skip(1);
@@ -119,7 +128,7 @@ fn main() -> ExitCode {
         let parsed: Result<(), String> = (|| {
             match word.as_str() {
                 "--list" => list = true,
-                "--filter" => filter = value()?,
+                "--filter" => filters.push(value()?),
                 "--group" => groups.push(format!("{}::", value()?)),
                 "--seed" => context.seed = number(value()?)?.into(),
                 "--kills" => context.kills = number(value()?)?,
@@ -144,7 +153,10 @@ fn main() -> ExitCode {
     }
     let tests: Vec<&Test> = all()
         .into_iter()
-        .filter(|test| test.name.contains(&filter))
+        .filter(|test| {
+            let named = |filter: &String| test.name.contains(filter);
+            filters.is_empty() || filters.iter().any(named)
+        })
         .filter(|test| {
             let inside = |group: &String| test.name.starts_with(group);
             groups.is_empty() || groups.iter().any(inside)
@@ -168,6 +180,7 @@ fn main() -> ExitCode {
         context.scale
     );
     let tally = harness::run(&tests, &context);
+    coverage::report();
     print!("{} passed, {} failed", tally.passed, tally.failed);
     if tally.skipped > 0 {
         print!(", {} skipped", tally.skipped);

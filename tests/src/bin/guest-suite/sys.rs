@@ -573,6 +573,13 @@ pub fn on_cpu_first(cpu: usize) -> Result<(), Errno> {
     Ok(())
 }
 
+/// The calling thread runs only where no other wants to.
+pub fn only_when_idle() {
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: The structure outlives the call.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &priority) };
+}
+
 /// Becomes an ordinary user for good.
 pub fn become_user(uid: u32) -> Result<(), Errno> {
     // SAFETY: An empty list of groups; the rest are numbers.
