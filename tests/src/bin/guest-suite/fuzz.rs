@@ -3,8 +3,8 @@
 //! Anything at all, from several threads at once. No answer is wrong; a splat, a hang, or a page
 //! that stays pinned is.
 
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -13,7 +13,7 @@ use crate::abi::*;
 use crate::device::Device;
 use crate::harness::{Context, Outcome};
 use crate::rng::Rng;
-use crate::sys::{self, Child, Map, PAGE, RW};
+use crate::sys::{self, Child, Map, PAGE, RW, SharedCounters};
 use crate::{check, check_eq, tests};
 
 tests!(fuzz: any_ioctl(120), any_mmap(60), racing_threads(120), racing_unmaps(120));
@@ -93,17 +93,60 @@ const SIZES: [(u32, usize); 17] = [
 const AWAIT_REGION: u32 = REGION_WAIT & 0xffff;
 const AWAIT_REQUEST: u32 = REQUEST_WAIT & 0xffff;
 
-/// The highest ids of a domain that its members know.
-#[derive(Default)]
-pub struct Known {
-    regions: AtomicU32,
-    requests: AtomicU32,
+/// Ids that the members of a domain have been given last, which most of the calls are about: ids count up, so that a
+/// number at random would soon be that of something long gone. Processes that are forked share them.
+pub struct Known(SharedCounters);
+
+/// Ids of one kind that are remembered.
+const RING: usize = 64;
+
+/// Of a ring: how many ids it was given, before the ids themselves.
+#[derive(Clone, Copy)]
+enum Ring {
+    Regions = 0,
+    Requests = 1 + RING as isize,
 }
 
 impl Known {
+    /// None; create it before forking.
+    pub fn new() -> Outcome<Self> {
+        Ok(Self(SharedCounters::new()?))
+    }
+
+    fn add(&self, ring: Ring, id: u32) {
+        let first = ring as usize;
+        let at = self.0.bump(first) as usize % RING;
+        self.0.set(first + 1 + at, id.into());
+    }
+
+    /// One of the `most` last ids; 1 if there is none.
+    fn recent(&self, ring: Ring, rng: &mut Rng, most: u64) -> u32 {
+        let first = ring as usize;
+        match self.0.get(first) {
+            0 => 1,
+            count => {
+                let at = count - 1 - rng.below(count.min(most));
+                self.0.get(first + 1 + at as usize % RING) as u32
+            }
+        }
+    }
+
     /// A region, more often than not one that exists.
     pub fn region(&self, rng: &mut Rng) -> u32 {
-        1 + rng.below(u64::from(self.regions.load(Ordering::Relaxed)) + 2) as u32
+        let id = self.recent(Ring::Regions, rng, 16);
+        if rng.one_in(10) {
+            return 1 + rng.below(u64::from(id) + 2) as u32;
+        }
+        id
+    }
+
+    /// A request, more often than not one that exists.
+    fn request(&self, rng: &mut Rng) -> u32 {
+        let id = self.recent(Ring::Requests, rng, 8);
+        if rng.one_in(10) {
+            return id.wrapping_add(1).saturating_sub(rng.below(40) as u32);
+        }
+        id
     }
 }
 
@@ -116,9 +159,24 @@ struct Arguments {
     words: [u64; 32],
     pieces: [Piece; PIECES],
     ranges: [Piece; RANGES],
+    /// Told of the end of requests.
+    event: Option<OwnedFd>,
 }
 
 impl Arguments {
+    fn new() -> Self {
+        Self {
+            words: [0; 32],
+            pieces: [Piece::default(); PIECES],
+            ranges: [Piece::default(); RANGES],
+            // SAFETY: No memory is involved.
+            event: sys::result(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }.into())
+                .ok()
+                // SAFETY: Opened just now, and nobody else closes it.
+                .map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) }),
+        }
+    }
+
     /// The first `bytes` bytes of the structure are anything.
     fn draw(&mut self, rng: &mut Rng, space: u64, bytes: usize) {
         let count = bytes.div_ceil(8).min(self.words.len());
@@ -154,12 +212,12 @@ impl Arguments {
     fn draw_ranges(&mut self, rng: &mut Rng, space: u64) -> (u64, u64) {
         let count = 1 + rng.index(RANGES);
         for range in &mut self.ranges[..count] {
-            range.base = if rng.one_in(10) {
+            range.base = if rng.one_in(100) {
                 nasty(rng, space)
             } else {
                 rng.below(2 * PAGE as u64)
             };
-            range.len = if rng.one_in(10) {
+            range.len = if rng.one_in(100) {
                 nasty(rng, space)
             } else {
                 rng.below(300)
@@ -169,17 +227,28 @@ impl Arguments {
     }
 }
 
+/// Looks at the domain without an ioctl.
+fn look(rng: &mut Rng, device: &Device) {
+    if rng.one_in(2) {
+        let _ = sys::poll(device.as_fd(), libc::POLLIN, Duration::ZERO);
+    } else {
+        let number = device.as_fd().as_raw_fd();
+        let _ = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"));
+    }
+}
+
 /// A member that does anything in `space`, which must stay mapped somehow, and nowhere else. Returns how often it
 /// called the module.
 pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: usize) -> u64 {
     let space = space.addr();
-    let mut arguments = Arguments {
-        words: [0; 32],
-        pieces: [Piece::default(); PIECES],
-        ranges: [Piece::default(); RANGES],
-    };
+    let mut arguments = Arguments::new();
+    let event = arguments.event.as_ref().map_or(-1, AsRawFd::as_raw_fd);
     let mut calls = 0;
     for _ in 0..steps {
+        if rng.one_in(40) {
+            calls += 1;
+            look(rng, device);
+        }
         let (command, size) = rng.pick(&SIZES);
         // Leaving or waiting for ever would end the fun.
         if command == DOMAIN_LEAVE && !rng.one_in(50) {
@@ -196,9 +265,6 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
         let bytes = (called >> 16 & 0x3fff) as usize;
         arguments.draw(rng, space, bytes);
         let id = known.region(rng);
-        // Ids of requests count up: the last ones are those that exist.
-        let newest = known.requests.load(Ordering::Relaxed);
-        let request = newest.wrapping_add(1).saturating_sub(rng.below(40) as u32);
         // Half of the time something that makes sense but for a detail.
         if rng.one_in(2) {
             let flags = rng.pick(&[1, 2, 5, 6]);
@@ -222,7 +288,10 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
                     let words = &mut arguments.words;
                     words[0] = u64::from(id) | flags << 32;
                     words[1] = rng.below(PAGE as u64);
-                    words[2] = rng.below(3 * PAGE as u64);
+                    words[2] = match ranges.1 {
+                        0 => rng.below(3 * PAGE as u64),
+                        count => rng.below(120 * count),
+                    };
                     words[3] = pieces;
                     words[4] = count | ranges.1 << 32;
                     words[6] = ranges.0;
@@ -239,14 +308,18 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
                     words[1] = rng.below(PAGE as u64);
                     words[2] = rng.below(PAGE as u64);
                     words[3] = rng.below(12 * PAGE as u64);
-                    words[4] = rng.below(4) | rng.below(4) << 32;
+                    let flags = rng.below(8) as u32;
+                    words[4] = u64::from(flags) | rng.below(4) << 32;
                     words[5] = rng.pick(&[u32::MAX, u32::MAX, 0, 1]).into();
+                    if flags & SUBMIT_EVENTFD != 0 {
+                        words[5] |= (event as u64) << 32;
+                    }
                     (words[6], words[7]) = (0, 0);
                 }
                 REQUEST_WAIT | REQUEST_SWITCH | REQUEST_INFO | REQUEST_CANCEL => {
                     let words = &mut arguments.words;
                     words[..8].fill(0);
-                    words[0] = request.into();
+                    words[0] = known.request(rng).into();
                     if matches!(command, REQUEST_WAIT | REQUEST_SWITCH) {
                         words[0] |= rng.below(3) << 32;
                     }
@@ -278,9 +351,9 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
             match called {
                 REGION_CREATE => {
                     let id = (words[3] >> 32) as u32 & 0xff_ffff;
-                    known.regions.store(id, Ordering::Relaxed);
+                    known.add(Ring::Regions, id);
                 }
-                REQUEST_SUBMIT => known.requests.store(words[6] as u32, Ordering::Relaxed),
+                REQUEST_SUBMIT => known.add(Ring::Requests, words[6] as u32),
                 _ => {}
             }
         }
@@ -312,7 +385,7 @@ fn any_ioctl(context: &Context) -> Outcome {
                     check_eq!(error, Errno::EINTR);
                 }
             }
-            mad(&mut rng, &device, &space, &Known::default(), 4000);
+            mad(&mut rng, &device, &space, &Known::new()?, 4000);
             Ok(())
         })
         .map_err(|stop| crate::harness::Stop::Fail(format!("round {round}: {stop:?}")))?;
@@ -384,7 +457,7 @@ fn racing_threads(context: &Context) -> Outcome {
             move || -> Outcome {
                 let device = Device::member(key)?;
                 let space = Space::new()?;
-                let known = Known::default();
+                let known = Known::new()?;
                 sys::interrupt_on(libc::SIGALRM)?;
                 let ids = [const { AtomicI32::new(0) }; 3];
                 std::thread::scope(|scope| {

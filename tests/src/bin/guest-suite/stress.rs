@@ -39,9 +39,9 @@ const KINDS: usize = 1;
 
 /// What a member does: calls of the ABI, and what is done to the memory that they are about.
 const NAMES: [&str; 13] = [
-    "ioctls",
+    "calls",
     "views",
-    "ioctls of forked processes",
+    "calls of forked processes",
     "replaced",
     "files",
     "holes",
@@ -58,7 +58,7 @@ const NAMES: [&str; 13] = [
 struct Shared<'a> {
     device: Device,
     space: Space,
-    known: Known,
+    known: &'a Known,
     counters: &'a SharedCounters,
     late: Option<BorrowedFd<'a>>,
     userfault: Option<OwnedFd>,
@@ -237,7 +237,7 @@ impl Shared<'_> {
 
     /// Calls the module some times, and counts that.
     fn call(&self, rng: &mut Rng, kind: usize) {
-        let calls = mad(rng, &self.device, &self.space, &self.known, 8);
+        let calls = mad(rng, &self.device, &self.space, self.known, 8);
         self.count(kind, calls);
     }
 
@@ -283,7 +283,7 @@ impl Shared<'_> {
 fn member(
     seed: u64,
     key: [u8; 16],
-    counters: &SharedCounters,
+    (counters, known): (&SharedCounters, &Known),
     group: Option<&str>,
     late: Option<&LateFile>,
 ) -> Outcome {
@@ -299,7 +299,7 @@ fn member(
     let shared = Shared {
         device,
         space: Space::new()?,
-        known: Known::default(),
+        known,
         counters,
         late: late.map(|late| late.file.as_fd()),
         userfault: sys::userfault_open().ok(),
@@ -497,7 +497,7 @@ impl Errand {
 
 fn random_operations(context: &Context) -> Outcome {
     let mut rng = context.rng();
-    let counters = SharedCounters::new()?;
+    let (counters, known) = (SharedCounters::new()?, Known::new()?);
     let _chosen = choose("auto")?;
     if !modelled() {
         fs::write("/sys/module/libcopy/parameters/engine", "kthread")?;
@@ -545,7 +545,9 @@ fn random_operations(context: &Context) -> Outcome {
         while members.len() < MEMBERS {
             let seed = rng.word() >> 1;
             let (group, late) = (group.as_ref().map(|group| &*group.0), late.as_ref());
-            members.push(Child::spawn(|| member(seed, key, &counters, group, late))?);
+            members.push(Child::spawn(|| {
+                member(seed, key, (&counters, &known), group, late)
+            })?);
         }
         // A kill, a CPU or an engine costs as much as hundreds of operations.
         let enough = done + rng.below(2 * pace);
@@ -571,8 +573,13 @@ fn random_operations(context: &Context) -> Outcome {
                 }
             }
             12 | 13 => purges.start(&mut rng, |rng| {
-                let name = rng.pick(&["drop_caches", "compact_memory"]);
-                let _ = fs::write(format!("/proc/sys/vm/{name}"), "1");
+                // 1: pages of files; 3: what shrinkers have as well.
+                let (name, what) = rng.pick(&[
+                    ("drop_caches", "1"),
+                    ("drop_caches", "3"),
+                    ("compact_memory", "1"),
+                ]);
+                let _ = fs::write(format!("/proc/sys/vm/{name}"), what);
                 Ok(())
             })?,
             14 | 15 if modelled() => rebinds.start(&mut rng, rebind)?,
