@@ -13,7 +13,9 @@ use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, skip};
 use crate::kernel::Stats;
 use crate::region::Scattered;
-use crate::request_setup::{Pair, Parameter, all_in_service, ask, choose, modelled, request};
+use crate::request_setup::{
+    HANG_NS, Pair, Parameter, all_in_service, ask, choose, modelled, request,
+};
 use crate::rng::Rng;
 use crate::sys::PAGE;
 use crate::{check, check_eq, tests};
@@ -141,7 +143,7 @@ fn collective(op: u64, fault: &Fault) -> Outcome<Cell> {
 
 /// Waits for the end and forgets; a request that hangs fails the test.
 fn end(device: &Device, id: u32) -> Outcome<Answer<()>> {
-    let (answer, left) = device.await_request(id, REQUEST_RELEASE, 60_000_000_000, 0);
+    let (answer, left) = device.await_request(id, REQUEST_RELEASE, HANG_NS, 0);
     check!(answer != Err(Errno::ETIMEDOUT), "{left:?}");
     Ok(answer)
 }

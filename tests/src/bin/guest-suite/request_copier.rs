@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel::{Stats, wait_balanced};
 use crate::request_setup::{
-    Pair, Table, all_in_service, ask, choose, modelled, request, with_each,
+    HANG_NS, Pair, Table, all_in_service, ask, choose, modelled, request, with_each,
 };
 use crate::sys::{self, Child, PAGE, SharedCounters};
 use crate::{check, check_eq, tests};
@@ -152,7 +152,7 @@ fn what_an_engine_loses_is_the_submitters_work(context: &Context) -> Outcome {
         // One fragment, which the engine claims when it is submitted: nothing is left for a take-over.
         let pair = Pair::new(&device, PAGE)?;
         ask(&["fault", "*", "hang", "after=0", "count=1"])?;
-        let (answer, left) = device.await_request(pair.submit(&device)?, 0, 60_000_000_000, 0);
+        let (answer, left) = device.await_request(pair.submit(&device)?, 0, HANG_NS, 0);
         ask(&["clear-faults", "*"])?;
         check!(answer.is_ok(), "{answer:?} {left:?}");
         pair.check()?;
@@ -214,7 +214,7 @@ fn a_copier_that_never_ran_leaves_nothing(context: &Context) -> Outcome {
             })
             .collect::<Outcome<_>>()?;
         let mut rng = context.rng();
-        for _ in 0..200 {
+        for _ in 0..(200 / context.scale).max(20) {
             let (device, _) = Device::domain()?;
             let pair = Pair::new(&device, PAGE)?;
             device.submit_with(RequestSubmit {

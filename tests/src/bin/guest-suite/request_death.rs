@@ -12,7 +12,7 @@ use crate::abi::*;
 use crate::death::soon;
 use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, skip};
-use crate::request_setup::{LONG, PARAMETER, Pair, choose, modelled, request, with_each};
+use crate::request_setup::{HANG_NS, LONG, PARAMETER, Pair, choose, modelled, request, with_each};
 use crate::rng::Rng;
 use crate::sys::{self, Child, Map, SharedCounters, in_child};
 use crate::{check, tests};
@@ -105,7 +105,7 @@ fn submitter_dies(context: &Context) -> Outcome {
             std::thread::sleep(Duration::from_millis(round));
             child.kill()?;
             // It ends for those who wait for it, too.
-            match device.await_request(id, 0, 20_000_000_000, 0).0 {
+            match device.await_request(id, 0, HANG_NS, 0).0 {
                 Ok(()) | Err(Errno::ECANCELED | Errno::ENOENT) => {}
                 other => check!(false, "{other:?}"),
             }

@@ -9,7 +9,7 @@ use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, skip};
 use crate::kernel::Stats;
 use crate::request_setup::{
-    IOATDMA, LONG, PARAMETER, Pair, all_in_service, ask, choose, errno, modelled, request,
+    HANG_NS, IOATDMA, LONG, PARAMETER, Pair, all_in_service, ask, choose, errno, modelled, request,
     with_each,
 };
 use crate::sys::PAGE;
@@ -146,7 +146,7 @@ fn device_taken_away(context: &Context) -> Outcome {
             ENODEV
         );
         for id in ids {
-            let (answer, left) = device.await_request(id, REQUEST_RELEASE, 60_000_000_000, 0);
+            let (answer, left) = device.await_request(id, REQUEST_RELEASE, HANG_NS, 0);
             check!(answer.is_ok(), "{answer:?} {left:?}");
         }
         pair.check()?;

@@ -14,6 +14,10 @@ use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, Stop};
 use crate::sys::Map;
 
+/// Nanoseconds that only a request that hangs takes: the debug kernel, emulated on a busy host, takes more than a minute
+/// to stop a channel and to start it again.
+pub const HANG_NS: i64 = 900_000_000_000;
+
 pub const PARAMETER: &str = "/sys/module/libcopy/parameters/engine";
 
 /// Restores the parameter.
