@@ -16,6 +16,7 @@ use std::sync::Arc;
 use libcopy_datatype::Layout;
 
 use crate::cut::Cuts;
+use crate::iov::Elements;
 
 /// A layout that is compared by its canonical form.
 #[derive(Clone, Debug)]
@@ -35,21 +36,23 @@ impl Hash for LayoutKey {
     }
 }
 
-/// What an entry is found by: layout, address, and how it is cut (`csize` of the paper).
+/// What an entry is found by: layout, address, length, and how it is cut (`csize` of the paper).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CacheKey {
     layout: LayoutKey,
     base: u64,
+    bytes: u64,
     cuts: Cuts,
     is_target: bool,
 }
 
 impl CacheKey {
-    /// The key of a layout at an address, into which peers write if `is_target`.
-    pub fn new(layout: &Layout, base: u64, cuts: Cuts, is_target: bool) -> CacheKey {
+    /// The key of elements, into which peers write if `is_target`.
+    pub fn new(elements: &Elements, cuts: Cuts, is_target: bool) -> CacheKey {
         CacheKey {
-            layout: LayoutKey(layout.clone()),
-            base,
+            layout: LayoutKey(elements.layout.clone()),
+            base: elements.base,
+            bytes: elements.bytes,
             cuts,
             is_target,
         }
@@ -275,12 +278,6 @@ impl<K> LocalCache<K> {
             .collect()
     }
 
-    /// A rank has said that it lacks an entry it was taken to have. Whether there is such an entry.
-    pub fn is_missing_at(&mut self, rank: u32, id: u32) -> Option<Arc<K>> {
-        let entry = self.entries.get(&id)?;
-        entry.ranks.contains(&rank).then(|| entry.keys.clone())
-    }
-
     fn remove_if_gone(&mut self, id: u32) -> Option<Arc<K>> {
         let entry = self.entries.get(&id)?;
         if !entry.is_leaving || entry.users > 0 || !entry.ranks.is_empty() {
@@ -349,12 +346,8 @@ mod tests {
 
     fn key(base: u64) -> CacheKey {
         let column = Datatype::named(Named::Double).vector(4, 1, 8).unwrap();
-        CacheKey::new(
-            &Layout::new(&column, 1).unwrap(),
-            base,
-            Cuts::Every(16),
-            true,
-        )
+        let layout = Layout::new(&column, 1).unwrap();
+        CacheKey::new(&Elements::new(&layout, base), Cuts::Every(16), true)
     }
 
     #[test]
@@ -369,6 +362,12 @@ mod tests {
             ..key(64)
         };
         assert!(cache.find(&other, 0, None).is_none());
+        // A shorter message into the same buffer.
+        let shorter = CacheKey {
+            bytes: 8,
+            ..key(64)
+        };
+        assert!(cache.find(&shorter, 0, None).is_none());
     }
 
     #[test]

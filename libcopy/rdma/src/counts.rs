@@ -176,7 +176,7 @@ impl Sum {
     }
 
     fn send(&mut self, sender: &mut Rank, receiver: &mut Rank, layout: &Layout) -> Result<()> {
-        let before = receiver.keys.counts().hits;
+        let before = receiver.keys().counts().hits;
         let done = match self.counts.method {
             Method::Pack => ranks::packed(sender, receiver, layout, layout)?,
             Method::Sge | Method::Umr => {
@@ -186,7 +186,7 @@ impl Sum {
         self.counts.keys += done.keys;
         self.counts.cts_bytes += done.cts_bytes;
         self.counts.writes += done.writes;
-        self.counts.hits += receiver.keys.counts().hits - before;
+        self.counts.hits += receiver.keys().counts().hits - before;
         self.right &= done.right;
         Ok(())
     }

@@ -248,6 +248,17 @@ impl Windows {
         self.ends.is_empty()
     }
 
+    /// The pieces of one window; none behind the last.
+    pub fn get(&self, index: usize) -> &[Iov] {
+        let start = index
+            .checked_sub(1)
+            .map_or(Some(0), |before| self.ends.get(before).copied());
+        match (start, self.ends.get(index)) {
+            (Some(start), Some(end)) => &self.pieces[start..*end],
+            _ => &[],
+        }
+    }
+
     /// The pieces of each window.
     pub fn iter(&self) -> impl Iterator<Item = &[Iov]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
@@ -289,6 +300,13 @@ mod tests {
         let windows = Windows::new(&list, &Cuts::Every(csize), 4).unwrap();
         assert_eq!(windows.len(), 1024);
         assert!(windows.iter().all(|window| window.len() == 4));
+        assert!(
+            windows
+                .iter()
+                .enumerate()
+                .all(|(index, window)| windows.get(index) == window)
+        );
+        assert!(windows.get(1024).is_empty());
     }
 
     #[test]

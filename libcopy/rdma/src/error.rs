@@ -21,7 +21,7 @@ pub enum Error {
         /// Its bytes.
         len: u64,
     },
-    /// The two ends of a message have different sizes.
+    /// A message is longer than its receiver's layout.
     #[error("the message has {sender} bytes at its sender and room for {receiver} at its receiver")]
     Size {
         /// Bytes of the sender's layout.
@@ -29,11 +29,19 @@ pub enum Error {
         /// Bytes of the receiver's layout.
         receiver: u64,
     },
-    /// The receiver cannot register or map memory for the message, which therefore was not sent.
-    #[error("rank {rank} cannot take the message (its own error says why)")]
+    /// The other end cannot register memory for the message, not even a staging buffer: it was not moved.
+    #[error("rank {rank} cannot move the message (its own error says why)")]
     Refused {
-        /// The receiver.
+        /// The other end.
         rank: u32,
+    },
+    /// There is no such transfer, or its result has been given already.
+    #[error("there is no transfer {number} on the link to rank {rank}")]
+    NoTransfer {
+        /// The peer.
+        rank: u32,
+        /// The number of the transfer.
+        number: u64,
     },
     /// A window has more pieces than a key may point to: the chunk size does not suit the layout.
     #[error(
@@ -134,6 +142,19 @@ impl Error {
     pub(crate) fn corrupt(rank: u32, field: &'static str, value: u64) -> Error {
         Error::Corrupt { rank, field, value }
     }
+}
+
+/// Whether another method may still move the message: nothing of it has been posted, and the connection holds.
+pub(crate) fn is_local(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::PoolExhausted { .. }
+            | Error::Register { .. }
+            | Error::TooManyIovs { .. }
+            | Error::NoDevice(_)
+            | Error::Verbs { .. }
+            | Error::MissingFunction { .. }
+    )
 }
 
 /// The result of what may fail.

@@ -2,7 +2,7 @@
 
 //! The pieces of memory of a layout, and what the choice of a method has to know of them.
 
-use libcopy_datatype::Layout;
+use libcopy_datatype::{Layout, Segment};
 
 use crate::error::{Error, Result};
 
@@ -29,22 +29,76 @@ impl Iov {
 ///
 /// [`Error::Address`] for a piece outside the address space.
 pub fn iovs(layout: &Layout, base: u64) -> Result<Vec<Iov>> {
-    let place = |segment: libcopy_datatype::Segment| {
-        let addr = i128::from(base) + i128::from(segment.offset);
-        let end = addr + i128::from(segment.len);
-        if addr < 0 || end > i128::from(u64::MAX) {
-            return Err(Error::Address {
-                base,
-                offset: segment.offset,
-                len: segment.len,
-            });
-        }
-        Ok(Iov {
-            addr: addr as u64,
+    Elements::new(layout, base).iovs()
+}
+
+fn place(base: u64, segment: Segment) -> Result<Iov> {
+    let addr = i128::from(base) + i128::from(segment.offset);
+    let end = addr + i128::from(segment.len);
+    if addr < 0 || end > i128::from(u64::MAX) {
+        return Err(Error::Address {
+            base,
+            offset: segment.offset,
             len: segment.len,
+        });
+    }
+    Ok(Iov {
+        addr: addr as u64,
+        len: segment.len,
+    })
+}
+
+/// The first `bytes` bytes of the packed stream of a layout at an address: what a message has at one end.
+#[derive(Clone, Debug)]
+pub struct Elements {
+    /// The layout, of at least `bytes` bytes.
+    pub layout: Layout,
+    /// The address that the layout's offsets count from.
+    pub base: u64,
+    /// Bytes; a receiver's layout may have more.
+    pub bytes: u64,
+}
+
+impl Elements {
+    /// All elements of a layout.
+    pub fn new(layout: &Layout, base: u64) -> Elements {
+        Elements {
+            layout: layout.clone(),
+            base,
+            bytes: layout.size(),
+        }
+    }
+
+    /// Their IOVs, in the order of the packed stream.
+    ///
+    /// # Errors
+    ///
+    /// As for [`iovs`].
+    pub fn iovs(&self) -> Result<Vec<Iov>> {
+        self.segments()
+            .map(|segment| place(self.base, segment))
+            .collect()
+    }
+
+    /// Their shape.
+    pub fn shape(&self) -> Shape {
+        self.segments()
+            .fold(Shape::default(), |shape, segment| shape.with(segment.len))
+    }
+
+    /// The lengths of their pieces.
+    pub fn lengths(&self) -> Vec<u64> {
+        self.segments().map(|segment| segment.len).collect()
+    }
+
+    fn segments(&self) -> impl Iterator<Item = Segment> {
+        let mut left = self.bytes;
+        self.layout.segments().map_while(move |mut segment| {
+            segment.len = segment.len.min(left);
+            left -= segment.len;
+            (segment.len > 0).then_some(segment)
         })
-    };
-    layout.segments().map(place).collect()
+    }
 }
 
 /// Number and lengths of the pieces of a layout: what an RTS says of the sender's.
@@ -85,6 +139,20 @@ impl Shape {
             },
             unit: gcd(self.unit, len),
         }
+    }
+
+    /// Whether a layout can have it.
+    pub fn is_possible(&self) -> bool {
+        if self.bytes == 0 {
+            return *self == Shape::default();
+        }
+        let shortest = self.min.checked_mul(self.blocks);
+        self.min > 0
+            && self.blocks > 0
+            && self.unit > 0
+            && shortest.is_some_and(|bytes| bytes <= self.bytes)
+            && self.min % self.unit == 0
+            && self.bytes % self.unit == 0
     }
 
     /// Bytes of a piece on average, rounded down; 0 without a piece.
@@ -178,6 +246,49 @@ mod tests {
         assert_eq!(regions(&list, u64::MAX), [iov(100, 8910)]);
         // Pieces that overlap, as a receiver's may not and a sender's may.
         assert_eq!(regions(&[iov(10, 20), iov(12, 4)], 0), [iov(10, 20)]);
+    }
+
+    #[test]
+    fn a_shorter_message_ends_within_a_piece() {
+        let column = Datatype::named(Named::Double).vector(4, 2, 8).unwrap();
+        let layout = Layout::new(&column, 1).unwrap();
+        let mut elements = Elements::new(&layout, 0);
+        elements.bytes = 40;
+        let lens: Vec<u64> = elements.iovs().unwrap().iter().map(|iov| iov.len).collect();
+        assert_eq!(lens, [16, 16, 8]);
+        assert_eq!(elements.lengths(), lens);
+        let shape = elements.shape();
+        assert_eq!((shape.bytes, shape.blocks, shape.min), (40, 3, 8));
+        elements.bytes = 32;
+        assert_eq!(elements.lengths(), [16, 16]);
+        elements.bytes = 0;
+        assert_eq!(elements.shape(), Shape::default());
+    }
+
+    #[test]
+    fn shapes_that_no_layout_has() {
+        let right = Shape {
+            bytes: 40,
+            blocks: 3,
+            min: 8,
+            unit: 8,
+        };
+        assert!(right.is_possible() && Shape::default().is_possible());
+        for wrong in [
+            Shape { bytes: 0, ..right },
+            Shape { blocks: 0, ..right },
+            Shape { blocks: 6, ..right },
+            Shape {
+                blocks: u64::MAX,
+                ..right
+            },
+            Shape { min: 0, ..right },
+            Shape { min: 12, ..right },
+            Shape { unit: 0, ..right },
+            Shape { bytes: 41, ..right },
+        ] {
+            assert!(!wrong.is_possible(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -4,13 +4,11 @@
 
 use std::sync::Arc;
 
-use libcopy_datatype::Layout;
-
 use crate::cache::{CacheKey, EntryId, Eviction, Forget, LocalCache, RemoteCache, RemoteKeys};
 use crate::card::Card;
 use crate::cut::{Cuts, Windows};
 use crate::error::{Error, Result};
-use crate::iov::{Iov, iovs};
+use crate::iov::{Elements, Iov};
 use crate::pool::Pool;
 
 /// Whether mapped keys may be used for the next message from or to the same addresses.
@@ -57,10 +55,17 @@ pub struct Mapped<C: Card> {
     pub is_known: bool,
 }
 
-/// Pool and caches of a process.
+impl<C: Card> Mapped<C> {
+    /// The number of each key for peers.
+    pub fn rkeys(&self, card: &C) -> Vec<u32> {
+        self.set.keys.iter().map(|key| card.rkey(key)).collect()
+    }
+}
+
+/// Pool and caches of a process, which all its connections share. Mapping goes through one of them, the `card` of a
+/// call.
 #[derive(Debug)]
 pub struct Keys<C: Card> {
-    card: Arc<C>,
     pool: Arc<Pool<C::Key>>,
     local: LocalCache<KeySet<C>>,
     remote: RemoteCache,
@@ -69,10 +74,9 @@ pub struct Keys<C: Card> {
 }
 
 impl<C: Card> Keys<C> {
-    /// The keys of a card.
-    pub fn new(card: Arc<C>, pool: Arc<Pool<C::Key>>) -> Keys<C> {
+    /// Nothing mapped, and keys of a pool.
+    pub fn new(pool: Arc<Pool<C::Key>>) -> Keys<C> {
         Keys {
-            card,
             pool,
             local: LocalCache::default(),
             remote: RemoteCache::default(),
@@ -81,9 +85,9 @@ impl<C: Card> Keys<C> {
         }
     }
 
-    /// The card.
-    pub fn card(&self) -> &Arc<C> {
-        &self.card
+    /// The pool.
+    pub fn pool(&self) -> &Arc<Pool<C::Key>> {
+        &self.pool
     }
 
     /// What was done so far.
@@ -91,12 +95,15 @@ impl<C: Card> Keys<C> {
         self.counts
     }
 
-    /// What peers have to be told to forget; each is answered by [`Keys::forgotten`].
-    pub fn take_forget(&mut self) -> Vec<Forget> {
-        std::mem::take(&mut self.forget)
+    /// Which entries a rank has to be told to forget; each is answered by [`Keys::forgotten`].
+    pub fn take_forget(&mut self, rank: u32) -> Vec<EntryId> {
+        let its = self.forget.iter().filter(|forget| forget.rank == rank);
+        let entries = its.map(|forget| forget.entry).collect();
+        self.forget.retain(|forget| forget.rank != rank);
+        entries
     }
 
-    /// Maps keys to the windows of a layout, or finds those that are mapped. A receiver names the `rank` that it tells
+    /// Maps keys to the windows of elements, or finds those that are mapped. A receiver names the `rank` that it tells
     /// of them. [`Keys::finish`] ends their use.
     ///
     /// # Errors
@@ -105,13 +112,13 @@ impl<C: Card> Keys<C> {
     /// are not for; what [`Card::map`] fails with. No key is lost.
     pub fn map(
         &mut self,
-        layout: &Layout,
-        base: u64,
+        card: &C,
+        elements: &Elements,
         cuts: &Cuts,
         memory: Memory,
         rank: Option<u32>,
     ) -> Result<Mapped<C>> {
-        let key = CacheKey::new(layout, base, cuts.clone(), rank.is_some());
+        let key = CacheKey::new(elements, cuts.clone(), rank.is_some());
         if let Memory::Generation(stamp) = memory {
             if let Some(found) = self.local.find(&key, stamp, rank) {
                 self.counts.hits += 1;
@@ -123,13 +130,13 @@ impl<C: Card> Keys<C> {
             }
             if let Some(id) = self.local.stale(&key, stamp) {
                 let eviction = self.local.retire(id);
-                self.leave(eviction)?;
+                self.leave(Some(card), eviction)?;
             }
         }
         self.counts.misses += 1;
-        let iovs = iovs(layout, base)?;
-        let windows = Windows::new(&iovs, cuts, self.card.limits().max_iovs)?;
-        let set = self.map_new(&iovs, &windows, rank.is_some())?;
+        let iovs = elements.iovs()?;
+        let windows = Windows::new(&iovs, cuts, card.limits().max_iovs)?;
+        let set = self.map_new(card, &iovs, &windows, rank.is_some())?;
         Ok(match memory {
             Memory::Generation(stamp) => {
                 let found = self.local.insert(key, stamp, rank, set);
@@ -147,24 +154,28 @@ impl<C: Card> Keys<C> {
         })
     }
 
-    fn map_new(&mut self, iovs: &[Iov], windows: &Windows, is_target: bool) -> Result<KeySet<C>> {
-        let memory = self.card.register(iovs, is_target)?;
+    fn map_new(
+        &mut self,
+        card: &C,
+        iovs: &[Iov],
+        windows: &Windows,
+        is_target: bool,
+    ) -> Result<KeySet<C>> {
+        let memory = card.register(iovs, is_target)?;
         let keys = loop {
             match self.pool.take(windows.len()) {
                 Ok(keys) => break keys,
                 Err(exhausted) => match self.local.evict() {
-                    Some(eviction) => self.leave(eviction)?,
+                    Some(eviction) => self.leave(Some(card), eviction)?,
                     None => return Err(exhausted),
                 },
             }
         };
         for (done, (key, window)) in keys.iter().zip(windows.iter()).enumerate() {
-            if let Err(error) = self.card.map(key, window, &memory, is_target) {
-                for key in &keys[..done] {
-                    // The first error is the one to tell.
-                    let _ = self.card.unmap(key);
-                }
-                self.pool.give(keys);
+            if let Err(error) = card.map(key, window, &memory, is_target) {
+                let unmapped = keys.len() - done;
+                // The first error is the one to tell.
+                let _ = self.give_back(Some(card), keys, unmapped);
                 return Err(error);
             }
             self.counts.mapped += 1;
@@ -172,37 +183,31 @@ impl<C: Card> Keys<C> {
         Ok(KeySet { keys, memory })
     }
 
-    /// Ends the use of keys by a message.
+    /// Ends the use of keys by a message. Without a card, whose connection has failed, keys that would have to be
+    /// unmapped are destroyed.
     ///
     /// # Errors
     ///
-    /// A key that cannot be unmapped.
-    pub fn finish(&mut self, mapped: Mapped<C>) -> Result<()> {
+    /// A key that cannot be unmapped; it is destroyed.
+    pub fn finish(&mut self, card: Option<&C>, mapped: Mapped<C>) -> Result<()> {
         let Mapped { entry, set, .. } = mapped;
         let Some(entry) = entry else {
-            return self.recycle(set);
+            return self.recycle(card, set);
         };
         drop(set);
         match self.local.release(entry.id) {
-            Some(keys) => self.recycle(keys),
+            Some(keys) => self.recycle(card, keys),
             None => Ok(()),
         }
     }
 
     /// What a receiver tells a rank of mapped keys: their numbers, unless it has them.
-    pub fn announce(&mut self, mapped: &Mapped<C>) -> Option<Vec<u32>> {
+    pub fn announce(&mut self, card: &C, mapped: &Mapped<C>) -> Option<Vec<u32>> {
         if mapped.is_known {
             return None;
         }
         self.counts.key_bytes += size_of::<u32>() as u64 * mapped.set.keys.len() as u64;
-        Some(
-            mapped
-                .set
-                .keys
-                .iter()
-                .map(|key| self.card.rkey(key))
-                .collect(),
-        )
+        Some(mapped.rkeys(card))
     }
 
     /// Keeps what a rank has told of its keys.
@@ -225,25 +230,26 @@ impl<C: Card> Keys<C> {
     /// # Errors
     ///
     /// A key that cannot be unmapped.
-    pub fn forgotten(&mut self, rank: u32, entry: EntryId) -> Result<()> {
+    pub fn forgotten(&mut self, card: &C, rank: u32, entry: EntryId) -> Result<()> {
         match self.local.acknowledge(rank, entry) {
-            Some(keys) => self.recycle(keys),
+            Some(keys) => self.recycle(Some(card), keys),
             None => Ok(()),
         }
     }
 
-    /// A rank is gone.
+    /// A rank is gone: what only it kept is given back, through a card that is left or by destroying keys.
     ///
     /// # Errors
     ///
-    /// A key that cannot be unmapped.
-    pub fn rank_gone(&mut self, rank: u32) -> Result<()> {
+    /// A key that cannot be unmapped; it is destroyed.
+    pub fn rank_gone(&mut self, card: Option<&C>, rank: u32) -> Result<()> {
         self.remote.forget_rank(rank);
         self.forget.retain(|forget| forget.rank != rank);
+        let mut result = Ok(());
         for keys in self.local.forget_rank(rank) {
-            self.recycle(keys)?;
+            result = result.and(self.recycle(card, keys));
         }
-        Ok(())
+        result
     }
 
     /// Has the entry that has not been used for longest leave the cache. Whether there was one.
@@ -251,36 +257,52 @@ impl<C: Card> Keys<C> {
     /// # Errors
     ///
     /// A key that cannot be unmapped.
-    pub fn evict(&mut self) -> Result<bool> {
+    pub fn evict(&mut self, card: &C) -> Result<bool> {
         match self.local.evict() {
-            Some(eviction) => self.leave(eviction).map(|()| true),
+            Some(eviction) => self.leave(Some(card), eviction).map(|()| true),
             None => Ok(false),
         }
     }
 
-    fn leave(&mut self, eviction: Eviction<KeySet<C>>) -> Result<()> {
+    fn leave(&mut self, card: Option<&C>, eviction: Eviction<KeySet<C>>) -> Result<()> {
         self.counts.evictions += 1;
         self.forget.extend(eviction.forget);
         match eviction.keys {
-            Some(keys) => self.recycle(keys),
+            Some(keys) => self.recycle(card, keys),
             None => Ok(()),
         }
     }
 
-    /// Unmaps keys and puts them back into the pool. A key that cannot be unmapped is destroyed instead.
-    fn recycle(&mut self, set: Arc<KeySet<C>>) -> Result<()> {
+    fn recycle(&mut self, card: Option<&C>, set: Arc<KeySet<C>>) -> Result<()> {
         let Some(KeySet { keys, memory }) = Arc::into_inner(set) else {
             return Err(Error::corrupt(u32::MAX, "users of memory keys", 1));
         };
-        let mut failed = Ok(());
-        for key in keys {
-            match self.card.unmap(&key) {
-                Ok(()) => self.pool.give([key]),
-                Err(error) => failed = Err(error),
-            }
-        }
+        let result = self.give_back(card, keys, 0);
         // Not before the keys, which point to it.
         drop(memory);
-        failed
+        result
+    }
+
+    /// Unmaps keys, but not the last `unmapped`, and puts them back into the pool. A key that cannot be unmapped is
+    /// destroyed instead.
+    fn give_back(&mut self, card: Option<&C>, keys: Vec<C::Key>, unmapped: usize) -> Result<()> {
+        let mapped = keys.len() - unmapped;
+        let mut result = Ok(());
+        for (index, key) in keys.into_iter().enumerate() {
+            let freed = match card {
+                _ if index >= mapped => Ok(true),
+                Some(card) => card.unmap(&key).map(|()| true),
+                None => Ok(false),
+            };
+            match freed {
+                Ok(true) => self.pool.give([key]),
+                Ok(false) => self.pool.lose(1),
+                Err(error) => {
+                    self.pool.lose(1);
+                    result = result.and(Err(error));
+                }
+            }
+        }
+        result
     }
 }

@@ -9,10 +9,12 @@
 
 pub mod cache;
 pub mod card;
+pub mod channel;
 pub mod choice;
 pub mod counts;
 pub mod cut;
 pub mod emulated;
+pub mod endpoint;
 mod error;
 pub mod gather;
 mod iov;
@@ -21,11 +23,15 @@ pub mod message;
 pub mod model;
 pub mod pool;
 pub mod ranks;
+mod receiving;
+pub mod report;
+mod sending;
 pub mod transfer;
 pub mod verbs;
+mod wire;
 pub mod workloads;
 
 pub use choice::{Abilities, Choice, Method, Threshold, Thresholds};
 pub use cut::{CutRule, Cuts, Limits, Windows, chunk_size, maximal_cuts};
 pub use error::{Error, Result};
-pub use iov::{Iov, Shape, iovs, regions};
+pub use iov::{Elements, Iov, Shape, iovs, regions};

@@ -16,6 +16,8 @@ use crate::iov::Shape;
 pub enum Control {
     /// The sender has a message.
     Rts {
+        /// The sender's number of the transfer, which all other messages about it name.
+        number: u32,
         /// Its pieces.
         shape: Shape,
         /// What the sender can do.
@@ -24,19 +26,33 @@ pub enum Control {
         lengths: Option<Vec<u64>>,
     },
     /// The receiver is ready.
-    Cts(Offer),
+    Cts {
+        /// The transfer.
+        number: u32,
+        /// Where the bytes are to go.
+        offer: Offer,
+    },
     /// The bytes have arrived; or the sender could not send them, and the receiver offers packing.
     Fin {
+        /// The transfer.
+        number: u32,
         /// Whether they have.
         is_done: bool,
     },
     /// The receiver cannot take the message at all.
     Refused {
-        /// Bytes of the receiver's layout; as many as the sender's if it cannot register memory.
+        /// The transfer.
+        number: u32,
+        /// Bytes of the receiver's layout; not fewer than the sender's if it cannot register memory.
         room: u64,
     },
     /// The sender has not the keys that the CTS names.
-    Missing(EntryId),
+    Missing {
+        /// The transfer.
+        number: u32,
+        /// The receiver's entry.
+        entry: EntryId,
+    },
     /// The receiver's entry is to be forgotten.
     Forget(EntryId),
     /// It has been.
@@ -78,6 +94,9 @@ impl Offer {
         }
     }
 }
+
+/// The most bytes of an RTS without lengths ([`CutRule::Agreed`]).
+pub const MAX_RTS: usize = 1 + 4 + 4 * 8 + 2 * (1 + 16) + 1;
 
 /// The rule that an RTS asks for.
 pub fn rule(lengths: Option<&Vec<u64>>) -> CutRule {
@@ -198,6 +217,24 @@ impl Reader<'_> {
             other => Err(self.wrong("kind of cuts", other.into())),
         }
     }
+    fn shape(&mut self) -> Result<Shape> {
+        let shape = Shape {
+            bytes: self.word()?,
+            blocks: self.word()?,
+            min: self.word()?,
+            unit: self.word()?,
+        };
+        if !shape.is_possible() {
+            return Err(self.wrong("shortest piece", shape.min));
+        }
+        Ok(shape)
+    }
+    fn cts(&mut self, offer: impl FnOnce(&mut Self) -> Result<Offer>) -> Result<Control> {
+        Ok(Control::Cts {
+            number: self.half()?,
+            offer: offer(self)?,
+        })
+    }
     fn entry(&mut self) -> Result<EntryId> {
         Ok(EntryId {
             id: self.half()?,
@@ -212,11 +249,13 @@ impl Control {
         let mut out = Writer(Vec::new());
         match self {
             Control::Rts {
+                number,
                 shape,
                 abilities,
                 lengths,
             } => {
                 out.byte(1);
+                out.half(*number);
                 for value in [shape.bytes, shape.blocks, shape.min, shape.unit] {
                     out.word(value);
                 }
@@ -224,35 +263,43 @@ impl Control {
                 out.some(abilities.umr, Writer::limits);
                 out.some(lengths.as_ref(), |out, lengths| out.words(lengths));
             }
-            Control::Cts(Offer::Pack { addr, rkey, len }) => {
-                out.byte(2);
-                out.word(*addr);
-                out.half(*rkey);
-                out.word(*len);
-            }
-            Control::Cts(Offer::Sge(cuts)) => {
-                out.byte(3);
-                out.cuts(cuts);
-            }
-            Control::Cts(Offer::Umr { cuts, rkeys, entry }) => {
-                out.byte(4);
-                out.some(cuts.as_ref(), Writer::cuts);
-                out.some(rkeys.as_ref(), |out, rkeys| {
-                    out.word(rkeys.len() as u64);
-                    rkeys.iter().for_each(|rkey| out.half(*rkey));
+            Control::Cts { number, offer } => {
+                out.byte(match offer {
+                    Offer::Pack { .. } => 2,
+                    Offer::Sge(_) => 3,
+                    Offer::Umr { .. } => 4,
                 });
-                out.some(*entry, Writer::entry);
+                out.half(*number);
+                match offer {
+                    Offer::Pack { addr, rkey, len } => {
+                        out.word(*addr);
+                        out.half(*rkey);
+                        out.word(*len);
+                    }
+                    Offer::Sge(cuts) => out.cuts(cuts),
+                    Offer::Umr { cuts, rkeys, entry } => {
+                        out.some(cuts.as_ref(), Writer::cuts);
+                        out.some(rkeys.as_ref(), |out, rkeys| {
+                            out.word(rkeys.len() as u64);
+                            rkeys.iter().for_each(|rkey| out.half(*rkey));
+                        });
+                        out.some(*entry, Writer::entry);
+                    }
+                }
             }
-            Control::Fin { is_done } => {
+            Control::Fin { number, is_done } => {
                 out.byte(5);
+                out.half(*number);
                 out.byte(u8::from(*is_done));
             }
-            Control::Refused { room } => {
+            Control::Refused { number, room } => {
                 out.byte(6);
+                out.half(*number);
                 out.word(*room);
             }
-            Control::Missing(entry) => {
+            Control::Missing { number, entry } => {
                 out.byte(7);
+                out.half(*number);
                 out.entry(*entry);
             }
             Control::Forget(entry) => {
@@ -276,37 +323,48 @@ impl Control {
         let mut from = Reader { bytes, rank };
         let message = match from.byte()? {
             1 => Control::Rts {
-                shape: Shape {
-                    bytes: from.word()?,
-                    blocks: from.word()?,
-                    min: from.word()?,
-                    unit: from.word()?,
-                },
+                number: from.half()?,
+                shape: from.shape()?,
                 abilities: Abilities {
                     sge: from.some(Reader::limits)?,
                     umr: from.some(Reader::limits)?,
                 },
                 lengths: from.some(Reader::words)?,
             },
-            2 => Control::Cts(Offer::Pack {
-                addr: from.word()?,
-                rkey: from.half()?,
-                len: from.word()?,
-            }),
-            3 => Control::Cts(Offer::Sge(from.cuts()?)),
-            4 => Control::Cts(Offer::Umr {
-                cuts: from.some(Reader::cuts)?,
-                rkeys: from.some(|from| {
-                    let count = from.count(4)?;
-                    (0..count).map(|_| from.half()).collect()
-                })?,
-                entry: from.some(Reader::entry)?,
-            }),
+            2 => from.cts(|from| {
+                Ok(Offer::Pack {
+                    addr: from.word()?,
+                    rkey: from.half()?,
+                    len: from.word()?,
+                })
+            })?,
+            3 => from.cts(|from| Ok(Offer::Sge(from.cuts()?)))?,
+            4 => from.cts(|from| {
+                Ok(Offer::Umr {
+                    cuts: from.some(Reader::cuts)?,
+                    rkeys: from.some(|from| {
+                        let count = from.count(4)?;
+                        (0..count).map(|_| from.half()).collect()
+                    })?,
+                    entry: from.some(Reader::entry)?,
+                })
+            })?,
             5 => Control::Fin {
-                is_done: from.byte()? != 0,
+                number: from.half()?,
+                is_done: match from.byte()? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(from.wrong("verdict of a FIN", other.into())),
+                },
             },
-            6 => Control::Refused { room: from.word()? },
-            7 => Control::Missing(from.entry()?),
+            6 => Control::Refused {
+                number: from.half()?,
+                room: from.word()?,
+            },
+            7 => Control::Missing {
+                number: from.half()?,
+                entry: from.entry()?,
+            },
             8 => Control::Forget(from.entry()?),
             9 => Control::Forgotten(from.entry()?),
             other => return Err(from.wrong("kind of message", other.into())),
@@ -322,6 +380,10 @@ impl Control {
 mod tests {
     use super::*;
 
+    fn cts(offer: Offer) -> Control {
+        Control::Cts { number: 2, offer }
+    }
+
     fn all() -> Vec<Control> {
         let entry = EntryId {
             id: 3,
@@ -333,6 +395,7 @@ mod tests {
         };
         vec![
             Control::Rts {
+                number: 1,
                 shape: Shape {
                     bytes: 40,
                     blocks: 4,
@@ -345,20 +408,23 @@ mod tests {
                 },
                 lengths: Some(vec![10; 4]),
             },
-            Control::Cts(Offer::Pack {
+            cts(Offer::Pack {
                 addr: 1 << 40,
                 rkey: 7,
                 len: 9,
             }),
-            Control::Cts(Offer::Sge(Cuts::Every(9))),
-            Control::Cts(Offer::Umr {
+            cts(Offer::Sge(Cuts::Every(9))),
+            cts(Offer::Umr {
                 cuts: Some(Cuts::Lengths([1, 2].into())),
                 rkeys: Some(vec![5, 6]),
                 entry: Some(entry),
             }),
-            Control::Fin { is_done: true },
-            Control::Refused { room: 7 },
-            Control::Missing(entry),
+            Control::Fin {
+                number: 2,
+                is_done: true,
+            },
+            Control::Refused { number: 2, room: 7 },
+            Control::Missing { number: 2, entry },
             Control::Forget(entry),
             Control::Forgotten(entry),
         ]
@@ -384,8 +450,8 @@ mod tests {
             assert!(Control::from_bytes(&[&bytes[..], &[0]].concat(), 1).is_err());
         }
         // A list that says it is longer than memory.
-        let mut list = Control::Cts(Offer::Sge(Cuts::Lengths([1].into()))).to_bytes();
-        list[2..10].fill(0xff);
+        let mut list = cts(Offer::Sge(Cuts::Lengths([1].into()))).to_bytes();
+        list[6..14].fill(0xff);
         assert_eq!(
             Control::from_bytes(&list, 1),
             Err(Error::Corrupt {
@@ -394,6 +460,24 @@ mod tests {
                 value: u64::MAX
             })
         );
-        assert!(Control::from_bytes(&[3, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1).is_err());
+        // A chunk size of 0, a FIN that is neither done nor not, an RTS with pieces that no layout has.
+        assert!(Control::from_bytes(&[&[3][..], &[0; 13]].concat(), 1).is_err());
+        assert!(Control::from_bytes(&[5, 0, 0, 0, 0, 2], 1).is_err());
+        let mut rts = all()[0].to_bytes();
+        rts[13] = 5;
+        assert!(Control::from_bytes(&rts, 1).is_err());
+    }
+
+    #[test]
+    fn an_rts_without_lengths_is_short() {
+        let mut rts = all().swap_remove(0);
+        if let Control::Rts {
+            abilities, lengths, ..
+        } = &mut rts
+        {
+            abilities.sge = abilities.umr;
+            *lengths = None;
+        }
+        assert_eq!(rts.to_bytes().len(), MAX_RTS);
     }
 }

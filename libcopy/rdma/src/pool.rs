@@ -170,6 +170,12 @@ impl<K: Send + 'static> Pool<K> {
         self.shared.lock().free.extend(keys);
     }
 
+    /// As many taken keys do not come back: others may be made instead of them.
+    pub fn lose(&self, count: usize) {
+        let mut state = self.shared.lock();
+        state.total = state.total.saturating_sub(count);
+    }
+
     /// What it has done.
     pub fn counts(&self) -> PoolCounts {
         let state = self.shared.lock();
@@ -298,6 +304,18 @@ mod tests {
         assert_eq!(pool.counts().added, 8);
         pool.give([(); 7]);
         assert_eq!(pool.counts().free, 10);
+    }
+
+    #[test]
+    fn keys_that_are_lost_are_replaced() {
+        let pool = Pool::new(size(2, 2, 2), || Ok(())).unwrap();
+        pool.take(2).unwrap();
+        pool.settle();
+        assert_eq!(pool.counts().added, 0, "there are two already");
+        pool.lose(2);
+        assert!(pool.take(2).is_err());
+        pool.settle();
+        assert_eq!(pool.take(2).map(|keys| keys.len()), Ok(2));
     }
 
     #[test]

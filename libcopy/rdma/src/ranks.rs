@@ -4,22 +4,24 @@
 //! caches as over verbs. For exact counts: [`crate::counts`] and the tests.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use libcopy_datatype::Layout;
 
-use crate::cache::RemoteKeys;
-use crate::card::Card;
-use crate::cut::{CutRule, Cuts, Limits, chunk_size, maximal_cuts};
-use crate::emulated::{EmulatedCard, EmulatedKey};
+use crate::channel::LocalChannel;
+use crate::choice::Method;
+use crate::cut::{CutRule, Limits};
+use crate::emulated::{EmulatedCard, EmulatedEnd, EmulatedKey};
 use crate::error::{Error, Result};
-use crate::gather::STAGE;
-use crate::iov::{Shape, iovs};
+use crate::gather::Buffer;
 use crate::keys::{Keys, Memory};
 use crate::pool::{Pool, PoolSize};
+use crate::transfer::{Link, Settings};
 
 /// Which buffer a message uses, among those of a rank.
 pub type BufferIndex = usize;
+
+type LocalLink = Link<LocalChannel, EmulatedEnd>;
 
 /// A process: its card, keys and memory.
 #[derive(Debug)]
@@ -31,10 +33,15 @@ pub struct Rank {
     /// Its free keys.
     pub pool: Arc<Pool<EmulatedKey>>,
     /// Its mapped keys, and those of its peers.
-    pub keys: Keys<EmulatedCard>,
+    keys: Arc<Mutex<Keys<EmulatedEnd>>>,
+    /// By peer, method and rule. Before the memory that they may write to.
+    links: HashMap<(u32, Method, CutRule), LocalLink>,
     memory: Vec<Vec<u8>>,
     by_peer: HashMap<(u32, bool), BufferIndex>,
 }
+
+/// Requests of a connection's queues.
+const QUEUE: usize = 256;
 
 impl Rank {
     /// A rank with a pool of as many keys.
@@ -53,12 +60,18 @@ impl Rank {
         let pool = Arc::new(Pool::new(size, move || Ok(maker.create()))?);
         Ok(Rank {
             number,
-            keys: Keys::new(card.clone(), pool.clone()),
+            keys: Arc::new(Mutex::new(Keys::new(pool.clone()))),
             card,
             pool,
+            links: HashMap::new(),
             memory: Vec::new(),
             by_peer: HashMap::new(),
         })
+    }
+
+    /// Its mapped keys, and those of its peers.
+    pub fn keys(&self) -> MutexGuard<'_, Keys<EmulatedEnd>> {
+        self.keys.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// A buffer for elements of a layout, for [`message_into`].
@@ -78,9 +91,13 @@ impl Rank {
         buffer
     }
 
-    /// The address that a layout's offsets count from.
-    fn base(&self, buffer: BufferIndex, layout: &Layout) -> u64 {
-        (self.memory[buffer].as_ptr() as u64).wrapping_add_signed(-layout.bounds().start)
+    fn elements<'a>(&self, buffer: BufferIndex, layout: &'a Layout, memory: Memory) -> Buffer<'a> {
+        let start = self.memory[buffer].as_ptr() as u64;
+        Buffer {
+            layout,
+            base: start.wrapping_add_signed(-layout.bounds().start),
+            memory,
+        }
     }
 }
 
@@ -107,6 +124,8 @@ pub struct Done {
     pub cts_bytes: u64,
     /// WRITEs.
     pub writes: u64,
+    /// How it was moved.
+    pub method: Method,
     /// Whether the receiver's memory has every byte that packing and unpacking gives it, and no other.
     pub right: bool,
 }
@@ -115,7 +134,7 @@ pub struct Done {
 ///
 /// # Errors
 ///
-/// As for [`Keys::map`].
+/// As for [`Link::wait`].
 pub fn message(
     sender: &mut Rank,
     receiver: &mut Rank,
@@ -130,7 +149,7 @@ pub fn message(
 ///
 /// # Errors
 ///
-/// As for [`Keys::map`].
+/// As for [`Link::wait`].
 pub fn message_by(
     sender: &mut Rank,
     receiver: &mut Rank,
@@ -140,14 +159,21 @@ pub fn message_by(
     rule: CutRule,
 ) -> Result<Done> {
     let buffer = receiver.buffer(sender.number, false, to);
-    transfer(sender, receiver, from, to, buffer, memory, rule)
+    transfer(
+        sender,
+        receiver,
+        [from, to],
+        buffer,
+        memory,
+        (Method::Umr, rule),
+    )
 }
 
 /// The same into a buffer of [`Rank::shared_buffer`].
 ///
 /// # Errors
 ///
-/// As for [`Keys::map`].
+/// As for [`Link::wait`].
 pub fn message_into(
     sender: &mut Rank,
     receiver: &mut Rank,
@@ -156,7 +182,8 @@ pub fn message_into(
     buffer: BufferIndex,
     memory: Memory,
 ) -> Result<Done> {
-    transfer(sender, receiver, from, to, buffer, memory, CutRule::Agreed)
+    let way = (Method::Umr, CutRule::Agreed);
+    transfer(sender, receiver, [from, to], buffer, memory, way)
 }
 
 /// Fills a buffer so that no byte is zero and neighbours differ.
@@ -171,105 +198,87 @@ fn origin(layout: &Layout) -> isize {
     (-layout.bounds().start) as isize
 }
 
+/// Connects two ranks for messages of one method and rule, unless they are.
+fn connect(sender: &mut Rank, receiver: &mut Rank, (method, rule): (Method, CutRule)) {
+    if sender.links.contains_key(&(receiver.number, method, rule)) {
+        return;
+    }
+    let cards = [&sender.card, &receiver.card];
+    let ends = EmulatedEnd::pair(cards, QUEUE, None);
+    let settings = Settings {
+        rule,
+        only: Some(method),
+        ..Settings::default()
+    };
+    let numbers = [sender.number, receiver.number];
+    let ranks = [sender, receiver].into_iter().zip([numbers[1], numbers[0]]);
+    for ((rank, peer), (end, channel)) in ranks.zip(ends.into_iter().zip(LocalChannel::pair())) {
+        let link = Link::over(end, channel, peer, &settings, Some(rank.keys.clone()));
+        rank.links.insert((peer, method, rule), link);
+    }
+}
+
 fn transfer(
     sender: &mut Rank,
     receiver: &mut Rank,
-    from: &Layout,
-    to: &Layout,
+    [from, to]: [&Layout; 2],
     target: BufferIndex,
     memory: Memory,
-    rule: CutRule,
+    way: (Method, CutRule),
 ) -> Result<Done> {
+    connect(sender, receiver, way);
     let source = sender.buffer(receiver.number, true, from);
     fill(&mut sender.memory[source]);
     receiver.memory[target].fill(0);
-    let (from_base, to_base) = (sender.base(source, from), receiver.base(target, to));
-    let limits = sender.card.limits().common(&receiver.card.limits());
-    let before = receiver.keys.counts();
-    let cuts = match rule {
-        CutRule::Agreed => Cuts::Every(chunk_size(&Shape::of(from), &Shape::of(to), &limits)),
-        CutRule::Maximal => maximal_cuts(&iovs(from, from_base)?, &iovs(to, to_base)?, &limits)?,
+    let source_elements = sender.elements(source, from, memory);
+    let target_elements = receiver.elements(target, to, memory);
+    let before = receiver.keys().counts();
+    let missing = || Error::NoDevice("the ranks are not connected".to_owned());
+    let (peer, own) = (receiver.number, sender.number);
+    let out = sender.links.get_mut(&(peer, way.0, way.1));
+    let out = out.ok_or_else(missing)?;
+    let into = receiver.links.get_mut(&(own, way.0, way.1));
+    let into = into.ok_or_else(missing)?;
+    // SAFETY: the elements lie in the two ranks' `memory`, which is used by nobody else: both are borrowed until the
+    // transfers have ended, and their links are dropped before it.
+    let (sent, received) = unsafe {
+        (
+            out.start_send(&source_elements)?,
+            into.start_receive(&target_elements)?,
+        )
     };
-    // The receiver maps and sends a CTS.
-    let theirs = receiver
-        .keys
-        .map(to, to_base, &cuts, memory, Some(sender.number))?;
-    let sent = receiver.keys.announce(&theirs);
-    // The sender maps and writes.
-    let unknown = || Error::corrupt(receiver.number, "keys of a CTS", 0);
-    let rkeys = match (sent, theirs.entry) {
-        (Some(rkeys), entry) => {
-            let keys = RemoteKeys {
-                cuts,
-                rkeys: rkeys.into(),
-            };
-            if let Some(entry) = entry {
-                sender.keys.learn(receiver.number, entry, keys.clone());
-            }
-            keys
+    // Until nothing moves any more: entries of caches that have to go are told of behind the message.
+    loop {
+        let has_moved = [out.progress()?, into.progress()?];
+        if has_moved == [false; 2] {
+            break;
         }
-        (None, Some(entry)) => sender
-            .keys
-            .recall(receiver.number, entry)
-            .ok_or_else(unknown)?
-            .clone(),
-        (None, None) => return Err(unknown()),
-    };
-    let ours = sender
-        .keys
-        .map(from, from_base, &rkeys.cuts, memory, None)?;
-    if ours.set.keys.len() != rkeys.rkeys.len() {
-        return Err(unknown());
     }
-    let mut writes = 0;
-    for (key, rkey) in ours.set.keys.iter().zip(rkeys.rkeys.iter()) {
-        // SAFETY: the pieces lie in the two ranks' `memory`, which both are borrowed for this call.
-        unsafe { sender.card.write(key, &receiver.card, *rkey)? };
-        writes += 1;
-    }
-    sender.keys.finish(ours)?;
-    receiver.keys.finish(theirs)?;
-    let after = receiver.keys.counts();
+    let unfinished = || Error::corrupt(own, "messages that have ended", 0);
+    let (sent, received) = (out.test(sent), into.test(received));
+    let sent = sent.ok_or_else(unfinished)??;
+    let received = received.ok_or_else(unfinished)??;
+    let after = receiver.keys().counts();
     Ok(Done {
         keys: after.mapped - before.mapped,
         cts_bytes: after.key_bytes - before.key_bytes,
-        writes,
+        writes: sent.requests,
+        method: received.method,
         right: receiver.memory[target]
             == expected(&sender.memory[source], from, &receiver.memory[target], to)?,
     })
 }
 
-/// Sends a packed message: WRITEs of at most [`STAGE`] bytes between staging buffers. With the card in software a WRITE
-/// is the same staging buffer at both ends.
+/// Sends a packed message: WRITEs of at most [`STAGE`](crate::gather::STAGE) bytes between staging buffers.
 ///
 /// # Errors
 ///
-/// None that a correct layout has.
+/// As for [`Link::wait`].
 pub fn packed(sender: &mut Rank, receiver: &mut Rank, from: &Layout, to: &Layout) -> Result<Done> {
-    let source = sender.buffer(receiver.number, true, from);
-    let target = receiver.buffer(sender.number, false, to);
-    fill(&mut sender.memory[source]);
-    receiver.memory[target].fill(0);
-    let mut stage = vec![0; STAGE];
-    let (mut position, mut writes) = (0, 0);
-    while position < from.size() {
-        let range = position..from.size().min(position + STAGE as u64);
-        position = range.end;
-        let from_base = sender.base(source, from) as *const u8;
-        // SAFETY: `base` places the layout's bytes inside the sender's buffer; `stage` has room for the range.
-        unsafe { from.pack_raw(from_base, range.clone(), stage.as_mut_ptr()) };
-        let to_base = receiver.base(target, to) as *mut u8;
-        // SAFETY: as above, of the receiver's buffer, which `receiver` borrows mutably.
-        unsafe { to.unpack_raw(stage.as_ptr(), range, to_base) };
-        writes += 1;
-    }
-    Ok(Done {
-        keys: 0,
-        cts_bytes: 0,
-        writes,
-        right: receiver.memory[target]
-            == expected(&sender.memory[source], from, &receiver.memory[target], to)?,
-    })
+    let buffer = receiver.buffer(sender.number, false, to);
+    let way = (Method::Pack, CutRule::Agreed);
+    let memory = Memory::Unwatched;
+    transfer(sender, receiver, [from, to], buffer, memory, way)
 }
 
 /// What unpacking the sender's packed bytes makes of the receiver's memory, which was zero.
@@ -279,26 +288,4 @@ fn expected(source: &[u8], from: &Layout, target: &[u8], to: &Layout) -> Result<
     let mut expected = vec![0; target.len()];
     to.unpack(&packed, &mut expected, origin(to))?;
     Ok(expected)
-}
-
-/// Delivers what `receiver` wants forgotten and the answers; how many there were. A rank that is not among `senders`
-/// is left out.
-///
-/// # Errors
-///
-/// A key that cannot be unmapped.
-pub fn deliver_forget(receiver: &mut Rank, senders: &mut [&mut Rank]) -> Result<usize> {
-    let all = receiver.keys.take_forget();
-    let mut delivered = 0;
-    for forget in all {
-        let sender = senders
-            .iter_mut()
-            .find(|sender| sender.number == forget.rank);
-        if let Some(sender) = sender {
-            sender.keys.forget(receiver.number, forget.entry);
-            receiver.keys.forgotten(forget.rank, forget.entry)?;
-            delivered += 1;
-        }
-    }
-    Ok(delivered)
 }

@@ -7,12 +7,13 @@ mod common;
 
 use std::sync::Arc;
 
-use libcopy_rdma::keys::Memory;
+use libcopy_rdma::emulated::EmulatedEnd;
+use libcopy_rdma::keys::{Keys, Memory};
 use libcopy_rdma::pool::{Pool, PoolSize};
 use libcopy_rdma::ranks::{self, Rank};
 use libcopy_rdma::workloads::{applications, vector};
 use libcopy_rdma::{
-    Abilities, CutRule, Cuts, Error, Limits, Method, Shape, Thresholds, chunk_size, iovs,
+    Abilities, CutRule, Cuts, Elements, Error, Limits, Method, Shape, Thresholds, chunk_size, iovs,
     maximal_cuts,
 };
 use proptest::prelude::*;
@@ -40,8 +41,8 @@ fn blocks_4096_at_4_per_key_are_1024_keys_and_4_kib_of_cts() {
     );
     let again = ranks::message(&mut sender, &mut receiver, &layout, &layout, STABLE).unwrap();
     assert_eq!((again.keys, again.cts_bytes, again.writes), (0, 0, 1024));
-    assert_eq!(receiver.keys.counts().mapped, 1024);
-    assert_eq!(receiver.keys.counts().hits, 1);
+    assert_eq!(receiver.keys().counts().mapped, 1024);
+    assert_eq!(receiver.keys().counts().hits, 1);
 }
 
 #[test]
@@ -62,8 +63,8 @@ fn vectors_of_the_micro_benchmark() {
                 let new = if iteration == 1 { expected } else { 0 };
                 assert_eq!((done.keys, done.cts_bytes), (new, 4 * new), "{iteration}");
             }
-            assert_eq!(sender.keys.counts().hits, 109);
-            assert_eq!(receiver.keys.counts().hits, 109);
+            assert_eq!(sender.keys().counts().hits, 109);
+            assert_eq!(receiver.keys().counts().hits, 109);
         }
     }
 }
@@ -90,7 +91,7 @@ fn fft_alltoallw_on_2_to_8_ranks() {
         }
         // A buffer per peer and direction, of four keys each.
         for rank in &all {
-            let counts = rank.keys.counts();
+            let counts = rank.keys().counts();
             assert_eq!(counts.mapped, 2 * 4 * u64::from(ranks - 1));
             assert_eq!(counts.hits, 2 * 2 * u64::from(ranks - 1));
             assert_eq!(counts.evictions, 0);
@@ -129,7 +130,7 @@ fn a_receiver_tells_every_sender_once() {
         }
     }
     // Mapped once, whoever sent.
-    assert_eq!(receiver.keys.counts().mapped, 4);
+    assert_eq!(receiver.keys().counts().mapped, 4);
 }
 
 #[test]
@@ -146,10 +147,10 @@ fn without_a_watch_every_message_maps_and_unmaps() {
         )
         .unwrap();
         assert_eq!((done.keys, done.cts_bytes, done.writes), (4, 16, 4));
-        assert_eq!(sender.card.live().1, 0);
-        assert_eq!(receiver.card.live().1, 0);
+        assert_eq!(sender.card.live().mapped, 0);
+        assert_eq!(receiver.card.live().mapped, 0);
     }
-    assert_eq!(receiver.keys.counts().hits, 0);
+    assert_eq!(receiver.keys().counts().hits, 0);
 }
 
 #[test]
@@ -166,68 +167,111 @@ fn memory_that_was_replaced_is_mapped_again() {
     let replaced =
         ranks::message(&mut sender, &mut receiver, &layout, &layout, generation(1)).unwrap();
     assert_eq!((replaced.keys, replaced.cts_bytes), (4, 16));
-    // The sender is told, and the keys come back when it has acknowledged.
-    assert_eq!(common::deliver_forget(&mut receiver, &mut [&mut sender]), 1);
-    assert_eq!(receiver.card.live().1, 4);
+    // The sender was told, and the old keys came back when it had acknowledged.
+    assert_eq!(receiver.keys().counts().evictions, 1);
+    assert_eq!(receiver.card.live().mapped, 4);
+}
+
+fn end_of(rank: &Rank) -> Arc<EmulatedEnd> {
+    EmulatedEnd::pair([&rank.card, &rank.card], 16, None)[0].clone()
 }
 
 #[test]
 fn eviction_waits_for_the_ranks_that_have_the_keys() {
     let layout = vector(32, 1024).unwrap();
     // Room for one buffer of four keys.
-    let (mut sender, mut receiver) = (
-        common::rank(0, limits(8), 16),
-        common::rank(1, limits(8), 4),
-    );
-    let buffers = [(); 2].map(|()| receiver.shared_buffer(&layout));
-    let mut into = |receiver: &mut Rank, buffer| {
-        ranks::message_into(&mut sender, receiver, &layout, &layout, buffer, STABLE)
-    };
-    into(&mut receiver, buffers[0]).unwrap();
-    let exhausted = into(&mut receiver, buffers[1]).unwrap_err();
+    let rank = common::rank(1, limits(8), 4);
+    let end = end_of(&rank);
+    let mut keys = rank.keys();
+    let cuts = Cuts::Every(8 * 1024);
+    let buffers = [1_u64 << 20, 2 << 20].map(|base| Elements::new(&layout, base));
+    let mapped = keys
+        .map(&*end, &buffers[0], &cuts, STABLE, Some(7))
+        .unwrap();
+    keys.finish(Some(&*end), mapped).unwrap();
+    let exhausted = keys.map(&*end, &buffers[1], &cuts, STABLE, Some(7));
     assert_eq!(
-        exhausted,
+        exhausted.unwrap_err(),
         Error::PoolExhausted {
             free: 0,
             total: 4,
             wanted: 4
         }
     );
-    assert_eq!(receiver.card.live().1, 4, "still the peer's");
-    assert_eq!(common::deliver_forget(&mut receiver, &mut [&mut sender]), 1);
-    assert_eq!(receiver.card.live().1, 0);
-    let mut into = |receiver: &mut Rank, buffer| {
-        ranks::message_into(&mut sender, receiver, &layout, &layout, buffer, STABLE)
-    };
-    assert_eq!(into(&mut receiver, buffers[1]).unwrap().cts_bytes, 16);
+    assert_eq!(rank.card.live().mapped, 4, "still the peer's");
+    assert!(keys.take_forget(6).is_empty());
+    let forget = keys.take_forget(7);
+    assert_eq!(forget.len(), 1);
+    keys.forgotten(&*end, 7, forget[0]).unwrap();
+    assert_eq!(rank.card.live().mapped, 0);
+    let mapped = keys
+        .map(&*end, &buffers[1], &cuts, STABLE, Some(7))
+        .unwrap();
+    assert_eq!(keys.announce(&*end, &mapped).unwrap().len(), 4);
+    keys.finish(Some(&*end), mapped).unwrap();
+}
+
+#[test]
+fn a_message_without_free_keys_is_packed_and_frees_some() {
+    let layout = vector(32, 1024).unwrap();
+    let (mut sender, mut receiver) = (
+        common::rank(0, limits(8), 16),
+        common::rank(1, limits(8), 4),
+    );
+    let buffers = [(); 2].map(|()| receiver.shared_buffer(&layout));
+    let methods = [0, 1, 1, 0].map(|index| {
+        let buffer = buffers[index];
+        let done =
+            ranks::message_into(&mut sender, &mut receiver, &layout, &layout, buffer, STABLE);
+        let done = done.unwrap();
+        assert!(done.right);
+        done.method
+    });
+    let expected = [Method::Umr, Method::Pack, Method::Umr, Method::Pack];
+    assert_eq!(methods, expected);
 }
 
 #[test]
 fn a_peer_that_is_gone_keeps_no_key() {
     let layout = vector(32, 1024).unwrap();
-    let (mut sender, mut receiver) = (common::rank(0, limits(8), 4), common::rank(1, limits(8), 4));
-    ranks::message(&mut sender, &mut receiver, &layout, &layout, STABLE).unwrap();
-    assert!(receiver.keys.evict().unwrap());
-    assert_eq!(receiver.card.live().1, 4);
-    receiver.keys.rank_gone(0).unwrap();
-    assert_eq!(receiver.card.live().1, 0);
-    assert!(receiver.keys.take_forget().is_empty());
+    let rank = common::rank(1, limits(8), 4);
+    let end = end_of(&rank);
+    let mut keys = rank.keys();
+    let elements = Elements::new(&layout, 1 << 20);
+    for card in [Some(&*end), None] {
+        let cuts = Cuts::Every(8 * 1024);
+        let mapped = keys.map(&*end, &elements, &cuts, STABLE, Some(0)).unwrap();
+        keys.finish(Some(&*end), mapped).unwrap();
+        assert!(keys.evict(&*end).unwrap());
+        assert_eq!(rank.card.live().mapped, 4);
+        keys.rank_gone(card, 0).unwrap();
+        let live = rank.card.live();
+        assert_eq!((live.mapped, live.regions), (0, 0));
+        // Without a connection that could unmap them, they are destroyed.
+        assert_eq!(live.keys, if card.is_some() { 4 } else { 0 });
+        assert!(keys.take_forget(0).is_empty());
+    }
 }
 
 #[test]
 fn a_key_that_cannot_be_mapped_costs_no_key() {
     let layout = vector(32, 1024).unwrap();
-    let mut rank = common::rank(0, limits(8), 4);
+    let rank = common::rank(0, limits(8), 4);
+    let end = end_of(&rank);
+    let elements = Elements::new(&layout, 1 << 20);
+    let mut keys = rank.keys();
+    let mut map = |cuts: &Cuts| keys.map(&*end, &elements, cuts, STABLE, None).unwrap_err();
     // Cuts for a card with longer lists.
-    let wrong = rank
-        .keys
-        .map(&layout, 1 << 20, &Cuts::Every(16 * 1024), STABLE, None)
-        .unwrap_err();
+    let wrong = map(&Cuts::Every(16 * 1024));
     assert!(
         matches!(wrong, Error::TooManyIovs { found: 16, .. }),
         "{wrong}"
     );
-    assert_eq!(rank.card.live(), (4, 0));
+    // The third key: registering is the first call.
+    rank.card.fail_after(Some(3));
+    map(&Cuts::Every(8 * 1024));
+    let live = rank.card.live();
+    assert_eq!((live.keys, live.mapped, live.regions), (4, 0, 0));
     assert_eq!(rank.pool.counts().free, 4);
 }
 
@@ -251,15 +295,22 @@ fn no_message_creates_a_key() {
     .unwrap();
     later.store(true, std::sync::atomic::Ordering::SeqCst);
     let pool = Arc::new(pool);
-    let mut keys = libcopy_rdma::keys::Keys::new(card, pool.clone());
+    let [end, _] = EmulatedEnd::pair([&card, &card], 16, None);
+    let mut keys = Keys::new(pool.clone());
     let layout = vector(32, 1024).unwrap();
     for buffer in 1..=4_u64 {
         // Four keys each: the second message leaves none free.
         let cuts = Cuts::Every(8 * 1024);
         let mapped = keys
-            .map(&layout, buffer << 20, &cuts, STABLE, Some(1))
+            .map(
+                &*end,
+                &Elements::new(&layout, buffer << 20),
+                &cuts,
+                STABLE,
+                Some(1),
+            )
             .unwrap();
-        keys.finish(mapped).unwrap();
+        keys.finish(Some(&*end), mapped).unwrap();
         pool.settle();
     }
     assert!(pool.counts().added >= 8);

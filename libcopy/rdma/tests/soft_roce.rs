@@ -174,7 +174,7 @@ fn a_receiver_that_is_not_ready_is_an_error() {
     }];
     let [sender, _receiver] = connect(1);
     // SAFETY: the memory outlives the flush.
-    unsafe { sender.post_send(&list).unwrap() };
+    unsafe { sender.post_send(&list, 1).unwrap() };
     let error = sender.flush(Wait::Event).unwrap_err();
     // IBV_WC_RNR_RETRY_EXC_ERR
     assert!(
@@ -184,7 +184,7 @@ fn a_receiver_that_is_not_ready_is_an_error() {
     // A key that the peer does not have.
     let [sender, _receiver] = connect(7);
     // SAFETY: as above.
-    unsafe { sender.post_write(&list, 4096, 0x7fff_ff00).unwrap() };
+    unsafe { sender.post_write(&list, 4096, 0x7fff_ff00, 2).unwrap() };
     let error = sender.flush(Wait::Poll).unwrap_err();
     // IBV_WC_REM_ACCESS_ERR
     assert!(
@@ -195,7 +195,7 @@ fn a_receiver_that_is_not_ready_is_an_error() {
     let [sender, _receiver] = connect(7);
     sender.disconnect().unwrap();
     // SAFETY: as above.
-    unsafe { sender.post_write(&list, 4096, 1).unwrap() };
+    unsafe { sender.post_write(&list, 4096, 1, 3).unwrap() };
     let error = sender.flush(Wait::Poll).unwrap_err();
     // IBV_WC_WR_FLUSH_ERR
     assert!(

@@ -15,7 +15,7 @@ use libcopy_rdma::card::Card;
 use libcopy_rdma::keys::Memory;
 use libcopy_rdma::pool::PoolSize;
 use libcopy_rdma::transfer::{Report, Settings};
-use libcopy_rdma::verbs::{Connection, Device, Mkey, Options, Regions, UmrCard, Wait};
+use libcopy_rdma::verbs::{Connection, Device, Mkey, Options, Regions, Wait};
 use libcopy_rdma::workloads::{applications, vector};
 use libcopy_rdma::{CutRule, Error, Iov, Method, counts};
 
@@ -335,9 +335,6 @@ fn a_recycled_key_is_mapped_again_and_a_stale_one_refused() {
 
     // Without the protocol: a key that is not mapped any more.
     let [sender, receiver] = connections(&devices);
-    let cards = devices.each_ref().map(UmrCard::new);
-    cards[0].map_through(&sender);
-    cards[1].map_through(&receiver);
     let (source, target) = (vec![7_u8; 4096], vec![0_u8; 4096]);
     let pieces = [range(&source[..1000]), range(&source[2000..3000])];
     let places = [range(&target[..500]), range(&target[1000..2500])];
@@ -345,11 +342,9 @@ fn a_recycled_key_is_mapped_again_and_a_stale_one_refused() {
     let to = Mkey::new(&devices[1]).unwrap();
     let source_regions = Regions::new(&devices[0], &pieces, false).unwrap();
     let target_regions = Regions::new(&devices[1], &places, true).unwrap();
-    cards[0]
-        .map(&from, &pieces, &source_regions, false)
-        .unwrap();
-    cards[1].map(&to, &places, &target_regions, true).unwrap();
-    sender.post_mapped(&from, to.rkey()).unwrap();
+    sender.map(&from, &pieces, &source_regions, false).unwrap();
+    receiver.map(&to, &places, &target_regions, true).unwrap();
+    sender.post_mapped(&from, to.rkey(), 1).unwrap();
     sender.flush(Wait::Poll).unwrap();
     assert!(
         target[..500]
@@ -363,8 +358,8 @@ fn a_recycled_key_is_mapped_again_and_a_stale_one_refused() {
             .chain(&target[2500..])
             .all(|byte| *byte == 0)
     );
-    cards[1].unmap(&to).unwrap();
-    sender.post_mapped(&from, to.rkey()).unwrap();
+    receiver.unmap(&to).unwrap();
+    sender.post_mapped(&from, to.rkey(), 1).unwrap();
     let error = sender.flush(Wait::Poll).unwrap_err();
     // IBV_WC_REM_ACCESS_ERR
     assert!(
@@ -384,24 +379,18 @@ fn rules_of_the_card_are_kept() {
         .chunks(1024)
         .map(|part| range(&part[..512]))
         .collect();
-    let refused = |connection: &Arc<Connection>,
-                   card: &UmrCard,
-                   pieces: &[Iov],
-                   regions: &Regions,
-                   times: usize| {
-        card.map_through(connection);
+    let refused = |connection: &Connection, pieces: &[Iov], regions: &Regions, times: usize| {
         let key = Mkey::new(&devices[0]).unwrap();
         let mut result = Ok(());
         for _ in 0..times {
-            result = card.map(&key, pieces, regions, true);
+            result = connection.map(&key, pieces, regions, true);
         }
         result.unwrap_err()
     };
-    let card = UmrCard::new(&devices[0]);
     let regions = Regions::new(&devices[0], &many, true).unwrap();
     // More pieces than max_entries; the connection holds.
     let [connection, _peer] = connections(&devices);
-    let error = refused(&connection, &card, &many[..33], &regions, 1);
+    let error = refused(&connection, &many[..33], &regions, 1);
     assert!(
         matches!(
             error,
@@ -413,7 +402,7 @@ fn rules_of_the_card_are_kept() {
         "{error}"
     );
     // Mapped twice without LOCAL_INV: IBV_WC_MW_BIND_ERR.
-    let error = refused(&connection, &card, &many[..32], &regions, 2);
+    let error = refused(&connection, &many[..32], &regions, 2);
     assert!(
         matches!(error, Error::WorkRequest { code: 6, .. }),
         "{error}"
@@ -422,8 +411,9 @@ fn rules_of_the_card_are_kept() {
     let [connection, _peer] = connections(&devices);
     let other = Device::open("rxe_a").unwrap();
     let key = Mkey::new(&other).unwrap();
-    card.map_through(&connection);
-    let error = card.map(&key, &many[..2], &regions, true).unwrap_err();
+    let error = connection
+        .map(&key, &many[..2], &regions, true)
+        .unwrap_err();
     assert!(
         matches!(error, Error::WorkRequest { code: 6, .. }),
         "{error}"
@@ -431,16 +421,11 @@ fn rules_of_the_card_are_kept() {
     // A key that peers may not write to, and one that has too few bytes.
     for (is_target, places) in [(false, &many[..4]), (true, &many[..1])] {
         let [sender, receiver] = connections(&devices);
-        let cards = devices.each_ref().map(UmrCard::new);
-        cards[0].map_through(&sender);
-        cards[1].map_through(&receiver);
         let keys = devices.each_ref().map(|device| Mkey::new(device).unwrap());
         let theirs = Regions::new(&devices[1], places, true).unwrap();
-        cards[0]
-            .map(&keys[0], &many[4..8], &regions, false)
-            .unwrap();
-        cards[1].map(&keys[1], places, &theirs, is_target).unwrap();
-        sender.post_mapped(&keys[0], keys[1].rkey()).unwrap();
+        sender.map(&keys[0], &many[4..8], &regions, false).unwrap();
+        receiver.map(&keys[1], places, &theirs, is_target).unwrap();
+        sender.post_mapped(&keys[0], keys[1].rkey(), 1).unwrap();
         let error = sender.flush(Wait::Poll).unwrap_err();
         assert!(
             matches!(error, Error::WorkRequest { code: 10, .. }),

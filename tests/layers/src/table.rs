@@ -188,19 +188,24 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/rdma/src/lib.rs",
         order: "
             error
-            < iov
+            < channel iov
             < cut pool
             < cache card choice
-            < emulated keys message model workloads
+            < endpoint keys message model report workloads
+            < emulated
             < verbs/sys
             < verbs/library
             < verbs/device
             < verbs/mkey
             < verbs/connection
-            < verbs/mlx5
+            < verbs/endpoint
             < verbs
             < gather
-            < ranks transfer
+            < wire
+            < sending
+            < receiving
+            < transfer
+            < ranks
             < counts",
     },
     Layers {

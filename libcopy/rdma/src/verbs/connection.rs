@@ -2,6 +2,7 @@
 
 //! Reliable connections, and waiting for what was posted to them.
 
+use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -12,6 +13,7 @@ use super::sys::{
     AhAttr, CompChannel, GlobalRoute, Mlx5QpEx, Mlx5QpInitAttr, Opaque, Qp, QpAttr, QpCap, QpEx,
     QpInitAttr, QpInitAttrEx, RecvWr, SendWr, Sge, Wc, constant,
 };
+use crate::endpoint::Received;
 use crate::error::{Error, Result};
 
 /// How a thread waits for completions.
@@ -218,23 +220,19 @@ impl Drop for Pair {
     }
 }
 
-/// What completed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// The number that was given to the request.
-    pub id: u64,
-    /// Bytes that were received; of a send nothing is known.
-    pub bytes: u32,
-}
-
 struct Inner {
     /// Before the queues, which it uses.
     pair: Pair,
     sends: Queue,
     receives: Queue,
-    /// Requests that were posted and have not completed.
+    /// Requests that were posted and whose completions have not been polled.
     pending_sends: u32,
+    /// Completions of requests that were met while another one was awaited.
+    seen: VecDeque<Wc>,
 }
+
+/// The number of a request that maps or unmaps a key, which is awaited at once.
+const MAPPING: u64 = u64::MAX;
 
 /// A reliable connection to one peer.
 pub struct Connection {
@@ -303,6 +301,7 @@ impl Connection {
                 sends,
                 receives,
                 pending_sends: 0,
+                seen: VecDeque::new(),
             }),
         })
     }
@@ -484,18 +483,20 @@ impl Connection {
         check("ibv_modify_qp", code)
     }
 
-    /// Posts a WRITE of a list to contiguous remote memory and waits if the queue is full.
+    /// Posts a WRITE of a list to contiguous remote memory. If the queue is full, waits for a request to complete.
+    /// [`Connection::next_sent`] gives `id` when it has completed; any but the greatest number.
     ///
     /// # Errors
     ///
-    /// A request that failed, this or an earlier one.
+    /// [`Error::Verbs`] if the device refuses the request.
     ///
     /// # Safety
     ///
-    /// The list's memory is registered and stays valid until [`Connection::flush`] has returned.
-    pub unsafe fn post_write(&self, list: &[Sge], remote: u64, rkey: u32) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.post(list, constant::WR_RDMA_WRITE, remote, rkey) }
+    /// The list's memory is registered and stays valid until the request has completed: [`Connection::next_sent`] has
+    /// given its number, or [`Connection::flush`] has returned.
+    pub unsafe fn post_write(&self, list: &[Sge], remote: u64, rkey: u32, id: u64) -> Result<()> {
+        // SAFETY: as the caller says, the list's memory stays until the request has completed.
+        unsafe { self.post(list, constant::WR_RDMA_WRITE, remote, rkey, id) }
     }
 
     /// Posts a SEND of a list.
@@ -507,19 +508,24 @@ impl Connection {
     /// # Safety
     ///
     /// As for [`Connection::post_write`].
-    pub unsafe fn post_send(&self, list: &[Sge]) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.post(list, constant::WR_SEND, 0, 0) }
+    pub unsafe fn post_send(&self, list: &[Sge], id: u64) -> Result<()> {
+        // SAFETY: as the caller says, the list's memory stays until the request has completed.
+        unsafe { self.post(list, constant::WR_SEND, 0, 0, id) }
     }
 
-    unsafe fn post(&self, list: &[Sge], opcode: u32, remote_addr: u64, rkey: u32) -> Result<()> {
+    unsafe fn post(
+        &self,
+        list: &[Sge],
+        opcode: u32,
+        remote_addr: u64,
+        rkey: u32,
+        wr_id: u64,
+    ) -> Result<()> {
         let mut inner = self.lock();
-        while inner.pending_sends >= self.options.queue {
-            self.complete_send(&mut inner, Wait::Poll)?;
-        }
+        self.make_room(&mut inner)?;
         let mut list = list.to_vec();
         let mut request = SendWr {
-            wr_id: u64::from(opcode),
+            wr_id,
             next: std::ptr::null_mut(),
             sg_list: list.as_mut_ptr(),
             num_sge: list.len() as i32,
@@ -579,7 +585,7 @@ impl Connection {
         })
     }
 
-    /// Waits until everything that was posted to send has completed.
+    /// Waits until everything that was posted to send has completed. [`Connection::next_sent`] gives none of it then.
     ///
     /// # Errors
     ///
@@ -587,20 +593,51 @@ impl Connection {
     pub fn flush(&self, wait: Wait) -> Result<()> {
         let mut inner = self.lock();
         let mut result = Ok(());
-        while inner.pending_sends > 0 {
-            let one = self.complete_send(&mut inner, wait);
+        loop {
+            let wc = match inner.seen.pop_front() {
+                Some(wc) => wc,
+                None if inner.pending_sends == 0 => return result,
+                None => {
+                    inner.pending_sends -= 1;
+                    inner.sends.next(wait)?
+                }
+            };
             // The first failure is the cause; what follows was flushed.
-            if result.is_ok() {
-                result = one;
-            }
+            result = result.and(self.verdict(&wc, "a request to send"));
         }
-        result
     }
 
-    fn complete_send(&self, inner: &mut Inner, wait: Wait) -> Result<()> {
-        let wc = inner.sends.next(wait)?;
-        inner.pending_sends -= 1;
-        self.verdict(&wc, "a request to send")
+    /// A request to send that has completed, by its number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WorkRequest`]: it failed, and with it the connection.
+    pub fn next_sent(&self) -> Result<Option<u64>> {
+        let mut inner = self.lock();
+        if inner.seen.is_empty() {
+            match inner.sends.poll()? {
+                Some(wc) => {
+                    inner.pending_sends -= 1;
+                    inner.seen.push_back(wc);
+                }
+                None => return Ok(None),
+            }
+        }
+        let Some(wc) = inner.seen.pop_front() else {
+            return Ok(None);
+        };
+        self.verdict(&wc, "a request to send")?;
+        Ok(Some(wc.wr_id))
+    }
+
+    /// Waits until the queue has room for a request.
+    fn make_room(&self, inner: &mut Inner) -> Result<()> {
+        while inner.pending_sends >= self.options.queue {
+            let wc = inner.sends.next(Wait::Poll)?;
+            inner.pending_sends -= 1;
+            inner.seen.push_back(wc);
+        }
+        Ok(())
     }
 
     /// Waits for one receive.
@@ -608,11 +645,11 @@ impl Connection {
     /// # Errors
     ///
     /// [`Error::WorkRequest`] if it failed or the connection has.
-    pub fn receive(&self, wait: Wait) -> Result<Completion> {
+    pub fn receive(&self, wait: Wait) -> Result<Received> {
         let inner = self.lock();
         let wc = inner.receives.next(wait)?;
         self.verdict(&wc, "a receive")?;
-        Ok(Completion {
+        Ok(Received {
             id: wc.wr_id,
             bytes: wc.byte_len,
         })
@@ -623,13 +660,13 @@ impl Connection {
     /// # Errors
     ///
     /// As for [`Connection::receive`].
-    pub fn poll_receive(&self) -> Result<Option<Completion>> {
+    pub fn poll_receive(&self) -> Result<Option<Received>> {
         let inner = self.lock();
         let Some(wc) = inner.receives.poll()? else {
             return Ok(None);
         };
         self.verdict(&wc, "a receive")?;
-        Ok(Some(Completion {
+        Ok(Some(Received {
             id: wc.wr_id,
             bytes: wc.byte_len,
         }))
@@ -648,18 +685,16 @@ impl Connection {
         })
     }
 
-    /// Posts a WRITE of all bytes of a mapped key to those of a peer's. [`Connection::flush`] waits for it.
+    /// Posts a WRITE of all bytes of a mapped key to those of a peer's, as [`Connection::post_write`].
     ///
     /// # Errors
     ///
-    /// A request that failed, this or an earlier one; a connection without memory keys.
-    pub fn post_mapped(&self, key: &Mkey, rkey: u32) -> Result<()> {
+    /// [`Error::Verbs`] if the device refuses the request; a connection without memory keys.
+    pub fn post_mapped(&self, key: &Mkey, rkey: u32, id: u64) -> Result<()> {
         let mut inner = self.lock();
-        while inner.pending_sends >= self.options.queue {
-            self.complete_send(&mut inner, Wait::Poll)?;
-        }
+        self.make_room(&mut inner)?;
         let (lkey, bytes) = (key.lkey(), key.bytes());
-        self.post_extended_locked(&mut inner, "wr_rdma_write", |ex, _| {
+        self.post_extended_locked(&mut inner, "wr_rdma_write", id, |ex, _| {
             // SAFETY: the extended queue pair exists; both keys are zero-based.
             unsafe {
                 if let (Some(write), Some(set)) = ((*ex).wr_rdma_write, (*ex).wr_set_sge) {
@@ -670,24 +705,34 @@ impl Connection {
         })
     }
 
-    /// Posts what `build` adds to an extended work request, and waits until it has completed.
+    /// Posts what `build` adds to an extended work request, and waits until it has completed: a queue is executed in
+    /// order, so for all that was posted before. Other requests' completions are kept for [`Connection::next_sent`].
     pub(super) fn post_extended(
         &self,
         operation: &'static str,
         build: impl FnOnce(*mut QpEx, *mut Mlx5QpEx),
     ) -> Result<()> {
         let mut inner = self.lock();
-        self.post_extended_locked(&mut inner, operation, build)?;
-        while inner.pending_sends > 0 {
-            self.complete_send(&mut inner, Wait::Poll)?;
+        self.make_room(&mut inner)?;
+        self.post_extended_locked(&mut inner, operation, MAPPING, build)?;
+        let mut result = Ok(());
+        loop {
+            let wc = inner.sends.next(Wait::Poll)?;
+            inner.pending_sends -= 1;
+            // The first failure is the cause; what follows was flushed.
+            result = result.and(self.verdict(&wc, operation));
+            if wc.wr_id == MAPPING {
+                return result;
+            }
+            inner.seen.push_back(wc);
         }
-        Ok(())
     }
 
     fn post_extended_locked(
         &self,
         inner: &mut Inner,
         operation: &'static str,
+        id: u64,
         build: impl FnOnce(*mut QpEx, *mut Mlx5QpEx),
     ) -> Result<()> {
         let Some((_, ex, mlx5_ex)) = inner.pair.ex else {
@@ -708,7 +753,7 @@ impl Connection {
         // SAFETY: as above; wr_start(3): what is between start and complete belongs to this thread, which has the lock.
         unsafe {
             start(ex);
-            (*ex).wr_id = 0;
+            (*ex).wr_id = id;
             (*ex).wr_flags = constant::SEND_SIGNALED | constant::SEND_FENCE;
         }
         build(ex, mlx5_ex);

@@ -433,6 +433,22 @@ impl Regions {
         self.regions.is_empty()
     }
 
+    /// The number by which peers write, of the only region.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Register`] with `EINVAL` if there is more than one, or none.
+    pub fn rkey(&self) -> Result<u32> {
+        match &self.regions[..] {
+            [only] => Ok(only.rkey()),
+            other => Err(Error::Register {
+                addr: other.first().map_or(0, |region| region.range().addr),
+                len: other.iter().map(|region| region.range().len).sum(),
+                errno: libc::EINVAL,
+            }),
+        }
+    }
+
     /// The local key of the region that a piece is in.
     pub fn lkey(&self, iov: &Iov) -> Option<u32> {
         let index = self

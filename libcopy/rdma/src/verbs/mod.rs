@@ -4,13 +4,13 @@
 
 mod connection;
 mod device;
+mod endpoint;
 mod library;
 mod mkey;
-mod mlx5;
 pub mod sys;
 
-pub use connection::{Address, Completion, Connection, Options, Wait};
+pub use connection::{Address, Connection, Options, Wait};
 pub use device::{Device, Gid, Region, Regions, device_names, inline_entries};
+pub use endpoint::shared_keys;
 pub use library::{Mlx5, Verbs};
 pub use mkey::Mkey;
-pub use mlx5::UmrCard;

@@ -14,11 +14,6 @@ pub fn rank(number: u32, limits: Limits, keys: usize) -> Rank {
     Rank::new(number, limits, keys).unwrap()
 }
 
-/// Delivers what `receiver` wants forgotten, and the answers; how many there were.
-pub fn deliver_forget(receiver: &mut Rank, senders: &mut [&mut Rank]) -> usize {
-    libcopy_rdma::ranks::deliver_forget(receiver, senders).unwrap()
-}
-
 /// Pieces of a list that the bytes `start..end` of its packed stream touch.
 pub fn pieces(list: &[Iov], start: u64, end: u64) -> usize {
     let mut at = 0;

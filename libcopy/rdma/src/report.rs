@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What a transfer gives back.
+
+use crate::choice::Method;
+
+/// What a message took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// How it was moved.
+    pub method: Method,
+    /// Work requests that moved its bytes; known to the sender alone.
+    pub requests: u64,
+    /// Whether another method had been chosen and could not be used.
+    pub fell_back: bool,
+    /// Bytes of the message.
+    pub bytes: u64,
+}
