@@ -262,7 +262,7 @@ impl Total {
         )
     }
 
-    /// The line about a class that was tried; `of`: what it has been decided for, as in "to 2 of 3 receivers".
+    /// The line about a class that was tried; `of`: what it has been decided for, as in "in 2 of 3 classes".
     pub fn line(&self, function: &str, power: u32, who: &str, (to, of): (&str, &str)) -> String {
         format!(
             "libcopy_mpi: governor: {function} from {} bytes, {who}: {} intercepted, {} forwarded, \

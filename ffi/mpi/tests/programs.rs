@@ -1376,6 +1376,17 @@ fn ranks_add_their_numbers_to_a_file() {
 /// What the governor says of a class, by each rank that has written into the file: intercepted, forwarded, and on how many
 /// communicators it forwards.
 fn governed(lines: &str, function: &str, bytes: u64) -> Vec<[u64; 3]> {
+    let names = ["intercepted", "forwarded", "forwarding"];
+    governed_numbers(lines, function, bytes, names)
+}
+
+/// These members of it.
+fn governed_numbers<const N: usize>(
+    lines: &str,
+    function: &str,
+    bytes: u64,
+    names: [&str; N],
+) -> Vec<[u64; N]> {
     let class = format!("{{\"function\":\"{function}\",\"ranks\":");
     let number = |text: &str, name: &str| -> u64 {
         let (_, behind) = text.split_once(&format!("\"{name}\":")).expect(name);
@@ -1385,7 +1396,7 @@ fn governed(lines: &str, function: &str, bytes: u64) -> Vec<[u64; 3]> {
     let of_rank = |line: &str| {
         let mut classes = line.split(&class).skip(1);
         let class = classes.find(|class| number(class, "bytes") == bytes)?;
-        Some(["intercepted", "forwarded", "forwarding"].map(|name| number(class, name)))
+        Some(names.map(|name| number(class, name)))
     };
     lines.lines().filter_map(of_rank).collect()
 }
@@ -1637,13 +1648,8 @@ fn packing_is_governed() {
     }
 }
 
-/// Runs `governed_messages.c`; what the governor says of the class, by each rank that has it.
-fn governed_messages(
-    mpi: &Mpi,
-    (how, function): (&str, &str),
-    bytes: u64,
-    settings: &[(&str, &str)],
-) -> Vec<[u64; 3]> {
+/// Runs `governed_messages.c`; the statistics of its ranks.
+fn governed_messages_lines(mpi: &Mpi, how: &str, bytes: u64, settings: &[(&str, &str)]) -> String {
     let file = mpi.program.with_extension("stats");
     let clock = mpi.program.with_extension("clock");
     std::fs::write(&clock, [0; 8]).expect("a clock for both ranks");
@@ -1658,6 +1664,17 @@ fn governed_messages(
     assert_eq!(text(&output.stdout), "0 wrong\n0 wrong\n", "{how}");
     let lines = std::fs::read_to_string(&file).expect("a file of the ranks");
     let _ = std::fs::remove_file(&file);
+    lines
+}
+
+/// Runs `governed_messages.c`; what the governor says of the class, by each rank that has it.
+fn governed_messages(
+    mpi: &Mpi,
+    (how, function): (&str, &str),
+    bytes: u64,
+    settings: &[(&str, &str)],
+) -> Vec<[u64; 3]> {
+    let lines = governed_messages_lines(mpi, how, bytes, settings);
     governed(&lines, function, bytes)
 }
 
@@ -1689,6 +1706,10 @@ fn messages_take_the_way_that_costs_less() {
             panic!("{name}: {ranks:?}");
         };
         assert!(intercepted > 32 && forwarded > 0, "{name}: {ranks:?}");
+        // Two layouts of as many bytes and pieces are two classes.
+        let lines = governed_messages_lines(&mpi, "layouts", 1 << 16, &[]);
+        let classes = governed_numbers(&lines, "MPI_Send", 1 << 16, ["communicators"]);
+        assert_eq!(classes, [[2]], "{name}: {lines}");
         for off in [("LIBCOPY_GOVERNOR", "0"), ("LIBCOPY_MPI_MIN", "1000")] {
             let ranks = governed_messages(&mpi, typed, 1 << 16, &[off]);
             assert!(ranks.is_empty(), "{name}, {off:?}: {ranks:?}");

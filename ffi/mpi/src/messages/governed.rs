@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Messages under the governor ([`libcopy::policy::governor::Paced`]). A class is a function that sends, a receiver, a
-//! power of two of bytes, and a kind of elements: dense, or in pieces of a power of two of bytes that follow a rule or do
-//! not. The sender decides alone: a receiver looks at each message that comes.
+//! power of two of bytes, a kind of elements (dense, or in pieces of a power of two of bytes that follow a rule or do
+//! not), and what these are laid out over ([`Extent`]). The sender decides alone: a receiver looks at each message that comes.
 //!
 //! Only what the thresholds intercept has a class. Between trials a message costs one comparison more, and nothing of
 //! it is taken note of. In a trial the class knows which of its messages are under way.
@@ -87,6 +87,42 @@ impl Shape {
     }
 }
 
+/// What tells layouts of one [`Shape`] apart: doubles a cache line apart take several times as long as doubles next but one
+/// to each other, and which way is faster differs. The faces of a cube on two sides are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Extent {
+    bytes: u64,
+    pieces: u64,
+    /// Bytes from the first to behind the last one.
+    span: i64,
+}
+
+impl Extent {
+    /// Dense elements have none.
+    fn of(chosen: &Chosen, count: usize) -> Extent {
+        let datatype = match &chosen.view {
+            View::Dense(_) => None,
+            _ => chosen.known.datatype.as_ref(),
+        };
+        datatype.map_or_else(Extent::default, |datatype| {
+            let more = i64::try_from(count.saturating_sub(1)).unwrap_or(i64::MAX);
+            Extent {
+                bytes: chosen.bytes,
+                pieces: chosen.known.pieces.saturating_mul(count as u64),
+                span: datatype
+                    .true_extent()
+                    .saturating_add(datatype.extent().saturating_mul(more)),
+            }
+        })
+    }
+
+    /// For [`Key::seed`].
+    fn word(self) -> u64 {
+        let mixed = (self.bytes ^ self.pieces << 32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ (self.span as u64).wrapping_mul(0x94d0_49bb_1331_11eb)
+    }
+}
+
 /// What the messages of a class have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
@@ -95,6 +131,7 @@ struct Key {
     member: Option<usize>,
     power: u32,
     shape: Shape,
+    extent: Extent,
 }
 
 impl Key {
@@ -107,7 +144,10 @@ impl Key {
             Shape::Irregular(power) => 2 + 2 * u64::from(power),
         };
         let word = (self.function as u64) << 32 | u64::from(self.power) << 16 | shape;
-        (word + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16
+        (word ^ self.extent.word())
+            .wrapping_add(1)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            >> 16
     }
 }
 
@@ -122,6 +162,8 @@ pub struct Class {
     forwards: AtomicBool,
     /// Messages of a trial that are under way.
     watched: AtomicUsize,
+    /// Whether there was a trial, or is one.
+    is_tried: AtomicBool,
     paced: Mutex<Paced>,
 }
 
@@ -133,6 +175,7 @@ impl Class {
             left: AtomicU64::new(0),
             forwards: AtomicBool::new(false),
             watched: AtomicUsize::new(0),
+            is_tried: AtomicBool::new(false),
             paced: Mutex::new(Paced::new(Decision::Intercept, key.seed())),
         }
     }
@@ -178,7 +221,7 @@ impl Class {
         let mut paced = lock(&self.paced);
         let now = BEGINNING.elapsed().as_nanos() as u64;
         let under_way = self.under_way(world) as u64;
-        let classes = NUMBER.load(Ordering::Relaxed);
+        let classes = TRIED.load(Ordering::Relaxed);
         match paced.next(AHEAD, (now, clock()), under_way, classes) {
             NextMessages::Pass(leader, messages) => {
                 let forwards = leader == Decision::Forward;
@@ -190,6 +233,9 @@ impl Class {
                 (leader, None)
             }
             NextMessages::Watch(decision) => {
+                if !self.is_tried.swap(true, Ordering::Relaxed) {
+                    TRIED.fetch_add(1, Ordering::Relaxed);
+                }
                 self.watched.fetch_add(1, Ordering::AcqRel);
                 (decision, Some(Watched(self)))
             }
@@ -216,11 +262,45 @@ const MOST_CLASSES: usize = 1024;
 /// Classes of several receivers that a process has; what does not belong to one of them is intercepted.
 const MOST_SHARED: usize = 1024;
 
+/// Layouts of one shape to one receiver that have classes of their own. What comes later shares one more: a program whose
+/// layouts change all the time would never find out anything otherwise.
+const MOST_LAYOUTS: usize = 8;
+
+/// Classes by what they have in common but the extent.
+#[derive(Default)]
+struct Group {
+    lists: HashMap<Key, Vec<&'static Class>>,
+    number: usize,
+}
+
+impl Group {
+    /// The class of messages that have this in common, or one that several layouts share; `None` if there are too many.
+    fn class(&mut self, key: Key, most: usize) -> Option<&'static Class> {
+        let of_all = Key {
+            extent: Extent::default(),
+            ..key
+        };
+        let list = self.lists.get(&of_all).map_or(&[][..], Vec::as_slice);
+        if let Some(class) = list.iter().find(|class| class.key.extent == key.extent) {
+            return Some(*class);
+        }
+        if list.len() > MOST_LAYOUTS || self.number >= most {
+            return list.last().copied();
+        }
+        let is_own = list.len() < MOST_LAYOUTS;
+        let class: &'static Class =
+            Box::leak(Box::new(Class::new(if is_own { key } else { of_all })));
+        self.lists.entry(of_all).or_default().push(class);
+        self.number += 1;
+        Some(class)
+    }
+}
+
 /// The classes of this process.
 #[derive(Default)]
 struct Classes {
-    own: HashMap<Key, &'static Class>,
-    shared: HashMap<Key, &'static Class>,
+    own: Group,
+    shared: Group,
 }
 
 impl Classes {
@@ -231,34 +311,20 @@ impl Classes {
             member: None,
             ..key
         };
-        let places = [
-            (&mut self.own, key, MOST_CLASSES),
-            (&mut self.shared, of_all, MOST_SHARED),
-        ];
-        for (classes, key, most) in places {
-            if let Some(class) = classes.get(&key) {
-                return Some(*class);
-            }
-            if classes.len() < most {
-                let class: &'static Class = Box::leak(Box::new(Class::new(key)));
-                classes.insert(key, class);
-                return Some(class);
-            }
-        }
-        None
-    }
-
-    fn number(&self) -> usize {
-        self.own.len() + self.shared.len()
+        self.own
+            .class(key, MOST_CLASSES)
+            .or_else(|| self.shared.class(of_all, MOST_SHARED))
     }
 
     fn all(&self) -> impl Iterator<Item = &'static Class> {
-        self.own.values().chain(self.shared.values()).copied()
+        let lists = self.own.lists.values().chain(self.shared.lists.values());
+        lists.flatten().copied()
     }
 }
 
 static CLASSES: LazyLock<Mutex<Classes>> = LazyLock::new(Mutex::default);
-static NUMBER: AtomicUsize = AtomicUsize::new(0);
+/// Classes that share what trials may cost: those that have had any.
+static TRIED: AtomicUsize = AtomicUsize::new(0);
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Whether any class is forwarded, or was.
@@ -336,11 +402,9 @@ fn make(chosen: &Chosen, kind: Kind, function: Function, to: Address) -> Option<
         member: Some(chosen.member),
         power: power(chosen.bytes),
         shape: Shape::of(chosen, kind.count),
+        extent: Extent::of(chosen, kind.count),
     };
-    let mut classes = lock(&CLASSES);
-    let class = classes.class(key);
-    NUMBER.store(classes.number(), Ordering::Relaxed);
-    drop(classes);
+    let class = lock(&CLASSES).class(key);
     let place = Place {
         kind,
         function,
@@ -443,7 +507,7 @@ pub fn report_classes() -> Vec<String> {
                 function.name(),
                 *power,
                 &shape.to_string(),
-                ("to", "receivers"),
+                ("in", "classes"),
             )
         })
         .collect()
@@ -459,7 +523,27 @@ mod tests {
             member: Some(member),
             power,
             shape: Shape::Dense,
+            extent: Extent::default(),
         }
+    }
+
+    /// Elements of 8 bytes, so far apart.
+    fn spread(stride: i64) -> Key {
+        let pieces = 1 << 14;
+        let span = (i64::from(pieces) - 1) * stride + 8;
+        Key {
+            shape: Shape::Regular(3),
+            extent: Extent {
+                bytes: 1 << 17,
+                pieces: pieces as u64,
+                span,
+            },
+            ..key(1, 17)
+        }
+    }
+
+    fn number(classes: &Classes) -> usize {
+        classes.own.number + classes.shared.number
     }
 
     #[test]
@@ -488,8 +572,8 @@ mod tests {
         }
         assert_eq!(shared, made.len() - MOST_CLASSES);
         // One for each power of two of bytes at most.
-        assert!(classes.number() <= MOST_CLASSES + powers.len());
-        assert_eq!(classes.all().count(), classes.number());
+        assert!(number(&classes) <= MOST_CLASSES + powers.len());
+        assert_eq!(classes.all().count(), number(&classes));
         // The same message has the same class again.
         let again: Vec<_> = keys().map(|key| classes.class(key)).collect();
         let same = made.iter().zip(&again);
@@ -506,6 +590,65 @@ mod tests {
             assert!(classes.class(key(0, power)).is_some());
         }
         assert!(classes.class(key(0, u32::MAX)).is_none());
-        assert_eq!(classes.number(), MOST_CLASSES + MOST_SHARED);
+        assert_eq!(number(&classes), MOST_CLASSES + MOST_SHARED);
+    }
+
+    #[test]
+    fn layouts_of_one_shape_have_classes_of_their_own_as_long_as_they_are_few() {
+        let mut classes = Classes::default();
+        let layouts = || (1..100).map(|number| spread(16 * number));
+        let made: Vec<_> = layouts().filter_map(|key| classes.class(key)).collect();
+        assert_eq!(made.len(), 99);
+        assert_eq!(number(&classes), MOST_LAYOUTS + 1);
+        for (place, class) in made.iter().enumerate() {
+            let shared = place >= MOST_LAYOUTS;
+            assert_eq!(std::ptr::eq(*class, made[98]), shared, "{place}");
+        }
+        // The same again; those of another rank are others.
+        for (key, class) in layouts().zip(&made) {
+            assert!(std::ptr::eq(classes.class(key).unwrap(), *class));
+            let other = Key {
+                member: Some(2),
+                ..key
+            };
+            let other = classes.class(other).unwrap();
+            assert!(!std::ptr::eq(other, *class));
+            assert_eq!(other.key.seed(), class.key.seed());
+        }
+        assert_eq!(number(&classes), 2 * (MOST_LAYOUTS + 1));
+    }
+
+    /// A program that sends two layouts of one shape in turns, of which one is faster intercepted and the other one
+    /// forwarded.
+    #[test]
+    fn a_layout_does_not_go_the_way_that_is_better_for_another() {
+        // Doubles of which several lie in a cache line, and doubles of which one does. What they take either way.
+        let layouts = [(spread(16), [80u64, 100]), (spread(1024), [100, 77])];
+        let mut classes = Classes::default();
+        let (mut now, mut spent, mut best, mut random) = (0, 0, 0, 7u64);
+        for phase in 0..20 {
+            let (key, costs) = layouts[phase % 2];
+            let class = classes.class(key).unwrap();
+            let mut paced = lock(&class.paced);
+            let mut passed = (Decision::Intercept, 0);
+            for _ in 0..1000 {
+                if passed.1 == 0 {
+                    passed = match paced.next(AHEAD, (now, 0), 0, 2) {
+                        NextMessages::Pass(leader, messages) => (leader, messages),
+                        NextMessages::Watch(decision) => (decision, 1),
+                    };
+                }
+                passed.1 -= 1;
+                let cost = 1000 * costs[passed.0 as usize];
+                // Xorshift; 20 % of noise either way.
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                now += cost * (80 + random % 41) / 100;
+                spent += cost;
+                best += 1000 * costs.iter().min().unwrap();
+            }
+        }
+        assert!(spent * 100 <= best * 102, "{spent} {best}");
     }
 }
