@@ -146,6 +146,51 @@
 // Bit by bit, of integers and bytes.
 #define LIBCOPY_BXOR 10
 
+// The host unpacks.
+#define LIBCOPY_NIC_HOST 0
+
+// A handler for one form: contiguous, vector, indexed-block, indexed, or a struct of those.
+#define LIBCOPY_NIC_SPECIALIZED 1
+
+// A state per virtual HPU (handler processing unit), which catches up from packet to packet.
+#define LIBCOPY_NIC_HPU_LOCAL 2
+
+// Read-only checkpoints: the nearest is copied, then catches up.
+#define LIBCOPY_NIC_RO_CP 3
+
+// Checkpoints that move on: a sequence of packets owns one.
+#define LIBCOPY_NIC_RW_CP 4
+
+// Every packet descends from the root of the type. It needs no checkpoints.
+#define LIBCOPY_NIC_SEEK 5
+
+// The host unpacks because the attribute `offload` is 0.
+#define LIBCOPY_NIC_BY_ATTRIBUTE 1
+
+// There is no data.
+#define LIBCOPY_NIC_EMPTY 2
+
+// Bytes of the type belong to two of its pieces.
+#define LIBCOPY_NIC_OVERLAP 3
+
+// Data or extent are larger than offsets of a card reach.
+#define LIBCOPY_NIC_TOO_LARGE 4
+
+// A specialised handler was asked for, and there is none.
+#define LIBCOPY_NIC_NO_HANDLER 5
+
+// NIC memory is too small.
+#define LIBCOPY_NIC_MEMORY 6
+
+// The packet buffer is too small.
+#define LIBCOPY_NIC_PACKET_BUFFER 7
+
+// 32-bit words of a checkpoint: `struct libcopy_nic_state` of `libcopy_nic_handlers.h`.
+#define LIBCOPY_NIC_STATE_WORDS 27
+
+// Bytes of the sentence of a plan, with the zero at its end.
+#define LIBCOPY_NIC_WHY_BYTES 192
+
 // A place in the packed stream of a number of elements. One thread uses it at a time.
 typedef struct libcopy_cursor_t libcopy_cursor_t;
 
@@ -184,6 +229,66 @@ typedef struct {
   // Depends on their kinds, sizes and order.
   uint64_t fingerprint[2];
 } libcopy_signature_t;
+
+// The attributes of a type, and a card.
+typedef struct {
+  // Not 0: a card may unpack the type.
+  int32_t offload;
+  // Types of lower priority give way first when NIC memory is short.
+  int32_t priority;
+  // What scheduling may add to the processing of a message, as a part of it: above 0, at most 100.
+  double epsilon;
+  // One of `LIBCOPY_NIC_SPECIALIZED` to `LIBCOPY_NIC_SEEK`; 0 is the one that is expected to be fastest.
+  int32_t strategy;
+  // Handler processing units of the card: 1 to 4096.
+  uint32_t hpus;
+  // Their clock in MHz: 1 to 100000.
+  uint32_t clock;
+  // Line rate in Gbit/s: 1 to 100000.
+  uint32_t rate;
+  // Bytes of NIC memory for datatypes and checkpoints.
+  uint64_t memory;
+} libcopy_nic_options_t;
+
+// How a card unpacks a type, or why the host does. Times are modelled: no such card was available.
+typedef struct {
+  // One of `LIBCOPY_NIC_HOST` to `LIBCOPY_NIC_SEEK`.
+  int32_t strategy;
+  // Why the host unpacks: 0 if a card does, else one of `LIBCOPY_NIC_BY_ATTRIBUTE` to `LIBCOPY_NIC_PACKET_BUFFER`.
+  int32_t refusal;
+  // The type's priority for NIC memory.
+  int32_t priority;
+  // 1 if the card keeps up with the line.
+  int32_t is_line_rate;
+  // HPUs that keep up with the line; 0 if no number does, because of PCIe.
+  uint64_t hpus_for_line_rate;
+  // Bytes of the message.
+  uint64_t bytes;
+  // Its packets.
+  uint64_t packets;
+  // Its contiguous pieces.
+  uint64_t pieces;
+  // Bytes between two checkpoints (RO-CP, RW-CP); 0 without.
+  uint64_t interval;
+  // Checkpoints with master copies, or states of HPUs.
+  uint64_t states;
+  // Bytes of the image (`libcopy_nic_image`).
+  uint64_t image_bytes;
+  // Bytes of NIC memory: image and states.
+  uint64_t memory;
+  // A payload handler on the average, in picoseconds.
+  uint64_t handler_ps;
+  // What processing takes, in picoseconds.
+  uint64_t processing_ps;
+  // What arrival takes, in picoseconds.
+  uint64_t arrival_ps;
+  // What the writes take on PCIe, in picoseconds.
+  uint64_t pcie_ps;
+  // The longest of the three, in picoseconds.
+  uint64_t expected_ps;
+  // Why it is at line rate or not, or why the host unpacks; ends with a zero.
+  char why[LIBCOPY_NIC_WHY_BYTES];
+} libcopy_nic_plan_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -925,6 +1030,42 @@ int libcopy_cursor_unpack(libcopy_cursor_t *cursor,
                           size_t length,
                           void *buffer,
                           size_t *actual);
+
+// The paper's attributes and card: offloaded, priority 0, epsilon 0.2; 32 HPUs of 800 MHz, 200 Gbit/s, 6 MiB of NIC memory
+// ("Network-Accelerated Non-Contiguous Memory Transfers", SC 2019, section 5.1).
+//
+// `options` is writable.
+int libcopy_nic_options(libcopy_nic_options_t *options);
+
+// Decides how a card receives a message of `count` elements: by which handlers, with what NIC memory, and whether it keeps up
+// with the line; or why the host unpacks, which is no error. Null `options` are those of `libcopy_nic_options`.
+//
+// `datatype` is a type, `options` null or readable, `plan_out` writable.
+int libcopy_nic_plan(const libcopy_type_t *datatype,
+                     uint64_t count,
+                     const libcopy_nic_options_t *options,
+                     libcopy_nic_plan_t *plan_out);
+
+// The image of `count` elements, which handlers walk (`image` of `struct libcopy_nic_call`, `libcopy_nic_handlers.h`): at most
+// `max` words, little endian; `*length` is how many there are. Null `words` only ask for that.
+//
+// `datatype` is a type, `words` null or writable for `max` words, `length` points to a number.
+int libcopy_nic_image(const libcopy_type_t *datatype,
+                      uint64_t count,
+                      uint32_t *words,
+                      size_t max,
+                      size_t *length);
+
+// The checkpoints of `count` elements, `interval` bytes apart, from byte 0 on: at most `max` states of
+// `LIBCOPY_NIC_STATE_WORDS` words each; `*length` is how many there are. Null `states` only ask for that.
+//
+// `datatype` is a type, `states` null or writable for `max` states, `length` points to a number.
+int libcopy_nic_checkpoints(const libcopy_type_t *datatype,
+                            uint64_t count,
+                            uint32_t interval,
+                            uint32_t *states,
+                            size_t max,
+                            size_t *length);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -11,6 +11,7 @@ mod error;
 mod exchange;
 mod memory;
 mod messages;
+mod nic;
 mod offload;
 mod team;
 
@@ -18,6 +19,7 @@ pub use datatype::*;
 pub use error::*;
 pub use exchange::*;
 pub use messages::*;
+pub use nic::*;
 pub use offload::*;
 pub use team::*;
 

@@ -127,6 +127,13 @@ fn cursors_external32_binary_forms_and_reductions_in_c() {
 }
 
 #[test]
+fn plans_for_network_cards_in_c() {
+    let program = compile(&here("tests/nic.c"), &scratch("nic"));
+    run(&mut Command::new(&program));
+    with_valgrind(&program);
+}
+
+#[test]
 fn packing_in_the_order_of_a_cuda_stream_in_c() {
     let program = compile(&here("tests/gpu.c"), &scratch("gpu"));
     // The stand-in for the driver.

@@ -122,6 +122,7 @@ fn libcopy_h_is_fresh() {
         "src/datatype/transfer.rs",
         "src/datatype/gpu.rs",
         "src/exchange.rs",
+        "src/nic.rs",
     ] {
         builder = builder.with_src(here(source));
     }

@@ -73,6 +73,9 @@ pub use collective::Parts;
 pub use error::{Allowed, Error, Result, Value};
 #[doc(inline)]
 pub use libcopy_datatype as datatype;
+#[cfg(feature = "nic")]
+#[doc(inline)]
+pub use libcopy_nic as nic;
 #[doc(inline)]
 pub use libcopy_uapi as uapi;
 pub use p2p::{ANY_SOURCE, ANY_TAG, RecvBuffer, SendBuffer, Status};

@@ -13,3 +13,6 @@ pub mod loggops;
 pub mod plan;
 pub mod run;
 pub mod simulate;
+
+#[doc(inline)]
+pub use libcopy_nic_handlers as handlers;

@@ -17,9 +17,10 @@
 //! ```
 
 use crate::card::{Parameters, Policy, Ps, Strategy};
-use crate::run::costs;
+use crate::run::{Costs, costs};
 use libcopy_datatype::Layout;
-use libcopy_datatype::canonical::{Form, Node, NodeId};
+use libcopy_nic_handlers::Specialised;
+use libcopy_walk::{Image, Node, Offsets, PartList, Tree};
 use thiserror::Error;
 
 /// Bytes of a checkpoint in the paper: a segment of MPITypes.
@@ -77,6 +78,63 @@ impl Default for Options {
     }
 }
 
+/// A value that no card and no attribute has.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[error("{name} {value}: {allowed}")]
+pub struct OutOfRange {
+    /// What it is: `hpus`, `clock`, `rate` or `epsilon`.
+    pub name: &'static str,
+    /// Its value: `clock` in MHz, `rate` in Gbit/s, `epsilon` as a part of the processing.
+    pub value: f64,
+    /// What it has to be.
+    pub allowed: &'static str,
+}
+
+impl Options {
+    /// Sets what a user may choose about the card: HPUs, their clock in MHz, the line rate in Gbit/s; and ε as a part of the
+    /// processing of a message.
+    ///
+    /// # Errors
+    ///
+    /// No HPUs or more than 4096, a clock or a line rate of 0 or more than 100000, ε not above 0 or above 100.
+    pub fn set(
+        &mut self,
+        hpus: u64,
+        clock: u64,
+        rate: u64,
+        epsilon: f64,
+    ) -> Result<(), OutOfRange> {
+        let many = "between 1 and 4096";
+        let fast = "between 1 and 100000";
+        for (name, value, most, allowed) in [
+            ("hpus", hpus, 4096, many),
+            ("clock", clock, 100_000, fast),
+            ("rate", rate, 100_000, fast),
+        ] {
+            if !(1..=most).contains(&value) {
+                let value = value as f64;
+                return Err(OutOfRange {
+                    name,
+                    value,
+                    allowed,
+                });
+            }
+        }
+        if !(epsilon > 0.0 && epsilon <= 100.0) {
+            return Err(OutOfRange {
+                name: "epsilon",
+                value: epsilon,
+                allowed: "above 0, at most 100",
+            });
+        }
+        self.parameters.hpus = hpus;
+        self.parameters.mhz = clock;
+        self.parameters.line_rate = rate * 1_000_000_000;
+        self.attributes.epsilon = (epsilon * MILLION as f64).round() as u64;
+        Ok(())
+    }
+}
+
 /// Why the host unpacks.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Refusal {
@@ -95,7 +153,9 @@ pub enum Refusal {
     #[error("{0} bytes of data or extent: the card's offsets reach 2 GiB")]
     TooLarge(u64),
     /// A specialised handler was asked for.
-    #[error("there is a specialised handler for one level of blocks only, and the type has more")]
+    #[error(
+        "specialised handlers are for one level of blocks, or a struct of such members; the type has more levels"
+    )]
     NoHandler,
     /// The description alone, or with one checkpoint.
     #[error("{needed} bytes of NIC memory are needed, the card has {capacity}")]
@@ -332,42 +392,98 @@ pub enum Verdict {
     Host(Refusal),
 }
 
-/// Entries of the list that a specialised handler searches, 1 if it needs none; nothing if no such handler fits.
-pub fn specialized_entries(form: &Form) -> Option<u64> {
-    let is_dense = |id: &NodeId| matches!(form.node(*id), Node::Dense { .. });
-    match form.node(form.root()?) {
-        Node::Dense { .. } => Some(1),
-        Node::Stream { child, .. } => is_dense(child).then_some(1),
-        // The blocks are equally long: a division finds one.
-        Node::Blocks { child, .. } => is_dense(child).then_some(1),
-        Node::Pieces { offsets, .. } => Some(offsets.len() as u64),
-        Node::Sequence { .. } => None,
+/// What a specialised handler searches, and the members of a struct that it enters.
+#[derive(Clone, Copy, Debug, Default)]
+struct Search {
+    /// Halvings of the list of blocks, or of members, for each packet.
+    halvings: u64,
+    /// Members, 0 if it is no struct.
+    members: u64,
+    /// Halvings of the members' own lists, all together, and the most of one.
+    inner: u64,
+    most: u64,
+}
+
+impl Search {
+    /// Of an image; nothing if no specialised handler fits.
+    fn of(image: Image<'_>) -> Option<Search> {
+        let flat = |halvings| Search {
+            halvings,
+            ..Search::default()
+        };
+        Some(match Specialised::of(image)? {
+            Specialised::Indexed { offsets, .. } => flat(halvings(offsets.len())),
+            Specialised::Struct { parts } => {
+                let inner = |i: usize| {
+                    let node = parts.get(i).map(|part| image.node(part.child.id));
+                    match node {
+                        Some(Node::Pieces { offsets, .. }) => halvings(offsets.len()),
+                        _ => 0,
+                    }
+                };
+                let all = || (0..parts.len()).map(inner);
+                Search {
+                    halvings: halvings(parts.len()),
+                    members: parts.len() as u64,
+                    inner: all().sum(),
+                    most: all().max().unwrap_or(0),
+                }
+            }
+            // The blocks are equally long: a division finds one.
+            _ => flat(0),
+        })
     }
+
+    /// Cycles of searching and entering for all `packets` of a message. A packet begins within a member at most.
+    fn cycles(&self, costs: &Costs, packets: u64) -> u64 {
+        let again = match self.members {
+            0 => 0,
+            _ => packets - 1,
+        };
+        let inner = self.inner + again * self.most;
+        costs.halving * (packets * self.halvings + inner) + costs.member * (self.members + again)
+    }
+}
+
+/// Halvings that a binary search in a list of `len` entries takes.
+fn halvings(len: usize) -> u64 {
+    u64::from(len.max(1).next_power_of_two().ilog2())
 }
 
 /// Decides how a card receives a message of `layout`.
 pub fn plan(layout: &Layout, options: &Options) -> Verdict {
-    if let Err(refusal) = check(layout, options) {
-        return Verdict::Host(refusal);
+    match planned(layout, options) {
+        Ok(plan) => Verdict::Offload(plan),
+        Err(refusal) => Verdict::Host(refusal),
     }
-    let strategies: &[Strategy] = match &options.strategy {
-        Some(strategy) => std::slice::from_ref(strategy),
-        None if specialized_entries(layout.form()).is_some() => &[Strategy::Specialized],
-        None => &[Strategy::Seek, Strategy::RwCp],
+}
+
+fn planned(layout: &Layout, options: &Options) -> Result<Plan, Refusal> {
+    check(layout, options)?;
+    let words = layout.image().map_err(|_| {
+        // Both ends are near the buffer, but too far from each other.
+        let bounds = layout.bounds();
+        Refusal::TooLarge(bounds.start.abs_diff(bounds.end))
+    })?;
+    let search = Search::of(Image::trusted(&words));
+    let strategies: &[Strategy] = match (&options.strategy, search) {
+        (Some(strategy), _) => std::slice::from_ref(strategy),
+        // One level of blocks: no other handler does less.
+        (None, Some(search)) if search.members == 0 => &[Strategy::Specialized],
+        (None, Some(_)) => &[Strategy::Specialized, Strategy::Seek, Strategy::RwCp],
+        (None, None) => &[Strategy::Seek, Strategy::RwCp],
     };
     let mut best: Result<Plan, Refusal> = Err(Refusal::Empty);
     for strategy in strategies {
-        match (by(layout, options, *strategy), &best) {
+        match (by(layout, search, options, *strategy), &best) {
             (Ok(plan), Ok(other))
-                if (plan.expected, plan.nic_bytes) >= (other.expected, other.nic_bytes) => {}
+                if (plan.expected, plan.nic_bytes, plan.handler)
+                    >= (other.expected, other.nic_bytes, other.handler) => {}
             (Err(_), Ok(_)) => {}
             (result, _) => best = result,
         }
     }
-    match best {
-        Ok(plan) => Verdict::Offload(plan),
-        Err(refusal) => Verdict::Host(refusal),
-    }
+    best
 }
 
 fn check(layout: &Layout, options: &Options) -> Result<(), Refusal> {
@@ -383,34 +499,42 @@ fn check(layout: &Layout, options: &Options) -> Result<(), Refusal> {
         Err(Refusal::TooLarge(largest))
     } else if !layout.form().is_disjoint() {
         Err(Refusal::Overlap)
+    } else if layout.image_bytes() > options.parameters.nic_memory {
+        Err(Refusal::Memory {
+            needed: layout.image_bytes(),
+            capacity: options.parameters.nic_memory,
+        })
     } else {
         Ok(())
     }
 }
 
 /// The plan by one strategy.
-fn by(layout: &Layout, options: &Options, strategy: Strategy) -> Result<Plan, Refusal> {
+fn by(
+    layout: &Layout,
+    search: Option<Search>,
+    options: &Options,
+    strategy: Strategy,
+) -> Result<Plan, Refusal> {
     let parameters = &options.parameters;
     let bytes = layout.size();
     let packets = parameters.packets(bytes);
     let pieces = layout.segment_count().max(packets);
-    let entries = specialized_entries(layout.form());
-    if strategy == Strategy::Specialized && entries.is_none() {
-        return Err(Refusal::NoHandler);
-    }
     let costs = costs(strategy);
-    let fixed = costs.init + costs.setup + costs.search(entries.unwrap_or(1));
-    let share = |cycles: u64| parameters.cycles(cycles * pieces).div_ceil(packets);
-    let mut handler = parameters.cycles(fixed) + share(costs.block);
+    let found = match (strategy, search) {
+        (Strategy::Specialized, None) => return Err(Refusal::NoHandler),
+        (Strategy::Specialized, Some(search)) => search.cycles(&costs, packets),
+        _ => 0,
+    };
+    let share = |cycles: u64| parameters.cycles(cycles).div_ceil(packets);
+    let fixed = parameters.cycles(costs.init + costs.setup);
+    let mut handler = fixed + share(costs.block * pieces + found);
     let description = layout.image_bytes();
     let capacity = parameters.nic_memory;
-    let room = capacity.checked_sub(description).ok_or(Refusal::Memory {
-        needed: description,
-        capacity,
-    })?;
+    let room = capacity.saturating_sub(description);
     // What is passed over for a packet that is `packets` behind.
     let passed = |packets: u64| {
-        packets * (share(costs.skipped_block) + parameters.cycles(costs.skipped_packet))
+        packets * (share(costs.skipped_block * pieces) + parameters.cycles(costs.skipped_packet))
     };
     let mut distance = None;
     let states = match strategy {

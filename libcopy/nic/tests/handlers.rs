@@ -44,7 +44,8 @@ fn the_binary_is_that_of_the_sources() {
         sum,
         "run scripts/handlers after changes of libcopy/walk or libcopy/nic/handlers"
     );
-    assert_eq!(program().handlers.len(), 11);
+    // Eleven, and RO-CP and RW-CP with checkpoints of 612 bytes.
+    assert_eq!(program().handlers.len(), 13);
 }
 
 /// Runs all packets of a message in an order, natively and on the core, and returns the cycles of all.
@@ -262,7 +263,62 @@ fn the_table_of_costs_is_that_of_the_core() {
             strategy == Strategy::RwCp,
             "{costs:?}"
         );
-        assert_eq!(costs.halving > 0, strategy == Strategy::Specialized);
+        let is_specialized = strategy == Strategy::Specialized;
+        assert_eq!(costs.halving > 0, is_specialized);
+        assert_eq!(costs.member > costs.block, is_specialized, "{costs:?}");
+    }
+}
+
+/// RO-CP copies its checkpoint for each packet, RW-CP for each that comes late: the paper's segment, compiled into the same
+/// handlers, costs what its copy costs, and changes nothing else.
+#[test]
+fn the_paper_s_segment_costs_its_copy_and_nothing_else() {
+    let image = layout("vector(1024, 128, 256, byte)").image().unwrap();
+    let interval = 4 * 2048;
+    let run = |strategy, is_paper: bool, order: &[u64]| {
+        let timing = Timing::CV32E40P;
+        let mut core = if is_paper {
+            CoreHandlers::with_paper_segment(image.clone(), strategy, interval, timing)
+        } else {
+            CoreHandlers::new(image.clone(), strategy, 1, interval, timing)
+        }
+        .unwrap();
+        let mut all = Vec::new();
+        for index in order {
+            let packet = Packet {
+                index: *index,
+                offset: index * 2048,
+                bytes: 2048,
+                vhpu: 0,
+            };
+            let run = core.payload(&packet).unwrap();
+            let commands: Vec<_> = run.commands.iter().map(|(_, command)| *command).collect();
+            all.push((run.counts.cycles, commands));
+        }
+        all
+    };
+    let copy = copy_cycles(612).unwrap() - copy_cycles(108).unwrap();
+    let order = [0, 1, 3, 2, 4];
+    for (strategy, copies) in [
+        (Strategy::RoCp, [1, 1, 1, 1, 1]),
+        // The fourth packet lies behind the checkpoint.
+        (Strategy::RwCp, [0, 0, 0, 1, 0]),
+    ] {
+        let (ours, theirs) = (run(strategy, false, &order), run(strategy, true, &order));
+        for (at, ((ours, commands), (theirs, same))) in ours.iter().zip(&theirs).enumerate() {
+            assert_eq!(commands, same, "{strategy}");
+            let (more, expected) = (theirs.abs_diff(*ours), copies[at] * copy);
+            // The stack's frame is addressed otherwise.
+            assert!(
+                more.abs_diff(expected) <= 40,
+                "{strategy} {at}: {more} {expected}"
+            );
+        }
+    }
+    for strategy in [Strategy::HpuLocal, Strategy::Seek, Strategy::Specialized] {
+        let core =
+            CoreHandlers::with_paper_segment(image.clone(), strategy, interval, Timing::CV32E40P);
+        assert!(matches!(core, Err(CoreError::NoHandler)), "{strategy}");
     }
 }
 

@@ -3,11 +3,13 @@
 //! The formulas of section 3.2.4, with figures computed by hand.
 
 use libcopy_datatype::{Datatype, Layout};
-use libcopy_nic::card::{Parameters, Strategy};
+use libcopy_nic::card::{Packet, Parameters, Strategy};
+use libcopy_nic::iss::Timing;
 use libcopy_nic::plan::{
     Attributes, Interval, Limit, MILLION, Options, PAPER_CHECKPOINT, Plan, Refusal, Verdict,
     balanced, interval, plan, processing_time,
 };
+use libcopy_nic::run::CoreHandlers;
 
 const EPSILON: u64 = MILLION / 5;
 
@@ -174,7 +176,15 @@ fn the_strategy_follows_the_form() {
             Strategy::Specialized,
         ),
         (
+            "struct([1, 1], [0, 90000], [vector(50, 3, 5, double), vector(900, 5, 9, int)])",
+            Strategy::Specialized,
+        ),
+        (
             "hvector(9, 1, 100000, vector(100, 1, 7, double))",
+            Strategy::Seek,
+        ),
+        (
+            "struct([1, 1], [0, 90000], [vector(50, 3, 5, double), hvector(9, 1, 9000, vector(100, 1, 3, int))])",
             Strategy::Seek,
         ),
     ] {
@@ -217,6 +227,9 @@ fn what_a_card_cannot_unpack_the_host_does() {
     offloaded(&layout("hvector(2, 1, 2147483639, double)"), &options);
     let far = refused("hvector(2, 1, 2147483640, double)", &options);
     assert_eq!(far, Refusal::TooLarge(1 << 31));
+    // Both ends are near the buffer, but the origin of the pieces is the first one: 4 GiB from there to the last.
+    let wide = "hindexed([1, 1], [-2147483000, 2147483000], double)";
+    assert_eq!(refused(wide, &options), Refusal::TooLarge(4_294_966_008));
     let mut off = options;
     off.attributes = Attributes {
         offload: false,
@@ -258,4 +271,66 @@ fn short_blocks_are_bound_by_pcie_or_by_handlers() {
     assert_eq!(plan.hpus_for_line_rate, Some(hpus));
     assert!(hpus <= 4, "{hpus}");
     assert_eq!(plan.expected, 2048 * 81_920, "arrival bounds it");
+}
+
+/// What a plan expects of a struct's handler is what its packets take on the core, on the average.
+#[test]
+fn the_cycles_of_a_struct_are_foretold() {
+    let join = |all: Vec<String>| all.join(", ");
+    let structure = |count: u64, member: &dyn Fn(u64) -> String| {
+        let lengths = join(vec!["1".to_owned(); count as usize]);
+        let offsets = join((0..count).map(|i| (40_000 * i).to_string()).collect());
+        let members = join((0..count).map(member).collect());
+        layout(&format!("struct([{lengths}], [{offsets}], [{members}])"))
+    };
+    let vectors = |i: u64| {
+        format!(
+            "vector({}, {}, {}, byte)",
+            20 + i % 7,
+            48 + i % 5,
+            90 + i % 11
+        )
+    };
+    let mixed = |i: u64| match i % 3 {
+        0 => format!("vector({}, 16, {}, byte)", 50 + i % 7, 40 + i % 11),
+        1 => format!(
+            "hindexed([{}, 90, 33, 71, 20], [0, 100, 300, 400, 611], byte)",
+            17 + i % 9
+        ),
+        _ => format!("contiguous({}, byte)", 200 + i % 13),
+    };
+    let options = Options {
+        strategy: Some(Strategy::Specialized),
+        ..Options::default()
+    };
+    for (name, layout) in [
+        ("vectors", structure(60, &vectors)),
+        ("few vectors", structure(3, &vectors)),
+        ("mixed", structure(90, &mixed)),
+    ] {
+        let plan = offloaded(&layout, &options);
+        let image = layout.image().unwrap();
+        let mut core = CoreHandlers::new(image, plan.strategy, 1, 1, Timing::CV32E40P).unwrap();
+        let cycles: u64 = (0..plan.packets)
+            .map(|index| {
+                let offset = 2048 * index;
+                let bytes = 2048.min(plan.bytes - offset);
+                let vhpu = 0;
+                let packet = Packet {
+                    index,
+                    offset,
+                    bytes,
+                    vhpu,
+                };
+                core.payload(&packet).unwrap().counts.cycles
+            })
+            .sum();
+        let foretold = plan.handler / 1250;
+        let ratio = foretold as f64 * plan.packets as f64 / cycles as f64;
+        println!(
+            "{name}: {foretold} cycles foretold, {} taken",
+            cycles / plan.packets
+        );
+        assert!((0.9..1.1).contains(&ratio), "{name}: {ratio}");
+    }
 }

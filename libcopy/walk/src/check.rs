@@ -100,11 +100,16 @@ struct Record<'a> {
     image: Image<'a>,
     id: NodeId,
     words: [u32; RECORD_WORDS],
+    /// Where its list may begin: behind the records and the lists of the records before. If lists could overlap, a check
+    /// would read the same words once per record, and take the square of the number of words.
+    free: i64,
 }
 
 impl<'a> Image<'a> {
     /// An image from any source: it accepts words only if every walk over them ends and all pieces lie within
-    /// [`Image::low`]`..`[`Image::high`]. Takes time proportional to the number of words.
+    /// [`Image::low`]`..`[`Image::high`]. Takes time proportional to the number of words: each word belongs to one record or
+    /// one list. A walk over it takes at most [`Image::depth`] steps, each with a binary search, per piece, and each piece
+    /// has a byte of [`Tree::size`] at least; a caller that wants a tighter bound compares both.
     ///
     /// # Errors
     ///
@@ -142,22 +147,26 @@ fn check(image: Image<'_>) -> Result<(), ImageError> {
     if records as usize > room {
         return wrong(2, records, "the number of records, which are in the words");
     }
+    let mut free = HEADER_WORDS as i64 + image.records() * RECORD_WORDS as i64;
     for i in 0..records {
         let id = HEADER_WORDS as u32 + i * RECORD_WORDS as u32;
-        let record = Record {
+        let mut record = Record {
             image,
             id,
             words: image.record(id),
+            free,
         };
         record.check()?;
+        free = record.free;
     }
-    let (origin, low, high) = (number(origin), number(low), number(high));
     let Some(root) = image.root() else {
-        return match size {
-            0 => Ok(()),
-            _ => wrong(4, size, "0, as there are no records"),
+        let zeros = [(3, origin), (4, size), (5, low), (6, high)];
+        return match zeros.into_iter().find(|(_, value)| *value != 0) {
+            None => Ok(()),
+            Some((at, value)) => wrong(at, value, "0, as there are no records"),
         };
     };
+    let (origin, low, high) = (number(origin), number(low), number(high));
     let [_, all, first, end, ..] = image.record(root);
     if size != all {
         return wrong(4, size, "the size of the root");
@@ -185,7 +194,7 @@ impl<'a> Record<'a> {
         })
     }
 
-    fn check(&self) -> Result<(), ImageError> {
+    fn check(&mut self) -> Result<(), ImageError> {
         let [kind, size, low, high, count, ..] = self.words;
         let (size, count) = (number(size), number(count));
         if size < 1 {
@@ -255,16 +264,16 @@ impl<'a> Record<'a> {
         })
     }
 
-    fn list(&self, len: i64) -> Result<List<'a>, ImageError> {
+    fn list(&mut self, len: i64) -> Result<List<'a>, ImageError> {
         let all = self.image.words();
-        let first = HEADER_WORDS as i64 + self.image.records() * RECORD_WORDS as i64;
         let start = i64::from(self.words[5]);
-        if start < first || start + len > all.len() as i64 {
+        if start < self.free || start + len > all.len() as i64 {
             return self.wrong(
                 5,
-                "the beginning of a list behind the records, all of it in the words",
+                "the beginning of a list behind the records and the lists of those before, all of it in the words",
             );
         }
+        self.free = start + len;
         Ok(self.image.list(self.words[5], len as usize))
     }
 
@@ -289,7 +298,7 @@ impl<'a> Record<'a> {
         Ok(bounds.depth + 1)
     }
 
-    fn blocks(&self, size: i64, count: i64) -> Result<u32, ImageError> {
+    fn blocks(&mut self, size: i64, count: i64) -> Result<u32, ImageError> {
         let [.., child, child_size] = self.words;
         let bounds = self.child(6, child, child_size)?;
         if count * number(child_size) != size {
@@ -302,7 +311,7 @@ impl<'a> Record<'a> {
         Ok(bounds.depth + 1)
     }
 
-    fn pieces(&self, size: i64, count: i64) -> Result<u32, ImageError> {
+    fn pieces(&mut self, size: i64, count: i64) -> Result<u32, ImageError> {
         let all = self.list(2 * count + 1)?;
         let count = count as usize;
         let start = |i: usize| i64::from(all.get(count + i));
@@ -327,7 +336,7 @@ impl<'a> Record<'a> {
         Ok(1)
     }
 
-    fn sequence(&self, size: i64, count: i64) -> Result<u32, ImageError> {
+    fn sequence(&mut self, size: i64, count: i64) -> Result<u32, ImageError> {
         let all = self.list(count * PART_WORDS as i64)?;
         let (mut start, mut depth) = (0, 0);
         for i in 0..count as usize {

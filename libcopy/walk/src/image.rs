@@ -9,6 +9,7 @@
 //! record    kind | depth << 8  size  low  high  count  stride or list  child  child's size
 //! ...       children before their parents, the root last
 //! lists     Blocks: offsets. Pieces: offsets, then starts, one more. Sequence: offset, start, child, child's size
+//!           in the order of their records, none within another
 //! ```
 //!
 //! `low` and `high` bound the bytes of a node, relative to its origin; in the header, relative to the origin of the
@@ -76,7 +77,8 @@ impl<'a> Image<'a> {
         self.number(6)
     }
 
-    /// Levels of nodes: the `DEPTH` of a [`State`](crate::State) that never has to descend from the root again.
+    /// Levels of nodes: the `DEPTH` of a [`State`](crate::State) that never has to descend from the root again. In an image
+    /// that was checked, at most the number of records.
     pub fn depth(self) -> u32 {
         self.root().map_or(0, |root| self.record(root)[0] >> 8)
     }

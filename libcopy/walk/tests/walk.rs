@@ -4,27 +4,10 @@
 //!
 //! `WALK_CASES=1000000 cargo test -p libcopy-walk` is a long run; Miri runs a few cases.
 
+mod images;
+
+use images::{Random, changed, feed, holds_together, tree};
 use libcopy_walk::{Builder, Child, Image, State};
-
-/// xorshift64*: the same cases on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn offset(&mut self) -> i64 {
-        self.below(400) as i64 - 200
-    }
-}
 
 fn cases() -> u64 {
     let default = if cfg!(miri) { 12 } else { 4000 };
@@ -32,78 +15,6 @@ fn cases() -> u64 {
         Ok(text) => text.parse().expect("WALK_CASES is not a number"),
         Err(_) => default,
     }
-}
-
-/// A random tree: the words of its image, and the offset of every byte of its packed stream.
-fn tree(random: &mut Random) -> (Vec<u32>, Vec<i64>) {
-    let levels = 1 + random.below(12);
-    let mut words = vec![0; 8 + 8 * levels as usize + 4096];
-    let mut builder = Builder::new(&mut words, levels as usize).unwrap();
-    // Nodes made so far, with the bytes of each, relative to its origin.
-    let mut known: Vec<(Child<i64>, Vec<i64>)> = Vec::new();
-    for level in 0..levels {
-        // Mostly the last one, so that the tree is deep.
-        let pick = |random: &mut Random, known: &[(Child<i64>, Vec<i64>)]| {
-            let choice = random.below(8);
-            let big = known.last().is_some_and(|(_, bytes)| bytes.len() > 300);
-            if known.is_empty() || choice == 0 || big {
-                let len = 1 + random.below(9) as i64;
-                return (Child::dense(len), (0..len).collect());
-            }
-            let back = (choice as usize / 5).min(known.len() - 1);
-            known[known.len() - 1 - back].clone()
-        };
-        let count = 1 + random.below(4) as usize;
-        let node = match random.below(if level == 0 { 5 } else { 4 }) {
-            0 => {
-                let (child, bytes) = pick(random, &known);
-                let stride = random.offset();
-                let count = 1 + random.below(5) as i64;
-                let node = builder.stream(count, stride, child).unwrap();
-                let all = (0..count).flat_map(|i| bytes.iter().map(move |b| b + i * stride));
-                (node, all.collect::<Vec<_>>())
-            }
-            1 => {
-                let (child, bytes) = pick(random, &known);
-                let offsets: Vec<i64> = (0..count).map(|_| random.offset()).collect();
-                let node = builder.blocks(offsets.iter().copied(), child).unwrap();
-                let all = offsets
-                    .iter()
-                    .flat_map(|o| bytes.iter().map(move |b| b + o));
-                (node, all.collect())
-            }
-            2 => {
-                let pieces: Vec<(i64, i64)> = (0..count)
-                    .map(|_| (random.offset(), 1 + random.below(11) as i64))
-                    .collect();
-                let node = builder.pieces(pieces.iter().copied()).unwrap();
-                let all = pieces.iter().flat_map(|(o, len)| *o..o + len);
-                (node, all.collect())
-            }
-            3 => {
-                let parts: Vec<_> = (0..count)
-                    .map(|_| (random.offset(), pick(random, &known)))
-                    .collect();
-                let node = builder
-                    .sequence(parts.iter().map(|(offset, (child, _))| (*offset, *child)))
-                    .unwrap();
-                let all = parts
-                    .iter()
-                    .flat_map(|(offset, (_, bytes))| bytes.iter().map(move |b| b + offset));
-                (node, all.collect())
-            }
-            _ => {
-                let len = 1 + random.below(50) as i64;
-                (builder.dense(len).unwrap(), (0..len).collect())
-            }
-        };
-        known.push(node);
-    }
-    let (root, bytes) = known.pop().unwrap();
-    let origin = random.offset();
-    let image = builder.finish(root, origin).unwrap();
-    let words = image.words().to_vec();
-    (words, bytes.iter().map(|byte| byte + origin).collect())
 }
 
 /// The bytes that `len` bytes from a state are.
@@ -171,7 +82,7 @@ fn walks<const DEPTH: usize>(image: Image, bytes: &[i64], random: &mut Random) {
 
 #[test]
 fn states_agree_with_the_list_of_bytes() {
-    let mut random = Random(0x5eed);
+    let mut random = Random::new(0x5eed);
     for _ in 0..cases() {
         let (words, bytes) = tree(&mut random);
         let image = Image::check(&words).unwrap();
@@ -182,68 +93,30 @@ fn states_agree_with_the_list_of_bytes() {
     }
 }
 
-/// Walks an image that was accepted; ends after a bounded number of pieces.
-fn walk_some(image: Image, random: &mut Random) {
-    use libcopy_walk::Tree;
-    let (low, high) = (i64::from(image.low()), i64::from(image.high()));
-    let size = image.size();
-    for _ in 0..4 {
-        let from = random.below(size as u64 + 1) as i32;
-        let mut state = State::<4>::start(image);
-        state.resume(image, from);
-        assert_eq!(state.position(), from);
-        let mut done = 0;
-        state.pieces(image, (size - from).min(5000), |memory, stream, len| {
-            let memory = i64::from(memory);
-            assert!(low <= memory && memory + i64::from(len) <= high && len > 0);
-            assert_eq!(stream, done);
-            done += len;
-        });
-        assert_eq!(done, (size - from).min(5000));
-    }
-}
-
 #[test]
 fn changed_images_are_refused_or_stay_within_their_extent() {
-    let mut random = Random(0xf00d);
+    let mut random = Random::new(0xf00d);
     let (mut refused, mut accepted) = (0, 0);
     for _ in 0..cases() {
         let (mut words, _) = tree(&mut random);
         for _ in 0..1 + random.below(3) {
             let at = random.below(words.len() as u64) as usize;
-            words[at] = match random.below(6) {
-                0 => 0,
-                1 => random.next() as u32,
-                2 => words[at].wrapping_add(1),
-                3 => words[at].wrapping_sub(1),
-                4 => words[at] ^ (1 << random.below(32)),
-                _ => words[random.below(words.len() as u64) as usize],
-            };
+            let kind = random.below(6) as u8;
+            let value = random.next() as u32;
+            words[at] = changed(&words, at, kind, value);
         }
-        match Image::check(&words) {
-            Ok(image) => {
-                accepted += 1;
-                walk_some(image, &mut random);
-            }
-            Err(error) => {
-                refused += 1;
-                assert!(!error.to_string().is_empty());
-            }
+        if holds_together(&words, &mut random) {
+            accepted += 1;
+        } else {
+            refused += 1;
         }
-        // Unchecked: it ends without a panic, wherever the pieces are.
-        let image = Image::trusted(&words);
-        let mut state = State::<4>::start(image);
-        state.seek(image, random.next() as i32 & 0xfff);
-        state.pieces(image, 300, |_, _, len| assert!(len > 0));
-        state.resume(image, random.next() as i32 & 0xfff);
-        state.catch_up(image, state.position().saturating_add(100));
     }
     assert!(refused > 0 && accepted > 0, "{refused} and {accepted}");
 }
 
 #[test]
 fn random_words_are_refused_or_stay_within_their_extent() {
-    let mut random = Random(0xbeef);
+    let mut random = Random::new(0xbeef);
     for _ in 0..cases() {
         let mut words: Vec<u32> = (0..random.below(60))
             .map(|_| random.next() as u32 % 40)
@@ -256,19 +129,67 @@ fn random_words_are_refused_or_stay_within_their_extent() {
         if words.len() > 1 {
             words[1] = words.len() as u32;
         }
-        if let Ok(image) = Image::check(&words) {
-            walk_some(image, &mut random);
-        }
-        let image = Image::trusted(&words);
-        let mut state = State::<2>::start(image);
-        state.seek(image, 3);
-        state.pieces(image, 200, |_, _, len| assert!(len > 0));
+        holds_together(&words, &mut random);
+    }
+}
+
+/// The entry of the fuzzer (`fuzz/fuzz_targets/image.rs`) with random bytes, without a fuzzer.
+#[test]
+fn what_the_fuzzer_feeds_holds_together() {
+    let mut random = Random::new(0xfeed);
+    let mut accepted = 0;
+    for _ in 0..cases() {
+        let mut bytes = vec![0; random.below(60) as usize];
+        bytes.fill_with(|| random.next() as u8);
+        accepted += u64::from(feed(&bytes));
+    }
+    assert!(accepted > 0);
+}
+
+/// If lists could be shared, checking `n` words would take the square of `n`.
+#[test]
+fn lists_that_overlap_are_refused() {
+    let mut words = [0; 64];
+    let mut builder = Builder::new(&mut words, 2).unwrap();
+    let offsets = [0, 10, 30];
+    let inner = builder
+        .blocks(offsets.into_iter(), Child::dense(4))
+        .unwrap();
+    let root = builder.blocks(offsets.into_iter(), inner).unwrap();
+    let mut words = builder.finish(root, 0).unwrap().words().to_vec();
+    assert!(Image::check(&words).is_ok());
+    // The lists are equal: the root may be given that of its child, but for the time that such checks take.
+    let list = 8 + 5;
+    assert_eq!((words[list], words[8 + list]), (24, 27));
+    words[8 + list] = 24;
+    let error = Image::check(&words).unwrap_err().to_string();
+    assert!(
+        error.contains("word 21 ") && error.contains("lists"),
+        "{error}"
+    );
+    // A part of it.
+    words[8 + list] = 26;
+    assert!(Image::check(&words).is_err());
+}
+
+/// An empty image has no extent: a receiver may compute `high - low`.
+#[test]
+fn an_empty_image_has_no_bounds() {
+    let mut words = [0; 8];
+    let empty = Builder::new(&mut words, 0).unwrap().finish_empty().unwrap();
+    let good = empty.words().to_vec();
+    assert!(Image::check(&good).is_ok());
+    for at in [3, 4, 5, 6, 7] {
+        let mut bad = good.clone();
+        bad[at] = 1;
+        let error = Image::check(&bad).unwrap_err().to_string();
+        assert!(error.contains(&format!("word {at} ")), "{error}");
     }
 }
 
 #[test]
 fn a_state_of_another_image_ends() {
-    let mut random = Random(0xcafe);
+    let mut random = Random::new(0xcafe);
     for _ in 0..cases() {
         let (one, _) = tree(&mut random);
         let (other, bytes) = tree(&mut random);

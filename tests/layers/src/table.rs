@@ -288,7 +288,7 @@ pub const TABLE: &[Layers] = &[
             < datatype/gpu
             < datatype
             < team
-            < exchange offload messages",
+            < exchange nic offload messages",
     },
     Layers {
         name: "libcopy-interpose",

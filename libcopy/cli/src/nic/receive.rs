@@ -4,12 +4,12 @@
 
 use super::host::HostArgs;
 use super::memory::{OtherTypes, Placed};
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use libcopy::datatype::{Datatype, Layout};
 use libcopy_nic::card::{NS, Parameters, Ps, Strategy, scatter};
-use libcopy_nic::plan::{Attributes, Limit, MILLION, Options, Plan, Verdict};
+use libcopy_nic::plan::{Limit, Options, Plan, Verdict};
 use libcopy_nic::simulate::{Arrival, Sent, gigabits, receive_unexpected, send};
 use serde_json::{Value, json};
 use std::io::Write as _;
@@ -61,31 +61,15 @@ impl TypeArgs {
     }
 
     fn options(&self, strategy: Option<Strategy>) -> Result<Options> {
-        for (name, value, most) in [
-            ("--hpus", self.hpus, 4096),
-            ("--clock", self.clock, 100_000),
-            ("--rate", self.rate, 100_000),
-        ] {
-            if !(1..=most).contains(&value) {
-                bail!("{name} {value}: between 1 and {most}");
-            }
-        }
-        if !(self.epsilon > 0.0 && self.epsilon <= 100.0) {
-            bail!("--epsilon {}: above 0, at most 100", self.epsilon);
-        }
         let mut options = Options {
             strategy,
             ..Options::default()
         };
-        options.parameters.hpus = self.hpus;
-        options.parameters.mhz = self.clock;
-        options.parameters.line_rate = self.rate * 1_000_000_000;
+        let set = options.set(self.hpus, self.clock, self.rate, self.epsilon);
+        // Each is an option of this name.
+        set.map_err(|error| anyhow!("--{error}"))?;
         options.parameters.nic_memory = self.memory;
-        options.attributes = Attributes {
-            offload: true,
-            priority: self.priority,
-            epsilon: (self.epsilon * MILLION as f64).round() as u64,
-        };
+        options.attributes.priority = self.priority;
         Ok(options)
     }
 }

@@ -163,6 +163,51 @@ macro_rules! specialised {
     }};
 }
 
+/// Handlers that copy checkpoints, with checkpoints of 612 bytes, for a port: what the simulator compares with ours.
+#[cfg(feature = "paper-segment")]
+mod paper {
+    use super::{Call, port};
+    use crate::PaperSegment;
+    use core::slice;
+
+    /// RO-CP with [`PaperSegment`]s.
+    ///
+    /// # Safety
+    ///
+    /// As for `libcopy_nic_port_ro_cp`, but the checkpoints are [`PaperSegment`]s.
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn libcopy_nic_port_ro_cp_612(call: *const Call, port: *mut port::Port) {
+        // SAFETY: `call` is valid, and with it the image and the checkpoints, which nobody changes while there are packets.
+        let (call, image, checkpoints) = unsafe {
+            let call = &*call;
+            let first = call.checkpoints.cast::<PaperSegment>();
+            let checkpoints = slice::from_raw_parts(first, call.count as usize);
+            (call, call.image(), checkpoints)
+        };
+        let nic = &mut port::Registers(port);
+        crate::read_only(image, checkpoints, call.interval, call.packet(), nic);
+    }
+
+    /// RW-CP with [`PaperSegment`]s.
+    ///
+    /// # Safety
+    ///
+    /// As for `libcopy_nic_port_rw_cp`, but the checkpoint and its master copy are [`PaperSegment`]s.
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn libcopy_nic_port_rw_cp_612(call: *const Call, port: *mut port::Port) {
+        // SAFETY: `call` is valid, and with it the image; the checkpoint belongs to the virtual HPU that runs this handler
+        // alone; nobody changes the master copy.
+        let (call, image, state, master) = unsafe {
+            let call = &*call;
+            let state = &mut *call.state.cast::<PaperSegment>();
+            let master = &*call.checkpoints.cast::<PaperSegment>();
+            (call, call.image(), state, master)
+        };
+        let nic = &mut port::Registers(port);
+        crate::read_write(image, state, master, call.packet(), nic);
+    }
+}
+
 /// Defines each handler for both kinds of device.
 macro_rules! handlers {
     ($($(#[$doc:meta])* $name:ident, $ported:ident, |$call:ident, $nic:ident| $body:expr;)*) => {$(

@@ -21,23 +21,28 @@ fn write<const DEPTH: usize>(
 
 /// HPU-local: `segment` belongs to the virtual HPU that runs the handler, and is where its last packet ended. It catches up
 /// with the packets that other HPUs had; if the packet lies behind, it starts anew.
-pub fn local(image: Image, segment: &mut Segment, packet: Packet, nic: &mut impl Nic) {
+pub fn local<const DEPTH: usize>(
+    image: Image,
+    segment: &mut State<DEPTH>,
+    packet: Packet,
+    nic: &mut impl Nic,
+) {
     segment.catch_up(image, packet.position as i32);
     write(image, segment, packet, nic);
 }
 
 /// RO-CP, read-only checkpoints: copies the nearest of `checkpoints`, which are `interval` bytes apart, catches up from
 /// there and drops the copy.
-pub fn read_only(
+pub fn read_only<const DEPTH: usize>(
     image: Image,
-    checkpoints: &[Segment],
+    checkpoints: &[State<DEPTH>],
     interval: u32,
     packet: Packet,
     nic: &mut impl Nic,
 ) {
     let mut segment = match checkpoints.get(nearest(checkpoints.len(), interval, packet.position)) {
         Some(checkpoint) => *checkpoint,
-        None => Segment::start(image),
+        None => State::start(image),
     };
     segment.catch_up(image, packet.position as i32);
     write(image, &mut segment, packet, nic);
@@ -48,10 +53,10 @@ pub fn read_only(
 ///
 /// The packet lies within the checkpoint's interval: virtual HPU `position / interval` owns checkpoint
 /// `position / interval`, and the interval is a multiple of the packets' size.
-pub fn read_write(
+pub fn read_write<const DEPTH: usize>(
     image: Image,
-    checkpoint: &mut Segment,
-    master: &Segment,
+    checkpoint: &mut State<DEPTH>,
+    master: &State<DEPTH>,
     packet: Packet,
     nic: &mut impl Nic,
 ) -> bool {

@@ -35,7 +35,10 @@ mod send;
 mod specialised;
 
 pub use device::{Nic, Packet};
+/// The datatype of a message.
+pub use libcopy_walk::Image;
+
 pub use general::{checkpoints, completion, local, nearest, read_only, read_write, seek};
-pub use segment::{DEPTH, Segment};
+pub use segment::{DEPTH, PaperSegment, Segment};
 pub use send::{Initiator, pack_and_put, process_put, streaming_puts};
 pub use specialised::Specialised;

@@ -7,7 +7,7 @@ use super::native::NativeHandlers;
 use super::program::program;
 use crate::card::{Packet, Strategy};
 use crate::iss::{Counts, Device, Hart, Memory, Region, Timing, Trap};
-use libcopy_nic_handlers::{Segment, Specialised};
+use libcopy_nic_handlers::{PaperSegment, Segment, Specialised};
 use libcopy_walk::Image;
 use thiserror::Error;
 
@@ -24,7 +24,10 @@ const CALL_REGION: usize = 1;
 const IMAGE_REGION: usize = 3;
 const STATES_REGION: usize = 4;
 const MASTERS_REGION: usize = 5;
+/// Bytes of the states that the handlers' names without a number work on.
 const SEGMENT: usize = size_of::<Segment>();
+/// Bytes of the states of the handlers whose names end with them.
+const PAPER_SEGMENT: usize = size_of::<PaperSegment>();
 
 /// More instructions than any packet takes: each byte of a message passed over.
 const BUDGET: u64 = 1 << 34;
@@ -111,12 +114,15 @@ pub struct CoreHandlers {
     words: u32,
     interval: u32,
     checkpoints: u32,
+    /// Bytes of a state.
+    segment: usize,
     /// Which state a packet has is the same question as natively.
     native: NativeHandlers,
     strategy: Strategy,
 }
 
-fn bytes_of(states: &[Segment]) -> Vec<u8> {
+/// The bytes of states in the core's memory, `segment` bytes each. A state with more frames begins as one with fewer.
+fn bytes_of(states: &[Segment], segment: usize) -> Vec<u8> {
     // SAFETY: a state is words of 32 bits in the order of C (`repr(C)`, its size is asserted in libcopy-walk), without
     // padding, and lives as long as the slice.
     let bytes = unsafe {
@@ -125,11 +131,19 @@ fn bytes_of(states: &[Segment]) -> Vec<u8> {
             size_of_val::<[Segment]>(states),
         )
     };
-    if cfg!(target_endian = "little") {
-        return bytes.to_vec();
+    let mut all = vec![0; states.len() * segment];
+    for (to, from) in all
+        .chunks_exact_mut(segment)
+        .zip(bytes.chunks_exact(SEGMENT))
+    {
+        to[..SEGMENT].copy_from_slice(from);
     }
-    let words = bytes.chunks_exact(4);
-    words.flat_map(|word| word.iter().rev().copied()).collect()
+    if !cfg!(target_endian = "little") {
+        for word in all.chunks_exact_mut(4) {
+            word.reverse();
+        }
+    }
+    all
 }
 
 impl CoreHandlers {
@@ -145,20 +159,52 @@ impl CoreHandlers {
         interval: u32,
         timing: Timing,
     ) -> Result<CoreHandlers, CoreError> {
+        Self::with_segment(image, strategy, vhpus, interval, timing, SEGMENT)
+    }
+
+    /// The same with states of 612 bytes, as the paper's are. Only strategies that copy them have handlers for that: RO-CP
+    /// and RW-CP. The image has at most as many levels as [`Segment`] has frames, so that all else is equal.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::NoHandler`] for other strategies and deeper images.
+    pub fn with_paper_segment(
+        image: Vec<u32>,
+        strategy: Strategy,
+        interval: u32,
+        timing: Timing,
+    ) -> Result<CoreHandlers, CoreError> {
+        if Image::trusted(&image).depth() as usize > libcopy_nic_handlers::DEPTH {
+            return Err(CoreError::NoHandler);
+        }
+        Self::with_segment(image, strategy, 1, interval, timing, PAPER_SEGMENT)
+    }
+
+    fn with_segment(
+        image: Vec<u32>,
+        strategy: Strategy,
+        vhpus: u64,
+        interval: u32,
+        timing: Timing,
+        segment: usize,
+    ) -> Result<CoreHandlers, CoreError> {
         let program = program();
-        let name = match strategy {
+        let mut name = match strategy {
             Strategy::Specialized => match Specialised::of_root(Image::trusted(&image)) {
                 Some(handler) => handler.name().replace('-', "_"),
                 None => return Err(CoreError::NoHandler),
             },
             other => other.name().replace("hpu-", "").replace('-', "_"),
         };
+        if segment == PAPER_SEGMENT {
+            name += "_612";
+        }
         let entry = program.handlers.get(&name);
         let entry = *entry.ok_or(CoreError::NoHandler)?;
         let words = image.len() as u32;
         let image_bytes = image.iter().flat_map(|word| word.to_le_bytes()).collect();
         let native = NativeHandlers::new(image, strategy, vhpus, interval);
-        let states = bytes_of(native.masters());
+        let states = bytes_of(native.masters(), segment);
         let checkpoints = native.masters().len() as u32;
         let memory = Memory::new(vec![
             Region::code(program.base, program.code.clone()),
@@ -174,6 +220,7 @@ impl CoreHandlers {
             words,
             interval,
             checkpoints,
+            segment,
             native,
             strategy,
         })
@@ -186,9 +233,9 @@ impl CoreHandlers {
 
     /// Puts a state into the core's memory, in place of state `index`.
     pub fn set_state(&mut self, index: usize, state: &Segment) {
-        let bytes = bytes_of(std::slice::from_ref(state));
+        let bytes = bytes_of(std::slice::from_ref(state), self.segment);
         let place = self.hart.memory.region_mut(STATES_REGION).bytes_mut();
-        place[index * SEGMENT..][..SEGMENT].copy_from_slice(&bytes);
+        place[index * self.segment..][..self.segment].copy_from_slice(&bytes);
     }
 
     /// Runs the payload handler of a packet.
@@ -224,7 +271,7 @@ impl CoreHandlers {
     }
 
     fn run(&mut self, entry: u32, packet: &Packet) -> Result<CoreRun, CoreError> {
-        let offset = (self.native.state_of(packet) * SEGMENT) as u32;
+        let offset = (self.native.state_of(packet) * self.segment) as u32;
         let checkpoint = match self.strategy {
             Strategy::RwCp => MASTERS + offset,
             _ => MASTERS,

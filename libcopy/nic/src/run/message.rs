@@ -13,7 +13,7 @@ use super::native::NativeHandlers;
 use crate::card::{Handlers, Issue, Packet, Strategy, Work};
 use crate::iss::Timing;
 use libcopy_datatype::Layout;
-use libcopy_walk::{Child, Image, Node, Tree};
+use libcopy_walk::{Child, HEADER_WORDS, Image, Node, RECORD_WORDS, Tree};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -81,10 +81,10 @@ fn is_flat(image: Image<'_>) -> bool {
 
 /// Whether a descent searches a list.
 fn has_search(image: Image<'_>) -> bool {
-    // A node's number is where its eight words are, behind a header of eight; the root comes last.
+    // A node's number is where its record begins; the root comes last.
     let root = image.root().unwrap_or(0);
-    (8..=root)
-        .step_by(8)
+    (HEADER_WORDS as u32..=root)
+        .step_by(RECORD_WORDS)
         .any(|id| matches!(image.node(id), Node::Pieces { .. } | Node::Sequence { .. }))
 }
 
