@@ -8,6 +8,7 @@ use crate::context::{Context, MAPPED};
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::memory::{Pointer, Space};
+use crate::pending::{Pending, Work};
 
 /// Memory of our own, pinned or on a GPU, which is freed when this is dropped.
 #[derive(Debug)]
@@ -109,6 +110,38 @@ impl Drop for Buffer {
     }
 }
 
+/// [`copy`] without waiting, where the driver need not. Several may be under way.
+///
+/// # Errors
+///
+/// Those of [`copy`].
+///
+/// # Safety
+///
+/// As for [`copy`], until the result is done.
+pub unsafe fn start_copy(
+    driver: &'static Driver,
+    to: u64,
+    from: u64,
+    bytes: usize,
+) -> Result<Pending> {
+    if bytes == 0 {
+        return Ok(Pending::new(driver, None));
+    }
+    let (_current, context) = Context::at(driver, &device_of(driver, to, from)?)?;
+    let stream = context.next_stream();
+    let work = Work::submitted(driver, &context, stream, Vec::new(), || {
+        context.copy(driver, to, from, bytes, stream).map(|()| None)
+    })?;
+    Ok(Pending::new(driver, Some(work)))
+}
+
+/// The side that is a GPU's.
+fn device_of(driver: &Driver, to: u64, from: u64) -> Result<Pointer> {
+    let [to, from] = [Pointer::of(driver, to)?, Pointer::of(driver, from)?];
+    Ok(if to.space == Space::Device { to } else { from })
+}
+
 /// Copies contiguous bytes between memory of any two spaces, of which one at least is a GPU's. Returns when the bytes
 /// are there.
 ///
@@ -123,11 +156,9 @@ pub unsafe fn copy(driver: &Driver, to: u64, from: u64, bytes: usize) -> Result<
     if bytes == 0 {
         return Ok(());
     }
-    let [to, from] = [Pointer::of(driver, to)?, Pointer::of(driver, from)?];
-    let device = if to.space == Space::Device { to } else { from };
-    let (_current, context) = Context::at(driver, &device)?;
+    let (_current, context) = Context::at(driver, &device_of(driver, to, from)?)?;
     let stream = context.stream();
-    let copied = context.copy(driver, to.address, from.address, bytes, stream);
+    let copied = context.copy(driver, to, from, bytes, stream);
     // What was submitted before uses memory of the program's.
     copied.and(context.settle(driver, stream))
 }

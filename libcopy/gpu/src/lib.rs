@@ -26,7 +26,7 @@ mod plan;
 mod ptx;
 
 pub use baseline::{Gemm, pack_with, unpack_with};
-pub use buffer::{Buffer, copy};
+pub use buffer::{Buffer, copy, start_copy};
 pub use device::{Device, PrimaryContext, Uuid};
 pub use driver::Driver;
 pub use engine::{copy_blocks, copy_planes};

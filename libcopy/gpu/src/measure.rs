@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use libcopy_datatype::{Datatype, Layout, Named};
 
 use crate::buffer::{Buffer, copy};
-use crate::context::lock;
-use crate::device::Device;
+use crate::context::{Context, lock};
+use crate::device::{Device, Uuid};
 use crate::driver::Driver;
 use crate::engine::copy_planes;
 use crate::error::Result;
 use crate::gpu::{GpuLayout, copy_layout, pack, unpack};
+use crate::memory::Pointer;
 use crate::model::{
     CURVE_BYTES, Curve, GRID_BLOCKS, GRID_BYTES, GRID_STRIDE, Grid, Origin, Profile,
 };
@@ -285,17 +286,27 @@ impl Profile {
     ///
     /// A driver that fails.
     pub fn of(driver: &Driver, device: &Device) -> Result<Arc<Profile>> {
-        static KNOWN: Mutex<Vec<Arc<Profile>>> = Mutex::new(Vec::new());
-        let (gpu, version) = (device.uuid.to_string(), driver.version()?);
+        static KNOWN: Mutex<Vec<(Uuid, Arc<Profile>)>> = Mutex::new(Vec::new());
         let mut known = lock(&KNOWN);
-        if let Some(profile) = known.iter().find(|profile| profile.gpu == gpu) {
+        if let Some((_, profile)) = known.iter().find(|(gpu, _)| *gpu == device.uuid) {
             return Ok(profile.clone());
         }
+        let (gpu, version) = (device.uuid.to_string(), driver.version()?);
         let profile = Arc::new(
             Profile::saved(&gpu, version).unwrap_or_else(|| Profile::assumed(&gpu, version)),
         );
-        known.push(profile.clone());
+        known.push((device.uuid, profile.clone()));
         Ok(profile)
+    }
+
+    /// The profile of the GPU that memory is on; see [`Profile::of`].
+    ///
+    /// # Errors
+    ///
+    /// Memory without a context, a driver that fails.
+    pub fn near(driver: &Driver, memory: &Pointer) -> Result<Arc<Profile>> {
+        let (_current, context) = Context::at(driver, memory)?;
+        Profile::of(driver, context.device())
     }
 
     /// The profile that was measured for a GPU and driver, if there is one and it is whole.

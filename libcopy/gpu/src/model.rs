@@ -145,6 +145,19 @@ pub struct Ask {
     pub is_regular: bool,
 }
 
+impl Ask {
+    /// The same with the powers of two that bytes and blocks are not above, so that all messages of a size class have one
+    /// answer.
+    pub fn class(self) -> Ask {
+        let up = |number: u64| number.checked_next_power_of_two().unwrap_or(number);
+        Ask {
+            bytes: up(self.bytes),
+            block: up(self.block),
+            ..self
+        }
+    }
+}
+
 /// Whether a profile's times were measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -287,6 +300,13 @@ impl Profile {
         }
         chosen.insert(*ask, best);
         best
+    }
+
+    /// Whether an MPI library that takes GPU memory is given so many contiguous bytes of a GPU, and not a copy in host
+    /// memory: [`Method::Device`] and [`Method::Staged`] of what needs no packing.
+    pub fn is_handed_over(&self, bytes: u64) -> bool {
+        let copies = self.d2h.at(bytes) + self.cpu_cpu.at(bytes) + self.h2d.at(bytes);
+        self.gpu_gpu.at(bytes) <= copies
     }
 
     fn grids(&mut self) -> [&mut Grid; 6] {
@@ -499,6 +519,14 @@ mod tests {
     }
 
     #[test]
+    fn contiguous_bytes_are_handed_over_where_that_takes_less() {
+        let mut profile = measured();
+        assert!(profile.is_handed_over(1 << 20));
+        profile.gpu_gpu = Curve([1e6; CURVE_BYTES]);
+        assert!(!profile.is_handed_over(1 << 20));
+    }
+
+    #[test]
     fn the_fastest_possible_method_is_chosen_and_remembered() {
         let mut profile = measured();
         let ask = |is_aware, has_peer, is_regular| Ask {
@@ -529,6 +557,11 @@ mod tests {
             ..ask(true, true, true)
         };
         assert_eq!(profile.choose(&other), Method::Engine);
+        // All of a size class have one answer.
+        let mut class = other.class();
+        assert_eq!((class.bytes, class.block), (2 << 20, 1));
+        class.block = 33;
+        assert_eq!(class.class().block, 64);
         for method in Method::ALL {
             assert_eq!(method.name().parse(), Ok(method));
         }

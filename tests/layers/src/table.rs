@@ -152,7 +152,8 @@ pub const TABLE: &[Layers] = &[
             < mapping memory ptx
             < device
             < context
-            < buffer model pending
+            < model pending
+            < buffer
             < gpu
             < baseline engine peer
             < measure",
@@ -261,6 +262,8 @@ pub const TABLE: &[Layers] = &[
             < gpu/watch gpu/method gpu/staging
             < gpu/report
             < gpu/elements
+            < gpu/delayed
+            < gpu/past
             < gpu/call
             < gpu/requests
             < gpu/collective gpu/packing gpu/external
