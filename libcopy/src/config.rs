@@ -146,7 +146,8 @@ settings! {
         MPI_MIN = "LIBCOPY_MPI_MIN", "", "Intercept everything of this many bytes or more, whether that pays or not (for tests and comparisons).";
         MPI_PACKED = "LIBCOPY_MPI_PACKED", "", "Pack short messages of derived types below this many bytes, whether that pays or not; 0 packs none.";
         MPI_PROTOCOL = "LIBCOPY_MPI_PROTOCOL", "best", "How the data of intercepted messages move that are not dense: best, pipelined, get or mapped (to compare).";
-        GPU_METHOD = "LIBCOPY_GPU_METHOD", "auto", "How bytes get between device memory of a GPU and the host memory that messages and collectives are handed: one-shot (kernels write and read pinned memory), staged (through packed bytes in device memory) or auto.";
+        GPU_METHOD = "LIBCOPY_GPU_METHOD", "auto", "How bytes get between device memory of a GPU and the MPI library: one-shot (kernels write and read pinned host memory), staged (through packed bytes in device memory, copied to host memory), device (the library is handed device memory, if it takes that) or auto (by the GPU's profile).";
+        GPU_AWARE = "LIBCOPY_GPU_AWARE", "ask", "Whether the MPI library takes device memory of a GPU: yes, no or ask (MPIX_Query_cuda_support, where the library has it).";
         MPI_NODE_RANKS = "LIBCOPY_MPI_NODE_RANKS", "", "Take this many ranks of one machine for a node of their own (to test what happens across nodes).";
     }
     "Asynchronous collectives and copy engines": {

@@ -22,25 +22,7 @@ use crate::{pmpi, world_model};
 use libcopy::lock::lock;
 
 /// Functions with buffers that we do not stand in front of. Their other forms are ours.
-const PAST_US: [&str; 24] = [
-    "MPI_Iallgatherv_c",
-    "MPI_Ialltoallv_c",
-    "MPI_Ialltoallw_c",
-    "MPI_Igatherv_c",
-    "MPI_Iscatterv_c",
-    "MPI_Ireduce_scatter_c",
-    "MPI_Ireduce_scatter_block_c",
-    "MPI_Iscan_c",
-    "MPI_Iexscan_c",
-    "MPI_Scan_c",
-    "MPI_Exscan_c",
-    "MPI_Neighbor_allgather_c",
-    "MPI_Neighbor_allgatherv_c",
-    "MPI_Ineighbor_allgather_c",
-    "MPI_Ineighbor_allgatherv_c",
-    "MPI_Ineighbor_alltoall_c",
-    "MPI_Ineighbor_alltoallv_c",
-    "MPI_Ineighbor_alltoallw_c",
+const PAST_US: [&str; 6] = [
     "MPI_Buffer_attach_c",
     "MPI_Win_create_c",
     "MPI_Win_allocate_c",
@@ -204,7 +186,7 @@ macro_rules! profiling_name {
         }
     };
 }
-pub(crate) use profiling_name;
+pub(crate) use {forwarded, profiling_name, word};
 
 /// Passes on what has a buffer.
 fn with_buffers(call: impl FnOnce() -> c_int) -> c_int {

@@ -45,7 +45,7 @@ macro_rules! exports {
                     // SAFETY: the caller's promise.
                     #[allow(unused_unsafe)]
                     unsafe {
-                        gpu::settle_orphans();
+                        gpu::get_on();
                         let Some(mut collective) = gpu::Collective::new($comm) else {
                             return gpu::inside(|| $name($($argument),*));
                         };
@@ -182,6 +182,9 @@ exports! {
 /// As the MPI standard says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn MPI_Barrier(comm: Word) -> c_int {
+    if gpu::has_requests() {
+        gpu::wait_for_others();
+    }
     // SAFETY: the caller's promise.
     let code = unsafe { barrier::barrier(comm) };
     if messages::has_orphans() {
@@ -281,7 +284,7 @@ macro_rules! neighbor_alltoallw {
             ) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    gpu::settle_orphans();
+                    gpu::get_on();
                     let collective = gpu::Collective::new(comm).map(|mut collective| {
                         collective.neighbor_alltoallw(
                             (&mut send, (send_counts, &mut send_places, &mut send_types)),

@@ -1,41 +1,50 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Collectives that libcopy does not do itself: they are forwarded, after what is pending is settled ([`async_guard`]), and
-//! with host memory in the place of buffers in device memory ([`gpu`]). Those with `int`s only; the forms for large counts
-//! go past us. Persistent ones also under the names that Open MPI 4.1 has for them, which begin with `MPIX_`.
+//! with host memory in the place of buffers in device memory ([`gpu`]). In both forms: with `int`s, and for large counts
+//! where the library has that. Persistent ones also under the names that Open MPI 4.1 has for them, which begin with `MPIX_`.
 
 use std::ffi::{c_int, c_void};
 
 use crate::abi::{Function, Word};
 use crate::async_guard::profiling_name;
+use crate::count::{Count, Large};
 use crate::{async_guard, fallback, gpu, pmpi};
 
 /// A function that returns when its part is done.
 macro_rules! blocking {
-    ($($name:ident $arguments:tt, $body:ident $gpu:tt;)*) => { $(
-        exported!($name [$name] $arguments, new, $body $gpu, block);
+    ($($name:ident, $large:ident $arguments:tt, $body:ident $gpu:tt;)*) => { $(
+        exported!($name [$name] c_int, $arguments, new, $body $gpu, block);
+        exported!($large [$large] Large, $arguments, new, $body $gpu, block);
     )* };
 }
 
 /// A function that makes a request.
 macro_rules! nonblocking {
-    ($($name:ident $arguments:tt, $body:ident $gpu:tt;)*) => { $(
-        exported!($name [$name] $arguments, new, $body $gpu, begin);
+    ($($name:ident, $large:ident $arguments:tt, $body:ident $gpu:tt;)*) => { $(
+        exported!($name [$name] c_int, $arguments, new, $body $gpu, begin);
+        exported!($large [$large] Large, $arguments, new, $body $gpu, begin);
     )* };
 }
 
 /// A function that makes a persistent request.
 macro_rules! persistent {
-    ($($name:ident, $before:ident $arguments:tt, $body:ident $gpu:tt;)*) => { $(
-        exported!($name [$name $before] $arguments, persistent, $body $gpu, persist);
-        exported!($before [$before $name] $arguments, persistent, $body $gpu, persist);
+    ($($name:ident, $large:ident, $before:ident $arguments:tt, $body:ident $gpu:tt;)*) => { $(
+        exported!($name [$name $before] c_int, $arguments, persistent, $body $gpu, persist);
+        exported!($before [$before $name] c_int, $arguments, persistent, $body $gpu, persist);
+        exported!($large [$large] Large, $arguments, persistent, $body $gpu, persist);
     )* };
 }
 
-/// Exports a function, which the library has under one of these names.
+/// Exports a function, which the library has under one of these names. `N` counts elements, `P` says where they are.
 macro_rules! exported {
-    ($name:ident [$($found:ident)+] ($($argument:ident: $kind:ty),*), $new:ident,
-     $body:ident ($comm:expr $(, $request:expr)?; $($gpu:expr),*), $end:ident) => {
+    ($name:ident [$($found:ident)+] $count:ty, ($($argument:ident: $kind:ty),*), $new:ident,
+     $body:ident ($comm:expr $(, $request:expr)?; $($gpu:expr),*), $end:ident) => { const _: () = {
+        #[allow(dead_code)]
+        type N = $count;
+        #[allow(dead_code)]
+        type P = <$count as Count>::Place;
+
         /// The MPI function of this name.
         ///
         /// # Safety
@@ -63,10 +72,11 @@ macro_rules! exported {
                 // SAFETY: the caller's promise.
                 #[allow(unused_unsafe)]
                 unsafe {
-                    gpu::settle_orphans();
+                    gpu::get_on();
                     let Some(mut collective) = gpu::Collective::$new($comm) else {
                         return call($($argument),*);
                     };
+                    collective.goes_to_library();
                     collective.$body($($gpu),*);
                     exported!(@end $end collective, $($request)?, call($($argument),*))
                 }
@@ -89,7 +99,7 @@ macro_rules! exported {
                 code
             }
         }
-    };
+    }; };
     (@end block $collective:ident, , $call:expr) => {
         $collective.block(|| $call)
     };
@@ -105,160 +115,160 @@ macro_rules! exported {
 }
 
 blocking! {
-    MPI_Scan(
-        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word),
+    MPI_Scan, MPI_Scan_c(
+        send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word, comm: Word),
         allreduce(comm; &mut send, &mut recv, (count, datatype));
-    MPI_Exscan(
-        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word),
+    MPI_Exscan, MPI_Exscan_c(
+        send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word, comm: Word),
         allreduce(comm; &mut send, &mut recv, (count, datatype));
-    MPI_Neighbor_allgather(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word),
+    MPI_Neighbor_allgather, MPI_Neighbor_allgather_c(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word),
         neighbor_allgather(comm; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
-    MPI_Neighbor_allgatherv(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word),
+    MPI_Neighbor_allgatherv, MPI_Neighbor_allgatherv_c(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word, comm: Word),
         neighbor_allgatherv(comm; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
 }
 
 nonblocking! {
-    MPI_Igatherv(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word,
+    MPI_Igatherv, MPI_Igatherv_c(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word,
         root: c_int, comm: Word,
         request: *mut c_void),
         gatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)), root);
-    MPI_Iscatterv(
-        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
-        recv: *mut c_void, recv_count: c_int, recv_type: Word,
+    MPI_Iscatterv, MPI_Iscatterv_c(
+        send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
+        recv: *mut c_void, recv_count: N, recv_type: Word,
         root: c_int, comm: Word,
         request: *mut c_void),
         scatterv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
-    MPI_Iallgatherv(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+    MPI_Iallgatherv, MPI_Iallgatherv_c(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word, comm: Word,
         request: *mut c_void),
         allgatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
-    MPI_Ialltoallv(
-        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+    MPI_Ialltoallv, MPI_Ialltoallv_c(
+        send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word, comm: Word,
         request: *mut c_void),
         alltoallv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
-    MPI_Ialltoallw(
-        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_types: *const c_void,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_types: *const c_void, comm: Word,
+    MPI_Ialltoallw, MPI_Ialltoallw_c(
+        send: *const c_void, send_counts: *const N, send_places: *const P, send_types: *const c_void,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_types: *const c_void, comm: Word,
         request: *mut c_void),
         alltoallw(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_types)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_types)));
-    MPI_Ireduce_scatter(
-        send: *const c_void, recv: *mut c_void, counts: *const c_int, datatype: Word, op: Word, comm: Word,
+    MPI_Ireduce_scatter, MPI_Ireduce_scatter_c(
+        send: *const c_void, recv: *mut c_void, counts: *const N, datatype: Word, op: Word, comm: Word,
         request: *mut c_void),
         reduce_scatter(comm, request; &mut send, &mut recv, (counts, datatype));
-    MPI_Ireduce_scatter_block(
-        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+    MPI_Ireduce_scatter_block, MPI_Ireduce_scatter_block_c(
+        send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word, comm: Word,
         request: *mut c_void),
         reduce_scatter_block(comm, request; &mut send, &mut recv, (count, datatype));
-    MPI_Iscan(
-        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+    MPI_Iscan, MPI_Iscan_c(
+        send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word, comm: Word,
         request: *mut c_void),
         allreduce(comm, request; &mut send, &mut recv, (count, datatype));
-    MPI_Iexscan(
-        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+    MPI_Iexscan, MPI_Iexscan_c(
+        send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word, comm: Word,
         request: *mut c_void),
         allreduce(comm, request; &mut send, &mut recv, (count, datatype));
-    MPI_Ineighbor_allgather(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word,
+    MPI_Ineighbor_allgather, MPI_Ineighbor_allgather_c(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word,
         request: *mut c_void),
         neighbor_allgather(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
-    MPI_Ineighbor_allgatherv(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+    MPI_Ineighbor_allgatherv, MPI_Ineighbor_allgatherv_c(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word, comm: Word,
         request: *mut c_void),
         neighbor_allgatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
-    MPI_Ineighbor_alltoall(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word,
+    MPI_Ineighbor_alltoall, MPI_Ineighbor_alltoall_c(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word,
         request: *mut c_void),
         neighbor_alltoall(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
-    MPI_Ineighbor_alltoallv(
-        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+    MPI_Ineighbor_alltoallv, MPI_Ineighbor_alltoallv_c(
+        send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word, comm: Word,
         request: *mut c_void),
         neighbor_alltoallv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
-    MPI_Ineighbor_alltoallw(
-        send: *const c_void, send_counts: *const c_int, send_places: *const isize, send_types: *const c_void,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const isize, recv_types: *const c_void, comm: Word,
+    MPI_Ineighbor_alltoallw, MPI_Ineighbor_alltoallw_c(
+        send: *const c_void, send_counts: *const N, send_places: *const isize, send_types: *const c_void,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const isize, recv_types: *const c_void, comm: Word,
         request: *mut c_void),
         neighbor_alltoallw(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_types)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_types)));
 }
 
 persistent! {
-    MPI_Gatherv_init, MPIX_Gatherv_init(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word,
+    MPI_Gatherv_init, MPI_Gatherv_init_c, MPIX_Gatherv_init(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word,
         root: c_int, comm: Word,
         info: Word, request: *mut c_void),
         gatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)), root);
-    MPI_Scatterv_init, MPIX_Scatterv_init(
-        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
-        recv: *mut c_void, recv_count: c_int, recv_type: Word,
+    MPI_Scatterv_init, MPI_Scatterv_init_c, MPIX_Scatterv_init(
+        send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
+        recv: *mut c_void, recv_count: N, recv_type: Word,
         root: c_int, comm: Word,
         info: Word, request: *mut c_void),
         scatterv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
-    MPI_Allgatherv_init, MPIX_Allgatherv_init(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+    MPI_Allgatherv_init, MPI_Allgatherv_init_c, MPIX_Allgatherv_init(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word, comm: Word,
         info: Word, request: *mut c_void),
         allgatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
-    MPI_Alltoallv_init, MPIX_Alltoallv_init(
-        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+    MPI_Alltoallv_init, MPI_Alltoallv_init_c, MPIX_Alltoallv_init(
+        send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word, comm: Word,
         info: Word, request: *mut c_void),
         alltoallv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
-    MPI_Alltoallw_init, MPIX_Alltoallw_init(
-        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_types: *const c_void,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_types: *const c_void, comm: Word,
+    MPI_Alltoallw_init, MPI_Alltoallw_init_c, MPIX_Alltoallw_init(
+        send: *const c_void, send_counts: *const N, send_places: *const P, send_types: *const c_void,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_types: *const c_void, comm: Word,
         info: Word, request: *mut c_void),
         alltoallw(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_types)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_types)));
-    MPI_Reduce_scatter_init, MPIX_Reduce_scatter_init(
-        send: *const c_void, recv: *mut c_void, counts: *const c_int, datatype: Word, op: Word, comm: Word,
+    MPI_Reduce_scatter_init, MPI_Reduce_scatter_init_c, MPIX_Reduce_scatter_init(
+        send: *const c_void, recv: *mut c_void, counts: *const N, datatype: Word, op: Word, comm: Word,
         info: Word, request: *mut c_void),
         reduce_scatter(comm, request; &mut send, &mut recv, (counts, datatype));
-    MPI_Reduce_scatter_block_init, MPIX_Reduce_scatter_block_init(
-        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+    MPI_Reduce_scatter_block_init, MPI_Reduce_scatter_block_init_c, MPIX_Reduce_scatter_block_init(
+        send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word, comm: Word,
         info: Word, request: *mut c_void),
         reduce_scatter_block(comm, request; &mut send, &mut recv, (count, datatype));
-    MPI_Scan_init, MPIX_Scan_init(
-        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+    MPI_Scan_init, MPI_Scan_init_c, MPIX_Scan_init(
+        send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word, comm: Word,
         info: Word, request: *mut c_void),
         allreduce(comm, request; &mut send, &mut recv, (count, datatype));
-    MPI_Exscan_init, MPIX_Exscan_init(
-        send: *const c_void, recv: *mut c_void, count: c_int, datatype: Word, op: Word, comm: Word,
+    MPI_Exscan_init, MPI_Exscan_init_c, MPIX_Exscan_init(
+        send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word, comm: Word,
         info: Word, request: *mut c_void),
         allreduce(comm, request; &mut send, &mut recv, (count, datatype));
-    MPI_Neighbor_allgather_init, MPIX_Neighbor_allgather_init(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word,
+    MPI_Neighbor_allgather_init, MPI_Neighbor_allgather_init_c, MPIX_Neighbor_allgather_init(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word,
         info: Word, request: *mut c_void),
         neighbor_allgather(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
-    MPI_Neighbor_allgatherv_init, MPIX_Neighbor_allgatherv_init(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+    MPI_Neighbor_allgatherv_init, MPI_Neighbor_allgatherv_init_c, MPIX_Neighbor_allgatherv_init(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word, comm: Word,
         info: Word, request: *mut c_void),
         neighbor_allgatherv(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
-    MPI_Neighbor_alltoall_init, MPIX_Neighbor_alltoall_init(
-        send: *const c_void, send_count: c_int, send_type: Word,
-        recv: *mut c_void, recv_count: c_int, recv_type: Word, comm: Word,
+    MPI_Neighbor_alltoall_init, MPI_Neighbor_alltoall_init_c, MPIX_Neighbor_alltoall_init(
+        send: *const c_void, send_count: N, send_type: Word,
+        recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word,
         info: Word, request: *mut c_void),
         neighbor_alltoall(comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
-    MPI_Neighbor_alltoallv_init, MPIX_Neighbor_alltoallv_init(
-        send: *const c_void, send_counts: *const c_int, send_places: *const c_int, send_type: Word,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const c_int, recv_type: Word, comm: Word,
+    MPI_Neighbor_alltoallv_init, MPI_Neighbor_alltoallv_init_c, MPIX_Neighbor_alltoallv_init(
+        send: *const c_void, send_counts: *const N, send_places: *const P, send_type: Word,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word, comm: Word,
         info: Word, request: *mut c_void),
         neighbor_alltoallv(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
-    MPI_Neighbor_alltoallw_init, MPIX_Neighbor_alltoallw_init(
-        send: *const c_void, send_counts: *const c_int, send_places: *const isize, send_types: *const c_void,
-        recv: *mut c_void, recv_counts: *const c_int, recv_places: *const isize, recv_types: *const c_void, comm: Word,
+    MPI_Neighbor_alltoallw_init, MPI_Neighbor_alltoallw_init_c, MPIX_Neighbor_alltoallw_init(
+        send: *const c_void, send_counts: *const N, send_places: *const isize, send_types: *const c_void,
+        recv: *mut c_void, recv_counts: *const N, recv_places: *const isize, recv_types: *const c_void, comm: Word,
         info: Word, request: *mut c_void),
         neighbor_alltoallw(comm, request; (&mut send, (send_counts, &mut send_places, &mut send_types)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_types)));
 }

@@ -201,6 +201,11 @@ extern "C" fn register() {
     world_model::register(begin_end, end);
     progress::register(messages::progress_all);
     messages::register();
+    gpu::register(gpu::Messages {
+        is_special: messages::is_special,
+        may_be_header: messages::may_be_header,
+        arrived: messages::arrived_elsewhere,
+    });
 }
 
 #[used]

@@ -4,7 +4,7 @@
  * library does with host memory. The CUDA driver is the library that FAKECUDA names: a processor that touches device memory
  * dies there.
  *
- * usage: device CASES [SEED]      CASES: random messages between the first two ranks
+ * usage: device CASES [SEED [messages]]      CASES: random messages between the first two ranks, and packing before them
  */
 #include "device.h"
 
@@ -369,8 +369,10 @@ int main(int argc, char **argv)
 			MPI_Recv(&one, 1, MPI_DOUBLE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		CHECK(one == 0, "%f", one);
 		cuda_load();
-		packing();
-		packing_external();
+		if (argc < 4) {
+			packing();
+			packing_external();
+		}
 		random_state = argc > 2 ? (unsigned)atoi(argv[2]) : 1;
 		for (int i = 0; i < cases; i++)
 			message(i);

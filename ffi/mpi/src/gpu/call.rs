@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A call some of whose buffers are in device memory, which goes on with host memory in their place.
+//! A call some of whose buffers are in device memory, which goes on with other memory in their place: host memory, or,
+//! where the function is the MPI library's and the library takes that, device memory.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use libcopy::lock::lock;
 use libcopy_gpu::Driver;
 
-use super::elements::Elements;
-use super::report::{Event, note};
-use super::staging::Staging;
+use super::delayed;
+use super::elements::{Elements, Packing, said};
+use super::method::{self, Method};
+use super::report::{Event, note, note_method};
+use super::staging::{OnDevice, Place, Staging};
 use super::watch;
-use crate::abi::{Abi, Word};
+use crate::abi::{Abi, Word, complain};
 use crate::active::active;
 use crate::count::Count;
 use crate::messages::status::{Room, Status};
@@ -42,6 +45,9 @@ impl Direction {
     }
 }
 
+/// Bytes of what stands for a message, at most.
+const MOST_OF_HEADER: usize = 8 << 10;
+
 /// What host memory has of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -51,12 +57,31 @@ pub enum Form {
     Image,
 }
 
-/// Elements in device memory, and the host memory in their place.
+/// What higher layers know of messages, which also arrive in device memory.
+#[derive(Debug)]
+pub struct Messages {
+    /// Whether no message of the program's may be so many bytes long unless it is looked at.
+    pub is_special: fn(u64) -> bool,
+    /// Whether so many bytes may stand for a message whose data are to be fetched.
+    pub may_be_header: fn(u64) -> bool,
+    /// What was received with this status and code, or its beginning, is in host memory with room for so many bytes. If it
+    /// stands for a message, that is fetched.
+    pub arrived: unsafe fn((*mut c_void, usize), Word, *mut c_void, c_int) -> c_int,
+}
+
+static MESSAGES: OnceLock<Messages> = OnceLock::new();
+
+/// Says what higher layers know of messages.
+pub fn register(messages: Messages) {
+    MESSAGES.get_or_init(|| messages);
+}
+
+/// Elements in device memory, and the memory in their place.
 #[derive(Debug)]
 pub struct Side {
-    /// The elements, and where their bytes are in the host memory.
+    /// The elements, and where their bytes are in that memory.
     pub parts: Vec<(Elements, usize)>,
-    pub staging: Staging,
+    pub place: Place,
     pub direction: Direction,
     pub form: Form,
 }
@@ -68,8 +93,11 @@ impl Side {
             return Ok(());
         }
         note(Event::Sent, 1);
+        if self.is_own(true) {
+            return Ok(());
+        }
         self.parts.iter().try_for_each(|(elements, offset)| {
-            let to = self.staging.address() + *offset as u64;
+            let to = self.place.address() + *offset as u64;
             match self.form {
                 Form::Packed => elements.pack(both, to),
                 Form::Image => elements.copy_out(both, to),
@@ -83,13 +111,33 @@ impl Side {
             return Ok(());
         }
         note(Event::Received, 1);
+        if self.is_own(false) {
+            return Ok(());
+        }
         self.parts.iter().try_for_each(|(elements, offset)| {
-            let from = self.staging.address() + *offset as u64;
+            let from = self.place.address() + *offset as u64;
             match self.form {
                 Form::Packed => elements.unpack(both, from, bytes.unwrap_or(u64::MAX)),
                 Form::Image => elements.copy_in(both, from),
             }
         })
+    }
+}
+
+impl Side {
+    /// Whether nothing is packed or unpacked, since the library has the elements themselves; counts that.
+    fn is_own(&self, is_packed: bool) -> bool {
+        if self.place.is_handed_over() {
+            note(Event::HandedOver, 1);
+        }
+        if !matches!(self.place, Place::Own(_)) {
+            return false;
+        }
+        for (elements, _) in &self.parts {
+            note(Event::Bytes, elements.bytes() as u64);
+            note_method(elements.size(), Method::Device, is_packed);
+        }
+        true
     }
 }
 
@@ -102,6 +150,12 @@ pub struct Call {
     is_persistent: bool,
     /// Whether a status says how many bytes were received.
     has_status: bool,
+    /// Whether the function goes to the MPI library as it is, which may then be handed device memory.
+    is_library: bool,
+    /// Whether it sends a message.
+    is_send: bool,
+    /// Whether what is sent is packed later ([`Call::begin_later`]).
+    is_later: bool,
     sides: Vec<Side>,
     failed: Option<c_int>,
     /// Arrays of the call that were made anew.
@@ -119,6 +173,9 @@ impl Call {
             comm: comm.unwrap_or(abi.world),
             is_persistent: false,
             has_status: true,
+            is_library: false,
+            is_send: false,
+            is_later: false,
             sides: Vec::new(),
             failed: None,
             arrays: Vec::new(),
@@ -129,6 +186,13 @@ impl Call {
     pub fn persistent(comm: Option<Word>) -> Option<Call> {
         let mut call = Call::new(comm)?;
         call.is_persistent = true;
+        Some(call)
+    }
+
+    /// The same of a function that sends, makes a request, and need not wait until the bytes are packed.
+    pub fn later(comm: Option<Word>) -> Option<Call> {
+        let mut call = Call::new(comm)?;
+        call.is_later = true;
         Some(call)
     }
 
@@ -146,6 +210,7 @@ impl Call {
             return;
         };
         let bytes = elements.bytes();
+        let place = self.place(&elements, bytes, direction);
         if !elements.kind.is_dense() {
             match N::of(bytes) {
                 Some(number) => (*count, *datatype) = (number, self.abi.byte),
@@ -158,14 +223,117 @@ impl Call {
                 },
             }
         }
-        let staging = Staging::new(self.driver, &elements.near, bytes);
-        *buffer = staging.address() as *mut c_void;
+        *buffer = place.address() as *mut c_void;
         self.add(Side {
             parts: vec![(elements, 0)],
-            staging,
+            place,
             direction,
             form: Form::Packed,
         });
+    }
+
+    /// Memory for the packed bytes of elements, or the elements themselves.
+    pub fn place(&self, elements: &Elements, bytes: usize, direction: Direction) -> Place {
+        // A message of that length would be taken for one of ours.
+        let is_special = || {
+            let messages = MESSAGES.get().filter(|_| self.has_status);
+            direction.sends() && messages.is_some_and(|known| (known.is_special)(bytes as u64))
+        };
+        if elements.kind.is_dense() && self.hands_over(elements) && !is_special() {
+            return Place::Own(elements.first());
+        }
+        if is_special() {
+            return self.host_place(elements, bytes);
+        }
+        self.packed_place(elements, bytes)
+    }
+
+    /// Memory for so many packed bytes of elements and others like them.
+    pub fn packed_place(&self, elements: &Elements, bytes: usize) -> Place {
+        if self.hands_over(elements) {
+            match OnDevice::new(self.driver, &elements.near, bytes) {
+                Ok(memory) => return Place::Device(memory),
+                // The GPU has no memory left: the host may have some.
+                Err(error) => complain(&format!("{error}; packed into host memory")),
+            }
+        }
+        self.host_place(elements, bytes)
+    }
+
+    fn host_place(&self, elements: &Elements, bytes: usize) -> Place {
+        Place::Host(Staging::new(self.driver, &elements.near, bytes))
+    }
+
+    /// Whether the library is handed these in device memory.
+    fn hands_over(&self, elements: &Elements) -> bool {
+        let there = (self.driver, &elements.near);
+        self.is_library && method::hands_over(there, elements.size(), elements.kind.is_dense())
+    }
+
+    /// Says that the function goes to the MPI library as it is: what it does with its buffers is the library's affair.
+    pub fn goes_to_library(&mut self) {
+        self.is_library = true;
+    }
+
+    /// Whether a buffer is in device memory still. The function has to be the MPI library's own then.
+    pub fn is_handed_over(&self) -> bool {
+        self.sides.iter().any(|side| side.place.is_handed_over())
+    }
+
+    /// Calls the function with what is in the place of the buffers.
+    pub fn go_on(&self, function: impl FnOnce() -> c_int) -> c_int {
+        if self.is_handed_over() {
+            watch::handed_over(function)
+        } else {
+            watch::inside(function)
+        }
+    }
+
+    /// After the library has received into device memory, with this status and code: what came may stand for a message
+    /// that has to be fetched, which is done in host memory. The code.
+    ///
+    /// # Safety
+    ///
+    /// The library has written the status, unless it has failed.
+    pub unsafe fn arrived(&mut self, status: *mut c_void, code: c_int) -> c_int {
+        let Some(messages) = MESSAGES.get().filter(|_| self.has_status) else {
+            return code;
+        };
+        let (driver, abi, comm) = (self.driver, self.abi, self.comm);
+        for side in &mut self.sides {
+            if !side.direction.receives() || !side.place.is_handed_over() {
+                continue;
+            }
+            let Some((elements, _)) = side.parts.first() else {
+                continue;
+            };
+            let room = elements.bytes();
+            let bytes = match code {
+                // SAFETY: the caller's promise.
+                0 => unsafe { Status::new(abi, status) }.bytes() as usize,
+                // Cut off: its beginning may still say whose it is.
+                _ => room,
+            };
+            if !(messages.may_be_header)(bytes as u64) && code == 0 {
+                continue;
+            }
+            let staging = Staging::new(driver, &elements.near, room);
+            let (from, to) = (side.place.address(), staging.address());
+            let copied = bytes.min(room).min(MOST_OF_HEADER);
+            // SAFETY: the memory that the library has received into, and as much host memory.
+            let answer = unsafe { libcopy_gpu::copy(driver, to, from, copied) };
+            if let Err(code) = said(abi, answer) {
+                return code;
+            }
+            // SAFETY: host memory of so many bytes; the caller's promise.
+            let answer =
+                unsafe { (messages.arrived)((to as *mut c_void, room), comm, status, code) };
+            if answer != 0 {
+                return answer;
+            }
+            side.place = Place::Host(staging);
+        }
+        code
     }
 
     /// One more side, whose bytes are packed unless that is for later. Those of persistent collectives are packed now
@@ -180,7 +348,7 @@ impl Call {
                 self.failed = Some(code);
             }
         }
-        if !self.is_persistent || !self.has_status {
+        if !self.is_later && (!self.is_persistent || !self.has_status) {
             if let Err(code) = side.pack((self.driver, self.abi)) {
                 self.failed = Some(code);
             }
@@ -212,6 +380,7 @@ impl Call {
         count: &mut N,
         datatype: &mut Word,
     ) {
+        self.is_send = true;
         self.replace(Direction::Out, buffer, count, datatype);
     }
 
@@ -232,22 +401,32 @@ impl Call {
         count: &mut N,
         datatype: &mut Word,
     ) {
+        self.is_send = true;
         self.replace(Direction::Both, buffer, count, datatype);
     }
 
     /// Calls the function with what is in the place of the buffers, and a status if it has one, and unpacks what it
     /// has received.
-    pub fn block(self, status: *mut c_void, function: impl FnOnce(*mut c_void) -> c_int) -> c_int {
+    pub fn block(
+        mut self,
+        status: *mut c_void,
+        function: impl FnOnce(*mut c_void) -> c_int,
+    ) -> c_int {
         if let Some(code) = self.failed {
             return self.raise(code);
         }
+        delayed::flush();
         let mut room = Room::new();
         let at = if self.sides.is_empty() {
             status
         } else {
             room.instead_of(status)
         };
-        let code = watch::inside(|| function(at));
+        let mut code = self.go_on(|| function(at));
+        if self.is_handed_over() {
+            // SAFETY: the library's function has written a status.
+            code = unsafe { self.arrived(at, code) };
+        }
         if code != 0 || self.sides.is_empty() {
             return code;
         }
@@ -281,6 +460,28 @@ impl Call {
     pub fn pack(&self) -> Result<(), c_int> {
         let both = (self.driver, self.abi);
         self.sides.iter().try_for_each(|side| side.pack(both))
+    }
+
+    /// Starts to pack what is sent.
+    pub fn start_pack(&self) -> Result<Vec<Packing>, c_int> {
+        let both = (self.driver, self.abi);
+        let mut all = Vec::new();
+        for side in &self.sides {
+            note(Event::Sent, 1);
+            if side.is_own(true) {
+                continue;
+            }
+            for (elements, offset) in &side.parts {
+                let to = side.place.address() + *offset as u64;
+                all.push(elements.start_pack(both, to)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether it sends a message that is not a persistent request's.
+    pub fn sends_now(&self) -> bool {
+        self.is_send && !self.is_persistent
     }
 
     /// Whether it makes a persistent request.

@@ -8,7 +8,7 @@ use std::mem::size_of;
 
 use super::call::{Call, Direction, Form, Side, dense};
 use super::elements::Elements;
-use super::staging::Staging;
+use super::staging::{Place, Staging};
 use crate::abi::{Abi, Word};
 use crate::buffer::Kind;
 use crate::count::Count;
@@ -148,19 +148,20 @@ impl Collective {
             return;
         };
         if self.make_dense(&elements.kind, datatype) {
-            let staging = self.staging(&elements, elements.bytes());
-            *buffer = Address::at(staging.address() as *mut c_void);
+            let place = self.call.place(&elements, elements.bytes(), direction);
+            *buffer = Address::at(place.address() as *mut c_void);
             self.call.add(Side {
                 parts: vec![(elements, 0)],
-                staging,
+                place,
                 direction,
                 form: Form::Packed,
             });
         }
     }
 
-    fn staging(&self, near: &Elements, bytes: usize) -> Staging {
-        Staging::new(self.call.both().0, &near.near, bytes)
+    /// Says that the function goes to the MPI library as it is.
+    pub fn goes_to_library(&mut self) {
+        self.call.goes_to_library();
     }
 
     /// Replaces a datatype by a dense one of its size.
@@ -309,12 +310,12 @@ impl Collective {
             return;
         }
         if self.make_dense(&first.kind, datatype) {
-            let staging = self.staging(&first, bytes);
-            *buffer = Address::at(staging.address() as *mut c_void);
+            let place = self.call.packed_place(&first, bytes);
+            *buffer = Address::at(place.address() as *mut c_void);
             *places = self.call.keep(starts.words).cast();
             self.call.add(Side {
                 parts: all,
-                staging,
+                place,
                 direction,
                 form: Form::Packed,
             });
@@ -442,7 +443,7 @@ impl Collective {
         else {
             return;
         };
-        let staging = self.staging(near, bytes);
+        let place = self.call.packed_place(near, bytes);
         let (mut starts, width) = (Array::<P>::new(), abi.handle_size());
         let mut handles = vec![0_u64; (number * width).div_ceil(8)];
         let mut parts = Vec::new();
@@ -466,12 +467,12 @@ impl Collective {
                 abi.set_handle(at.cast(), datatype);
             }
         }
-        *buffer = Address::at(staging.address() as *mut c_void);
+        *buffer = Address::at(place.address() as *mut c_void);
         *places = self.call.keep(starts.words).cast();
         *types = self.call.keep(handles);
         self.call.add(Side {
             parts,
-            staging,
+            place,
             direction,
             form: Form::Packed,
         });
@@ -617,12 +618,13 @@ impl Collective {
             self.call.fail(both.1.error);
             return;
         };
-        let staging = self.staging(&elements, len);
+        // In host memory, also for a library that takes the other: only some of those reduce there.
+        let staging = Staging::new(both.0, &elements.near, len);
         let origin = staging.address().wrapping_add_signed(-low);
         *buffer = Address::at(origin as *mut c_void);
         self.call.add(Side {
             parts: vec![(elements, 0)],
-            staging,
+            place: Place::Host(staging),
             // What lies between elements keeps its bytes.
             direction: match direction {
                 Direction::Out => Direction::Out,

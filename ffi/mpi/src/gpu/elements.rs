@@ -5,10 +5,10 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use libcopy_gpu::{Driver, Error, Pointer, Space};
+use libcopy_gpu::{Driver, Error, GpuLayout, Pending, Pointer, Space};
 
-use super::method::{Method, method};
-use super::report::{Event, note};
+use super::method::{self, Method, Size};
+use super::report::{Event, note, note_method};
 use super::staging::OnDevice;
 use crate::abi::{Abi, Word, complain};
 use crate::buffer::Kind;
@@ -66,6 +66,11 @@ impl Elements {
         })
     }
 
+    /// Where they are.
+    pub fn first(&self) -> u64 {
+        self.base as u64
+    }
+
     /// Bytes of data.
     pub fn bytes(&self) -> usize {
         self.count * self.kind.size()
@@ -99,13 +104,31 @@ impl Elements {
         Ok(())
     }
 
-    /// Mean bytes of a piece.
-    fn piece(&self) -> u64 {
+    /// Their bytes, and the mean length of their pieces.
+    pub fn size(&self) -> Size {
+        let bytes = self.bytes() as u64;
         let pieces = self
             .prepared
             .as_ref()
             .map_or(1, |prepared| prepared.layout.segment_count());
-        self.bytes() as u64 / pieces.max(1)
+        Size {
+            bytes,
+            piece: bytes / pieces.max(1),
+        }
+    }
+
+    /// Their layout, if kernels can pack it.
+    fn layout(&self) -> Option<&GpuLayout> {
+        self.prepared.as_ref().and_then(|known| known.gpu())
+    }
+
+    /// How their packed bytes get to and from memory at `flat`.
+    fn method(&self, driver: &Driver, flat: u64) -> Method {
+        match device(driver, flat) {
+            Some(_) => Method::Device,
+            None if self.kind.is_dense() => Method::Staged,
+            None => method::to_host((driver, &self.near), self.size()),
+        }
     }
 
     /// Packs them into as many bytes of memory of any space at `to`.
@@ -116,28 +139,78 @@ impl Elements {
     pub fn pack(&self, (driver, abi): (&Driver, &Abi), to: u64) -> Result<(), c_int> {
         note(Event::Bytes, self.bytes() as u64);
         let bytes = self.bytes();
+        let method = self.method(driver, to);
+        note_method(self.size(), method, true);
         // SAFETY: the program's elements; the caller has room for their bytes.
         unsafe {
             if self.kind.is_dense() {
                 return said(abi, libcopy_gpu::copy(driver, to, self.base as u64, bytes));
             }
-            let Some(layout) = self.prepared.as_ref().and_then(|known| known.gpu()) else {
+            let Some(layout) = self.layout() else {
                 let image = self.image((driver, abi))?;
                 return self.pack_image((driver, abi), &image, to);
             };
             let pack =
                 |to| libcopy_gpu::pack(driver, layout, self.base as u64, 0..bytes as u64, to);
-            match method(bytes as u64, self.piece()) {
-                Method::OneShot => said(abi, pack(to)),
-                Method::Staged => said(
-                    abi,
-                    OnDevice::new(driver, &self.near, bytes).and_then(|packed| {
-                        pack(packed.address())?;
-                        libcopy_gpu::copy(driver, to, packed.address(), bytes)
-                    }),
-                ),
+            if method != Method::Staged {
+                return said(abi, pack(to));
             }
+            let staged = OnDevice::new(driver, &self.near, bytes).and_then(|packed| {
+                pack(packed.address())?;
+                libcopy_gpu::copy(driver, to, packed.address(), bytes)
+            });
+            said(abi, staged)
         }
+    }
+
+    /// [`Elements::pack`] without waiting, where kernels and copies do all.
+    ///
+    /// # Errors
+    ///
+    /// An error code.
+    pub fn start_pack(
+        &self,
+        (driver, abi): (&'static Driver, &'static Abi),
+        to: u64,
+    ) -> Result<Packing, c_int> {
+        let bytes = self.bytes();
+        let method = self.method(driver, to);
+        let mut packing = Packing {
+            both: (driver, abi),
+            pending: None,
+            copy: None,
+        };
+        let layout = self.layout();
+        if layout.is_none() && !self.kind.is_dense() {
+            self.pack((driver, abi), to)?;
+            return Ok(packing);
+        }
+        note(Event::Bytes, bytes as u64);
+        note_method(self.size(), method, true);
+        // SAFETY: the program's elements, which it leaves alone until the message is complete; the caller has room for
+        // their bytes for as long.
+        let started = unsafe {
+            match layout {
+                None => libcopy_gpu::start_copy(driver, to, self.base as u64, bytes),
+                Some(layout) => {
+                    let pack = |to| {
+                        let (base, all) = (self.base as u64, 0..bytes as u64);
+                        libcopy_gpu::start_pack(driver, layout, base, all, to)
+                    };
+                    if method == Method::Staged {
+                        OnDevice::new(driver, &self.near, bytes).and_then(|packed| {
+                            let pending = pack(packed.address());
+                            packing.copy = Some((packed, to, bytes));
+                            pending
+                        })
+                    } else {
+                        pack(to)
+                    }
+                }
+            }
+        };
+        packing.pending = Some(started.map_err(|error| failed(abi, &error))?);
+        Ok(packing)
     }
 
     /// Unpacks the first so many bytes of theirs from memory of any space at `from`.
@@ -156,25 +229,26 @@ impl Elements {
             return Ok(());
         }
         note(Event::Bytes, bytes);
+        let method = self.method(driver, from);
+        note_method(self.size(), method, false);
         // SAFETY: the program's elements; the caller has so many bytes.
         unsafe {
             if self.kind.is_dense() {
                 let copied = libcopy_gpu::copy(driver, self.base as u64, from, bytes as usize);
                 return said(abi, copied);
             }
-            let Some(layout) = self.prepared.as_ref().and_then(|known| known.gpu()) else {
+            let Some(layout) = self.layout() else {
                 return self.unpack_image((driver, abi), from, bytes as usize);
             };
             let unpack =
                 |from| libcopy_gpu::unpack(driver, layout, self.base as u64, 0..bytes, from);
-            let unpacked = match method(self.bytes() as u64, self.piece()) {
-                Method::OneShot => unpack(from),
-                Method::Staged => {
-                    OnDevice::new(driver, &self.near, bytes as usize).and_then(|packed| {
-                        libcopy_gpu::copy(driver, packed.address(), from, bytes as usize)?;
-                        unpack(packed.address())
-                    })
-                }
+            let unpacked = if method == Method::Staged {
+                OnDevice::new(driver, &self.near, bytes as usize).and_then(|packed| {
+                    libcopy_gpu::copy(driver, packed.address(), from, bytes as usize)?;
+                    unpack(packed.address())
+                })
+            } else {
+                unpack(from)
             };
             match unpacked {
                 Err(Error::Overlap) => self.unpack_image((driver, abi), from, bytes as usize),
@@ -295,6 +369,58 @@ impl Elements {
     }
 }
 
+/// Packing that was started. Dropping it waits.
+#[derive(Debug)]
+pub struct Packing {
+    both: (&'static Driver, &'static Abi),
+    pending: Option<Pending>,
+    /// What is copied after that: packed bytes in device memory, where to, and how many.
+    copy: Option<(OnDevice, u64, usize)>,
+}
+
+impl Packing {
+    /// Whether the bytes are there; starts what comes next.
+    ///
+    /// # Errors
+    ///
+    /// An error code.
+    pub fn is_done(&mut self) -> Result<bool, c_int> {
+        self.go_on(Pending::is_done)
+    }
+
+    /// Waits until they are.
+    ///
+    /// # Errors
+    ///
+    /// An error code.
+    pub fn wait(&mut self) -> Result<(), c_int> {
+        self.go_on(|pending| pending.wait().map(|()| true))
+            .map(|_| ())
+    }
+
+    fn go_on(
+        &mut self,
+        is_done: impl Fn(&mut Pending) -> libcopy_gpu::Result<bool>,
+    ) -> Result<bool, c_int> {
+        let (driver, abi) = self.both;
+        while let Some(pending) = &mut self.pending {
+            if !is_done(pending).map_err(|error| failed(abi, &error))? {
+                return Ok(false);
+            }
+            self.pending = None;
+            if let Some((packed, to, bytes)) = self.copy.take() {
+                // SAFETY: memory of ours with so many packed bytes, which stays until they are copied; the caller of
+                // `start_pack` has room for them.
+                let copy = unsafe { libcopy_gpu::start_copy(driver, to, packed.address(), bytes) };
+                let mut copy = copy.map_err(|error| failed(abi, &error))?;
+                copy.keep(packed);
+                self.pending = Some(copy);
+            }
+        }
+        Ok(true)
+    }
+}
+
 /// An address in device memory.
 pub fn device(driver: &Driver, address: u64) -> Option<Pointer> {
     match Pointer::of(driver, address) {
@@ -316,8 +442,10 @@ fn true_extent(datatype: Word) -> Option<(isize, isize)> {
 
 /// The error code of what failed on the GPU.
 pub fn said(abi: &Abi, result: libcopy_gpu::Result<()>) -> Result<(), c_int> {
-    result.map_err(|error| {
-        complain(&error.to_string());
-        errors::failure(abi, &error.to_string())
-    })
+    result.map_err(|error| failed(abi, &error))
+}
+
+fn failed(abi: &Abi, error: &Error) -> c_int {
+    complain(&error.to_string());
+    errors::failure(abi, &error.to_string())
 }

@@ -33,7 +33,7 @@ impl Call {
         (base, count, datatype): (*const c_void, N, Word),
         (packed, size, position): (*const c_void, isize, *const isize),
     ) -> Option<Call> {
-        requests::settle_orphans();
+        requests::get_on();
         let (driver, abi) = (watch::driver()?, active()?);
         if packed.is_null() || position.is_null() || name.is_null() {
             return None;

@@ -1,27 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How bytes get from device memory into host memory, and back (paper 004, "MPI_Send / MPI_Recv").
+//! How the bytes of device memory get to the MPI library, and back (paper 004, "MPI_Send / MPI_Recv"): which method, by the
+//! times of [`Profile`], and whether the library takes device memory at all.
 
+use std::ffi::c_int;
 use std::sync::OnceLock;
 
 use libcopy::config;
+pub use libcopy_gpu::Method;
+use libcopy_gpu::{Ask, Driver, Origin, Pointer, Profile};
 
-use crate::abi::complain;
-
-/// How packed bytes get into host memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// A kernel writes into pinned host memory, or reads from it.
-    OneShot,
-    /// A kernel packs into device memory, which is copied into host memory, and the other way round.
-    Staged,
-}
-
-/// Pieces of fewer bytes than this are staged: a kernel moves them over the bus in transactions that are not full.
-const SHORT_PIECE: u64 = 32;
-
-/// Fewer bytes than these take one launch in any case: one more copy costs more than it saves.
-const FEW_BYTES: u64 = 64 << 10;
+use crate::abi::{Function, complain};
 
 /// What `LIBCOPY_GPU_METHOD` asks for.
 fn asked() -> Option<Method> {
@@ -30,9 +19,10 @@ fn asked() -> Option<Method> {
         "auto" => None,
         "one-shot" => Some(Method::OneShot),
         "staged" => Some(Method::Staged),
+        "device" => Some(Method::Device),
         other => {
             complain(&format!(
-                "{} is {other:?}, not auto, one-shot or staged",
+                "{} is {other:?}, not auto, one-shot, staged or device",
                 config::GPU_METHOD.name
             ));
             None
@@ -40,12 +30,116 @@ fn asked() -> Option<Method> {
     })
 }
 
-/// The method for so many bytes in pieces of this mean length. Not measured: the rule is that of paper 004, where
-/// one-shot wins for few bytes and long pieces.
-pub fn method(bytes: u64, piece: u64) -> Method {
-    asked().unwrap_or(if bytes >= FEW_BYTES && piece < SHORT_PIECE {
-        Method::Staged
-    } else {
-        Method::OneShot
+/// Whether the MPI library takes device memory: `LIBCOPY_GPU_AWARE`, or what it says itself.
+pub fn is_aware() -> bool {
+    static AWARE: OnceLock<bool> = OnceLock::new();
+    *AWARE.get_or_init(|| match config::GPU_AWARE.or_default().as_str() {
+        "yes" => true,
+        "no" => false,
+        "ask" => says_so(),
+        other => {
+            complain(&format!(
+                "{} is {other:?}, not yes, no or ask",
+                config::GPU_AWARE.name
+            ));
+            says_so()
+        }
     })
+}
+
+/// `MPIX_Query_cuda_support` of Open MPI (mpi-ext.h) and MPICH: 1 if the library was built with CUDA and uses it.
+fn says_so() -> bool {
+    static QUERY: Function = Function::new(c"MPIX_Query_cuda_support");
+    match QUERY.if_any() {
+        0 => false,
+        address => {
+            // SAFETY: the function of this name has this type.
+            let query: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(address) };
+            // SAFETY: it may be called at any time.
+            unsafe { query() == 1 }
+        }
+    }
+}
+
+/// Elements, as far as the choice depends on them.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Mean bytes of a piece; all, if there are no gaps.
+    pub piece: u64,
+}
+
+impl Size {
+    fn ask(self, is_aware: bool) -> Ask {
+        // The receiver's memory is not known here, nor the other layout.
+        let ask = Ask {
+            bytes: self.bytes,
+            block: self.piece,
+            is_aware,
+            has_peer: false,
+            is_regular: false,
+        };
+        ask.class()
+    }
+
+    /// The powers of two that bytes and pieces are not above.
+    pub fn class(self) -> (u64, u64) {
+        let ask = self.ask(false);
+        (ask.bytes, ask.block)
+    }
+}
+
+/// Whether the times that choices follow from were measured; `None` before the first choice.
+static ORIGIN: OnceLock<Origin> = OnceLock::new();
+
+/// Where the times come from, for the report.
+pub fn origin() -> Option<Origin> {
+    ORIGIN.get().copied()
+}
+
+/// What a profile says of memory `near`; `otherwise` if the driver fails.
+fn by_profile<R>(
+    (driver, near): (&Driver, &Pointer),
+    otherwise: R,
+    ask: impl FnOnce(&Profile) -> R,
+) -> R {
+    match Profile::near(driver, near) {
+        Ok(profile) => {
+            ORIGIN.get_or_init(|| profile.origin);
+            ask(&profile)
+        }
+        Err(error) => {
+            complain(&format!("the GPU's times cannot be had: {error}"));
+            otherwise
+        }
+    }
+}
+
+/// The method for elements with gaps whose packed bytes are put into host memory: [`Method::OneShot`] or
+/// [`Method::Staged`].
+pub fn to_host(there: (&Driver, &Pointer), size: Size) -> Method {
+    match asked() {
+        Some(method @ (Method::OneShot | Method::Staged)) => method,
+        _ => by_profile(there, Method::OneShot, |profile| {
+            profile.choose(&size.ask(false))
+        }),
+    }
+}
+
+/// Whether the MPI library is handed device memory ([`Method::Device`]): elements without gaps as they are, others packed.
+pub fn hands_over(there: (&Driver, &Pointer), size: Size, is_dense: bool) -> bool {
+    if !is_aware() {
+        return false;
+    }
+    match asked() {
+        Some(method) => method == Method::Device,
+        None => by_profile(there, false, |profile| {
+            if is_dense {
+                profile.is_handed_over(size.bytes)
+            } else {
+                profile.choose(&size.ask(true)) == Method::Device
+            }
+        }),
+    }
 }

@@ -5,27 +5,31 @@
 //! In a program that has loaded the CUDA driver ([`watch`]), each intercepted function asks what its buffers are
 //! ([`elements`]). Those in device memory are replaced by host memory that their bytes are packed into, or
 //! unpacked from ([`staging`]), and the function is called again with these ([`call`], [`collective`]): whatever it does
-//! with host memory, in this process and the others, it does for device memory as well. What is received by a request
-//! is unpacked when the request is complete ([`requests`]).
+//! with host memory, in this process and the others, it does for device memory as well. An MPI library that takes device
+//! memory may be handed that instead ([`method`]). What is received by a request is unpacked when the request is complete
+//! ([`requests`]); nonblocking sends may return before their bytes are packed ([`delayed`]).
 
 mod call;
 mod collective;
+mod delayed;
 mod elements;
 mod external;
 mod method;
 mod packing;
+mod past;
 mod report;
 mod requests;
 mod staging;
 mod watch;
 
-pub use call::Call;
+pub use call::{Call, Messages, register};
 pub use collective::Collective;
+pub use delayed::Functions;
 pub use external::{pack_external, unpack_external};
 pub use packing::{pack, unpack};
 pub use report::report;
 pub use requests::{
-    after_get_status, any as has_requests, before_start, finish, free, get_status, settle_orphans,
-    some, test, testall, testany, wait, waitall, waitany,
+    after_get_status, any as has_requests, before_cancel, before_start, finish, free, get_on,
+    get_status, some, test, testall, testany, wait, wait_for_others, waitall, waitany,
 };
-pub use watch::{inside, is_loaded, is_outside, may_be_loaded};
+pub use watch::{inside, is_handed_over, is_loaded, is_outside, may_be_loaded};

@@ -38,7 +38,7 @@ impl<N: Count> Call<N> {
         (packed, size, position): (*const c_void, N, *const N),
         comm: Word,
     ) -> Option<Call<N>> {
-        requests::settle_orphans();
+        requests::get_on();
         let (driver, abi) = (watch::driver()?, active()?);
         if packed.is_null() || position.is_null() {
             return None;

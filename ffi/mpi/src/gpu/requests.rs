@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libcopy::lock::lock;
 
 use super::call::{self, Call};
+use super::delayed::{self, Functions, Waiting};
+use super::past;
+use super::report::{Event, note};
 use super::watch;
 use crate::abi::{Abi, Family, UNDEFINED, Word};
 use crate::active::active;
@@ -25,6 +28,10 @@ struct Pending {
     is_active: bool,
     /// Whether what it received has been unpacked.
     is_unpacked: bool,
+    /// The bytes of the message, where the library's status has those of what stood for it.
+    fetched: Option<u64>,
+    /// For a send that was started later: its request is a persistent one, of which the program knows nothing.
+    delayed: Option<Functions>,
 }
 
 static TABLE: Mutex<Option<HashMap<Word, Pending>>> = Mutex::new(None);
@@ -44,16 +51,63 @@ impl Call {
         if let Some(code) = self.failed() {
             return self.raise(code);
         }
-        let code = watch::inside(function);
+        if self.sends_now() {
+            delayed::flush();
+        }
+        let code = self.go_on(function);
         if code == 0 && !self.is_empty() {
-            remember(self, request);
+            remember(self, request, None);
         }
         code
     }
+
+    /// Calls a function that sends and makes a request; or, if that takes longer than the call, starts to pack what is sent,
+    /// and has `make` make a persistent request, which is started later.
+    pub fn begin_later(
+        self,
+        request: *const c_void,
+        functions: Functions,
+        make: impl FnOnce() -> c_int,
+        function: impl FnOnce() -> c_int,
+    ) -> c_int {
+        if let Some(code) = self.failed() {
+            return self.raise(code);
+        }
+        if self.is_empty() {
+            return self.begin(request, function);
+        }
+        let started = self.start_pack().and_then(|mut packing| {
+            let is_packed = delayed::are_done(&mut packing)?;
+            if is_packed && !delayed::any() || !past::is_possible() {
+                delayed::wait(&mut packing)?;
+                return Ok(None);
+            }
+            Ok(Some(packing))
+        });
+        let packing = match started {
+            Err(code) => return self.raise(code),
+            Ok(None) => return self.begin(request, function),
+            Ok(Some(packing)) => packing,
+        };
+        let code = self.go_on(make);
+        if code != 0 {
+            return code;
+        }
+        note(Event::Delayed, 1);
+        let is_handed_over = self.is_handed_over();
+        let handle = remember(self, request, Some(functions));
+        delayed::push(Waiting {
+            handle,
+            packing,
+            start: functions.start,
+            is_handed_over,
+        });
+        0
+    }
 }
 
-/// Remembers the buffers of a request that the library has just made.
-fn remember(call: Call, request: *const c_void) {
+/// Remembers the buffers of a request that the library has just made; its handle.
+fn remember(call: Call, request: *const c_void, delayed: Option<Functions>) -> Word {
     let abi = call.abi();
     // SAFETY: the library has written a handle there.
     let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
@@ -62,9 +116,12 @@ fn remember(call: Call, request: *const c_void) {
         Pending {
             is_active: !call.is_persistent(),
             is_unpacked: false,
+            fetched: None,
+            delayed,
             call,
         },
     );
+    handle
 }
 
 fn put(handle: Word, pending: Pending) {
@@ -119,22 +176,61 @@ impl Found {
         put(self.handle, self.pending);
     }
 
-    /// After the library has completed it, with this status: unpacks what was received.
-    fn conclude(mut self, status: Status) -> Result<(), c_int> {
-        let is_over = !self.pending.call.is_persistent();
+    /// After the library has completed it, with this status: unpacks what was received. `variable` is the program's.
+    ///
+    /// # Safety
+    ///
+    /// The variable is writable.
+    unsafe fn conclude(mut self, status: Status, variable: *mut c_void) -> Result<(), c_int> {
+        // SAFETY: the caller's promise.
+        let started = unsafe { self.end_delayed(variable) };
         let unpacked = self.pending.unpack(status);
-        self.pending.is_active = false;
-        if !is_over {
-            self.put_back();
-        }
-        unpacked
-    }
-
-    /// After it has failed.
-    fn fail(mut self) {
         self.pending.is_active = false;
         if self.pending.call.is_persistent() {
             self.put_back();
+        }
+        started.and(unpacked)
+    }
+
+    /// After it has failed; the library may have freed it, and has then written that to the variable.
+    ///
+    /// # Safety
+    ///
+    /// The variable is writable.
+    unsafe fn fail(mut self, code: c_int, variable: *mut c_void) {
+        // SAFETY: no status is read after a failure; the caller's promise.
+        unsafe {
+            self.pending.call.arrived(std::ptr::null_mut(), code);
+            let _ = self.end_delayed(variable);
+        }
+        self.pending.is_active = false;
+        if self.pending.call.is_persistent() {
+            self.put_back();
+        }
+    }
+
+    /// Frees the persistent request of a send that was started later, so that the program finds `MPI_REQUEST_NULL`.
+    ///
+    /// # Errors
+    ///
+    /// Why it was not started.
+    unsafe fn end_delayed(&mut self, variable: *mut c_void) -> Result<(), c_int> {
+        let Some(functions) = self.pending.delayed.take() else {
+            return Ok(());
+        };
+        let abi = self.pending.call.abi();
+        let mut own: Word = 0;
+        let at = (&raw mut own).cast();
+        // SAFETY: a request of ours that is not active any more, in a variable with room for either kind of handle; the
+        // caller's promise.
+        unsafe {
+            abi.set_handle(at, self.handle);
+            watch::inside(|| (functions.free)(at));
+            abi.set_handle(variable, abi.request_null);
+        }
+        match delayed::failure(self.handle) {
+            Some(code) => Err(self.pending.call.raise(code)),
+            None => Ok(()),
         }
     }
 }
@@ -142,12 +238,22 @@ impl Found {
 impl Pending {
     /// Unpacks what was received, once.
     fn unpack(&mut self, status: Status) -> Result<(), c_int> {
-        if !self.is_active || std::mem::replace(&mut self.is_unpacked, true) {
+        if !self.is_active || status.is_cancelled() {
             return Ok(());
         }
-        if status.is_cancelled() {
+        if std::mem::replace(&mut self.is_unpacked, true) {
+            if let Some(bytes) = self.fetched {
+                status.set_bytes(bytes);
+            }
             return Ok(());
         }
+        let bytes = status.bytes();
+        // SAFETY: a status that the library has written.
+        match unsafe { self.call.arrived(status.pointer(), 0) } {
+            0 => {}
+            code => return Err(code),
+        }
+        self.fetched = Some(status.bytes()).filter(|fetched| *fetched != bytes);
         self.call
             .unpack(|| status.bytes())
             .map_err(|code| self.call.raise(code))
@@ -172,12 +278,11 @@ unsafe fn one(
         let at = room.instead_of(status);
         let (code, is_complete) = complete(at);
         Some(if code != 0 {
-            if abi.handle_at(request, 0) & abi.handle == found.handle {
-                found.fail();
-            }
+            found.fail(code, request);
             code
         } else if is_complete {
-            found.conclude(Status::new(abi, at)).err().unwrap_or(0)
+            let concluded = found.conclude(Status::new(abi, at), request);
+            concluded.err().unwrap_or(0)
         } else {
             found.put_back();
             0
@@ -196,7 +301,7 @@ pub unsafe fn wait(
     status: *mut c_void,
     inner: impl FnOnce(*mut c_void) -> c_int,
 ) -> Option<c_int> {
-    settle_orphans();
+    wait_for_others();
     // SAFETY: the caller's promise.
     unsafe { one(request, status, |at| (inner(at), true)) }
 }
@@ -209,9 +314,13 @@ pub unsafe fn test(
     status: *mut c_void,
     inner: impl FnOnce(*mut c_void) -> c_int,
 ) -> Option<c_int> {
-    settle_orphans();
+    get_on();
     // SAFETY: the caller's promise.
     unsafe {
+        if are_waiting(1, request) {
+            *flag = 0;
+            return Some(0);
+        }
         one(request, status, |at| {
             let code = inner(at);
             (code, code == 0 && *flag != 0)
@@ -227,8 +336,13 @@ pub unsafe fn get_status(
     status: *mut c_void,
     inner: impl FnOnce(*mut c_void) -> c_int,
 ) -> Option<c_int> {
-    settle_orphans();
+    get_on();
     let abi = active()?;
+    if delayed::is_waiting(request & abi.handle) {
+        // SAFETY: the caller's promise.
+        unsafe { *flag = 0 };
+        return Some(0);
+    }
     let mut pending = remove(request & abi.handle)?;
     let mut room = Room::new();
     let at = room.instead_of(status);
@@ -269,17 +383,50 @@ pub unsafe fn after_get_status(count: c_int, requests: *const c_void, get_status
     }
 }
 
+/// Lets everything get on: starts sends whose bytes are packed, completes what the program has freed.
+pub fn get_on() {
+    delayed::poll();
+    settle_orphans();
+}
+
+/// The same before this process waits for others, which may wait for what it sends.
+pub fn wait_for_others() {
+    delayed::flush();
+    settle_orphans();
+}
+
+/// Whether any of these is a send that is not started.
+///
+/// # Safety
+///
+/// The array has so many handles.
+unsafe fn are_waiting(count: c_int, requests: *const c_void) -> bool {
+    let Some(abi) = active().filter(|_| delayed::any() && !requests.is_null()) else {
+        return false;
+    };
+    (0..usize::try_from(count).unwrap_or(0)).any(|index| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { abi.handle_at(requests, index) };
+        delayed::is_waiting(handle & abi.handle)
+    })
+}
+
 /// Requests of an array, and statuses that are there in any case.
 struct Several {
     abi: &'static Abi,
+    requests: *mut c_void,
     found: Vec<Found>,
     statuses: *mut c_void,
     _rooms: Vec<Room>,
 }
 
 impl Several {
-    unsafe fn new(count: c_int, requests: *const c_void, statuses: *mut c_void) -> Option<Several> {
-        settle_orphans();
+    /// Those of an array, which the library is to be asked about.
+    ///
+    /// # Safety
+    ///
+    /// As the MPI standard says of functions that complete several requests.
+    unsafe fn new(count: c_int, requests: *mut c_void, statuses: *mut c_void) -> Option<Several> {
         let abi = active()?;
         // SAFETY: the caller's promise.
         let found = unsafe { Found::all(abi, count, requests) };
@@ -295,6 +442,7 @@ impl Several {
         };
         Some(Several {
             abi,
+            requests,
             found,
             statuses,
             _rooms: rooms,
@@ -315,16 +463,20 @@ impl Several {
                 found.put_back();
                 continue;
             };
+            let offset = found.index * self.abi.handle_size();
+            let variable = self.requests.wrapping_byte_add(offset);
             // SAFETY: the caller's promise.
             let status = unsafe { Status::of_array(self.abi, self.statuses, place) };
             if code == 0 || is_per_request && status.error() == 0 {
-                if let Err(failed) = found.conclude(status) {
+                // SAFETY: the program's variable.
+                if let Err(failed) = unsafe { found.conclude(status, variable) } {
                     answer = failed;
                 }
             } else if is_per_request && status.error() == pending_error(self.abi) {
                 found.put_back();
             } else {
-                found.fail();
+                // SAFETY: the program's variable.
+                unsafe { found.fail(code, variable) };
             }
         }
         answer
@@ -349,6 +501,7 @@ pub unsafe fn waitall(
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
     unsafe {
+        wait_for_others();
         let several = Several::new(count, requests, statuses)?;
         let code = inner(several.statuses);
         Some(several.end(code, Some))
@@ -366,6 +519,11 @@ pub unsafe fn testall(
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
     unsafe {
+        get_on();
+        if are_waiting(count, requests) {
+            *flag = 0;
+            return Some(0);
+        }
         let several = Several::new(count, requests, statuses)?;
         let code = inner(several.statuses);
         let is_over = code != 0 || *flag != 0;
@@ -384,6 +542,7 @@ pub unsafe fn waitany(
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
     unsafe {
+        wait_for_others();
         let several = Several::new(count, requests, status)?;
         let code = inner(several.statuses);
         Some(several.end(code, |of| (usize::try_from(*index) == Ok(of)).then_some(0)))
@@ -402,8 +561,14 @@ pub unsafe fn testany(
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
     unsafe {
+        get_on();
+        let are_waiting = are_waiting(count, requests);
         let several = Several::new(count, requests, status)?;
         let code = inner(several.statuses);
+        if are_waiting && code == 0 && *index == UNDEFINED {
+            // The library takes those for requests that are not active.
+            *flag = 0;
+        }
         let is_over = code != 0 || *flag != 0;
         let place = |of| (is_over && usize::try_from(*index) == Ok(of)).then_some(0);
         Some(several.end(code, place))
@@ -413,18 +578,27 @@ pub unsafe fn testany(
 /// `MPI_Waitsome` and `MPI_Testsome`
 #[cold]
 pub unsafe fn some(
-    count: c_int,
-    requests: *mut c_void,
-    done: *mut c_int,
-    indices: *mut c_int,
+    (count, requests): (c_int, *mut c_void),
+    (done, indices): (*mut c_int, *mut c_int),
     statuses: *mut c_void,
+    waits: bool,
     inner: impl FnOnce(*mut c_void) -> c_int,
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
     unsafe {
+        if waits {
+            wait_for_others();
+        } else {
+            get_on();
+        }
+        let are_waiting = are_waiting(count, requests);
         let several = Several::new(count, requests, statuses)?;
         let abi = several.abi;
         let code = inner(several.statuses);
+        if are_waiting && code == 0 && *done == UNDEFINED {
+            // The library takes those for requests that are not active.
+            *done = 0;
+        }
         let number = match *done {
             _ if code != 0 && code != abi.in_status => 0,
             UNDEFINED => 0,
@@ -438,9 +612,11 @@ pub unsafe fn some(
 /// Before `MPI_Start` and `MPI_Startall`: packs what is sent.
 #[cold]
 pub unsafe fn before_start(count: c_int, requests: *const c_void) -> Result<(), c_int> {
-    let Some(abi) = active() else {
+    let Some(abi) = active().filter(|_| watch::is_outside()) else {
         return Ok(());
     };
+    // One of them may be a send.
+    delayed::flush();
     // SAFETY: the caller's promise.
     for mut found in unsafe { Found::all(abi, count, requests) } {
         let packed = found.pending.call.pack();
@@ -472,6 +648,7 @@ pub unsafe fn free(
     inner: impl FnOnce() -> c_int,
 ) -> Option<c_int> {
     let abi = active()?;
+    delayed::flush();
     // SAFETY: the caller's promise.
     unsafe {
         let found = Found::all(abi, 1, request).pop()?;
@@ -499,8 +676,14 @@ pub unsafe fn free(
     }
 }
 
+/// `MPI_Cancel`: a send has to be started before it can be cancelled.
+#[cold]
+pub fn before_cancel() {
+    delayed::flush();
+}
+
 /// Completes what the program has freed and what is complete by now.
-pub fn settle_orphans() {
+fn settle_orphans() {
     if !any() {
         return;
     }
@@ -527,7 +710,7 @@ pub fn settle_orphans() {
 
 /// Before the end of MPI: completes what the program has freed, of which nothing can be received any more.
 pub fn finish() {
-    settle_orphans();
+    wait_for_others();
     lock(&ORPHANS).clear();
     let table = lock(&TABLE).take();
     KNOWN.store(0, Ordering::Relaxed);

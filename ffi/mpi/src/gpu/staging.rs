@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Memory that packed bytes of device memory are put into, which is used again: to allocate or pin memory takes the
-//! driver much longer than to copy.
+//! Memory that packed bytes of device memory are put into, pinned or on the GPU, which is used again: to allocate or pin
+//! memory takes the driver much longer than to copy.
 
 use std::sync::Mutex;
 
@@ -75,6 +75,33 @@ impl Drop for OnDevice {
         if let Some(buffer) = self.0.take() {
             keep(buffer);
         }
+    }
+}
+
+/// Memory that the MPI library is handed in the place of a buffer in device memory.
+#[derive(Debug)]
+pub enum Place {
+    /// Host memory.
+    Host(Staging),
+    /// Device memory with packed bytes, for a library that takes that.
+    Device(OnDevice),
+    /// The buffer itself, for the same.
+    Own(u64),
+}
+
+impl Place {
+    /// Where it is.
+    pub fn address(&self) -> u64 {
+        match self {
+            Place::Host(staging) => staging.address(),
+            Place::Device(memory) => memory.address(),
+            Place::Own(address) => *address,
+        }
+    }
+
+    /// Whether it is device memory.
+    pub fn is_handed_over(&self) -> bool {
+        !matches!(self, Place::Host(_))
     }
 }
 

@@ -5,7 +5,7 @@
 //! The dynamic linker keeps a list of the libraries of a process, `struct link_map` (dlinfo(3), <link.h>), and adds new ones at
 //! its end. So as long as the last entry has no successor, no library was loaded, which costs two loads and a
 //! comparison. When it has one, the names are looked at, and the new last entry is remembered; a reference to its library
-//! keeps that, and so the entry, in memory.
+//! keeps that, and so the entry, in memory. The reference to the one before is given back then.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -18,6 +18,7 @@ use libcopy_gpu::Driver;
 
 use crate::abi::complain;
 use crate::active::active;
+use crate::{pmpi, world_model};
 
 /// `struct link_map` of <link.h>.
 #[repr(C)]
@@ -77,29 +78,54 @@ pub fn driver() -> Option<&'static Driver> {
     DRIVER.get().copied()
 }
 
+/// Who has made the call that a thread is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    /// The program.
+    Program,
+    /// We, with host memory in the place of device memory.
+    Replaced,
+    /// We, with device memory that only the MPI library may be handed.
+    HandedOver,
+}
+
 thread_local! {
-    /// Whether a call of this thread's has been looked at, and is going on with other buffers.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static CALLER: Cell<Caller> = const { Cell::new(Caller::Program) };
 }
 
 /// Whether this is a call of the program's, and not one that is going on with other buffers.
 #[cold]
 pub fn is_outside() -> bool {
-    INSIDE.try_with(|inside| !inside.get()).unwrap_or(false)
+    CALLER.try_with(Cell::get) == Ok(Caller::Program)
+}
+
+/// Whether the buffers of this call are in device memory, and the MPI library's function gets them.
+#[cold]
+pub fn is_handed_over() -> bool {
+    CALLER.try_with(Cell::get) == Ok(Caller::HandedOver)
 }
 
 /// Calls a function whose buffers have been looked at.
 pub fn inside<R>(call: impl FnOnce() -> R) -> R {
-    struct Back(bool);
+    called_by(Caller::Replaced, call)
+}
+
+/// Calls a function that goes to the MPI library at once, with buffers in device memory.
+pub fn handed_over<R>(call: impl FnOnce() -> R) -> R {
+    called_by(Caller::HandedOver, call)
+}
+
+fn called_by<R>(caller: Caller, call: impl FnOnce() -> R) -> R {
+    struct Back(Caller);
     impl Drop for Back {
         fn drop(&mut self) {
-            let _ = INSIDE.try_with(|inside| inside.set(self.0));
+            let _ = CALLER.try_with(|caller| caller.set(self.0));
         }
     }
     let _back = Back(
-        INSIDE
-            .try_with(|inside| inside.replace(true))
-            .unwrap_or(true),
+        CALLER
+            .try_with(|before| before.replace(caller))
+            .unwrap_or(Caller::Replaced),
     );
     call()
 }
@@ -107,7 +133,8 @@ pub fn inside<R>(call: impl FnOnce() -> R) -> R {
 /// Looks for the driver among the libraries, if it has not been found, and remembers the last one.
 #[cold]
 fn look() -> bool {
-    static LOOKING: Mutex<()> = Mutex::new(());
+    /// A reference to the library of the last entry.
+    static LOOKING: Mutex<Option<Held>> = Mutex::new(None);
     if DRIVER.get().is_some() {
         return true;
     }
@@ -116,23 +143,63 @@ fn look() -> bool {
         LAST.store((&raw const DONE).cast_mut(), Ordering::Relaxed);
         return false;
     }
-    let _one = lock(&LOOKING);
+    let mut before = None;
+    let is_there = look_now(&mut lock(&LOOKING), &mut before);
+    // Without the lock: what a library does when it is unloaded may come here again.
+    if let Some(before) = before {
+        before.give_back();
+    }
+    is_there
+}
+
+/// The same; `held` is the reference to the last entry's library, and `before` the one that was held until now.
+fn look_now(held: &mut Option<Held>, before: &mut Option<Held>) -> bool {
     let Some(found) = Libraries::now() else {
         // Not a dynamic linker that we know: asked about each time.
         return found_driver();
     };
     if found.has_driver && found_driver() {
+        *before = held.take();
         return true;
     }
     if !ptr::eq(LAST.load(Ordering::Relaxed), &raw const DONE) {
-        let last = if found.stays() {
-            found.last
-        } else {
-            (&raw const LOOK).cast_mut()
+        let next = found.hold();
+        let last = match &next {
+            Some(_) => found.last,
+            None => (&raw const LOOK).cast_mut(),
         };
         LAST.store(last, Ordering::Relaxed);
+        *before = std::mem::replace(held, next);
     }
     false
+}
+
+/// A reference to the library of the last entry.
+struct Held(*mut c_void);
+
+// SAFETY: the dynamic linker's handles may be used by any thread.
+unsafe impl Send for Held {}
+
+impl Held {
+    /// Gives it back, now that [`LAST`] is another entry. A library that the program has closed is unloaded then.
+    fn give_back(self) {
+        // Where another thread may just be reading the old entry, that stays.
+        if !may_be_read_by_others() {
+            // SAFETY: a reference of our own; nobody reads the entry any more.
+            unsafe { libc::dlclose(self.0) };
+        }
+    }
+}
+
+/// Whether other threads may be in a call of MPI's now.
+fn may_be_read_by_others() -> bool {
+    let Some(abi) = active().filter(|_| world_model::is_active()) else {
+        return true;
+    };
+    let mut provided = abi.thread_multiple;
+    // SAFETY: MPI has been initialized; a writable output.
+    unsafe { pmpi::query_thread(&mut provided) };
+    provided >= abi.thread_multiple
 }
 
 /// Whether there is a driver that can be used.
@@ -228,8 +295,8 @@ impl Libraries {
         walking.found
     }
 
-    /// Whether the last library is there for ever, for which a reference to it is taken.
-    fn stays(&self) -> bool {
+    /// A reference to the last library, which keeps its entry; `None` if it cannot be had.
+    fn hold(&self) -> Option<Held> {
         // SAFETY: nothing is loaded, so no code of a library is run.
         let library = unsafe {
             libc::dlopen(
@@ -237,7 +304,15 @@ impl Libraries {
                 libc::RTLD_LAZY | libc::RTLD_LOCAL | libc::RTLD_NOLOAD,
             )
         };
-        !library.is_null() && entry_of(library) == Some(self.last)
+        if library.is_null() {
+            return None;
+        }
+        if entry_of(library) == Some(self.last) {
+            return Some(Held(library));
+        }
+        // SAFETY: the reference that was just taken.
+        unsafe { libc::dlclose(library) };
+        None
     }
 }
 
@@ -263,7 +338,7 @@ mod tests {
     #[test]
     fn a_library_that_is_loaded_has_a_place_behind_the_last_one() {
         let before = Libraries::now().unwrap();
-        assert!(before.stays() && !before.has_driver);
+        assert!(before.hold().is_some() && !before.has_driver);
         // SAFETY: an entry that stays.
         let next = || unsafe { (*before.last).next.load(Ordering::Relaxed) };
         assert!(next().is_null());
@@ -274,6 +349,6 @@ mod tests {
             return;
         }
         assert_eq!(next(), entry_of(library).unwrap());
-        assert!(Libraries::now().unwrap().stays());
+        assert!(Libraries::now().unwrap().hold().is_some());
     }
 }

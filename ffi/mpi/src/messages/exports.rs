@@ -14,7 +14,7 @@ use super::receiving::arrived;
 use super::sending::{notice, were_passed};
 use super::status::{Room, Status};
 use super::world::{World, world};
-use super::{incoming, lengths, packed, probes, requests, short};
+use super::{incoming, lengths, packed, probes, request_exports, requests, short};
 use crate::abi::{Function, Word};
 use crate::count::{Count, Large};
 use crate::pmpi::forward;
@@ -22,15 +22,17 @@ use crate::{async_guard, fallback, gpu, threshold, types, uses};
 
 /// Both forms of a function that counts elements; `N` is what counts. What is tiny is forwarded before
 /// anything else. Behind the arguments: how buffers in device memory are replaced, on which communicator, and
-/// the status or request of the function.
+/// the status or request of the function. With `library`, the MPI library's function may be handed device memory, if the
+/// condition holds.
 macro_rules! both {
     ($($name:ident, $large:ident = |$($argument:ident: $kind:ty),*| $gpu:tt
+       $(library($free:expr => $call:expr))?
        $([$tiny:expr => $short:expr])* $body:block)*) => { $(
-        both!(@form c_int, $name, ($($argument: $kind),*) $gpu [$($tiny => $short),*] $body);
-        both!(@form Large, $large, ($($argument: $kind),*) $gpu [$($tiny => $short),*] $body);
+        both!(@form c_int, $name, ($($argument: $kind),*) $gpu [$($free => $call)?] [$($tiny => $short),*] $body);
+        both!(@form Large, $large, ($($argument: $kind),*) $gpu [$($free => $call)?] [$($tiny => $short),*] $body);
     )* };
-    (@staged $name:ident, ($($argument:ident: $kind:ty),*)
-     ($new:ident($comm:expr), $end:ident($($last:ident)?), $($role:ident($buffer:ident, $count:ident, $type:ident)),+)) => {
+    (@staged $name:ident, ($($argument:ident: $kind:ty),*) [$($free:expr => $call:expr)?]
+     ($new:ident($comm:expr), $end:ident($($last:ident $(, $init:expr)?)?), $($role:ident($buffer:ident, $count:ident, $type:ident)),+)) => {
         /// The same with host memory in the place of what is in device memory.
         #[cold]
         #[inline(never)]
@@ -38,16 +40,22 @@ macro_rules! both {
         unsafe extern "C" fn staged($($argument: $kind),*) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
-                gpu::settle_orphans();
+                gpu::get_on();
                 let Some(mut call) = gpu::Call::$new($comm) else {
                     return gpu::inside(|| $name($($argument),*));
                 };
+                $(
+                    let _ = stringify!($call);
+                    if $free {
+                        call.goes_to_library();
+                    }
+                )?
                 $(
                     let (mut at, mut number, mut datatype) = ($buffer as *mut c_void, $count, $type);
                     call.$role(&mut at, &mut number, &mut datatype);
                     let ($buffer, $count, $type) = (at as _, number, datatype);
                 )+
-                both!(@end call, $end($($last)?), $name($($argument),*))
+                both!(@end call, $end($($last $(, $init)?)?), $name($($argument),*))
             }
         }
     };
@@ -60,8 +68,11 @@ macro_rules! both {
     (@end $call:ident, begin($request:ident), $name:ident $arguments:tt) => {
         $call.begin($request, || $name $arguments)
     };
+    (@end $call:ident, begin($request:ident, $init:expr), $name:ident $arguments:tt) => {
+        $call.begin_later($request, DELAYED, || $init, || $name $arguments)
+    };
     (@form $count:ty, $name:ident, ($($argument:ident: $kind:ty),*) $gpu:tt
-     [$($tiny:expr => $short:expr),*] $body:block) => {
+     [$($free:expr => $call:expr)?] [$($tiny:expr => $short:expr),*] $body:block) => {
         const _: () = {
             #[allow(dead_code)]
             type N = $count;
@@ -82,7 +93,7 @@ macro_rules! both {
                     #[allow(unused_unsafe)]
                     guarded(|| unsafe { $body })
                 }
-                both!(@staged $name, ($($argument: $kind),*) $gpu);
+                both!(@staged $name, ($($argument: $kind),*) [$($free => $call)?] $gpu);
                 /// What is tiny goes to the library at once.
                 #[inline(always)]
                 #[allow(clippy::too_many_arguments)]
@@ -105,6 +116,12 @@ macro_rules! both {
                         if gpu::is_loaded() && gpu::is_outside() {
                             return staged($($argument),*);
                         }
+                        $(
+                            let _ = stringify!($free);
+                            if gpu::is_handed_over() {
+                                return $call;
+                            }
+                        )?
                         if requests::has_orphans() {
                             return requests::settle_orphans(other($($argument),*));
                         }
@@ -202,6 +219,7 @@ macro_rules! sends {
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word|
             (new(Some(comm)), block(), sends(buffer, count, datatype))
+            library(is_idle() => forward::$body(buffer, count, datatype, dest, tag, comm))
             [is_passed(count, datatype) => forward::$body(buffer, count, datatype, dest, tag, comm)] {
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
@@ -218,11 +236,16 @@ macro_rules! sends {
 
 /// The same with a request.
 macro_rules! sends_with_request {
-    ($($name:ident, $large:ident = $body:ident $mode:ident;)*) => {
+    ($($name:ident, $large:ident = $body:ident $init:ident $mode:ident;)*) => {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word, request: *mut c_void|
-            (new(Some(comm)), begin(request), sends(buffer, count, datatype))
+            (later(Some(comm)),
+             begin(request, persistent_send(
+                 (elements(buffer, count, datatype), Mode::$mode, address(dest, tag, comm)), request,
+                 || forward::$init(buffer, count, datatype, dest, tag, comm, request))),
+             sends(buffer, count, datatype))
+            library(true => forward::$body(buffer, count, datatype, dest, tag, comm, request))
             [is_passed(count, datatype) =>
                 forward::$body(buffer, count, datatype, dest, tag, comm, request)] {
                 if let Some(world) = world() {
@@ -245,19 +268,41 @@ macro_rules! persistent_sends {
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word, request: *mut c_void|
             (persistent(Some(comm)), begin(request), sends(buffer, count, datatype)) {
-                let code = forward::$body(buffer, count, datatype, dest, tag, comm, request);
-                if code == 0 {
-                    fallback::note_persistent(request);
-                }
-                if let Some(world) = world().filter(|_| code == 0) {
-                    let what = elements(buffer, count, datatype);
-                    let to = address(dest, tag, comm);
-                    calls::send_init(world, Mode::$mode, what, to, request);
-                }
-                code
+                let what = elements(buffer, count, datatype);
+                persistent_send((what, Mode::$mode, address(dest, tag, comm)), request, || {
+                    forward::$body(buffer, count, datatype, dest, tag, comm, request)
+                })
             }
         )* }
     };
+}
+
+/// What is done with sends that are started later.
+const DELAYED: gpu::Functions = gpu::Functions {
+    start: request_exports::MPI_Start,
+    free: request_exports::MPI_Request_free,
+};
+
+/// Makes a persistent send, whose starts may be intercepted unless the library is handed device memory.
+///
+/// # Safety
+///
+/// `make` writes a request if it succeeds.
+unsafe fn persistent_send(
+    (what, mode, to): (Elements, Mode, Address),
+    request: *mut c_void,
+    make: impl FnOnce() -> c_int,
+) -> c_int {
+    let code = make();
+    if code == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { fallback::note_persistent(request) };
+        if let Some(world) = world().filter(|_| !gpu::is_handed_over()) {
+            // SAFETY: as above.
+            unsafe { calls::send_init(world, mode, what, to, request) };
+        }
+    }
+    code
 }
 
 sends! {
@@ -266,8 +311,8 @@ sends! {
 }
 
 sends_with_request! {
-    MPI_Isend, MPI_Isend_c = isend Standard;
-    MPI_Issend, MPI_Issend_c = issend Synchronous;
+    MPI_Isend, MPI_Isend_c = isend send_init Standard;
+    MPI_Issend, MPI_Issend_c = issend ssend_init Synchronous;
 }
 
 persistent_sends! {
@@ -326,6 +371,7 @@ both! {
     MPI_Recv, MPI_Recv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
                             tag: c_int, comm: Word, status: *mut c_void|
     (new(Some(comm)), block(status), receives(buffer, count, datatype))
+    library(is_idle() => forward::recv(buffer, count, datatype, source, tag, comm, status))
     [is_tiny(count, datatype) || lengths::is_off() => received(
         forward::recv(buffer, count, datatype, source, tag, comm, status),
         buffer, count, datatype
@@ -355,6 +401,7 @@ both! {
     MPI_Irecv, MPI_Irecv_c = |buffer: *mut c_void, count: N, datatype: Word, source: c_int,
                               tag: c_int, comm: Word, request: *mut c_void|
     (new(Some(comm)), begin(request), receives(buffer, count, datatype))
+    library(true => forward::irecv(buffer, count, datatype, source, tag, comm, request))
     [is_tiny(count, datatype) =>
         forward::irecv(buffer, count, datatype, source, tag, comm, request)]
     [is_short(count, datatype) => short::noted(

@@ -38,8 +38,10 @@ mod waiting;
 pub mod world;
 
 pub use governed::{json as classes, report_classes};
+pub use lengths::is_special;
 pub use peers::Peers;
 pub use protocol::are_asked;
+pub use receiving::{arrived_elsewhere, may_be_header};
 pub use report::{numbers, report};
 pub use requests::{has_orphans, register, settle_orphans};
 pub use start::{announce, finish, leave, start};

@@ -9,7 +9,7 @@ use libcopy::p2p::header;
 use super::arguments::Elements;
 use super::incoming::{self, Arrival, When, raise};
 use super::status::Status;
-use super::world::World;
+use super::world::{World, world};
 use crate::abi::Word;
 
 /// What such elements are received with, if a header may come for them.
@@ -62,4 +62,33 @@ pub unsafe fn arrived(
         0 => 0,
         code => raise(arrival.comm(), code),
     }
+}
+
+/// Whether a message of so many bytes may be a header.
+pub fn may_be_header(bytes: u64) -> bool {
+    world().is_some_and(|world| header::slot_of(bytes).is_some_and(|slot| !world.is_unposted(slot)))
+}
+
+/// The same as [`arrived`] for what the library has received elsewhere and what was copied to host memory, which has room for
+/// so many bytes.
+///
+/// # Safety
+///
+/// The library wrote the status if it did not fail; the memory is writable.
+pub unsafe fn arrived_elsewhere(
+    (buffer, room): (*mut c_void, usize),
+    comm: Word,
+    status: *mut c_void,
+    code: c_int,
+) -> c_int {
+    let Some(world) = world() else {
+        return code;
+    };
+    let what = Elements {
+        buffer,
+        count: Some(room),
+        datatype: world.abi.byte,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { arrived(world, what, (world.abi.any_source, comm), status, code) }
 }

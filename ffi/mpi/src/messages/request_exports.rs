@@ -87,12 +87,12 @@ code
         }));
     };
     (@gpu MPI_Waitsome ($count:ident, $requests:ident, $done:ident, $indices:ident, $statuses:ident)) => {
-        plain!(@known gpu::some($count, $requests, $done, $indices, $statuses, |statuses| {
+        plain!(@known gpu::some(($count, $requests), ($done, $indices), $statuses, true, |statuses| {
             MPI_Waitsome($count, $requests, $done, $indices, statuses)
         }));
     };
     (@gpu MPI_Testsome ($count:ident, $requests:ident, $done:ident, $indices:ident, $statuses:ident)) => {
-        plain!(@known gpu::some($count, $requests, $done, $indices, $statuses, |statuses| {
+        plain!(@known gpu::some(($count, $requests), ($done, $indices), $statuses, false, |statuses| {
             MPI_Testsome($count, $requests, $done, $indices, statuses)
         }));
     };
@@ -119,7 +119,33 @@ code
     (@gpu MPI_Startall ($count:ident, $requests:ident)) => {
         plain!(@known gpu::before_start($count, $requests).err());
     };
-    (@gpu $name:ident $arguments:tt) => {};
+    (@gpu MPI_Cancel $arguments:tt) => {
+        if gpu::has_requests() {
+            gpu::before_cancel();
+        }
+    };
+    (@gpu MPI_Probe $arguments:tt) => {
+        plain!(@waits);
+    };
+    (@gpu MPI_Mprobe $arguments:tt) => {
+        plain!(@waits);
+    };
+    (@gpu MPI_Iprobe $arguments:tt) => {
+        plain!(@asks);
+    };
+    (@gpu MPI_Improbe $arguments:tt) => {
+        plain!(@asks);
+    };
+    (@waits) => {
+        if gpu::has_requests() {
+            gpu::wait_for_others();
+        }
+    };
+    (@asks) => {
+        if gpu::has_requests() {
+            gpu::get_on();
+        }
+    };
     (@known $code:expr) => {
         if gpu::has_requests() {
             if let Some(code) = $code {
@@ -129,6 +155,7 @@ code
     };
     (@asked $name:ident ($count:ident, $requests:ident $(, $more:ident)*)) => {
         if gpu::has_requests() && gpu::is_outside() {
+            gpu::wait_for_others();
             let code = gpu::inside(|| $name($count, $requests $(, $more)*));
             gpu::after_get_status($count, $requests, MPI_Request_get_status);
             return code;

@@ -581,7 +581,7 @@ macro_rules! exports {
                 unsafe extern "C" fn staged($(mut $argument: $kind),*) -> c_int {
                     // SAFETY: the caller's promise.
                     unsafe {
-                        gpu::settle_orphans();
+                        gpu::get_on();
                         let Some(mut collective) = gpu::Collective::new($comm) else {
                             return gpu::inside(|| $name($($argument),*));
                         };

@@ -7,6 +7,14 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The stand-in for the CUDA driver.
+// Not all tests that compile something need it.
+#[allow(dead_code)]
+pub fn driver() -> PathBuf {
+    let options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+    compile("../../tests/fakecuda/fakecuda.cc", "libcuda.so.1", &options)
+}
+
 /// Compiles a C++ file of the repository, named from the directory of libcopy-gpu, to `name`, unless that has been done since
 /// the sources changed. Tests run in many processes: the first one compiles.
 pub fn compile(source: &str, name: &str, options: &[&str]) -> PathBuf {
