@@ -8,14 +8,17 @@ mod common;
 mod link;
 
 use std::ffi::{CString, c_char, c_void};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use libcopy_datatype::{Datatype, Layout, Named};
 use libcopy_rdma::card::Card;
+use libcopy_rdma::gather::Buffer;
 use libcopy_rdma::keys::Memory;
 use libcopy_rdma::pool::PoolSize;
-use libcopy_rdma::transfer::{Report, Settings};
-use libcopy_rdma::verbs::{Connection, Device, Mkey, Options, Regions, Wait};
+use libcopy_rdma::transfer::{Link, Report, Settings, StreamChannel, TransferId};
+use libcopy_rdma::verbs::{Connection, Device, Mkey, Options, Regions, Wait, shared_keys};
 use libcopy_rdma::workloads::{applications, vector};
 use libcopy_rdma::{CutRule, Error, Iov, Method, counts};
 
@@ -482,6 +485,217 @@ fn faults_of_the_card_are_errors_or_right_bytes_and_leave_nothing() {
         }
     }
     double.fail("");
+    assert_eq!(double.keys(), (0, 0));
+    assert_eq!(resources(), before);
+}
+
+/// A message that a rank of [`ranks_are_processes`] sends or receives.
+struct OfRank {
+    id: TransferId,
+    bytes: Vec<u8>,
+    /// What a receiver's memory is to be.
+    wanted: Option<Vec<u8>>,
+}
+
+/// The layouts of message `index` from one rank to another.
+fn layouts_of(from: u32, to: u32, index: u32) -> (Layout, Layout) {
+    use proptest::strategy::{Strategy, ValueTree};
+    use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+    let mut seed = [0; 32];
+    for (place, number) in seed.chunks_exact_mut(4).zip([from, to, index]) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    common::pairs().new_tree(&mut runner).unwrap().current()
+}
+
+/// Messages per direction and method that are under way at a time.
+const UNDER_WAY: usize = 4;
+
+/// One rank of [`ranks_are_processes`]: exchanges `count` messages by each method, in both directions, with every rank
+/// whose port is in the other namespace.
+fn rank_main(rank: u32, ranks: u32, count: u32, place: &str) {
+    let (_, devices) = devices().unwrap();
+    let device = &devices[(rank % 2) as usize];
+    let listener = UnixListener::bind(format!("{place}/{rank}")).unwrap();
+    let keys = shared_keys(
+        device,
+        PoolSize {
+            initial: 256,
+            step: 64,
+            max: 512,
+        },
+    );
+    for (round, only) in [
+        None,
+        Some(Method::Pack),
+        Some(Method::Sge),
+        Some(Method::Umr),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let settings = &settings(only, [CutRule::Agreed, CutRule::Maximal][round % 2])[0];
+        let mut links = Vec::new();
+        // The lower rank of a pair listens. All ranks make their links in the order of the lower, then of the higher one.
+        let peers = (0..ranks).filter(|peer| (peer + rank) % 2 == 1);
+        for peer in peers {
+            let stream = if rank < peer {
+                listener.accept().unwrap().0
+            } else {
+                connect_to(&format!("{place}/{peer}"))
+            };
+            let mut channel = StreamChannel::new(stream, peer);
+            let peer = whom(&mut channel, rank);
+            let link = Link::connect(device, channel, peer, settings.clone(), keys.clone());
+            links.push((peer, link.unwrap()));
+        }
+        let first = round as u32 * count;
+        exchange(rank, &mut links, first..first + count);
+    }
+}
+
+fn connect_to(path: &str) -> UnixStream {
+    loop {
+        match UnixStream::connect(path) {
+            Ok(stream) => return stream,
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+        }
+    }
+}
+
+/// Tells the other end who this is, and gives back who that is.
+fn whom(channel: &mut StreamChannel<UnixStream>, rank: u32) -> u32 {
+    use libcopy_rdma::channel::Channel;
+    channel.send(&rank.to_le_bytes()).unwrap();
+    loop {
+        if let Some(theirs) = channel.try_receive().unwrap() {
+            return u32::from_le_bytes(theirs.try_into().unwrap());
+        }
+        channel.idle(true);
+    }
+}
+
+fn exchange(
+    rank: u32,
+    links: &mut [(u32, Link<StreamChannel<UnixStream>>)],
+    numbers: std::ops::Range<u32>,
+) {
+    let mut next: Vec<[u32; 2]> = vec![[numbers.start; 2]; links.len()];
+    // Dropped behind the links if a check fails: nobody writes there any more then.
+    let mut under_way: Vec<[Vec<OfRank>; 2]> = links.iter().map(|_| Default::default()).collect();
+    let mut is_done = false;
+    while !is_done {
+        is_done = true;
+        for ((peer, link), (next, under_way)) in
+            links.iter_mut().zip(next.iter_mut().zip(&mut under_way))
+        {
+            for sends in [false, true] {
+                let its = &mut under_way[usize::from(sends)];
+                let number = &mut next[usize::from(sends)];
+                while *number < numbers.end && its.len() < UNDER_WAY {
+                    its.push(start_of_rank(link, rank, *peer, *number, sends));
+                    *number += 1;
+                }
+                let mut index = 0;
+                while index < its.len() {
+                    let Some(result) = link.test(its[index].id) else {
+                        index += 1;
+                        continue;
+                    };
+                    let one = its.swap_remove(index);
+                    result.unwrap();
+                    if let Some(wanted) = one.wanted {
+                        assert!(one.bytes == wanted, "from {peer} to {rank}");
+                    }
+                }
+            }
+            let is_finished = *next == [numbers.end; 2]
+                && under_way.iter().all(Vec::is_empty)
+                && !link.has_unsent();
+            if !is_finished {
+                is_done = false;
+                link.progress().unwrap();
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn start_of_rank(
+    link: &mut Link<StreamChannel<UnixStream>>,
+    rank: u32,
+    peer: u32,
+    number: u32,
+    sends: bool,
+) -> OfRank {
+    let (sender, receiver) = if sends { (rank, peer) } else { (peer, rank) };
+    let (from, to) = layouts_of(sender, receiver, number);
+    let source = Elements::new(&from, number as u8);
+    let (bytes, wanted) = if sends {
+        (source.bytes, None)
+    } else {
+        let target = Elements::new(&to, 200);
+        let wanted = expected(&source, &target);
+        (target.bytes, Some(wanted))
+    };
+    let layout = if sends { from } else { to };
+    let buffer = Buffer {
+        base: (bytes.as_ptr() as u64).wrapping_add_signed(-layout.bounds().start),
+        layout: &layout,
+        memory: Memory::Unwatched,
+    };
+    // SAFETY: the bytes are used by nobody else until the transfer has ended or the process does.
+    let id = unsafe {
+        if sends {
+            link.start_send(&buffer)
+        } else {
+            link.start_receive(&buffer)
+        }
+    };
+    OfRank {
+        id: id.unwrap(),
+        bytes,
+        wanted,
+    }
+}
+
+#[test]
+fn ranks_are_processes() {
+    let _alone = alone();
+    // Of a process that this test has started.
+    if let Ok(words) = std::env::var("RDMA_TEST_RANK") {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let number = |index: usize| words[index].parse().unwrap();
+        return rank_main(number(0), number(1), number(2), words[3]);
+    }
+    let Some((double, _)) = devices() else { return };
+    let before = resources();
+    // About 200 messages without the variable.
+    let asked: Option<u32> = std::env::var("LIBCOPY_RDMA_MESSAGES")
+        .ok()
+        .map(|n| n.parse().unwrap());
+    for ranks in [2_u32, 8] {
+        let pairs = (ranks / 2) * (ranks - ranks / 2);
+        // Two directions and four rounds.
+        let count = asked.unwrap_or(100).div_ceil(pairs * 8);
+        let place = std::env::temp_dir().join(format!("rdma-{}-{ranks}", std::process::id()));
+        std::fs::create_dir(&place).unwrap();
+        let start = |rank: u32| {
+            let words = format!("{rank} {ranks} {count} {}", place.display());
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "ranks_are_processes", "--nocapture"]);
+            command.env("RDMA_TEST_RANK", words).spawn().unwrap()
+        };
+        let children: Vec<_> = (0..ranks).map(start).collect();
+        let statuses = children.into_iter().map(|mut child| child.wait().unwrap());
+        let statuses: Vec<_> = statuses.collect();
+        std::fs::remove_dir_all(&place).unwrap();
+        let is_right = statuses.iter().all(|status| status.success());
+        assert!(is_right, "{ranks} ranks: {statuses:?}");
+        println!("{ranks} ranks: {} messages", pairs * 8 * count);
+    }
     assert_eq!(double.keys(), (0, 0));
     assert_eq!(resources(), before);
 }
