@@ -9,7 +9,7 @@ mod link;
 
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
 use libcopy_datatype::{Datatype, Layout, Named};
@@ -686,6 +686,8 @@ fn ranks_are_processes() {
             let words = format!("{rank} {ranks} {count} {}", place.display());
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(["--exact", "ranks_are_processes", "--nocapture"]);
+            // Its summary is not one of this program's.
+            command.stdout(Stdio::null());
             command.env("RDMA_TEST_RANK", words).spawn().unwrap()
         };
         let children: Vec<_> = (0..ranks).map(start).collect();
