@@ -4,7 +4,7 @@
 # This machine's MPICH for the guest, which has none of its own.
 
 # bundle_mpich DIR: the launcher, its helper, the libraries of both but for the C library's, and
-# the programs that scripts/segments-in-guest and scripts/early-in-guest run.
+# the programs that scripts/segments-in-guest, scripts/early-in-guest and scripts/rdma-in-guest run.
 bundle_mpich() {
     local launcher proxy library
     launcher=$(readlink -f "$(command -v mpirun.mpich)") || return 1
@@ -22,8 +22,8 @@ bundle_mpich() {
         xargs -r -I{} cp -L {} "$1/lib/"
     local sources program
     sources=$(dirname "${BASH_SOURCE[0]}")/../..
-    for program in tests/peers/mpi_{segments,first}.c ffi/mpi/tests/{early,nonblocking,overlap}.c; do
-        mpicc.mpich -std=gnu11 -O2 -Wall -Wextra -Werror -o "$1/bin/$(basename "$program" .c)" \
+    for program in tests/peers/mpi_{segments,first}.c ffi/mpi/tests/{early,nonblocking,overlap,rdma}.c; do
+        mpicc.mpich -std=gnu11 -O2 -Wall -Wextra -Werror -I"$sources/ffi/mpi/include" -o "$1/bin/$(basename "$program" .c)" \
             "$sources/$program" || return 1
     done
 }

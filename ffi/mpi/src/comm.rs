@@ -48,6 +48,15 @@ impl Irregular {
     }
 }
 
+/// Who a communicator's ranks are.
+#[derive(Debug)]
+pub struct WorldRanks {
+    /// Their ranks in `MPI_COMM_WORLD`.
+    pub ranks: Vec<c_int>,
+    /// A hash of these.
+    pub hash: u64,
+}
+
 /// A communicator.
 #[derive(Debug)]
 pub struct Comm {
@@ -60,6 +69,10 @@ pub struct Comm {
     agreed: bool,
     /// Which of its ranks messages may reach past the MPI library.
     pub peers: OnceLock<Peers>,
+    /// Who its ranks are, once somebody has asked; `None` if the library does not say.
+    world_ranks: OnceLock<Option<WorldRanks>>,
+    /// Whether its ranks have found out who can be reached over RDMA.
+    pub has_met_over_rdma: AtomicBool,
     /// Who its neighbours are; `None` if neighbourhood collectives are forwarded.
     pub neighbours: OnceLock<Option<Neighbours>>,
     group: OnceLock<Result<Lease, Outcome>>,
@@ -152,6 +165,17 @@ impl Comm {
     pub fn across_nodes(&self) -> Option<&Arc<Group>> {
         let group = self.group.get()?.as_deref().ok()?;
         group.nodes.is_some().then_some(group)
+    }
+
+    /// Who the ranks of an intracommunicator are; `None` if the library does not say.
+    pub fn world_ranks(&self, abi: &Abi, comm: Word) -> Option<&WorldRanks> {
+        let ask = || {
+            let ranks = (!self.inter).then(|| world_ranks(abi, comm, self.size))??;
+            let words: Vec<u64> = ranks.iter().map(|rank| *rank as u64).collect();
+            let [hash, _] = libcopy::p2p::hash(&words);
+            Some(WorldRanks { ranks, hash })
+        };
+        self.world_ranks.get_or_init(ask).as_ref()
     }
 
     /// Whether it has several ranks that all call the same.
@@ -325,6 +349,8 @@ fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
         inter: inter != 0,
         agreed: inter == 0 && size > 1 && is_agreed(abi, comm, size),
         peers: OnceLock::new(),
+        world_ranks: OnceLock::new(),
+        has_met_over_rdma: AtomicBool::new(false),
         neighbours: OnceLock::new(),
         group: OnceLock::new(),
         large: AtomicU64::new(0),

@@ -49,6 +49,13 @@ pub fn failure(abi: &Abi, text: &str) -> c_int {
     code
 }
 
+/// Has a communicator's error handler hear of an error.
+pub fn raise(comm: Word, code: c_int) -> c_int {
+    // SAFETY: the communicator was in use a moment ago.
+    unsafe { pmpi::comm_call_errhandler(comm, code) };
+    code
+}
+
 /// Whether the library accepts elements of this datatype; not if the program has not committed it.
 #[cold]
 pub fn accepts(datatype: Word) -> bool {

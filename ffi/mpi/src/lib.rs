@@ -72,6 +72,7 @@ mod partition;
 mod persistent;
 mod pmpi;
 mod progress;
+mod rdma;
 mod reductions;
 mod relocations;
 mod rights;
@@ -114,6 +115,7 @@ fn tell() {
             tools::switched_off().map(|(name, why)| format!("libcopy_mpi: {name} off: {why}"));
         let lines = [
             messages::report(),
+            rdma::report(),
             gpu::report(),
             async_guard::report(nonblocking::parts()),
         ]

@@ -272,6 +272,12 @@ pub const TABLE: &[Layers] = &[
             < group teams classes
             < nonblocking/group
             < comm
+            < rdma/mode rdma/counts rdma/header rdma/wire
+            < rdma/control rdma/link
+            < rdma/peer
+            < rdma/engine
+            < rdma/meet
+            < rdma
             < governor pack_governor messages/reach nonblocking/meet small_calls
             < intercept
             < uniform reductions vector neighbours dispatch barrier packing external32

@@ -13,6 +13,7 @@ use super::governed::{self, Function, Watched};
 use super::handle::Handle;
 use super::incoming::{self, When, raise};
 use super::receiving::{arrival, arrived};
+use super::remote;
 use super::requests::{self, Work};
 use super::sending::{Chosen, Plan, SendMode, choose, notice, send_header};
 use super::status::Room;
@@ -29,6 +30,10 @@ use libcopy::lock::lock;
 ///
 /// As the MPI standard says, for this and all functions below.
 pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Option<c_int> {
+    if let Some(chosen) = remote::choose(world, what, to) {
+        // SAFETY: the caller's promise. A message that is matched over RDMA is a synchronous one.
+        return Some(unsafe { chosen.send(world) });
+    }
     let function = match mode {
         Mode::Standard => Function::Send,
         Mode::Synchronous => Function::Ssend,
@@ -258,6 +263,10 @@ pub unsafe fn exchange(
     both: impl FnOnce(*mut c_void) -> c_int,
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
+    if let Some(chosen) = remote::choose(world, send, to) {
+        // SAFETY: the caller's promise.
+        return unsafe { exchange_remote(world, chosen, to, (recv, source), status, post) };
+    }
     let function = Function::Sendrecv;
     let chosen = if !has_earned {
         notice(world, send, to);
@@ -303,6 +312,31 @@ pub unsafe fn replace(
     }
     // SAFETY: the caller's promise.
     unsafe { exchange_chosen(world, chosen, owned, to, (what, source), status, both, post) }
+}
+
+/// `MPI_Sendrecv` whose message goes over RDMA.
+unsafe fn exchange_remote(
+    world: &World,
+    chosen: remote::Chosen,
+    to: Address,
+    (recv, source): (Elements, c_int),
+    status: *mut c_void,
+    post: &dyn Fn(*mut c_void) -> c_int,
+) -> c_int {
+    let mut request = Handle::new(world, world.abi.request_null);
+    let code = post(request.pointer());
+    if code != 0 {
+        return code;
+    }
+    if let Some(arrival) = arrival(world, recv, (source, to.comm), (0, When::Waiting)) {
+        requests::remember(world, request.pointer(), Work::Receive(arrival), false);
+    }
+    // SAFETY: the caller's promise, and then our own request.
+    unsafe {
+        let sent = chosen.send(world);
+        let received = requests::wait_own(world, request.pointer(), status, to.comm);
+        if sent == 0 { received } else { sent }
+    }
 }
 
 #[allow(clippy::too_many_arguments)]

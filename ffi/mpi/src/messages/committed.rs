@@ -18,6 +18,7 @@ use libcopy::datatype::canonical::Form;
 use libcopy::p2p::events::{Event, note};
 use libcopy::p2p::header::Header;
 
+use super::remote;
 use super::world::world;
 use crate::abi::{Abi, Word};
 use crate::active::active;
@@ -70,7 +71,7 @@ pub fn layout(header: &Header) -> Option<Layout> {
 }
 
 /// Has all processes of a communicator know their types; the number that these get.
-fn hand_round(abi: &Abi, comm: Word, datatype: Word) -> Option<()> {
+fn hand_round(abi: &'static Abi, comm: Word, datatype: Word) -> Option<()> {
     let known = comm::of(abi, comm).ok().filter(|known| known.is_plain())?;
     // It will be used.
     earned::keep(abi, datatype);
@@ -123,6 +124,7 @@ fn hand_round(abi: &Abi, comm: Word, datatype: Word) -> Option<()> {
     if let Some(own) = own.filter(|_| mine.words != 0) {
         own.committed.store(number, Ordering::Relaxed);
     }
+    remote::meet(abi, comm, &known);
     // Where no messages are intercepted, nobody will ask.
     let world = world()?;
     let peers = world.peers(&known, comm);

@@ -15,12 +15,14 @@ use libcopy::p2p::{ReceiveError, View, reject};
 use super::peers::Peers;
 use super::status::Status;
 use super::world::World;
-use super::{probes, view};
+use super::{probes, remote, view};
 use crate::abi::{Word, complain};
 use crate::comm::{self, Comm};
 use crate::earned::{self, Use};
 use crate::errors;
+pub use crate::errors::raise;
 use crate::pmpi;
+use crate::rdma;
 use crate::types::{self, Known};
 
 impl World {
@@ -34,6 +36,9 @@ impl World {
     /// Whether nobody has, as far as a few looks tell.
     #[inline]
     pub fn is_unposted(&self, slot: usize) -> bool {
+        if slot == rdma::SLOT && rdma::is_on() {
+            return false;
+        }
         /// Looks that cost less than finding out whom it is from.
         const MOST: usize = 16;
         self.pids.len() <= MOST && !(0..self.pids.len()).any(|sender| self.is_posted(sender, slot))
@@ -117,7 +122,7 @@ impl Arrival {
     ) -> Option<Arrival> {
         let known = comm::of(world.abi, comm).ok();
         if let Some(known) = &known {
-            if matches!(world.peers(known, comm), Peers::None) {
+            if matches!(world.peers(known, comm), Peers::None) && !remote::is_possible() {
                 return None;
             }
         }
@@ -216,6 +221,14 @@ impl Arrival {
 
     #[cold]
     fn fetch(&self, world: &World, number: usize, source: c_int) -> Option<Result<u64, c_int>> {
+        let known = self.known.as_ref();
+        let remote = known.and_then(|its| remote::sender(world, number, its, self.comm, source));
+        if let Some(rank) = remote {
+            let Some(view) = self.view(world) else {
+                return Some(unseen(world, "its elements are none that can be described"));
+            };
+            return remote::receive(world, rank, view.get(), self.capacity);
+        }
         let senders = match &self.known {
             Some(known) => match world.peers(known, self.comm) {
                 Peers::Unknown => 0..world.pids.len(),
@@ -364,11 +377,4 @@ fn unseen(world: &World, why: &str) -> Result<u64, c_int> {
         "a message was received without its data: {why}; try LIBCOPY_MPI_MESSAGES=0"
     ));
     Err(world.abi.error)
-}
-
-/// Has a communicator's error handler hear of an error.
-pub fn raise(comm: Word, code: c_int) -> c_int {
-    // SAFETY: the communicator was in use a moment ago.
-    unsafe { pmpi::comm_call_errhandler(comm, code) };
-    code
 }

@@ -49,8 +49,19 @@ pub fn is_passed(bytes: u64) -> bool {
     bytes < LEAST.load(Ordering::Relaxed) && !is_special(bytes)
 }
 
+/// Slots that messages inside this machine do not use any more, whose length is to be looked at all the same.
+static RESERVED: AtomicU64 = AtomicU64::new(0);
+
+/// Takes a slot for something else than messages inside this machine.
+pub fn reserve(world: &World, slot: usize) {
+    world.endpoint.retire(slot);
+    RESERVED.fetch_or(1 << slot, Ordering::Relaxed);
+    RETIRED.fetch_and(!(1 << slot), Ordering::Release);
+}
+
 /// A message of the program's own has the length that names this slot: the slot is never used again.
 #[cold]
 pub fn retire(world: &World, slot: usize) {
-    RETIRED.fetch_or(world.endpoint.retire(slot), Ordering::Release);
+    let retired = world.endpoint.retire(slot) & !RESERVED.load(Ordering::Relaxed);
+    RETIRED.fetch_or(retired, Ordering::Release);
 }

@@ -26,6 +26,7 @@ mod probing;
 mod protocol;
 mod reach;
 mod receiving;
+mod remote;
 mod report;
 mod request_exports;
 mod requests;

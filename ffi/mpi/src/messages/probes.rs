@@ -5,13 +5,15 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{LazyLock, Mutex, OnceLock};
+use std::sync::{LazyLock, Mutex};
 
 use libcopy::p2p::header;
 use libcopy::p2p::segment::{Slot, state};
 
+use super::remote;
 use super::status::Status;
 use super::world::World;
+pub use super::world::has_threads;
 use crate::abi::Word;
 use crate::{comm, pmpi};
 use libcopy::lock::lock;
@@ -44,6 +46,10 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
         return Some(Gone::UNKNOWN);
     }
     let number = header::slot_of(status.bytes())?;
+    if let Some(total) = remote::true_length(world, number, comm, status) {
+        status.set_bytes(total);
+        return None;
+    }
     let known = comm::of(world.abi, comm).ok()?;
     let sender = world.peers(&known, comm).of(status.source())?;
     let slot = world.segment.slot(sender, number);
@@ -90,17 +96,6 @@ pub fn is_header(world: &World, comm: Word, status: Status) -> Option<&Slot> {
     let slot = world.segment.slot(sender, number);
     posted(world, slot, status)?;
     (slot.ambiguous.load(Ordering::SeqCst) == 0).then_some(slot)
-}
-
-/// Whether other threads may call at the same time, and so receive what this one has found.
-pub fn has_threads(world: &World) -> bool {
-    static THREADS: OnceLock<bool> = OnceLock::new();
-    *THREADS.get_or_init(|| {
-        let mut provided = world.abi.thread_multiple;
-        // SAFETY: a writable output.
-        unsafe { pmpi::query_thread(&mut provided) };
-        provided >= world.abi.thread_multiple
-    })
 }
 
 /// Messages that were taken out of the library's queue, and their communicators.

@@ -12,6 +12,7 @@ use libcopy::p2p::{Shared, View, header};
 use super::arguments::{Address, Elements, Kind, Mode, are_left};
 use super::handle::Handle;
 use super::lengths;
+use super::remote;
 use super::view;
 use super::world::World;
 use crate::abi::Word;
@@ -83,11 +84,14 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
     let bytes = known.size.checked_mul(count as u64)?;
     let special = header::slot_of(bytes);
     if special.is_none() && is_passed(world, &known, bytes, count) {
-        // What is packed on its way to other processes has to be asked for again.
-        if are_left(what.datatype, count) {
+        // What is packed on its way to other processes, or goes over RDMA, has to be asked for again.
+        if are_left(what.datatype, count) && !remote::is_possible() {
             PASSED.set(kind);
             uses::decide(what.datatype & world.abi.handle, uses::PASSED, count);
         }
+        return None;
+    }
+    if special.is_some_and(|slot| remote::is_own(world, slot, to)) {
         return None;
     }
     let comm = comm::of(world.abi, to.comm).ok()?;
@@ -126,6 +130,9 @@ pub fn notice(world: &World, what: Elements, to: Address) {
     let named = || {
         let bytes = types::size(what.datatype, count)?;
         let slot = header::slot_of(bytes).filter(|_| lengths::is_special(bytes))?;
+        if remote::is_own(world, slot, to) {
+            return None;
+        }
         let comm = comm::of(world.abi, to.comm).ok()?;
         world.peers(&comm, to.comm).of(to.dest)?;
         Some(slot)

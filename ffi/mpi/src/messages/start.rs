@@ -19,19 +19,20 @@ use libcopy::transport::process_memory;
 use super::choice::Choice;
 use super::protocol;
 use super::world::{WORLD, World, world};
-use super::{committed, lengths, requests, waiting};
+use super::{committed, lengths, remote, requests, waiting};
 use crate::abi::{self, Abi, complain};
 use crate::active::{self, active};
 use crate::bootstrap::{self, MOST_MEMBERS, Meeting, feature};
 use crate::fortran_names;
 use crate::tools::{self, Feature};
-use crate::{nonblocking, pmpi, progress, stats, world_model};
+use crate::{nonblocking, pmpi, progress, rdma, stats, world_model};
 
 /// Variables that have to be the same on all ranks: otherwise some would take part in what others forward.
-const SETTINGS: [Setting; 3] = [
+const SETTINGS: [Setting; 4] = [
     config::MPI_MIN,
     config::MPI_NODE_RANKS,
     config::MPI_EVERYWHERE,
+    config::RDMA,
 ];
 
 /// What the owner of the bootstrap table says about the segment.
@@ -122,6 +123,7 @@ fn start_once() {
     }
     lengths::learn(world().map(|world| world.least));
     if let Some(abi) = active() {
+        remote::start(abi);
         world_model::watch_end(abi);
     }
 }
@@ -309,14 +311,15 @@ fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> bool {
     if size < 2 || !config::MPI_EVERYWHERE.is_on(false) {
         return false;
     }
-    let fine = u8::from(agreed.is_some());
+    // What they do together depends on this one, too.
+    let fine = u8::from(agreed.is_some()) | (rdma::mode() as u8) << 1;
     let mut all = vec![0u8; size];
     // SAFETY: all ranks are here, as the user says; one byte from each.
     let answer = unsafe {
         let (from, to) = ((&raw const fine).cast(), all.as_mut_ptr().cast());
         pmpi::allgather(from, 1, abi.byte, to, 1, abi.byte, abi.world)
     };
-    answer == 0 && all.iter().all(|fine| *fine == 1)
+    answer == 0 && agreed.is_some() && all.iter().all(|other| *other == fine)
 }
 
 /// After `MPI_Finalize`: sessions may go on, without messages of ours.
@@ -336,6 +339,7 @@ pub fn finish() {
         waiting::progress(world);
         std::thread::yield_now();
     }
+    rdma::finish();
     world.agreed.depart(|| waiting::progress(world));
     nonblocking::persistent::clear();
     if let Some(registration) = &world.registration {

@@ -7,12 +7,13 @@ use std::ffi::c_int;
 use libcopy::p2p::{Pause, Shared};
 
 use super::world::World;
-use crate::{errors, progress};
+use crate::{errors, progress, rdma};
 use libcopy::lock::lock;
 
 /// Lets the MPI library get on, and takes what has arrived here meanwhile.
 pub fn progress(world: &World) {
     progress::library(world.abi);
+    rdma::progress();
     world.settle();
 }
 

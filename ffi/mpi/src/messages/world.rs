@@ -11,7 +11,7 @@ use libcopy::p2p::Endpoint;
 
 use super::choice::Choice;
 use crate::abi::Abi;
-use crate::bootstrap;
+use crate::{bootstrap, pmpi};
 
 /// The processes of this job on this machine.
 #[derive(Debug)]
@@ -76,4 +76,15 @@ impl World {
             settle(self);
         }
     }
+}
+
+/// Whether other threads may call at the same time, and so receive what this one has found.
+pub fn has_threads(world: &World) -> bool {
+    static THREADS: OnceLock<bool> = OnceLock::new();
+    *THREADS.get_or_init(|| {
+        let mut provided = world.abi.thread_multiple;
+        // SAFETY: a writable output.
+        unsafe { pmpi::query_thread(&mut provided) };
+        provided >= world.abi.thread_multiple
+    })
 }

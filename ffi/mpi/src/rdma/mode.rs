@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which messages the user wants to go over RDMA.
+
+use std::sync::OnceLock;
+
+use libcopy::config;
+
+use crate::abi::complain;
+
+/// Which messages between machines go over RDMA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// None.
+    Off,
+    /// Those of types that were committed with `MPIX_Type_commit_comm`.
+    Commit,
+    /// Those of all derived types.
+    All,
+}
+
+/// What `LIBCOPY_RDMA` says.
+pub fn mode() -> Mode {
+    static MODE: OnceLock<Mode> = OnceLock::new();
+    *MODE.get_or_init(|| match config::RDMA.or_default().as_str() {
+        "off" | "0" => Mode::Off,
+        "commit" => Mode::Commit,
+        "all" => Mode::All,
+        other => {
+            complain(&format!(
+                "{} is {other:?}, not commit, all or off; it is taken for commit",
+                config::RDMA.name
+            ));
+            Mode::Commit
+        }
+    })
+}
