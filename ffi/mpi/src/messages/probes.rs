@@ -15,7 +15,7 @@ use super::status::Status;
 use super::world::World;
 pub use super::world::has_threads;
 use crate::abi::Word;
-use crate::{comm, pmpi};
+use crate::comm;
 use libcopy::lock::lock;
 
 /// A message that was found, and whose length names a slot that is not under way to us: the sender, the
