@@ -166,9 +166,9 @@ struct Progress {
 }
 
 /// Short pieces of pinned memory whose bytes go to or come from the caller together: to open and close
-/// access to user memory costs more than to copy a few bytes twice.
+/// access to user memory costs more than to copy a few bytes.
 struct Batch {
-    pieces: [(*mut u8, usize); BATCH_PIECES],
+    pieces: [bindings::kvec; BATCH_PIECES],
     count: usize,
     bytes: usize,
 }
@@ -176,7 +176,10 @@ struct Batch {
 impl Batch {
     fn new() -> Self {
         Self {
-            pieces: [(core::ptr::null_mut(), 0); BATCH_PIECES],
+            pieces: [bindings::kvec {
+                iov_base: core::ptr::null_mut(),
+                iov_len: 0,
+            }; BATCH_PIECES],
             count: 0,
             bytes: 0,
         }
@@ -195,38 +198,63 @@ impl Batch {
     unsafe fn flush(&mut self, user: &mut UserPieces<'_>, from_region: bool) -> usize {
         let pieces = &self.pieces[..core::mem::take(&mut self.count)];
         let wanted = core::mem::take(&mut self.bytes);
-        if let &[(address, len)] = pieces {
-            // SAFETY: Pinned memory of `len` bytes.
-            return unsafe { move_piece(address, len, user, from_region) };
+        if let &[bindings::kvec { iov_base, iov_len }] = pieces {
+            // SAFETY: Pinned memory of `iov_len` bytes.
+            return unsafe { move_piece(iov_base.cast(), iov_len, user, from_region) };
         }
-        let mut buffer = [0u8; BATCH_BYTES];
         if from_region {
-            let mut at = 0;
-            for &(address, len) in pieces {
-                // SAFETY: The piece is readable; `takes` kept the sum of all lengths within the buffer.
-                unsafe {
-                    core::ptr::copy_nonoverlapping(address, buffer.as_mut_ptr().add(at), len)
-                };
-                at += len;
+            // SAFETY: Pinned memory, of as many bytes together as `bytes` has counted.
+            let moved = unsafe { shim::copy_pieces_to_iter(pieces, wanted, &mut user.iter) };
+            if moved == wanted {
+                return moved;
             }
-            // SAFETY: The buffer has `wanted` bytes; the iterator is valid.
-            return unsafe {
-                bindings::_copy_to_iter(buffer.as_ptr().cast(), wanted, &mut user.iter)
-            };
         }
-        // SAFETY: As above.
-        let moved = unsafe {
-            bindings::_copy_from_iter(buffer.as_mut_ptr().cast(), wanted, &mut user.iter)
-        };
-        let mut at = 0;
-        for &(address, len) in pieces {
-            let len = len.min(moved - at);
-            // SAFETY: The piece is writable; `moved` bytes of the buffer are the caller's.
-            unsafe { core::ptr::copy_nonoverlapping(buffer.as_ptr().add(at), address, len) };
-            at += len;
-        }
-        moved
+        // SAFETY: Pinned memory, of as many bytes together.
+        unsafe { move_by_buffer(pieces, wanted, user, from_region) }
     }
+}
+
+/// Moves the bytes of pieces over a buffer: into any pieces of the caller's, or as far as its memory can be written; and
+/// out of the caller's memory. Returns how many.
+///
+/// # Safety
+///
+/// The pieces are pinned memory of `wanted` bytes together, at most [`BATCH_BYTES`].
+#[inline(never)]
+unsafe fn move_by_buffer(
+    pieces: &[bindings::kvec],
+    wanted: usize,
+    user: &mut UserPieces<'_>,
+    from_region: bool,
+) -> usize {
+    let mut buffer = [0u8; BATCH_BYTES];
+    if from_region {
+        let mut at = 0;
+        for &bindings::kvec { iov_base, iov_len } in pieces {
+            // SAFETY: The piece is readable; `takes` kept the sum of all lengths within the buffer.
+            unsafe {
+                core::ptr::copy_nonoverlapping(
+                    iov_base.cast::<u8>(),
+                    buffer.as_mut_ptr().add(at),
+                    iov_len,
+                )
+            };
+            at += iov_len;
+        }
+        // SAFETY: The buffer has `wanted` bytes; the iterator is valid.
+        return unsafe { bindings::_copy_to_iter(buffer.as_ptr().cast(), wanted, &mut user.iter) };
+    }
+    // SAFETY: As above.
+    let moved =
+        unsafe { bindings::_copy_from_iter(buffer.as_mut_ptr().cast(), wanted, &mut user.iter) };
+    let mut at = 0;
+    for &bindings::kvec { iov_base, iov_len } in pieces {
+        let (address, len) = (iov_base.cast::<u8>(), iov_len.min(moved - at));
+        // SAFETY: The piece is writable; `moved` bytes of the buffer are the caller's.
+        unsafe { core::ptr::copy_nonoverlapping(buffer.as_ptr().add(at), address, len) };
+        at += len;
+    }
+    moved
 }
 
 /// Moves the bytes of one piece; returns how many.
@@ -283,7 +311,10 @@ fn move_bytes(
                 }
             }
             if is_short {
-                batch.pieces[batch.count] = (address, len);
+                batch.pieces[batch.count] = bindings::kvec {
+                    iov_base: address.cast(),
+                    iov_len: len,
+                };
                 batch.count += 1;
                 batch.bytes += len;
             } else {

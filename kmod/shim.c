@@ -19,6 +19,8 @@
 #include <linux/shrinker.h>
 #include <linux/spinlock.h>
 #include <linux/topology.h>
+#include <linux/uaccess.h>
+#include <linux/uio.h>
 #include <linux/user_namespace.h>
 #include <linux/workqueue.h>
 
@@ -314,4 +316,32 @@ void libcopy_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
 u32 libcopy_crc32c(u32 crc, const void *data, size_t len)
 {
 	return crc32c(crc, data, len);
+}
+
+/*
+ * Copies @count short pieces of kernel memory, @total bytes together, to where @to is, and moves it behind them.
+ * Access to user memory is opened once for all of them, and no byte is copied twice. Returns @total; or 0 if @to is
+ * not one range of user memory, or not all of it can be written: then @to is where it was.
+ */
+size_t libcopy_copy_pieces_to_iter(const struct kvec *pieces, size_t count, size_t total,
+				   struct iov_iter *to)
+{
+	char __user *at;
+	size_t i;
+
+	if (!iter_is_ubuf(to) || iov_iter_count(to) < total)
+		return 0;
+	at = (char __user *)to->ubuf + to->iov_offset;
+	if (!user_write_access_begin(at, total))
+		return 0;
+	for (i = 0; i < count; i++) {
+		unsafe_copy_to_user(at, pieces[i].iov_base, pieces[i].iov_len, fault);
+		at += pieces[i].iov_len;
+	}
+	user_write_access_end();
+	iov_iter_advance(to, total);
+	return total;
+fault:
+	user_write_access_end();
+	return 0;
 }

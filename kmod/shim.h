@@ -9,6 +9,8 @@
 #include <linux/spinlock_types.h>
 #include <linux/types.h>
 
+struct iov_iter;
+struct kvec;
 struct mm_struct;
 struct mmu_interval_notifier;
 struct page;
@@ -60,5 +62,7 @@ unsigned long libcopy_lock_irqsave(spinlock_t *lock);
 bool libcopy_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
 void libcopy_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
 u32 libcopy_crc32c(u32 crc, const void *data, size_t len);
+size_t libcopy_copy_pieces_to_iter(const struct kvec *pieces, size_t count, size_t total,
+				   struct iov_iter *to);
 
 #endif

@@ -368,3 +368,18 @@ pub(crate) fn nap(milliseconds: u32) {
     // SAFETY: All callers may sleep.
     unsafe { bindings::msleep(milliseconds) }
 }
+
+/// Copies short pieces, `total` bytes together, to user memory, and moves the iterator behind them. Returns `total`; or 0
+/// if the iterator is not one range of user memory, or not all of it can be written: then it is where it was.
+///
+/// # Safety
+///
+/// The pieces must be readable, and have `total` bytes together.
+pub(crate) unsafe fn copy_pieces_to_iter(
+    pieces: &[bindings::kvec],
+    total: usize,
+    to: &mut bindings::iov_iter,
+) -> usize {
+    // SAFETY: The caller's promise; the iterator is valid, and user memory is checked as it is written.
+    unsafe { raw::libcopy_copy_pieces_to_iter(pieces.as_ptr(), pieces.len(), total, to) }
+}

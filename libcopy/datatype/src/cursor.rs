@@ -107,6 +107,41 @@ impl Cursor {
         })
     }
 
+    /// Gives the segments of the next `most` bytes to `sink`, as many as are left, and moves behind them.
+    ///
+    /// They are those that [`Cursor::next_segment`] returns one by one, but a list of offsets is read in one loop, which
+    /// takes a fraction of the instructions.
+    ///
+    /// ```
+    /// use libcopy_datatype::{Datatype, Layout, Named};
+    /// let words = Datatype::named(Named::Byte).hindexed(&[8, 8, 8], &[0, 100, 108])?;
+    /// let mut cursor = Layout::new(&words, 1)?.cursor();
+    /// let mut list = Vec::new();
+    /// cursor.segments(20, |segment| list.push((segment.offset, segment.len)));
+    /// assert_eq!(list, [(0, 8), (100, 12)]);
+    /// assert_eq!(cursor.position(), 20);
+    /// # Ok::<(), libcopy_datatype::Error>(())
+    /// ```
+    pub fn segments(&mut self, most: u64, mut sink: impl FnMut(Segment)) {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let mut segment = Segment::default();
+        let mut join = |offset: i64, _, len: i64| {
+            let len = len as u64;
+            if segment.offset.checked_add(segment.len as i64) == Some(offset) {
+                segment.len += len;
+                return;
+            }
+            if segment.len > 0 {
+                sink(segment);
+            }
+            segment = Segment { offset, len };
+        };
+        self.state.pieces(self.layout.form(), most, &mut join);
+        if segment.len > 0 {
+            sink(segment);
+        }
+    }
+
     /// Fills a list with the next pieces, joining those that are adjacent, and moves behind them:
     /// the batches of an `iovec`. Returns how many entries were written; fewer than fit only at
     /// the end.

@@ -31,6 +31,11 @@ use crate::uapi;
 const KEPT: usize = 16;
 /// Bytes that may stay pinned in them.
 const KEPT_BYTES: usize = 1 << 30;
+/// Ranges that are listed for the module at a time, on average: some calls' worth, so that few calls have less than
+/// they may.
+const RANGES: usize = 4 * uapi::MAX_IOV as usize;
+/// Bytes that they have at most, which bounds their number where some are much shorter than the average.
+const MOST_LISTED: u64 = 1 << 20;
 /// Messages from the same memory before it is published, which pays only if more follow.
 const AFTER: u32 = 1;
 /// Messages for which memory that could not be published is left alone.
@@ -113,31 +118,30 @@ impl RemotePieces<'_> {
         if self.cursor.position() != position {
             self.cursor.seek(position)?;
         }
-        let mut ranges = Vec::with_capacity(uapi::MAX_IOV as usize);
-        let mut done = 0;
+        let form = self.cursor.layout().form();
+        let average = form.size() / form.segments().max(1);
+        let at_once = average
+            .max(1)
+            .saturating_mul(RANGES as u64)
+            .min(MOST_LISTED) as usize;
+        let mut ranges = Vec::with_capacity(RANGES);
+        let (origin, mut done) = (self.origin, 0);
         while done < len {
+            let bytes = (len - done).min(at_once);
             ranges.clear();
-            let mut bytes = 0;
-            while ranges.len() < uapi::MAX_IOV as usize && done + bytes < len {
-                let left = (len - done - bytes) as u64;
-                let Some(piece) = self.cursor.next_segment(left) else {
-                    break;
-                };
-                bytes += piece.len as usize;
+            self.cursor.segments(bytes as u64, |piece| {
                 ranges.push(uapi::Piece {
                     // Below the region it is far beyond its end.
-                    base: self.origin.wrapping_add(piece.offset as u64),
+                    base: origin.wrapping_add(piece.offset as u64),
                     len: piece.len,
                 });
-            }
-            if bytes == 0 {
-                return Err(Error::corrupt(
-                    "the length of a message",
-                    position + len as u64,
-                ));
+            });
+            let to_here = position + (done + bytes) as u64;
+            if self.cursor.position() != to_here {
+                return Err(Error::corrupt("the length of a message", to_here));
             }
             let to = to.wrapping_add(done);
-            // SAFETY: the caller's promise: `bytes` of these are left.
+            // SAFETY: the caller's promise: `bytes` of these are left, and the ranges have as many.
             unsafe { self.domain.gather_ranges(self.region, 0, &mut ranges, to) }?;
             done += bytes;
         }

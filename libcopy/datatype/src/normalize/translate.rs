@@ -21,11 +21,6 @@ impl Datatype {
         self.form()
     }
 
-    /// Whether the canonical form exists.
-    pub fn is_committed(&self) -> bool {
-        self.0.form.get().is_some()
-    }
-
     pub(in super::super) fn form(&self) -> &Arc<Form> {
         self.0.form.get_or_init(|| Arc::new(Form::of(self)))
     }

@@ -200,6 +200,11 @@ fn segments(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
         prop_assert_eq!(pieces.next_segment(u64::MAX), Some(segment));
     }
     prop_assert!(pieces.next_segment(1).is_none());
+    let mut listed = Vec::new();
+    let mut cursor = case.layout.cursor();
+    cursor.segments(u64::MAX, |segment| listed.push(segment));
+    prop_assert!(listed.iter().copied().eq(case.layout.segments()));
+    prop_assert_eq!(cursor.remaining(), 0);
     prop_assert!(case.layout.segment(count).is_none());
     for _ in 0..3 {
         // Where a segment begins is known from those before it.
@@ -259,6 +264,16 @@ fn cursors(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
         cursor.seek(position).unwrap();
         let mut other = checkpoints.cursor(position).unwrap();
         prop_assert_eq!(other.position(), position);
+        let (most, mut listed) = (choices.below(200), Vec::new());
+        let (mut at_once, mut one_by_one) = (cursor.clone(), cursor.clone());
+        at_once.segments(most, |segment| listed.push(segment));
+        let mut bytes = 0;
+        for segment in listed {
+            prop_assert_eq!(one_by_one.next_segment(most - bytes), Some(segment));
+            bytes += segment.len;
+        }
+        prop_assert_eq!(bytes, most.min(size - position));
+        prop_assert_eq!(at_once.position(), position + bytes);
         let mut at = position as usize;
         for _ in 0..5 {
             let most = 1 + choices.below(50);
