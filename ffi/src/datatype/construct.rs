@@ -31,6 +31,20 @@ unsafe fn text_of<'a>(text: *const c_char) -> Result<&'a str, Failure> {
         .map_err(|e| invalid(format!("the text is not UTF-8: {e}")))
 }
 
+/// Gives the caller a type that is made of another one.
+///
+/// # Safety
+///
+/// `child` is a type, `type_out` points to a pointer.
+unsafe fn derive(
+    child: *const libcopy_type_t,
+    type_out: *mut *mut libcopy_type_t,
+    make: impl FnOnce(&Datatype) -> Result<Datatype, Failure>,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { give(type_out, || make(&handle(child)?.datatype)) }
+}
+
 /// A predefined type by MPI's name: "MPI_DOUBLE", or "double". `*type_out` is null after an error,
 /// here and in all constructors.
 ///
@@ -79,7 +93,7 @@ pub unsafe extern "C" fn libcopy_type_dup(
     type_out: *mut *mut libcopy_type_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { give(type_out, || Ok(handle(child)?.datatype.dup())) }
+    unsafe { derive(child, type_out, |child| Ok(child.dup())) }
 }
 
 /// `count` elements, one extent after the other.
@@ -94,11 +108,7 @@ pub unsafe extern "C" fn libcopy_type_contiguous(
     type_out: *mut *mut libcopy_type_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe {
-        give(type_out, || {
-            Ok(handle(child)?.datatype.contiguous(count)?)
-        })
-    }
+    unsafe { derive(child, type_out, |child| Ok(child.contiguous(count)?)) }
 }
 
 /// `count` blocks of `blocklength` elements, their starts `stride` extents apart.
@@ -116,8 +126,8 @@ pub unsafe extern "C" fn libcopy_type_vector(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        give(type_out, || {
-            Ok(handle(child)?.datatype.vector(count, blocklength, stride)?)
+        derive(child, type_out, |child| {
+            Ok(child.vector(count, blocklength, stride)?)
         })
     }
 }
@@ -137,10 +147,8 @@ pub unsafe extern "C" fn libcopy_type_hvector(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        give(type_out, || {
-            Ok(handle(child)?
-                .datatype
-                .hvector(count, blocklength, stride)?)
+        derive(child, type_out, |child| {
+            Ok(child.hvector(count, blocklength, stride)?)
         })
     }
 }
@@ -160,12 +168,10 @@ pub unsafe extern "C" fn libcopy_type_indexed(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        give(type_out, || {
+        derive(child, type_out, |child| {
             let blocklengths = list("blocklengths", blocklengths, count)?;
             let displacements = list("displacements", displacements, count)?;
-            Ok(handle(child)?
-                .datatype
-                .indexed(blocklengths, displacements)?)
+            Ok(child.indexed(blocklengths, displacements)?)
         })
     }
 }
@@ -185,12 +191,10 @@ pub unsafe extern "C" fn libcopy_type_hindexed(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        give(type_out, || {
+        derive(child, type_out, |child| {
             let blocklengths = list("blocklengths", blocklengths, count)?;
             let displacements = list("displacements", displacements, count)?;
-            Ok(handle(child)?
-                .datatype
-                .hindexed(blocklengths, displacements)?)
+            Ok(child.hindexed(blocklengths, displacements)?)
         })
     }
 }
@@ -210,11 +214,9 @@ pub unsafe extern "C" fn libcopy_type_indexed_block(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        give(type_out, || {
+        derive(child, type_out, |child| {
             let displacements = list("displacements", displacements, count)?;
-            Ok(handle(child)?
-                .datatype
-                .indexed_block(blocklength, displacements)?)
+            Ok(child.indexed_block(blocklength, displacements)?)
         })
     }
 }
@@ -234,11 +236,9 @@ pub unsafe extern "C" fn libcopy_type_hindexed_block(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        give(type_out, || {
+        derive(child, type_out, |child| {
             let displacements = list("displacements", displacements, count)?;
-            Ok(handle(child)?
-                .datatype
-                .hindexed_block(blocklength, displacements)?)
+            Ok(child.hindexed_block(blocklength, displacements)?)
         })
     }
 }
@@ -291,14 +291,12 @@ pub unsafe extern "C" fn libcopy_type_subarray(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        give(type_out, || {
+        derive(child, type_out, |child| {
             let sizes = list("sizes", sizes, dimensions)?;
             let subsizes = list("subsizes", subsizes, dimensions)?;
             let starts = list("starts", starts, dimensions)?;
             let order = order_of(order)?;
-            Ok(handle(child)?
-                .datatype
-                .subarray(sizes, subsizes, starts, order)?)
+            Ok(child.subarray(sizes, subsizes, starts, order)?)
         })
     }
 }
@@ -326,7 +324,7 @@ pub unsafe extern "C" fn libcopy_type_darray(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        give(type_out, || {
+        derive(child, type_out, |child| {
             let sizes = list("sizes", sizes, dimensions)?;
             let blocks = list("blocks", blocks, dimensions)?;
             let processes = list("processes", processes, dimensions)?;
@@ -347,9 +345,7 @@ pub unsafe extern "C" fn libcopy_type_darray(
                     })
                     .collect();
             let order = order_of(order)?;
-            Ok(handle(child)?
-                .datatype
-                .darray(size, rank, sizes, &dealt?, processes, order)?)
+            Ok(child.darray(size, rank, sizes, &dealt?, processes, order)?)
         })
     }
 }
@@ -368,8 +364,8 @@ pub unsafe extern "C" fn libcopy_type_resized(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        give(type_out, || {
-            Ok(handle(child)?.datatype.resized(lower_bound, extent)?)
+        derive(child, type_out, |child| {
+            Ok(child.resized(lower_bound, extent)?)
         })
     }
 }
