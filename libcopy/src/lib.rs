@@ -46,8 +46,6 @@
 //! [`transport`] moves bytes between two of them; [`collective`] between all. Errors are one enum,
 //! [`Error`]; an operation that fails on one rank fails on all of them, also if a rank is killed.
 
-#![warn(clippy::missing_errors_doc)]
-
 pub mod calibration;
 pub mod collective;
 pub mod config;

@@ -174,30 +174,57 @@ impl fmt::Display for Thresholds {
     }
 }
 
+/// Why a text has no [`Thresholds`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ThresholdsError {
+    /// A line of another method.
+    #[error("'{line}': a line begins with umr or sge")]
+    Method {
+        /// The line.
+        line: String,
+    },
+    /// A word that sets nothing.
+    #[error("'{word}' is not NAME=VALUE, with NAME max_iovs or min_block")]
+    Setting {
+        /// The word.
+        word: String,
+    },
+    /// A value that is not a number.
+    #[error("'{word}': the value is not a whole number")]
+    Number {
+        /// The word.
+        word: String,
+    },
+}
+
 impl FromStr for Thresholds {
-    type Err = String;
+    type Err = ThresholdsError;
 
     /// Reads what [`Display`](fmt::Display) writes; a method that is not named keeps its default.
-    fn from_str(text: &str) -> Result<Thresholds, String> {
+    fn from_str(text: &str) -> Result<Thresholds, ThresholdsError> {
         let mut thresholds = Thresholds::default();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let mut words = line.split_whitespace();
             let threshold = match words.next() {
                 Some("umr") => &mut thresholds.umr,
                 Some("sge") => &mut thresholds.sge,
-                _ => return Err(format!("'{line}': a line begins with umr or sge")),
+                _ => {
+                    let line = line.to_owned();
+                    return Err(ThresholdsError::Method { line });
+                }
             };
             for word in words {
-                let (name, value) = word
-                    .split_once('=')
-                    .ok_or_else(|| format!("'{word}' in '{line}' is not NAME=VALUE"))?;
-                let value = value
-                    .parse()
-                    .map_err(|_| format!("'{value}' in '{line}' is not a whole number"))?;
-                match name {
-                    "max_iovs" => threshold.max_iovs = value,
-                    "min_block" => threshold.min_block = value,
-                    _ => return Err(format!("'{name}' in '{line}': max_iovs or min_block")),
+                let named = || word.to_owned();
+                let number = |_| ThresholdsError::Number { word: named() };
+                match word.split_once('=') {
+                    Some(("max_iovs", value)) => {
+                        threshold.max_iovs = value.parse().map_err(number)?
+                    }
+                    Some(("min_block", value)) => {
+                        threshold.min_block = value.parse().map_err(number)?
+                    }
+                    _ => return Err(ThresholdsError::Setting { word: named() }),
                 }
             }
         }

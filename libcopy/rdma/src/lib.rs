@@ -31,7 +31,7 @@ pub mod verbs;
 mod wire;
 pub mod workloads;
 
-pub use choice::{Abilities, Choice, Method, Threshold, Thresholds};
+pub use choice::{Abilities, Choice, Method, Threshold, Thresholds, ThresholdsError};
 pub use cut::{CutRule, Cuts, Limits, Windows, chunk_size, maximal_cuts};
 pub use error::{Error, Result};
 pub use iov::{Elements, Iov, Shape, iovs, regions};

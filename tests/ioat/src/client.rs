@@ -41,7 +41,7 @@ pub enum Error {
         reason: String,
     },
     /// The answer makes no sense.
-    #[error("the model's answer is no JSON: {0}")]
+    #[error("the model's answer is no JSON")]
     Answer(#[from] serde_json::Error),
 }
 

@@ -16,7 +16,7 @@ pub enum Error {
     #[error(transparent)]
     Datatype(#[from] libcopy_datatype::Error),
     /// A type that a card cannot receive.
-    #[error("a card cannot receive the type of the figure: {0}")]
+    #[error("a card cannot receive the type of the figure")]
     Refused(#[from] Refusal),
     /// A schedule that never ends.
     #[error(transparent)]

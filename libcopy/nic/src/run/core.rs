@@ -55,7 +55,7 @@ pub struct CoreRun {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum CoreError {
     /// The core stopped.
-    #[error("the handler stopped: {0}")]
+    #[error("the handler stopped")]
     Trap(#[from] Trap),
     /// There is no specialised handler for the image.
     #[error("there is no specialised handler for this image")]
