@@ -8,7 +8,7 @@
  * (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce) are started and waited for.
  *
  * Alone it compares calls that are intercepted with plain ones (mpi_paired.h). With --control SOCKET it is one of several
- * contestants of `libcopy bench peers`: every rank connects to the socket and does what it is
+ * peers of `libcopy bench peers`: every rank connects to the socket and does what it is
  * told, and sleeps in read(2) meanwhile so that it does not disturb the others.
  */
 #define _GNU_SOURCE

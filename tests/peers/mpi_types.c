@@ -2,7 +2,7 @@
 
 /*
  * Builds MPI datatypes from type expressions (see libcopy/datatype/src/expr.rs) and packs, unpacks
- * and copies with them: a contestant of `libcopy bench types` and the other side of the test that
+ * and copies with them: a peer of `libcopy bench types` and the other side of the test that
  * compares random types. See type_peer.h for what it is told.
  */
 #include "type_peer.h"
@@ -461,7 +461,7 @@ static void copy(void)
 
 int main(int argc, char **argv)
 {
-	const struct contestant c = { .type = build,
+	const struct peer c = { .type = build,
 				      .pack = pack,
 				      .unpack = unpack,
 				      .copy = copy,

@@ -3,7 +3,7 @@
 /*
  * Packs and unpacks the layouts of `libcopy bench types` with loops as a person would write them
  * into an application, compiled for this machine: nested loops over rows whose length the compiler
- * knows, index lists, transposes in blocks. One of the contestants; see type_peer.h.
+ * knows, index lists, transposes in blocks. One of the peers; see type_peer.h.
  *
  *   boxes N   (OFFSET BLOCK  N1 STRIDE1  N2 STRIDE2  N3 STRIDE3) * N    innermost first
  *   index N   (OFFSET BLOCK  COUNT INDEX...) * N                        of elements of BLOCK bytes
@@ -271,7 +271,7 @@ static const char *loop(const char *text)
 
 int main(int argc, char **argv)
 {
-	const struct contestant c = { .loop = loop, .pack = pack, .unpack = unpack };
+	const struct peer c = { .loop = loop, .pack = pack, .unpack = unpack };
 
 	if (argc != 3 || strcmp(argv[1], "--control")) {
 		fprintf(stderr, "usage: type_loops --control SOCKET (see `libcopy bench types`)\n");

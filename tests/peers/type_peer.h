@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * What the contestants of `libcopy bench types` have in common: they connect to a socket, and do
+ * What the peers of `libcopy bench types` have in common: they connect to a socket, and do
  * what they are told, one line after the other:
  *
  *   pin CPU                        ok
  *   type EXPRESSION                type SIZE LB EXTENT TRUE_LB TRUE_EXTENT
  *   to EXPRESSION                  the same, of the type that `copy` copies to
  *   loop NUMBERS                   ok: the layout as the numbers that a loop needs
- *   map BYTES PATH                 ok: a file whose memory all contestants share
+ *   map BYTES PATH                 ok: a file whose memory all peers share
  *   at USER PACKED TARGET          ok: where in it the buffers are; without it each has its own
  *   buffers SPAN ORIGIN SIZE COUNT ok: memory for COUNT elements of the type and for SIZE packed
  *                                  bytes; displacements count from byte ORIGIN of SPAN
@@ -19,7 +19,7 @@
  *                                  OP may also be memcpy (to the packed bytes) and memcpy-back
  *   quit
  *
- * `bad WHAT` answers what this contestant cannot do, `error WHAT` what nobody should ask.
+ * `bad WHAT` answers what this peer cannot do, `error WHAT` what nobody should ask.
  */
 #ifndef TYPE_PEER_H
 #define TYPE_PEER_H
@@ -52,8 +52,8 @@ static struct buffer shared;
 static long long origin;
 static int elements;
 
-/* What a contestant is asked for; each returns NULL, or what is wrong. */
-struct contestant {
+/* What a peer is asked for; each returns NULL, or what is wrong. */
+struct peer {
 	const char *(*type)(const char *expression, int to, FILE *answer);
 	const char *(*loop)(const char *numbers);
 	void (*pack)(void);
@@ -90,7 +90,7 @@ static void reserve(struct buffer *b, size_t length, size_t which)
 	b->length = length;
 }
 
-/* Maps the memory that all contestants share, all of it at once. */
+/* Maps the memory that all peers share, all of it at once. */
 static const char *map_shared(size_t length, const char *path)
 {
 	int fd;
@@ -151,7 +151,7 @@ static uint64_t now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static uint64_t look(const struct contestant *c, const char *op, uint64_t round)
+static uint64_t look(const struct peer *c, const char *op, uint64_t round)
 {
 	if (!strcmp(op, "pack")) {
 		fill(user.data, user_length, round);
@@ -181,7 +181,7 @@ static void copy_from_packed(void)
 	memcpy(target.data, packed.data, packed_length);
 }
 
-static void (*what_to_call(const struct contestant *c, const char *op))(void)
+static void (*what_to_call(const struct peer *c, const char *op))(void)
 {
 	if (!strcmp(op, "memcpy"))
 		return copy_to_packed;
@@ -194,7 +194,7 @@ static void (*what_to_call(const struct contestant *c, const char *op))(void)
 	return strcmp(op, "copy") ? NULL : c->copy;
 }
 
-static void obey(const char *path, const char *description, const struct contestant *c)
+static void obey(const char *path, const char *description, const struct peer *c)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -102,7 +102,7 @@ impl Kind {
         count.checked_mul(self.size)
     }
 
-    /// The layout of so many elements, which are so many bytes, wherever they are; `None` if nobody knows it.
+    /// The layout of `count` elements, which have `bytes` bytes, wherever they are; `None` if nobody knows it.
     pub fn prepared(&self, count: usize, bytes: usize) -> Option<Arc<Prepared>> {
         let datatype = self.known.as_ref()?.datatype.as_ref()?;
         let layout = types::layout(datatype, count as u64)?;

@@ -76,7 +76,7 @@ pub struct PersistentClass {
 static PERSISTENT: Mutex<Vec<Weak<PersistentClass>>> = Mutex::new(Vec::new());
 
 impl PersistentClass {
-    /// That of a request which moves so many bytes.
+    /// The class of a request that moves `bytes` bytes.
     pub fn new(function: Function, ranks: usize, bytes: u64, requests: usize) -> Arc<Self> {
         let made = Arc::new(PersistentClass {
             class: Mutex::new(NonblockingClass::new(function, power(bytes))),

@@ -65,8 +65,8 @@ impl Group {
 
     #[cold]
     fn after_disagreement(&self, number: u64) -> Option<u64> {
-        let chore = progress::everything;
-        (!self.resumption.goes_past(number, PATIENCE, chore)).then_some(number)
+        let progress = progress::everything;
+        (!self.resumption.goes_past(number, PATIENCE, progress)).then_some(number)
     }
 
     /// A call that was counted has failed. Before anything else is called that may wait for another rank.

@@ -312,7 +312,7 @@ fn nonblocking_candidate(
     }
 }
 
-/// Whether nonblocking calls with so many bytes are faster with us.
+/// Whether nonblocking calls with `bytes` bytes are faster with us.
 fn beats_nonblocking(abi: &Abi, function: Function, bytes: u64, is_oversubscribed: bool) -> bool {
     match (least(), function.op()) {
         (Some(least), _) => bytes >= least,

@@ -64,7 +64,7 @@ static char *packed(const char *from, int type, int count, int *bytes)
 	return to;
 }
 
-/* What is in host memory after so many packed bytes were received there. */
+/* What is in host memory after `bytes` packed bytes were received there. */
 static void expect(char *at, int type, int count, const char *from, int bytes)
 {
 	int all, position = 0;

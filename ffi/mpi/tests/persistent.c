@@ -3,7 +3,7 @@
 /* Random persistent collectives on several communicators, with persistent sends and receives and, where the library has
  * them, partitioned ones: started again and again, one by one or by MPI_Startall,
  * between blocking and nonblocking collectives, completed by all functions, and freed. Prints a checksum of every
- * buffer. Two runs with the same arguments print the same, whoever moves the bytes.
+ * buffer. Two runs with the same arguments print the same, whether libcopy or the MPI library moves the bytes.
  *
  * usage: persistent ROUNDS SEED MOST [own|blocking]     MOST: bytes of the largest part of one rank
  *
@@ -99,7 +99,7 @@ static void init(struct collective *c, MPI_Request *r)
 		MPI_Type_free(&c->types[i]);
 }
 
-/* Completes requests, of which so many are active, in one of the ways that MPI has; each rank chooses its own. */
+/* Completes requests, of which `active` are active, in one of the ways that MPI has; each rank chooses its own. */
 static void complete(int count, MPI_Request *some, int active, int way)
 {
 	int done = 0, flag, index, n, indices[ALL];

@@ -20,7 +20,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Host memory of so many bytes that the kernels of all contexts can read and write. `near` is memory of a GPU,
+    /// Host memory of `bytes` bytes that the kernels of all contexts can read and write. `near` is memory of a GPU,
     /// in whose context it is allocated.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Buffer {
         })
     }
 
-    /// Memory of so many bytes of the GPU, and in the context, that `near` is in.
+    /// `bytes` bytes of memory of the GPU, and in the context, that `near` is in.
     ///
     /// # Errors
     ///

@@ -56,7 +56,7 @@ static COPY_UNITS: AtomicBool = AtomicBool::new(true);
 /// Blocks per multiprocessor that hide the latency of memory: 2048 threads.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
-/// Lets packing and copying use so many multiprocessors at most, so that the GPU stays the program's; `None`: all. From
+/// Lets packing and copying use `count` multiprocessors at most, so that the GPU stays the program's; `None`: all. From
 /// then on blocks from 1 KiB are moved by copy units where there are some (compute capability 9.0), which need few
 /// multiprocessors.
 pub fn limit_multiprocessors(count: Option<u32>) {

@@ -37,7 +37,7 @@ const BYTES_PER_LANE: u64 = 128;
 /// A kernel of `kernels/pack.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// Pack a nest, a thread per word of so many bytes.
+    /// Pack a nest, a thread per word; the bytes of a word.
     PackStrided(u32),
     /// Unpack into a nest, a thread per word.
     UnpackStrided(u32),
@@ -51,11 +51,11 @@ pub enum Kernel {
     CopyBulk,
     /// Many jobs; its parameter is a [`BatchTable`].
     Batch,
-    /// Baseline: pack a nest by TEMPI's mapping, words of so many bytes; see [`Mapping`](crate::Mapping).
+    /// Baseline: pack a nest by TEMPI's mapping, by words; the bytes of a word; see [`Mapping`](crate::Mapping).
     TempiPack(u32),
     /// Baseline: unpack into a nest by TEMPI's mapping.
     TempiUnpack(u32),
-    /// Baseline: pack a nest by yaksa's mapping, elements of so many bytes.
+    /// Baseline: pack a nest by yaksa's mapping, by elements; the bytes of an element.
     YaksaPack(u32),
     /// Baseline: unpack into a nest by yaksa's mapping.
     YaksaUnpack(u32),

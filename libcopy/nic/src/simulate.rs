@@ -13,7 +13,7 @@ use libcopy_datatype::Layout;
 /// Which message, and how its packets arrive.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arrival {
-    /// A packet may be overtaken by packets that were sent up to so many later; 0: in order.
+    /// How many places later a packet may have been sent that overtakes another; 0: in order.
     pub window: u64,
     /// The seed of that order.
     pub seed: u64,

@@ -52,7 +52,7 @@ pub enum CutRule {
 /// Where a message is cut.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cuts {
-    /// Every so many bytes; the last window may be shorter.
+    /// The bytes of every window; the last one may be shorter.
     Every(u64),
     /// The bytes of each window.
     Lengths(Arc<[u64]>),

@@ -105,7 +105,7 @@ impl Rank {
 ///
 /// # Panics
 ///
-/// If they are the same, or there are not so many.
+/// If `first` and `second` are the same, or not below the number of ranks.
 pub fn two(all: &mut [Rank], first: usize, second: usize) -> (&mut Rank, &mut Rank) {
     let (low, high) = all.split_at_mut(first.max(second));
     if first < second {

@@ -129,7 +129,7 @@ fn a_receiver_tells_every_sender_once() {
             assert_eq!(done.cts_bytes, if round == 0 { 16 } else { 0 });
         }
     }
-    // Mapped once, whoever sent.
+    // Mapped once, whichever rank sent.
     assert_eq!(receiver.keys().counts().mapped, 4);
 }
 

@@ -105,7 +105,7 @@ impl Side {
         })
     }
 
-    /// Unpacks the first so many bytes of what was received, or all.
+    /// Unpacks the first `bytes` bytes of what was received, or all.
     pub fn unpack(&self, both: (&Driver, &Abi), bytes: Option<u64>) -> Result<(), c_int> {
         if !self.direction.receives() {
             return Ok(());
@@ -448,7 +448,7 @@ impl Call {
         self.sides.is_empty()
     }
 
-    /// Unpacks what was received, which is so many bytes if a status says that.
+    /// Unpacks what was received: `bytes()` bytes where the call has a status, else all.
     pub fn unpack(&self, bytes: impl Fn() -> u64) -> Result<(), c_int> {
         for side in self.sides.iter().filter(|side| side.direction.receives()) {
             side.unpack((self.driver, self.abi), self.has_status.then(&bytes))?;
@@ -512,10 +512,10 @@ impl Call {
     }
 }
 
-/// Datatypes whose elements are so many bytes.
+/// Dense datatypes by the bytes of an element.
 static DENSE: Mutex<Option<HashMap<usize, Word>>> = Mutex::new(None);
 
-/// A datatype whose elements are so many bytes, one behind the other.
+/// A datatype of `bytes` dense bytes.
 pub fn dense(abi: &Abi, bytes: usize) -> Option<Word> {
     let count = c_int::try_from(bytes).ok()?;
     let mut all = lock(&DENSE);

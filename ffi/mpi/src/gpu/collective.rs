@@ -250,7 +250,7 @@ impl Collective {
         self.uniform(recv, received, (self.peers, direction));
     }
 
-    /// Parts of different lengths of one type: arrays of so many counts and places, in elements.
+    /// Parts of different lengths of one type: arrays of counts and places, in elements.
     ///
     /// # Safety
     ///
@@ -461,7 +461,7 @@ impl Collective {
                 }
                 parts.push((part, offset));
             }
-            // SAFETY: room for so many handles.
+            // SAFETY: `handles` has room for each handle `i`.
             unsafe {
                 let at = handles.as_mut_ptr().byte_add(i * width);
                 abi.set_handle(at.cast(), datatype);
@@ -745,7 +745,7 @@ impl<T: Copy> Array<T> {
         self.length += 1;
         self.words
             .resize((self.length * size_of::<T>()).div_ceil(8), 0);
-        // SAFETY: room for so many values, aligned as words are.
+        // SAFETY: `words` has room for `length` values, aligned as words are.
         unsafe {
             let array = self.words.as_mut_ptr().cast::<T>();
             array.add(self.length - 1).write(value);

@@ -213,7 +213,7 @@ impl Elements {
         Ok(packing)
     }
 
-    /// Unpacks the first so many bytes of theirs from memory of any space at `from`.
+    /// Unpacks their first `bytes` bytes from memory of any space at `from`.
     ///
     /// # Errors
     ///
@@ -231,7 +231,7 @@ impl Elements {
         note(Event::Bytes, bytes);
         let method = self.method(driver, from);
         note_method(self.size(), method, false);
-        // SAFETY: the program's elements; the caller has so many bytes.
+        // SAFETY: the program's elements; the caller has `bytes` bytes at `from`.
         unsafe {
             if self.kind.is_dense() {
                 let copied = libcopy_gpu::copy(driver, self.base as u64, from, bytes as usize);
@@ -351,7 +351,7 @@ impl Elements {
         let mut image = self.image((driver, abi))?;
         let origin = self.origin(abi, &image)?;
         let mut packed = vec![0_u8; self.bytes()];
-        // SAFETY: the copy has all bytes of the elements; the caller of `unpack` has so many bytes.
+        // SAFETY: the copy has all bytes of the elements; the caller of `unpack` has `bytes` bytes.
         unsafe {
             if bytes < packed.len() {
                 // An element that comes in part keeps its rest.

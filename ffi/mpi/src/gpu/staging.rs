@@ -105,7 +105,7 @@ impl Place {
     }
 }
 
-/// Bytes that are allocated for so many.
+/// The length that is allocated where `bytes` are needed.
 fn rounded(bytes: usize) -> usize {
     bytes
         .max(LEAST_BYTES)
@@ -113,7 +113,7 @@ fn rounded(bytes: usize) -> usize {
         .unwrap_or(bytes)
 }
 
-/// A kept buffer of so many bytes and not many more.
+/// A kept buffer of at least `bytes` bytes, and not many more.
 fn kept(driver: &Driver, (space, near): (Space, &Pointer), bytes: usize) -> Option<Buffer> {
     let mut pool = lock(&POOL);
     // Pinned memory is mapped for all contexts.

@@ -49,7 +49,7 @@ pub fn any() -> bool {
     KNOWN.load(Ordering::Relaxed) != 0
 }
 
-/// Has the starts of a request be ours: `function` with so many bytes, in a group of its own; `sharing` persistent
+/// Has the starts of a request be ours: `function` with `bytes` bytes, in a group of its own; `sharing` persistent
 /// requests share what trials may cost.
 pub(super) fn keep(
     handle: Word,

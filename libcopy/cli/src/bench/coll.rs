@@ -2,8 +2,8 @@
 
 //! Collectives of several libraries and transports against each other, in one run.
 //!
-//! For each operation and size every contestant is first checked (all bytes of all ranks, with
-//! changing roots), and then timed in rounds in which the contestants take turns, each round
+//! For each operation and size every peer is first checked (all bytes of all ranks, with
+//! changing roots), and then timed in rounds in which the peers take turns, each round
 //! beginning with another one. How many calls fit is planned from the time that is left.
 
 use super::interval::Interval;
@@ -119,7 +119,7 @@ pub struct PeersArgs {
 #[derive(Clone)]
 struct Entry {
     variant: String,
-    contestant: usize,
+    peer: usize,
     word: String,
 }
 
@@ -165,13 +165,13 @@ pub fn coll(args: &CollArgs) -> Result<()> {
         };
         entries.push(Entry {
             variant,
-            contestant: 0,
+            peer: 0,
             word,
         });
     }
     entries.push(Entry {
         variant: "memcpy".into(),
-        contestant: 0,
+        peer: 0,
         word: "memcpy".into(),
     });
 
@@ -192,17 +192,17 @@ pub fn coll(args: &CollArgs) -> Result<()> {
         sizes::range(1, 64 << 20, 4)
     };
     let directory = scratch()?;
-    let mut contestants = vec![start_own(args.ranks, directory.path())?];
+    let mut peers = vec![start_own(args.ranks, directory.path())?];
     let report = compare(
         &args.common,
         args.ranks,
         default_sizes,
-        &mut contestants,
+        &mut peers,
         &entries,
         ratios,
         format!("libcopy collectives, {} ranks", args.ranks),
     )?;
-    drop(contestants);
+    drop(peers);
     args.common.output.write(&report)
 }
 
@@ -219,9 +219,9 @@ pub fn peers(args: &PeersArgs) -> Result<()> {
         names.push(name.to_owned());
         commands.push(command);
     }
-    let entry = |variant: &str, contestant, word: &str| Entry {
+    let entry = |variant: &str, peer, word: &str| Entry {
         variant: variant.into(),
-        contestant,
+        peer,
         word: word.into(),
     };
     let mut entries = vec![entry("libcopy", 0, "auto")];
@@ -257,17 +257,17 @@ pub fn peers(args: &PeersArgs) -> Result<()> {
     for launch in 1..=args.launches {
         eprintln!("launch {launch} of {}", args.launches);
         let directory = scratch()?;
-        let mut contestants = vec![start_own(args.ranks, directory.path())?];
+        let mut peers = vec![start_own(args.ranks, directory.path())?];
         for (name, command) in names.iter().zip(&commands) {
             let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
             let started = PeerProcess::start(name, &shell, args.ranks, directory.path())?;
-            contestants.push(started);
+            peers.push(started);
         }
         launches.push(compare(
             &common,
             args.ranks,
             sizes::range(64 << 10, 16 << 20, if args.common.quick { 4 } else { 2 }),
-            &mut contestants,
+            &mut peers,
             &entries,
             ratios.clone(),
             format!(
@@ -380,7 +380,7 @@ fn start_own(ranks: usize, directory: &Path) -> Result<PeerProcess> {
     PeerProcess::start("libcopy", &command, ranks, directory)
 }
 
-/// Bytes that all ranks of one contestant need for an operation, at worst.
+/// Bytes that all ranks of one peer need for an operation, at worst.
 fn footprint(op: Op, bytes: usize, ranks: usize) -> u64 {
     let (bytes, ranks) = (bytes as u64, ranks as u64);
     match op {
@@ -394,14 +394,14 @@ fn compare(
     common: &Common,
     ranks: usize,
     default_sizes: Vec<usize>,
-    contestants: &mut [PeerProcess],
+    peers: &mut [PeerProcess],
     entries: &[Entry],
     ratios: Vec<Ratio>,
     title: String,
 ) -> Result<Report> {
     let machine = Machine::here();
     let sizes = common.sizes.as_ref().map_or(default_sizes, |s| s.0.clone());
-    let mut notes: Vec<String> = contestants.iter().map(|c| c.description.clone()).collect();
+    let mut notes: Vec<String> = peers.iter().map(|c| c.description.clone()).collect();
     if ranks > machine.cores {
         notes.push(format!(
             "{ranks} ranks on {} cores: memcpy is the time in which the cores could do all \
@@ -410,7 +410,7 @@ fn compare(
         ));
     }
     // Half of what there is: page tables and the libraries' own buffers also want some.
-    let room = machine::available_memory() / 2 / contestants.len() as u64;
+    let room = machine::available_memory() / 2 / peers.len() as u64;
     let mut cells: Vec<(Option<Op>, usize)> = vec![(None, 0)];
     for op in &common.ops {
         for bytes in &sizes {
@@ -430,10 +430,10 @@ fn compare(
     // All our transports have the same barrier.
     let mut barriers: Vec<Entry> = vec![Entry {
         variant: "libcopy".into(),
-        contestant: 0,
+        peer: 0,
         word: "auto".into(),
     }];
-    barriers.extend(entries.iter().filter(|e| e.contestant > 0).cloned());
+    barriers.extend(entries.iter().filter(|e| e.peer > 0).cloned());
 
     let rounds = common.rounds.max(1);
     let bar = progress::bar((cells.len() * (rounds + 1)) as u64);
@@ -455,7 +455,7 @@ fn compare(
         let mut verified = vec![true; entries.len()];
         let mut calls = vec![1.0; entries.len()];
         for (e, entry) in entries.iter().enumerate() {
-            let who = &mut contestants[entry.contestant];
+            let who = &mut peers[entry.peer];
             if op.is_some() {
                 for root in [0, round_number as usize % ranks] {
                     if let Err(what) = who.check(name, bytes, &entry.word, root, round_number)? {
@@ -499,13 +499,7 @@ fn compare(
                 let fit = (slice / (2.0 * calls[e] + 2.0)) as usize;
                 let warmup = (fit / 10).clamp(1, 20);
                 let n = fit.clamp(if slice > 0.0 { 2 } else { 1 }, 400);
-                timings[e].extend(contestants[entry.contestant].time(
-                    name,
-                    bytes,
-                    &entry.word,
-                    warmup,
-                    n,
-                )?);
+                timings[e].extend(peers[entry.peer].time(name, bytes, &entry.word, warmup, n)?);
             }
             bar.inc(1);
         }

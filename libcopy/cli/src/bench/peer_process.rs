@@ -2,7 +2,7 @@
 
 //! The ranks of one library under test, started once and told what to do over a socket.
 //!
-//! All contestants of a comparison are alive at the same time and take turns within milliseconds,
+//! All peers of a comparison are alive at the same time and take turns within milliseconds,
 //! so that whatever else the machine does hits them alike. Whoever is not measured sleeps in
 //! `read`. The same protocol is spoken by `libcopy bench rank` and by `tests/peers/mpi_coll.c`:
 //!
@@ -117,7 +117,7 @@ impl PeerProcess {
         Ok((rank, size, words.next().unwrap_or_default().to_owned()))
     }
 
-    /// Sends a command to a contestant of one rank; the inner error is what it cannot do.
+    /// Sends a command to a peer of one rank; the inner error is what it cannot do.
     pub fn tell(&mut self, command: &str) -> Result<Result<String, String>> {
         let answer = self.ask(command)?.swap_remove(0);
         Ok(match answer.strip_prefix("bad ") {

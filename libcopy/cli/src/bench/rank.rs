@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! One of our ranks in a comparison: does what the socket says (see [`super::contestant`]).
+//! One of our ranks in a comparison: does what the socket says (see [`super::peer_process`]).
 
 use super::buffer::Skewed;
 use super::pattern;

@@ -115,11 +115,11 @@ pub fn run(args: &TypesArgs) -> Result<()> {
 
 fn start(name: &str, command: &str, directory: &Path, core: usize) -> Result<PeerProcess> {
     let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
-    let mut contestant = PeerProcess::start(name, &shell, 1, directory)?;
-    if let Err(what) = contestant.tell(&format!("pin {core}"))? {
+    let mut peer = PeerProcess::start(name, &shell, 1, directory)?;
+    if let Err(what) = peer.tell(&format!("pin {core}"))? {
         bail!("{name} cannot be tied to core {core}: {what}");
     }
-    Ok(contestant)
+    Ok(peer)
 }
 
 /// The layouts that the command line asks for, before any choice among them.

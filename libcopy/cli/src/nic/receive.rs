@@ -204,7 +204,7 @@ pub struct SimulateArgs {
     #[command(flatten)]
     of: TypeArgs,
 
-    /// A packet may be overtaken by packets that were sent up to so many later
+    /// How many places later a packet may have been sent that overtakes another
     #[arg(long, value_name = "PACKETS", default_value_t = 0)]
     window: u64,
 

@@ -78,7 +78,7 @@ pub struct Device {
 
 impl Nic for &Device {
     fn dma_to_host(&mut self, host: i32, packet: u32, len: u32) {
-        // SAFETY: whoever called the handler passed functions for this context (`libcopy_nic_call` functions' condition).
+        // SAFETY: the caller of the handler passed functions for this context (`libcopy_nic_call` functions' condition).
         unsafe { (self.dma_to_host)(self.context, host, packet, len) }
     }
 
@@ -123,7 +123,7 @@ pub mod port {
     impl Registers {
         #[inline(always)]
         fn issue(self, host: i32, position: u32, command: u32) {
-            // SAFETY: whoever called the handler passed registers, or memory, that may be written.
+            // SAFETY: the caller of the handler passed registers, or memory, that may be written.
             unsafe {
                 (&raw mut (*self.0).host).write_volatile(host);
                 (&raw mut (*self.0).position).write_volatile(position);

@@ -149,7 +149,7 @@ impl Message {
             local(image, &mut segments[hpu], packet, card);
         });
         all.push((format!("local with {hpus}"), writes));
-        // An interval of so many packets, and one that is no multiple of a packet.
+        // An interval of some whole packets, and one that is no multiple of a packet.
         let interval = self.payload * (1 + random.below(4) as u32);
         for interval in [interval, interval / 2 + 1] {
             let kept: Vec<Segment> = checkpoints(image, interval).collect();

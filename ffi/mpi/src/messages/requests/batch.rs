@@ -213,7 +213,7 @@ impl<'a> Batch<'a> {
         let indices = (0..ours.len()).filter(|index| is_collective(&ours[*index]));
         let hidden: Vec<_> = indices.map(|index| (index, self.handle(index))).collect();
         for (index, _) in &hidden {
-            // SAFETY: `new` was promised so many handles.
+            // SAFETY: `index` is below the number of handles that `new` was promised.
             unsafe {
                 let abi = self.world.abi;
                 abi.set_handle(self.request(*index), abi.request_null)

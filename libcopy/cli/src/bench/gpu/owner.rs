@@ -116,7 +116,7 @@ impl Owner {
         Probe::try_out(driver, near, &message).map_err(|error| anyhow!("{error}"))
     }
 
-    /// Memory of so many bytes with [`content`].
+    /// `bytes` bytes of memory with [`content`].
     pub fn allocate(&mut self, bytes: usize) -> Result<Exported> {
         let answer = self.tell(&format!("alloc {bytes}"))?;
         Ok(Exported::from_bytes(&answer)?)

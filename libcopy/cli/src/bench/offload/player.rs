@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! One rank of a parallel program of the paper's: speaks the protocol of
-//! [`crate::bench::contestant`], where VARIANT is `TRANSPORT,ASYNC,AMOUNT`: who moves the bytes, and
+//! [`crate::bench::peer_process`], where VARIANT is `TRANSPORT,ASYNC,AMOUNT`: who moves the bytes, and
 //! how long to compute or to wait.
 
 use crate::bench::buffer::Skewed;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! This process as a contestant: operations on a layout, timed and verified.
+//! This process as a peer: operations on a layout, timed and verified.
 
 use super::super::buffer::Shared;
 use anyhow::Result;
@@ -27,7 +27,7 @@ impl Op {
     }
 }
 
-/// This process as a contestant: buffers, and the layouts of the current case.
+/// This process as a peer: buffers, and the layouts of the current case.
 pub(super) struct Own {
     pub(super) layout: Layout,
     /// What `copy` copies to.
