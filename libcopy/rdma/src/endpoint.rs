@@ -32,6 +32,10 @@ pub trait Endpoint: Card {
     fn queue(&self) -> usize;
 
     /// The number by which a peer writes to registered memory, of one region.
+    ///
+    /// # Errors
+    ///
+    /// As the backend says.
     fn memory_rkey(&self, memory: &Self::Memory) -> Result<u32>;
 
     /// Posts a WRITE of a piece of registered memory to `remote`.
