@@ -136,9 +136,7 @@ fn plans_for_network_cards_in_c() {
 #[test]
 fn packing_in_the_order_of_a_cuda_stream_in_c() {
     let program = compile(&here("tests/gpu.c"), &scratch("gpu"));
-    // The stand-in for the driver.
-    let options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
-    let driver = compile::compile("../../tests/fakecuda/fakecuda.cc", "libcuda.so.1", &options);
+    let driver = compile::driver();
     for is_delayed in ["0", "1"] {
         let output = run(Command::new(&program)
             .env("LD_LIBRARY_PATH", driver.parent().expect("a directory"))

@@ -651,6 +651,41 @@ CALL cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, Stream *stream)
     });
 }
 
+// CUmemcpyAttributes
+struct BatchAttributes {
+    unsigned access_order;
+    int locations[2][2];
+    unsigned flags;
+};
+static_assert(sizeof(BatchAttributes) == 24);
+
+// That of CUDA 12.8. Copies of a batch are done in any order: here from the last one to the first.
+CALL cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *bytes, size_t count, BatchAttributes *attributes,
+                        size_t *first, size_t attribute_count, size_t *wrong, Stream *stream)
+{
+    std::lock_guard lock(one);
+    const unsigned ORDER_MAX = 3;
+    if (is_legacy(stream) || !count || attribute_count != 1 || *first || !attributes->access_order ||
+        attributes->access_order > ORDER_MAX || attributes->flags > 1)
+        return INVALID_VALUE;
+    for (*wrong = 0; *wrong < count; ++*wrong)
+        for (uint64_t address : {to[*wrong], from[*wrong]}) {
+            auto found = memory_of(address);
+            if (!bytes[*wrong] ||
+                (found != memories.end() && address - found->first + bytes[*wrong] > found->second.bytes))
+                return INVALID_VALUE;
+        }
+    *wrong = SIZE_MAX;
+    copies++;
+    std::vector<uint64_t> targets(to, to + count), sources(from, from + count);
+    std::vector<size_t> lengths(bytes, bytes + count);
+    return submit(stream, [=] {
+        for (size_t i = count; i-- > 0;)
+            memcpy((void *)targets[i], (const void *)sources[i], lengths[i]);
+        return SUCCESS;
+    });
+}
+
 // CUDA_MEMCPY2D
 struct Rectangle {
     struct Place {
@@ -713,6 +748,19 @@ CALL cuLaunchKernel(const Function *function, unsigned blocks, unsigned y, unsig
         shared != named->shared || shared > function->shared_limit)
         return INVALID_VALUE;
     launches++;
+    if (named->stencil) {
+        const Stencil task = *(const Stencil *)parameters[0];
+        return submit(stream, [=] {
+            const uint64_t bytes = (task.rows + 2) * (task.columns + 2) * 8;
+            for (uint64_t address : {task.from, task.to}) {
+                auto found = memory_of(address);
+                if (found == memories.end() || address - found->first + bytes > found->second.bytes)
+                    return ILLEGAL_ADDRESS;
+            }
+            emulate(named->stencil, grid, block, task);
+            return SUCCESS;
+        });
+    }
     if (!named->kernel) {
         const Batch table = *(const Batch *)parameters[0];
         return submit(stream, [=] {

@@ -32,7 +32,7 @@ static void die(const char *what)
  * Zeroed memory that starts an odd number of pages after a 2 MiB boundary, another one for each `which`
  * of each rank, so that nobody is better off by alignment.
  */
-static void *memory(size_t length, int which)
+static inline void *memory(size_t length, int which)
 {
 	const size_t huge = 2u << 20, page = 4096;
 	size_t skew = (2 * (8 * (size_t)rank + (size_t)which) + 1) * page;

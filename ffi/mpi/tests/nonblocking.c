@@ -8,13 +8,9 @@
  *
  * With -DLARGE, the functions for large counts of MPI 4 are called, even if the library has none.
  */
-#include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include "random.h"
+#include "completion.h"
 
 #ifdef LARGE
 typedef MPI_Count number;
@@ -36,31 +32,9 @@ typedef int number;
 #define CALL(function) function
 #endif
 
-/* A datatype of some doubles; all ranks know how many, each chooses its own shape. */
-static MPI_Datatype shape(int doubles, int kind, int *count)
-{
-	MPI_Datatype type, block;
-	*count = 1;
-	switch (kind) {
-	case 0:
-		*count = doubles;
-		MPI_Type_dup(MPI_DOUBLE, &type);
-		break;
-	case 1:
-		MPI_Type_vector(doubles, 1, 2, MPI_DOUBLE, &type);
-		break;
-	default:
-		MPI_Type_contiguous(doubles, MPI_DOUBLE, &block);
-		MPI_Type_create_resized(block, 0, (doubles + 3) * sizeof(double), &type);
-		MPI_Type_free(&block);
-	}
-	MPI_Type_commit(&type);
-	return type;
-}
-
 static const char *const names[] = { "ibcast",	  "igather",  "iscatter",   "iallgather",
 				     "ialltoall", "ireduce",  "iallreduce", "ibarrier" };
-enum { OPS = 8, DEEP = 6, COMMS = 4, MOST_RANKS = 64 };
+enum { OPS = 8, DEEP = 6, COMMS = 4 };
 
 /* One that is under way. */
 struct pending {
@@ -70,65 +44,6 @@ struct pending {
 };
 
 static int rank, size;
-
-/* Completes requests in one of the ways that MPI has; every rank chooses its own. */
-static void complete(int count, MPI_Request *requests, int way)
-{
-	int done = 0, flag, index, indices[DEEP + 2], n;
-	/* Compilers take MPICH's address for an array without elements. */
-	MPI_Status status, statuses[DEEP + 2], *volatile ignored = MPI_STATUSES_IGNORE;
-
-	switch (way) {
-	case 0:
-		MPI_Waitall(count, requests, ignored);
-		break;
-	case 1:
-		for (int i = count - 1; i >= 0; i--)
-			MPI_Wait(&requests[i], &status);
-		break;
-	case 2:
-		for (; done < count; done++)
-			MPI_Waitany(count, requests, &index, &status);
-		MPI_Waitany(count, requests, &index, MPI_STATUS_IGNORE);
-		if (index != MPI_UNDEFINED)
-			MPI_Abort(MPI_COMM_WORLD, 3);
-		break;
-	case 3:
-		for (flag = 0; !flag;)
-			MPI_Testall(count, requests, &flag, statuses);
-		break;
-	case 4:
-		while (done < count) {
-			MPI_Waitsome(count, requests, &n, indices, statuses);
-			done += n;
-		}
-		break;
-	case 5:
-		while (done < count) {
-			MPI_Testsome(count, requests, &n, indices, ignored);
-			done += n;
-		}
-		break;
-	case 6:
-		while (done < count) {
-			MPI_Testany(count, requests, &index, &flag, &status);
-			done += flag;
-		}
-		break;
-	default:
-		for (int i = 0; i < count; i++) {
-			for (flag = 0; !flag;)
-				MPI_Request_get_status(requests[i], &flag, &status);
-			MPI_Request_get_status(requests[i], &flag, MPI_STATUS_IGNORE);
-			MPI_Test(&requests[i], &n, &status);
-			if (!flag || !n || requests[i] != MPI_REQUEST_NULL)
-				MPI_Abort(MPI_COMM_WORLD, 4);
-		}
-	}
-	for (int i = 0; i < count; i++)
-		if (requests[i] != MPI_REQUEST_NULL)
-			MPI_Abort(MPI_COMM_WORLD, 5);
-}
 
 int main(int argc, char **argv)
 {
@@ -143,9 +58,8 @@ int main(int argc, char **argv)
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	if (size > MOST_RANKS)
 		MPI_Abort(MPI_COMM_WORLD, 2);
-	MPI_Comm comms[COMMS] = { MPI_COMM_WORLD };
-	MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &comms[1]);
-	MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &comms[2]);
+	MPI_Comm comms[COMMS];
+	communicators(comms, rank % 2);
 	MPI_Comm_dup(MPI_COMM_WORLD, &comms[3]);
 	int token = 0;
 	for (int round = 0; round < rounds; round++) {
@@ -207,8 +121,8 @@ int main(int argc, char **argv)
 			memset(p->send + p->room / 8 * 8, 0, p->room % 8);
 			memset(p->recv + p->room / 8 * 8, 0, p->room % 8);
 			int out_count, in_count;
-			MPI_Datatype out = shape(p->doubles, kinds[0], &out_count);
-			MPI_Datatype in = shape(p->doubles, kinds[1], &in_count);
+			MPI_Datatype out = doubles_of(p->doubles, kinds[0], &out_count);
+			MPI_Datatype in = doubles_of(p->doubles, kinds[1], &in_count);
 			void *s = p->in_place ? MPI_IN_PLACE : (void *)p->send;
 			int is_root = me == p->root;
 			MPI_Request *r = &requests[count++];
@@ -263,7 +177,10 @@ int main(int argc, char **argv)
 		if (late == 1 && size > 1 && rank == size - 1)
 			MPI_Recv(&token, 1, MPI_INT, 0, 9, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		uint64_t own = (seed + round * 17 + rank * 5) % 8;
-		complete(count, requests, (int)own);
+		complete(count, requests, count, (int)own);
+		for (int i = 0; i < count; i++)
+			if (requests[i] != MPI_REQUEST_NULL)
+				MPI_Abort(MPI_COMM_WORLD, 5);
 		if (late == 1 && size > 1 && rank == 0)
 			MPI_Send(&token, 1, MPI_INT, size - 1, 9, MPI_COMM_WORLD);
 		if (messages)
@@ -271,20 +188,10 @@ int main(int argc, char **argv)
 				if (got[i] != (rank + 1) % size * 100 + round + i)
 					MPI_Abort(MPI_COMM_WORLD, 6);
 		for (int k = 0; k < deep; k++) {
-			uint64_t sums[2] = { hash(all[k].send, all[k].room),
-					     hash(all[k].recv, all[k].room) };
-			uint64_t every[2 * MOST_RANKS];
-			MPI_Gather(sums, 2, MPI_UINT64_T, every, 2, MPI_UINT64_T, 0,
-				   MPI_COMM_WORLD);
-			if (rank == 0) {
-				printf("%d.%d %s bytes %d root %d in place %d:", round, k,
-				       names[all[k].op], 8 * all[k].doubles, all[k].root,
-				       all[k].in_place);
-				for (int i = 0; i < 2 * size; i++)
-					printf(" %016llx", (unsigned long long)every[i]);
-				printf("\n");
-				fflush(stdout);
-			}
+			char what[128];
+			snprintf(what, sizeof what, "%d.%d %s bytes %d root %d in place %d", round, k, names[all[k].op],
+				 8 * all[k].doubles, all[k].root, all[k].in_place);
+			print_checksums(what, all[k].send, all[k].recv, all[k].room);
 			free(all[k].send);
 			free(all[k].recv);
 		}

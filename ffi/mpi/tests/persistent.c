@@ -10,11 +10,7 @@
  * own: each rank starts them in an order of its own, as the standard allows; MPICH 4.0 and Open MPI 4.1 do not.
  * blocking: calls blocking collectives where it would start persistent ones, to compare.
  */
-#include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "completion.h"
 #include "persistent.h"
 
 /* MPICH 4.0.2 does not find persistent collectives complete that are inactive: its MPI_Wait hangs with one. With each start
@@ -26,9 +22,7 @@
 #define ANY_MPICH 0
 #endif
 
-#include "random.h"
-
-enum { OPS = 7, COLLECTIVES = 7, ALL = COLLECTIVES + 4, EPOCH = 8, COMMS = 3, MOST_RANKS = 64, SENT = 40000 };
+enum { OPS = 7, COLLECTIVES = 7, ALL = COLLECTIVES + 4, EPOCH = 8, COMMS = 3, SENT = 40000 };
 
 static const char *const names[OPS] = { "bcast",    "gather", "scatter",   "allgather",
 					"alltoall", "reduce", "allreduce" };
@@ -46,27 +40,12 @@ static struct collective all[COLLECTIVES];
 static MPI_Request requests[ALL];
 static double *out, *in, *parts;
 
-/* As many doubles, dense or each with a gap behind it. */
-static MPI_Datatype shape(int doubles, int gaps, int *count)
-{
-	MPI_Datatype type, one;
-	*count = gaps ? 1 : doubles;
-	if (gaps) {
-		MPI_Type_vector(doubles, 1, 2, MPI_DOUBLE, &one);
-		MPI_Type_create_resized(one, 0, 16 * (MPI_Aint)doubles, &type);
-		MPI_Type_free(&one);
-	} else {
-		MPI_Type_dup(MPI_DOUBLE, &type);
-	}
-	MPI_Type_commit(&type);
-	return type;
-}
-
 /* Makes a request, or does it at once. */
 static void init(struct collective *c, MPI_Request *r)
 {
 	int sent, received, is_root = c->me == c->root;
-	MPI_Datatype from = shape(c->doubles, c->gaps, &sent), to = shape(c->doubles, (c->gaps + c->me) % 2, &received);
+	MPI_Datatype from = doubles_of(c->doubles, c->gaps ? SPACED : DENSE, &sent);
+	MPI_Datatype to = doubles_of(c->doubles, (c->gaps + c->me) % 2 ? SPACED : DENSE, &received);
 	void *s = c->in_place ? MPI_IN_PLACE : (void *)c->send;
 	MPI_Info none = MPI_INFO_NULL;
 #define DO(name, ...) (blocking ? MPI_##name(__VA_ARGS__) : INIT(name)(__VA_ARGS__, none, r))
@@ -97,60 +76,6 @@ static void init(struct collective *c, MPI_Request *r)
 	c->types[0] = from, c->types[1] = to;
 	for (int i = 0; i < 2 && (blocking || !NEEDS_TYPES); i++)
 		MPI_Type_free(&c->types[i]);
-}
-
-/* Completes requests, of which `active` are active, in one of the ways that MPI has; each rank chooses its own. */
-static void complete(int count, MPI_Request *some, int active, int way)
-{
-	int done = 0, flag, index, n, indices[ALL];
-	MPI_Status status, statuses[ALL], *volatile ignored = MPI_STATUSES_IGNORE;
-	switch (way) {
-	case 0:
-		MPI_Waitall(count, some, ignored);
-		break;
-	case 1:
-		for (int i = count - 1; i >= 0; i--)
-			MPI_Wait(&some[i], &status);
-		break;
-	case 2:
-		for (; done < active; done++)
-			MPI_Waitany(count, some, &index, &status);
-		/* Inactive ones are not chosen. */
-		MPI_Waitany(count, some, &index, &status);
-		if (index != MPI_UNDEFINED)
-			MPI_Abort(MPI_COMM_WORLD, 3);
-		break;
-	case 3:
-		for (flag = 0; !flag;)
-			MPI_Testall(count, some, &flag, statuses);
-		break;
-	case 4:
-		while (done < active) {
-			MPI_Waitsome(count, some, &n, indices, statuses);
-			done += n;
-		}
-		break;
-	case 5:
-		while (done < active) {
-			MPI_Testsome(count, some, &n, indices, statuses);
-			done += n;
-		}
-		break;
-	case 6:
-		while (done < active) {
-			MPI_Testany(count, some, &index, &flag, &status);
-			done += flag;
-		}
-		break;
-	default:
-		for (int i = 0; i < count; i++) {
-			for (flag = 0; !flag && some[i] != MPI_REQUEST_NULL;)
-				MPI_Request_get_status(some[i], &flag, &status);
-			MPI_Test(&some[i], &flag, &status);
-			if (!flag)
-				MPI_Abort(MPI_COMM_WORLD, 4);
-		}
-	}
 }
 
 static void epoch_begins(MPI_Comm *comms, uint64_t most)
@@ -188,14 +113,10 @@ static void epoch_begins(MPI_Comm *comms, uint64_t most)
 static void tell(int round, int k)
 {
 	struct collective *c = &all[k];
-	uint64_t sums[2] = { hash(c->send, c->room), hash(c->recv, c->room) }, every[2 * MOST_RANKS];
-	MPI_Gather(sums, 2, MPI_UINT64_T, every, 2, MPI_UINT64_T, 0, MPI_COMM_WORLD);
-	if (rank != 0)
-		return;
-	printf("%d.%d %s bytes %d root %d in place %d:", round, k, names[c->op], 8 * c->doubles, c->root, c->in_place);
-	for (int i = 0; i < 2 * size; i++)
-		printf(" %016llx", (unsigned long long)every[i]);
-	printf("\n");
+	char what[128];
+	snprintf(what, sizeof what, "%d.%d %s bytes %d root %d in place %d", round, k, names[c->op], 8 * c->doubles, c->root,
+		 c->in_place);
+	print_checksums(what, c->send, c->recv, c->room);
 }
 
 int main(int argc, char **argv)
@@ -208,9 +129,8 @@ int main(int argc, char **argv)
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	if (size > MOST_RANKS)
 		MPI_Abort(MPI_COMM_WORLD, 2);
-	MPI_Comm comms[COMMS] = { MPI_COMM_WORLD };
-	MPI_Comm_split(MPI_COMM_WORLD, size < 4 ? 0 : rank % 2, rank, &comms[1]);
-	MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &comms[2]);
+	MPI_Comm comms[COMMS];
+	communicators(comms, size < 4 ? 0 : rank % 2);
 	out = malloc(8 * SENT), in = malloc(8 * SENT), parts = malloc(8 * SENT);
 	for (int round = 0; round < rounds; round++) {
 		/* What all ranks decide alike. */

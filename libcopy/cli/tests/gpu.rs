@@ -12,9 +12,7 @@ use serde_json::Value;
 
 /// The directory with the stand-in as `libcuda.so.1`.
 fn driver() -> PathBuf {
-    let options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
-    let made = compile::compile("../../tests/fakecuda/fakecuda.cc", "libcuda.so.1", &options);
-    made.parent().unwrap().to_owned()
+    compile::driver().parent().unwrap().to_owned()
 }
 
 /// An empty directory of a test.
@@ -130,6 +128,8 @@ fn all_experiments_run_and_all_bytes_are_right() {
     let output = libcopy(&words, &driver(), &directory);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("STAND-IN DRIVER"));
+    // Those with an MPI program are tested with MPI programs.
+    assert!(text(&output.stdout).contains("E4 left out: it needs an MPI program"));
     let table = std::fs::read_to_string(&csv).unwrap();
     let mut lines = table.lines();
     assert_eq!(
@@ -147,10 +147,16 @@ fn all_experiments_run_and_all_bytes_are_right() {
         ("E1", &["libcopy"][..]),
         (
             "E2",
-            &["libcopy", "per-block", "TEMPI mapping", "yaksa mapping"],
+            &[
+                "libcopy",
+                "per-block",
+                "one batch",
+                "TEMPI mapping",
+                "yaksa mapping",
+            ],
         ),
         ("E3", &["batch", "separate", "per-block"]),
-        ("E5", &["peer", "naive", "engine"]),
+        ("E5", &["peer", "naive", "one batch", "engine"]),
         ("E6", &["one-shot", "contiguous copy"]),
         (
             "E7",
@@ -162,6 +168,7 @@ fn all_experiments_run_and_all_bytes_are_right() {
                 "strided on 16",
             ],
         ),
+        ("E8", &["kernel", "naive", "one batch"]),
     ] {
         for method in methods {
             let found = cells.iter().any(|c| c[0] == experiment && c[4] == *method);

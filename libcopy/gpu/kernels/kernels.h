@@ -8,13 +8,14 @@ typedef void (*Kernel)(const Job &);
 
 struct Named {
     const char *name;
-    // Kernels with a job as parameter; null for `batch`, which has a table of jobs.
+    // Kernels with a job as parameter; null for `batch`, which has a table of jobs, and `stencil`, which has a field.
     Kernel kernel;
     // Threads of a block that it is made for, and bytes of dynamic shared memory that it needs.
     unsigned threads;
     unsigned shared;
     // Whether grid and blocks may have three dimensions: `threads` is the product.
     bool has_shape;
+    void (*stencil)(const Stencil &) = nullptr;
 
     bool takes(Extent blocks, Extent block) const
     {
@@ -45,6 +46,7 @@ static const Named kernels[] = {
     NAMED_BASELINES(8),
     NAMED_BASELINES(16),
     NAMED(gemm),
+    {"stencil", nullptr, 256, 0, false, stencil},
 #undef NAMED_BASELINES
 #undef NAMED_WORDS
 #undef NAMED_SHAPE

@@ -566,4 +566,27 @@ KERNEL gemm(PARAMETER(Job, job))
     }
 }
 
+// A field of `rows` x `columns` doubles with a halo of one cell around it, and where its next values go.
+struct Stencil {
+    u64 to;
+    u64 from;
+    u64 rows;
+    u64 columns;
+};
+
+// The mean of each cell and its eight neighbours (paper 000, figure 15), summed in the order in which they lie in memory.
+KERNEL stencil(PARAMETER(Stencil, task))
+{
+    const u64 width = task.columns + 2;
+    for (u64 cell = GRID_X; cell < task.rows * task.columns; cell += STEP_X) {
+        // The first one of the nine.
+        const u64 first = cell / task.columns * width + cell % task.columns;
+        const double *from = (const double *)task.from + first;
+        double sum = 0;
+        for (u32 i = 0; i < 9; i++)
+            sum += from[i / 3 * width + i % 3];
+        ((double *)task.to)[first + width + 1] = sum * (1.0 / 9);
+    }
+}
+
 #endif

@@ -83,6 +83,39 @@ functions! {
     );
 }
 
+/// `cuMemcpyBatchAsync` of CUDA 12.8: destinations, sources and lengths, how many; attributes, the first copy of each, how many;
+/// which copy is wrong; the stream. (`cuMemcpyBatchAsync_v2` of CUDA 13 is another function.)
+pub(crate) type MemcpyBatch = unsafe extern "C" fn(
+    *mut u64,
+    *mut u64,
+    *mut usize,
+    usize,
+    *mut BatchAttributes,
+    *mut usize,
+    usize,
+    *mut usize,
+    Handle,
+) -> c_int;
+
+/// `CUmemcpyAttributes`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct BatchAttributes {
+    access_order: c_uint,
+    /// Hints of where both sides are: kind and number, which managed memory has a use for.
+    locations: [[c_int; 2]; 2],
+    flags: c_uint,
+}
+
+impl BatchAttributes {
+    /// Sources are read in the order of the stream (`CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`).
+    pub(crate) const STREAM: BatchAttributes = BatchAttributes {
+        access_order: 1,
+        locations: [[0; 2]; 2],
+        flags: 0,
+    };
+}
+
 /// `CUipcMemHandle`: 64 bytes that another process opens memory with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
@@ -134,6 +167,8 @@ pub(crate) struct Rectangle {
 #[derive(Debug)]
 pub struct Driver {
     pub(crate) functions: Functions,
+    /// Not in drivers before CUDA 12.8; only benchmarks use it.
+    pub(crate) memcpy_batch: Option<MemcpyBatch>,
 }
 
 /// The driver, or why it cannot be used; set once the program has loaded it.
@@ -247,7 +282,18 @@ fn look() {
         )
     };
     if !library.is_null() {
-        DRIVER.get_or_init(|| Functions::of(library).map(|functions| Driver { functions }));
+        DRIVER.get_or_init(|| {
+            let functions = Functions::of(library)?;
+            // SAFETY: the library is open for ever.
+            let found = unsafe { libc::dlsym(library, c"cuMemcpyBatchAsync".as_ptr()) };
+            // SAFETY: the driver's function of that name has this type (cuda.h of CUDA 12.8); null is no function.
+            let memcpy_batch =
+                unsafe { std::mem::transmute::<*mut c_void, Option<MemcpyBatch>>(found) };
+            Ok(Driver {
+                functions,
+                memcpy_batch,
+            })
+        });
     }
 }
 

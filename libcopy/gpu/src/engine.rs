@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Copies by the GPU's copy engines, without kernels: a copy per block, which is what paper 000 (section 5.1) found in MPI
-//! libraries and what kernels are compared with, and a copy per plane of equally spaced rows.
+//! libraries and what kernels are compared with, all of them in one call of the driver, and a copy per plane of equally spaced
+//! rows.
 
 use libcopy_datatype::canonical::{Form, Node};
 
 use crate::context::Context;
-use crate::driver::{Driver, Rectangle, RectangleEnd};
+use crate::driver::{BatchAttributes, Driver, Handle, Rectangle, RectangleEnd};
 use crate::error::{Error, Result};
 use crate::gpu::GpuLayout;
 use crate::memory::{Pointer, Space};
@@ -35,27 +36,76 @@ pub unsafe fn copy_blocks(
     from_origin: u64,
 ) -> Result<u64> {
     let mut count = 0;
-    on_stream(driver, (to, to_origin), (from, from_origin), |copy| {
-        let mut target = to.layout().cursor();
-        let mut source = from.layout().cursor();
-        while let Some(run) = source.next_segment(u64::MAX) {
-            let mut done = 0;
-            while done < run.len {
-                let part = target
-                    .next_segment(run.len - done)
-                    .expect("as many bytes as the source has");
-                copy(Copy::Bytes {
-                    to: to_origin.wrapping_add_signed(part.offset),
-                    from: from_origin.wrapping_add_signed(run.offset + done as i64),
-                    bytes: part.len as usize,
-                })?;
-                done += part.len;
-                count += 1;
-            }
-        }
-        Ok(())
+    let (target, source) = ((to, to_origin), (from, from_origin));
+    on_stream(driver, target, source, |copy| {
+        runs(target, source, |to, from, bytes| {
+            count += 1;
+            copy(Copy::Bytes { to, from, bytes })
+        })
     })?;
     Ok(count)
+}
+
+/// The same with one `cuMemcpyBatchAsync` for all runs.
+///
+/// # Errors
+///
+/// [`Error::NoMethod`] where the driver has no such function (before CUDA 12.8); else those of [`copy_blocks`].
+///
+/// # Safety
+///
+/// As for [`copy_blocks`].
+pub unsafe fn copy_batch(
+    driver: &Driver,
+    to: &GpuLayout,
+    to_origin: u64,
+    from: &GpuLayout,
+    from_origin: u64,
+) -> Result<u64> {
+    if driver.memcpy_batch.is_none() {
+        return Err(Error::NoMethod {
+            method: "cuMemcpyBatchAsync",
+            why: "this driver has no such function: CUDA 12.8 brought it",
+        });
+    }
+    let mut batch = Batch::default();
+    let (target, source) = ((to, to_origin), (from, from_origin));
+    runs(target, source, |to, from, bytes| {
+        batch.to.push(to);
+        batch.from.push(from);
+        batch.bytes.push(bytes);
+        Ok(())
+    })?;
+    let count = batch.to.len() as u64;
+    on_stream(driver, target, source, |copy| copy(Copy::Batch(batch)))?;
+    Ok(count)
+}
+
+/// Calls `each` with both addresses and the length of each run that is contiguous in both layouts, as far as the source has
+/// bytes.
+fn runs(
+    (to, to_origin): (&GpuLayout, u64),
+    (from, from_origin): (&GpuLayout, u64),
+    mut each: impl FnMut(u64, u64, usize) -> Result<()>,
+) -> Result<()> {
+    let mut target = to.layout().cursor();
+    let mut source = from.layout().cursor();
+    while let Some(run) = source.next_segment(u64::MAX) {
+        let mut done = 0;
+        while done < run.len {
+            let Some(part) = target.next_segment(run.len - done) else {
+                // `on_stream` refuses a target that is smaller.
+                return Ok(());
+            };
+            each(
+                to_origin.wrapping_add_signed(part.offset),
+                from_origin.wrapping_add_signed(run.offset + done as i64),
+                part.len as usize,
+            )?;
+            done += part.len;
+        }
+    }
+    Ok(())
 }
 
 /// Copies all bytes of one layout to another with one `cuMemcpy2DAsync` for each plane of rows: both are blocks of one
@@ -110,7 +160,42 @@ pub unsafe fn copy_planes(
 /// What a copy engine is told.
 enum Copy {
     Bytes { to: u64, from: u64, bytes: usize },
+    Batch(Batch),
     Plane(Rectangle),
+}
+
+/// Many copies, with an entry in each list for each.
+#[derive(Default)]
+struct Batch {
+    to: Vec<u64>,
+    from: Vec<u64>,
+    bytes: Vec<usize>,
+}
+
+impl Batch {
+    fn submit(mut self, driver: &Driver, stream: Handle) -> Result<()> {
+        let Some(function) = driver.memcpy_batch else {
+            return Ok(());
+        };
+        let mut attributes = BatchAttributes::STREAM;
+        let (mut first, mut wrong) = (0, 0);
+        // SAFETY: the three lists have as many entries as is said, and the attributes are for all copies from the first one
+        // on; the caller promises the memory.
+        let code = unsafe {
+            function(
+                self.to.as_mut_ptr(),
+                self.from.as_mut_ptr(),
+                self.bytes.as_mut_ptr(),
+                self.to.len(),
+                &raw mut attributes,
+                &raw mut first,
+                1,
+                &raw mut wrong,
+                stream,
+            )
+        };
+        driver.check("cuMemcpyBatchAsync", code)
+    }
 }
 
 /// Calls `submit` with what submits a copy, in the context of the memory; waits for all copies.
@@ -142,6 +227,7 @@ fn on_stream(
     let stream = context.stream();
     let submitted = submit(&mut |copy| match copy {
         Copy::Bytes { to, from, bytes } => context.copy(driver, to, from, bytes, stream),
+        Copy::Batch(batch) => batch.submit(driver, stream),
         Copy::Plane(rectangle) => {
             // SAFETY: the structure of CUDA 12.0; the caller promises the memory.
             let code = unsafe { (driver.functions.memcpy_2d_async)(&raw const rectangle, stream) };

@@ -61,6 +61,9 @@ pub enum Kernel {
     YaksaUnpack(u32),
     /// Baseline: a product of matrices, which packing gets in the way of.
     Gemm,
+    /// Baseline: a stencil of nine points, a program's own work between exchanges of halos. Its parameter is a field (`Stencil`
+    /// of `pack.cu`).
+    Stencil,
 }
 
 impl Kernel {
@@ -91,7 +94,7 @@ impl Kernel {
                     Kernel::YaksaUnpack(width),
                 ]
             })
-            .chain([Kernel::Gemm])
+            .chain([Kernel::Gemm, Kernel::Stencil])
     }
 
     /// Threads of a block.
@@ -130,6 +133,7 @@ impl std::fmt::Display for Kernel {
             Kernel::YaksaPack(width) => write!(f, "yaksa_pack_{width}"),
             Kernel::YaksaUnpack(width) => write!(f, "yaksa_unpack_{width}"),
             Kernel::Gemm => f.write_str("gemm"),
+            Kernel::Stencil => f.write_str("stencil"),
         }
     }
 }

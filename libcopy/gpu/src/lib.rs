@@ -29,7 +29,7 @@ pub use baseline::{Gemm, pack_with, unpack_with};
 pub use buffer::{Buffer, copy, start_copy};
 pub use device::{Device, PrimaryContext, Uuid};
 pub use driver::Driver;
-pub use engine::{copy_blocks, copy_planes};
+pub use engine::{copy_batch, copy_blocks, copy_planes};
 pub use error::{Error, Result};
 pub use gpu::{
     GpuLayout, Message, copy_layout, limit_multiprocessors, pack, pack_all, pack_on,

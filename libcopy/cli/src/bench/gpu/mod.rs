@@ -9,7 +9,9 @@ mod cell;
 mod command;
 mod contention;
 mod experiments;
+mod messages;
 mod owner;
+mod program;
 mod setup;
 
 pub use command::{GpuArgs, run};

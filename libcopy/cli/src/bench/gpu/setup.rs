@@ -10,6 +10,7 @@ use libcopy::datatype::{Datatype, Layout};
 use libcopy_gpu::{Buffer, Device, Driver, GpuLayout, Pointer, PrimaryContext, copy};
 
 use super::cell::Cell;
+use super::program::Program;
 
 /// A GPU, and how much is measured.
 pub struct Setup {
@@ -27,6 +28,8 @@ pub struct Setup {
     pub end: Instant,
     /// The rest of the time that one cell may take.
     pub share: Duration,
+    /// What sends messages, if there is an MPI library.
+    pub program: Option<Program>,
 }
 
 impl Setup {
@@ -51,6 +54,7 @@ impl Setup {
             host_rate: 1.0,
             end: Instant::now() + Duration::from_secs_f64(seconds),
             share: Duration::from_millis(500),
+            program: None,
         };
         let bytes = setup.sized(256 << 20, 1 << 18);
         let from = Buffer::device(driver, &near, bytes)?;
@@ -198,4 +202,34 @@ pub struct Sheet<'a> {
     pub cells: Vec<Cell>,
     pub notes: Vec<String>,
     pub say: &'a dyn Fn(&str),
+}
+
+impl Sheet<'_> {
+    /// A note that stands in the report once, however often it is given.
+    pub fn note_once(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// A layout that was packed or unpacked by a method within the GPU's memory: its bound is that of the packed bytes and of the
+    /// touched sectors.
+    pub fn add_packing(
+        &mut self,
+        setup: &Setup,
+        (experiment, case, method): (&'static str, &str, &str),
+        typed: &Typed,
+        (time, verified): (Spread, bool),
+    ) {
+        self.cells.push(Cell {
+            experiment,
+            case: case.to_owned(),
+            bytes: typed.size(),
+            block: typed.block(),
+            method: method.to_owned(),
+            time,
+            bound_us: setup.bound(typed.size() + typed.touched()),
+            verified,
+        });
+    }
 }
