@@ -218,10 +218,10 @@ pub const TABLE: &[Layers] = &[
             < bench/report bench/pairs bench/peer_process bench/layouts bench/paper_claims
             < bench/plot bench/ratio_plot
             < bench/output
-            < bench/gpu/cell
+            < bench/gpu/cell bench/gpu/program
             < bench/gpu/setup
             < bench/gpu/owner
-            < bench/gpu/contention bench/gpu/experiments
+            < bench/gpu/contention bench/gpu/experiments bench/gpu/messages
             < bench/gpu/command
             < bench/gpu
             < bench/types/own
