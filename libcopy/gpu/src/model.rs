@@ -302,7 +302,7 @@ impl Profile {
         best
     }
 
-    /// Whether an MPI library that takes GPU memory is given so many contiguous bytes of a GPU, and not a copy in host
+    /// Whether an MPI library that takes GPU memory is given `bytes` contiguous bytes of a GPU, and not a copy in host
     /// memory: [`Method::Device`] and [`Method::Staged`] of what needs no packing.
     pub fn is_handed_over(&self, bytes: u64) -> bool {
         let copies = self.d2h.at(bytes) + self.cpu_cpu.at(bytes) + self.h2d.at(bytes);

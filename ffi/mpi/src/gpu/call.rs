@@ -60,11 +60,11 @@ pub enum Form {
 /// What higher layers know of messages, which also arrive in device memory.
 #[derive(Debug)]
 pub struct Messages {
-    /// Whether no message of the program's may be so many bytes long unless it is looked at.
+    /// Whether a message of this length in bytes has to be looked at when it is received.
     pub is_special: fn(u64) -> bool,
-    /// Whether so many bytes may stand for a message whose data are to be fetched.
+    /// Whether a message of this length in bytes may be a header, whose data are to be fetched.
     pub may_be_header: fn(u64) -> bool,
-    /// What was received with this status and code, or its beginning, is in host memory with room for so many bytes. If it
+    /// What was received with this status and code, or its beginning, is in host memory (address and bytes). If it
     /// stands for a message, that is fetched.
     pub arrived: unsafe fn((*mut c_void, usize), Word, *mut c_void, c_int) -> c_int,
 }
@@ -248,7 +248,7 @@ impl Call {
         self.packed_place(elements, bytes)
     }
 
-    /// Memory for so many packed bytes of elements and others like them.
+    /// Memory for the packed bytes of elements and others like them, `bytes` together.
     pub fn packed_place(&self, elements: &Elements, bytes: usize) -> Place {
         if self.hands_over(elements) {
             match OnDevice::new(self.driver, &elements.near, bytes) {
@@ -325,7 +325,7 @@ impl Call {
             if let Err(code) = said(abi, answer) {
                 return code;
             }
-            // SAFETY: host memory of so many bytes; the caller's promise.
+            // SAFETY: `to` is host memory of `room` bytes; the library wrote `status`.
             let answer =
                 unsafe { (messages.arrived)((to as *mut c_void, room), comm, status, code) };
             if answer != 0 {

@@ -409,7 +409,7 @@ impl Packing {
             }
             self.pending = None;
             if let Some((packed, to, bytes)) = self.copy.take() {
-                // SAFETY: memory of ours with so many packed bytes, which stays until they are copied; the caller of
+                // SAFETY: memory of ours with `bytes` packed bytes, which stays until they are copied; the caller of
                 // `start_pack` has room for them.
                 let copy = unsafe { libcopy_gpu::start_copy(driver, to, packed.address(), bytes) };
                 let mut copy = copy.map_err(|error| failed(abi, &error))?;

@@ -399,7 +399,7 @@ pub fn wait_for_others() {
 ///
 /// # Safety
 ///
-/// The array has so many handles.
+/// `requests` has `count` handles.
 unsafe fn are_waiting(count: c_int, requests: *const c_void) -> bool {
     let Some(abi) = active().filter(|_| delayed::any() && !requests.is_null()) else {
         return false;

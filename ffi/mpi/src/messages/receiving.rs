@@ -64,13 +64,13 @@ pub unsafe fn arrived(
     }
 }
 
-/// Whether a message of so many bytes may be a header.
+/// Whether a message of `bytes` bytes may be a header.
 pub fn may_be_header(bytes: u64) -> bool {
     world().is_some_and(|world| header::slot_of(bytes).is_some_and(|slot| !world.is_unposted(slot)))
 }
 
-/// The same as [`arrived`] for what the library has received elsewhere and what was copied to host memory, which has room for
-/// so many bytes.
+/// The same as [`arrived`] for what the library has received elsewhere and what was copied to host memory: address and bytes
+/// of that.
 ///
 /// # Safety
 ///

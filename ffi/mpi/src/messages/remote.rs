@@ -233,7 +233,7 @@ pub fn receive(
 ) -> Option<Result<u64, c_int>> {
     let read = |bytes: &mut [u8; rdma::BYTES]| {
         let len = bytes.len() as u64;
-        // SAFETY: so many bytes were received.
+        // SAFETY: `view` describes `capacity` bytes, and no more than those are packed.
         capacity >= len && unsafe { view.pack(0..len, bytes.as_mut_ptr()) }.is_ok()
     };
     let header = rdma::header_of(rank, read)?;

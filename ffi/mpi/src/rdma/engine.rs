@@ -576,7 +576,7 @@ impl Engine {
                 Ok(true) => {
                     let to = elements.base as *mut u8;
                     let range = 0..incoming.total;
-                    // SAFETY: so many bytes have come, and the program has lent its elements.
+                    // SAFETY: `data` has the bytes of `range`, all of which have come; the program has lent its elements.
                     unsafe { elements.layout.unpack_raw(data.bytes.as_ptr(), range, to) };
                     Ok(())
                 }

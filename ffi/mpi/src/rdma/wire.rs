@@ -31,7 +31,7 @@ pub enum Wire {
     Packed { sequence: u64 },
     /// The sender does not have it any more.
     Lost { sequence: u64 },
-    /// The receiver has no room for so many bytes.
+    /// The receiver has less room than the message has bytes.
     Truncated { sequence: u64 },
     /// A header is sent: what a probe that finds it has to know.
     Notice {

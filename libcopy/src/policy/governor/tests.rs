@@ -337,7 +337,7 @@ fn messages_lose_at_most_two_percent_against_the_better_fixed_way() {
     );
 }
 
-/// A program that sends a message at a time and does something else for `pause` after every so many, which its sender does
+/// A program that sends a message at a time and does something else for `pause` after each `every`-th, which its sender does
 /// not see: how much more messages cost than with the better way, and whether that leads in the end.
 fn with_pauses(seed: u64, means: [f64; 2], (every, pause): (u64, f64)) -> (f64, bool) {
     let mut random = Random(seed);

@@ -13,7 +13,7 @@ use super::cell::Cell;
 use super::program::{Line, Program};
 use super::setup::{Setup, Sheet, Typed, get, put};
 
-/// A choice is good that takes at most so many times as long as the best one.
+/// A choice is good if its time divided by that of the best one is at most this.
 const NEAR: f64 = 1.1;
 
 /// Copies under way together, whose mean time is that of moving the data.
