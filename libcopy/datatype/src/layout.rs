@@ -21,6 +21,15 @@ pub struct Layout {
     signature: Signature,
 }
 
+/// The shortest length and the greatest common divisor of two sets of lengths; of one, if the other is (0, 0): empty.
+fn both(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
+    let (mut x, mut y) = (a.1, b.1);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    (if a.0 == 0 { b.0 } else { a.0.min(b.0) }, x)
+}
+
 /// One dense piece of a layout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Segment {
@@ -86,6 +95,28 @@ impl Layout {
     /// stream.
     pub fn segment_count(&self) -> u64 {
         self.form.by_segments().segments()
+    }
+
+    /// The length of the shortest segment and the greatest number that divides the lengths of all segments, in bytes;
+    /// (0, 0) without data. In O(nodes and list entries of the form), however often these are repeated.
+    pub fn segment_lengths(&self) -> (u64, u64) {
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        for node in self.form.by_segments().nodes() {
+            let of = |id: &u32| found[*id as usize];
+            let one = match node {
+                Node::Dense { len } => (*len as u64, *len as u64),
+                Node::Stream { child, .. } | Node::Blocks { child, .. } => of(child),
+                Node::Pieces { starts, .. } => (1..starts.len())
+                    .map(|i| (starts.get(i) - starts.get(i - 1)) as u64)
+                    .map(|len| (len, len))
+                    .fold((0, 0), both),
+                Node::Sequence { parts } => {
+                    parts.iter().map(|part| of(&part.child)).fold((0, 0), both)
+                }
+            };
+            found.push(one);
+        }
+        found.last().copied().unwrap_or((0, 0))
     }
 
     /// The segment with this index, in O(depth · log blocks); `None` behind the last.

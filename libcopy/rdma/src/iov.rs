@@ -80,10 +80,50 @@ impl Elements {
             .collect()
     }
 
-    /// Their shape.
+    /// Checks that all pieces lie in the address space, without making a list of them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`iovs`].
+    pub fn check(&self) -> Result<()> {
+        let bounds = self.layout.bounds();
+        let all = Segment {
+            offset: bounds.start,
+            len: bounds.end.abs_diff(bounds.start),
+        };
+        match place(self.base, all) {
+            Ok(_) => Ok(()),
+            // Which piece it is; a shorter message may have none that lies outside.
+            Err(_) => self
+                .segments()
+                .try_for_each(|segment| place(self.base, segment).map(drop)),
+        }
+    }
+
+    /// Their shape. A step per piece is only taken for a message that is shorter than its layout, whose pieces differ
+    /// ([`Layout::segment_lengths`]).
     pub fn shape(&self) -> Shape {
-        self.segments()
-            .fold(Shape::default(), |shape, segment| shape.with(segment.len))
+        let whole = Shape::of(&self.layout);
+        let is_equal = whole.min.checked_mul(whole.blocks) == Some(whole.bytes);
+        if self.bytes == whole.bytes {
+            return whole;
+        }
+        let last = self.bytes.checked_sub(1);
+        match last.and_then(|last| self.layout.segment_at(last)) {
+            Some((index, skip)) if is_equal => {
+                let equal = Shape {
+                    bytes: index * whole.min,
+                    blocks: index,
+                    min: whole.min,
+                    unit: whole.min,
+                };
+                let before = if index > 0 { equal } else { Shape::default() };
+                before.with(skip + 1)
+            }
+            _ => self
+                .segments()
+                .fold(Shape::default(), |shape, segment| shape.with(segment.len)),
+        }
     }
 
     /// The lengths of their pieces.
@@ -115,11 +155,15 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of a layout.
+    /// The shape of a layout, in O(nodes and list entries of its canonical form).
     pub fn of(layout: &Layout) -> Shape {
-        layout
-            .segments()
-            .fold(Shape::default(), |shape, segment| shape.with(segment.len))
+        let (min, unit) = layout.segment_lengths();
+        Shape {
+            bytes: layout.size(),
+            blocks: layout.segment_count(),
+            min,
+            unit,
+        }
     }
 
     /// The shape of a list.
@@ -263,6 +307,45 @@ mod tests {
         assert_eq!(elements.lengths(), [16, 16]);
         elements.bytes = 0;
         assert_eq!(elements.shape(), Shape::default());
+    }
+
+    #[test]
+    fn shapes_are_those_of_the_lists_however_short_the_message_is() {
+        let byte = Datatype::named(Named::Uint8);
+        let equal = byte.vector(5, 6, 9).unwrap();
+        let uneven = byte.hindexed(&[6, 9, 4], &[0, 20, 40]).unwrap();
+        // Far apart, so that the last block of an element does not touch the first of the next.
+        let nested = uneven.hvector(3, 1, 100).unwrap();
+        let nearly_equal = byte.hindexed(&[4, 5], &[0, 20]).unwrap();
+        for datatype in [equal, uneven, nested, nearly_equal] {
+            let layout = Layout::new(&datatype, 2).unwrap();
+            for bytes in 0..=layout.size() {
+                let elements = Elements {
+                    layout: layout.clone(),
+                    base: 64,
+                    bytes,
+                };
+                let list = elements.iovs().unwrap();
+                assert_eq!(elements.shape(), Shape::of_iovs(&list), "{bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_check_finds_what_a_list_finds() {
+        let byte = Datatype::named(Named::Uint8);
+        let layout = Layout::new(&byte.hindexed(&[4, 4], &[-8, 16]).unwrap(), 1).unwrap();
+        for base in [0, 7, 8, u64::MAX - 20, u64::MAX - 19] {
+            for bytes in [0, 4, 8] {
+                let elements = Elements {
+                    layout: layout.clone(),
+                    base,
+                    bytes,
+                };
+                let listed = elements.iovs().map(drop);
+                assert_eq!(elements.check(), listed, "{bytes} bytes at {base}");
+            }
+        }
     }
 
     #[test]

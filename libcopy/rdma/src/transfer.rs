@@ -199,14 +199,6 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
         keys.map_or_else(PoolCounts::default, |keys| keys.pool().counts())
     }
 
-    /// Waits until the pool's thread has made what it was asked for.
-    pub fn settle_pool(&self) {
-        let pool = self.wire.keys().map(|keys| keys.pool().clone());
-        if let Some(pool) = pool {
-            pool.settle();
-        }
-    }
-
     /// Transfers that were started and have not ended.
     pub fn under_way(&self) -> usize {
         self.sends.len() + self.receives.len() + self.expected.len()
@@ -259,7 +251,7 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
         self.alive()?;
         let elements = Elements::new(from.layout, from.base);
         // A layout outside the address space is known before the peer waits.
-        elements.iovs()?;
+        elements.check()?;
         while self.sends.contains_key(&self.next_number) {
             self.next_number = self.next_number.wrapping_add(1);
         }
@@ -291,7 +283,7 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
     pub unsafe fn start_receive(&mut self, to: &Buffer<'_>) -> Result<TransferId> {
         self.alive()?;
         let elements = Elements::new(to.layout, to.base);
-        elements.iovs()?;
+        elements.check()?;
         let expected = Expected {
             id: self.new_id(),
             elements,
@@ -324,7 +316,7 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
     ) -> Result<TransferId> {
         self.alive()?;
         let elements = Elements::new(to.layout, to.base);
-        elements.iovs()?;
+        elements.check()?;
         let expected = Expected {
             id: self.new_id(),
             elements,

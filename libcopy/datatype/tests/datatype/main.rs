@@ -191,6 +191,15 @@ fn segments(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
     }
     prop_assert_eq!(found, count);
     prop_assert!(bytes.0.is_empty());
+    let lens = case.layout.segments().map(|segment| segment.len);
+    let gcd = |mut a: u64, mut b: u64| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let lengths = (lens.clone().min().unwrap_or(0), lens.fold(0, gcd));
+    prop_assert_eq!(case.layout.segment_lengths(), lengths);
     // Bytes in a row without a gap are one segment, however they were described.
     let gaps = case.bytes.windows(2).filter(|pair| pair[0] + 1 != pair[1]);
     let runs = gaps.count() as u64 + u64::from(!case.bytes.is_empty());
