@@ -16,18 +16,97 @@ static struct double_qp *pairs;
 // Of the provider of rdma_rxe: the same for all its contexts.
 static int (*device_poll)(struct ibv_cq *, int, struct ibv_wc *);
 
+struct request *new_request(struct double_qp *qp, const struct op *op) {
+    struct request *request = calloc(1, sizeof *request);
+    if (!request)
+        abort();
+    request->qp = qp;
+    request->wr_id = op->wr_id;
+    request->is_signalled = op->flags & IBV_SEND_SIGNALED;
+    pthread_mutex_lock(&lock);
+    request->before = &qp->requests;
+    request->next = qp->requests;
+    if (request->next)
+        request->next->before = &request->next;
+    qp->requests = request;
+    qp->posted++;
+    pthread_mutex_unlock(&lock);
+    return request;
+}
+
+// With the lock.
+static void free_request(struct request *request) {
+    *request->before = request->next;
+    if (request->next)
+        request->next->before = request->before;
+    free(request);
+}
+
+static uint64_t records;
+static uint64_t mapped_entries;
+
+// With the lock.
+static void free_pair(struct double_qp *qp) {
+    while (qp->first) {
+        struct completion *one = qp->first;
+        qp->first = one->next;
+        free(one);
+    }
+    while (qp->requests)
+        free_request(qp->requests);
+    free(qp);
+    records--;
+}
+
+// ibv_destroy_qp(3) does not come here. A queue pair with the address of this one, or with its completion queue, which
+// each has for itself, was destroyed: its record goes, with the completions that nobody has polled.
 void add_pair(struct double_qp *qp) {
     qp->last = &qp->first;
     pthread_mutex_lock(&lock);
-    // A queue pair at the address of one that was destroyed, which nobody has told of.
-    for (struct double_qp **its = &pairs; *its; its = &(*its)->next)
-        if ((*its)->ex == qp->ex) {
-            *its = (*its)->next;
-            break;
+    struct double_qp **its = &pairs;
+    while (*its) {
+        struct double_qp *old = *its;
+        if (old->ex != qp->ex && old->cq != qp->cq) {
+            its = &old->next;
+            continue;
         }
+        *its = old->next;
+        free_pair(old);
+    }
     qp->next = pairs;
     pairs = qp;
+    records++;
     pthread_mutex_unlock(&lock);
+}
+
+__attribute__((destructor)) static void free_pairs(void) {
+    pthread_mutex_lock(&lock);
+    while (pairs) {
+        struct double_qp *qp = pairs;
+        pairs = qp->next;
+        free_pair(qp);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t libcopy_umr_records(void) {
+    pthread_mutex_lock(&lock);
+    uint64_t count = records;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+void count_entries(uint32_t entries) {
+    pthread_mutex_lock(&lock);
+    mapped_entries += entries;
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t libcopy_umr_entries(void) {
+    pthread_mutex_lock(&lock);
+    uint64_t count = mapped_entries;
+    pthread_mutex_unlock(&lock);
+    return count;
 }
 
 struct double_qp *find_pair(struct ibv_qp_ex *ex) {
@@ -37,12 +116,6 @@ struct double_qp *find_pair(struct ibv_qp_ex *ex) {
         qp = qp->next;
     pthread_mutex_unlock(&lock);
     return qp;
-}
-
-void count_posted(struct double_qp *qp) {
-    pthread_mutex_lock(&lock);
-    qp->posted++;
-    pthread_mutex_unlock(&lock);
 }
 
 void complete(struct double_qp *qp, const struct op *op, enum ibv_wc_status status) {
@@ -115,7 +188,7 @@ static bool translate(struct ibv_wc *wc) {
     request->is_reported |= is_seen;
     if (is_last) {
         request->qp->completed++;
-        free(request);
+        free_request(request);
     }
     return is_seen;
 }

@@ -15,6 +15,10 @@
 void libcopy_umr_faults(const char *text);
 // For tests: the keys of this process, and how many of them are mapped.
 void libcopy_umr_keys(uint32_t *all, uint32_t *mapped);
+// For tests: entries of all requests of this process that were to map a key.
+uint64_t libcopy_umr_entries(void);
+// For tests: records of queue pairs of this process.
+uint64_t libcopy_umr_records(void);
 #pragma GCC visibility pop
 
 #include "table.h"
@@ -33,6 +37,7 @@ struct op {
     uint32_t key;
     uint64_t remote;
     uint32_t access;
+    bool is_interleaved;
     // What the key is mapped to, or the list of a WRITE.
     uint32_t count;
     struct piece pieces[MAX_PIECES];
@@ -50,6 +55,8 @@ struct completion {
     uint32_t key;
 };
 
+struct request;
+
 struct double_qp {
     struct double_qp *next;
     struct ibv_qp_ex *ex;
@@ -63,6 +70,8 @@ struct double_qp {
     // WRITEs that were posted, and those that have completed.
     uint64_t posted, completed;
     struct completion *first, **last;
+    // Those that have not completed.
+    struct request *requests;
     // What is being built.
     int error;
     unsigned count;
@@ -72,6 +81,7 @@ struct double_qp {
 // A WRITE whose pieces are under way: the wr_id of each is TAG | address of this | 1 unless it is the last.
 struct request {
     struct double_qp *qp;
+    struct request *next, **before;
     uint64_t wr_id;
     bool is_signalled;
     bool is_reported;
@@ -90,7 +100,8 @@ void watch_completions(struct ibv_context *context);
 void add_pair(struct double_qp *qp);
 struct double_qp *find_pair(struct ibv_qp_ex *ex);
 void complete(struct double_qp *qp, const struct op *op, enum ibv_wc_status status);
-void count_posted(struct double_qp *qp);
+struct request *new_request(struct double_qp *qp, const struct op *op);
+void count_entries(uint32_t entries);
 
 // faults.c: whether this call of a function is to fail.
 bool is_faulty(const char *function);

@@ -2,7 +2,7 @@
 //
 // Fault injection. LIBCOPY_UMR_FAULTS has functions and which of their calls fail: "create_mkey:3" the third,
 // "wr_mr_list:2-" all from the second on; several are separated by commas. Functions: create_mkey, wr_mr_list,
-// wr_local_inv, wr_rdma_write.
+// wr_mr_interleaved, wr_local_inv, wr_rdma_write.
 
 #include <pthread.h>
 #include <stdio.h>

@@ -99,6 +99,7 @@ static struct op *add_map(struct mlx5dv_qp_ex *mlx5, struct mlx5dv_mkey *mkey, u
     if (op) {
         op->key = mkey->lkey;
         op->access = access;
+        count_entries(entries);
     }
     return op;
 }
@@ -123,6 +124,7 @@ static void wr_mr_interleaved(struct mlx5dv_qp_ex *mlx5, struct mlx5dv_mkey *mke
         of_mlx5(mlx5)->error = ENOMEM;
         return;
     }
+    op->is_interleaved = true;
     for (uint32_t round = 0; round < repeat; round++)
         for (uint16_t index = 0; index < count; index++) {
             uint16_t bytes = data[index].bytes_count;
@@ -219,17 +221,6 @@ static void post(struct double_qp *qp, struct request *request, struct ibv_sge *
         sched_yield();
 }
 
-static struct request *new_request(struct double_qp *qp, const struct op *op) {
-    struct request *request = calloc(1, sizeof *request);
-    if (!request)
-        abort();
-    request->qp = qp;
-    request->wr_id = op->wr_id;
-    request->is_signalled = op->flags & IBV_SEND_SIGNALED;
-    count_posted(qp);
-    return request;
-}
-
 // A WRITE that the peer's card refuses: one byte to a key that rdma_rxe does not have, which its responder refuses.
 static void post_refused(struct double_qp *qp, const struct op *op, const struct piece *from) {
     struct ibv_sge sge = {.addr = from->addr, .length = 1, .lkey = from->key};
@@ -290,7 +281,7 @@ void fail_pair(struct double_qp *qp) {
 static enum ibv_wc_status change_key(struct double_qp *qp, const struct op *op) {
     if (is_dead(qp))
         return IBV_WC_WR_FLUSH_ERR;
-    if (is_faulty(op->kind == MAP ? "wr_mr_list" : "wr_local_inv"))
+    if (is_faulty(op->kind == INVALIDATE ? "wr_local_inv" : op->is_interleaved ? "wr_mr_interleaved" : "wr_mr_list"))
         return IBV_WC_MW_BIND_ERR;
     struct table *table = table_lock();
     if (!table)

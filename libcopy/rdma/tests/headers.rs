@@ -69,6 +69,9 @@ fn facts() -> Vec<(String, usize)> {
             "wr_set_sge" wr_set_sge, "wr_start" wr_start, "wr_complete" wr_complete, "wr_abort" wr_abort
         };
         "mlx5dv_qp_ex" Mlx5QpEx { "wr_mr_interleaved" wr_mr_interleaved, "wr_mr_list" wr_mr_list };
+        "mlx5dv_mr_interleaved" Mlx5Interleaved {
+            "addr" addr, "bytes_count" bytes_count, "bytes_skip" bytes_skip, "lkey" lkey
+        } size;
         "mlx5dv_qp_init_attr" Mlx5QpInitAttr {
             "create_flags" create_flags, "dc_init_attr" dc_type, "send_ops_flags" send_ops_flags
         } size;
@@ -123,6 +126,10 @@ fn constants() -> Vec<(&'static str, u64)> {
         (
             "MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS",
             c::MLX5_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS,
+        ),
+        (
+            "MLX5DV_QP_EX_WITH_MR_INTERLEAVED",
+            c::MLX5_QP_EX_WITH_MR_INTERLEAVED,
         ),
         ("MLX5DV_QP_EX_WITH_MR_LIST", c::MLX5_QP_EX_WITH_MR_LIST),
         (

@@ -19,18 +19,35 @@ use libcopy_rdma::keys::Memory;
 use libcopy_rdma::pool::PoolSize;
 use libcopy_rdma::transfer::{Link, Report, Settings, StreamChannel, TransferId};
 use libcopy_rdma::verbs::{Connection, Device, Mkey, Options, Regions, Wait, shared_keys};
-use libcopy_rdma::workloads::{applications, vector};
+use libcopy_rdma::workloads::vector;
 use libcopy_rdma::{CutRule, Error, Iov, Method, counts};
 
-use link::{Elements, TestLink, alone, expected, pair, receive, resources, send, settings};
+use link::{
+    Elements, ROLE, TestLink, alone, application_pairs, expected, messages, move_all, pair,
+    random_pairs, receive, resources, send, settings,
+};
 
 /// The double, once it is loaded.
 struct Double {
     faults: unsafe extern "C" fn(*const c_char),
     keys: unsafe extern "C" fn(*mut u32, *mut u32),
+    entries: unsafe extern "C" fn() -> u64,
+    records: unsafe extern "C" fn() -> u64,
 }
 
 impl Double {
+    /// Entries of all requests that were to map a key.
+    fn entries(&self) -> u64 {
+        // SAFETY: it has no argument.
+        unsafe { (self.entries)() }
+    }
+
+    /// Records of queue pairs.
+    fn records(&self) -> u64 {
+        // SAFETY: it has no argument.
+        unsafe { (self.records)() }
+    }
+
     /// Which calls fail from now on (tests/umr/faults.c).
     fn fail(&self, text: &str) {
         let text = CString::new(text).unwrap();
@@ -79,6 +96,12 @@ fn devices() -> Option<(&'static Double, [Arc<Device>; 2])> {
                 keys: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u32, *mut u32)>(
                     symbol("libcopy_umr_keys"),
                 ),
+                entries: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> u64>(symbol(
+                    "libcopy_umr_entries",
+                )),
+                records: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> u64>(symbol(
+                    "libcopy_umr_records",
+                )),
             })
         }
     });
@@ -124,13 +147,7 @@ fn every_method_moves_every_layout_beside_the_others() {
     let _alone = alone();
     let Some((double, _)) = devices() else { return };
     let before = resources();
-    let mut all: Vec<(Layout, Layout)> = applications()
-        .unwrap()
-        .into_iter()
-        // The largest have megabytes in gaps.
-        .filter(|one| one.layout.bounds().end < 1 << 21)
-        .map(|one| (one.layout.clone(), one.layout))
-        .collect();
+    let mut all = application_pairs();
     let byte = Datatype::named(Named::Uint8);
     let dense = |bytes| Layout::new(&byte, bytes).unwrap();
     all.push((dense(1 << 16), vector(128, 512).unwrap()));
@@ -138,24 +155,7 @@ fn every_method_moves_every_layout_beside_the_others() {
     all.push((vector(64, 1024).unwrap(), dense(1 << 16)));
     for method in Method::ALL {
         for rule in [CutRule::Agreed, CutRule::Maximal] {
-            let all = &all;
-            let done = pair(
-                settings(Some(method), rule),
-                |link| {
-                    let send =
-                        |(from, _): &(Layout, _)| send(link, &Elements::new(from, 7)).unwrap();
-                    all.iter().map(send).collect::<Vec<_>>()
-                },
-                |link| {
-                    for (from, to) in all {
-                        let mut target = Elements::new(to, 100);
-                        let expected = expected(&Elements::new(from, 7), &target);
-                        receive(link, &mut target).unwrap();
-                        assert!(target.bytes == expected, "{method} {rule:?}");
-                    }
-                },
-            );
-            let (reports, ()) = done.unwrap();
+            let [reports, _] = move_all(settings(Some(method), rule), &all).unwrap();
             let last = reports.last().unwrap();
             assert_eq!((last.method, last.fell_back), (method, false));
             if method == Method::Umr {
@@ -171,16 +171,9 @@ fn every_method_moves_every_layout_beside_the_others() {
 #[test]
 fn random_layouts_arrive_byte_for_byte_through_keys() {
     let _alone = alone();
-    use proptest::strategy::{Strategy, ValueTree};
-    use proptest::test_runner::TestRunner;
     let Some((double, _)) = devices() else { return };
-    let rounds = std::env::var("LIBCOPY_RDMA_MESSAGES").map_or(40, |n| n.parse().unwrap());
-    let mut runner = TestRunner::deterministic();
-    let pairs: Vec<(Layout, Layout)> = (0..rounds)
-        .map(|_| common::pairs().new_tree(&mut runner).unwrap().current())
-        .collect();
+    let pairs = random_pairs(messages(40));
     for rule in [CutRule::Agreed, CutRule::Maximal] {
-        let pairs = &pairs;
         // As many keys as the layout with the shortest pieces takes.
         let pool = PoolSize {
             initial: 800,
@@ -188,24 +181,10 @@ fn random_layouts_arrive_byte_for_byte_through_keys() {
             max: 2048,
         };
         let settings = settings(Some(Method::Umr), rule).map(|one| Settings { pool, ..one });
-        let done = pair(
-            settings,
-            |link| {
-                for (from, _) in pairs {
-                    send(link, &Elements::new(from, 3)).unwrap();
-                }
-            },
-            |link| {
-                for (from, to) in pairs {
-                    let mut target = Elements::new(to, 200);
-                    let expected = expected(&Elements::new(from, 3), &target);
-                    let report = receive(link, &mut target).unwrap();
-                    assert_eq!((report.method, report.fell_back), (Method::Umr, false));
-                    assert!(target.bytes == expected, "{rule:?}");
-                }
-            },
-        );
-        done.unwrap();
+        let [_, received] = move_all(settings, &pairs).unwrap();
+        let by_keys = |report: &Report| (report.method, report.fell_back) == (Method::Umr, false);
+        assert!(received.iter().all(by_keys));
+        println!("{rule:?}: {} messages", received.len());
     }
     assert_eq!(double.keys(), (0, 0));
 }
@@ -372,15 +351,81 @@ fn a_recycled_key_is_mapped_again_and_a_stale_one_refused() {
 }
 
 #[test]
+fn equal_pieces_are_mapped_as_a_repeated_block_within_16_bits() {
+    let _alone = alone();
+    let Some((double, devices)) = devices() else {
+        return;
+    };
+    let count = 8_usize;
+    // The source's stride, the target's, and the entries that mapping takes at both ends.
+    for (len, from, to, entries) in [
+        (512, 2048, 1024, 2 + 2),
+        (512, 65535, 65536, 2 + 8),
+        (512, 65536, 65535, 8 + 2),
+        (65535, 65536, 65535, 8 + 2),
+        (65536, 65536, 70000, 8 + 8),
+    ] {
+        let [sender, receiver] = connections(&devices);
+        let memory = |stride: usize, seed: u8| Elements::bytes(count * stride.max(len), seed);
+        let (source, target) = (memory(from, 1), memory(to, 50));
+        let pieces = |bytes: &[u8], stride: usize| -> Vec<Iov> {
+            let places = (0..count).map(|index| index * stride);
+            places.map(|at| range(&bytes[at..at + len])).collect()
+        };
+        let (pieces, places) = (pieces(&source, from), pieces(&target, to));
+        let mut wanted = target.clone();
+        for index in 0..count {
+            wanted[index * to..][..len].copy_from_slice(&source[index * from..][..len]);
+        }
+        let keys = devices.each_ref().map(|device| Mkey::new(device).unwrap());
+        let source_regions = Regions::new(&devices[0], &pieces, false).unwrap();
+        let target_regions = Regions::new(&devices[1], &places, true).unwrap();
+        let before = double.entries();
+        sender
+            .map(&keys[0], &pieces, &source_regions, false)
+            .unwrap();
+        receiver
+            .map(&keys[1], &places, &target_regions, true)
+            .unwrap();
+        let case = format!("{count} of {len} bytes, {from} and {to} apart");
+        assert_eq!(double.entries() - before, entries, "{case}");
+        sender.post_mapped(&keys[0], keys[1].rkey(), 1).unwrap();
+        sender.flush(Wait::Poll).unwrap();
+        assert!(target == wanted, "{case}");
+        receiver.unmap(&keys[1]).unwrap();
+        sender.unmap(&keys[0]).unwrap();
+    }
+}
+
+#[test]
+fn the_double_frees_its_records_of_destroyed_queue_pairs() {
+    let _alone = alone();
+    let Some((double, devices)) = devices() else {
+        return;
+    };
+    drop(connections(&devices));
+    let before = double.records();
+    let rounds = 24;
+    for _ in 0..rounds {
+        drop(connections(&devices));
+    }
+    // A record goes when its queue pair's address or completion queue's is used again.
+    let more = double.records().saturating_sub(before);
+    assert!(more < rounds, "{more} more records after {rounds} pairs");
+}
+
+#[test]
 fn rules_of_the_card_are_kept() {
     let _alone = alone();
     let Some((_, devices)) = devices() else {
         return;
     };
     let memory = vec![1_u8; 1 << 16];
+    // In lists: pieces of two lengths are no block that is repeated.
     let many: Vec<Iov> = memory
         .chunks(1024)
-        .map(|part| range(&part[..512]))
+        .enumerate()
+        .map(|(index, part)| range(&part[..512 + index % 2 * 8]))
         .collect();
     let refused = |connection: &Connection, pieces: &[Iov], regions: &Regions, times: usize| {
         let key = Mkey::new(&devices[0]).unwrap();
@@ -442,6 +487,11 @@ fn faults_of_the_card_are_errors_or_right_bytes_and_leave_nothing() {
     let _alone = alone();
     let Some((double, _)) = devices() else { return };
     let layout = vector(64, 1024).unwrap();
+    // Its gaps differ: no block is repeated.
+    let lens = [1024; 64];
+    let places: Vec<i64> = (0..64).map(|index| index * 2048 + index % 3 * 16).collect();
+    let byte = Datatype::named(Named::Uint8);
+    let uneven = Layout::new(&byte.hindexed(&lens, &places).unwrap(), 1).unwrap();
     let before = resources();
     // No key, and keys at one end or too few: other ways are taken.
     for fault in ["create_mkey:1-", "create_mkey:3-"] {
@@ -459,17 +509,19 @@ fn faults_of_the_card_are_errors_or_right_bytes_and_leave_nothing() {
         let (report, ()) = done.unwrap();
         assert!(fault != "create_mkey:1-" || report.method == Method::Pack);
     }
-    for fault in [
-        "wr_mr_list:1",
-        "wr_mr_list:3",
-        "wr_rdma_write:1",
-        "wr_rdma_write:2",
+    for (fault, layout) in [
+        ("wr_mr_interleaved:1", &layout),
+        ("wr_mr_interleaved:3", &layout),
+        ("wr_mr_list:1", &uneven),
+        ("wr_mr_list:3", &uneven),
+        ("wr_rdma_write:1", &layout),
+        ("wr_rdma_write:2", &layout),
     ] {
         double.fail(fault);
         let (sent, received) = pair(
             only_umr(PoolSize::default()),
-            |link| send(link, &Elements::new(&layout, 1)),
-            |link| receive(link, &mut Elements::new(&layout, 2)),
+            |link| send(link, &Elements::new(layout, 1)),
+            |link| receive(link, &mut Elements::new(layout, 2)),
         )
         .unwrap();
         let errors: Vec<Error> = [sent.err(), received.err()].into_iter().flatten().collect();
@@ -665,21 +717,18 @@ fn start_of_rank(
 fn ranks_are_processes() {
     let _alone = alone();
     // Of a process that this test has started.
-    if let Ok(words) = std::env::var("RDMA_TEST_RANK") {
+    if let Ok(words) = std::env::var(ROLE) {
         let words: Vec<&str> = words.split_whitespace().collect();
         let number = |index: usize| words[index].parse().unwrap();
         return rank_main(number(0), number(1), number(2), words[3]);
     }
     let Some((double, _)) = devices() else { return };
     let before = resources();
-    // About 200 messages without the variable.
-    let asked: Option<u32> = std::env::var("LIBCOPY_RDMA_MESSAGES")
-        .ok()
-        .map(|n| n.parse().unwrap());
-    for ranks in [2_u32, 8] {
+    let asked = messages(70);
+    for ranks in [2_u32, 4, 8] {
         let pairs = (ranks / 2) * (ranks - ranks / 2);
         // Two directions and four rounds.
-        let count = asked.unwrap_or(100).div_ceil(pairs * 8);
+        let count = asked.div_ceil(pairs * 8);
         let place = std::env::temp_dir().join(format!("rdma-{}-{ranks}", std::process::id()));
         std::fs::create_dir(&place).unwrap();
         let start = |rank: u32| {
@@ -688,7 +737,7 @@ fn ranks_are_processes() {
             command.args(["--exact", "ranks_are_processes", "--nocapture"]);
             // Its summary is not one of this program's.
             command.stdout(Stdio::null());
-            command.env("RDMA_TEST_RANK", words).spawn().unwrap()
+            command.env(ROLE, words).spawn().unwrap()
         };
         let children: Vec<_> = (0..ranks).map(start).collect();
         let statuses = children.into_iter().map(|mut child| child.wait().unwrap());

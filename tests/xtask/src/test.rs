@@ -479,6 +479,8 @@ impl Tests {
             "--test",
             "soft_roce",
             "--test",
+            "namespaces",
+            "--test",
             "umr",
         ])?;
         for file in built.executables("bin") {

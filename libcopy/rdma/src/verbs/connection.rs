@@ -336,7 +336,8 @@ impl Connection {
             padding: 0,
             dc_type: 0,
             dct_access_key: 0,
-            send_ops_flags: constant::MLX5_QP_EX_WITH_MR_LIST,
+            send_ops_flags: constant::MLX5_QP_EX_WITH_MR_LIST
+                | constant::MLX5_QP_EX_WITH_MR_INTERLEAVED,
         };
         // SAFETY: the context is open and both structures are as long as the headers' (tests/headers.rs).
         let qp = unsafe { (mlx5.create_qp)(device.context(), &raw mut init, &raw mut extra) };
@@ -640,27 +641,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for one receive.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WorkRequest`] if it failed or the connection has.
-    pub fn receive(&self, wait: Wait) -> Result<Received> {
-        let inner = self.lock();
-        let wc = inner.receives.next(wait)?;
-        self.verdict(&wc, "a receive")?;
-        Ok(Received {
-            id: wc.wr_id,
-            bytes: wc.byte_len,
-        })
-    }
-
     /// One receive, if one has completed.
     ///
     /// # Errors
     ///
-    /// As for [`Connection::receive`].
-    pub fn poll_receive(&self) -> Result<Option<Received>> {
+    /// [`Error::WorkRequest`] if it failed or the connection has.
+    pub fn next_received(&self) -> Result<Option<Received>> {
         let inner = self.lock();
         let Some(wc) = inner.receives.poll()? else {
             return Ok(None);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use super::connection::Connection;
 use super::device::{Device, INLINE_DATA, Regions, inline_entries};
 use super::mkey::Mkey;
-use super::sys::{Sge, constant};
+use super::sys::{Mlx5Interleaved, Sge, constant};
 use crate::card::Card;
 use crate::choice::Abilities;
 use crate::cut::Limits;
@@ -48,6 +48,33 @@ fn list(memory: &Regions, pieces: &[Iov]) -> Result<Vec<Sge>> {
     pieces.iter().map(entry).collect()
 }
 
+/// The block whose repetitions are a list's pieces, if that takes fewer entries of the request than the list does:
+/// equal pieces of one region, at equal distances. The interleaved form takes one entry more than it has blocks.
+///
+/// Byte counts and strides have 16 bits in a request, and the library cuts off what is above (rdma-core,
+/// providers/mlx5/qp.c: `umr_strided_seg_create`). Longer ones need the list.
+fn interleaved(list: &[Sge]) -> Option<Mlx5Interleaved> {
+    const ENTRIES: usize = 2;
+    const MAX: u32 = u16::MAX as u32;
+    let [first, second, ..] = list else {
+        return None;
+    };
+    let stride = second.addr.checked_sub(first.addr)?;
+    let skip = u32::try_from(stride).ok()?.checked_sub(first.length)?;
+    let is_repeated = list.windows(2).all(|two| {
+        two[1].addr.checked_sub(two[0].addr) == Some(stride)
+            && two[1].length == first.length
+            && two[1].lkey == first.lkey
+    });
+    let fits = list.len() > ENTRIES && first.length <= MAX && first.length + skip <= MAX;
+    (is_repeated && fits).then_some(Mlx5Interleaved {
+        addr: first.addr,
+        bytes_count: first.length,
+        bytes_skip: skip,
+        lkey: first.lkey,
+    })
+}
+
 impl Card for Connection {
     type Key = Mkey;
     type Memory = Regions;
@@ -74,20 +101,26 @@ impl Card for Connection {
         } else {
             0
         };
-        self.post_extended("wr_mr_list", |_, ex| {
-            // SAFETY: the extended queue pair exists; the list is copied into the request.
-            unsafe {
-                if let Some(map) = (*ex).wr_mr_list {
-                    map(
-                        ex,
-                        key.as_ptr(),
-                        access,
-                        list.len() as u16,
-                        list.as_mut_ptr(),
-                    );
+        match interleaved(&list) {
+            Some(mut block) => self.post_extended("wr_mr_interleaved", |_, ex| {
+                // SAFETY: the extended queue pair exists; the block is copied into the request.
+                unsafe {
+                    if let Some(map) = (*ex).wr_mr_interleaved {
+                        let repeat = list.len() as u32;
+                        map(ex, key.as_ptr(), access, repeat, 1, &raw mut block);
+                    }
                 }
-            }
-        })?;
+            })?,
+            None => self.post_extended("wr_mr_list", |_, ex| {
+                let count = list.len() as u16;
+                // SAFETY: the extended queue pair exists; the list is copied into the request.
+                unsafe {
+                    if let Some(map) = (*ex).wr_mr_list {
+                        map(ex, key.as_ptr(), access, count, list.as_mut_ptr());
+                    }
+                }
+            })?,
+        }
         key.set_bytes(pieces.iter().map(|piece| piece.len).sum());
         Ok(())
     }
@@ -168,11 +201,69 @@ impl Endpoint for Connection {
     }
 
     fn next_received(&self) -> Result<Option<Received>> {
-        self.poll_receive()
+        Connection::next_received(self)
     }
 
     fn end(&self) {
         // If the device refuses, destroying the queue pair has the same effect.
         let _ = self.disconnect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strided(count: u64, length: u32, stride: u64) -> Vec<Sge> {
+        let entry = |index: u64| Sge {
+            addr: 1 << 40 | index * stride,
+            length,
+            lkey: 7,
+        };
+        (0..count).map(entry).collect()
+    }
+
+    #[test]
+    fn equal_pieces_at_equal_distances_are_a_repeated_block() {
+        let block = Mlx5Interleaved {
+            addr: 1 << 40,
+            bytes_count: 512,
+            bytes_skip: 1536,
+            lkey: 7,
+        };
+        assert_eq!(interleaved(&strided(32, 512, 2048)), Some(block));
+        // Two pieces take as many entries in a list.
+        assert!(interleaved(&strided(3, 512, 2048)).is_some());
+        assert_eq!(interleaved(&strided(2, 512, 2048)), None);
+        assert_eq!(interleaved(&[]), None);
+    }
+
+    #[test]
+    fn byte_counts_and_strides_of_a_repeated_block_have_16_bits() {
+        assert!(interleaved(&strided(8, 512, 65535)).is_some());
+        assert_eq!(interleaved(&strided(8, 512, 65536)), None);
+        assert_eq!(interleaved(&strided(8, 512, 1 << 32 | 2048)), None);
+        assert!(interleaved(&strided(8, 65535, 65535)).is_some());
+        assert_eq!(interleaved(&strided(8, 65536, 65536)), None);
+    }
+
+    #[test]
+    fn pieces_that_no_block_repeats_need_a_list() {
+        let right = strided(8, 512, 2048);
+        let changed = |index: usize, change: fn(&mut Sge)| {
+            let mut list = right.clone();
+            change(&mut list[index]);
+            interleaved(&list)
+        };
+        // The first and the last piece of a window may be parts of blocks.
+        for index in [0, 3, 7] {
+            assert_eq!(changed(index, |piece| piece.length -= 1), None, "{index}");
+            assert_eq!(changed(index, |piece| piece.addr += 1), None, "{index}");
+            assert_eq!(changed(index, |piece| piece.lkey += 1), None, "{index}");
+        }
+        let backwards: Vec<Sge> = right.iter().rev().copied().collect();
+        assert_eq!(interleaved(&backwards), None);
+        // Overlapping pieces.
+        assert_eq!(interleaved(&strided(8, 512, 511)), None);
     }
 }

@@ -44,6 +44,7 @@ pub mod constant {
     pub const QP_EX_WITH_SEND: u64 = 1 << 2;
     pub const QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
     pub const MLX5_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS: u64 = 1 << 2;
+    pub const MLX5_QP_EX_WITH_MR_INTERLEAVED: u64 = 1 << 0;
     pub const MLX5_QP_EX_WITH_MR_LIST: u64 = 1 << 1;
     pub const MLX5_MKEY_INIT_ATTR_FLAGS_INDIRECT: u32 = 1;
     #[allow(non_camel_case_types)]
@@ -348,8 +349,20 @@ pub struct QpEx {
 pub struct Mlx5QpEx {
     pub comp_mask: u64,
     pub wr_set_dc_addr: *mut c_void,
-    pub wr_mr_interleaved: *mut c_void,
+    pub wr_mr_interleaved: Option<
+        unsafe extern "C" fn(*mut Mlx5QpEx, *mut Mlx5Mkey, u32, u32, u16, *mut Mlx5Interleaved),
+    >,
     pub wr_mr_list: Option<unsafe extern "C" fn(*mut Mlx5QpEx, *mut Mlx5Mkey, u32, u16, *mut Sge)>,
+}
+
+/// `struct mlx5dv_mr_interleaved`: a block of the part of memory that is repeated.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mlx5Interleaved {
+    pub addr: u64,
+    pub bytes_count: u32,
+    pub bytes_skip: u32,
+    pub lkey: u32,
 }
 
 #[repr(C)]
