@@ -60,3 +60,70 @@ fn a_device_that_is_not_there_is_named() {
         "{said}"
     );
 }
+
+/// The tool with a profile file of its own.
+fn tool(profile: &std::path::Path, words: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_libcopy"))
+        .args(words)
+        .env("LIBCOPY_PROFILE", profile)
+        .output()
+        .expect("the tool starts")
+}
+
+#[test]
+fn tuning_on_the_card_in_software_is_labelled_and_not_stored() {
+    let place = tempfile::tempdir().expect("a directory");
+    let profile = place.path().join("profile.toml");
+    let output = tool(&profile, &["tune", "--rdma", "--software"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    let label = "thresholds, measured on the card in software (emulated):";
+    assert!(said.contains(label), "{said}");
+    assert!(said.contains("\numr max_iovs=") && said.contains("\nsge max_iovs="));
+    assert!(said.contains("not stored"), "{said}");
+    assert!(!profile.exists());
+}
+
+#[test]
+fn tuning_without_a_device_says_so() {
+    let place = tempfile::tempdir().expect("a directory");
+    let profile = place.path().join("profile.toml");
+    let output = tool(&profile, &["tune", "--rdma", "--devices", "none_0"]);
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("none_0") || said.contains("libibverbs"),
+        "{said}"
+    );
+    assert!(!profile.exists());
+}
+
+#[test]
+fn probe_shows_the_thresholds_of_the_profile() {
+    let place = tempfile::tempdir().expect("a directory");
+    let file = place.path().join("profile.toml");
+    let probe = || {
+        let output = tool(&file, &["rdma", "probe", "--json"]);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")
+    };
+    let before = probe();
+    assert_eq!(before["thresholds"][0], "umr max_iovs=128 min_block=512");
+    let machine = libcopy::topology::Topology::current().machine();
+    let store = |thresholds: &str| {
+        let text = format!(
+            "[rdma.{machine:?}]\ndevices = \"rxe_a rxe_b\"\nis_emulated = true\nthresholds = {thresholds:?}\n"
+        );
+        std::fs::write(&file, text).expect("a file");
+    };
+    store("umr max_iovs=64 min_block=1024\nsge max_iovs=0 min_block=4096\n");
+    let json = probe();
+    assert_eq!(json["thresholds"][0], "umr max_iovs=64 min_block=1024");
+    assert_eq!(json["thresholds"][1], "sge max_iovs=0 min_block=4096");
+    assert_eq!(json["thresholds_are"], "measured on rxe_a rxe_b (emulated)");
+    store("pack everything");
+    let output = tool(&file, &["rdma", "probe"]);
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("libcopy tune --rdma"), "{said}");
+}

@@ -27,6 +27,7 @@ mod receiving;
 pub mod report;
 mod sending;
 pub mod transfer;
+pub mod tune;
 pub mod verbs;
 mod wire;
 pub mod workloads;

@@ -24,6 +24,6 @@ pub(crate) use bands::MAX_BANDS;
 pub use bands::{Band, Bands};
 pub use executor::{Async, Executor};
 pub use oversubscription::Oversubscription;
-pub use profile::Profile;
+pub use profile::{Profile, RdmaProfile};
 pub use thresholds::{Path, Policy};
 pub(crate) use words::POLICY_WORDS;

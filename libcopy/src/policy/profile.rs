@@ -3,8 +3,10 @@
 //! What `libcopy tune` has measured, in a file.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
@@ -36,6 +38,56 @@ static CURRENT: Mutex<Option<Read>> = Mutex::new(None);
 struct ProfileFile {
     #[serde(default)]
     machines: BTreeMap<String, Policy>,
+    /// By machine, too.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    rdma: BTreeMap<String, RdmaProfile>,
+}
+
+/// What `libcopy tune --rdma` has measured on a machine. This crate keeps it; the thresholds are a text that
+/// `libcopy_rdma::Thresholds` writes and reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RdmaProfile {
+    /// Names of the devices.
+    pub devices: String,
+    /// Whether they are emulated, as soft RoCE is: then the thresholds say nothing of a card.
+    pub is_emulated: bool,
+    /// The thresholds.
+    pub thresholds: String,
+}
+
+impl RdmaProfile {
+    /// What was measured on a machine, if there is anything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Profile`] if the file is there and cannot be read.
+    pub fn load(machine: &str) -> Result<Option<Self>> {
+        Ok(open()?.and_then(|mut file| file.rdma.remove(machine)))
+    }
+
+    /// The thresholds, in the type that reads their text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Profile`] for a text that is none.
+    pub fn thresholds<T: FromStr<Err: Display>>(&self) -> Result<T> {
+        self.thresholds.parse().map_err(|error| Error::Profile {
+            path: Profile::path().unwrap_or_default().display().to_string(),
+            why: format!("{error}; run `libcopy tune --rdma` again, or delete it"),
+        })
+    }
+
+    /// Writes this to [`Profile::path`], beside what else the file has; returns the path.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Profile::save`].
+    pub fn save(&self, machine: &str) -> Result<PathBuf> {
+        change(|file| {
+            file.rdma.insert(machine.to_owned(), self.clone());
+        })
+    }
 }
 
 impl Profile {
@@ -58,19 +110,7 @@ impl Profile {
     ///
     /// [`Error::Profile`] if the file is there and cannot be read.
     pub fn load(machine: &str) -> Result<Option<Self>> {
-        let Some(path) = Self::path() else {
-            return Ok(None);
-        };
-        // One that cannot be opened now, for want of descriptors or memory, is as good as none: it need not
-        // even exist. So is another user's: HOME may still be that of who started the program.
-        let is_named = config::PROFILE.value().is_some();
-        let is_no_profile = |error: std::io::Error| {
-            is_none(&error) || !is_named && error.kind() == std::io::ErrorKind::PermissionDenied
-        };
-        if fs::File::open(&path).is_err_and(is_no_profile) {
-            return Ok(None);
-        }
-        let policy = read(&path)?.machines.remove(machine);
+        let policy = open()?.and_then(|mut file| file.machines.remove(machine));
         Ok(policy.map(|policy| Profile {
             machine: machine.to_owned(),
             policy,
@@ -95,30 +135,54 @@ impl Profile {
     ///
     /// [`Error::Profile`] if there is no place for it, or the file cannot be read or written.
     pub fn save(&self) -> Result<PathBuf> {
-        let path = Self::path().ok_or_else(|| Error::Profile {
-            path: config::PROFILE.or_default(),
-            why: "no place to write to: set HOME, XDG_CONFIG_HOME or LIBCOPY_PROFILE".to_owned(),
-        })?;
-        let wrong = |why: String| Error::Profile {
-            path: path.display().to_string(),
-            why,
-        };
-        let mut file = read(&path)?;
-        file.machines
-            .insert(self.machine.clone(), self.policy.clone());
-        let text = toml::to_string(&file).map_err(|e| wrong(e.to_string()))?;
-        let text = format!("# Written by `libcopy tune`; may be edited or deleted.\n{text}");
-        if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory).map_err(|e| wrong(e.to_string()))?;
-        }
-        // Whoever reads at the same time sees the old file or the new one.
-        let fresh = path.with_extension(format!("toml.{}", std::process::id()));
-        fs::write(&fresh, text)
-            .and_then(|()| fs::rename(&fresh, &path))
-            .map_err(|e| wrong(e.to_string()))?;
-        *lock(&CURRENT) = None;
-        Ok(path)
+        change(|file| {
+            let policy = self.policy.clone();
+            file.machines.insert(self.machine.clone(), policy);
+        })
     }
+}
+
+/// The file, if there is one.
+fn open() -> Result<Option<ProfileFile>> {
+    let Some(path) = Profile::path() else {
+        return Ok(None);
+    };
+    // One that cannot be opened now, for want of descriptors or memory, is as good as none: it need not
+    // even exist. So is another user's: HOME may still be that of who started the program.
+    let is_named = config::PROFILE.value().is_some();
+    let is_no_profile = |error: std::io::Error| {
+        is_none(&error) || !is_named && error.kind() == std::io::ErrorKind::PermissionDenied
+    };
+    if fs::File::open(&path).is_err_and(is_no_profile) {
+        return Ok(None);
+    }
+    read(&path).map(Some)
+}
+
+/// Writes the file anew with a change; returns its path.
+fn change(change: impl FnOnce(&mut ProfileFile)) -> Result<PathBuf> {
+    let path = Profile::path().ok_or_else(|| Error::Profile {
+        path: config::PROFILE.or_default(),
+        why: "no place to write to: set HOME, XDG_CONFIG_HOME or LIBCOPY_PROFILE".to_owned(),
+    })?;
+    let wrong = |why: String| Error::Profile {
+        path: path.display().to_string(),
+        why,
+    };
+    let mut file = read(&path)?;
+    change(&mut file);
+    let text = toml::to_string(&file).map_err(|e| wrong(e.to_string()))?;
+    let text = format!("# Written by `libcopy tune`; may be edited or deleted.\n{text}");
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).map_err(|e| wrong(e.to_string()))?;
+    }
+    // Whoever reads at the same time sees the old file or the new one.
+    let fresh = path.with_extension(format!("toml.{}", std::process::id()));
+    fs::write(&fresh, text)
+        .and_then(|()| fs::rename(&fresh, &path))
+        .map_err(|e| wrong(e.to_string()))?;
+    *lock(&CURRENT) = None;
+    Ok(path)
 }
 
 fn read(path: &Path) -> Result<ProfileFile> {
@@ -152,17 +216,44 @@ mod tests {
     fn profiles_survive_the_file_format() {
         let policy = Policy::built_in(&Topology::read());
         let machines = BTreeMap::from([("a machine, 2 cores".to_owned(), policy.clone())]);
-        let text = toml::to_string(&ProfileFile { machines }).unwrap();
+        let text = toml::to_string(&file_of(machines)).unwrap();
         let read: ProfileFile = toml::from_str(&text).unwrap();
         assert_eq!(read.machines["a machine, 2 cores"], policy);
         assert!(toml::from_str::<ProfileFile>("nonsense = 1").is_err());
+    }
+
+    fn file_of(machines: BTreeMap<String, Policy>) -> ProfileFile {
+        let rdma = BTreeMap::new();
+        ProfileFile { machines, rdma }
+    }
+
+    #[test]
+    fn rdma_thresholds_are_kept_beside_the_policy() {
+        let policy = Policy::built_in(&Topology::read());
+        let mut file = file_of(BTreeMap::from([("one".to_owned(), policy.clone())]));
+        // Files without the section are as before.
+        assert!(!toml::to_string(&file).unwrap().contains("rdma"));
+        let rdma = RdmaProfile {
+            devices: "rxe_a rxe_b".to_owned(),
+            is_emulated: true,
+            thresholds: "umr max_iovs=7 min_block=9\n".to_owned(),
+        };
+        file.rdma.insert("one".to_owned(), rdma.clone());
+        let text = toml::to_string(&file).unwrap();
+        let read: ProfileFile = toml::from_str(&text).unwrap();
+        assert_eq!(read.rdma["one"], rdma);
+        assert_eq!(read.machines["one"], policy);
+        let text = rdma.thresholds::<String>().unwrap();
+        assert_eq!(text, rdma.thresholds);
+        let wrong = rdma.thresholds::<u32>().unwrap_err().to_string();
+        assert!(wrong.contains("libcopy tune --rdma"), "{wrong}");
     }
 
     #[test]
     fn profiles_with_former_names_are_read() {
         let policy = Policy::built_in(&Topology::read());
         let machines = BTreeMap::from([("a machine".to_owned(), policy.clone())]);
-        let text = toml::to_string(&ProfileFile { machines }).unwrap();
+        let text = toml::to_string(&file_of(machines)).unwrap();
         let former = text
             .replace("dedicated", "spacious")
             .replace("oversubscribed", "crowded");

@@ -206,7 +206,7 @@ pub const TABLE: &[Layers] = &[
             < sending
             < receiving
             < transfer
-            < ranks
+            < ranks tune
             < counts",
     },
     Layers {
@@ -237,7 +237,8 @@ pub const TABLE: &[Layers] = &[
             < nic/command
             < nic
             < cli/commit
-            < cli/datatype cli/gpu cli/info cli/mpi cli/rdma cli/run cli/tune
+            < cli/datatype cli/gpu cli/info cli/mpi cli/rdma cli/run
+            < cli/tune
             < cli",
     },
     Layers {

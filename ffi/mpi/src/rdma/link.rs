@@ -6,10 +6,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use libcopy::lock::lock;
+use libcopy::policy::RdmaProfile;
+use libcopy::topology::Topology;
 use libcopy_rdma::keys::Keys;
 use libcopy_rdma::transfer::{Channel, Link, Settings};
 use libcopy_rdma::verbs::{Address, Connection, Device, Options, shared_keys};
-use libcopy_rdma::{Error, Result};
+use libcopy_rdma::{Error, Result, Thresholds};
 
 use super::wire::Wire;
 use crate::abi::complain;
@@ -36,6 +38,19 @@ impl Channel for Mail {
     }
 }
 
+/// What `libcopy tune --rdma` has measured on this machine, or the built-in thresholds.
+fn thresholds() -> Thresholds {
+    let found = RdmaProfile::load(&Topology::current().machine())
+        .and_then(|profile| profile.map(|profile| profile.thresholds()).transpose());
+    match found {
+        Ok(thresholds) => thresholds.unwrap_or_default(),
+        Err(why) => {
+            complain(&format!("{why}; the built-in thresholds are used"));
+            Thresholds::default()
+        }
+    }
+}
+
 /// A device and the memory keys of all its links.
 #[derive(Debug)]
 pub struct Adapter {
@@ -47,7 +62,10 @@ pub struct Adapter {
 impl Adapter {
     /// Its keys are made with the first link.
     pub fn new(device: Arc<Device>) -> Adapter {
-        let settings = Settings::default();
+        let settings = Settings {
+            thresholds: thresholds(),
+            ..Settings::default()
+        };
         let keys = shared_keys(&device, settings.pool);
         Adapter {
             device,

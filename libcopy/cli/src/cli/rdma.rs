@@ -9,6 +9,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
+use libcopy::policy::RdmaProfile;
+use libcopy::topology::Topology;
 use libcopy_rdma::counts::{self, Row};
 use libcopy_rdma::verbs::{Device, device_names};
 use libcopy_rdma::workloads::applications;
@@ -123,21 +125,78 @@ fn bench_devices(args: &BenchArgs) -> Result<Result<[Arc<Device>; 2], String>> {
     if args.software {
         return Ok(Err("--software".to_owned()));
     }
-    if let [a, b] = args.devices.as_slice() {
-        return Ok(Ok([Device::open(a)?, Device::open(b)?]));
+    if !args.devices.is_empty() {
+        return Ok(Ok(named(&args.devices)?));
     }
-    let names = match device_names() {
-        Ok(names) => names,
-        Err(why) => return Ok(Err(why.to_string())),
+    let (names, usable) = match usable() {
+        Ok(found) => found,
+        Err(why) => return Ok(Err(why)),
     };
-    let mut usable = names.iter().filter_map(|name| Device::open(name).ok());
-    Ok(match (usable.next(), usable.next()) {
-        (Some(a), Some(b)) => Ok([a, b]),
-        _ => Err(format!(
-            "two devices are needed, of {} that were found fewer can be used (libcopy rdma probe says why)",
-            names.len()
-        )),
+    Ok(<[Arc<Device>; 2]>::try_from(usable).map_err(|_| {
+        format!(
+            "two devices are needed, of {names} that were found fewer can be used (libcopy rdma probe says why)",
+        )
+    }))
+}
+
+/// The devices that were asked for: two, or one for both ends.
+fn named(names: &[String]) -> Result<[Arc<Device>; 2]> {
+    let (Some(first), Some(second)) = (names.first(), names.last()) else {
+        bail!("no device is named");
+    };
+    let first_device = Device::open(first)?;
+    let second_device = if first == second {
+        first_device.clone()
+    } else {
+        Device::open(second)?
+    };
+    Ok([first_device, second_device])
+}
+
+/// How many devices there are, and the first two that can be used.
+fn usable() -> Result<(usize, Vec<Arc<Device>>), String> {
+    let names = device_names().map_err(|error| error.to_string())?;
+    let usable = names.iter().filter_map(|name| Device::open(name).ok());
+    Ok((names.len(), usable.take(2).collect()))
+}
+
+/// The devices to measure with: those that were asked for, else the first two that can be used, else one for both ends.
+pub fn tune_devices(asked: &[String]) -> Result<[Arc<Device>; 2]> {
+    if !asked.is_empty() {
+        return named(asked);
+    }
+    let why = match usable() {
+        Err(why) => why,
+        Ok((names, devices)) => match (devices.first(), devices.last()) {
+            (Some(first), Some(second)) => return Ok([first.clone(), second.clone()]),
+            _ if names == 0 => NO_DEVICE.to_owned(),
+            _ => "none can be used (libcopy rdma probe says why)".to_owned(),
+        },
+    };
+    bail!(
+        "no RDMA device to measure with: {why}; --software measures the card in software and stores nothing"
+    )
+}
+
+/// The thresholds of this machine, and where they come from.
+fn thresholds() -> Result<(Thresholds, String)> {
+    Ok(match RdmaProfile::load(&Topology::current().machine())? {
+        None => (
+            Thresholds::default(),
+            "built in, the paper's; libcopy tune --rdma measures".to_owned(),
+        ),
+        Some(profile) => (profile.thresholds()?, measured_on(&profile)),
     })
+}
+
+/// Where thresholds were measured.
+pub fn measured_on(profile: &RdmaProfile) -> String {
+    let label = if profile.is_emulated {
+        " (emulated)"
+    } else {
+        ""
+    };
+    format!("measured on {}{label}", profile.devices)
 }
 
 fn counts_table(rows: &[Row]) -> Table {
@@ -173,13 +232,14 @@ fn counts_table(rows: &[Row]) -> Table {
 
 fn probe(args: &ProbeArgs) -> Result<()> {
     let mut out = std::io::stdout().lock();
+    let (thresholds, origin) = thresholds()?;
     let found = device_names().map_err(|error| error.to_string());
     let devices: Vec<(String, Result<Found, String>)> = found
         .clone()
         .unwrap_or_default()
         .into_iter()
         .map(|name| {
-            let found = Found::of(&name);
+            let found = Found::of(&name, thresholds);
             (name, found)
         })
         .collect();
@@ -188,7 +248,8 @@ fn probe(args: &ProbeArgs) -> Result<()> {
         let all = json!({
             "devices": all,
             "why_none": why_none(&found, devices.len()),
-            "thresholds": Thresholds::default().to_string().lines().collect::<Vec<_>>(),
+            "thresholds": thresholds.to_string().lines().collect::<Vec<_>>(),
+            "thresholds_are": origin,
         });
         writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
         return Ok(());
@@ -196,6 +257,10 @@ fn probe(args: &ProbeArgs) -> Result<()> {
     if let Some(why) = why_none(&found, devices.len()) {
         writeln!(out, "no RDMA device: {why}")?;
         return Ok(());
+    }
+    writeln!(out, "thresholds ({origin})")?;
+    for line in thresholds.to_string().lines() {
+        writeln!(out, "  {line}")?;
     }
     for (name, device) in &devices {
         match device {
@@ -206,14 +271,15 @@ fn probe(args: &ProbeArgs) -> Result<()> {
     Ok(())
 }
 
+/// What a machine without devices is told.
+const NO_DEVICE: &str =
+    "libibverbs finds none (is the driver loaded? Soft RoCE: modprobe rdma_rxe, rdma link add)";
+
 /// Why there is no device to show.
 fn why_none(found: &Result<Vec<String>, String>, devices: usize) -> Option<String> {
     match found {
         Err(why) => Some(why.clone()),
-        Ok(_) if devices == 0 => Some(
-            "libibverbs finds none (is the driver loaded? Soft RoCE: modprobe rdma_rxe, rdma link add)"
-                .to_owned(),
-        ),
+        Ok(_) if devices == 0 => Some(NO_DEVICE.to_owned()),
         Ok(_) => None,
     }
 }
@@ -223,15 +289,19 @@ struct Found {
     abilities: Abilities,
     max_message: u64,
     is_ethernet: bool,
+    is_emulated: bool,
+    thresholds: Thresholds,
 }
 
 impl Found {
-    fn of(name: &str) -> Result<Found, String> {
+    fn of(name: &str, thresholds: Thresholds) -> Result<Found, String> {
         let device = Device::open(name).map_err(|error| error.to_string())?;
         Ok(Found {
             abilities: device.abilities(),
             max_message: device.max_message(),
             is_ethernet: device.is_ethernet(),
+            is_emulated: device.is_emulated(),
+            thresholds,
         })
     }
 
@@ -248,8 +318,9 @@ impl Found {
         let layouts = applications().unwrap_or_default();
         let choose = |one: libcopy_rdma::workloads::Workload| {
             let shape = Shape::of(&one.layout);
-            let thresholds = Thresholds::default();
-            let choice = thresholds.choose(&shape, &shape, &self.abilities, CutRule::Agreed);
+            let choice = self
+                .thresholds
+                .choose(&shape, &shape, &self.abilities, CutRule::Agreed);
             (one.name, shape, choice)
         };
         layouts.into_iter().map(choose).collect()
@@ -265,7 +336,8 @@ fn print(out: &mut impl Write, name: &str, found: &Found) -> Result<()> {
         Some(entries) => format!("up to {entries} pieces"),
         None => "no".to_owned(),
     };
-    writeln!(out, "{name} ({})", found.link())?;
+    let emulated = if found.is_emulated { ", emulated" } else { "" };
+    writeln!(out, "{name} ({}{emulated})", found.link())?;
     writeln!(out, "  memory keys (umr)   {}", said(found.abilities.umr))?;
     writeln!(out, "  lists (sge)         {}", said(found.abilities.sge))?;
     writeln!(out, "  one work request    {} bytes", found.max_message)?;
@@ -292,6 +364,7 @@ fn device_json((name, device): &(String, Result<Found, String>)) -> Value {
             "name": name,
             "usable": true,
             "link": found.link(),
+            "emulated": found.is_emulated,
             "umr_entries": entries(found.abilities.umr),
             "sge_entries": entries(found.abilities.sge),
             "max_message": found.max_message,
@@ -329,6 +402,8 @@ mod tests {
             },
             max_message: 1 << 31,
             is_ethernet: true,
+            is_emulated: false,
+            thresholds: Thresholds::default(),
         };
         let json = device_json(&("mlx5_0".to_owned(), Ok(found)));
         let method = |name: &str| {

@@ -274,6 +274,12 @@ impl Device {
         self.mlx5.is_some()
     }
 
+    /// Whether it is emulated by the kernel, as soft RoCE (`RXE_VENDOR_ID`) and soft iWARP (`SIW_VENDOR_ID`) are: its
+    /// times say nothing of a card (drivers/infiniband/sw).
+    pub fn is_emulated(&self) -> bool {
+        matches!(self.attr.vendor_id, 0xff_ffff | 0x62_6d74)
+    }
+
     /// What it can do.
     pub fn abilities(&self) -> Abilities {
         let limits = |max_iovs| Limits {
