@@ -216,7 +216,7 @@ mod tests {
 
     fn strided(count: u64, length: u32, stride: u64) -> Vec<Sge> {
         let entry = |index: u64| Sge {
-            addr: 1 << 40 | index * stride,
+            addr: (1 << 40) + index * stride,
             length,
             lkey: 7,
         };
@@ -242,7 +242,7 @@ mod tests {
     fn byte_counts_and_strides_of_a_repeated_block_have_16_bits() {
         assert!(interleaved(&strided(8, 512, 65535)).is_some());
         assert_eq!(interleaved(&strided(8, 512, 65536)), None);
-        assert_eq!(interleaved(&strided(8, 512, 1 << 32 | 2048)), None);
+        assert_eq!(interleaved(&strided(8, 512, (1 << 32) + 2048)), None);
         assert!(interleaved(&strided(8, 65535, 65535)).is_some());
         assert_eq!(interleaved(&strided(8, 65536, 65536)), None);
     }
