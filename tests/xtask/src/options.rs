@@ -66,6 +66,14 @@ impl Options {
         if !options.host && !options.guest {
             return Err("--host and --guest exclude each other".to_owned());
         }
+        if options.only.is_some() && !(options.host && options.guest) {
+            return Err("--only says where it runs: leave out --host and --guest".to_owned());
+        }
+        if !matches!(options.only, None | Some(Only::Gpu)) && !options.filter.is_empty() {
+            return Err(
+                "--only proven, faults and soak run as a whole: leave out --filter".to_owned(),
+            );
+        }
         // The calls fail in the debug kernel.
         options.debug |= options.only == Some(Only::Faults);
         Ok(options)
@@ -138,6 +146,8 @@ mod tests {
             (&["--host", "--guest"][..], "exclude each other"),
             (&["--only", "all"], "not 'all'"),
             (&["--only"], "--only needs a value"),
+            (&["--only", "proven", "--host"], "leave out --host"),
+            (&["--filter", "x", "--only", "soak"], "leave out --filter"),
             (&["--seed", "0"], "--seed needs a positive number, not '0'"),
             (&["--operations", "+3"], "not '+3'"),
             (&["--filter"], "--filter needs a value"),

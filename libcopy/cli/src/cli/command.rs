@@ -39,6 +39,7 @@ enum Command {
         command: mpi::Mpi,
     },
     /// Plan and simulate datatypes on a network card that runs a handler per packet
+    #[command(after_help = nic::SIMULATED)]
     Nic {
         #[command(subcommand)]
         command: nic::Nic,

@@ -9,4 +9,4 @@ mod memory;
 mod receive;
 mod reproduce;
 
-pub use command::{Nic, run};
+pub use command::{Nic, SIMULATED, run};
