@@ -59,23 +59,38 @@ impl Cursor {
     ///
     /// A position behind the end of the packed stream.
     pub fn seek(&mut self, position: u64) -> Result<()> {
-        if position > self.layout.size() {
-            return Err(Error::argument(
-                "the position",
-                position,
-                ..=self.layout.size(),
-            ));
+        let form: &Form = self.layout.form();
+        let size = form.size();
+        if position > size {
+            return Err(Error::argument("the position", position, ..=size));
         }
-        self.move_to(position);
+        match form.root() {
+            Some(root) if position < size => {
+                self.state.seek_within(form, root, position as i64);
+            }
+            // The end.
+            _ => self.state.seek(form, size as i64),
+        }
         Ok(())
     }
 
-    fn move_to(&mut self, position: u64) {
-        self.state.seek(self.layout.form(), position as i64);
-    }
-
     /// The next segment, or what is left of it, at most `most` bytes, and moves behind it; `None` at
-    /// the end.
+    /// the end, and only there.
+    ///
+    /// If `most` is 0 the segment is empty: its offset is where the next byte lies, and the cursor stays where it is. So a
+    /// loop that asks for what is left of a limit has to end when nothing is left.
+    ///
+    /// ```
+    /// use libcopy_datatype::{Datatype, Layout, Named, Segment};
+    /// let words = Datatype::named(Named::Byte).hindexed(&[8, 8], &[0, 100])?;
+    /// let mut cursor = Layout::new(&words, 1)?.cursor();
+    /// assert_eq!(cursor.next_segment(8), Some(Segment { offset: 0, len: 8 }));
+    /// assert_eq!(cursor.next_segment(0), Some(Segment { offset: 100, len: 0 }));
+    /// assert_eq!(cursor.position(), 8);
+    /// assert_eq!(cursor.next_segment(20), Some(Segment { offset: 100, len: 8 }));
+    /// assert_eq!(cursor.next_segment(0), None);
+    /// # Ok::<(), libcopy_datatype::Error>(())
+    /// ```
     pub fn next_segment(&mut self, most: u64) -> Option<Segment> {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let form: &Form = self.layout.form();
@@ -200,7 +215,7 @@ impl Cursor {
         let n = self.at_most(packed.len());
         self.layout
             .pack_range(buffer, origin, self.position(), &mut packed[..n])?;
-        self.move_to(self.position() + n as u64);
+        self.seek(self.position() + n as u64)?;
         Ok(n)
     }
 
@@ -213,7 +228,7 @@ impl Cursor {
         let n = self.at_most(packed.len());
         self.layout
             .unpack_range(&packed[..n], self.position(), buffer, origin)?;
-        self.move_to(self.position() + n as u64);
+        self.seek(self.position() + n as u64)?;
         Ok(n)
     }
 
@@ -247,7 +262,7 @@ impl Checkpoints {
         loop {
             states.push(cursor.state);
             match cursor.position().checked_add(interval) {
-                Some(next) if next < layout.size() => cursor.move_to(next),
+                Some(next) if next < layout.size() => cursor.seek(next)?,
                 _ => break,
             }
         }

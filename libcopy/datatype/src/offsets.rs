@@ -55,10 +55,14 @@ impl Offsets {
         }
     }
 
-    /// The last index whose offset is not above `value`; the offsets must be ascending from 0.
+    /// The last index whose offset is not above `value`, which is not negative; the offsets must be ascending from 0.
     pub(super) fn last_not_above(&self, value: i64) -> usize {
         match self {
-            Offsets::Narrow(list) => list.partition_point(|&x| i64::from(x) <= value) - 1,
+            Offsets::Narrow(list) => {
+                // Compared in 32 bits, which takes an instruction less per step.
+                let value = i32::try_from(value).unwrap_or(i32::MAX);
+                list.partition_point(|&x| x <= value) - 1
+            }
             Offsets::Wide(list) => list.partition_point(|&x| x <= value) - 1,
         }
     }

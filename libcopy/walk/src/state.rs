@@ -109,6 +109,15 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
         }
     }
 
+    /// [`State::seek`] to a position that is known to be within the packed stream of a tree with this root, expanded where
+    /// it is called. With another position the pieces are meaningless, or the tree's lists panic.
+    #[inline(always)]
+    pub fn seek_within<T: Tree<Word = W>>(&mut self, tree: T, root: NodeId, position: W) {
+        self.depth = 0;
+        self.position = position;
+        self.descend(tree, root, tree.origin(), position);
+    }
+
     /// Moves to a position from the one it is at: climbs to the innermost node that has both, and descends from there.
     /// Never more than [`State::seek`] by more than the climb, much less for positions near by, before or behind.
     #[inline]
