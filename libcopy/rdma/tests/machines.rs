@@ -448,7 +448,7 @@ fn one_message(memory: Memory) -> Message {
 fn errors_at_every_point_leave_nothing() {
     for method in Method::ALL {
         for side in 0..2 {
-            let mut failures = 0;
+            let (mut failures, mut refused) = (0, 0);
             for call in 0.. {
                 let (mut ends, _network) = ends(&way(Some(method), CutRule::Agreed));
                 let mut message = one_message(Memory::Unwatched);
@@ -461,6 +461,14 @@ fn errors_at_every_point_leave_nothing() {
                 let results = [true, false].map(|is_sender| message.result(&ends, is_sender));
                 let has_failed = results.iter().any(|its| !matches!(its, Some(Ok(_))));
                 failures += u32::from(has_failed);
+                // An end that cannot even pack has told the other one, which does not wait.
+                let is_local = |its: &Option<&_>| matches!(its, Some(Err(Error::Register { .. })));
+                if results.iter().any(is_local) {
+                    let is_told =
+                        |its: &Option<&_>| matches!(its, Some(Err(Error::Refused { .. })));
+                    assert!(results.iter().any(is_told), "{context}: {results:?}");
+                    refused += 1;
+                }
                 // The last of all calls has been passed when none fails.
                 let is_over = ends[side].card.fail_left().is_some();
                 ends[1 - side].link = None;
@@ -472,6 +480,7 @@ fn errors_at_every_point_leave_nothing() {
                 }
             }
             assert!(method == Method::Pack || failures > 0, "{method} {side}");
+            assert!(method != Method::Pack || refused > 0, "{method} {side}");
         }
         for side in 0..2 {
             for steps in 0..12 {
