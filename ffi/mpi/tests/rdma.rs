@@ -32,6 +32,7 @@ fn run(
     command.envs([
         ("LIBCOPY_STATS", "1"),
         ("LIBCOPY_MPI_EVERYWHERE", "1"),
+        ("LIBCOPY_RDMA", "commit"),
         ("LIBCOPY_RDMA_DEVICE", "none"),
     ]);
     command.envs(environment.iter().copied());

@@ -28,10 +28,10 @@ pub fn mode() -> Mode {
         "all" => Mode::All,
         other => {
             complain(&format!(
-                "{} is {other:?}, not commit, all or off; it is taken for commit",
+                "{} is {other:?}, not commit, all or off; it is taken for off",
                 config::RDMA.name
             ));
-            Mode::Commit
+            Mode::Off
         }
     })
 }
