@@ -28,16 +28,18 @@
 //! # Locks, and what is bounded
 //!
 //! The lock order is in engines.rs. `Channel::queue` is taken in callbacks: under it nothing sleeps, no
-//! driver is called, no request ends and none is dropped. Nothing is searched under it: an entry is
-//! unlinked where it stands, and at most [`SCAN`] entries are looked at per hold. A callback looks at
-//! [`ROUNDS`] times as many and leaves the rest to the workqueue.
+//! driver is called, no request ends and none is dropped. What is done under it is bounded
+//! ([`crate::channel_queue`]). A callback looks at [`ROUNDS`] times as many entries as one hold does, and
+//! leaves the rest to the workqueue.
 //!
-//! What is through ([`Queue::retired`]) is dropped by the workqueue, because dropping may unpin pages
+//! What is through ([`Queue::next_retired`]) is dropped by the workqueue, because dropping may unpin pages
 //! and unmap them; and by who takes the channel out of use, because the device must not be mapped any
 //! more when that returns.
 
+use crate::channel_hardware::Held;
+use crate::channel_queue::{Entry, Next, Queue, Service};
+use crate::channel_slot::{Slot, Task, MAX_DEPTH};
 use crate::dma_device::DmaDevice;
-use crate::dma_map::DmaMap;
 use crate::dmaengine::{self, DmaChan, DmaResult, Hardware, Info};
 use crate::engine::Engine;
 use crate::fragments::Worker;
@@ -45,35 +47,23 @@ use crate::irqlock::{self, IrqLock};
 use crate::job::Job;
 use crate::leaving;
 use crate::params;
-use crate::shim;
+use crate::shim::{self, now};
 use crate::stats::{Counter, TOTAL};
 use crate::supervisor;
 use crate::thread::Thread;
-use crate::trial::Trial;
 use crate::workqueue;
-use core::cell::UnsafeCell;
 use kernel::bindings;
 use kernel::ffi::{c_int, c_void};
-use kernel::list::{impl_list_arc_safe, impl_list_item, List, ListArc, ListLinks};
+use kernel::list::ListArc;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
 use kernel::sync::{new_mutex, Arc, CondVar, Mutex};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 use kernel::{c_str, static_lock_class};
 
-/// Fragments that a channel may have in work at a time.
-pub(crate) const MAX_DEPTH: usize = 16;
-
-/// First and last pause between two attempts of a channel to prove itself, in milliseconds.
-const FIRST_PAUSE: u32 = 500;
-const LAST_PAUSE: u32 = 60_000;
-
 /// Nanoseconds after which nothing is submitted behind a fragment in work. Less than the 100 ms after
 /// which `ioatdma` looks after its channels (`COMPLETION_TIMEOUT` in drivers/dma/ioat/dma.h).
 const STALL: i64 = 50_000_000;
-
-/// Entries that are looked at while the queue is locked.
-const SCAN: u32 = 32;
 
 /// Times that a call of `pump` looks at this many entries without finding a fragment.
 const ROUNDS: u32 = 4;
@@ -85,249 +75,12 @@ const PATIENCE: u32 = 20;
 /// fragment may need more than a ring has.
 const INTERRUPT_EVERY: u32 = 256;
 
-/// How a channel is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Service {
-    /// Never used, or given back: the hardware is acquired when it is needed.
-    Idle,
-    /// Working.
-    Up,
-    /// Something went wrong; the supervisor has not seen to it yet.
-    Failed,
-    /// Stopped by the supervisor; it has not proved itself yet.
-    Down,
-    /// The device is gone.
-    Gone,
-}
-
-/// Which list of the queue an entry is in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// [`Queue::ready`].
-    Ready,
-    /// [`Queue::draining`].
-    Draining,
-    /// [`Queue::retired`], or none any more.
-    Retired,
-}
-
-/// What a request needs at a channel. The maps go before the request, which holds the pages.
-#[pin_data]
-struct Entry<J: Job> {
-    maps: Option<(Arc<DmaMap>, Arc<DmaMap>)>,
-    request: Arc<J>,
-    /// Changed with the queue locked.
-    state: UnsafeCell<EntryState>,
-    #[pin]
-    links: ListLinks,
-}
-
-struct EntryState {
-    /// Fragments in work here, and one more while the request is being failed. While this is not
-    /// zero the queue holds a reference.
-    working: u32,
-    place: Place,
-}
-
-// SAFETY: `state` is only touched with the queue locked; the rest may be used from any thread.
-unsafe impl<J: Job> Send for Entry<J> {}
-// SAFETY: As above.
-unsafe impl<J: Job> Sync for Entry<J> {}
-
-impl_list_arc_safe! {
-    impl{J: Job} ListArcSafe<0> for Entry<J> { untracked; }
-}
-
-impl_list_item! {
-    impl{J: Job} ListItem<0> for Entry<J> { using ListLinks { self.links }; }
-}
-
-impl<J: Job> Entry<J> {
-    fn new(maps: Option<(Arc<DmaMap>, Arc<DmaMap>)>, request: Arc<J>) -> Result<ListArc<Self>> {
-        ListArc::pin_init(
-            try_pin_init!(Self {
-                maps,
-                request,
-                state: UnsafeCell::new(EntryState {
-                    working: 0,
-                    place: Place::Ready,
-                }),
-                links <- ListLinks::new(),
-            }? Error),
-            GFP_KERNEL_ACCOUNT,
-        )
-    }
-}
-
-/// What there is to do next.
-enum Next<J: Job> {
-    /// A fragment, claimed.
-    Fragment(Arc<Entry<J>>, u64),
-    /// A request whose regions' owner died is to be failed, by [`Channel::bury`].
-    Orphan(Arc<Entry<J>>),
-    /// Ask again: this many entries had nothing to do.
-    Again,
-    /// Nothing.
-    Nothing,
-}
-
-struct Queue<J: Job> {
-    service: Service,
-    /// Threads that are inside the driver to submit.
-    submitters: u32,
-    /// Entries with fragments to claim; the first one is next.
-    ready: List<Entry<J>>,
-    /// Entries without, of which fragments are in work.
-    draining: List<Entry<J>>,
-    /// Entries that are through, to be dropped where that is allowed.
-    retired: List<Entry<J>>,
-    /// Whether there are retired ones that the workqueue does not know of.
-    news: bool,
-    /// Slots in use, one bit each.
-    busy: u32,
-    /// Those of them whose fragment was not submitted as a whole.
-    blocked: u32,
-}
-
-impl<J: Job> Queue<J> {
-    /// The state of an entry of this queue.
-    ///
-    /// # Safety
-    ///
-    /// The entry was only ever given to this queue, which is locked since `self` is borrowed.
-    unsafe fn state<'a>(&'a mut self, entry: &'a Entry<J>) -> &'a mut EntryState {
-        // SAFETY: The state is only touched with the queue locked, and one at a time, because the
-        // result keeps the queue borrowed.
-        unsafe { &mut *entry.state.get() }
-    }
-
-    /// Puts an entry where its state says.
-    fn put(&mut self, item: ListArc<Entry<J>>) {
-        let ready = item.request.wants_engine();
-        // SAFETY: An entry belongs to one queue, which is this one.
-        let state = unsafe { self.state(&item) };
-        state.place = match (ready, state.working) {
-            (true, _) => Place::Ready,
-            (false, 0) => Place::Retired,
-            _ => Place::Draining,
-        };
-        match state.place {
-            Place::Ready => self.ready.push_back(item),
-            Place::Draining => self.draining.push_back(item),
-            Place::Retired => {
-                self.retired.push_back(item);
-                self.news = true;
-            }
-        }
-    }
-
-    /// Puts an entry that nothing is in work of to the retired ones.
-    fn retire(&mut self, item: ListArc<Entry<J>>) {
-        // SAFETY: An entry belongs to one queue, which is this one.
-        unsafe { self.state(&item) }.place = Place::Retired;
-        self.retired.push_back(item);
-        self.news = true;
-    }
-
-    /// Claims a fragment of the first request that has one, which goes to the end of the line.
-    fn next(&mut self) -> Next<J> {
-        for looked in 1..=SCAN {
-            let Some(item) = self.ready.pop_front() else {
-                return Next::Nothing;
-            };
-            let orphan = item.request.is_orphan() && item.request.wants_engine();
-            let claimed = if orphan {
-                None
-            } else {
-                item.request.claim(Worker::Engine, 1)
-            };
-            if !orphan && claimed.is_none() {
-                self.put(item);
-                TOTAL.note(Counter::LongestHold, looked.into());
-                continue;
-            }
-            // SAFETY: An entry belongs to one queue, which is this one.
-            unsafe { self.state(&item) }.working += 1;
-            let entry = item.clone_arc();
-            self.put(item);
-            return match claimed {
-                Some((fragment, _)) => Next::Fragment(entry, fragment),
-                None => Next::Orphan(entry),
-            };
-        }
-        Next::Again
-    }
-
-    /// One fragment of an entry less in work.
-    ///
-    /// # Safety
-    ///
-    /// It was counted as in work, by this queue; so the entry is in one of its lists.
-    unsafe fn done(&mut self, entry: &Entry<J>) {
-        // SAFETY: The caller's promise.
-        let state = unsafe { self.state(entry) };
-        state.working -= 1;
-        if state.working != 0 || entry.request.wants_engine() {
-            return;
-        }
-        let list = match state.place {
-            Place::Ready => &mut self.ready,
-            Place::Draining => &mut self.draining,
-            Place::Retired => return,
-        };
-        // SAFETY: `place` is the list that the entry is in.
-        if let Some(item) = unsafe { list.remove(entry) } {
-            self.retire(item);
-        }
-    }
-}
-
-/// A fragment in work. The entry is referred to by the queue, too, for as long.
-struct Task<J: Job> {
-    entry: Arc<Entry<J>>,
-    fragment: u64,
-    /// Bytes that were submitted.
-    submitted: u64,
-}
-
 /// How the submission of a fragment ended.
 enum Fed {
     /// Everything was submitted, or the channel failed.
     Whole,
     /// The driver had no descriptor for this many bytes.
     Full(usize),
-}
-
-/// Where a fragment is while the hardware works on it.
-///
-/// # Invariants
-///
-/// `task` belongs to the thread that set the slot's bit in [`Queue::busy`] until the last of `pending` is
-/// counted down, then to who did that; to the supervisor while the hardware is stopped.
-struct Slot<J: Job> {
-    channel: Atomic<*mut Channel<J>>,
-    index: Atomic<u32>,
-    /// Descriptors under way, and one more while they are being submitted.
-    pending: Atomic<u32>,
-    /// Whether one of them ended badly.
-    failed: Atomic<u32>,
-    /// When the fragment was submitted, in nanoseconds; 0: not in work.
-    since: Atomic<i64>,
-    task: UnsafeCell<Option<Task<J>>>,
-}
-
-// SAFETY: See the invariant: at any time one thread has the task.
-unsafe impl<J: Job> Send for Slot<J> {}
-// SAFETY: As above.
-unsafe impl<J: Job> Sync for Slot<J> {}
-
-/// The hardware of a channel and what belongs to it.
-struct Held {
-    hardware: Option<Hardware>,
-    device: Option<Arc<DmaDevice>>,
-    /// When the next attempt to prove itself is due, and how long the pause after it will be.
-    attempt: i64,
-    pause: u32,
 }
 
 /// A channel of an engine.
@@ -346,7 +99,7 @@ pub(crate) struct Channel<J: Job> {
     /// Descriptors that were submitted, and that ended, since the hardware was stopped last.
     submitted: Atomic<u64>,
     ended: Atomic<u64>,
-    slots: [Slot<J>; MAX_DEPTH],
+    slots: [Slot<J, Channel<J>>; MAX_DEPTH],
     #[pin]
     held: Mutex<Held>,
     #[pin]
@@ -388,12 +141,6 @@ impl<J: Job> WorkItem for Channel<J> {
     }
 }
 
-fn now() -> i64 {
-    // Never zero, which stands for "not in work".
-    // SAFETY: No preconditions.
-    i64::max(unsafe { bindings::ktime_get() }, 1)
-}
-
 impl<J: Job> Channel<J> {
     /// A channel that nobody has acquired yet.
     pub(crate) fn new(engine: &Arc<Engine>, key: u64) -> Result<Arc<Self>> {
@@ -407,31 +154,10 @@ impl<J: Job> Channel<J> {
                 hindered: Atomic::new(0),
                 submitted: Atomic::new(0),
                 ended: Atomic::new(0),
-                slots: core::array::from_fn(|index| Slot {
-                    channel: Atomic::new(core::ptr::null_mut()),
-                    index: Atomic::new(index as u32),
-                    pending: Atomic::new(0),
-                    failed: Atomic::new(0),
-                    since: Atomic::new(0),
-                    task: UnsafeCell::new(None),
-                }),
-                held <- new_mutex!(Held {
-                    hardware: None,
-                    device: None,
-                    attempt: 0,
-                    pause: FIRST_PAUSE,
-                }),
+                slots: core::array::from_fn(|index| Slot::new(index as u32)),
+                held <- new_mutex!(Held::new()),
                 queue <- irqlock::new(
-                    Queue {
-                        service: Service::Idle,
-                        submitters: 0,
-                        ready: List::new(),
-                        draining: List::new(),
-                        retired: List::new(),
-                        news: false,
-                        busy: 0,
-                        blocked: 0,
-                    },
+                    Queue::new(),
                     c_str!("libcopy::Channel::queue"),
                     static_lock_class!(),
                 ),
@@ -515,7 +241,7 @@ impl<J: Job> Channel<J> {
             drop(entry);
             return Err(ENODEV);
         }
-        queue.ready.push_back(entry);
+        queue.add(entry);
         Ok(())
     }
 
@@ -525,13 +251,13 @@ impl<J: Job> Channel<J> {
         let service = self.queue.lock().service;
         match service {
             Service::Idle => {}
-            Service::Up => return held.device.clone().ok_or(ENODEV),
+            Service::Up => return held.device().cloned().ok_or(ENODEV),
             _ => return Err(ENODEV),
         }
         supervisor::start()?;
         let hardware = self.request_hardware()?;
         let device = self.engine.device_of(&hardware)?;
-        held.device = Some(device.clone());
+        held.set_device(device.clone());
         self.bring_up(&mut held, hardware);
         drop(held);
         // A device that goes is noted first, and channels are looked for then.
@@ -551,8 +277,7 @@ impl<J: Job> Channel<J> {
         self.unordered
             .store(u32::from(hardware.unordered()), Relaxed);
         self.raw.store(hardware.as_ptr(), Release);
-        held.hardware = Some(hardware);
-        held.pause = FIRST_PAUSE;
+        held.hold(hardware);
         self.queue.lock().service = Service::Up;
     }
 
@@ -647,7 +372,7 @@ impl<J: Job> Channel<J> {
         }
         let mut queue = self.queue.lock();
         queue.submitters -= 1;
-        let news = core::mem::take(&mut queue.news);
+        let news = queue.take_news();
         drop(queue);
         if later {
             self.deferred.store(1, Release);
@@ -682,10 +407,9 @@ impl<J: Job> Channel<J> {
     /// Whether one of these slots has been in work for so long that nothing should be put behind it.
     fn stalled(&self, busy: u32) -> bool {
         let late = now() - STALL;
-        self.slots.iter().enumerate().any(|(index, slot)| {
-            let since = slot.since.load(Relaxed);
-            busy & (1 << index) != 0 && since != 0 && since < late
-        })
+        // Bounded by `MAX_DEPTH`.
+        let mut slots = self.slots.iter().enumerate();
+        slots.any(|(index, slot)| busy & (1 << index) != 0 && slot.is_late(late))
     }
 
     /// Submits the descriptors of one fragment, a new one or the rest of one that is blocked; returns
@@ -776,7 +500,7 @@ impl<J: Job> Channel<J> {
     unsafe extern "C" fn descriptor_done(param: *mut c_void, result: *const DmaResult) {
         let start = now();
         // SAFETY: `feed` passed a slot of a channel that lives until its hardware is stopped.
-        let slot = unsafe { &*param.cast::<Slot<J>>() };
+        let slot = unsafe { &*param.cast::<Slot<J, Self>>() };
         // SAFETY: The driver calls this with a result that is valid or null.
         if !unsafe { dmaengine::succeeded(result) } {
             slot.failed.store(1, Relaxed);
@@ -799,7 +523,7 @@ impl<J: Job> Channel<J> {
     }
 
     /// One descriptor less; whether this ended a fragment well.
-    fn count_down(&self, slot: &Slot<J>) -> bool {
+    fn count_down(&self, slot: &Slot<J, Self>) -> bool {
         if slot.pending.fetch_sub(1, Full) != 1 {
             return false;
         }
@@ -826,7 +550,7 @@ impl<J: Job> Channel<J> {
         queue.busy &= !(1 << slot.index.load(Relaxed));
         // SAFETY: As above, the entry is alive; it is counted as in work until here.
         unsafe { queue.done(&*entry) };
-        let news = core::mem::take(&mut queue.news);
+        let news = queue.take_news();
         drop(queue);
         if news {
             self.work_later();
@@ -856,10 +580,7 @@ impl<J: Job> Channel<J> {
         match service {
             Service::Up => {
                 let late = now() - params::engine_deadline();
-                let overdue = self.slots.iter().any(|slot| {
-                    let since = slot.since.load(Relaxed);
-                    since != 0 && since < late
-                });
+                let overdue = self.slots.iter().any(|slot| slot.is_late(late));
                 if overdue {
                     TOTAL.add_alone(Counter::EngineDeadlines, 1);
                     self.recover(false);
@@ -902,7 +623,9 @@ impl<J: Job> Channel<J> {
                 );
             }
         }
-        self.stop_hardware(&mut held, gone);
+        // Nobody is inside the driver, and who comes finds the channel out of service.
+        self.raw.store(core::ptr::null_mut(), Release);
+        held.stop(gone);
         // Nothing writes any more and no callback comes.
         let busy = {
             let mut queue = self.queue.lock();
@@ -931,35 +654,14 @@ impl<J: Job> Channel<J> {
         } else {
             self.work_later();
         }
-        held.attempt = now();
-    }
-
-    /// Stops the hardware: as its driver says, or by giving it back, which resets it.
-    fn stop_hardware(&self, held: &mut Held, release: bool) {
-        let stopped = match &held.hardware {
-            Some(hardware) => hardware.terminate().is_ok(),
-            None => true,
-        };
-        if !stopped || release {
-            self.raw.store(core::ptr::null_mut(), Release);
-            held.hardware = None;
-        }
-        if release {
-            held.device = None;
-        }
+        held.try_soon();
     }
 
     /// Gives every request of the queue to other channels, or to CPUs. Nothing is in work any more.
     fn hand_over(&self) {
         // Bounded by the entries, each of which is unlinked in a hold of its own.
         loop {
-            let item = {
-                let mut queue = self.queue.lock();
-                match queue.ready.pop_front() {
-                    None => queue.draining.pop_front(),
-                    some => some,
-                }
-            };
+            let item = self.queue.lock().unlink();
             let Some(item) = item else {
                 return;
             };
@@ -973,13 +675,11 @@ impl<J: Job> Channel<J> {
     /// Tries to bring the channel back: it must copy a page right.
     fn prove(&self) {
         let mut held = self.held.lock();
-        if held.attempt > now() || self.queue.lock().service != Service::Down {
+        if !held.is_due() || self.queue.lock().service != Service::Down {
             return;
         }
-        let pause = held.pause;
-        held.attempt = now() + i64::from(pause) * 1_000_000;
-        held.pause = u32::min(pause * 2, LAST_PAUSE);
-        match self.try_out(&mut held) {
+        let pause = held.postpone();
+        match held.try_out(|| self.request_hardware()) {
             Ok(hardware) => {
                 self.bring_up(&mut held, hardware);
                 TOTAL.add_alone(Counter::Restored, 1);
@@ -997,40 +697,12 @@ impl<J: Job> Channel<J> {
         }
     }
 
-    /// Has the hardware, acquired again if it was given back, copy a page.
-    fn try_out(&self, held: &mut Held) -> Result<Hardware, (&'static str, Error)> {
-        let device = held
-            .device
-            .clone()
-            .ok_or(("its device is not known", ENODEV))?;
-        // Nothing is submitted while the channel is out of service; whatever fails below gives the
-        // hardware back.
-        self.raw.store(core::ptr::null_mut(), Release);
-        let hardware = match held.hardware.take() {
-            Some(hardware) => hardware,
-            None => self
-                .request_hardware()
-                .map_err(|error| ("its driver does not give it", error))?,
-        };
-        let trial = Trial::new(device.device(), held.pause as u8)
-            .map_err(|error| ("no memory can be mapped for a trial", error))?;
-        let limit = (params::engine_deadline() / 1_000_000) as u32;
-        if let Err(error) = trial.run(&hardware, limit) {
-            // In this order: what is given back writes no more.
-            drop(hardware);
-            drop(trial);
-            return Err(("it does not copy a page right", error));
-        }
-        Ok(hardware)
-    }
-
     /// A device loses its driver: if it is this channel's, the channel is given back before this
     /// returns, and what it holds of the device, but the device itself is not left yet.
     pub(crate) fn leave(&self, dev: *mut bindings::device) -> bool {
         let concerned = {
             let held = self.held.lock();
-            held.device
-                .as_ref()
+            held.device()
                 .is_some_and(|device| device.device().contains(dev))
         };
         if concerned {
@@ -1072,7 +744,7 @@ impl<J: Job> Channel<J> {
     /// Drops what is retired, one by one and not under the lock. May sleep.
     fn drop_retired(&self) {
         loop {
-            let item = self.queue.lock().retired.pop_front();
+            let item = self.queue.lock().next_retired();
             match item {
                 Some(item) => drop(item),
                 None => return,
@@ -1125,12 +797,13 @@ impl<J: Job> Channel<J> {
         loop {
             let (next, news) = {
                 let mut queue = this.queue.lock();
+                // One look per hold: waiting lets go of the lock.
                 loop {
                     if queue.service != Service::Up {
                         return 0;
                     }
                     let next = queue.next();
-                    let news = core::mem::take(&mut queue.news);
+                    let news = queue.take_news();
                     if news || !matches!(next, Next::Nothing) {
                         break (next, news);
                     }

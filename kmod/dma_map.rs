@@ -101,6 +101,7 @@ impl DmaMap {
     /// Calls `each` for the pieces of a range.
     fn pieces(&self, offset: u64, length: u64, mut each: impl FnMut(u64, usize)) {
         let (mut done, mut hint) = (0, usize::MAX);
+        // In a callback, without a lock: bounded by the pages of a fragment, at most `MAX_FRAGMENT_PAGES`.
         while done < length {
             let Some((address, len)) = self.locate(offset + done, &mut hint) else {
                 return;

@@ -8,8 +8,8 @@
 //! What the members have published is in [`crate::regions`] and [`crate::slots`]; [`crate::domains`] is the
 //! list of all domains.
 
-use crate::shim::UserNamespace;
 use crate::stats::Stats;
+use crate::user_namespace::UserNamespace;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full};
 use kernel::sync::poll::PollCondVar;

@@ -6,6 +6,7 @@
 //! let the module be unloaded under an open file), so the table of operations is built here.
 
 use crate::attach;
+use crate::attach_vma;
 use crate::handle::{self, Handle};
 use crate::ioctl;
 use kernel::bindings;
@@ -46,7 +47,7 @@ impl Device {
                 // No compat_ioctl: the ABI's pieces are 64-bit, and 32-bit callers get ENOTTY.
                 mmap: Some(fop_mmap),
                 #[cfg(CONFIG_TRANSPARENT_HUGEPAGE)]
-                get_unmapped_area: Some(attach::get_unmapped_area),
+                get_unmapped_area: Some(attach_vma::get_unmapped_area),
                 poll: Some(fop_poll),
                 show_fdinfo: Some(fop_show_fdinfo),
                 ..pin_init::zeroed()
@@ -151,7 +152,7 @@ unsafe extern "C" fn fop_mmap(
         }
         let room = attach::Room::new()?;
         let region = handle.shared()?.regions.find(id)?;
-        room.map(region, first, vma)
+        attach_vma::map(room, region, first, vma)
     };
     match map() {
         Ok(()) => 0,

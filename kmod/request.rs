@@ -36,6 +36,7 @@ use crate::eventfd::EventFd;
 use crate::fragments::{self, Fragments, Worker};
 use crate::irqlock::{self, IrqLock};
 use crate::job::Job;
+use crate::lost::{Lost, LostFragment};
 use crate::mapping::Mapping;
 use crate::member::Member;
 use crate::params;
@@ -48,7 +49,7 @@ use crate::uapi::{
     self, RequestSubmit, MAX_FRAGMENTS, MAX_FRAGMENT_PAGES, MODE_CPU, REQUEST_DONE, REQUEST_FAILED,
     REQUEST_RUNNING, RIGHT_READ, RIGHT_WRITE, SUBMIT_COUNT_USE, SUBMIT_EVENTFD, SUBMIT_VERIFY,
 };
-use crate::user::User;
+use crate::user::RequestQuota;
 use crate::workqueue;
 use kernel::list::{impl_list_arc_safe, impl_list_item, AtomicTracker, ListLinks, TryNewListArc};
 use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
@@ -74,12 +75,6 @@ const FRONT_STEPS: u32 = 256;
 const SILENT: u32 = 0;
 const ANNOUNCED: u32 = 1;
 const RELEASED: u32 = 2;
-
-/// A fragment that an engine was given and has not copied, in a list of such.
-struct Lost {
-    fragment: u64,
-    next: Option<KBox<Lost>>,
-}
 
 /// The requests of a domain.
 pub(crate) type Requests = SlotTable<Request>;
@@ -137,7 +132,7 @@ pub(crate) struct Request {
     impatient: Word,
     /// Protects the fragments that engines have lost and no CPU has copied yet.
     #[pin]
-    wait_lock: IrqLock<Option<KBox<Lost>>>,
+    wait_lock: IrqLock<Lost>,
     #[pin]
     changed: CondVar,
     /// For [`crate::copier`].
@@ -226,7 +221,7 @@ impl Request {
         {
             return Err(EINVAL);
         }
-        let quota = Quota::take(&by.member.user)?;
+        let quota = RequestQuota::take(&by.member.user)?;
         let eventfd = match args.flags & SUBMIT_EVENTFD {
             0 => None,
             _ => Some(EventFd::get(args.eventfd)?),
@@ -285,7 +280,7 @@ impl Request {
             eventfd,
             status: None,
             impatient: Word::new(0),
-            wait_lock <- irqlock::new(None, c_str!("libcopy::Request::wait_lock"), static_lock_class!()),
+            wait_lock <- irqlock::new(Lost::new(), c_str!("libcopy::Request::wait_lock"), static_lock_class!()),
             changed <- CondVar::new(c_str!("libcopy::Request::changed"), static_lock_class!()),
             links <- ListLinks::new(),
             tracker <- AtomicTracker::new(),
@@ -338,7 +333,7 @@ impl Request {
 
     /// Whether there is something to copy, or to compare, before the request ends.
     fn takes_long(&self) -> bool {
-        let copies = self.wait_lock.lock().is_some()
+        let copies = !self.wait_lock.lock().is_empty()
             || (self.taken_over.load(Acquire) != 0 && self.fragments.open(Worker::Cpu));
         let compares = self.flags & SUBMIT_VERIFY != 0
             && self.fragments.settled()
@@ -348,13 +343,9 @@ impl Request {
 
     /// Copies a fragment that an engine has lost, if there is one; returns its bytes. May sleep.
     fn copy_lost(this: &Arc<Self>) -> Option<u64> {
-        let lost = {
-            let mut list = this.wait_lock.lock();
-            let mut first = list.take()?;
-            *list = first.next.take();
-            first
-        };
-        Some(Self::copy(this, lost.fragment, 1, Worker::Cpu))
+        // The lock is not held any more when the entry is freed.
+        let lost = this.wait_lock.lock().pop()?;
+        Some(Self::copy(this, lost.fragment(), 1, Worker::Cpu))
     }
 
     /// Claims something, if there is anything, and copies it; returns its bytes. May sleep.
@@ -557,6 +548,7 @@ impl Request {
         let start = Instant::<Monotonic>::now();
         let budget = *timeout;
         let mut guard = self.wait_lock.lock();
+        // One look per hold: waiting lets go of the lock.
         loop {
             if budget >= 0 {
                 *timeout = i64::max(budget.saturating_sub(start.elapsed().as_nanos()), 0);
@@ -760,16 +752,9 @@ impl Job for Request {
     }
 
     fn lose(this: &Arc<Self>, fragment: u64) {
-        let lost = Lost {
-            fragment,
-            next: None,
-        };
-        match KBox::new(lost, GFP_KERNEL) {
-            Ok(mut lost) => {
-                let mut first = this.wait_lock.lock();
-                lost.next = first.take();
-                *first = Some(lost);
-                drop(first);
+        match LostFragment::new(fragment) {
+            Ok(lost) => {
+                this.wait_lock.lock().push(lost);
                 let _ = workqueue::enqueue(this.clone());
             }
             // Then here: a channel has at most `MAX_DEPTH` fragments in work.
@@ -820,22 +805,5 @@ impl Occupant for Request {
         if self.announced.xchg(RELEASED, Full) == ANNOUNCED {
             self.submitter.events.completed.fetch_sub(1, Full);
         }
-    }
-}
-
-/// A place among a user's requests; dropping gives it back.
-struct Quota<'a>(&'a User);
-
-impl<'a> Quota<'a> {
-    /// - `ENOSPC`: the user has as many as allowed.
-    fn take(user: &'a User) -> Result<Self> {
-        user.admit_request(params::max_user_requests().into())?;
-        Ok(Self(user))
-    }
-}
-
-impl Drop for Quota<'_> {
-    fn drop(&mut self) {
-        self.0.dismiss_request();
     }
 }

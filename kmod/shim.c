@@ -206,6 +206,7 @@ int libcopy_join_cgroups(struct task_struct *process)
 	int ret;
 
 	rcu_read_lock();
+	/* Bounded by the threads of the process, with interrupts on. */
 	for_each_thread(process, task) {
 		if (!(task->flags & PF_EXITING)) {
 			from = task;

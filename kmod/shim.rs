@@ -133,95 +133,6 @@ pub(crate) fn uncharge_mm(mm: &Mm, pages: u64) {
     unsafe { raw::libcopy_uncharge_mm(mm.as_raw(), pages as usize) }
 }
 
-/// A reference to the kernel's account of a user.
-///
-/// # Invariants
-///
-/// The pointer is valid and owns one reference.
-pub(crate) struct UserAccount(*mut bindings::user_struct);
-
-// SAFETY: Accounts of users are reference counted and may be released from any thread.
-unsafe impl Send for UserAccount {}
-// SAFETY: What is changed through a shared reference is atomic.
-unsafe impl Sync for UserAccount {}
-
-impl UserAccount {
-    /// The calling process's.
-    pub(crate) fn current() -> Self {
-        // INVARIANT: The function takes a reference for us.
-        // SAFETY: No preconditions; `current` always has a user.
-        Self(unsafe { raw::libcopy_get_current_user() })
-    }
-
-    /// Whether it is the calling process's.
-    pub(crate) fn is_current(&self) -> bool {
-        // SAFETY: Valid by the invariant.
-        unsafe { raw::libcopy_is_current_user(self.0) }
-    }
-
-    /// Counts pages as locked by the user.
-    ///
-    /// - `ENOMEM`: that would be more than the caller's `RLIMIT_MEMLOCK`.
-    pub(crate) fn charge(&self, pages: u64) -> Result {
-        // SAFETY: Valid by the invariant.
-        let charged = unsafe { raw::libcopy_charge_user(self.0, pages as usize) };
-        charged.then_some(()).ok_or(ENOMEM)
-    }
-
-    /// Counts pages as locked by the user, whatever its limit.
-    pub(crate) fn add(&self, pages: u64) {
-        // SAFETY: Valid by the invariant.
-        unsafe { raw::libcopy_add_to_user(self.0, pages as isize) }
-    }
-
-    /// Takes pages back that were counted.
-    pub(crate) fn sub(&self, pages: u64) {
-        // SAFETY: Valid by the invariant.
-        unsafe { raw::libcopy_add_to_user(self.0, -(pages as isize)) }
-    }
-}
-
-impl Drop for UserAccount {
-    fn drop(&mut self) {
-        // SAFETY: By the invariant this releases the reference that `current` took.
-        unsafe { raw::libcopy_put_user(self.0) };
-    }
-}
-
-/// A reference to a user namespace.
-///
-/// # Invariants
-///
-/// The pointer is valid and owns one reference.
-pub(crate) struct UserNamespace(*mut bindings::user_namespace);
-
-// SAFETY: User namespaces are reference counted and may be released from any thread.
-unsafe impl Send for UserNamespace {}
-// SAFETY: Only the address is ever read through a shared reference.
-unsafe impl Sync for UserNamespace {}
-
-impl UserNamespace {
-    /// The namespace of the calling process.
-    pub(crate) fn current() -> Self {
-        // INVARIANT: The function takes a reference for us.
-        // SAFETY: No preconditions; `current` always has a user namespace.
-        Self(unsafe { raw::libcopy_get_current_user_ns() })
-    }
-}
-
-impl PartialEq for UserNamespace {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl Drop for UserNamespace {
-    fn drop(&mut self) {
-        // SAFETY: By the invariant this releases the reference that `current` took.
-        unsafe { raw::libcopy_put_user_ns(self.0) };
-    }
-}
-
 /// Creates a workqueue.
 pub(crate) fn workqueue_create(name: &CStr) -> Result<*mut bindings::workqueue_struct> {
     // SAFETY: The name ends with a zero and is copied.
@@ -258,6 +169,12 @@ pub(crate) unsafe fn vm_flags_mod(vma: *mut bindings::vm_area_struct, set: usize
 pub(crate) fn cond_resched_interrupted() -> bool {
     // SAFETY: No preconditions but a context that may sleep, where all our ioctls run.
     unsafe { raw::libcopy_cond_resched_interrupted() }
+}
+
+/// Nanoseconds of the monotonic clock; never 0, so that 0 can stand for "never".
+pub(crate) fn now() -> i64 {
+    // SAFETY: No preconditions.
+    i64::max(unsafe { bindings::ktime_get() }, 1)
 }
 
 /// Whether a warning may be logged: there were not too many of late. The kernel says how many there were not.

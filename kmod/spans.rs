@@ -127,6 +127,7 @@ impl Spans {
 
     /// Whether any page of `start..end` is in a span, and how many spans were looked at for that.
     pub(crate) fn touches(&self, start: usize, end: usize) -> (bool, u64) {
+        // While somebody's change of an address space waits: bounded by the logarithm of the number of spans.
         let mut looks = 1;
         let at = self.spans.partition_point(|span| {
             looks += 1;

@@ -53,6 +53,7 @@ impl Supervisor {
             let tick = i64::clamp(params::engine_deadline() / 4_000_000, 5, 250);
             {
                 let mut calls = this.calls.lock();
+                // One look per hold: waiting lets go of the lock.
                 while !calls.called && !calls.stop {
                     if idle > DOZE_AFTER {
                         this.dozing.xchg(1, Full);

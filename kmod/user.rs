@@ -5,7 +5,9 @@
 //! `RLIMIT_MEMLOCK` limits a process, which ends; what a peer keeps of its memory does not end with it.
 //! So who keeps the memory of others is told by user, as for io_uring.
 
-use crate::shim::{self, UserAccount};
+use crate::params;
+use crate::shim;
+use crate::user_account::UserAccount;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 use kernel::sync::Arc;
@@ -115,7 +117,7 @@ impl User {
     /// Counts a request that is about to be submitted.
     ///
     /// - `ENOSPC`: the user has `most` already.
-    pub(crate) fn admit_request(&self, most: u64) -> Result {
+    fn admit_request(&self, most: u64) -> Result {
         if self.0.requests.fetch_add(1, Full) >= most {
             self.dismiss_request();
             return Err(ENOSPC);
@@ -202,5 +204,22 @@ impl Drop for User {
             found.and_then(|index| users.remove(index).ok())
         };
         drop(gone);
+    }
+}
+
+/// A place among a user's requests; dropping gives it back.
+pub(crate) struct RequestQuota<'a>(&'a User);
+
+impl<'a> RequestQuota<'a> {
+    /// - `ENOSPC`: the user has as many as allowed.
+    pub(crate) fn take(user: &'a User) -> Result<Self> {
+        user.admit_request(params::max_user_requests().into())?;
+        Ok(Self(user))
+    }
+}
+
+impl Drop for RequestQuota<'_> {
+    fn drop(&mut self) {
+        self.0.dismiss_request();
     }
 }

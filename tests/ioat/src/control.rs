@@ -143,7 +143,7 @@ fn add(sum: Counters, one: &Counters) -> Counters {
 /// Answers requests on a socket at `path` until the process ends.
 pub fn listen(model: Arc<Model>, path: &Path) -> io::Result<()> {
     let listener = UnixListener::bind(path)?;
-    // Whoever may stop the virtual machine may also spoil its copies, nobody else.
+    // Only the user who may stop the virtual machine may also spoil its copies.
     let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     fs::set_permissions(path, owner_only)?;
     thread::Builder::new()

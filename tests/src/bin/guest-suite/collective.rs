@@ -163,7 +163,7 @@ fn member(key: TeamKey, rank: usize, size: usize, seed: u64, counters: &SharedCo
                     "rank {rank}: before anybody was killed: {error}"
                 );
                 let victim = counters.get(VICTIM) as usize;
-                // Whoever was in the middle of a copy may hear from the module first.
+                // A rank in the middle of a copy may get the error of the module first.
                 let direct = matches!(error, Error::PeerDied { rank } if rank == victim);
                 let by_module = matches!(error, Error::Ioctl { .. })
                     && matches!(error.errno(), Some(libc::EOWNERDEAD | libc::ECONNRESET));

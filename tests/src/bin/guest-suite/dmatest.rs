@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Outcome, skip};
+use crate::harness::{Context, Outcome, skip};
 use crate::kernel::Log;
 use crate::sys;
 
@@ -29,12 +29,12 @@ pub struct Job {
 
 impl Job {
     /// `copies` copies of `bytes`, all checked.
-    pub fn checked(copies: u32, size: u32) -> Self {
+    pub fn checked(context: &Context, copies: u32, size: u32) -> Self {
         Self {
             copies,
             size,
             verify: true,
-            timeout: Duration::from_secs(5),
+            timeout: context.limit(5),
         }
     }
 
@@ -56,18 +56,22 @@ pub struct Summary {
 }
 
 /// The loaded module.
-pub struct Dmatest(());
+pub struct Dmatest {
+    /// How long it may take to acquire the channels and to give them back.
+    patience: Duration,
+}
 
 impl Dmatest {
     /// Loads it from where `scripts/vm --ioat` has put it.
-    pub fn load() -> Outcome<Self> {
+    pub fn load(context: &Context) -> Outcome<Self> {
         let Ok(path) = std::env::var("LIBCOPY_DMATEST") else {
             return skip("LIBCOPY_DMATEST does not name the kernel's dmatest.ko");
         };
         // A test that was killed leaves it behind.
         let _ = sys::unload_module("dmatest");
         sys::load_module(&path)?;
-        Ok(Self(()))
+        let patience = context.limit(60);
+        Ok(Self { patience })
     }
 
     /// Copies on all channels at once (`dma0chan0` and so on) and waits for the end.
@@ -83,7 +87,7 @@ impl Dmatest {
         }
         set("run", 1)?;
         // Its parameters cannot tell a thread that has ended from one that has not begun.
-        let patience = job.timeout * job.copies + Duration::from_secs(60);
+        let patience = job.timeout * job.copies + self.patience;
         let deadline = Instant::now() + patience;
         let mut summaries = BTreeMap::new();
         while !channels.iter().all(|name| summaries.contains_key(name)) {

@@ -185,7 +185,7 @@ fn other_user_with_passed_file(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ)?;
     in_child(|| {
         sys::become_user(1001)?;
-        // Whoever was given the file may join: the file is the capability.
+        // Any process that was given the file may join: the file is the capability.
         fresh.join_fd(device.as_fd().as_raw_fd())?;
         check_eq!(fresh.fetch(id, PAGE)?, map.bytes());
         Ok(())

@@ -123,7 +123,7 @@ fn serve(mut connection: &File, mut late: Option<(Rng, Duration)>) -> Outcome {
         }
         match connection.write_all(&answer) {
             Ok(()) => {}
-            // Whoever asked was killed.
+            // The process that asked was killed.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             Err(error) => return Err(error.into()),

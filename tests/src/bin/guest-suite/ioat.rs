@@ -104,9 +104,9 @@ fn every_channel_is_registered_on_its_node(_: &Context) -> Outcome {
     Ok(())
 }
 
-fn every_byte_is_counted_where_it_was_copied(_: &Context) -> Outcome {
+fn every_byte_is_counted_where_it_was_copied(context: &Context) -> Outcome {
     let _clean = Clean::new()?;
-    let dmatest = Dmatest::load()?;
+    let dmatest = Dmatest::load(context)?;
     let found = functions()?;
     let before = found.iter().map(progress).collect::<Outcome<Vec<_>>>()?;
     // Every other channel, so that what lands on the wrong one is seen.
@@ -115,7 +115,7 @@ fn every_byte_is_counted_where_it_was_copied(_: &Context) -> Outcome {
         .step_by(2)
         .map(channel)
         .collect::<Outcome<_>>()?;
-    let job = Job::checked(4, 100_000);
+    let job = Job::checked(context, 4, 100_000);
     let summaries = dmatest.run(&busy, job)?;
     for (index, function) in found.iter().enumerate() {
         let (copies, bytes) = progress(function)?;
@@ -133,15 +133,21 @@ fn every_byte_is_counted_where_it_was_copied(_: &Context) -> Outcome {
     Ok(())
 }
 
-/// Sixteen unchecked copies of 1 MiB on each channel: KiB/s of each.
-fn rates(dmatest: &Dmatest, channels: &[String]) -> Outcome<BTreeMap<String, u64>> {
+/// Sixteen unchecked copies of 1 MiB on each channel, more on a slow kernel, where one channel may begin long before
+/// the other: KiB/s of each.
+fn rates(
+    context: &Context,
+    dmatest: &Dmatest,
+    channels: &[String],
+) -> Outcome<BTreeMap<String, u64>> {
+    let copies = 16 * context.scale;
     let job = Job {
         verify: false,
-        ..Job::checked(16, 1 << 20)
+        ..Job::checked(context, copies, 1 << 20)
     };
     let summaries = dmatest.run(channels, job)?;
     for (channel, summary) in &summaries {
-        check_eq!((summary.tests, summary.failures), (16, 0), "{channel}");
+        check_eq!((summary.tests, summary.failures), (copies, 0), "{channel}");
     }
     Ok(summaries
         .into_iter()
@@ -149,26 +155,27 @@ fn rates(dmatest: &Dmatest, channels: &[String]) -> Outcome<BTreeMap<String, u64
         .collect())
 }
 
-const LIMIT: u64 = 40_000_000;
+/// Bytes per second of an engine: so few that a copy takes longer than to submit it. Two channels that share an engine
+/// still copy their MiB before `ioatdma` takes them for stuck.
+const LIMIT: u64 = 20_000_000;
 
-fn an_engine_is_never_faster_than_it_may_be(_: &Context) -> Outcome {
+fn an_engine_is_never_faster_than_it_may_be(context: &Context) -> Outcome {
     let _clean = Clean::new()?;
-    let dmatest = Dmatest::load()?;
+    let dmatest = Dmatest::load(context)?;
     ask(&format!("bandwidth * {LIMIT}"))?;
     let one = [channel(&functions()?[0])?];
-    let rate = rates(&dmatest, &one)?[&one[0]] * 1024;
+    let rate = rates(context, &dmatest, &one)?[&one[0]] * 1024;
     check!(rate <= LIMIT * 103 / 100, "{rate} bytes/s of {LIMIT}");
-    check!(rate >= LIMIT / 4, "{rate} bytes/s of {LIMIT}");
     Ok(())
 }
 
-fn channels_of_an_engine_share_it(_: &Context) -> Outcome {
+fn channels_of_an_engine_share_it(context: &Context) -> Outcome {
     let (engines, per_engine) = shape()?;
     if per_engine < 2 {
         return crate::harness::skip("an engine has one channel only");
     }
     let _clean = Clean::new()?;
-    let dmatest = Dmatest::load()?;
+    let dmatest = Dmatest::load(context)?;
     ask(&format!("bandwidth * {LIMIT}"))?;
     let names = functions()?
         .iter()
@@ -176,7 +183,7 @@ fn channels_of_an_engine_share_it(_: &Context) -> Outcome {
         .collect::<Outcome<Vec<_>>>()?;
     // The paper's Fig. 3c: two processes on one engine. Together they are no faster than one; what
     // one does before the other begins and after it has ended is the slack.
-    let shared = rates(&dmatest, &names[..2])?;
+    let shared = rates(context, &dmatest, &names[..2])?;
     let sum: u64 = shared.values().map(|rate| rate * 1024).sum();
     check!(sum <= LIMIT * 5 / 4, "{shared:?} KiB/s share {LIMIT}");
     for (channel, rate) in &shared {
@@ -184,7 +191,11 @@ fn channels_of_an_engine_share_it(_: &Context) -> Outcome {
     }
     if engines > 1 {
         // Fig. 3b: with an engine of its own each, both together are faster than one engine.
-        let own = rates(&dmatest, &[names[0].clone(), names[per_engine].clone()])?;
+        let own = rates(
+            context,
+            &dmatest,
+            &[names[0].clone(), names[per_engine].clone()],
+        )?;
         let least = own.values().min().copied().unwrap_or(0);
         let most = shared.values().max().copied().unwrap_or(u64::MAX);
         check!(
@@ -198,9 +209,9 @@ fn channels_of_an_engine_share_it(_: &Context) -> Outcome {
 /// Arms a fault for the second of three copies on the first channel; gives back how many of them
 /// failed and how long they took. Afterwards the channel must work again, and the fault must have
 /// struck.
-fn strike(fault: &str) -> Outcome<(u32, Duration)> {
+fn strike(context: &Context, fault: &str) -> Outcome<(u32, Duration)> {
     let _clean = Clean::new()?;
-    let dmatest = Dmatest::load()?;
+    let dmatest = Dmatest::load(context)?;
     let function = &functions()?[0];
     let name = [channel(function)?];
     let counter = |name: &str| -> Outcome<u64> {
@@ -211,16 +222,17 @@ fn strike(fault: &str) -> Outcome<(u32, Duration)> {
     };
     let before = counter("faults")?;
     ask(&format!("fault {} {fault} after=1", function.channel))?;
+    // The driver's timer finds a lost interrupt within 2 s.
     let job = Job {
-        timeout: Duration::from_millis(1500),
-        ..Job::checked(3, 50_000)
+        timeout: Duration::from_secs(4) * context.scale,
+        ..Job::checked(context, 3, 50_000)
     };
     let begin = Instant::now();
     let failures = dmatest.run(&name, job)?[&name[0]].failures;
     let took = begin.elapsed();
     check_eq!(counter("faults")?, before + 1, "{fault} struck once");
     let (copies, bytes) = progress(function)?;
-    let after = dmatest.run(&name, Job::checked(4, 50_000))?;
+    let after = dmatest.run(&name, Job::checked(context, 4, 50_000))?;
     check_eq!(after[&name[0]].failures, 0, "after {fault}");
     check_eq!(
         progress(function)?,
@@ -230,25 +242,26 @@ fn strike(fault: &str) -> Outcome<(u32, Duration)> {
     Ok((failures, took))
 }
 
-fn data_errors_fail_one_copy(_: &Context) -> Outcome {
+fn data_errors_fail_one_copy(context: &Context) -> Outcome {
     for fault in ["read-error", "write-error"] {
-        let (failures, _) = strike(fault)?;
-        check_eq!(failures, 1, "{fault}");
+        let (failures, _) = strike(context, fault)?;
+        // The next copy may be queued before the driver has reset the channel, which aborts it.
+        check!((1..=2).contains(&failures), "{fault}: {failures} failed");
     }
     Ok(())
 }
 
-fn a_corrupted_byte_is_only_found_by_looking(_: &Context) -> Outcome {
-    let (failures, _) = strike("corrupt")?;
+fn a_corrupted_byte_is_only_found_by_looking(context: &Context) -> Outcome {
+    let (failures, _) = strike(context, "corrupt")?;
     check_eq!(failures, 1);
     let _clean = Clean::new()?;
-    let dmatest = Dmatest::load()?;
+    let dmatest = Dmatest::load(context)?;
     let function = &functions()?[0];
     ask(&format!("fault {} corrupt", function.channel))?;
     let name = [channel(function)?];
     let job = Job {
         verify: false,
-        ..Job::checked(1, 4096)
+        ..Job::checked(context, 1, 4096)
     };
     check_eq!(
         dmatest.run(&name, job)?[&name[0]].failures,
@@ -258,8 +271,8 @@ fn a_corrupted_byte_is_only_found_by_looking(_: &Context) -> Outcome {
     Ok(())
 }
 
-fn a_lost_interrupt_costs_time_only(_: &Context) -> Outcome {
-    let (failures, took) = strike("lost-interrupt")?;
+fn a_lost_interrupt_costs_time_only(context: &Context) -> Outcome {
+    let (failures, took) = strike(context, "lost-interrupt")?;
     check_eq!(failures, 0);
     check!(
         took >= Duration::from_millis(150),
@@ -268,21 +281,21 @@ fn a_lost_interrupt_costs_time_only(_: &Context) -> Outcome {
     Ok(())
 }
 
-fn a_late_copy_is_waited_for(_: &Context) -> Outcome {
-    let (failures, took) = strike("delay=120")?;
+fn a_late_copy_is_waited_for(context: &Context) -> Outcome {
+    let (failures, took) = strike(context, "delay=120")?;
     check_eq!(failures, 0);
     check!(took >= Duration::from_millis(120), "{took:?}");
     Ok(())
 }
 
-fn a_hung_channel_comes_back(_: &Context) -> Outcome {
-    let (failures, _) = strike("hang")?;
+fn a_hung_channel_comes_back(context: &Context) -> Outcome {
+    let (failures, _) = strike(context, "hang")?;
     check!(failures >= 1, "{failures}");
     Ok(())
 }
 
-fn a_halted_channel_comes_back(_: &Context) -> Outcome {
-    let (failures, _) = strike("halt")?;
+fn a_halted_channel_comes_back(context: &Context) -> Outcome {
+    let (failures, _) = strike(context, "halt")?;
     check!(failures >= 1, "{failures}");
     Ok(())
 }

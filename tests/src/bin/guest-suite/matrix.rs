@@ -4,7 +4,7 @@
 //! with them. A cell is "right" or a clear error, never wrong bytes. A way is one function: what
 //! comes later is one more line in [`WAYS`].
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -215,12 +215,13 @@ fn switched(device: &Device, fault: &Fault) -> Outcome<Cell> {
 }
 
 /// What the module says that engines have moved is what they have counted themselves.
-fn engines_count_the_same_bytes(_: &Context) -> Outcome {
+fn engines_count_the_same_bytes(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");
     }
     const LENGTH: u64 = 8 << 20;
     let _chosen = choose("auto")?;
+    let _deadline = Parameter::set("engine_deadline_ms", 60_000 * context.scale)?;
     let (device, _) = Device::domain()?;
     let moved = || -> Outcome<u64> {
         let totals: serde_json::Value =
@@ -249,6 +250,8 @@ fn engines_count_the_same_bytes(_: &Context) -> Outcome {
 
 /// Every fault against every way. The channels come back each time, and all counters that failure is
 /// told by have grown in the end.
+///
+/// Where a channel takes minutes to come back (`--scale`), each fault meets one way, which the seed chooses.
 fn faults(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");
@@ -256,6 +259,11 @@ fn faults(context: &Context) -> Outcome {
     let _chosen = choose("auto")?;
     let _deadline = Parameter::set("engine_deadline_ms", 300 * context.scale)?;
     let (device, _) = Device::domain()?;
+    // A request that loses the only channel is handed over to none.
+    let mut has_others = false;
+    for index in 0..device.info()?.engines {
+        has_others |= device.engine(index)?.channels > 1;
+    }
     let before = Stats::read()?;
     let mut rng = context.rng();
     print!("\n    {:<16}", "");
@@ -263,9 +271,14 @@ fn faults(context: &Context) -> Outcome {
         print!("{:>12}", way.name);
     }
     println!();
-    for fault in FAULTS {
+    for (row, fault) in FAULTS.iter().enumerate() {
         print!("    {:<16}", fault.name);
-        for way in WAYS {
+        for (column, way) in WAYS.iter().enumerate() {
+            let chosen = (row + context.seed as usize) % WAYS.len();
+            if context.scale > 1 && column != chosen {
+                print!("{:>12}", "-");
+                continue;
+            }
             let after = format!("after={}", way.after);
             ask(&["fault", "*", fault.name, &after, "count=1"])?;
             let cell = (way.run)(&device, fault, &mut rng).map_err(|stop| match stop {
@@ -292,7 +305,10 @@ fn faults(context: &Context) -> Outcome {
     ] {
         let grown = after.since(&before, counter)?;
         println!("    {counter} {grown}");
-        check!(grown > 0, "{counter} did not grow");
+        check!(
+            grown > 0 || (counter == "handovers" && !has_others),
+            "{counter} did not grow"
+        );
     }
     check_eq!(after.since(&before, "requests_failed")?, 0);
     check_eq!(
@@ -309,7 +325,7 @@ fn faults(context: &Context) -> Outcome {
 }
 
 /// A driver that resets a halted channel behind our back may take for done what was submitted next.
-/// So many small requests while the deadline is far away: what ends well must be right.
+/// Small requests, submitted while the deadline is far away: the bytes of those that succeed must be right.
 fn nothing_is_queued_behind_a_lost_copy(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");
@@ -323,7 +339,7 @@ fn nothing_is_queued_behind_a_lost_copy(context: &Context) -> Outcome {
             .map(|_| Pair::new(&device, PAGE))
             .collect::<Outcome<_>>()?;
         ask(&["fault", "*", fault, "after=3", "count=1"])?;
-        let start = Instant::now();
+        let before = Stats::read()?;
         let mut ids = Vec::new();
         for pair in &pairs {
             ids.push(pair.submit(&device)?);
@@ -336,10 +352,9 @@ fn nothing_is_queued_behind_a_lost_copy(context: &Context) -> Outcome {
             device.unpin(pair.source)?;
             device.unpin(pair.destination)?;
         }
-        check!(
-            start.elapsed() > Duration::from_millis(1500),
-            "{fault} has not struck"
-        );
+        // Nobody calls back for a descriptor that is lost.
+        let given_up = Stats::read()?.since(&before, "engine_deadlines")?;
+        check!(given_up > 0, "{fault} has not struck");
         ask(&["clear-faults", "*"])?;
         all_in_service(context, &device)?;
     }

@@ -375,7 +375,7 @@ fn system_calls_wait(_: &Context) -> Outcome {
     })
 }
 
-/// Whoever leaves waits for what is pending: the others get all their bytes.
+/// A rank that drops its team waits for pending requests: the other ranks get all their bytes.
 fn a_team_that_is_dropped_settles(_: &Context) -> Outcome {
     const LEN: usize = 8 << 20;
     with_each(|| {

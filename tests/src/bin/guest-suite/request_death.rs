@@ -177,7 +177,7 @@ fn owner_dies_at_the_very_end(_: &Context) -> Outcome {
             })?
             .id;
         fs::write(PARAMETER, "off")?;
-        // Whoever asks next finds that the engine is to go.
+        // The next call finds that the engine is to be given back.
         Device::open()?.info()?;
         while device.request_info(id)?.done < LONG as u64 {
             std::thread::yield_now();

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! [`UserAccount`]: what the kernel counts for a user.
+
+use crate::declarations as raw;
+use kernel::bindings;
+use kernel::prelude::*;
+
+/// A reference to the kernel's account of a user.
+///
+/// # Invariants
+///
+/// The pointer is valid and owns one reference.
+pub(crate) struct UserAccount(*mut bindings::user_struct);
+
+// SAFETY: Accounts of users are reference counted and may be released from any thread.
+unsafe impl Send for UserAccount {}
+// SAFETY: What is changed through a shared reference is atomic.
+unsafe impl Sync for UserAccount {}
+
+impl UserAccount {
+    /// The calling process's.
+    pub(crate) fn current() -> Self {
+        // INVARIANT: The function takes a reference for us.
+        // SAFETY: No preconditions; `current` always has a user.
+        Self(unsafe { raw::libcopy_get_current_user() })
+    }
+
+    /// Whether it is the calling process's.
+    pub(crate) fn is_current(&self) -> bool {
+        // SAFETY: Valid by the invariant.
+        unsafe { raw::libcopy_is_current_user(self.0) }
+    }
+
+    /// Counts pages as locked by the user.
+    ///
+    /// - `ENOMEM`: that would be more than the caller's `RLIMIT_MEMLOCK`.
+    pub(crate) fn charge(&self, pages: u64) -> Result {
+        // SAFETY: Valid by the invariant.
+        let charged = unsafe { raw::libcopy_charge_user(self.0, pages as usize) };
+        charged.then_some(()).ok_or(ENOMEM)
+    }
+
+    /// Counts pages as locked by the user, whatever its limit.
+    pub(crate) fn add(&self, pages: u64) {
+        // SAFETY: Valid by the invariant.
+        unsafe { raw::libcopy_add_to_user(self.0, pages as isize) }
+    }
+
+    /// Takes pages back that were counted.
+    pub(crate) fn sub(&self, pages: u64) {
+        // SAFETY: Valid by the invariant.
+        unsafe { raw::libcopy_add_to_user(self.0, -(pages as isize)) }
+    }
+}
+
+impl Drop for UserAccount {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant this releases the reference that `current` took.
+        unsafe { raw::libcopy_put_user(self.0) };
+    }
+}
