@@ -116,6 +116,28 @@ fn wrong_arguments_are_errors_with_the_way_out() {
 }
 
 #[test]
+fn help_says_that_there_is_no_card() {
+    for command in ["plan", "simulate", "figures"] {
+        let output = nic(&[command, "--help"]);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("modelled or simulated"), "{text}");
+    }
+}
+
+/// The file is opened first: without that the table would be on standard output.
+#[test]
+fn a_file_that_cannot_be_written_is_an_error_before_the_simulation() {
+    let output = nic(&["figures", "--quick", "--csv", "/nonexistent/claims.csv"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && output.stdout.is_empty(),
+        "{error}"
+    );
+    assert!(error.contains("/nonexistent/claims.csv"), "{error}");
+}
+
+#[test]
 fn types_give_way_in_nic_memory_unless_a_receive_is_posted() {
     let list = |count: u64| {
         // Without a pattern, so that the description is a list.

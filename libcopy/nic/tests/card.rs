@@ -2,6 +2,9 @@
 
 //! The simulated card: right bytes in every order, equal traces, and the shapes of the paper's figures.
 
+mod expressions;
+
+use expressions::FIXED;
 use libcopy_datatype::{Datatype, Layout};
 use libcopy_nic::card::{
     Card, Context, Entry, Handlers, Issue, List, Message, Packet, Parameters, Path, Policy, Sender,
@@ -59,15 +62,7 @@ fn throughput(layout: &Layout, strategy: Strategy, hpus: u64) -> f64 {
 
 #[test]
 fn every_strategy_in_every_order_writes_what_unpack_writes() {
-    for expression in [
-        "contiguous(5000, double)",
-        "vector(3000, 3, 7, double)",
-        "indexed_block(37, [0, 100, 50, 400, 900, 201, 800], double)",
-        "indexed([700, 1, 900], [0, 5000, 1000], double)",
-        "struct([1, 1], [0, 90000], [vector(50, 3, 5, double), vector(900, 5, 9, int)])",
-        "hvector(40, 1, 5000, vector(20, 3, 7, double))",
-        "vector(1, 1, 1, int)",
-    ] {
+    for expression in FIXED {
         let layout = layout(expression);
         let size = layout.size() as usize;
         let span = layout.bounds().end as usize;

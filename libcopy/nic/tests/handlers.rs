@@ -2,6 +2,9 @@
 
 //! The handlers' binary: it is that of the sources, and does on the simulated core what the sources do natively.
 
+mod expressions;
+
+use expressions::FIXED;
 use libcopy_datatype::{Datatype, Layout};
 use libcopy_nic::card::{Handlers, Packet, Random, Strategy, arrival_order};
 use libcopy_nic::iss::Timing;
@@ -61,13 +64,7 @@ fn compare(layout: &Layout, strategy: Strategy, packet: u64, order: &[u64]) -> O
     };
     let mut cycles = 0;
     for index in order {
-        let offset = index * packet;
-        let packet = Packet {
-            index: *index,
-            offset,
-            bytes: packet.min(layout.size() - offset),
-            vhpu: index % vhpus,
-        };
+        let packet = Packet::new(*index, packet, layout.size(), index % vhpus);
         let mut expected = Vec::new();
         assert!(native.payload(&packet, &mut expected));
         let run = core.payload(&packet).unwrap();
@@ -88,16 +85,7 @@ fn compare(layout: &Layout, strategy: Strategy, packet: u64, order: &[u64]) -> O
 
 /// Fixed and random types of all kinds.
 fn types(random: &mut Random) -> Vec<String> {
-    let fixed = [
-        "contiguous(5000, double)",
-        "vector(3000, 3, 7, double)",
-        "indexed_block(37, [0, 100, 50, 400, 900, 201, 800], double)",
-        "indexed([700, 1, 900], [0, 5000, 1000], double)",
-        "struct([1, 1], [0, 90000], [vector(50, 3, 5, double), vector(900, 5, 9, int)])",
-        "hvector(40, 1, 5000, vector(20, 3, 7, double))",
-        "vector(1, 1, 1, int)",
-    ];
-    let mut types: Vec<String> = fixed.map(str::to_owned).to_vec();
+    let mut types: Vec<String> = FIXED.map(str::to_owned).to_vec();
     for _ in 0..40 {
         let mut below = |n| 1 + random.below(n);
         let (count, length, gap) = (below(200), below(30), below(40));
@@ -114,6 +102,23 @@ fn types(random: &mut Random) -> Vec<String> {
         });
     }
     types
+}
+
+/// Each type by each strategy, in short and in long packets, in order and out of it.
+fn for_all_messages(seed: u64, mut one: impl FnMut(&Layout, Strategy, u64, &[u64])) {
+    let mut random = Random::new(seed);
+    for expression in types(&mut random) {
+        let layout = layout(&expression);
+        for packet in [256, 2048] {
+            let packets = layout.size().div_ceil(packet);
+            for window in [0, 5] {
+                let order = arrival_order(packets, window, random.below(1000));
+                for strategy in Strategy::ALL {
+                    one(&layout, strategy, packet, &order);
+                }
+            }
+        }
+    }
 }
 
 /// The card's handlers, which run a packet on the core only if none of its shape was run before, and a core that runs each
@@ -133,28 +138,23 @@ fn card_against_core(
     let image = layout.image().unwrap();
     let mut core = CoreHandlers::new(image, strategy, vhpus, interval, Timing::CV32E40P).unwrap();
     for index in order {
-        let offset = index * packet;
-        let packet = Packet {
-            index: *index,
-            offset,
-            bytes: packet.min(layout.size() - offset),
-            vhpu: match strategy {
-                Strategy::HpuLocal => index % vhpus,
-                _ => index / sequence,
-            },
+        let vhpu = match strategy {
+            Strategy::HpuLocal => index % vhpus,
+            _ => index / sequence,
         };
+        let packet = Packet::new(*index, packet, layout.size(), vhpu);
         let mut issues = Vec::new();
         let work = card.payload(&packet, &mut issues);
         let run = core.payload(&packet).unwrap();
         let expected = run.commands.iter().map(|(at, command)| match *command {
             Command::Write {
                 host,
-                packet,
+                packet: from,
                 bytes,
             } => (
                 *at,
                 i64::from(host),
-                offset + u64::from(packet),
+                packet.offset + u64::from(from),
                 u64::from(bytes),
             ),
             other => panic!("{other:?}"),
@@ -181,22 +181,12 @@ fn card_against_core(
 
 #[test]
 fn the_card_s_handlers_take_the_cycles_of_the_core_for_every_packet() {
-    let mut random = Random::new(22);
     let (mut packets, mut runs) = (0, 0);
-    for expression in types(&mut random) {
-        let layout = layout(&expression);
-        for packet in [256, 2048] {
-            let number = layout.size().div_ceil(packet);
-            for window in [0, 5] {
-                let order = arrival_order(number, window, random.below(1000));
-                for strategy in Strategy::ALL {
-                    let done = card_against_core(&layout, strategy, packet, &order);
-                    packets += done.map_or(0, |done| done.0);
-                    runs += done.map_or(0, |done| done.1);
-                }
-            }
-        }
-    }
+    for_all_messages(22, |layout, strategy, packet, order| {
+        let done = card_against_core(layout, strategy, packet, order);
+        packets += done.map_or(0, |done| done.0);
+        runs += done.map_or(0, |done| done.1);
+    });
     println!("{runs} of {packets} packets were run");
     // A vector whose blocks divide packets: almost all packets have one shape.
     let layout = layout("vector(32768, 16, 32, byte)");
@@ -209,26 +199,15 @@ fn the_card_s_handlers_take_the_cycles_of_the_core_for_every_packet() {
 
 #[test]
 fn native_and_core_issue_the_same_requests() {
-    let mut random = Random::new(21);
-    let types = types(&mut random);
     let mut specialized = 0;
-    for expression in types {
-        let layout = layout(&expression);
-        for packet in [256, 2048] {
-            let packets = layout.size().div_ceil(packet);
-            for window in [0, 5] {
-                let order = arrival_order(packets, window, random.below(1000));
-                for strategy in Strategy::ALL {
-                    let cycles = compare(&layout, strategy, packet, &order);
-                    if strategy == Strategy::Specialized {
-                        specialized += u32::from(cycles.is_some());
-                    } else {
-                        assert!(cycles.is_some());
-                    }
-                }
-            }
+    for_all_messages(21, |layout, strategy, packet, order| {
+        let cycles = compare(layout, strategy, packet, order);
+        if strategy == Strategy::Specialized {
+            specialized += u32::from(cycles.is_some());
+        } else {
+            assert!(cycles.is_some());
         }
-    }
+    });
     assert!(specialized > 40, "{specialized}");
 }
 
@@ -273,7 +252,8 @@ fn the_table_of_costs_is_that_of_the_core() {
 /// handlers, costs what its copy costs, and changes nothing else.
 #[test]
 fn the_paper_s_segment_costs_its_copy_and_nothing_else() {
-    let image = layout("vector(1024, 128, 256, byte)").image().unwrap();
+    let layout = layout("vector(1024, 128, 256, byte)");
+    let image = layout.image().unwrap();
     let interval = 4 * 2048;
     let run = |strategy, is_paper: bool, order: &[u64]| {
         let timing = Timing::CV32E40P;
@@ -285,12 +265,7 @@ fn the_paper_s_segment_costs_its_copy_and_nothing_else() {
         .unwrap();
         let mut all = Vec::new();
         for index in order {
-            let packet = Packet {
-                index: *index,
-                offset: index * 2048,
-                bytes: 2048,
-                vhpu: 0,
-            };
+            let packet = Packet::new(*index, 2048, layout.size(), 0);
             let run = core.payload(&packet).unwrap();
             let commands: Vec<_> = run.commands.iter().map(|(_, command)| *command).collect();
             all.push((run.counts.cycles, commands));

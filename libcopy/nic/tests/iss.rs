@@ -73,11 +73,12 @@ fn lui(rd: u32, upper: u32) -> u32 {
 
 fn hart_of(code: Vec<u8>) -> Hart<NoDevice> {
     let rom: Vec<u8> = (0..64u8).map(|b| 0x70u8.wrapping_add(3 * b)).collect();
-    let memory = Memory::new(vec![
+    let mut memory = Memory::new(vec![
         Region::code(CODE, code),
         Region::data(DATA, vec![0; 0x400]),
-        Region::data(ROM, rom).read_only().with_wait(4),
+        Region::data(ROM, rom).read_only(),
     ]);
+    memory.region_mut(2).set_wait(4);
     Hart::new(memory, NoDevice, WINDOW, 16, Timing::CV32E40P)
 }
 

@@ -313,15 +313,7 @@ fn the_cycles_of_a_struct_are_foretold() {
         let mut core = CoreHandlers::new(image, plan.strategy, 1, 1, Timing::CV32E40P).unwrap();
         let cycles: u64 = (0..plan.packets)
             .map(|index| {
-                let offset = 2048 * index;
-                let bytes = 2048.min(plan.bytes - offset);
-                let vhpu = 0;
-                let packet = Packet {
-                    index,
-                    offset,
-                    bytes,
-                    vhpu,
-                };
+                let packet = Packet::new(index, 2048, plan.bytes, 0);
                 core.payload(&packet).unwrap().counts.cycles
             })
             .sum();

@@ -60,13 +60,7 @@ fn handled(
     let mut native = NativeHandlers::new(image, strategy, vhpus, interval);
     let mut all = Vec::new();
     for index in order {
-        let offset = index * payload;
-        let packet = Packet {
-            index: *index,
-            offset,
-            bytes: payload.min(layout.size() - offset),
-            vhpu: index % vhpus,
-        };
+        let packet = Packet::new(*index, payload, layout.size(), index % vhpus);
         let mut commands = Vec::new();
         assert!(native.payload(&packet, &mut commands));
         let run = core.payload(&packet).unwrap();

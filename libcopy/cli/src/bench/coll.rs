@@ -505,15 +505,7 @@ fn compare(
         }
         bar.inc((rounds - done) as u64);
         for ((entry, timings), verified) in entries.iter().zip(&timings).zip(verified) {
-            let time = Spread::of(timings).context("no timing")?;
-            let mut row = Row {
-                op: name.to_owned(),
-                bytes,
-                ranks,
-                variant: entry.variant.clone(),
-                time,
-                verified,
-            };
+            let mut row = Row::timed(name, bytes, ranks, &entry.variant, timings, verified)?;
             if entry.variant == "memcpy" {
                 // The copies of ranks that share a core cannot overlap.
                 let movers = if op == Some(Op::Bcast) {

@@ -10,7 +10,6 @@ use super::buffer::{Pages, Skewed};
 use super::machine::Machine;
 use super::output::Output;
 use super::report::{Ratio, Report, Row};
-use super::sample::Spread;
 use super::{pattern, sizes};
 use crate::cli::progress;
 use anyhow::{Context, Result, ensure};
@@ -232,16 +231,8 @@ impl Run {
         timings: &[f64],
         verified: bool,
     ) -> Result<()> {
-        let time = Spread::of(timings).with_context(|| format!("{op}: nothing was timed"))?;
-        let (op, variant) = (op.to_owned(), variant.to_owned());
-        self.rows.push(Row {
-            op,
-            bytes,
-            ranks,
-            variant,
-            time,
-            verified,
-        });
+        let row = Row::timed(op, bytes, ranks, variant, timings, verified)?;
+        self.rows.push(row);
         Ok(())
     }
 
@@ -533,8 +524,8 @@ impl Run {
                                     fill(at, &mut target)?;
                                     found[at].0.push(micros(start.elapsed(), 1));
                                 }
-                                // Whoever is done keeps the memory busy no longer; the median
-                                // of the others hardly sees it.
+                                // A process that is done keeps the memory busy no longer; that hardly
+                                // changes the median of the others.
                                 meet.wait();
                             }
                         }

@@ -3,7 +3,7 @@
 //! The ranks of one library under test, started once and told what to do over a socket.
 //!
 //! All peers of a comparison are alive at the same time and take turns within milliseconds,
-//! so that whatever else the machine does hits them alike. Whoever is not measured sleeps in
+//! so that whatever else the machine does hits them alike. A peer that is not measured sleeps in
 //! `read`. The same protocol is spoken by `libcopy bench rank` and by `tests/peers/mpi_coll.c`:
 //!
 //! | command | answer of every rank |

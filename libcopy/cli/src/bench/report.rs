@@ -34,6 +34,25 @@ pub struct Row {
 }
 
 impl Row {
+    /// A row of timings in microseconds; an error without any.
+    pub fn timed(
+        op: &str,
+        bytes: usize,
+        ranks: usize,
+        variant: &str,
+        timings: &[f64],
+        verified: bool,
+    ) -> Result<Row> {
+        Ok(Row {
+            op: op.to_owned(),
+            bytes,
+            ranks,
+            variant: variant.to_owned(),
+            time: Spread::of(timings).with_context(|| format!("{op}: nothing was timed"))?,
+            verified,
+        })
+    }
+
     /// Its columns of a CSV file, times with `decimals` decimals.
     pub fn csv(&self, decimals: usize) -> String {
         format!(

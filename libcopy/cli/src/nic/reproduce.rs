@@ -12,6 +12,7 @@ use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use libcopy::datatype::Layout;
 use libcopy_nic::figures::{Claim, Study, csv, figures, steps};
+use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -70,6 +71,12 @@ fn applications(is_quick: bool) -> Result<Vec<(String, Layout)>> {
 
 /// Runs `libcopy nic figures`.
 pub fn run(args: &FiguresArgs) -> Result<()> {
+    // Before the simulation, which takes minutes.
+    let csv_file = args
+        .csv
+        .as_deref()
+        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())));
+    let csv_file = csv_file.transpose()?;
     let host = args.host.table()?;
     let applications = applications(args.quick)?;
     let mut ignore = |_: &str| {};
@@ -112,8 +119,8 @@ pub fn run(args: &FiguresArgs) -> Result<()> {
     );
     let mut out = std::io::stdout().lock();
     writeln!(out, "{table}\n{note}")?;
-    if let Some(path) = &args.csv {
-        std::fs::write(path, csv(claims))
+    if let (Some(mut file), Some(path)) = (csv_file, &args.csv) {
+        file.write_all(csv(claims).as_bytes())
             .with_context(|| format!("cannot write {}", path.display()))?;
         eprintln!("CSV:  {}", path.display());
     }

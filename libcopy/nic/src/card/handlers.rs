@@ -85,6 +85,19 @@ pub struct Packet {
     pub vhpu: u64,
 }
 
+impl Packet {
+    /// Packet `index` of a message of `message` bytes in packets of `payload` bytes, of which the last one may be shorter.
+    pub fn new(index: u64, payload: u64, message: u64, vhpu: u64) -> Packet {
+        let offset = index * payload;
+        Packet {
+            index,
+            offset,
+            bytes: payload.min(message - offset),
+            vhpu,
+        }
+    }
+}
+
 /// A DMA request of a handler: a piece of the packet to a place in host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Issue {

@@ -379,13 +379,7 @@ impl Run<'_> {
         };
         hpu.packet = packet;
         let flow = &mut self.flows[flow_number];
-        let offset = packet * self.parameters.packet;
-        let packet = Packet {
-            index: packet,
-            offset,
-            bytes: self.parameters.packet.min(flow.message.bytes - offset),
-            vhpu,
-        };
+        let packet = Packet::new(packet, self.parameters.packet, flow.message.bytes, vhpu);
         let work = match flow.entry.and_then(|e| self.lists.context(e)) {
             Some(context) => context.handlers.payload(&packet, &mut hpu.issues),
             None => Work::default(),

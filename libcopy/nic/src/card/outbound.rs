@@ -58,8 +58,8 @@ pub fn departures(
     let (mut link, mut pcie, mut issues) = (0, 0, Vec::new());
     let mut left = Vec::new();
     for index in 0..packets {
-        let offset = index * parameters.packet;
-        let length = parameters.packet.min(bytes - offset);
+        let packet = Packet::new(index, parameters.packet, bytes, 0);
+        let length = packet.bytes;
         let known = match sender {
             Sender::PackAndPut { pack } => {
                 pcie = pack.max(pcie) + parameters.pcie(length);
@@ -78,12 +78,6 @@ pub fn departures(
             }
             Sender::ProcessPut => {
                 issues.clear();
-                let packet = Packet {
-                    index,
-                    offset,
-                    bytes: length,
-                    vhpu: 0,
-                };
                 let work = handlers.payload(&packet, &mut issues);
                 // The HPU that is free first.
                 let hpu = (0..hpus.len()).min_by_key(|h| hpus[*h]).unwrap_or_default();

@@ -127,12 +127,7 @@ fn pulp(block: u64, wait: u32) -> Result<Pulp, Error> {
     let packets = parameters.packets(BYTES);
     for index in 0..packets {
         let sequence = index / SEQUENCE;
-        let run = core.payload(&Packet {
-            index,
-            offset: index * parameters.packet,
-            bytes: parameters.packet,
-            vhpu: sequence,
-        })?;
+        let run = core.payload(&Packet::new(index, parameters.packet, BYTES, sequence))?;
         cores[(sequence % parameters.hpus) as usize] += run.counts.cycles;
         instructions += run.counts.instructions;
         loads += run.description_loads;
@@ -279,12 +274,7 @@ pub(super) fn figure_12(study: &mut Study<'_>) -> Result<Figure, Error> {
     }
     let mut handlers = handlers(&layout, &plan, &parameters)?;
     let mut work = |index: u64| {
-        let packet = Packet {
-            index,
-            offset: index * parameters.packet,
-            bytes: parameters.packet,
-            vhpu: 0,
-        };
+        let packet = Packet::new(index, parameters.packet, MESSAGE, 0);
         handlers.payload(&packet, &mut Vec::new())
     };
     // At a checkpoint setup has the copy and no catch-up.
@@ -378,12 +368,7 @@ fn segment_cycles(strategy: Strategy, gamma: u64) -> Result<(u64, u64), Error> {
     let (interval, timing) = ((INTERVAL * bytes) as u32, Timing::CV32E40P);
     // The second time the state is behind the packet.
     let last = |mut core: CoreHandlers| -> Result<u64, Error> {
-        let packet = Packet {
-            index: INTERVAL,
-            offset: INTERVAL * bytes,
-            bytes,
-            vhpu: 0,
-        };
+        let packet = Packet::new(INTERVAL, bytes, MESSAGE, 0);
         core.payload(&packet)?;
         Ok(core.payload(&packet)?.counts.cycles)
     };

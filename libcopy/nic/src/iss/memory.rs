@@ -5,6 +5,7 @@
 use super::compressed::expand;
 use super::instruction::Instruction;
 use std::fmt;
+use std::sync::Arc;
 
 /// What a core does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +63,7 @@ pub struct Region {
     /// Cycles that an access waits, beyond the one of the instruction.
     wait: u32,
     /// What was decoded, by half words; empty if nothing may be executed.
-    decoded: Vec<Decoded>,
+    decoded: Arc<[Decoded]>,
     loads: Loads,
 }
 
@@ -85,7 +86,7 @@ impl Region {
             bytes,
             is_writable: true,
             wait: 0,
-            decoded: Vec::new(),
+            decoded: Arc::default(),
             loads: Loads::default(),
         }
     }
@@ -105,13 +106,6 @@ impl Region {
         }
     }
 
-    /// The same with accesses that take `wait` more cycles.
-    #[must_use]
-    pub fn with_wait(mut self, wait: u32) -> Region {
-        self.wait = wait;
-        self
-    }
-
     /// Lets accesses take `wait` more cycles from now on.
     pub fn set_wait(&mut self, wait: u32) {
         self.wait = wait;
@@ -122,11 +116,6 @@ impl Region {
     pub fn read_only(mut self) -> Region {
         self.is_writable = false;
         self
-    }
-
-    /// The first address.
-    pub fn base(&self) -> u32 {
-        self.base
     }
 
     /// The bytes.

@@ -207,7 +207,7 @@ impl CoreHandlers {
         let states = bytes_of(native.masters(), segment);
         let checkpoints = native.masters().len() as u32;
         let memory = Memory::new(vec![
-            Region::code(program.base, program.code.clone()),
+            program.code.clone(),
             Region::data(CALL, vec![0; CALL_BYTES]),
             Region::data(STACK - STACK_BYTES as u32, vec![0; STACK_BYTES]),
             Region::data(IMAGE, image_bytes).read_only(),
@@ -327,7 +327,7 @@ pub fn copy_cycles(bytes: usize) -> Result<u64, CoreError> {
     let entry = program.functions.get("memcpy");
     let entry = *entry.ok_or(CoreError::NoHandler)?;
     let memory = Memory::new(vec![
-        Region::code(program.base, program.code.clone()),
+        program.code.clone(),
         Region::data(STACK - STACK_BYTES as u32, vec![0; STACK_BYTES]),
         Region::data(STATES, vec![0; bytes]),
         Region::data(MASTERS, vec![0x5a; bytes]).read_only(),

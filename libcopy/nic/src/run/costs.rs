@@ -93,13 +93,7 @@ fn cycles(layout: &Layout, strategy: Strategy, packets: &[u64]) -> Result<(u64, 
     let mut core = CoreHandlers::new(image, strategy, 1, interval, Timing::CV32E40P)?;
     let mut last = (0, 0);
     for index in packets {
-        let packet = Packet {
-            index: *index,
-            offset: index * PACKET,
-            bytes: PACKET,
-            vhpu: 0,
-        };
-        let run = core.payload(&packet)?;
+        let run = core.payload(&Packet::new(*index, PACKET, layout.size(), 0))?;
         last = (run.init, run.counts.cycles);
     }
     Ok(last)

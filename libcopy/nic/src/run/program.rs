@@ -2,6 +2,7 @@
 
 //! The handlers' binary, made by `scripts/handlers`.
 
+use crate::iss::Region;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -9,16 +10,12 @@ use std::sync::OnceLock;
 static COMPRESSED: &[u8] = include_bytes!("../../firmware/handlers.z");
 
 /// The handlers for RV32IMC.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Program {
     /// SHA-256 of the sources, in hexadecimal digits.
     pub sources: String,
-    /// The compiler.
-    pub compiler: String,
-    /// Where the code has to lie.
-    pub base: u32,
-    /// The code.
-    pub code: Vec<u8>,
+    /// The code, where it has to lie.
+    pub code: Region,
     /// Addresses of handlers by name.
     pub handlers: BTreeMap<String, u32>,
     /// Addresses of functions that they call.
@@ -41,21 +38,19 @@ fn parse() -> Option<Program> {
     let bytes = miniz_oxide::inflate::decompress_to_vec_zlib(COMPRESSED).ok()?;
     let end = bytes.windows(2).position(|pair| pair == b"\n\n")?;
     let header = std::str::from_utf8(&bytes[..end]).ok()?;
+    let address = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    let base = header.lines().find_map(|line| line.strip_prefix("base "))?;
     let mut program = Program {
         sources: String::new(),
-        compiler: String::new(),
-        base: 0,
-        code: bytes[end + 2..].to_vec(),
+        code: Region::code(address(base)?, bytes[end + 2..].to_vec()),
         handlers: BTreeMap::new(),
         functions: BTreeMap::new(),
     };
-    let address = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
     for line in header.lines() {
         let (word, rest) = line.split_once(' ')?;
         match word {
             "sources" => program.sources = rest.to_owned(),
-            "compiler" => program.compiler = rest.to_owned(),
-            "base" => program.base = address(rest)?,
+            "base" | "compiler" => {}
             "handler" | "function" => {
                 let (name, at) = rest.split_once(' ')?;
                 let named = match word {

@@ -6,7 +6,6 @@
 use crate::bench::buffer::Skewed;
 use crate::bench::pattern;
 use crate::bench::report::Row;
-use crate::bench::sample::Spread;
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use libcopy::device::{Domain, Region, Rights};
@@ -113,15 +112,8 @@ impl Run {
         timings: &[f64],
         verified: bool,
     ) -> Result<()> {
-        let time = Spread::of(timings).with_context(|| format!("{op}: nothing was timed"))?;
-        self.rows.push(Row {
-            op: op.to_owned(),
-            bytes,
-            ranks,
-            variant: variant.to_owned(),
-            time,
-            verified,
-        });
+        let row = Row::timed(op, bytes, ranks, variant, timings, verified)?;
+        self.rows.push(row);
         Ok(())
     }
 }
