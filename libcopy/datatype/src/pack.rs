@@ -302,17 +302,12 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
         packed: *mut u8,
         around: &Around,
     ) {
+        // SAFETY: the caller's promise.
+        if around.len == 0 && unsafe { self.row((count, stride, child), user, packed) } {
+            return;
+        }
         let size = self.form.extent(child).size;
         if self.in_order {
-            if let Node::Dense { len } = self.form.node(child) {
-                if stride.unsigned_abs() >= *len as u64 {
-                    let (to, from) = if PACK { (packed, user) } else { (user, packed) };
-                    let mut dims = [dim::<PACK>(count, stride, *len)];
-                    // SAFETY: the caller's promise; a row whose blocks are apart may be written in any
-                    // order.
-                    return unsafe { kernel::nest(to, from, *len as usize, &mut dims) };
-                }
-            }
             for i in 0..count {
                 let user = user.wrapping_offset((i * stride) as isize);
                 let packed = packed.wrapping_offset((i * size) as isize);
@@ -352,20 +347,37 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
                 stride,
                 child,
             } => {
-                let Node::Dense { len } = self.form.node(*child) else {
-                    return false;
-                };
-                if self.in_order {
-                    return false;
-                }
-                let mut dims = [dim::<PACK>(*count, *stride, *len)];
-                let (to, from) = if PACK { (packed, user) } else { (user, packed) };
                 // SAFETY: the caller's promise.
-                unsafe { kernel::nest(to, from, *len as usize, &mut dims) };
-                true
+                unsafe { self.row((*count, *stride, *child), user, packed) }
             }
             _ => false,
         }
+    }
+
+    /// Moves a stream of dense children. Returns whether it did: not if the child is of another kind, or the blocks
+    /// may overlap and have to be written in order.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mover::range`].
+    #[inline]
+    unsafe fn row(
+        &self,
+        (count, stride, child): (i64, i64, NodeId),
+        user: *mut u8,
+        packed: *mut u8,
+    ) -> bool {
+        let Node::Dense { len } = self.form.node(child) else {
+            return false;
+        };
+        if self.in_order && stride.unsigned_abs() < *len as u64 {
+            return false;
+        }
+        let mut dims = [dim::<PACK>(count, stride, *len)];
+        let (to, from) = if PACK { (packed, user) } else { (user, packed) };
+        // SAFETY: the caller's promise; blocks that are apart may be written in any order.
+        unsafe { kernel::nest(to, from, *len as usize, &mut dims) };
+        true
     }
 
     /// Moves a list of `n` children within streams: child by child along the streams if the list

@@ -46,7 +46,7 @@ pub(in super::super) struct Row {
 /// Moving this many bytes takes much longer than choosing the kernel for them.
 const CHOICE: usize = 2048;
 
-/// So many blocks in one of the filler's are worth a loop of four at a time.
+/// From this many blocks in one of the filler's on, a loop of four at a time pays.
 const MANY: usize = 8;
 
 /// How many blocks ahead lines are asked for.

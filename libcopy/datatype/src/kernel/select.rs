@@ -31,6 +31,8 @@ impl Nest {
         Some(Nest::of(profile, len, own, other.is_some()))
     }
 
+    /// Inlined, because a call of it copies `dims` and the result.
+    #[inline]
     fn of(profile: &CpuProfile, len: usize, dims: [Dim; DIMS], transposed: bool) -> Nest {
         let run = if transposed {
             transpose::run

@@ -25,7 +25,7 @@ pub(super) struct Arena {
     hasher: DefaultHashBuilder,
 }
 
-/// So many nodes are searched one by one; a hash table would cost more.
+/// Up to this many nodes are searched one by one; a hash table would cost more.
 const FEW: usize = 24;
 
 impl Arena {

@@ -181,7 +181,7 @@ impl Stretch {
     const MULTIPLE: i64 = 16;
     /// Fewest pieces.
     const PIECES: usize = 32;
-    /// So many pieces of the same other length begin a stretch of their own.
+    /// From this many pieces of the same other length on, they begin a stretch of their own.
     const ENOUGH: usize = 16;
 }
 
@@ -315,6 +315,18 @@ pub(super) fn reach<O: Copy + Into<i64>, S: Copy + Into<i64>>(
     (extent.low, extent.high) = (low, high);
 }
 
+/// The divisors of `n` up to its half, ascending.
+pub(super) fn divisors(n: usize) -> Vec<usize> {
+    let mut all: Vec<usize> = (1..)
+        .take_while(|d| d * d <= n)
+        .filter(|d| n % d == 0)
+        .flat_map(|d| [d, n / d])
+        .filter(|&d| d <= n / 2)
+        .collect();
+    all.sort_unstable();
+    all
+}
+
 /// As [`period`], for a list of `n` entries that is given by the letters between neighbours (an
 /// entry, and the distance to the next) and by whether two entries are equal.
 pub(super) fn period_of<L: PartialEq>(
@@ -326,14 +338,7 @@ pub(super) fn period_of<L: PartialEq>(
     // Only divisors of `n` count, and few of them survive the first comparisons. Lists that are
     // almost periodic are left to the algorithm that never looks twice.
     let mut patience = 4 * n;
-    let mut divisors: Vec<usize> = (1..)
-        .take_while(|d| d * d <= n)
-        .filter(|d| n % d == 0)
-        .flat_map(|d| [d, n / d])
-        .filter(|&d| d <= n / 2)
-        .collect();
-    divisors.sort_unstable();
-    for period in divisors {
+    for period in divisors(n) {
         let same = (period..letters)
             .take_while(|&i| letter(i) == letter(i - period))
             .count();

@@ -18,9 +18,11 @@
 
 use super::super::form::NodeId;
 use super::arena::{Arena, Placed};
-use super::lists::{CHUNK, MANY, Number, Stretch, by_borders, in_runs, long_stretches, turns};
+use super::lists::{
+    CHUNK, MANY, Number, Stretch, by_borders, divisors, in_runs, long_stretches, turns,
+};
 
-/// So many equal runs in a row become a list of their own.
+/// From this many equal runs in a row on, they become a list of their own.
 const TOGETHER: usize = 16;
 
 /// No list of starts.
@@ -555,14 +557,7 @@ fn period<N: Number, S: Number>(offsets: &[N], starts: &[S]) -> Option<usize> {
     // Only divisors of `n` count, and few of them survive the first comparisons. Lists that are
     // almost periodic are left to the algorithm that never looks twice.
     let mut patience = 16 * n;
-    let mut divisors: Vec<usize> = (1..)
-        .take_while(|d| d * d <= n)
-        .filter(|d| n % d == 0)
-        .flat_map(|d| [d, n / d])
-        .filter(|&d| d <= n / 2)
-        .collect();
-    divisors.sort_unstable();
-    for period in divisors {
+    for period in divisors(n) {
         let mut same = in_step(offsets, period);
         if same == n - period {
             // There is one more start: the end of the last entry.

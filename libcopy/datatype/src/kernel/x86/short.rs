@@ -459,7 +459,7 @@ fn room(len: usize) -> Option<usize> {
 /// apart; the processor has AVX2.
 unsafe fn packing<const ROOM: usize>(to: *mut u8, from: *const u8, nest: &Nest) {
     let (len, [a, b, c]) = (nest.len, nest.dims);
-    // So many blocks at the end have no room behind them in the target.
+    // The last `tail` blocks have less than `ROOM` bytes of the target behind their begin.
     let tail = (ROOM - len).div_ceil(len).max(1);
     let row = (a.count * len) as isize;
     // Rows one behind the other in the target, and forward in the source.
