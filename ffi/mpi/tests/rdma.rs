@@ -13,17 +13,19 @@ use std::process::Command;
 use common::{BOTH, C, LIMIT, library, mpi, text, turn};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rdma.c");
+const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rdma_cases.c");
+const END: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rdma_end.c");
+const EXCHANGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rdma_exchange.c");
 const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
 const NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/mpi-nodes");
 
-/// Runs the program with some ranks on two nodes; what it printed and the report. `None` where there can be no
-/// namespaces.
-fn run(
+/// The program with some ranks on two nodes.
+fn command(
     mpi: &common::Mpi,
     ranks: &str,
     arguments: &[&str],
     environment: &[(&str, &str)],
-) -> Option<(String, String)> {
+) -> Command {
     let mut command = Command::new(NODES);
     command.args(["--mpi", mpi.name, "--ranks", ranks, "--timeout"]);
     command.arg(LIMIT.as_secs().to_string()).arg("--");
@@ -36,6 +38,17 @@ fn run(
         ("LIBCOPY_RDMA_DEVICE", "none"),
     ]);
     command.envs(environment.iter().copied());
+    command
+}
+
+/// Runs it; what it printed and the report. `None` where there can be no namespaces.
+fn run(
+    mpi: &common::Mpi,
+    ranks: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Option<(String, String)> {
+    let mut command = command(mpi, ranks, arguments, environment);
     let output = command.output().expect("a shell");
     let (said, report) = (text(&output.stdout), text(&output.stderr));
     if output.status.code() == Some(3) {
@@ -84,6 +97,13 @@ fn sum(report: &str, name: &str) -> u64 {
     lines.filter_map(number).sum()
 }
 
+/// How many calls of a function all ranks have done past the library, as their reports say: the second column.
+fn calls_by_nodes(report: &str, function: &str) -> u64 {
+    let calls = common::counted(report, 2);
+    let its = calls.iter().filter(|(name, _)| *name == function);
+    its.map(|(_, count)| count).sum()
+}
+
 #[test]
 fn committed_types_go_past_the_library_and_every_byte_is_right() {
     for (name, launcher) in BOTH {
@@ -124,4 +144,86 @@ fn receivers_that_wait_elsewhere_do_not_stop_senders() {
         return;
     };
     assert_eq!(sum(&report, "through MPI"), 4, "{report}");
+}
+
+#[test]
+fn headers_are_not_mistaken_for_others() {
+    for (name, launcher) in BOTH {
+        let _turn = turn();
+        let flags = [C.1, &[INCLUDE]].concat();
+        let Some(mpi) = mpi(name, launcher, CASES, (C.0, &flags)) else {
+            continue;
+        };
+        let Some((_, report)) = run(&mpi, "1", &["1"], &[]) else {
+            return;
+        };
+        assert!(sum(&report, "through MPI") > 5, "{name}: {report}");
+    }
+}
+
+#[test]
+fn no_rank_leaves_before_the_others_have_what_it_has_sent() {
+    for (name, launcher) in BOTH {
+        let _turn = turn();
+        let flags = [C.1, &[INCLUDE]].concat();
+        let Some(mpi) = mpi(name, launcher, END, (C.0, &flags)) else {
+            continue;
+        };
+        for ranks in ["1", "2,1"] {
+            let Some((_, report)) = run(&mpi, ranks, &["1"], &[]) else {
+                return;
+            };
+            // At least the one that nobody receives.
+            assert!(sum(&report, "through MPI") >= 1, "{name}: {report}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_has_died_is_not_waited_for() {
+    // MPICH's launcher does not end the others here when a rank ends.
+    let (name, launcher) = BOTH[0];
+    let _turn = turn();
+    let flags = [C.1, &[INCLUDE]].concat();
+    let Some(mpi) = mpi(name, launcher, END, (C.0, &flags)) else {
+        return;
+    };
+    let output = command(&mpi, "1", &["1", "dead"], &[]).output();
+    let output = output.expect("a shell");
+    // What a command returns that timeout(1) has killed.
+    let is_late = [Some(124), Some(137)].contains(&output.status.code());
+    assert!(
+        !is_late && !output.status.success(),
+        "{name}: {}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn exchanges_and_nonblocking_sends_go_past_the_library_and_every_byte_is_right() {
+    for (name, launcher) in BOTH {
+        let _turn = turn();
+        let flags = [C.1, &[INCLUDE]].concat();
+        let Some(mpi) = mpi(name, launcher, EXCHANGE, (C.0, &flags)) else {
+            continue;
+        };
+        for (ranks, mode) in [("1", "commit"), ("2", "all")] {
+            let Some((_, report)) = run(&mpi, ranks, &["16", "1"], &[("LIBCOPY_RDMA", mode)])
+            else {
+                return;
+            };
+            let (sent, received) = (sum(&report, "through MPI"), sum(&report, "received"));
+            // Alone by exchanges between all, of which three in four parts have a type.
+            assert!(sent >= 8 && sent == received, "{name}: {report}");
+            assert!(
+                calls_by_nodes(&report, "MPI_Alltoallw") >= 16,
+                "{name}: {report}"
+            );
+            assert!(
+                calls_by_nodes(&report, "MPI_Neighbor_alltoallw") >= 8,
+                "{name}: {report}"
+            );
+        }
+    }
 }

@@ -204,7 +204,7 @@ impl LocalChannel {
         }
     }
 
-    /// Messages for the two ends that have not been received. Whoever changes them is the network.
+    /// Messages for the two ends that have not been received. A test that changes them plays the network.
     pub fn queues(&self) -> MutexGuard<'_, [VecDeque<Vec<u8>>; 2]> {
         self.queues.lock().unwrap_or_else(|e| e.into_inner())
     }

@@ -14,7 +14,7 @@ use crate::pool::Pool;
 /// Whether mapped keys may be used for the next message from or to the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Whoever watches the memory says which generation it is: the number changes when the memory is unmapped or
+    /// The memory is watched, and this is its generation: the number changes when the memory is unmapped or
     /// replaced (MMU notifier of the kernel module).
     Generation(u64),
     /// Nobody knows: the keys are mapped for this message alone.

@@ -281,14 +281,7 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
     /// The buffer's memory is writable, and nobody else uses it, until [`Link::test`] or [`Link::wait`] has given the
     /// result or the link was dropped.
     pub unsafe fn start_receive(&mut self, to: &Buffer<'_>) -> Result<TransferId> {
-        self.alive()?;
-        let elements = Elements::new(to.layout, to.base);
-        elements.check()?;
-        let expected = Expected {
-            id: self.new_id(),
-            elements,
-            memory: to.memory,
-        };
+        let expected = self.expect(to)?;
         let id = expected.id;
         match self.announced.pop_front() {
             Some(announced) => {
@@ -314,20 +307,25 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
         to: &Buffer<'_>,
         rts: &[u8],
     ) -> Result<TransferId> {
-        self.alive()?;
-        let elements = Elements::new(to.layout, to.base);
-        elements.check()?;
-        let expected = Expected {
-            id: self.new_id(),
-            elements,
-            memory: to.memory,
-        };
+        let expected = self.expect(to)?;
         let id = expected.id;
         let begun = Control::from_bytes(rts, self.wire.rank)
             .and_then(|rts| self.announced(rts))
             .and_then(|announced| self.begin(expected, announced));
         begun.inspect_err(|error| self.fail(error))?;
         Ok(id)
+    }
+
+    /// A receive into a buffer, checked.
+    fn expect(&mut self, to: &Buffer<'_>) -> Result<Expected> {
+        self.alive()?;
+        let elements = Elements::new(to.layout, to.base);
+        elements.check()?;
+        Ok(Expected {
+            id: self.new_id(),
+            elements,
+            memory: to.memory,
+        })
     }
 
     /// What an RTS announces, checked.

@@ -142,6 +142,52 @@ fn range(bytes: &[u8]) -> Iov {
     }
 }
 
+/// A WRITE from the pieces of a key of one end to those of a key of the other one.
+struct Write<'a> {
+    ends: &'a [Arc<Connection>; 2],
+    keys: [Mkey; 2],
+    _regions: [Regions; 2],
+}
+
+impl<'a> Write<'a> {
+    /// Maps both keys; peers may write to that of `places` if it `is_target`.
+    fn new(
+        devices: &[Arc<Device>; 2],
+        ends: &'a [Arc<Connection>; 2],
+        [pieces, places]: [&[Iov]; 2],
+        is_target: bool,
+    ) -> Write<'a> {
+        let keys = devices.each_ref().map(|device| Mkey::new(device).unwrap());
+        let regions = [
+            Regions::new(&devices[0], pieces, false).unwrap(),
+            Regions::new(&devices[1], places, true).unwrap(),
+        ];
+        ends[0].map(&keys[0], pieces, &regions[0], false).unwrap();
+        let mapped = ends[1].map(&keys[1], places, &regions[1], is_target);
+        mapped.unwrap();
+        Write {
+            ends,
+            keys,
+            _regions: regions,
+        }
+    }
+
+    fn run(&self) -> libcopy_rdma::Result<()> {
+        let [from, to] = &self.keys;
+        self.ends[0].post_mapped(from, to.rkey(), 1).unwrap();
+        self.ends[0].flush(Wait::Poll)
+    }
+
+    /// Runs it, which the other end's card refuses: IBV_WC_REM_ACCESS_ERR.
+    fn assert_refused(&self) {
+        let error = self.run().unwrap_err();
+        assert!(
+            matches!(error, Error::WorkRequest { code: 10, .. }),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn every_method_moves_every_layout_beside_the_others() {
     let _alone = alone();
@@ -316,18 +362,12 @@ fn a_recycled_key_is_mapped_again_and_a_stale_one_refused() {
     assert_eq!(double.keys(), (0, 0));
 
     // Without the protocol: a key that is not mapped any more.
-    let [sender, receiver] = connections(&devices);
+    let ends = connections(&devices);
     let (source, target) = (vec![7_u8; 4096], vec![0_u8; 4096]);
     let pieces = [range(&source[..1000]), range(&source[2000..3000])];
     let places = [range(&target[..500]), range(&target[1000..2500])];
-    let from = Mkey::new(&devices[0]).unwrap();
-    let to = Mkey::new(&devices[1]).unwrap();
-    let source_regions = Regions::new(&devices[0], &pieces, false).unwrap();
-    let target_regions = Regions::new(&devices[1], &places, true).unwrap();
-    sender.map(&from, &pieces, &source_regions, false).unwrap();
-    receiver.map(&to, &places, &target_regions, true).unwrap();
-    sender.post_mapped(&from, to.rkey(), 1).unwrap();
-    sender.flush(Wait::Poll).unwrap();
+    let write = Write::new(&devices, &ends, [&pieces, &places], true);
+    write.run().unwrap();
     assert!(
         target[..500]
             .iter()
@@ -340,14 +380,8 @@ fn a_recycled_key_is_mapped_again_and_a_stale_one_refused() {
             .chain(&target[2500..])
             .all(|byte| *byte == 0)
     );
-    receiver.unmap(&to).unwrap();
-    sender.post_mapped(&from, to.rkey(), 1).unwrap();
-    let error = sender.flush(Wait::Poll).unwrap_err();
-    // IBV_WC_REM_ACCESS_ERR
-    assert!(
-        matches!(error, Error::WorkRequest { code: 10, .. }),
-        "{error}"
-    );
+    ends[1].unmap(&write.keys[1]).unwrap();
+    write.assert_refused();
 }
 
 #[test]
@@ -365,7 +399,7 @@ fn equal_pieces_are_mapped_as_a_repeated_block_within_16_bits() {
         (65535, 65536, 65535, 8 + 2),
         (65536, 65536, 70000, 8 + 8),
     ] {
-        let [sender, receiver] = connections(&devices);
+        let ends = connections(&devices);
         let memory = |stride: usize, seed: u8| Elements::bytes(count * stride.max(len), seed);
         let (source, target) = (memory(from, 1), memory(to, 50));
         let pieces = |bytes: &[u8], stride: usize| -> Vec<Iov> {
@@ -377,23 +411,15 @@ fn equal_pieces_are_mapped_as_a_repeated_block_within_16_bits() {
         for index in 0..count {
             wanted[index * to..][..len].copy_from_slice(&source[index * from..][..len]);
         }
-        let keys = devices.each_ref().map(|device| Mkey::new(device).unwrap());
-        let source_regions = Regions::new(&devices[0], &pieces, false).unwrap();
-        let target_regions = Regions::new(&devices[1], &places, true).unwrap();
         let before = double.entries();
-        sender
-            .map(&keys[0], &pieces, &source_regions, false)
-            .unwrap();
-        receiver
-            .map(&keys[1], &places, &target_regions, true)
-            .unwrap();
+        let write = Write::new(&devices, &ends, [&pieces, &places], true);
         let case = format!("{count} of {len} bytes, {from} and {to} apart");
         assert_eq!(double.entries() - before, entries, "{case}");
-        sender.post_mapped(&keys[0], keys[1].rkey(), 1).unwrap();
-        sender.flush(Wait::Poll).unwrap();
+        write.run().unwrap();
         assert!(target == wanted, "{case}");
-        receiver.unmap(&keys[1]).unwrap();
-        sender.unmap(&keys[0]).unwrap();
+        for (end, key) in ends.iter().zip(&write.keys) {
+            end.unmap(key).unwrap();
+        }
     }
 }
 
@@ -468,17 +494,8 @@ fn rules_of_the_card_are_kept() {
     );
     // A key that peers may not write to, and one that has too few bytes.
     for (is_target, places) in [(false, &many[..4]), (true, &many[..1])] {
-        let [sender, receiver] = connections(&devices);
-        let keys = devices.each_ref().map(|device| Mkey::new(device).unwrap());
-        let theirs = Regions::new(&devices[1], places, true).unwrap();
-        sender.map(&keys[0], &many[4..8], &regions, false).unwrap();
-        receiver.map(&keys[1], places, &theirs, is_target).unwrap();
-        sender.post_mapped(&keys[0], keys[1].rkey(), 1).unwrap();
-        let error = sender.flush(Wait::Poll).unwrap_err();
-        assert!(
-            matches!(error, Error::WorkRequest { code: 10, .. }),
-            "{error}"
-        );
+        let ends = connections(&devices);
+        Write::new(&devices, &ends, [&many[4..8], places], is_target).assert_refused();
     }
 }
 

@@ -55,7 +55,7 @@ impl Elements {
     }
 }
 
-/// So many elements of a type.
+/// A type and how many elements of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub datatype: Word,

@@ -31,8 +31,8 @@ use libcopy::lock::lock;
 /// As the MPI standard says, for this and all functions below.
 pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Option<c_int> {
     if let Some(chosen) = remote::choose(world, what, to) {
-        // SAFETY: the caller's promise. A message that is matched over RDMA is a synchronous one.
-        return Some(unsafe { chosen.send(world) });
+        // SAFETY: the caller's promise.
+        return Some(unsafe { chosen.send(world, mode) });
     }
     let function = match mode {
         Mode::Standard => Function::Send,
@@ -97,6 +97,10 @@ pub unsafe fn isend(
     to: Address,
     request: *mut c_void,
 ) -> Option<c_int> {
+    if let Some(chosen) = remote::choose(world, what, to) {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { chosen.isend(world, mode, request) });
+    }
     let function = match mode {
         Mode::Standard => Function::Isend,
         Mode::Synchronous => Function::Issend,
@@ -333,7 +337,7 @@ unsafe fn exchange_remote(
     }
     // SAFETY: the caller's promise, and then our own request.
     unsafe {
-        let sent = chosen.send(world);
+        let sent = chosen.send(world, Mode::Standard);
         let received = requests::wait_own(world, request.pointer(), status, to.comm);
         if sent == 0 { received } else { sent }
     }

@@ -7,7 +7,7 @@
 use libcopy::p2p::header::wire_size;
 
 use super::protocol;
-use crate::abi::{Abi, Function};
+use crate::abi::{Abi, function};
 use crate::types::Known;
 use crate::{active, pmpi};
 
@@ -76,7 +76,7 @@ impl Choice {
     /// For this library.
     pub fn of(abi: &Abi) -> &'static Choice {
         // What Open MPI has from 5.0 on.
-        static NEW: Function = Function::new(c"PMPI_Isendrecv");
+        function!(NEW = c"PMPI_Isendrecv");
         if abi.is_open_mpi() {
             if NEW.if_any() != 0 {
                 &OPEN_MPI_5

@@ -101,7 +101,7 @@ fn hand_round(abi: &'static Abi, comm: Word, datatype: Word) -> Option<()> {
     let mut total: c_int = 0;
     for count in &counts {
         places.push(total);
-        // So many processes and words that an `int` does not count them: all see that alike.
+        // None if the sum does not fit into an `int`; all ranks find the same, since all have the same counts.
         total = total.checked_add(*count)?;
     }
     let mut all = vec![0u64; total as usize / 8];

@@ -15,7 +15,7 @@ use super::sending::{notice, were_passed};
 use super::status::{Room, Status};
 use super::world::{World, world};
 use super::{incoming, lengths, packed, probes, request_exports, requests, short};
-use crate::abi::{Function, Word};
+use crate::abi::{Word, function};
 use crate::count::{Count, Large};
 use crate::pmpi::forward;
 use crate::{async_guard, fallback, gpu, threshold, types, uses};
@@ -568,8 +568,8 @@ macro_rules! other_sends {
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word $(, $more: $kind)*|
             ($new(Some(comm)), $end($($more)*), sends(buffer, count, datatype)) {
-                static FUNCTION: Function = Function::new($pname);
-                static LARGE: Function = Function::new($plarge);
+                function!(FUNCTION = $pname);
+                function!(LARGE = $plarge);
                 if let Err(code) = async_guard::before() {
                     return code;
                 }

@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_int, c_void};
 use super::status::is_ignored;
 use super::world::world;
 use super::{announce, request_exports, start};
-use crate::abi::{Function, UNDEFINED, Word};
+use crate::abi::{UNDEFINED, Word, function};
 use crate::fortran_names::{STATUS_IGNORE, STATUSES_IGNORE, buffer, past_us};
 use crate::{nonblocking, pmpi};
 
@@ -208,7 +208,7 @@ macro_rules! functions {
                     Ok(name) => name,
                     Err(_) => panic!("a name has no zeros"),
                 };
-            static NEXT: Function = Function::new(NAME);
+            function!(NEXT = NAME);
             if (world().is_none() && !nonblocking::any()) || !past_us() {
                 match NEXT.address() {
                     0 => return,
@@ -493,7 +493,7 @@ macro_rules! inits {
                     Ok(name) => name,
                     Err(_) => panic!("a name has no zeros"),
                 };
-            static NEXT: Function = Function::new(NAME);
+            function!(NEXT = NAME);
             let address = NEXT.address();
             if address == 0 {
                 return;

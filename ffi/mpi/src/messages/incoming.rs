@@ -216,6 +216,7 @@ impl Arrival {
     pub fn give_back(&self, world: &World) {
         if let Some(view) = self.view(world) {
             give_back_from(world, view.get(), self.capacity);
+            remote::give_back(view.get(), self.capacity);
         }
     }
 
@@ -311,6 +312,7 @@ pub fn give_back(world: &World, (base, count, datatype): (*mut c_void, Option<us
     };
     if let Some((view, capacity)) = view() {
         give_back_from(world, &view, capacity);
+        remote::give_back(&view, capacity);
     }
 }
 
@@ -347,6 +349,9 @@ pub fn cut_short(world: &World, comm: Word, status: Status) -> bool {
     let claim = || {
         if status.is_cancelled() {
             return false;
+        }
+        if remote::cut_short(world, comm, status) {
+            return true;
         }
         let Some(slot) = probes::is_header(world, comm, status) else {
             return false;

@@ -46,7 +46,7 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
         return Some(Gone::UNKNOWN);
     }
     let number = header::slot_of(status.bytes())?;
-    if let Some(total) = remote::true_length(world, number, comm, status) {
+    if let Some(total) = remote::true_length(world, comm, status) {
         status.set_bytes(total);
         return None;
     }

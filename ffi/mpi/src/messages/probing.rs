@@ -5,6 +5,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::probes;
+use super::remote;
 use super::status::{Room, Status, is_ignored};
 use super::world::World;
 use crate::abi::Word;
@@ -114,7 +115,12 @@ pub unsafe fn improbe(
             (code, *flag != 0)
         };
         if code == 0 && found && source_of(world, at) >= 0 {
-            probes::correct(world, comm, Status::new(world.abi, at));
+            let status = Status::new(world.abi, at);
+            let found = status.bytes();
+            probes::correct(world, comm, status);
+            if status.bytes() != found {
+                remote::matched(world, comm, (found, status));
+            }
             probes::matched(world, comm, message);
         }
         Some(code)

@@ -4,21 +4,22 @@
 //! headers.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use libcopy::datatype::{Datatype, Layout, Named};
-use libcopy::p2p::header::wire_size;
+use libcopy::p2p::header::{self, wire_size};
 use libcopy::p2p::{Pause, View};
 
-use super::arguments::{Address, Elements};
-use super::status::Status;
+use super::arguments::{Address, Elements, Mode};
+use super::handle::Handle;
+use super::status::{Room, Status};
 use super::world::{World, has_threads, world};
 use super::{lengths, view, waiting};
 use crate::abi::{Abi, Word};
 use crate::comm::{self, Comm};
 use crate::count::Large;
 use crate::errors::raise;
-use crate::rdma::{self, Envelope, Mode, Own, Route};
+use crate::rdma::{self, Envelope, Own, Patience, Route};
 use crate::{active, bootstrap, pmpi, progress, types};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -27,6 +28,9 @@ const LEAST: u64 = 16 << 10;
 
 /// Bytes of a header.
 const HEADER: u64 = wire_size(rdma::SLOT) as u64;
+
+/// The tag that probes do not ask for, of messages that the program does not know.
+const HIDDEN_TAG: c_int = -1;
 
 /// Whether headers may come from other machines, now or once types are committed.
 static POSSIBLE: AtomicBool = AtomicBool::new(false);
@@ -42,13 +46,29 @@ fn spans_machines() -> bool {
     bootstrap::world().is_some_and(|world| world.everywhere && !world.is_whole())
 }
 
+/// Whether all ranks have agreed to work together, are on several machines, and want messages to go over RDMA; the same on
+/// all of them.
+static JOINT: AtomicBool = AtomicBool::new(false);
+
+/// Whether collectives may have to be done over RDMA; the same on all ranks.
+#[inline(always)]
+pub fn is_joint() -> bool {
+    JOINT.load(Relaxed)
+}
+
 /// After the ranks have agreed, on all of them.
 pub fn start(abi: &'static Abi) {
-    if !spans_machines() || rdma::mode() == Mode::Off {
+    if !spans_machines() || rdma::mode() == rdma::Mode::Off {
         return;
     }
-    POSSIBLE.store(world().is_some(), Ordering::Relaxed);
-    if rdma::mode() == Mode::All {
+    JOINT.store(true, Relaxed);
+    // Where several threads call, nobody could say in which order messages were sent.
+    if let Some(world) = world().filter(|world| !has_threads(world) && !lengths::is_off()) {
+        // Before a header may come, and before the first message of the program's own that has its length.
+        lengths::reserve(world, rdma::SLOT);
+        POSSIBLE.store(true, Relaxed);
+    }
+    if rdma::mode() == rdma::Mode::All {
         if let Ok(known) = comm::of(abi, abi.world) {
             meet(abi, abi.world, &known);
         }
@@ -56,27 +76,23 @@ pub fn start(abi: &'static Abi) {
 }
 
 /// Has the processes of a communicator whose ranks have all agreed find out who can be reached over RDMA. All of them
-/// call this.
-pub fn meet(abi: &'static Abi, comm: Word, known: &Comm) {
-    if !spans_machines() || known.has_met_over_rdma.swap(true, Relaxed) {
-        return;
+/// call this. A communicator of ours with the same ranks, if all of them can be; the same on all of them.
+pub fn meet(abi: &'static Abi, comm: Word, known: &Comm) -> Option<Word> {
+    if !spans_machines() {
+        return None;
     }
-    // Where several threads call, nobody could say in which order messages were sent.
-    let world = world().filter(|world| !has_threads(world));
-    let own = world.map(|world| Own {
-        rank: world.agreed.ranks[world.me],
-        machine: world.agreed.ranks[0],
-        least: world.least[0].min(world.least[1]),
-    });
-    if let Some(world) = world {
-        // Before a header may come.
-        lengths::reserve(world, rdma::SLOT);
-    }
-    rdma::meet(abi, comm, known, own);
+    let own = || {
+        world().filter(|_| is_possible()).map(|world| Own {
+            rank: world.agreed.ranks[world.me],
+            machine: world.agreed.ranks[0],
+            least: world.least[0].min(world.least[1]),
+        })
+    };
+    let met = || rdma::meet(abi, comm, known, own());
+    *known.rdma_channel.get_or_init(met)
 }
 
-/// The rank in `MPI_COMM_WORLD` of a communicator's rank, if that is one that RDMA reaches, and what its messages with
-/// a tag are called.
+/// The rank in `MPI_COMM_WORLD` of a communicator's rank, and what its messages with a tag are called.
 fn envelope(
     abi: &Abi,
     known: &Comm,
@@ -85,7 +101,6 @@ fn envelope(
 ) -> Option<(c_int, Envelope)> {
     let all = known.world_ranks(abi, comm)?;
     let rank = *all.ranks.get(usize::try_from(rank).ok()?)?;
-    rdma::reaches(rank)?;
     let group = all.hash;
     Some((rank, Envelope { tag, group }))
 }
@@ -96,16 +111,17 @@ fn route(abi: &Abi, to: Address) -> Option<Route> {
     Some(Route {
         rank,
         envelope,
-        comm: to.comm,
+        communicator: known.number,
     })
 }
 
 /// Before a message of the program's own leaves that is as long as a header. Whether that is all there is to do.
 pub fn is_own(world: &World, slot: usize, to: Address) -> bool {
-    if slot != rdma::SLOT || !rdma::is_on() {
+    if slot != rdma::SLOT || !is_possible() {
         return false;
     }
-    if let Some(route) = route(world.abi, to) {
+    let is_here = |rank: &c_int| world.agreed.ranks.contains(rank);
+    if let Some(route) = route(world.abi, to).filter(|route| !is_here(&route.rank)) {
         rdma::notice_own(&route);
     }
     true
@@ -151,9 +167,9 @@ fn choose_slowly(world: &World, what: Elements, to: Address) -> Option<Chosen> {
     let known = types::of(world.abi, what.datatype)?;
     let bytes = known.size.checked_mul(count as u64)?;
     let is_wanted = match rdma::mode() {
-        Mode::Off => false,
-        Mode::Commit => known.committed.load(Relaxed) != 0,
-        Mode::All => !known.dense && known.pieces.saturating_mul(count as u64) > 1,
+        rdma::Mode::Off => false,
+        rdma::Mode::Commit => known.committed.load(Relaxed) != 0,
+        rdma::Mode::All => !known.dense && known.pieces.saturating_mul(count as u64) > 1,
     };
     if !is_wanted || to.tag < 0 || bytes > i32::MAX as u64 || !known.ends_at(HEADER) {
         return None;
@@ -172,31 +188,153 @@ fn choose_slowly(world: &World, what: Elements, to: Address) -> Option<Chosen> {
     })
 }
 
+/// Has the library send a message as it is.
+///
+/// # Safety
+///
+/// As the MPI standard says of `MPI_Isend` and `MPI_Issend`.
+pub unsafe fn forward_isend(
+    mode: Mode,
+    what: Elements,
+    to: Address,
+    request: *mut c_void,
+) -> c_int {
+    let (from, kind) = (what.buffer.cast_const(), what.datatype);
+    let count: Large = what.count.unwrap_or(0) as i64;
+    let (dest, tag, comm) = (to.dest, to.tag, to.comm);
+    // SAFETY: the caller's promise.
+    unsafe {
+        match mode {
+            Mode::Standard => pmpi::isend(from, count, kind, dest, tag, comm, request),
+            Mode::Synchronous => pmpi::issend(from, count, kind, dest, tag, comm, request),
+        }
+    }
+}
+
+/// A message whose header the library is sending.
+pub struct Sending {
+    /// `None` if the library sends the message itself.
+    message: Option<rdma::Send>,
+    /// `None` as long as the program needs its buffer.
+    moved: Option<Result<(), c_int>>,
+}
+
+impl Sending {
+    /// Goes on; the result once the program may have its buffer back, as far as it is up to us.
+    pub fn advance(&mut self) -> Option<Result<(), c_int>> {
+        if let (None, Some(message)) = (self.moved, &mut self.message) {
+            self.moved = message.advance();
+        }
+        self.moved
+    }
+}
+
 impl Chosen {
-    /// Sends it and waits until the program may have its buffer back; what goes another way is sent by the library.
+    /// Has a probe for a message of the program's find no message of ours that has its tag.
+    pub fn hidden(mut self) -> Chosen {
+        self.route.envelope.tag = HIDDEN_TAG;
+        self
+    }
+
+    /// Sends its header, or the message itself if that does not go over RDMA after all, with a request that may be complete
+    /// before the message has moved.
     ///
     /// # Safety
     ///
-    /// As the MPI standard says of `MPI_Send`.
-    pub unsafe fn send(self, world: &World) -> c_int {
-        let (dest, tag, comm) = (self.to.dest, self.to.tag, self.to.comm);
-        let Some(mut message) = rdma::Send::begin(&self.route, self.elements) else {
-            let what = self.what;
-            let from = what.buffer.cast_const();
-            let count: Large = what.count.unwrap_or(0) as i64;
+    /// As the MPI standard says of `MPI_Isend` and `MPI_Issend`; the elements are readable until [`Sending::advance`] gives
+    /// a result.
+    pub unsafe fn start(
+        self,
+        world: &World,
+        mode: Mode,
+        patience: Patience,
+        request: *mut c_void,
+    ) -> Result<Sending, c_int> {
+        let Some(message) = rdma::Send::begin(&self.route, self.elements, patience) else {
             // SAFETY: the caller's promise.
-            return unsafe { pmpi::send(from, count, what.datatype, dest, tag, comm) };
+            return match unsafe { forward_isend(mode, self.what, self.to, request) } {
+                0 => Ok(Sending {
+                    message: None,
+                    moved: Some(Ok(())),
+                }),
+                code => Err(code),
+            };
         };
         let header = message.header();
-        let (from, len) = (header.as_ptr().cast::<c_void>(), header.len() as c_int);
-        // SAFETY: the header stays until it is sent.
-        let code = unsafe { pmpi::send(from, len, world.abi.byte, dest, tag, comm) };
-        if code != 0 {
-            return code;
+        let what = Elements {
+            buffer: header.as_ptr().cast_mut().cast(),
+            count: Some(header.len()),
+            datatype: world.abi.byte,
+        };
+        // SAFETY: the engine keeps the header until it is received.
+        match unsafe { forward_isend(mode, what, self.to, request) } {
+            0 => Ok(Sending {
+                message: Some(message),
+                moved: None,
+            }),
+            code => {
+                message.withdraw();
+                Err(code)
+            }
         }
+    }
+
+    /// Sends it and waits until the program may have its buffer back.
+    ///
+    /// # Safety
+    ///
+    /// As the MPI standard says of `MPI_Send` and `MPI_Ssend`.
+    pub unsafe fn send(self, world: &World, mode: Mode) -> c_int {
+        let comm = self.to.comm;
+        let mut request = Handle::new(world, world.abi.request_null);
+        let at = request.pointer();
+        // SAFETY: the caller's promise: this function does not return before.
+        let mut sending = match unsafe { self.start(world, mode, Patience::Blocking, at) } {
+            Ok(sending) => sending,
+            Err(code) => return code,
+        };
+        // A message that was handed to the MPI library need not be matched, the header of a synchronous one has to be.
+        let (mut pause, mut flag) = (Pause::new(), 0);
+        let mut status = Room::new();
+        loop {
+            let moved = sending.advance();
+            if flag == 0 {
+                // SAFETY: our own request, and writable outputs.
+                let code = unsafe { pmpi::test(request.pointer(), &mut flag, status.pointer()) };
+                if code != 0 {
+                    return code;
+                }
+            }
+            match moved {
+                Some(Err(code)) if flag != 0 => return raise(comm, code),
+                Some(Ok(())) if flag != 0 => return 0,
+                _ => {}
+            }
+            if pause.step() {
+                waiting::progress(world);
+            }
+        }
+    }
+
+    /// Sends it, and returns when the receiver has got it or it is packed. `request` is complete when the header is sent,
+    /// or received if the mode says so.
+    ///
+    /// A receiver that asks for the message is in this library until it has got it, so that it is no deadlock to wait for
+    /// that; one that does not ask soon is not waited for.
+    ///
+    /// # Safety
+    ///
+    /// As the MPI standard says of `MPI_Isend` and `MPI_Issend`.
+    pub unsafe fn isend(self, world: &World, mode: Mode, request: *mut c_void) -> c_int {
+        let comm = self.to.comm;
+        // SAFETY: the caller's promise.
+        let mut sending = match unsafe { self.start(world, mode, Patience::Nonblocking, request) } {
+            Ok(sending) => sending,
+            Err(code) => return code,
+        };
         let mut pause = Pause::new();
         loop {
-            match message.advance() {
+            match sending.advance() {
                 Some(Ok(())) => return 0,
                 Some(Err(code)) => return raise(comm, code),
                 None => {}
@@ -220,7 +358,7 @@ pub fn sender(
         return None;
     }
     let (rank, _) = envelope(world.abi, known, comm, (source, 0))?;
-    Some(rank)
+    rdma::reaches(rank).map(|_| rank)
 }
 
 /// Receives the message of a header that the library has delivered into elements of `capacity` bytes, and gives its
@@ -239,7 +377,7 @@ pub fn receive(
     let header = rdma::header_of(rank, read)?;
     let total = header.total;
     if total > capacity {
-        rdma::Receive::begin(rank, &header, None);
+        rdma::refuse(rank, &header);
         return Some(Err(world.abi.truncate));
     }
     // What only the library can unpack is received as bytes.
@@ -251,6 +389,10 @@ pub fn receive(
         View::Opaque(_) => elements(&View::Dense(bytes.as_mut_ptr()), total),
         View::Dense(_) => elements(view, total),
         View::Typed(..) => elements(view, capacity),
+    };
+    let Some(to) = to else {
+        rdma::refuse(rank, &header);
+        return Some(Err(world.abi.error));
     };
     let mut message = rdma::Receive::begin(rank, &header, to)?;
     let mut pause = Pause::new();
@@ -271,13 +413,49 @@ pub fn receive(
     Some(result.map(|()| total))
 }
 
-/// How long the message is that a probe has found, if that is a header of another machine's.
-pub fn true_length(world: &World, slot: usize, comm: Word, status: Status) -> Option<u64> {
-    if slot != rdma::SLOT || !rdma::is_on() {
+/// Who has sent a message that was found with these bytes, and its envelope, if that may be a header of a process that RDMA
+/// reaches. What has been received and has not been looked at is looked at before: it has left the library's queue.
+fn found(world: &World, comm: Word, (bytes, status): (u64, Status)) -> Option<(c_int, Envelope)> {
+    if header::slot_of(bytes) != Some(rdma::SLOT) || !rdma::is_on() {
         return None;
     }
     let known = comm::of(world.abi, comm).ok()?;
     let from = (status.source(), status.tag());
-    let (rank, envelope) = envelope(world.abi, &known, comm, from)?;
+    let found = envelope(world.abi, &known, comm, from)?;
+    rdma::reaches(found.0)?;
+    world.settle();
+    Some(found)
+}
+
+/// How long the message is that a probe has found, if that is a header of another machine's.
+pub fn true_length(world: &World, comm: Word, status: Status) -> Option<u64> {
+    let (rank, envelope) = found(world, comm, (status.bytes(), status))?;
     rdma::true_length(rank, envelope)
+}
+
+/// A matched probe has found a header with these bytes: the next probe finds another message.
+pub fn matched(world: &World, comm: Word, header: (u64, Status)) {
+    if let Some((rank, envelope)) = found(world, comm, header) {
+        rdma::matched(rank, envelope);
+    }
+}
+
+/// Whether what was received with this status, where there was less room than for any message that is intercepted, is a
+/// header of another machine's. Its sender learns that the message is truncated.
+pub fn cut_short(world: &World, comm: Word, status: Status) -> bool {
+    found(world, comm, (status.bytes(), status))
+        .is_some_and(|(rank, envelope)| rdma::refuse_oldest(rank, envelope))
+}
+
+/// The library could not receive all that came into these elements: the same, if that was a header and they have room for
+/// what it says.
+pub fn give_back(view: &View, capacity: u64) {
+    if !rdma::is_on() || capacity < rdma::BYTES as u64 {
+        return;
+    }
+    let mut bytes = [0; rdma::BYTES];
+    // SAFETY: the elements have these bytes.
+    if unsafe { view.pack(0..bytes.len() as u64, bytes.as_mut_ptr()) }.is_ok() {
+        rdma::refuse_cut(&bytes);
+    }
 }

@@ -61,43 +61,43 @@ code
         }
     };
     (@gpu MPI_Wait ($request:ident, $status:ident)) => {
-        plain!(@known gpu::wait($request, $status, |status| MPI_Wait($request, status)));
+        plain!(@known gpu::wait($request, $status, move |status| MPI_Wait($request, status)));
     };
     (@gpu MPI_Test ($request:ident, $flag:ident, $status:ident)) => {
-        plain!(@known gpu::test($request, $flag, $status, |status| MPI_Test($request, $flag, status)));
+        plain!(@known gpu::test($request, $flag, $status, move |status| MPI_Test($request, $flag, status)));
     };
     (@gpu MPI_Waitall ($count:ident, $requests:ident, $statuses:ident)) => {
-        plain!(@known gpu::waitall($count, $requests, $statuses, |statuses| {
+        plain!(@known gpu::waitall($count, $requests, $statuses, move |statuses| {
             MPI_Waitall($count, $requests, statuses)
         }));
     };
     (@gpu MPI_Testall ($count:ident, $requests:ident, $flag:ident, $statuses:ident)) => {
-        plain!(@known gpu::testall($count, $requests, $flag, $statuses, |statuses| {
+        plain!(@known gpu::testall($count, $requests, $flag, $statuses, move |statuses| {
             MPI_Testall($count, $requests, $flag, statuses)
         }));
     };
     (@gpu MPI_Waitany ($count:ident, $requests:ident, $index:ident, $status:ident)) => {
-        plain!(@known gpu::waitany($count, $requests, $index, $status, |status| {
+        plain!(@known gpu::waitany($count, $requests, $index, $status, move |status| {
             MPI_Waitany($count, $requests, $index, status)
         }));
     };
     (@gpu MPI_Testany ($count:ident, $requests:ident, $index:ident, $flag:ident, $status:ident)) => {
-        plain!(@known gpu::testany($count, $requests, $index, $flag, $status, |status| {
+        plain!(@known gpu::testany($count, $requests, $index, $flag, $status, move |status| {
             MPI_Testany($count, $requests, $index, $flag, status)
         }));
     };
     (@gpu MPI_Waitsome ($count:ident, $requests:ident, $done:ident, $indices:ident, $statuses:ident)) => {
-        plain!(@known gpu::some(($count, $requests), ($done, $indices), $statuses, true, |statuses| {
+        plain!(@known gpu::some(($count, $requests), ($done, $indices), $statuses, true, move |statuses| {
             MPI_Waitsome($count, $requests, $done, $indices, statuses)
         }));
     };
     (@gpu MPI_Testsome ($count:ident, $requests:ident, $done:ident, $indices:ident, $statuses:ident)) => {
-        plain!(@known gpu::some(($count, $requests), ($done, $indices), $statuses, false, |statuses| {
+        plain!(@known gpu::some(($count, $requests), ($done, $indices), $statuses, false, move |statuses| {
             MPI_Testsome($count, $requests, $done, $indices, statuses)
         }));
     };
     (@gpu MPI_Request_get_status ($request:ident, $flag:ident, $status:ident)) => {
-        plain!(@known gpu::get_status($request, $flag, $status, |status| {
+        plain!(@known gpu::get_status($request, $flag, $status, move |status| {
             MPI_Request_get_status($request, $flag, status)
         }));
     };
@@ -170,7 +170,7 @@ code
     (@quick [$first:expr] [$is_noted:expr => $short:expr] $pass:path, ($($argument:ident: $kind:ty),*)) => {
         let is_idle = !requests::any() && !nonblocking::any();
         if $is_noted {
-            return $short($($argument,)* |$($argument: $kind),*| if is_idle {
+            return $short($($argument,)* move |$($argument: $kind),*| if is_idle {
 $pass($($argument),*)
 } else {
 other($($argument),*)

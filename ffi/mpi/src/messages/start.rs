@@ -28,11 +28,11 @@ use crate::tools::{self, Feature};
 use crate::{nonblocking, pmpi, progress, rdma, stats, world_model};
 
 /// Variables that have to be the same on all ranks: otherwise some would take part in what others forward.
-const SETTINGS: [Setting; 4] = [
-    config::MPI_MIN,
-    config::MPI_NODE_RANKS,
-    config::MPI_EVERYWHERE,
-    config::RDMA,
+static SETTINGS: [&Setting; 4] = [
+    &config::MPI_MIN,
+    &config::MPI_NODE_RANKS,
+    &config::MPI_EVERYWHERE,
+    &config::RDMA,
 ];
 
 /// What the owner of the bootstrap table says about the segment.
@@ -339,7 +339,7 @@ pub fn finish() {
         waiting::progress(world);
         std::thread::yield_now();
     }
-    rdma::finish();
+    rdma::finish(|| waiting::progress(world));
     world.agreed.depart(|| waiting::progress(world));
     nonblocking::persistent::clear();
     if let Some(registration) = &world.registration {

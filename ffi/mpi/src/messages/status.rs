@@ -6,6 +6,7 @@
 //! which is asked.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 
 use crate::abi::{Abi, Family, STANDARD_BYTE};
 use crate::pmpi;
@@ -29,6 +30,17 @@ impl Room {
     pub fn instead_of(&mut self, status: *mut c_void) -> *mut c_void {
         if is_ignored(status) {
             self.pointer()
+        } else {
+            status
+        }
+    }
+
+    /// The same with room that nothing has been written to: to be read only where a function of the library has
+    /// succeeded, which then has written it.
+    #[inline(always)]
+    pub fn late(room: &mut MaybeUninit<Room>, status: *mut c_void) -> *mut c_void {
+        if is_ignored(status) {
+            room.as_mut_ptr().cast()
         } else {
             status
         }

@@ -2,7 +2,7 @@
 
 //! A communicator of ours, over which processes that have met answer each other.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 use crate::abi::{Abi, Word};
 use crate::messages::status::{Room, Status};
@@ -11,10 +11,16 @@ use crate::pmpi;
 /// The tag of what [`super::wire::Wire`] says.
 const CONTROL: c_int = 1;
 
-/// The tag of a message's packed bytes; all libraries have at least 32,768 tags (MPI 4.1, section 9.1.2).
+/// Tags of packed bytes; all libraries have at least 32,768 tags (MPI 4.1, section 9.1.2).
+pub const TAGS: u64 = 32_000;
+
+/// The tag of a message's packed bytes.
 fn data_tag(sequence: u64) -> c_int {
-    16 + (sequence % 32_000) as c_int
+    16 + (sequence % TAGS) as c_int
 }
+
+/// `MPI_Isend` or `MPI_Issend`
+type Isend = unsafe fn(*const c_void, c_int, Word, c_int, c_int, Word, *mut c_void) -> c_int;
 
 /// Bytes that the library is sending.
 #[derive(Debug)]
@@ -28,6 +34,8 @@ struct Pending {
 pub struct Channel {
     comm: Word,
     pending: Vec<Pending>,
+    /// A barrier that has begun.
+    barrier: Word,
 }
 
 /// Packed bytes that are received.
@@ -44,16 +52,23 @@ impl Channel {
         Channel {
             comm,
             pending: Vec::new(),
+            barrier: 0,
         }
     }
 
-    fn post(&mut self, abi: &Abi, to: c_int, tag: c_int, bytes: Vec<u8>) -> Result<(), c_int> {
+    fn post(
+        &mut self,
+        abi: &Abi,
+        isend: Isend,
+        (to, tag): (c_int, c_int),
+        bytes: Vec<u8>,
+    ) -> Result<(), c_int> {
         let count = c_int::try_from(bytes.len()).map_err(|_| abi.error)?;
         let mut request: Word = 0;
         let variable = (&raw mut request).cast();
         let from = bytes.as_ptr().cast();
         // SAFETY: the bytes live until the request is complete; room for either kind of handle.
-        let code = unsafe { pmpi::isend(from, count, abi.byte, to, tag, self.comm, variable) };
+        let code = unsafe { isend(from, count, abi.byte, to, tag, self.comm, variable) };
         if code != 0 {
             return Err(code);
         }
@@ -66,7 +81,12 @@ impl Channel {
 
     /// Tells a rank of the communicator something; returns at once.
     pub fn tell(&mut self, abi: &Abi, to: c_int, bytes: Vec<u8>) -> Result<(), c_int> {
-        self.post(abi, to, CONTROL, bytes)
+        self.post(abi, pmpi::isend, (to, CONTROL), bytes)
+    }
+
+    /// The same, and is under way until the rank has received this and with it all that it was told before.
+    pub fn tell_last(&mut self, abi: &Abi, to: c_int, bytes: Vec<u8>) -> Result<(), c_int> {
+        self.post(abi, pmpi::issend, (to, CONTROL), bytes)
     }
 
     /// Sends the packed bytes of a message; returns at once.
@@ -77,7 +97,7 @@ impl Channel {
         sequence: u64,
         bytes: Vec<u8>,
     ) -> Result<(), c_int> {
-        self.post(abi, to, data_tag(sequence), bytes)
+        self.post(abi, pmpi::isend, (to, data_tag(sequence)), bytes)
     }
 
     /// Begins to receive the packed bytes of a message.
@@ -105,10 +125,35 @@ impl Channel {
         }
     }
 
-    /// Lets go of what has been sent; whether something is still under way.
-    pub fn reap(&mut self, abi: &Abi) -> bool {
+    /// Lets go of what has been sent.
+    pub fn reap(&mut self, abi: &Abi) {
         self.pending.retain_mut(|pending| !is_over(abi, pending));
+    }
+
+    /// Whether something was not sent when [`Channel::reap`] was called.
+    pub fn is_busy(&self) -> bool {
         !self.pending.is_empty()
+    }
+
+    /// Begins to wait for all processes of the communicator.
+    pub fn begin_barrier(&mut self) -> Result<(), c_int> {
+        let request = (&raw mut self.barrier).cast();
+        // SAFETY: a communicator, and room for either kind of handle.
+        match unsafe { pmpi::ibarrier(self.comm, request) } {
+            0 => Ok(()),
+            code => Err(code),
+        }
+    }
+
+    /// Whether all of them have begun the barrier.
+    pub fn is_past_barrier(&mut self, abi: &Abi) -> Result<bool, c_int> {
+        is_complete(abi, &mut self.barrier)
+    }
+
+    /// Frees the communicator, as all its processes do.
+    pub fn free(mut self) {
+        // SAFETY: our own communicator, on which nothing is under way.
+        unsafe { pmpi::comm_free(&mut self.comm) };
     }
 
     /// The next message, and the rank it is from, if there is one.
@@ -138,22 +183,23 @@ impl Channel {
 }
 
 fn is_over(abi: &Abi, pending: &mut Pending) -> bool {
+    is_complete(abi, &mut pending.request).unwrap_or(true)
+}
+
+/// Whether a request of our own is complete; a completed one stays so.
+fn is_complete(abi: &Abi, request: &mut Word) -> Result<bool, c_int> {
     let mut flag = 0;
-    let request = (&raw mut pending.request).cast();
-    // SAFETY: a request of our own.
-    let code = unsafe { pmpi::test(request, &mut flag, abi.status_ignore()) };
-    code != 0 || flag != 0
+    let request = (&raw mut *request).cast();
+    // SAFETY: a request that the library has made, or the null request that it has put in its place.
+    match unsafe { pmpi::test(request, &mut flag, abi.status_ignore()) } {
+        0 => Ok(flag != 0),
+        code => Err(code),
+    }
 }
 
 impl Data {
     /// Whether all bytes are there.
     pub fn is_complete(&mut self, abi: &Abi) -> Result<bool, c_int> {
-        let mut flag = 0;
-        let request = (&raw mut self.request).cast();
-        // SAFETY: a request of our own.
-        match unsafe { pmpi::test(request, &mut flag, abi.status_ignore()) } {
-            0 => Ok(flag != 0),
-            code => Err(code),
-        }
+        is_complete(abi, &mut self.request)
     }
 }

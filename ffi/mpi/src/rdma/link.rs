@@ -119,6 +119,7 @@ impl Way {
             ));
         }
         self.state = State::Failed;
+        *lock(&self.mail.0) = Mailbox::default();
     }
 
     fn make(&mut self, adapter: Option<&Adapter>) -> Result<Address> {
@@ -149,23 +150,14 @@ impl Way {
         }
     }
 
-    /// The peer has told its address, or that it has none; what it has to be told.
-    pub fn hear(
-        &mut self,
-        rank: i32,
-        adapter: Option<&Adapter>,
-        theirs: Option<&Address>,
-    ) -> Vec<Wire> {
+    /// The peer has told its address; what it has to be told.
+    pub fn hear(&mut self, rank: i32, adapter: Option<&Adapter>, theirs: &Address) -> Vec<Wire> {
         let mut answer = self.want(rank, adapter);
         let State::Told(connection) = &self.state else {
             return answer;
         };
         let connection = connection.clone();
-        let connected = match theirs {
-            Some(address) => connection.connect(address),
-            None => Err(Error::NoDevice("it has no queue pair".to_owned())),
-        };
-        match connected {
+        match connection.connect(theirs) {
             Ok(()) => {
                 self.state = State::Connected(connection);
                 answer.push(Wire::Ready);
@@ -193,7 +185,9 @@ impl Way {
 
     /// A control message of the link has come.
     pub fn deliver(&mut self, message: Vec<u8>) {
-        lock(&self.mail.0).received.push_back(message);
+        if !self.has_failed() {
+            lock(&self.mail.0).received.push_back(message);
+        }
     }
 
     /// Those that are to be sent.

@@ -11,9 +11,9 @@ use libcopy::config;
 use libcopy_rdma::verbs::{Device, device_names};
 use libcopy_rdma::{Error, Result};
 
-use super::engine::{self, Met};
 use super::link::Adapter;
 use super::mode::{Mode, mode};
+use super::state::{self, Met};
 use crate::abi::{Abi, Word, complain};
 use crate::comm::Comm;
 use crate::pmpi;
@@ -72,7 +72,7 @@ fn prepare(abi: &'static Abi, own: &Own) -> bool {
     static ABLE: OnceLock<bool> = OnceLock::new();
     *ABLE.get_or_init(|| match open() {
         Ok(adapter) => {
-            engine::prepare(abi, own.rank, adapter);
+            state::prepare(abi, own.rank, adapter);
             true
         }
         Err(why) => {
@@ -98,8 +98,8 @@ fn partners<'a>(cards: &'a [Card], own: &'a Card) -> impl Iterator<Item = &'a Ca
 }
 
 /// Has the processes of a communicator find out, which all call this; only where all have this library, on several
-/// machines. Whether any can be reached from here.
-pub fn meet(abi: &'static Abi, comm: Word, known: &Comm, own: Option<Own>) -> bool {
+/// machines. The communicator that they answer each other on, if all of them can send and receive.
+pub fn meet(abi: &'static Abi, comm: Word, known: &Comm, own: Option<Own>) -> Option<Word> {
     let own = own.filter(|own| mode() != Mode::Off && prepare(abi, own));
     let mine = own.map_or_else(Card::default, |own| Card {
         able: 1,
@@ -114,26 +114,23 @@ pub fn meet(abi: &'static Abi, comm: Word, known: &Comm, own: Option<Own>) -> bo
         ((&raw const mine).cast(), cards.as_mut_ptr().cast());
     // SAFETY: all processes are here; a card from each.
     if unsafe { pmpi::allgather(from, size, abi.byte, to, size, abi.byte, comm) } != 0 {
-        return false;
+        return None;
     }
     // All see alike whether anybody will have anybody.
-    let Some(first) = cards
+    let first = cards
         .iter()
-        .find(|card| partners(&cards, card).next().is_some())
-    else {
-        return false;
-    };
+        .find(|card| partners(&cards, card).next().is_some())?;
     let mut new: Word = 0;
     // Not a duplicate, which would call what the program has attached to its own.
     let (color, key) = (c_int::from(mine.able == 0), known.rank as c_int);
     // SAFETY: all processes are here; room for a handle.
     if unsafe { pmpi::comm_split(comm, color, key, &mut new) } != 0 {
-        return false;
+        return None;
     }
     if mine.able == 0 {
         // SAFETY: our own communicator, that of those who have no use for one.
         unsafe { pmpi::comm_free(&mut new) };
-        return false;
+        return None;
     }
     // SAFETY: our own communicator.
     unsafe { pmpi::comm_set_errhandler(new, abi.errors_return) };
@@ -142,14 +139,12 @@ pub fn meet(abi: &'static Abi, comm: Word, known: &Comm, own: Option<Own>) -> bo
     let peers = places
         .filter(|(card, _)| card.machine != mine.machine)
         .map(|(card, place)| (card.rank as c_int, place, card.least.max(mine.least)));
-    let peers: Vec<_> = peers.collect();
-    let any = !peers.is_empty();
-    engine::meet(Met {
+    state::meet(Met {
         comm: new,
-        peers,
+        peers: peers.collect(),
         magic: first.magic,
     });
-    any
+    cards.iter().all(|card| card.able != 0).then_some(new)
 }
 
 #[cfg(test)]

@@ -9,19 +9,24 @@
 mod control;
 mod counts;
 mod engine;
+mod finish;
 mod header;
+mod incoming;
 mod link;
 mod meet;
 mod mode;
+mod outgoing;
 mod peer;
+mod state;
 mod wire;
 
 pub use counts::report;
-pub use engine::{
-    Elements, Receive, Route, Send, finish, header_of, is_on, notice_own, progress, reaches,
-    true_length,
-};
+pub use engine::progress;
+pub use finish::finish;
 pub use header::{BYTES, SLOT};
+pub use incoming::{Receive, header_of, matched, refuse, refuse_cut, refuse_oldest, true_length};
 pub use meet::{Own, meet};
 pub use mode::{Mode, mode};
+pub use outgoing::{Patience, Send};
+pub use state::{Elements, Route, is_on, notice_own, reaches};
 pub use wire::Envelope;

@@ -39,8 +39,10 @@ pub enum Wire {
         envelope: Envelope,
         total: u64,
     },
-    /// From now on messages of a header's length in this envelope are the program's own.
-    Retired(Envelope),
+    /// From now on messages of a header's length in this envelope, or in all of them, are the program's own.
+    Retired(Option<Envelope>),
+    /// Nothing comes behind this.
+    End,
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
@@ -63,6 +65,7 @@ impl Wire {
             Wire::Truncated { sequence } => (9, *sequence),
             Wire::Notice { sequence, .. } => (10, *sequence),
             Wire::Retired(_) => (11, 0),
+            Wire::End => (12, 0),
         };
         let mut bytes = vec![kind];
         bytes.extend(u64::to_le_bytes(sequence));
@@ -76,7 +79,7 @@ impl Wire {
                 bytes.extend(envelope.group.to_le_bytes());
                 bytes.extend(total.to_le_bytes());
             }
-            Wire::Retired(envelope) => {
+            Wire::Retired(Some(envelope)) => {
                 bytes.extend(i64::from(envelope.tag).to_le_bytes());
                 bytes.extend(envelope.group.to_le_bytes());
             }
@@ -122,7 +125,9 @@ impl Wire {
                 };
                 (notice, 24)
             }
-            11 => (Wire::Retired(envelope()?), 16),
+            11 if rest.is_empty() => (Wire::Retired(None), 0),
+            11 => (Wire::Retired(Some(envelope()?)), 16),
+            12 => (Wire::End, 0),
             _ => return None,
         };
         (rest.len() == len).then_some(wire)
@@ -162,7 +167,9 @@ mod tests {
                 envelope,
                 total,
             },
-            Wire::Retired(envelope),
+            Wire::Retired(Some(envelope)),
+            Wire::Retired(None),
+            Wire::End,
         ];
         for wire in all {
             let bytes = wire.to_bytes();
@@ -173,7 +180,7 @@ mod tests {
                 assert_eq!(Wire::from_bytes(&[&bytes[..], &[0]].concat()), None);
             }
         }
-        assert_eq!(Wire::from_bytes(&[12; 30]), None);
+        assert_eq!(Wire::from_bytes(&[13; 30]), None);
         assert_eq!(Wire::from_bytes(&[]), None);
     }
 }

@@ -3,6 +3,7 @@
 //! The functions of MPI that complete, test, cancel, free and start requests.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
 use libcopy::lock::lock;
@@ -98,14 +99,19 @@ pub unsafe fn test_at_once(
     status: *mut c_void,
 ) -> Option<c_int> {
     let world = world().filter(|world| library_first(world) && !request.is_null())?;
-    let mut room = Room::new();
-    let at = room.instead_of(status);
+    let mut room = MaybeUninit::<Room>::uninit();
+    let at = Room::late(&mut room, status);
     // SAFETY: the caller's promise; the library writes the status if it completes the request.
     Some(unsafe {
         let handle = world.abi.handle_at(request, 0);
         match pmpi::test(request, flag, at) {
             0 if *flag == 0 => 0,
-            code => concluded(world, handle, at, code),
+            code => {
+                if code != 0 {
+                    room.write(Room::new());
+                }
+                concluded(world, handle, at, code)
+            }
         }
     })
 }
@@ -247,20 +253,26 @@ pub unsafe fn testany_at_once(
     if !(1..=MOST_COPIED).contains(&count) {
         return None;
     }
-    let mut handles = [0; MOST_COPIED as usize];
-    let mut room = Room::new();
-    let at = room.instead_of(status);
+    // Zeros cost more than the rest of this function.
+    let mut handles = [const { MaybeUninit::<Word>::uninit() }; MOST_COPIED as usize];
+    let mut room = MaybeUninit::<Room>::uninit();
+    let at = Room::late(&mut room, status);
     // SAFETY: the caller's promise; the library writes the status if it completes a request, whose
-    // index it says.
+    // index it says; there are `count` handles.
     Some(unsafe {
         for (i, handle) in handles.iter_mut().enumerate().take(count as usize) {
-            *handle = world.abi.handle_at(requests, i);
+            handle.write(world.abi.handle_at(requests, i));
         }
         // Not all errors say one.
         *index = UNDEFINED;
         let code = pmpi::testany(count, requests, index, flag, at);
-        match usize::try_from(*index).ok().and_then(|i| handles.get(i)) {
-            Some(handle) if code != 0 || *flag != 0 => concluded(world, *handle, at, code),
+        match *index {
+            which if (0..count).contains(&which) && (code != 0 || *flag != 0) => {
+                if code != 0 {
+                    room.write(Room::new());
+                }
+                concluded(world, handles[which as usize].assume_init(), at, code)
+            }
             _ => code,
         }
     })
