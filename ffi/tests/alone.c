@@ -1,19 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* Every function of the C API in a team of one, and what it says to wrong arguments. */
-#include <libcopy.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define EXPECT(condition)                                                                      \
-	do {                                                                                   \
-		if (!(condition)) {                                                            \
-			fprintf(stderr, "line %d: not %s (detail: %s)\n", __LINE__,            \
-				#condition, libcopy_error_detail());                           \
-			exit(1);                                                               \
-		}                                                                              \
-	} while (0)
+#include "expect.h"
 
 int main(void)
 {

@@ -2,31 +2,10 @@
 
 /* Cursors, iovecs, external32, signatures, the binary form and reductions, against loops that say the
  * same byte by byte. */
-#include <libcopy.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "expect.h"
 #include <wchar.h>
 
-#define EXPECT(condition)                                                                      \
-	do {                                                                                   \
-		if (!(condition)) {                                                            \
-			fprintf(stderr, "line %d: not %s (detail: %s)\n", __LINE__,            \
-				#condition, libcopy_error_detail());                           \
-			exit(1);                                                               \
-		}                                                                              \
-	} while (0)
-#define GOOD(call) EXPECT((call) == LIBCOPY_OK)
-
 enum { ROWS = 50, COLUMNS = 10, CELLS = ROWS * COLUMNS, BYTES = 4 * CELLS };
-
-static libcopy_type_t *parsed(const char *expression)
-{
-	libcopy_type_t *type = NULL;
-
-	GOOD(libcopy_type_parse(expression, &type));
-	return type;
-}
 
 /* Columns of a matrix of ints, the last three of each row in one piece: where each byte is. */
 static const char *const SOME =

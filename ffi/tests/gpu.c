@@ -2,21 +2,9 @@
 
 /* Packing and unpacking in the order of a CUDA stream, with the driver that LD_LIBRARY_PATH has: a processor that touches
  * device memory dies there, and with FAKECUDA_DELAYED=1 kernels run when somebody waits for their stream. */
+#include "expect.h"
 #include <dlfcn.h>
-#include <libcopy.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define EXPECT(condition)                                                                      \
-	do {                                                                                   \
-		if (!(condition)) {                                                            \
-			fprintf(stderr, "line %d: not %s (detail: %s)\n", __LINE__,            \
-				#condition, libcopy_error_detail());                           \
-			exit(1);                                                               \
-		}                                                                              \
-	} while (0)
-#define GOOD(call) EXPECT((call) == LIBCOPY_OK)
 #define WRONG(code, call, why)                                                                 \
 	do {                                                                                   \
 		EXPECT((call) == (code));                                                      \
@@ -53,14 +41,6 @@ static void copy(void *to, const void *from, size_t bytes, void *stream)
 }
 
 static void settle(void *stream) { cuda("cuStreamSynchronize", (size_t)stream, 0, 0, 0); }
-
-static libcopy_type_t *parsed(const char *expression)
-{
-	libcopy_type_t *type = NULL;
-
-	GOOD(libcopy_type_parse(expression, &type));
-	return type;
-}
 
 /* Packs on a stream, copies the packed bytes on it, unpacks on it: only at the end somebody waits. */
 static void round_trip(const char *expression, uint64_t count, char *field, char *packed, void *stream)

@@ -1,30 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* Plans for network cards, images and checkpoints, and what they say to wrong arguments. */
-#include <libcopy.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define EXPECT(condition)                                                                      \
-	do {                                                                                   \
-		if (!(condition)) {                                                            \
-			fprintf(stderr, "line %d: not %s (detail: %s)\n", __LINE__,            \
-				#condition, libcopy_error_detail());                           \
-			exit(1);                                                               \
-		}                                                                              \
-	} while (0)
-#define GOOD(call) EXPECT((call) == LIBCOPY_OK)
+#include "expect.h"
 
 static libcopy_nic_options_t options;
-
-static libcopy_type_t *parsed(const char *expression)
-{
-	libcopy_type_t *type = NULL;
-
-	GOOD(libcopy_type_parse(expression, &type));
-	return type;
-}
 
 static libcopy_nic_plan_t planned(const char *expression, uint64_t count)
 {

@@ -101,7 +101,7 @@ fn directory() -> Option<PathBuf> {
 fn machine() -> String {
     format!(
         "{}, hypervisor {}, libcopy {}",
-        Topology::read().machine(),
+        Topology::current().machine(),
         hypervisor(),
         env!("CARGO_PKG_VERSION")
     )

@@ -81,11 +81,14 @@ impl Topology {
         let (mut l1d, mut l2, mut llc) = (0, 0, 0);
         for index in 0..8 {
             let cache = format!("sys/devices/system/cpu/cpu{}/cache/index{index}/", cpus[0]);
-            let size = parse_size(&text(&format!("{cache}size")));
             let kind = text(&format!("{cache}type"));
-            if kind == "Instruction" {
-                continue;
+            match kind.as_str() {
+                // They are numbered without gaps.
+                "" => break,
+                "Instruction" => continue,
+                _ => {}
             }
+            let size = parse_size(&text(&format!("{cache}size")));
             match text(&format!("{cache}level")).as_str() {
                 "1" => l1d = size,
                 "2" => l2 = size,

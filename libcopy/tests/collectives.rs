@@ -516,7 +516,7 @@ fn monotonic() -> u64 {
 }
 
 fn barriers(team: &mut Team) {
-    // Whoever arrives last says when; nobody may be through before.
+    // No rank may leave the barrier before the last one has arrived.
     for round in 0..20 {
         if round % team.size() == team.rank() {
             std::thread::sleep(Duration::from_millis(5));

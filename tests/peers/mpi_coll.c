@@ -12,26 +12,13 @@
  * told, and sleeps in read(2) meanwhile so that it does not disturb the others.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <mpi.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "mpi_paired.h"
+#include "peer.h"
 
 static int rank, size;
-
-struct buffer {
-	unsigned char *map, *data;
-	size_t map_length, length;
-};
 
 static struct buffer send_buffer, receive_buffer, all_buffer;
 
@@ -40,28 +27,6 @@ static void die(const char *what)
 	fprintf(stderr, "mpi_coll: rank %d: %s: %s\n", rank, what, strerror(errno));
 	MPI_Abort(MPI_COMM_WORLD, 1);
 	exit(1);
-}
-
-/*
- * Makes the buffer at least that long. It starts an odd number of pages after a 2 MiB boundary,
- * like the buffers of `libcopy bench`, so that nobody is better off by alignment.
- */
-static void reserve(struct buffer *b, size_t length, size_t which)
-{
-	const size_t huge = 2u << 20, page = 4096;
-	size_t skew = (2 * (2 * (size_t)rank + which) + 1) * page;
-
-	if (b->length >= length)
-		return;
-	if (b->map)
-		munmap(b->map, b->map_length);
-	b->map_length = length + skew + huge;
-	b->map = mmap(NULL, b->map_length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-		      -1, 0);
-	if (b->map == MAP_FAILED)
-		die("mmap of a message buffer");
-	b->data = (unsigned char *)(((uintptr_t)b->map + huge - 1) & ~(uintptr_t)(huge - 1)) + skew;
-	b->length = length;
 }
 
 /* One byte of the message that `from` sends in a round: depends on all three. */
@@ -174,11 +139,13 @@ static void call(const char *op, size_t bytes, int root)
 
 static void prepare(const char *op, size_t bytes)
 {
-	reserve(&send_buffer, bytes ? bytes : 1, 0);
+	reserve(&send_buffer, bytes ? bytes : 1, 2 * (size_t)rank);
 	if (strcmp(op, "bcast") && strcmp(op, "barrier"))
-		reserve(&receive_buffer, bytes ? bytes * (size_t)size : 1, 1);
+		reserve(&receive_buffer, bytes ? bytes * (size_t)size : 1,
+			2 * (size_t)rank + 1);
 	if (!strcmp(op, "alltoall"))
-		reserve(&all_buffer, bytes ? bytes * (size_t)size : 1, 2);
+		reserve(&all_buffer, bytes ? bytes * (size_t)size : 1,
+			2 * (size_t)rank + 2);
 }
 
 /* Does the operation once and looks at every byte. Returns 1 if all of them are right. */
@@ -255,22 +222,11 @@ static void measure(const char *op, size_t bytes, int warmup, int count, uint64_
 
 static void obey(const char *path)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	char version[MPI_MAX_LIBRARY_VERSION_STRING], line[256], op[32];
-	int length, fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int length;
 	FILE *in, *out;
 
-	if (strlen(path) >= sizeof(address.sun_path)) {
-		errno = ENAMETOOLONG;
-		die(path);
-	}
-	strcpy(address.sun_path, path);
-	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)))
-		die(path);
-	in = fdopen(fd, "r");
-	out = fdopen(dup(fd), "w");
-	if (!in || !out)
-		die("fdopen");
+	connect_to(path, &in, &out);
 	MPI_Get_library_version(version, &length);
 	version[strcspn(version, "\n,")] = 0;
 	for (char *c = version; *c; c++)

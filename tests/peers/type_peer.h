@@ -27,23 +27,11 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
 
-struct buffer {
-	unsigned char *map, *data;
-	size_t map_length, length;
-};
+#include "peer.h"
 
 /* The memory that the layout describes, the packed bytes, and where `copy` copies to. */
 static struct buffer user, packed, target;
@@ -66,28 +54,6 @@ static void die(const char *what)
 {
 	fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, strerror(errno));
 	exit(1);
-}
-
-/*
- * Makes the buffer that long. It starts an odd number of pages after a 2 MiB boundary, like the
- * buffers of `libcopy bench`, so that nobody is better off by alignment.
- */
-static void reserve(struct buffer *b, size_t length, size_t which)
-{
-	const size_t huge = 2u << 20, page = 4096;
-	size_t skew = (2 * which + 1) * page;
-
-	if (b->length >= length)
-		return;
-	if (b->map)
-		munmap(b->map, b->map_length);
-	b->map_length = length + skew + huge;
-	b->map = mmap(NULL, b->map_length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-		      -1, 0);
-	if (b->map == MAP_FAILED)
-		die("mmap of a buffer");
-	b->data = (unsigned char *)(((uintptr_t)b->map + huge - 1) & ~(uintptr_t)(huge - 1)) + skew;
-	b->length = length;
 }
 
 /* Maps the memory that all peers share, all of it at once. */
@@ -196,23 +162,11 @@ static void (*what_to_call(const struct peer *c, const char *op))(void)
 
 static void obey(const char *path, const char *description, const struct peer *c)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	char *line = NULL, op[32];
 	size_t room = 0;
 	FILE *in, *out;
 
-	if (strlen(path) >= sizeof(address.sun_path)) {
-		errno = ENAMETOOLONG;
-		die(path);
-	}
-	strcpy(address.sun_path, path);
-	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)))
-		die(path);
-	in = fdopen(fd, "r");
-	out = fdopen(dup(fd), "w");
-	if (!in || !out)
-		die("fdopen");
+	connect_to(path, &in, &out);
 	fprintf(out, "hello 0 1 %s\n", description);
 	fflush(out);
 

@@ -29,7 +29,7 @@ fn next(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
     // SAFETY: the name is a string.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if found.is_null() {
-        // Whoever calls a function that is not there cannot go on.
+        // The C library lacks the function that the program calls: there is no result to return.
         std::process::abort();
     }
     kept.store(found, Ordering::Relaxed);

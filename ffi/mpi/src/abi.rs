@@ -10,6 +10,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs;
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -449,9 +450,36 @@ pub fn complain(text: &str) {
     SAID.get_or_init(|| eprintln!("libcopy_mpi: {text}"));
 }
 
-/// A function of the MPI library, found when it is first called.
-pub struct Function {
-    name: &'static CStr,
+/// The name of a function of the MPI library, as the linker looks for it.
+pub trait Name {
+    /// It.
+    const NAME: &'static CStr;
+}
+
+/// A function of the MPI library, found when it is first called; [`function`] declares one. Its type has the name:
+/// a pointer in the static would be relocated, and its page written, whenever the library is loaded.
+pub struct Function<N> {
+    places: Places,
+    name: PhantomData<N>,
+}
+
+/// Declares a [`Function`] of this name; the type beside the static has the static's name.
+macro_rules! function {
+    ($function:ident = $name:expr) => {
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        enum $function {}
+
+        impl $crate::abi::Name for $function {
+            const NAME: &'static std::ffi::CStr = $name;
+        }
+
+        static $function: $crate::abi::Function<$function> = $crate::abi::Function::new();
+    };
+}
+pub(crate) use function;
+
+/// What has been found out about a function.
+struct Places {
     /// Zero as long as nobody looked for it.
     address: AtomicUsize,
     /// Where calls of the program go on, in the same way.
@@ -461,22 +489,24 @@ pub struct Function {
 /// Looked for, and not there.
 const NOWHERE: usize = 1;
 
-impl Function {
+impl<N: Name> Function<N> {
     /// A function with this name.
-    pub const fn new(name: &'static CStr) -> Self {
+    pub const fn new() -> Self {
         Function {
-            name,
-            address: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
+            places: Places {
+                address: AtomicUsize::new(0),
+                next: AtomicUsize::new(0),
+            },
+            name: PhantomData,
         }
     }
 
     /// Its address; zero, and a complaint, if the library does not have it.
     #[inline(always)]
     pub fn address(&self) -> usize {
-        match self.address.load(Ordering::Relaxed) {
+        match self.places.address.load(Ordering::Relaxed) {
             address if address > NOWHERE => address,
-            _ => self.look(true),
+            _ => self.places.look(N::NAME, true),
         }
     }
 
@@ -484,20 +514,20 @@ impl Function {
     /// nothing to keep for after a call.
     #[inline(always)]
     pub fn known_address(&self) -> usize {
-        known(&self.address)
+        known(&self.places.address)
     }
 
     /// Where a call of the program goes on, likewise.
     #[inline(always)]
     pub fn known_next(&self) -> usize {
-        known(&self.next)
+        known(&self.places.next)
     }
 
     /// Its address; zero if the library does not have it, which it need not.
     #[inline(always)]
     pub fn if_any(&self) -> usize {
-        match self.address.load(Ordering::Relaxed) {
-            0 => self.look(false),
+        match self.places.address.load(Ordering::Relaxed) {
+            0 => self.places.look(N::NAME, false),
             NOWHERE => 0,
             address => address,
         }
@@ -507,45 +537,43 @@ impl Function {
     /// is one, to the library's otherwise. Zero, and a complaint, if nobody has it.
     #[inline(always)]
     pub fn next(&self) -> usize {
-        match self.next.load(Ordering::Relaxed) {
+        match self.places.next.load(Ordering::Relaxed) {
             address if address > NOWHERE => address,
-            _ => self.look_next(true),
+            _ => self.places.look_next(N::NAME, true),
         }
     }
 
     /// The same; zero if nobody has it, which nobody need.
     #[inline(always)]
     pub fn next_if_any(&self) -> usize {
-        match self.next.load(Ordering::Relaxed) {
-            0 => self.look_next(false),
+        match self.places.next.load(Ordering::Relaxed) {
+            0 => self.places.look_next(N::NAME, false),
             NOWHERE => 0,
             address => address,
         }
     }
+}
 
+impl Places {
     #[cold]
-    fn look_next(&self, wanted: bool) -> usize {
-        let library = if wanted {
-            self.address()
-        } else {
-            self.if_any()
-        };
-        let next = tools::behind(self.name, library).unwrap_or(library);
+    fn look_next(&self, name: &CStr, wanted: bool) -> usize {
+        let library = self.look(name, wanted);
+        let next = tools::behind(name, library).unwrap_or(library);
         self.next.store(next.max(NOWHERE), Ordering::Relaxed);
         next
     }
 
     #[cold]
-    fn look(&self, wanted: bool) -> usize {
+    fn look(&self, name: &CStr, wanted: bool) -> usize {
         let found = match self.address.load(Ordering::Relaxed) {
-            0 => symbol(self.name).map_or(0, |address| address as usize),
+            0 => symbol(name).map_or(0, |address| address as usize),
             NOWHERE => 0,
-            // Another thread has found it meanwhile.
+            // Found before, or by another thread meanwhile.
             address => address,
         };
         self.address.store(found.max(NOWHERE), Ordering::Relaxed);
         if found == 0 && wanted {
-            let name = self.name.to_string_lossy();
+            let name = name.to_string_lossy();
             complain(&format!("no MPI library in this process has {name}"));
         }
         found
@@ -574,19 +602,19 @@ mod tests {
 
     #[test]
     fn a_late_thread_finds_what_another_one_has_found() {
-        let function = Function::new(c"qsort");
-        let found = function.address();
+        function!(QSORT = c"qsort");
+        let found = QSORT.address();
         assert!(found > NOWHERE);
         // What a thread does that saw zero just before.
-        assert_eq!(function.look(true), found);
-        assert_eq!(function.address(), found);
+        assert_eq!(QSORT.places.look(c"qsort", true), found);
+        assert_eq!(QSORT.address(), found);
     }
 
     #[test]
     fn what_no_library_has_is_nowhere() {
-        let function = Function::new(c"libcopy_has_no_such_function");
-        assert_eq!(function.if_any(), 0);
-        assert_eq!(function.if_any(), 0);
-        assert_eq!(function.address(), 0);
+        function!(NONE = c"libcopy_has_no_such_function");
+        assert_eq!(NONE.if_any(), 0);
+        assert_eq!(NONE.if_any(), 0);
+        assert_eq!(NONE.address(), 0);
     }
 }

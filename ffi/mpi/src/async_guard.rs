@@ -16,7 +16,7 @@ use std::sync::{Mutex, OnceLock};
 use libcopy::offload::{self, Async, NoGuards};
 use libcopy::policy::Policy;
 
-use crate::abi::{self, Function, Word, complain};
+use crate::abi::{self, Word, complain, function};
 use crate::relocations::first_used;
 use crate::{pmpi, world_model};
 use libcopy::lock::lock;
@@ -150,7 +150,7 @@ macro_rules! forwarded {
         #[allow(clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: Word),*) -> c_int {
-            static FUNCTION: Function = Function::new(profiling_name!($name));
+            function!(FUNCTION = profiling_name!($name));
             $how(|| match FUNCTION.next() {
                 0 => pmpi::MISSING,
                 address => {

@@ -30,22 +30,36 @@ use crate::world_model;
 #[derive(Debug, Default)]
 struct Irregular {
     calls: AtomicU64,
+    /// The number of the call whose ranks agree next.
+    agrees_at: AtomicU64,
     /// Bytes of the largest part, when last agreed on.
     largest: AtomicU64,
 }
 
 impl Irregular {
     /// The number of the next call, whether its ranks are to agree, and the largest part when they
-    /// last did. They agree at every power of two at first and then now and then, less often
-    /// where messages are so short that it would be noticed.
+    /// last did.
     #[inline(always)]
     fn next(&self) -> (u64, bool, u64) {
         let call = self.calls.load(Ordering::Relaxed) + 1;
-        let largest = self.largest.load(Ordering::Relaxed);
-        let every = if largest < 4096 { 256 } else { 64 };
-        let agree = call % every == 0 || (call < every && call.is_power_of_two());
-        (call, agree, largest)
+        let agree = call >= self.agrees_at.load(Ordering::Relaxed);
+        (call, agree, self.largest.load(Ordering::Relaxed))
     }
+
+    /// Decides when the ranks agree next, after this call.
+    fn plan(&self, call: u64) {
+        let next = agreement_after(call, self.largest.load(Ordering::Relaxed));
+        self.agrees_at.store(next, Ordering::Relaxed);
+    }
+}
+
+/// The number of the first call after this one whose ranks agree: every power of two at first and then now and then, less
+/// often where messages are so short that it would be noticed.
+fn agreement_after(call: u64, largest: u64) -> u64 {
+    let every = if largest < 4096 { 256 } else { 64 };
+    let multiple = (call / every + 1) * every;
+    // Powers of two from `every` on are multiples.
+    multiple.min((call + 1).next_power_of_two())
 }
 
 /// Who a communicator's ranks are.
@@ -60,24 +74,27 @@ pub struct WorldRanks {
 /// A communicator.
 #[derive(Debug)]
 pub struct Comm {
+    /// No two communicators of this process have the same.
+    pub number: u64,
     /// Our rank.
     pub rank: usize,
     /// Ranks.
     pub size: usize,
     pub(crate) inter: bool,
-    /// Whether all its ranks have agreed to work together.
+    /// Whether it is an intracommunicator of several ranks, which have all agreed to work together.
     agreed: bool,
     /// Which of its ranks messages may reach past the MPI library.
     pub peers: OnceLock<Peers>,
     /// Who its ranks are, once somebody has asked; `None` if the library does not say.
     world_ranks: OnceLock<Option<WorldRanks>>,
-    /// Whether its ranks have found out who can be reached over RDMA.
-    pub has_met_over_rdma: AtomicBool,
+    /// Once its ranks have found out who can be reached over RDMA: a communicator of ours with the same ranks, if all can.
+    pub rdma_channel: OnceLock<Option<Word>>,
     /// Who its neighbours are; `None` if neighbourhood collectives are forwarded.
     pub neighbours: OnceLock<Option<Neighbours>>,
     group: OnceLock<Result<Lease, Outcome>>,
-    /// Large calls that came before it had one.
+    /// Large calls that came before it had one, and the bytes of those since it last asked for one.
     large: AtomicU64,
+    moved: AtomicU64,
     irregular: [Irregular; FUNCTIONS],
     /// What its calls cost.
     pub classes: Classes,
@@ -97,17 +114,22 @@ impl Drop for Comm {
 }
 
 impl Comm {
-    /// Its team; collective as long as there is none. All its ranks get the same answer.
-    pub fn group(&self, abi: &'static Abi, comm: Word) -> Result<&Arc<Group>, Outcome> {
+    /// Its team, for a call that moves `bytes` bytes on each rank; collective as long as there is none. All its ranks
+    /// get the same answer.
+    pub fn group(&self, abi: &'static Abi, comm: Word, bytes: u64) -> Result<&Arc<Group>, Outcome> {
         if let Some(group) = self.group.get() {
             return group.as_deref().map_err(|outcome| *outcome);
         }
         self.admits()?;
         // Calls on one communicator come one after the other.
-        let calls = self.large.fetch_add(1, Ordering::Relaxed) + 1;
+        let calls = self.large.load(Ordering::Relaxed) + 1;
+        let bytes = self.moved.load(Ordering::Relaxed).saturating_add(bytes);
+        self.large.store(calls, Ordering::Relaxed);
         if !calls.is_power_of_two() {
+            self.moved.store(bytes, Ordering::Relaxed);
             return Err(Outcome::Communicator);
         }
+        self.moved.store(0, Ordering::Relaxed);
         let make = || match create(abi, comm, self.rank, self.size) {
             Ok(Some(group)) => Ok(Arc::new(group)),
             Ok(None) => Err(Outcome::Communicator),
@@ -116,7 +138,7 @@ impl Comm {
                 Err(Outcome::NoTeam)
             }
         };
-        let lease = teams::of(abi, comm, (self.rank, self.size), calls, make);
+        let lease = teams::of(abi, comm, (self.rank, self.size), (calls, bytes), make);
         let lease = lease.ok_or(Outcome::Communicator)?;
         self.group
             .get_or_init(|| lease)
@@ -179,8 +201,10 @@ impl Comm {
     }
 
     /// Whether it has several ranks that all call the same.
+    #[inline(always)]
     pub fn is_plain(&self) -> bool {
-        !self.inter && self.size > 1 && self.agreed
+        // Only those that are have agreed (`examine`).
+        self.agreed
     }
 
     /// The same, with what becomes of its calls if it has not.
@@ -199,6 +223,9 @@ impl Comm {
         let history = &self.irregular[function as usize];
         let (call, agree, largest) = history.next();
         history.calls.store(call, Ordering::Relaxed);
+        if agree {
+            history.plan(call);
+        }
         (agree, largest)
     }
 
@@ -219,6 +246,7 @@ impl Comm {
     pub fn agreed(&self, function: Function, largest: u64) {
         let history = &self.irregular[function as usize];
         history.largest.store(largest, Ordering::Relaxed);
+        history.plan(history.calls.load(Ordering::Relaxed));
     }
 }
 
@@ -343,17 +371,20 @@ fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
     else {
         return None;
     };
+    static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
     Some(Comm {
+        number: LAST_NUMBER.fetch_add(1, Ordering::Relaxed),
         rank,
         size,
         inter: inter != 0,
         agreed: inter == 0 && size > 1 && is_agreed(abi, comm, size),
         peers: OnceLock::new(),
         world_ranks: OnceLock::new(),
-        has_met_over_rdma: AtomicBool::new(false),
+        rdma_channel: OnceLock::new(),
         neighbours: OnceLock::new(),
         group: OnceLock::new(),
         large: AtomicU64::new(0),
+        moved: AtomicU64::new(0),
         irregular: std::array::from_fn(|_| Irregular::default()),
         classes: Classes::default(),
         nonblocking_group: OnceLock::new(),
@@ -372,4 +403,27 @@ fn is_agreed(abi: &Abi, comm: Word, size: usize) -> bool {
     }
     world_ranks(abi, comm, size)
         .is_some_and(|ranks| ranks.into_iter().all(|rank| world.includes(rank)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_agree_at_powers_of_two_and_then_now_and_then() {
+        for (largest, every) in [(0, 256), (4095, 256), (4096, 64), (u64::MAX, 64)] {
+            let history = Irregular::default();
+            for call in 1..2000 {
+                let (number, agree, _) = history.next();
+                assert_eq!(number, call);
+                let is_due = call % every == 0 || (call < every && call.is_power_of_two());
+                assert_eq!(agree, is_due, "call {call}, {largest} bytes");
+                history.calls.store(call, Ordering::Relaxed);
+                if agree {
+                    history.largest.store(largest, Ordering::Relaxed);
+                    history.plan(call);
+                }
+            }
+        }
+    }
 }

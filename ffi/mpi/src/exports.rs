@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::abi::Word;
 use crate::count::{Count, Large};
+use crate::messages::exchange;
 use crate::pmpi::forward;
 use crate::small_calls::{are_small_parts, are_small_together, were_small};
 use crate::stats::Function;
@@ -135,8 +136,8 @@ exports! {
          recv: *mut c_void, recv_counts: *const N, recv_places: *const P, recv_type: Word,
          comm: Word),
         (comm; (&mut send, (send_counts, &mut send_places, &mut send_type)), (&mut recv, (recv_counts, &mut recv_places, &mut recv_type)));
-    MPI_Alltoallw, MPI_Alltoallw_c = vector alltoallw,
-        were_small(Function::Alltoallw, comm),
+    MPI_Alltoallw, MPI_Alltoallw_c = exchange alltoallw,
+        !messages::is_joint() && were_small(Function::Alltoallw, comm),
         (send: *const c_void, send_counts: *const N, send_places: *const P,
          send_types: *const c_void,
          recv: *mut c_void, recv_counts: *const N, recv_places: *const P,
@@ -313,18 +314,18 @@ macro_rules! neighbor_alltoallw {
                     );
                 }
                 if messages::has_orphans() {
-                    return messages::settle_orphans(neighbours::neighbor_alltoallw(
+                    return messages::settle_orphans(exchange::neighbor_alltoallw(
                         send, send_counts, send_places, send_types,
                         recv, recv_counts, recv_places, recv_types, comm,
                     ));
                 }
-                if were_small(Function::NeighborAlltoallw, comm) {
+                if !messages::is_joint() && were_small(Function::NeighborAlltoallw, comm) {
                     return forward::neighbor_alltoallw(
                         send, send_counts, send_places.cast(), send_types,
                         recv, recv_counts, recv_places.cast(), recv_types, comm,
                     );
                 }
-                neighbours::neighbor_alltoallw(
+                exchange::neighbor_alltoallw(
                     send, send_counts, send_places, send_types,
                     recv, recv_counts, recv_places, recv_types, comm,
                 )

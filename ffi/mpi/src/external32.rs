@@ -414,7 +414,7 @@ macro_rules! fortran {
                     Ok(name) => name,
                     Err(_) => panic!("a name has no zeros"),
                 };
-            static NEXT: crate::abi::Function = crate::abi::Function::new(NAME);
+            crate::abi::function!(NEXT = NAME);
             // SAFETY: the caller's promise: Fortran gives the addresses of its arguments; the MPI
             // library's function of this name has this type.
             unsafe {

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 
-use crate::abi::{self, Abi, Function, UNDEFINED, Word, complain};
+use crate::abi::{self, Abi, UNDEFINED, Word, complain, function};
 use crate::count::Count;
 use crate::messages::status::{Room, Status, is_ignored};
 use crate::pmpi::{self, forward};
@@ -166,7 +166,7 @@ pub unsafe fn isendrecv<N: Count>(
     comm: Word,
     request: *mut c_void,
 ) -> c_int {
-    static FUNCTION: Function = Function::new(c"PMPI_Isendrecv");
+    function!(FUNCTION = c"PMPI_Isendrecv");
     // SAFETY: the caller's promise.
     unsafe {
         if FUNCTION.if_any() != 0 {
@@ -198,7 +198,7 @@ pub unsafe fn isendrecv_replace<N: Count>(
     comm: Word,
     request: *mut c_void,
 ) -> c_int {
-    static FUNCTION: Function = Function::new(c"PMPI_Isendrecv_replace");
+    function!(FUNCTION = c"PMPI_Isendrecv_replace");
     // SAFETY: the caller's promise.
     unsafe {
         if FUNCTION.if_any() != 0 {
@@ -217,7 +217,7 @@ pub unsafe fn isendrecv_replace<N: Count>(
 static PERSISTENT: LazyLock<Mutex<HashSet<Word>>> = LazyLock::new(Mutex::default);
 static ANY_PERSISTENT: AtomicUsize = AtomicUsize::new(0);
 
-static STATUS_ANY: Function = Function::new(c"PMPI_Request_get_status_any");
+function!(STATUS_ANY = c"PMPI_Request_get_status_any");
 
 /// A persistent request was made.
 ///

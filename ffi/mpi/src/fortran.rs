@@ -8,7 +8,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 
-use crate::abi::Function;
+use crate::abi::function;
 use crate::fortran_names::{buffer, past_us};
 use crate::tools::{self, Feature};
 use crate::{barrier, neighbours, nonblocking, packing, pmpi, reductions, types, uniform, vector};
@@ -81,7 +81,7 @@ macro_rules! functions {
                     Ok(name) => name,
                     Err(_) => panic!("a name has no zeros"),
                 };
-            static NEXT: Function = Function::new(NAME);
+            function!(NEXT = NAME);
             if !past_us() || feature(NAME).and_then(tools::wrapped).is_some() {
                 match NEXT.address() {
                     0 => return,
@@ -202,7 +202,7 @@ macro_rules! finalize {
                     Ok(name) => name,
                     Err(_) => panic!("a name has no zeros"),
                 };
-            static NEXT: Function = Function::new(NAME);
+            function!(NEXT = NAME);
             let is_past_us = past_us();
             if is_past_us {
                 crate::world_model::begin_end();

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::abi::{Function, Word};
+use crate::abi::{Word, function};
 use crate::async_guard::profiling_name;
 use crate::count::{Count, Large};
 use crate::{async_guard, fallback, gpu, pmpi};
@@ -55,13 +55,17 @@ macro_rules! exported {
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             type Call = unsafe extern "C" fn($($kind),*) -> c_int;
 
-            static FOUND: [Function; [$(stringify!($found)),+].len()] =
-                [$(Function::new(profiling_name!($found))),+];
-
             fn address() -> usize {
-                let found = FOUND.iter().map(Function::next_if_any).find(|at| *at != 0);
+                $({
+                    function!(FOUND = profiling_name!($found));
+                    let found = FOUND.next_if_any();
+                    if found != 0 {
+                        return found;
+                    }
+                })+
+                function!(MISSING = profiling_name!($name));
                 // It says what is missing.
-                found.unwrap_or_else(|| FOUND[0].next())
+                MISSING.next()
             }
 
             /// The same with host memory in the place of what is in device memory.

@@ -367,7 +367,7 @@ fn admit_by_thresholds(
     if !beats_mpi(abi, function, bytes, None) {
         return Err(outside(abi, function, bytes));
     }
-    let group = known.group(abi, comm)?;
+    let group = known.group(abi, comm, function.moves(bytes, known.size))?;
     if group.nodes.is_some() {
         let all = match function.across_nodes().ok_or(Outcome::Communicator)? {
             Across::Whole => 0,

@@ -23,7 +23,7 @@ use crate::vector::exchange;
 
 impl Comm {
     /// Its neighbours, if neighbourhood collectives may be intercepted on it; collective the first time.
-    fn neighbours(&self, abi: &Abi, comm: Word) -> Option<&Neighbours> {
+    pub fn neighbours(&self, abi: &Abi, comm: Word) -> Option<&Neighbours> {
         let ask = || {
             if !self.is_plain() {
                 return None;

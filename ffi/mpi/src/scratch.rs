@@ -23,7 +23,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// So many bytes.
+    /// `length` bytes, out of memory that an earlier call kept if possible.
     pub fn new(length: usize) -> Self {
         let kept = KEPT.try_with(|kept| {
             let mut kept = kept.borrow_mut();

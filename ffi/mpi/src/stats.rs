@@ -209,6 +209,14 @@ impl Function {
             _ => None,
         }
     }
+
+    /// About how many bytes a call moves on each of `size` ranks, if a part of a message has `bytes`.
+    pub fn moves(self, bytes: u64, size: usize) -> u64 {
+        match self {
+            Function::Bcast | Function::Reduce | Function::Allreduce => bytes,
+            _ => bytes.saturating_mul(size as u64),
+        }
+    }
 }
 
 /// What became of a call.

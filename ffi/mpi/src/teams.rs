@@ -23,6 +23,7 @@ use libcopy::lock::lock;
 
 use crate::abi::{Abi, Word};
 use crate::active::least;
+use crate::classes::is_wanted;
 use crate::exchange::{Plain, bcast};
 use crate::group::{Group, world_ranks};
 use crate::pmpi;
@@ -34,6 +35,11 @@ const IDLE: usize = 4;
 const LED: usize = 64;
 /// Lists of processes whose first calls a leader remembers.
 const ASKED: usize = 64;
+/// Bytes that the large calls of the same processes have to move on each rank before they have a team. A team costs
+/// about as much time as that: 1.8 ms on an AMD EPYC (two ranks under Debian's Open MPI, and
+/// under its MPICH), most of it for memory that the kernel has to clear, and 10 GB/s. So whatever the team gains, no
+/// program loses more by waiting for it than by having it at once.
+const EARNS: u64 = 16 << 20;
 
 /// What a communicator has of a team: given back when the communicator goes.
 #[derive(Debug)]
@@ -81,8 +87,8 @@ impl Kept {
 struct Teams {
     /// The team that was lent last comes last.
     kept: Vec<Kept>,
-    /// Lists that this process leads, which have asked once.
-    asked: VecDeque<Vec<c_int>>,
+    /// Lists that this process leads, which have asked, and the bytes that their large calls have moved.
+    asked: VecDeque<(Vec<c_int>, u64)>,
 }
 
 static TEAMS: Mutex<Teams> = Mutex::new(Teams {
@@ -148,8 +154,9 @@ fn sweep() {
     drop(gone);
 }
 
-/// What the leader says to `list`, whose communicator has made `calls` large calls.
-fn decide(abi: &Abi, list: &[c_int], calls: u64) -> Offer {
+/// What the leader says to `list`, whose communicator has made `calls` large calls, and has moved `bytes` since it last
+/// asked.
+fn decide(abi: &Abi, list: &[c_int], (calls, bytes): (u64, u64)) -> Offer {
     let many_threads = has_many_threads(abi);
     let mut teams = teams();
     let Teams { kept, asked } = &mut *teams;
@@ -176,30 +183,20 @@ fn decide(abi: &Abi, list: &[c_int], calls: u64) -> Offer {
     }
     let led =
         |kept: &&Kept| kept.led && !matches!(&kept.made, Ok(group) if group.usage.is_retired());
-    let mut world = 0;
-    // SAFETY: a communicator that is always there, and a writable output.
-    unsafe { pmpi::comm_size(abi.world, &mut world) };
     let is_first = !kept.iter().any(same);
-    // The world earns a team with its first large call, others with the second one of the same
-    // processes; one more beside a team that is in use, with the fourth of one communicator.
-    let known = asked.iter().position(|asked| asked == list);
-    let earned = least().is_some()
-        || if is_first {
-            usize::try_from(world) == Ok(list.len()) || known.is_some()
-        } else {
-            calls >= 4
-        };
+    let known = asked.iter().position(|(asked, _)| asked == list);
+    let moved = match known.and_then(|index| asked.remove(index)) {
+        Some((_, before)) => bytes.saturating_add(before),
+        None => bytes,
+    };
+    // One more beside a team that is in use is earned with the fourth large call of one communicator at the earliest.
+    let earned = least().is_some() || !is_wanted() || (moved >= EARNS && (is_first || calls >= 4));
     if !earned || kept.iter().filter(led).count() >= LED {
-        if known.is_none() {
-            asked.push_back(list.to_vec());
-            if asked.len() > ASKED {
-                asked.pop_front();
-            }
+        asked.push_back((list.to_vec(), moved));
+        if asked.len() > ASKED {
+            asked.pop_front();
         }
         return Offer { what: WAIT, id: 0 };
-    }
-    if let Some(index) = known {
-        asked.remove(index);
     }
     match TeamKey::random() {
         Ok(key) => {
@@ -211,13 +208,13 @@ fn decide(abi: &Abi, list: &[c_int], calls: u64) -> Offer {
     }
 }
 
-/// The team for a communicator that has made `calls` large calls, `make` if there has to be a new one;
-/// `None`: the communicator has not earned one yet. Collective, and all ranks get the same answer.
+/// The team for a communicator that has made `calls` large calls, and has moved `bytes` since it last asked; `make`
+/// if there has to be a new one; `None`: the communicator has not earned one yet. Collective, and all ranks get the same answer.
 pub fn of(
     abi: &'static Abi,
     comm: Word,
     (rank, size): (usize, usize),
-    calls: u64,
+    (calls, bytes): (u64, u64),
     make: impl FnOnce() -> Result<Arc<Group>, Outcome>,
 ) -> Option<Result<Lease, Outcome>> {
     let Some(list) = members(abi, comm, size) else {
@@ -228,7 +225,7 @@ pub fn of(
     let led = rank == 0;
     let mut offer = Offer::default();
     if led {
-        offer = decide(abi, &list, calls);
+        offer = decide(abi, &list, (calls, bytes));
     }
     if bcast(abi, comm, &mut offer) != 0 {
         return Some(Err(Outcome::NoTeam));

@@ -256,7 +256,7 @@ impl Files {
         found.map(|three| [three[0], three[1], three[2]]).collect()
     }
 
-    /// Whoever wraps a symbol of `MPI_X` that is suspect.
+    /// The library that wraps one of the suspect symbols of a function.
     fn wrapping(&self, name: &str, suspect: [bool; 3]) -> Option<Wrapped> {
         let names = suspect
             .iter()

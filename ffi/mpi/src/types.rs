@@ -61,7 +61,7 @@ pub enum Grain {
     /// All have this size, and of each the given number of bytes are a number, of which external32 has the same in
     /// the other order; none where it has something else.
     Basic(u64, u8),
-    /// So many bytes of one kind, then of another.
+    /// Lengths in bytes, each with the kind of its bytes, one after the other.
     Mixed(Arc<[(u64, Grain)]>),
 }
 

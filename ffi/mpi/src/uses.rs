@@ -22,7 +22,7 @@ pub const MOST_SPARED: u64 = 0x7fff;
 /// The layout is worth its making, or is there. The bits below say what was decided for a number of
 /// elements, which the lowest 32 are.
 pub const EARNED: u64 = 0xffff << SPARED;
-/// So many elements are not packed or unpacked here on the way to or from other processes.
+/// Messages of this many elements to or from other processes are not packed or unpacked here.
 pub const LEFT: u64 = 1 << 32;
 /// Messages of this many elements are forwarded.
 pub const PASSED: u64 = 1 << 33;

@@ -129,7 +129,8 @@ static void loop(int most_kib)
 	int first = 0;
 	long before = 0;
 	for (int i = 0; i < number; i++) {
-		if (i == number / 4) {
+		// The processes have their team by now.
+		if (i == number / 2) {
 			first = descriptors();
 			before = resident();
 		}

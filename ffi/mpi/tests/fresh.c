@@ -36,7 +36,7 @@ static void fill(unsigned char *data, size_t length, uint64_t seed)
 	}
 }
 
-/* So many doubles, laid out in one of several ways, all within 24 bytes for each. */
+/* `doubles` doubles, laid out in one of several ways, which take at most 24 bytes for each. */
 static MPI_Datatype shape(int which, int doubles)
 {
 	MPI_Datatype type;

@@ -122,7 +122,7 @@ int main(int argc, char **argv)
 			double start = MPI_Wtime();
 			for (int i = 0; i < CALLS; i++)
 				functions[f].call(ours);
-			/* Whoever only sends would be ahead of the others. */
+			/* A rank that only sends would be ahead of the others. */
 			PMPI_Barrier(WORLD);
 			if (block >= 0)
 				times[ours][block / 2] = (MPI_Wtime() - start) / CALLS * 1e9;

@@ -27,7 +27,7 @@ static void fill(unsigned char *data, uint64_t seed)
 	}
 }
 
-/* So many doubles, laid out in one of several ways. */
+/* `doubles` doubles, laid out in one of several ways. */
 static MPI_Datatype shape(int which, int doubles)
 {
 	MPI_Datatype type, inner;

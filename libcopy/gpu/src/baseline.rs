@@ -33,36 +33,6 @@ pub unsafe fn pack_with(
     origin: u64,
     packed: u64,
 ) -> Result<()> {
-    run(driver, mapping, layout, origin, packed, true)
-}
-
-/// Unpacks a whole layout by another library's mapping; see [`pack_with`].
-///
-/// # Errors
-///
-/// Those of [`pack_with`].
-///
-/// # Safety
-///
-/// All bytes are valid for writes in the layout, and for reads at `packed`; they do not overlap.
-pub unsafe fn unpack_with(
-    driver: &Driver,
-    mapping: Mapping,
-    layout: &GpuLayout,
-    origin: u64,
-    packed: u64,
-) -> Result<()> {
-    run(driver, mapping, layout, origin, packed, false)
-}
-
-fn run(
-    driver: &Driver,
-    mapping: Mapping,
-    layout: &GpuLayout,
-    origin: u64,
-    packed: u64,
-    is_pack: bool,
-) -> Result<()> {
     for address in [layout.first_byte(origin), packed] {
         if !Pointer::of(driver, address)?.space.is_reached_by_kernels() {
             return Err(Error::NotReached { address });
@@ -74,7 +44,7 @@ fn run(
         // Only layouts without tables fit.
         tables: 0,
     }
-    .baseline(mapping, packed, is_pack)
+    .baseline(mapping, packed, true)
     .ok_or(Error::NoMethod {
         method: "the baseline kernel",
         why: "it takes blocks under strides whose lengths and places are multiples of its word",

@@ -25,7 +25,7 @@ mod pending;
 mod plan;
 mod ptx;
 
-pub use baseline::{Gemm, pack_with, unpack_with};
+pub use baseline::{Gemm, pack_with};
 pub use buffer::{Buffer, copy, start_copy};
 pub use device::{Device, PrimaryContext, Uuid};
 pub use driver::Driver;

@@ -363,7 +363,7 @@ impl Team {
                 return Ok(status);
             }
             if messenger.is_needed() {
-                // Whoever we wait for may wait for us.
+                // The rank that we wait for may wait for us.
                 if pause.step() && started.elapsed() > AWAKE {
                     std::thread::sleep(NAP);
                 }

@@ -283,8 +283,8 @@ impl<'a> ReceiveTransfer<'a> {
     }
 
     /// This process must not read the sender's memory (any more): has the sender put everything into a lane,
-    /// from what it has put there before on, whenever it is in a call of ours. Whoever sends to us from now
-    /// on leaves the message to the MPI library.
+    /// from what it has put there before on, whenever it is in a call of ours. A process that sends to us
+    /// from now on leaves the message to the MPI library.
     #[cold]
     fn run_blindly(&mut self) -> Result<(), String> {
         let (endpoint, slot, total) = (self.endpoint, self.slot, self.header.total);

@@ -34,7 +34,7 @@ pub mod state {
 
 /// Who moves the bytes that are not in the lane.
 pub mod mover {
-    /// Whoever comes first.
+    /// Not decided: the side that comes first changes it.
     pub const NOBODY: u32 = 0;
     /// The sender fills the lane.
     pub const SENDER: u32 = 1;
@@ -267,7 +267,7 @@ impl Slot {
         self.window.oldest.store(window.oldest, Ordering::Relaxed);
         self.window.base.store(window.base, Ordering::Relaxed);
         self.window.len.store(window.len, Ordering::Relaxed);
-        // Whoever sees this sees the others.
+        // Release: a process that reads this word reads the two above, too.
         self.window.name.store(name, Ordering::Release);
     }
 

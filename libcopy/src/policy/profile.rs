@@ -176,7 +176,7 @@ fn change(change: impl FnOnce(&mut ProfileFile)) -> Result<PathBuf> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory).map_err(|e| wrong(e.to_string()))?;
     }
-    // Whoever reads at the same time sees the old file or the new one.
+    // A process that reads at the same time sees the old file or the new one.
     let fresh = path.with_extension(format!("toml.{}", std::process::id()));
     fs::write(&fresh, text)
         .and_then(|()| fs::rename(&fresh, &path))

@@ -115,7 +115,7 @@ impl Claims<16> {
         self.0.store(Self::word(number), Ordering::Release);
     }
 
-    /// So many that were begun are done.
+    /// `pieces` of those that were begun are done.
     pub fn end(&self, pieces: u64) {
         self.0.fetch_add(pieces * Self::SECOND, Ordering::AcqRel);
     }

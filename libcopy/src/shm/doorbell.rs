@@ -2,7 +2,7 @@
 
 //! How a rank sleeps until a peer has news for it.
 //!
-//! Each rank has one bell. Whoever changes something that the rank may wait for rings it; that
+//! Each rank has one bell. A peer that changes something that the rank may wait for rings it; that
 //! costs a fence and a load as long as the rank is awake. No wake-up is lost: the sleeper sets
 //! its bit, then looks at what it waits for; the ringer changes that, then looks at the bit; the
 //! fences on both sides order the two, so at least one sees the other.

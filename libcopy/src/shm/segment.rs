@@ -54,7 +54,7 @@ pub(crate) struct Preamble {
     bcast_ring: AtomicU64,
     /// Rank 0's policy.
     pub(crate) policy: [AtomicU64; POLICY_WORDS],
-    /// Whoever changes this from 0 writes `broken` and its details.
+    /// The rank that changes this from 0 writes `broken` and its details.
     pub(crate) claim: AtomicU64,
     /// Why the team cannot be used any more; 0 as long as it can.
     pub(crate) broken: AtomicU64,

@@ -205,7 +205,7 @@ impl Waiter {
                 }
             }
         }
-        // Whoever else is busy on this machine may keep the processor for long after each of
+        // Other processes of this machine may keep the processor for long after each of
         // these, hence the limit in time.
         let start = Instant::now();
         let mut yields = 0;
@@ -320,7 +320,7 @@ impl Waiter {
         let first = self.break_with(word, [0; 4]);
         match error {
             Error::PeerDied { .. } | Error::PeerLeft { .. } if !first => {
-                // Whoever was first may have been killed before it said why.
+                // The first rank may have been killed before it wrote why.
                 let start = Instant::now();
                 while self.verdict().is_ok() && start.elapsed() < HEALTH_EVERY {
                     std::thread::yield_now();

@@ -276,7 +276,10 @@ pub const TABLE: &[Layers] = &[
             < rdma/mode rdma/counts rdma/header rdma/wire
             < rdma/control rdma/link
             < rdma/peer
+            < rdma/state
+            < rdma/incoming rdma/outgoing
             < rdma/engine
+            < rdma/finish
             < rdma/meet
             < rdma
             < governor pack_governor messages/reach nonblocking/meet small_calls
@@ -309,8 +312,8 @@ pub const TABLE: &[Layers] = &[
         name: "kmod",
         root: "kmod/libcopy_main.rs",
         order: "
-            uapi atomic errno few declarations
-            < shim params
+            uapi atomic errno few lost changed declarations
+            < shim params user_account user_namespace
             < irqlock stats thread workqueue shrinker spans eventfd
             < user notifier
             < pin account
@@ -319,11 +322,12 @@ pub const TABLE: &[Layers] = &[
             < member
             < region
             < regions copy attach
-            < fragments dmaengine
-            < device
+            < fragments dmaengine attach_fault
+            < device attach_vma
             < dma_map trial leaving
             < dma_device job status
-            < engine supervisor copier slots
+            < engine supervisor copier slots channel_queue channel_hardware
+            < channel_slot
             < channel request
             < engines domains
             < process

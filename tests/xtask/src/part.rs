@@ -45,7 +45,7 @@ fn run(command: &mut Command, screen: &mut impl Write) -> io::Result<(ExitStatus
                 Err(error) => return Err(error),
             };
             log.extend_from_slice(&piece[..len]);
-            // Whoever reads the screen may have gone; the tests go on.
+            // The reader of standard output may have gone; the tests go on.
             let _ = screen
                 .write_all(&piece[..len])
                 .and_then(|()| screen.flush());

@@ -340,16 +340,19 @@ impl Tests {
             return;
         }
         self.say(&format!("-- {name}: built ({seconds} s)"));
-        let mut all = self.vm(&["--timeout", "3600", "--"]);
+        let limit = if self.options.debug { "14400" } else { "3600" };
+        let mut all = self.vm(&["--timeout", limit, "--"]);
         all.arg(self.root.join("scripts/test-in-guest"))
             .arg(&self.stage);
         all.args(self.options.suite());
         self.tests("guest", [all]);
-        if self.has_tests("LIBCOPY_IOAT", "2x8", &ENGINE_GROUPS) {
-            // The same machine with the copy engines of the paper's: two of eight channels, one on each node.
-            // As much memory as above: ioatdma allocates nine pieces of 512 KiB for a channel without waiting
-            // for them (GFP_NOWAIT), each time a channel comes back, and says nothing where there are none.
-            let mut engines = self.vm(&["--ioat", "2x8", "--numa", "--timeout", "1800", "--"]);
+        let shape = self.engines();
+        if self.has_tests("LIBCOPY_IOAT", shape, &ENGINE_GROUPS) {
+            // The same machine with copy engines. As much memory as above: ioatdma allocates nine pieces of 512 KiB
+            // for a channel without waiting for them (GFP_NOWAIT), each time a channel comes back, and says
+            // nothing where there are none.
+            let limit = if self.options.debug { "14400" } else { "1800" };
+            let mut engines = self.vm(&["--ioat", shape, "--numa", "--timeout", limit, "--"]);
             engines
                 .arg(self.root.join("scripts/engines-in-guest"))
                 .arg(&self.stage);
@@ -402,8 +405,13 @@ impl Tests {
         }
     }
 
-    /// Some tests of the guest suite, in one machine with engines. Where the debug kernel is emulated it takes
-    /// a minute to acquire a channel: there it has one.
+    /// The copy engines of a machine: those of the paper's, two of eight channels, one on each node. Where the debug
+    /// kernel is emulated it takes a minute to acquire a channel: there it has one.
+    fn engines(&self) -> &'static str {
+        if self.options.debug { "1x1" } else { "2x8" }
+    }
+
+    /// Some tests of the guest suite, in one machine with engines.
     fn only(&mut self, only: Only) {
         if only == Only::Gpu {
             return self.gpu();
@@ -426,7 +434,7 @@ impl Tests {
             Only::Faults => ("fault injection", "7200", &["--group", "faults"]),
             Only::Soak | Only::Gpu => ("random operations", "86400", &soak),
         };
-        let engines = if self.options.debug { "1x1" } else { "2x8" };
+        let engines = self.engines();
         // The words above have the filter.
         self.options.filter.clear();
         let mut suite = self.vm(&["--ioat", engines, "--numa", "--timeout", limit, "--"]);

@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(State::of(bits).phase, phase::GIVEN_UP);
         assert_eq!(table.word.load(Ordering::Relaxed), bits);
         assert_eq!(table.reason.load(Ordering::Relaxed), reason::MISSING);
-        // Whoever comes now does not take part.
+        // A process that joins now does not take part.
         let why = join((own.shared, None), "settings").err().unwrap();
         assert!(why.contains("after"), "{why}");
     }

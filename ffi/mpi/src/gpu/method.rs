@@ -10,7 +10,7 @@ use libcopy::config;
 pub use libcopy_gpu::Method;
 use libcopy_gpu::{Ask, Driver, Origin, Pointer, Profile};
 
-use crate::abi::{Function, complain};
+use crate::abi::{complain, function};
 
 /// What `LIBCOPY_GPU_METHOD` asks for.
 fn asked() -> Option<Method> {
@@ -49,7 +49,7 @@ pub fn is_aware() -> bool {
 
 /// `MPIX_Query_cuda_support` of Open MPI (mpi-ext.h) and MPICH: 1 if the library was built with CUDA and uses it.
 fn says_so() -> bool {
-    static QUERY: Function = Function::new(c"MPIX_Query_cuda_support");
+    function!(QUERY = c"MPIX_Query_cuda_support");
     match QUERY.if_any() {
         0 => false,
         address => {

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 
 use super::delayed;
-use crate::abi::{self, Function, Word};
+use crate::abi::{self, Word, function};
 use crate::active::active;
 use crate::async_guard::{forwarded, profiling_name, word};
 use crate::pmpi;

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use super::functions::{
     MISSING, comm_call_errhandler, comm_rank, comm_remote_size, comm_size, comm_test_inter,
 };
-use crate::abi::{self, Function, Word, complain};
+use crate::abi::{self, Word, complain, function};
 use crate::async_guard;
 use crate::count::Count;
 use crate::neighbourhood::Neighbours;
@@ -122,8 +122,8 @@ macro_rules! collectives {
             // Not every function is called both for the program and by us.
             #[allow(dead_code)]
             pub unsafe fn $rust<N: Count>($($argument: kind!($kind),)* $comm: Word) -> c_int {
-                static FUNCTION: Function = Function::new($name);
-                static LARGE: Function = Function::new($large);
+                function!(FUNCTION = $name);
+                function!(LARGE = $large);
                 /// The same where something is pending, or the function has not been looked for.
                 #[cold]
                 #[inline(never)]

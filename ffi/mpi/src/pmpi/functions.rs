@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::abi::{Function, Word};
+use crate::abi::{Word, function};
 use crate::count::Large;
 
 /// Declares functions that are called through the library's address. One that is missing answers
@@ -32,7 +32,7 @@ macro_rules! functions {
             // Not every function is called both for the program and by us.
             #[allow(dead_code)]
             pub unsafe fn $rust($($argument: $kind),*) -> c_int {
-                static FUNCTION: Function = Function::new($name);
+                function!(FUNCTION = $name);
                 type Call = unsafe extern "C" fn($($kind),*) -> c_int;
                 /// The same where the function has not been looked for. Elsewhere, so that there is but a jump.
                 #[cold]
@@ -71,7 +71,7 @@ macro_rules! conversions {
         ///
         /// As the MPI standard says.
         pub unsafe fn $rust(handle: c_int) -> Word {
-            static FUNCTION: Function = Function::new($name);
+            function!(FUNCTION = $name);
             match FUNCTION.address() {
                 0 => 0,
                 address => {
@@ -109,7 +109,7 @@ macro_rules! conversions_back {
         ///
         /// As the MPI standard says.
         pub unsafe fn $rust(handle: Word) -> c_int {
-            static FUNCTION: Function = Function::new($name);
+            function!(FUNCTION = $name);
             match FUNCTION.address() {
                 0 => 0,
                 address => {
@@ -173,6 +173,8 @@ functions! {
     );
     /// `MPI_Comm_split`
     comm_split = c"PMPI_Comm_split"(comm: Word, color: c_int, key: c_int, new: *mut Word);
+    /// `MPI_Ibarrier`
+    ibarrier = c"PMPI_Ibarrier"(comm: Word, request: *mut c_void);
     /// `MPI_Comm_free`
     comm_free = c"PMPI_Comm_free"(comm: *mut Word);
     /// `MPI_Comm_create_keyval`
@@ -409,7 +411,7 @@ functions! { mod forwarded_functions:
 
 /// Whether the library has functions of MPI 5, whatever its ABI, as MPICH has from 5.0 on.
 pub fn is_mpi_5() -> bool {
-    static FUNCTION: Function = Function::new(c"PMPI_Abi_get_version");
+    function!(FUNCTION = c"PMPI_Abi_get_version");
     FUNCTION.if_any() != 0
 }
 
@@ -432,7 +434,7 @@ pub unsafe fn type_combiner(datatype: Word, combiner: *mut c_int) -> c_int {
 ///
 /// As the MPI standard says of `MPI_Type_get_envelope_c`.
 pub unsafe fn type_origin(datatype: Word, combiner: *mut c_int, large: *mut Large) -> c_int {
-    static FUNCTION: Function = Function::new(c"PMPI_Type_get_envelope_c");
+    function!(FUNCTION = c"PMPI_Type_get_envelope_c");
     match FUNCTION.if_any() {
         0 => {
             let (mut a, mut b, mut c) = (0, 0, 0);

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::functions::{MISSING, start_settled};
-use crate::abi::{Function, Word, complain};
+use crate::abi::{Word, complain, function};
 use crate::async_guard;
 use crate::count::Count;
 
@@ -47,8 +47,8 @@ macro_rules! messages {
         // Not every function is called both for the program and by us.
         #[allow(dead_code)]
         pub unsafe fn $rust<N: Count>($($argument: message_kind!($kind)),*) -> c_int {
-            static FUNCTION: Function = Function::new($name);
-            static LARGE: Function = Function::new($large);
+            function!(FUNCTION = $name);
+            function!(LARGE = $large);
             /// The same where something is pending, or the function has not been looked for.
             #[cold]
             #[inline(never)]
@@ -59,7 +59,7 @@ macro_rules! messages {
                 }
                 let function = || {
                     $(
-                        static BEFORE: Function = Function::new($before);
+                        function!(BEFORE = $before);
                         if FUNCTION.$if_any() == 0 {
                             return BEFORE.$address();
                         }

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use super::collectives::refuse;
 use super::functions::{MISSING, forwarded_packing};
-use crate::abi::{self, Function, Word, complain};
+use crate::abi::{self, Word, complain, function};
 use crate::count::Count;
 use crate::world_model;
 
@@ -57,8 +57,8 @@ pub unsafe fn pack_any<N: Count>(
 ) -> c_int {
     type Call<N> =
         unsafe extern "C" fn(*const c_void, N, Word, *mut c_void, N, *mut N, Word) -> c_int;
-    static FUNCTION: Function = Function::new(c"PMPI_Pack");
-    static LARGE: Function = Function::new(c"PMPI_Pack_c");
+    function!(FUNCTION = c"PMPI_Pack");
+    function!(LARGE = c"PMPI_Pack_c");
     let own = if N::LARGE {
         LARGE.next_if_any()
     } else {
@@ -100,8 +100,8 @@ pub unsafe fn unpack_any<N: Count>(
 ) -> c_int {
     type Call<N> =
         unsafe extern "C" fn(*const c_void, N, *mut N, *mut c_void, N, Word, Word) -> c_int;
-    static FUNCTION: Function = Function::new(c"PMPI_Unpack");
-    static LARGE: Function = Function::new(c"PMPI_Unpack_c");
+    function!(FUNCTION = c"PMPI_Unpack");
+    function!(LARGE = c"PMPI_Unpack_c");
     let own = if N::LARGE {
         LARGE.next_if_any()
     } else {
@@ -150,8 +150,8 @@ pub unsafe fn pack_external_any<N: Count>(
         isize,
         *mut isize,
     ) -> c_int;
-    static FUNCTION: Function = Function::new(c"PMPI_Pack_external");
-    static LARGE: Function = Function::new(c"PMPI_Pack_external_c");
+    function!(FUNCTION = c"PMPI_Pack_external");
+    function!(LARGE = c"PMPI_Pack_external_c");
     // SAFETY: the MPI library's functions of these names have these types; the caller's promise.
     unsafe {
         if N::LARGE && LARGE.next_if_any() != 0 {
@@ -192,8 +192,8 @@ pub unsafe fn unpack_external_any<N: Count>(
         N,
         Word,
     ) -> c_int;
-    static FUNCTION: Function = Function::new(c"PMPI_Unpack_external");
-    static LARGE: Function = Function::new(c"PMPI_Unpack_external_c");
+    function!(FUNCTION = c"PMPI_Unpack_external");
+    function!(LARGE = c"PMPI_Unpack_external_c");
     // SAFETY: the MPI library's functions of these names have these types; the caller's promise.
     unsafe {
         if N::LARGE && LARGE.next_if_any() != 0 {

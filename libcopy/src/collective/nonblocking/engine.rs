@@ -2,9 +2,9 @@
 
 //! Parts that copy engines move while nobody waits, with `LIBCOPY_ASYNC`, where the kernel module is.
 //!
-//! Each rank publishes its buffers as regions when it starts an operation. Whoever comes second finds
-//! the other's, and gives the part to an engine; so a part is on its way as soon as both have started.
-//! Whoever waits copies along what the engine has not begun.
+//! Each rank publishes its buffers as regions when it starts an operation. The second of two ranks finds
+//! the first one's regions, and gives the part to an engine; so a part is on its way as soon as both have
+//! started. A rank that waits copies what the engine has not begun.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,9 +2,9 @@
 
 //! A collective that is under way, as one of its ranks sees it.
 //!
-//! Whoever waits does the work: it reads from and writes into the others' memory what it has to do
-//! with, and needs nothing from them but that they have come, which they say in the table before their
-//! call returns. So nobody waits for a rank that is elsewhere.
+//! A rank that waits does the work: it reads its parts from the other ranks' memory and writes its own
+//! parts into it. Of the other ranks it needs only their entry in the table, which each writes before its
+//! call returns. So no rank waits for one that is not in the library.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -295,7 +295,7 @@ impl Operation {
             let Some(theirs) = self.group.table.find(peer, number) else {
                 continue;
             };
-            // Whoever has called something else hears of that where it is copied.
+            // A rank that has called another operation gets its error where the part is copied.
             if (theirs.call, theirs.bytes) != (self.shape.call(), self.shape.bytes as u64) {
                 continue;
             }

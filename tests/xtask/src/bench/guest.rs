@@ -16,7 +16,7 @@ pub fn segments(said: &str) -> Result<Vec<String>, String> {
     of_types.into_iter().chain(of_first).collect()
 }
 
-/// The lowest medians by type and protocol, from lines as `fetch: hindexed 3200000 bytes median 1.25 ms ...`.
+/// The lowest medians by type and protocol, from lines as `get: hindexed 100000 pieces: median 1.25 ms, ...`.
 fn medians(text: &str) -> HashMap<(&str, &str), f64> {
     let mut best = HashMap::new();
     for line in text.lines() {
@@ -34,12 +34,12 @@ fn medians(text: &str) -> HashMap<(&str, &str), f64> {
 
 fn medians_of(kind: &str, best: &HashMap<(&str, &str), f64>) -> Option<String> {
     let median = |protocol| best.get(&(kind, protocol)).copied();
-    let (get, mapped) = (median("fetch:")?, median("attach:")?);
+    let (get, mapped) = (median("get:")?, median("mapped:")?);
     Some(format!(
         "{kind}: plain {:.2} ms, get {get:.2}, pipelined {:.2}, mapped {mapped:.2}, best {:.2}; \
          mapped {:.2} times as fast as get",
         median("plain:")?,
-        median("stream:")?,
+        median("pipelined:")?,
         median("best:")?,
         get / mapped
     ))
@@ -79,13 +79,21 @@ mod tests {
             let line = medians_of(kind, &best).unwrap();
             assert!(line.starts_with(&format!("{kind}: plain ")), "{line}");
         }
-        let twice = medians("fetch: struct x y median 3.5 ms\nfetch: struct x y median 2.5 ms\n");
-        assert_eq!(twice[&("struct", "fetch:")], 2.5);
+        let twice = medians("get: struct x y median 3.5 ms\nget: struct x y median 2.5 ms\n");
+        assert_eq!(twice[&("struct", "get:")], 2.5);
+    }
+
+    #[test]
+    fn the_guest_names_the_protocols_as_the_summary_does() {
+        let script = include_str!("../../../../scripts/segments-in-guest");
+        assert!(script.contains("for protocol in get pipelined mapped best; do"));
+        assert!(script.contains("    run_with plain\n"));
+        assert!(script.contains("    run_with $protocol "));
     }
 
     #[test]
     fn protocols_that_did_not_run_have_no_ratio() {
-        let best = medians("plain: hindexed x y median 3.5 ms\nfetch: hindexed x y median\n");
+        let best = medians("plain: hindexed x y median 3.5 ms\nget: hindexed x y median\n");
         assert_eq!(medians_of("hindexed", &best), None);
     }
 }
