@@ -83,6 +83,18 @@ fn with_library() -> [String; 4] {
     ]
 }
 
+/// `meetings.c`, compiled to be preloaded behind the library.
+fn meetings(name: &'static str, launcher: &'static str) -> Option<Mpi> {
+    let shared = [C.1, &["-shared", "-fPIC"]].concat();
+    mpi(name, launcher, MEETINGS, (C.0, &shared))
+}
+
+/// With this a rank has the library, and that behind it.
+fn preload(behind: &Mpi) -> String {
+    let (library, behind) = (library().display(), behind.program.display());
+    format!("LD_PRELOAD={library}:{behind}")
+}
+
 /// Tests the program with both MPI libraries: what `test` is given are the MPI library's name, the program, and
 /// what a rank's environment has to have.
 fn for_both(test: impl Fn(&str, &Mpi, &[&str])) {
@@ -173,10 +185,15 @@ fn two_jobs_at_the_same_time_do_not_meet() {
 #[test]
 fn a_rank_that_is_killed_in_mpi_init_leaves_nothing() {
     for_both(|name, mpi, ours| {
+        let meetings = meetings(mpi.name, mpi.launcher).expect("a program can be compiled, too");
+        let preload = preload(&meetings);
         for rank in ["0", "1"] {
             let started = Instant::now();
-            let died = job(mpi, &[(3, ours)], &["die", rank]);
-            let output = { died }.output().expect("a launcher");
+            let killed = format!("KILLED={rank}");
+            let environment = [ours, &[&preload, &killed]].concat();
+            let output = job(mpi, &[(3, &environment)], &[])
+                .output()
+                .expect("a launcher");
             let said = text(&output.stdout) + &text(&output.stderr);
             assert!(!output.status.success(), "{name}: {said}");
             assert!(started.elapsed() < LIMIT, "{name} hung: {said}");
@@ -204,20 +221,11 @@ fn a_rank_that_is_killed_in_mpi_init_leaves_nothing() {
 fn mpi_init_has_no_collectives_of_ours() {
     let _turn = turn();
     for (name, launcher) in BOTH {
-        let shared = [C.1, &["-shared", "-fPIC"]].concat();
-        let compiled = (
-            mpi(name, launcher, MEETINGS, (C.0, &shared[..])),
-            mpi(name, launcher, PARTIAL, C),
-        );
+        let compiled = (meetings(name, launcher), mpi(name, launcher, PARTIAL, C));
         let (Some(meetings), Some(mpi)) = compiled else {
             continue;
         };
-        let preload = format!(
-            "LD_PRELOAD={}:{}",
-            library().display(),
-            meetings.program.display()
-        );
-        let environment = [&preload, "LIBCOPY_STATS=1"];
+        let environment = [&preload(&meetings), "LIBCOPY_STATS=1"];
         let report = run(&mpi, &[(8, &environment)], &[], 8);
         assert_eq!(
             report.matches("all 8 ranks agreed").count(),

@@ -4,17 +4,14 @@
  *
  *   partial                  on MPI_COMM_WORLD and on a part of it
  *   partial spawn COMMAND..  with two children, started as the command says, on the merged communicator too
- *   partial die RANK         this rank is killed in MPI_Init
  *   partial time             nothing, but rank 0 prints the microseconds of the longest MPI_Init
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <mpi.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #define BYTES (2 << 20)
@@ -95,25 +92,8 @@ static void use(MPI_Comm comm, int rounds)
 		fail("sum", all);
 }
 
-static void end(int number)
-{
-	(void)number;
-	kill(getpid(), SIGKILL);
-}
-
 int main(int argc, char **argv)
 {
-	const char *variables[] = {"PMIX_RANK", "PMI_RANK"};
-	if (argc > 2 && !strcmp(argv[1], "die"))
-		for (int i = 0; i < 2; i++) {
-			const char *rank = getenv(variables[i]);
-			if (rank && !strcmp(rank, argv[2])) {
-				/* Some milliseconds after it has announced itself, while it is in MPI_Init. */
-				struct itimerval soon = {{0, 0}, {0, 4000}};
-				signal(SIGALRM, end);
-				setitimer(ITIMER_REAL, &soon, NULL);
-			}
-		}
 	/* Of meetings.c. */
 	int *meetings = dlsym(RTLD_DEFAULT, "meetings");
 	MPI_Init(&argc, &argv);
