@@ -38,28 +38,56 @@ struct Part {
     what: Elements,
 }
 
-/// One part for each of these ranks: how many elements, where in bytes, and of which type. `None` if there can be none.
-fn parts(
-    abi: &Abi,
+/// What is sent to some ranks, or received from them: one count, place and type for each.
+#[derive(Clone, Copy)]
+struct Side<N, P> {
     buffer: *mut c_void,
-    ranks: impl Iterator<Item = c_int>,
-    part: impl Fn(usize) -> Option<(usize, isize, Word)>,
-) -> Option<Vec<Part>> {
-    ranks
-        .enumerate()
-        .map(|(i, rank)| {
-            let (count, place, datatype) = part(i)?;
+    counts: *const N,
+    places: *const P,
+    types: *const c_void,
+}
+
+impl<N: Count, P: Copy> Side<N, P> {
+    fn new(buffer: *mut c_void, counts: *const N, places: *const P, types: *const c_void) -> Self {
+        Side {
+            buffer,
+            counts,
+            places,
+            types,
+        }
+    }
+
+    /// One part for each of these ranks but `MPI_PROC_NULL`; `bytes` is what a place means. `None` if there can be none.
+    ///
+    /// # Safety
+    ///
+    /// There are as many counts, places and types as ranks.
+    unsafe fn parts(
+        self,
+        abi: &Abi,
+        ranks: impl Iterator<Item = c_int>,
+        bytes: impl Fn(P) -> isize,
+    ) -> Option<Vec<Part>> {
+        let part = |(i, rank)| {
+            // SAFETY: the caller's promise.
+            let (count, place, datatype) = unsafe {
+                let count = self.counts.add(i).read().number()?;
+                let place = bytes(self.places.add(i).read());
+                (count, place, abi.handle_at(self.types, i))
+            };
             Some(Part {
                 rank,
                 what: Elements {
-                    buffer: buffer.wrapping_byte_offset(place),
+                    buffer: self.buffer.wrapping_byte_offset(place),
                     count: Some(count),
                     // Without elements, whatever the type is.
                     datatype: if count == 0 { abi.byte } else { datatype },
                 },
             })
-        })
-        .collect()
+        };
+        let ranks = ranks.enumerate().filter(|(_, rank)| *rank >= 0);
+        ranks.map(part).collect()
+    }
 }
 
 /// One of some messages that the MPI library receives or sends.
@@ -271,34 +299,15 @@ pub unsafe fn alltoallw<N: Count>(
     if !remote::is_joint() || is_in_place(send) || !is_there {
         return forward();
     }
+    let from = Side::new(recv, recv_counts, recv_places, recv_types);
+    let to = Side::new(send.cast_mut(), send_counts, send_places, send_types);
     guarded(|| {
-        let side =
-            |abi: &Abi, known: &Comm, buffer, counts: *const N, places: *const N::Place, types| {
-                parts(abi, buffer, 0..known.size as c_int, |i| {
-                    // SAFETY: the caller's promise: there is one of each per rank.
-                    unsafe {
-                        let place = N::place(places.add(i).read());
-                        Some((
-                            counts.add(i).read().number()?,
-                            place,
-                            abi.handle_at(types, i),
-                        ))
-                    }
-                })
-            };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise: there is one of each per rank.
         let done = unsafe {
             over_rdma(Function::Alltoallw, comm, |abi, known| {
-                let from = side(abi, known, recv, recv_counts, recv_places, recv_types)?;
-                let to = side(
-                    abi,
-                    known,
-                    send.cast_mut(),
-                    send_counts,
-                    send_places,
-                    send_types,
-                )?;
-                Some((from, to))
+                let ranks = 0..known.size as c_int;
+                let from = from.parts(abi, ranks.clone(), N::place)?;
+                Some((from, to.parts(abi, ranks, N::place)?))
             })
         };
         done.unwrap_or_else(forward)
@@ -342,35 +351,17 @@ pub unsafe fn neighbor_alltoallw<N: Count>(
     if !remote::is_joint() {
         return forward();
     }
+    let from = Side::new(recv, recv_counts, recv_places, recv_types);
+    let to = Side::new(send.cast_mut(), send_counts, send_places, send_types);
     guarded(|| {
-        let side =
-            |abi: &Abi, ranks: &[c_int], buffer, counts: *const N, places: *const isize, types| {
-                let all = parts(abi, buffer, ranks.iter().copied(), |i| {
-                    // SAFETY: the caller's promise: there is one of each per neighbour.
-                    unsafe {
-                        let (count, place) = (counts.add(i).read(), places.add(i).read());
-                        Some((count.number()?, place, abi.handle_at(types, i)))
-                    }
-                });
-                // The others are MPI_PROC_NULL.
-                let is_rank = |part: &Part| part.rank >= 0;
-                all.map(|all| all.into_iter().filter(is_rank).collect::<Vec<_>>())
-            };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise: there is one of each per neighbour.
         let done = unsafe {
             over_rdma(Function::NeighborAlltoallw, comm, |abi, known| {
                 let neighbours = known.neighbours(abi, comm)?;
-                let (sources, to) = (&neighbours.sources, &neighbours.destinations);
-                let from = side(abi, sources, recv, recv_counts, recv_places, recv_types)?;
-                let to = side(
-                    abi,
-                    to,
-                    send.cast_mut(),
-                    send_counts,
-                    send_places,
-                    send_types,
-                )?;
-                Some((from, to))
+                let sources = neighbours.sources.iter().copied();
+                let destinations = neighbours.destinations.iter().copied();
+                let from = from.parts(abi, sources, |place| place)?;
+                Some((from, to.parts(abi, destinations, |place| place)?))
             })
         };
         done.unwrap_or_else(forward)

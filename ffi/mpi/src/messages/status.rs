@@ -28,23 +28,20 @@ impl Room {
 
     /// The program's status, or this one if it wants none.
     pub fn instead_of(&mut self, status: *mut c_void) -> *mut c_void {
-        if is_ignored(status) {
-            self.pointer()
-        } else {
-            status
-        }
+        given_or(status, self.pointer())
     }
 
     /// The same with room that nothing has been written to: to be read only where a function of the library has
     /// succeeded, which then has written it.
     #[inline(always)]
-    pub fn late(room: &mut MaybeUninit<Room>, status: *mut c_void) -> *mut c_void {
-        if is_ignored(status) {
-            room.as_mut_ptr().cast()
-        } else {
-            status
-        }
+    pub fn instead_of_uninit(room: &mut MaybeUninit<Room>, status: *mut c_void) -> *mut c_void {
+        given_or(status, room.as_mut_ptr().cast())
     }
+}
+
+#[inline(always)]
+fn given_or(status: *mut c_void, own: *mut c_void) -> *mut c_void {
+    if is_ignored(status) { own } else { status }
 }
 
 /// Whether this is `MPI_STATUS_IGNORE` or `MPI_STATUSES_IGNORE`: 1 in MPICH's ABI, 0 elsewhere.

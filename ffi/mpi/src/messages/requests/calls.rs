@@ -100,7 +100,7 @@ pub unsafe fn test_at_once(
 ) -> Option<c_int> {
     let world = world().filter(|world| library_first(world) && !request.is_null())?;
     let mut room = MaybeUninit::<Room>::uninit();
-    let at = Room::late(&mut room, status);
+    let at = Room::instead_of_uninit(&mut room, status);
     // SAFETY: the caller's promise; the library writes the status if it completes the request.
     Some(unsafe {
         let handle = world.abi.handle_at(request, 0);
@@ -256,7 +256,7 @@ pub unsafe fn testany_at_once(
     // Zeros cost more than the rest of this function.
     let mut handles = [const { MaybeUninit::<Word>::uninit() }; MOST_COPIED as usize];
     let mut room = MaybeUninit::<Room>::uninit();
-    let at = Room::late(&mut room, status);
+    let at = Room::instead_of_uninit(&mut room, status);
     // SAFETY: the caller's promise; the library writes the status if it completes a request, whose
     // index it says; there are `count` handles.
     Some(unsafe {
