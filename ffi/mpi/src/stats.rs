@@ -212,8 +212,8 @@ impl Function {
 
     /// About how many bytes a call moves on each of `size` ranks, if a part of a message has `bytes`.
     pub fn moves(self, bytes: u64, size: usize) -> u64 {
-        match self {
-            Function::Bcast | Function::Reduce | Function::Allreduce => bytes,
+        match self.across_nodes() {
+            Some(Across::Whole) => bytes,
             _ => bytes.saturating_mul(size as u64),
         }
     }

@@ -18,8 +18,9 @@ use std::ffi::c_int;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use libcopy::TeamKey;
 use libcopy::lock::lock;
+use libcopy::policy::Policy;
+use libcopy::{Team, TeamKey};
 
 use crate::abi::{Abi, Word};
 use crate::active::least;
@@ -35,11 +36,21 @@ const IDLE: usize = 4;
 const LED: usize = 64;
 /// Lists of processes whose first calls a leader remembers.
 const ASKED: usize = 64;
-/// Bytes that the large calls of the same processes have to move on each rank before they have a team. A team costs
-/// about as much time as that: 1.8 ms on an AMD EPYC (two ranks under Debian's Open MPI, and
-/// under its MPICH), most of it for memory that the kernel has to clear, and 10 GB/s. So whatever the team gains, no
-/// program loses more by waiting for it than by having it at once.
-const EARNS: u64 = 16 << 20;
+/// Bytes that the large calls of the same processes have to move on each rank before they have a team: about as many as
+/// are moved in the time that making a team takes. So whatever the team gains, no program loses more by waiting
+/// for it than by having it at once.
+///
+/// A team of two ranks has 3.2 MB of shared memory and took 1.8 ms on an AMD EPYC (under Debian's Open MPI, and under its
+/// MPICH), most of it for memory that the kernel has to clear, in which time 16 MiB are moved there.
+fn price(ranks: usize) -> u64 {
+    const MEETING: u64 = 7 << 20;
+    /// Bytes that are moved in the time that the kernel needs to clear one.
+    const CLEARED: u64 = 3;
+    let policy = Policy::load();
+    let shared = policy.and_then(|policy| Team::shared_bytes(ranks, &policy));
+    // A policy that cannot be had is said to the user where the team is made.
+    MEETING + CLEARED * shared.unwrap_or(0) as u64
+}
 
 /// What a communicator has of a team: given back when the communicator goes.
 #[derive(Debug)]
@@ -84,11 +95,18 @@ impl Kept {
     }
 }
 
+/// A list that this process leads, and that has asked.
+struct Asked {
+    list: Vec<c_int>,
+    /// Bytes that its large calls have moved on each rank.
+    moved: u64,
+    price: u64,
+}
+
 struct Teams {
     /// The team that was lent last comes last.
     kept: Vec<Kept>,
-    /// Lists that this process leads, which have asked, and the bytes that their large calls have moved.
-    asked: VecDeque<(Vec<c_int>, u64)>,
+    asked: VecDeque<Asked>,
 }
 
 static TEAMS: Mutex<Teams> = Mutex::new(Teams {
@@ -184,15 +202,19 @@ fn decide(abi: &Abi, list: &[c_int], (calls, bytes): (u64, u64)) -> Offer {
     let led =
         |kept: &&Kept| kept.led && !matches!(&kept.made, Ok(group) if group.usage.is_retired());
     let is_first = !kept.iter().any(same);
-    let known = asked.iter().position(|(asked, _)| asked == list);
-    let moved = match known.and_then(|index| asked.remove(index)) {
-        Some((_, before)) => bytes.saturating_add(before),
-        None => bytes,
-    };
+    let known = asked.iter().position(|asked| asked.list == list);
+    let known = known.and_then(|index| asked.remove(index));
+    let mut asks = known.unwrap_or_else(|| Asked {
+        list: list.to_vec(),
+        moved: 0,
+        price: price(list.len()),
+    });
+    asks.moved = asks.moved.saturating_add(bytes);
     // One more beside a team that is in use is earned with the fourth large call of one communicator at the earliest.
-    let earned = least().is_some() || !is_wanted() || (moved >= EARNS && (is_first || calls >= 4));
+    let has_paid = asks.moved >= asks.price && (is_first || calls >= 4);
+    let earned = least().is_some() || !is_wanted() || has_paid;
     if !earned || kept.iter().filter(led).count() >= LED {
-        asked.push_back((list.to_vec(), moved));
+        asked.push_back(asks);
         if asked.len() > ASKED {
             asked.pop_front();
         }

@@ -1356,7 +1356,9 @@ fn communicators_take_no_descriptors_and_little_memory() {
         };
         for least in ["LIBCOPY_MPI_MIN=1000", "LIBCOPY_STATS=0"] {
             let (variable, value) = least.split_once('=').expect("a variable");
-            let environment = [("LD_PRELOAD", library), (variable, value)];
+            // Where ranks outnumber processors, a team has so much memory otherwise that a short loop does not earn it.
+            let ring = ("LIBCOPY_SHM_RING", "524288");
+            let environment = [("LD_PRELOAD", library), (variable, value), ring];
             for arguments in [
                 &["many", all, "5", "14000"][..],
                 &["loop", some, "4000"],
@@ -1447,6 +1449,8 @@ fn collectives_take_the_way_that_costs_less_on_all_ranks() {
         ("VIRTUAL_CLOCK", "own"),
         ("LIBCOPY_TRANSPORT", "cma"),
         ("LIBCOPY_EAGER_MAX", "64"),
+        // The memory of a team depends on the processor's caches otherwise.
+        ("LIBCOPY_SHM_RING", "524288"),
     ];
     // What is set; how many of 400 allreduces the governor may forward. The first 22 are forwarded without it, as there is
     // no team until 16 MiB have been moved. The next 32 are not, and a call each of the trials behind them and 128 calls

@@ -180,6 +180,13 @@ pub(crate) struct Blueprint {
     pub(crate) policy: [u64; POLICY_WORDS],
 }
 
+impl Blueprint {
+    /// Bytes of the segment for `size` ranks.
+    pub(crate) fn bytes(&self, size: usize) -> usize {
+        Plan::new(size, self.pair_ring, self.bcast_ring).total
+    }
+}
+
 impl Segment {
     /// Makes the segment (rank 0) or waits for it, maps it, and takes the rank.
     pub(crate) fn open(

@@ -102,9 +102,7 @@ impl Team {
     /// [`Error::TeamSize`] if rank 0 says another size, [`Error::System`] if the segment cannot be made,
     /// [`Error::PeerDied`] if a rank dies meanwhile.
     pub fn join_with(key: &TeamKey, rank: usize, size: usize, policy: Policy) -> Result<Self> {
-        if size == 0 || size > MAX_RANKS {
-            return Err(Error::argument("size of a team", size, 1..=MAX_RANKS));
-        }
+        check_size(size)?;
         if rank >= size {
             return Err(Error::argument("rank", rank, ..size));
         }
@@ -114,13 +112,7 @@ impl Team {
         let deadline = started + patience.unwrap_or(Duration::from_secs(30));
         let directory = PathBuf::from(config::SHM_DIR.or_default());
         let policy = policy.checked()?;
-        let cpus = crate::topology::affinity().len();
-        let cpus = cpus.max(Topology::current().cpus.len());
-        let blueprint = Blueprint {
-            pair_ring: policy.pair_ring(size),
-            bcast_ring: policy.bcast_ring(size, cpus),
-            policy: policy.to_words(),
-        };
+        let blueprint = blueprint(&policy, size);
         let segment = Segment::open(&directory, key, rank, size, &blueprint, deadline)?;
         let segment = Arc::new(segment);
         let mut mailbox = Mailbox::new(segment.clone(), rank, size);
@@ -157,6 +149,18 @@ impl Team {
         }
         team.prepare_offload();
         Ok(team)
+    }
+
+    /// Bytes of shared memory that the ranks of a team of this size have together where this policy is rank 0's. The kernel
+    /// clears all of them when the team is made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] if no team can have this size, or the policy does not fit.
+    pub fn shared_bytes(size: usize, policy: &Policy) -> Result<usize> {
+        check_size(size)?;
+        let policy = policy.clone().checked()?;
+        Ok(blueprint(&policy, size).bytes(size))
     }
 
     /// Joins the team that `LIBCOPY_KEY`, `LIBCOPY_RANK` and `LIBCOPY_SIZE` name; without them,
@@ -596,6 +600,24 @@ impl Team {
     /// The topology of this machine, for programs that pin ranks.
     pub fn topology() -> Topology {
         Topology::read()
+    }
+}
+
+fn check_size(size: usize) -> Result<()> {
+    if size == 0 || size > MAX_RANKS {
+        return Err(Error::argument("size of a team", size, 1..=MAX_RANKS));
+    }
+    Ok(())
+}
+
+/// What rank 0 makes the segment by.
+fn blueprint(policy: &Policy, size: usize) -> Blueprint {
+    let cpus = crate::topology::affinity().len();
+    let cpus = cpus.max(Topology::current().cpus.len());
+    Blueprint {
+        pair_ring: policy.pair_ring(size),
+        bcast_ring: policy.bcast_ring(size, cpus),
+        policy: policy.to_words(),
     }
 }
 
