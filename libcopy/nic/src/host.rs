@@ -5,6 +5,7 @@
 use crate::card::{Parameters, Ps};
 use crate::simulate::receive_packed;
 use libcopy_datatype::{Layout, Result};
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 /// How long a processor unpacks, by the length of blocks, with cold caches.
@@ -110,14 +111,15 @@ impl HostTable {
     }
 
     /// Time of unpacking `layout`: that of a vector with blocks of the average length, between two rows on the line between
-    /// them by the logarithm of the length, times as long as the layout moves more cache lines ([`traffic`]) than such a
-    /// vector.
+    /// them by the logarithm of the length, times as long as the layout uses more cache lines than such a vector. A line that
+    /// it comes back to after others counts again: it is rarely in the first-level cache then.
     pub fn unpack(&self, layout: &Layout) -> Ps {
         let bytes = layout.size() as f64;
         let block = bytes / layout.segment_count().max(1) as f64;
         // Of the vector: the packed bytes once, and its lines, of which shorter blocks fill half.
         let usual = if block < 64.0 { 3.0 } else { 2.0 };
-        let more = (traffic(layout) as f64 / bytes.max(1.0) / usual).max(1.0);
+        let used = (line_uses(layout) * LINE as u64) as f64;
+        let more = (used / bytes.max(1.0) / usual).max(1.0);
         (bytes * self.per_byte(block) * more) as Ps
     }
 
@@ -158,20 +160,72 @@ fn unpack_cold(layout: &Layout, times: usize) -> Result<Duration> {
     Ok(all[all.len() / 2])
 }
 
-/// Bytes that unpacking moves between caches and memory: the lines of the packed message and of the receive buffer that
-/// it touches, of 64 bytes each (section 5.3 counts misses of the last-level cache).
-pub fn traffic(layout: &Layout) -> u64 {
-    const LINE: i64 = 64;
-    let mut lines = layout.size().div_ceil(LINE as u64);
+/// Bytes of a cache line.
+const LINE: i64 = 64;
+
+/// The lines of `len` bytes at `start`, of which there is one at least.
+fn lines(start: i64, len: u64) -> RangeInclusive<i64> {
+    start.div_euclid(LINE)..=(start + len as i64 - 1).div_euclid(LINE)
+}
+
+/// A last-level cache like that of the paper's host (Intel i7-4770): 8 MiB, 16 ways, least recently used first out; cold.
+struct LastLevelCache {
+    /// Lines of each set, the one that was used last first.
+    sets: Vec<[Option<i64>; LastLevelCache::WAYS]>,
+    misses: u64,
+}
+
+impl LastLevelCache {
+    const WAYS: usize = 16;
+    const SETS: usize = (8 << 20) / LINE as usize / LastLevelCache::WAYS;
+
+    fn new() -> LastLevelCache {
+        LastLevelCache {
+            sets: vec![[None; LastLevelCache::WAYS]; LastLevelCache::SETS],
+            misses: 0,
+        }
+    }
+
+    /// Touches the lines of `len` bytes at address `start`.
+    fn touch(&mut self, start: i64, len: u64) {
+        for line in lines(start, len) {
+            // Such caches hash addresses, so that lines at the distance of a power of two do not share a set.
+            let hash = (line as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            let set = &mut self.sets[hash as usize % LastLevelCache::SETS];
+            let found = set.iter().position(|other| *other == Some(line));
+            self.misses += u64::from(found.is_none());
+            set[..=found.unwrap_or(LastLevelCache::WAYS - 1)].rotate_right(1);
+            set[0] = Some(line);
+        }
+    }
+}
+
+/// How often unpacking goes to another line: of the packed message, and of the receive buffer.
+fn line_uses(layout: &Layout) -> u64 {
+    let mut uses = layout.size().div_ceil(LINE as u64);
     let mut last = None;
     let mut cursor = layout.cursor();
     while let Some(piece) = cursor.next_segment(u64::MAX) {
-        let first = piece.offset.div_euclid(LINE);
-        let end = (piece.offset + piece.len as i64 - 1).div_euclid(LINE);
-        lines += (end - first) as u64 + u64::from(last != Some(first));
-        last = Some(end);
+        let lines = lines(piece.offset, piece.len);
+        uses += (lines.end() - lines.start()) as u64 + u64::from(last != Some(*lines.start()));
+        last = Some(*lines.end());
     }
-    lines * LINE as u64
+    uses
+}
+
+/// Bytes that unpacking with cold caches reads from memory: the lines of the packed message and of the receive buffer that a
+/// last-level cache misses (section 5.3 counts those misses).
+pub fn traffic(layout: &Layout) -> u64 {
+    let mut cache = LastLevelCache::new();
+    let mut cursor = layout.cursor();
+    // The packed message begins with the first line behind the receive buffer.
+    let mut packed = (layout.bounds().end.div_euclid(LINE) + 1) * LINE;
+    while let Some(piece) = cursor.next_segment(u64::MAX) {
+        cache.touch(packed, piece.len);
+        cache.touch(piece.offset, piece.len);
+        packed += piece.len as i64;
+    }
+    cache.misses * LINE as u64
 }
 
 #[cfg(test)]
@@ -183,13 +237,34 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_counted_once() {
+    fn lines_are_counted_once_while_the_cache_has_room() {
         // 64 packed bytes are a line; 8 blocks of 8 bytes lie in two lines.
         assert_eq!(traffic(&layout("vector(8, 1, 2, double)")), 3 * 64);
         assert_eq!(traffic(&layout("vector(8, 1, 8, double)")), 9 * 64);
         assert_eq!(traffic(&layout("contiguous(1000, double)")), 250 * 64);
         // A block over the end of a line.
         assert_eq!(traffic(&layout("hindexed([4], [62], byte)")), 3 * 64);
+        // A transposed matrix of doubles: each column touches a line of each row, the next column the same ones.
+        let transposed = |rows: u64| {
+            let columns =
+                format!("contiguous({rows}, resized(0, 8, vector({rows}, 1, {rows}, double)))");
+            traffic(&layout(&columns)) as f64 / (8 * rows * rows) as f64
+        };
+        let in_the_cache = transposed(256);
+        assert!((in_the_cache - 2.0).abs() < 0.01, "{in_the_cache}");
+        // A column of 200,000 lines does not fit: all are missed again for the next one.
+        let columns = "contiguous(8, resized(0, 8, vector(200000, 1, 8, double)))";
+        let beyond = traffic(&layout(columns)) as f64 / (8.0 * 8.0 * 200_000.0);
+        assert!(beyond > 8.0, "{beyond}");
+    }
+
+    #[test]
+    fn a_line_that_is_used_again_after_others_counts_again() {
+        assert_eq!(line_uses(&layout("vector(8, 1, 2, double)")), 1 + 2);
+        // Four columns of 16 bytes in 32 lines.
+        let columns = layout("contiguous(4, resized(0, 16, vector(32, 2, 8, double)))");
+        assert_eq!(line_uses(&columns), 32 + 4 * 32);
+        assert_eq!(traffic(&columns), (32 + 32) * 64);
     }
 
     #[test]
