@@ -3,7 +3,7 @@
 //! [`Attachment`]: a region's pages in a peer's address space, for load and store.
 //!
 //! The pages stay for as long as they are attached, whatever becomes of their owner. So who attaches them
-//! pays for them, see [`crate::account`].
+//! pays for them, see [`crate::account`]. The VMAs are in attach_vma.rs, their faults in attach_fault.rs.
 
 use crate::errno;
 use crate::pin::PinnedPages;
@@ -14,6 +14,7 @@ use crate::uapi::{RegionAttach, ATTACH_SHIFT, RIGHT_READ, RIGHT_WRITE};
 use crate::user::User;
 use crate::workqueue;
 use core::mem::MaybeUninit;
+use kernel::bindings;
 use kernel::mm::virt::VmaNew;
 use kernel::page::PAGE_SHIFT;
 use kernel::prelude::*;
@@ -72,7 +73,7 @@ pub(crate) fn prepare(region: &Region, args: &mut RegionAttach) -> Result {
         .pages()
         .linear_offset()
         .ok_or(errno::eopnotsupp())?;
-    // The offset's low bits steer the address that `mmap` chooses, see `get_unmapped_area`.
+    // The offset's low bits steer the address that `mmap` chooses, see attach_vma.rs.
     let phase = region.mapping.pages().huge_phase() << PAGE_SHIFT;
     args.map_offset = u64::from(region.id) << ATTACH_SHIFT | phase as u64;
     args.map_length = region.mapping.page_bytes();
@@ -140,6 +141,17 @@ impl Room {
 }
 
 impl Attachment {
+    /// Of a VMA that shows it.
+    ///
+    /// # Safety
+    ///
+    /// `vma` is one of ours, counted as showing it for `'a`.
+    pub(crate) unsafe fn of<'a>(vma: *mut bindings::vm_area_struct) -> &'a Self {
+        // SAFETY: A VMA of ours has the pointer in its private data; the reference that all VMAs own together
+        // stays while one of them is counted.
+        unsafe { &*(*vma).vm_private_data.cast() }
+    }
+
     /// The pages of the region.
     pub(crate) fn pages(&self) -> &PinnedPages {
         self.region.mapping.pages()

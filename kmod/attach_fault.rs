@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! [`Fault`]: a page of an attachment is touched for the first time.
+//!
+//! The memory manager calls with the VMA locked. The pages are pinned already: nothing is allocated but page tables,
+//! and nothing is waited for.
 
 use crate::attach::{decode, Attachment};
 use crate::pin::PinnedPages;
@@ -28,13 +31,12 @@ impl Fault<'_> {
     ///
     /// `vmf` is what the memory manager passed, and the result is not kept beyond the fault.
     unsafe fn read(vmf: *mut bindings::vm_fault) -> Option<Self> {
-        // SAFETY: The caller's promise; the VMA is ours and locked for the duration of the fault,
-        // and its reference keeps the attachment.
+        // SAFETY: The memory manager's `vmf` is valid; its VMA is ours and locked for the duration of the fault,
+        // so that it is not closed and stays counted.
         unsafe {
             let fault = &(*vmf).__bindgen_anon_1;
             let range = &(*fault.vma).__bindgen_anon_1.__bindgen_anon_1;
-            // The reference that all VMAs own together, see `attach_vma`.
-            let attachment = &*(*fault.vma).vm_private_data.cast::<Attachment>();
+            let attachment = Attachment::of(fault.vma);
             let index = decode(fault.pgoff).1.checked_sub(attachment.phase())?;
             (index < attachment.pages().pages().len()).then_some(Self {
                 vma: fault.vma,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The VMAs that show an attachment: how one is set up, copied and closed.
+//!
+//! The memory manager calls with the address space locked. So nothing is unpinned here: the last VMA leaves its
+//! reference to the workqueue.
 
 use crate::attach::{Attachment, Room};
 use crate::attach_fault::vma_fault;
@@ -49,22 +52,14 @@ static VM_OPS: VmOps = VmOps(bindings::vm_operations_struct {
     ..pin_init::zeroed()
 });
 
-/// # Safety
-///
-/// `vma` is one of ours and stays valid for `'a`.
-unsafe fn attachment<'a>(vma: *mut bindings::vm_area_struct) -> &'a Attachment {
-    // SAFETY: `map` stored the pointer, and the VMA's reference keeps it alive.
-    unsafe { &*(*vma).vm_private_data.cast() }
-}
-
 /// The VMA was copied (fork, split).
 ///
 /// # Safety
 ///
 /// `vma` is one of ours, and its reference keeps the attachment.
 unsafe extern "C" fn vma_open(vma: *mut bindings::vm_area_struct) {
-    // SAFETY: The VMA that was copied keeps the attachment.
-    unsafe { attachment(vma) }.shown();
+    // SAFETY: The VMA that was copied is counted.
+    unsafe { Attachment::of(vma) }.shown();
 }
 
 /// The VMA goes away.
@@ -74,7 +69,7 @@ unsafe extern "C" fn vma_open(vma: *mut bindings::vm_area_struct) {
 /// `vma` is one of ours, which is counted, and is not used afterwards.
 unsafe extern "C" fn vma_close(vma: *mut bindings::vm_area_struct) {
     // SAFETY: This VMA is still counted.
-    if !unsafe { attachment(vma) }.hidden() {
+    if !unsafe { Attachment::of(vma) }.hidden() {
         return;
     }
     // SAFETY: This takes back the reference that `map` gave to all VMAs together.

@@ -547,7 +547,7 @@ impl<J: Job> Channel<J> {
         // The queue has a reference until `done`, so that this is not the last one.
         drop(task);
         let mut queue = self.queue.lock();
-        queue.busy &= !(1 << slot.index.load(Relaxed));
+        queue.busy &= !(1 << slot.index);
         // SAFETY: As above, the entry is alive; it is counted as in work until here.
         unsafe { queue.done(&*entry) };
         let news = queue.take_news();

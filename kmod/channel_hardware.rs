@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! [`Held`]: the hardware that a channel has acquired, and how it proves itself after a failure.
+//!
+//! It is protected by a mutex, the second in the order of engines.rs; drivers are called under it, which may sleep.
+//! Nobody submits while the hardware is stopped or tried out: the channel sees to that.
 
 use crate::dma_device::DmaDevice;
 use crate::dmaengine::Hardware;

@@ -242,7 +242,7 @@ impl<J: Job> Queue<J> {
     ///
     /// It was counted as in work, by this queue; so the entry is in one of its lists.
     pub(crate) unsafe fn done(&mut self, entry: &Entry<J>) {
-        // SAFETY: The caller's promise.
+        // SAFETY: The entry is in a list of this queue, as this function asks for.
         let state = unsafe { self.state(entry) };
         state.working -= 1;
         if state.working != 0 || entry.request.wants_engine() {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! [`Slot`]: a fragment that a channel's hardware works on.
+//!
+//! Nothing here is locked: who has a slot's task follows from atomic counts, see the invariant of [`Slot`].
 
 use crate::channel_queue::Entry;
 use crate::job::Job;
@@ -23,12 +25,12 @@ pub(crate) struct Task<J: Job> {
 ///
 /// # Invariants
 ///
-/// `task` belongs to the thread that set the slot's bit in [`crate::channel_queue::Queue::busy`] until the last of `pending` is
-/// counted down, then to who did that; to the supervisor while the hardware is stopped.
+/// `task` belongs to the thread that set the slot's bit in [`crate::channel_queue::Queue::busy`] until the last of
+/// `pending` is counted down, then to who did that; to the supervisor while the hardware is stopped.
 pub(crate) struct Slot<J: Job, C> {
     /// Whose slot it is, for callbacks.
     pub(crate) channel: Atomic<*mut C>,
-    pub(crate) index: Atomic<u32>,
+    pub(crate) index: u32,
     /// Descriptors under way, and one more while they are being submitted.
     pub(crate) pending: Atomic<u32>,
     /// Whether one of them ended badly.
@@ -38,7 +40,8 @@ pub(crate) struct Slot<J: Job, C> {
     pub(crate) task: UnsafeCell<Option<Task<J>>>,
 }
 
-// SAFETY: See the invariant: at any time one thread has the task.
+// SAFETY: By the invariant one thread at a time has the task; the channel is only pointed to, and may be used from
+// any thread.
 unsafe impl<J: Job, C> Send for Slot<J, C> {}
 // SAFETY: As above.
 unsafe impl<J: Job, C> Sync for Slot<J, C> {}
@@ -48,7 +51,7 @@ impl<J: Job, C> Slot<J, C> {
     pub(crate) fn new(index: u32) -> Self {
         Self {
             channel: Atomic::new(core::ptr::null_mut()),
-            index: Atomic::new(index),
+            index,
             pending: Atomic::new(0),
             failed: Atomic::new(0),
             since: Atomic::new(0),

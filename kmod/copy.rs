@@ -268,7 +268,7 @@ unsafe fn move_piece(
     user: &mut UserPieces<'_>,
     from_region: bool,
 ) -> usize {
-    // SAFETY: The caller's promise; the iterator is valid.
+    // SAFETY: The memory is pinned and has `len` bytes; user memory is checked as the iterator comes to it.
     unsafe {
         if from_region {
             bindings::_copy_to_iter(address.cast(), len, &mut user.iter)

@@ -101,7 +101,7 @@ pub(crate) unsafe fn submit(
     done: Done,
     param: *mut c_void,
 ) -> Result {
-    // SAFETY: The caller's promise.
+    // SAFETY: The channel is acquired and the rest stays as it must, as this function asks for.
     to_result(unsafe { raw::libcopy_dma_submit(chan, to, from, len, interrupt, Some(done), param) })
 }
 
@@ -111,7 +111,7 @@ pub(crate) unsafe fn submit(
 ///
 /// `chan` is acquired and stays so for the call.
 pub(crate) unsafe fn issue(chan: *mut DmaChan) {
-    // SAFETY: The caller's promise.
+    // SAFETY: The channel stays acquired for the call.
     unsafe { raw::libcopy_dma_issue(chan) }
 }
 
@@ -121,7 +121,7 @@ pub(crate) unsafe fn issue(chan: *mut DmaChan) {
 ///
 /// `result` is what the callback was given.
 pub(crate) unsafe fn succeeded(result: *const DmaResult) -> bool {
-    // SAFETY: The caller's promise.
+    // SAFETY: The driver gave the callback a valid pointer or null.
     unsafe { raw::libcopy_dma_succeeded(result) }
 }
 

@@ -36,17 +36,17 @@ unsafe impl Backend for IrqBackend {
     type GuardState = usize;
 
     unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
-        // SAFETY: The caller's promise.
+        // SAFETY: `Backend::init` is called with memory for a lock, and with a name and a class that stay.
         unsafe { bindings::__spin_lock_init(ptr, name, key) }
     }
 
     unsafe fn lock(ptr: *mut Self::State) -> usize {
-        // SAFETY: The caller promises an initialised lock.
+        // SAFETY: `Backend` calls this after `init` only.
         unsafe { shim::lock_irqsave(ptr) }
     }
 
     unsafe fn try_lock(ptr: *mut Self::State) -> Option<usize> {
-        // SAFETY: The caller promises an initialised lock.
+        // SAFETY: `Backend` calls this after `init` only.
         unsafe { shim::trylock_irqsave(ptr) }
     }
 
@@ -56,7 +56,7 @@ unsafe impl Backend for IrqBackend {
     }
 
     unsafe fn assert_is_held(ptr: *mut Self::State) {
-        // SAFETY: The caller promises an initialised lock.
+        // SAFETY: `Backend` calls this after `init` only.
         unsafe { bindings::spin_assert_is_held(ptr) }
     }
 }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! [`Lost`]: the fragments that engines were given and have not copied.
+//!
+//! The list is protected by a spin lock that callbacks take. So an entry is allocated before the lock is taken and
+//! freed after it was released. A fragment counts as in work until it was taken out and copied, so that a request
+//! whose last reference goes has an empty list.
 
 use kernel::alloc::AllocError;
 use kernel::prelude::*;
 
-/// One of them. It is allocated before the lock of the list is taken, and freed after the lock was released.
+/// One of them.
 pub(crate) struct LostFragment {
     fragment: u64,
     next: Option<KBox<LostFragment>>,

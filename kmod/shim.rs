@@ -25,7 +25,7 @@ pub(crate) const HUGE_PAGES: usize = PAGE_SIZE / core::mem::size_of::<usize>();
 ///
 /// `page` must be a valid page that the caller keeps from being freed.
 pub(crate) unsafe fn page_address(page: *mut bindings::page) -> *mut u8 {
-    // SAFETY: The caller promises a valid page; the direct map covers it (checked in shim.c).
+    // SAFETY: The page is valid and stays; the direct map covers it (checked in shim.c).
     unsafe { raw::libcopy_page_address(page).cast() }
 }
 
@@ -35,7 +35,7 @@ pub(crate) unsafe fn page_address(page: *mut bindings::page) -> *mut u8 {
 ///
 /// `page` must be a valid page that the caller keeps from being freed.
 pub(crate) unsafe fn page_to_pfn(page: *mut bindings::page) -> usize {
-    // SAFETY: The caller promises a valid page.
+    // SAFETY: The page is valid and stays, as this function asks for.
     unsafe { raw::libcopy_page_to_pfn(page) }
 }
 
@@ -54,7 +54,8 @@ pub(crate) unsafe fn same_pages(
     room: &mut [MaybeUninit<usize>],
 ) -> usize {
     let count = usize::min(expected.len(), room.len());
-    // SAFETY: There is room for as many words; the caller promises the rest.
+    // SAFETY: There is room for as many words; the notifier is registered, the sequence is its own, and the address
+    // space is alive and not locked.
     unsafe {
         raw::libcopy_same_pages(
             notifier,
@@ -94,7 +95,7 @@ pub(crate) fn pin_remote(
 /// An address of the calling process without the bits that its architecture ignores: the memory manager's
 /// notifiers, page numbers and comparisons know nothing of them. The caller has an address space.
 pub(crate) fn untagged_address(address: u64) -> u64 {
-    // SAFETY: The caller promises an address space; its lock is not held in an ioctl.
+    // SAFETY: Only ioctls call this: the caller has an address space, whose lock it does not hold.
     unsafe { raw::libcopy_untagged_addr(address as usize) as u64 }
 }
 
@@ -161,7 +162,7 @@ pub(crate) fn join_cgroups(process: &Task) -> Result {
 ///
 /// `vma` must be under construction or write-locked.
 pub(crate) unsafe fn vm_flags_mod(vma: *mut bindings::vm_area_struct, set: usize, clear: usize) {
-    // SAFETY: The caller's promise.
+    // SAFETY: Nobody else changes the flags of a VMA that is new or write-locked.
     unsafe { raw::libcopy_vm_flags_mod(vma, set, clear) }
 }
 
@@ -247,7 +248,7 @@ pub(crate) fn current_node() -> i32 {
 ///
 /// The lock is initialised.
 pub(crate) unsafe fn lock_irqsave(lock: *mut bindings::spinlock_t) -> usize {
-    // SAFETY: The caller's promise.
+    // SAFETY: The lock is initialised, as this function asks for.
     unsafe { raw::libcopy_lock_irqsave(lock) }
 }
 
@@ -266,7 +267,7 @@ pub(crate) unsafe fn trylock_irqsave(lock: *mut bindings::spinlock_t) -> Option<
 ///
 /// The caller holds the lock and got `flags` when it took it.
 pub(crate) unsafe fn unlock_irqrestore(lock: *mut bindings::spinlock_t, flags: usize) {
-    // SAFETY: The caller's promise.
+    // SAFETY: The lock is held, and `flags` are what taking it returned.
     unsafe { raw::libcopy_unlock_irqrestore(lock, flags) }
 }
 
@@ -276,7 +277,7 @@ pub(crate) unsafe fn unlock_irqrestore(lock: *mut bindings::spinlock_t, flags: u
 ///
 /// `data` is readable for `len` bytes.
 pub(crate) unsafe fn crc32c(crc: u32, data: *const u8, len: usize) -> u32 {
-    // SAFETY: The caller's promise.
+    // SAFETY: `data` has `len` readable bytes.
     unsafe { raw::libcopy_crc32c(crc, data.cast(), len) }
 }
 
@@ -297,6 +298,6 @@ pub(crate) unsafe fn copy_pieces_to_iter(
     total: usize,
     to: &mut bindings::iov_iter,
 ) -> usize {
-    // SAFETY: The caller's promise; the iterator is valid, and user memory is checked as it is written.
+    // SAFETY: The pieces are readable; the iterator is valid, and user memory is checked as it is written.
     unsafe { raw::libcopy_copy_pieces_to_iter(pieces.as_ptr(), pieces.len(), total, to) }
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! [`UserAccount`]: what the kernel counts for a user.
+//! [`UserAccount`]: the pages that the kernel counts as locked by a user.
+//!
+//! The counts are atomic and take no lock, so that they may change in any context (see [`crate::account`] for why not
+//! those of an address space).
 
 use crate::declarations as raw;
 use kernel::bindings;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! [`UserNamespace`]: the user namespace of a process.
+//! [`UserNamespace`]: the user namespace of a process, only to be compared.
 
 use crate::declarations as raw;
 use kernel::bindings;
