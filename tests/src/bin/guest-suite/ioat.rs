@@ -166,6 +166,11 @@ fn an_engine_is_never_faster_than_it_may_be(context: &Context) -> Outcome {
     let one = [channel(&functions()?[0])?];
     let rate = rates(context, &dmatest, &one)?[&one[0]] * 1024;
     check!(rate <= LIMIT * 103 / 100, "{rate} bytes/s of {LIMIT}");
+    // On a slow kernel it takes longer to submit a copy than to make it.
+    check!(
+        context.scale > 1 || rate >= LIMIT / 4,
+        "{rate} bytes/s of {LIMIT}"
+    );
     Ok(())
 }
 
@@ -206,10 +211,19 @@ fn channels_of_an_engine_share_it(context: &Context) -> Outcome {
     Ok(())
 }
 
-/// Arms a fault for the second of three copies on the first channel; gives back how many of them
-/// failed and how long they took. Afterwards the channel must work again, and the fault must have
-/// struck.
-fn strike(context: &Context, fault: &str) -> Outcome<(u32, Duration)> {
+/// What became of three copies, the second of which had a fault.
+struct Struck {
+    /// Copies that failed, says dmatest.
+    failures: u32,
+    /// Copies that the engine has made whole.
+    made: u64,
+    /// How long all of them took.
+    took: Duration,
+}
+
+/// Arms a fault for the second of three copies on the first channel. Afterwards the channel must work again, and the
+/// fault must have struck.
+fn strike(context: &Context, fault: &str) -> Outcome<Struck> {
     let _clean = Clean::new()?;
     let dmatest = Dmatest::load(context)?;
     let function = &functions()?[0];
@@ -221,6 +235,7 @@ fn strike(context: &Context, fault: &str) -> Outcome<(u32, Duration)> {
             .ok_or_else(|| format!("no counter {name}: {stats}").into())
     };
     let before = counter("faults")?;
+    let (copies_before, _) = progress(function)?;
     ask(&format!("fault {} {fault} after=1", function.channel))?;
     // The driver's timer finds a lost interrupt within 2 s.
     let job = Job {
@@ -239,21 +254,27 @@ fn strike(context: &Context, fault: &str) -> Outcome<(u32, Duration)> {
         (copies + 4, bytes + 200_000),
         "after {fault}"
     );
-    Ok((failures, took))
+    Ok(Struck {
+        failures,
+        made: copies - copies_before,
+        took,
+    })
 }
 
 fn data_errors_fail_one_copy(context: &Context) -> Outcome {
     for fault in ["read-error", "write-error"] {
-        let (failures, _) = strike(context, fault)?;
-        // The next copy may be queued before the driver has reset the channel, which aborts it.
+        let Struck { failures, made, .. } = strike(context, fault)?;
+        // The driver wakes who waits for the failed copy before it resets the channel: a copy that is queued in
+        // between, is aborted. No other fails, and none that was aborted has been made.
         check!((1..=2).contains(&failures), "{fault}: {failures} failed");
+        check_eq!(made, u64::from(3 - failures), "{fault}: {failures} failed");
     }
     Ok(())
 }
 
 fn a_corrupted_byte_is_only_found_by_looking(context: &Context) -> Outcome {
-    let (failures, _) = strike(context, "corrupt")?;
-    check_eq!(failures, 1);
+    let Struck { failures, made, .. } = strike(context, "corrupt")?;
+    check_eq!((failures, made), (1, 3));
     let _clean = Clean::new()?;
     let dmatest = Dmatest::load(context)?;
     let function = &functions()?[0];
@@ -272,8 +293,12 @@ fn a_corrupted_byte_is_only_found_by_looking(context: &Context) -> Outcome {
 }
 
 fn a_lost_interrupt_costs_time_only(context: &Context) -> Outcome {
-    let (failures, took) = strike(context, "lost-interrupt")?;
-    check_eq!(failures, 0);
+    let Struck {
+        failures,
+        made,
+        took,
+    } = strike(context, "lost-interrupt")?;
+    check_eq!((failures, made), (0, 3));
     check!(
         took >= Duration::from_millis(150),
         "found by the driver's timer, not in {took:?}"
@@ -282,20 +307,20 @@ fn a_lost_interrupt_costs_time_only(context: &Context) -> Outcome {
 }
 
 fn a_late_copy_is_waited_for(context: &Context) -> Outcome {
-    let (failures, took) = strike(context, "delay=120")?;
+    let Struck { failures, took, .. } = strike(context, "delay=120")?;
     check_eq!(failures, 0);
     check!(took >= Duration::from_millis(120), "{took:?}");
     Ok(())
 }
 
 fn a_hung_channel_comes_back(context: &Context) -> Outcome {
-    let (failures, _) = strike(context, "hang")?;
+    let failures = strike(context, "hang")?.failures;
     check!(failures >= 1, "{failures}");
     Ok(())
 }
 
 fn a_halted_channel_comes_back(context: &Context) -> Outcome {
-    let (failures, _) = strike(context, "halt")?;
+    let failures = strike(context, "halt")?.failures;
     check!(failures >= 1, "{failures}");
     Ok(())
 }
