@@ -77,6 +77,8 @@ struct Event {
     Stream *stream;
     bool is_done;
     int status;
+    // How often it was recorded: it is done when the last one is.
+    uint64_t records;
     std::chrono::steady_clock::time_point at;
 };
 
@@ -98,6 +100,8 @@ static uint64_t next_id = 1, next_context = 3;
 static std::multimap<uint64_t, uint64_t> freed;
 // What was done, for tests.
 static uint64_t launches, copies;
+// Launches since somebody waited or asked whether something is done, and the most of them.
+static uint64_t in_a_row, most_in_a_row;
 
 static bool is_delayed()
 {
@@ -565,6 +569,7 @@ CALL cuStreamDestroy_v2(Stream *stream)
 CALL cuStreamSynchronize(Stream *stream)
 {
     std::lock_guard lock(one);
+    in_a_row = 0;
     if (is_legacy(stream))
         return run_all();
     return is_alive(stream) ? run(stream) : INVALID_HANDLE;
@@ -574,7 +579,7 @@ CALL cuEventCreate(Event **event, unsigned)
 {
     if (!current())
         return INVALID_CONTEXT;
-    *event = new Event{current(), current()->id, nullptr, true, SUCCESS, {}};
+    *event = new Event{current(), current()->id, nullptr, true, SUCCESS, 0, {}};
     return SUCCESS;
 }
 
@@ -596,8 +601,9 @@ CALL cuEventRecord(Event *event, Stream *stream)
         return INVALID_HANDLE;
     event->stream = stream;
     event->is_done = false;
+    const uint64_t record = ++event->records;
     return submit(stream, [=] {
-        event->is_done = true;
+        event->is_done = record == event->records;
         event->at = std::chrono::steady_clock::now();
         return SUCCESS;
     });
@@ -606,6 +612,7 @@ CALL cuEventRecord(Event *event, Stream *stream)
 CALL cuEventQuery(Event *event)
 {
     std::lock_guard lock(one);
+    in_a_row = 0;
     if (!is_alive(event))
         return INVALID_HANDLE;
     if (!event->is_done)
@@ -617,6 +624,7 @@ CALL cuEventQuery(Event *event)
 CALL cuEventSynchronize(Event *event)
 {
     std::lock_guard lock(one);
+    in_a_row = 0;
     if (!is_alive(event))
         return INVALID_HANDLE;
     int status = SUCCESS;
@@ -748,6 +756,7 @@ CALL cuLaunchKernel(const Function *function, unsigned blocks, unsigned y, unsig
         shared != named->shared || shared > function->shared_limit)
         return INVALID_VALUE;
     launches++;
+    most_in_a_row = std::max(most_in_a_row, ++in_a_row);
     if (named->stencil) {
         const Stencil task = *(const Stencil *)parameters[0];
         return submit(stream, [=] {
@@ -789,4 +798,13 @@ extern "C" void fakecuda_counts(uint64_t *counts)
     counts[0] = launches;
     counts[1] = copies;
     counts[2] = memories.size();
+}
+
+// The most launches without a wait in between, since the last call of this.
+extern "C" uint64_t fakecuda_launches_in_a_row()
+{
+    std::lock_guard lock(one);
+    const uint64_t most = most_in_a_row;
+    most_in_a_row = in_a_row = 0;
+    return most;
 }

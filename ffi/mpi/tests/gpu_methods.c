@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Buffers in device memory: sends that return before they are packed, collectives with large counts, libraries that a
- * program loads and closes.
+/* Buffers in device memory: sends that return before they are packed, receives that are unpacked at the same time, collectives
+ * with large counts, libraries that a program loads and closes.
  *
- * usage: gpu_methods later|large CASES       gpu_methods plugins FIRST SECOND
+ * usage: gpu_methods later|together|large CASES       gpu_methods plugins FIRST SECOND
  */
 #include "device.h"
 
@@ -225,6 +225,75 @@ static void later(int cases)
 	}
 }
 
+enum { TOGETHER = 8 };
+enum { BY_ALL, BY_ALL_TESTED, BY_SOME, BY_SOME_TESTED, BY_PERSISTENT, COMPLETIONS };
+
+/* Completes all receives by one function; in each call of it, the kernels of all that it completes are launched before any
+ * of them is waited for.
+ */
+static void complete_together(int how, MPI_Request *requests)
+{
+	unsigned long (*launches)(void);
+	int flag = 0, done = TOGETHER, indices[TOGETHER];
+	MPI_Status statuses[TOGETHER];
+	*(void **)&launches = dlsym(cuda, "fakecuda_launches_in_a_row");
+	CHECK(launches, "not the stand-in");
+	for (int left = TOGETHER; left; left -= done) {
+		launches();
+		switch (how) {
+		case BY_ALL_TESTED:
+			while (!flag)
+				MPI_Testall(TOGETHER, requests, &flag, statuses);
+			break;
+		case BY_SOME: MPI_Waitsome(TOGETHER, requests, &done, indices, statuses); break;
+		case BY_SOME_TESTED:
+			for (done = 0; !done;)
+				MPI_Testsome(TOGETHER, requests, &done, indices, statuses);
+			break;
+		default: MPI_Waitall(TOGETHER, requests, statuses);
+		}
+		unsigned long most = launches();
+		CHECK(most >= (unsigned)done, "way %d: %d done, but %lu launches before a wait", how, done, most);
+	}
+}
+
+/* Receives of one call are unpacked at the same time. */
+static void together(int cases)
+{
+	for (int i = 0; i < cases; i++) {
+		int how = i % COMPLETIONS, count = LEAST + below(3) * 4000;
+		struct memory memories[TOGETHER];
+		MPI_Request requests[TOGETHER];
+		for (int n = 0; n < TOGETHER && rank == 1; n++) {
+			memories[n] = memory_new(DEVICE, span(count));
+			if (how == BY_PERSISTENT)
+				MPI_Recv_init(memories[n].at, count, strided, 0, n, MPI_COMM_WORLD, &requests[n]);
+			else
+				MPI_Irecv(memories[n].at, count, strided, 0, n, MPI_COMM_WORLD, &requests[n]);
+		}
+		if (rank == 1 && how == BY_PERSISTENT)
+			MPI_Startall(TOGETHER, requests);
+		for (int n = 0; n < TOGETHER && rank == 0; n++) {
+			char *bytes = content(i + n, count);
+			MPI_Send(bytes, count, strided, 1, n, MPI_COMM_WORLD);
+			free(bytes);
+		}
+		if (rank != 1)
+			continue;
+		complete_together(how, requests);
+		for (int n = 0; n < TOGETHER; n++) {
+			char *sent = content(i + n, count), *got = memory_read(&memories[n]);
+			for (int at = 0; at < count; at++)
+				CHECK(!memcmp(got + at * STEP * 8, sent + at * STEP * 8, 8), "way %d: double %d of %d", how,
+				      at, count);
+			free(sent), free(got);
+			memory_free(&memories[n]);
+			if (how == BY_PERSISTENT)
+				MPI_Request_free(&requests[n]);
+		}
+	}
+}
+
 #if MPI_VERSION >= 4
 /* Collectives with large counts that libcopy forwards, each compared with the library's own in host memory. */
 static void large(int cases)
@@ -354,6 +423,8 @@ int main(int argc, char **argv)
 		cuda_load();
 		if (!strcmp(argv[1], "later"))
 			later(atoi(argv[2]));
+		if (!strcmp(argv[1], "together"))
+			together(atoi(argv[2]));
 #if MPI_VERSION >= 4
 		if (!strcmp(argv[1], "large"))
 			large(atoi(argv[2]));

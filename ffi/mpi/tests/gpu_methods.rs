@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! By which method programs' device memory is sent, run by Open MPI and by MPICH with a stand-in for the CUDA driver: the
-//! model's choice, an MPI library that takes device memory (`aware.c`), sends that return before they are packed; and
+//! model's choice, an MPI library that takes device memory (`aware.c`), sends that return before they are packed, receives
+//! that are unpacked at the same time; and
 //! collectives with large counts, and libraries that a program loads and closes.
 
 // Other tests use other parts of it.
@@ -67,6 +68,24 @@ fn sends_return_before_they_are_packed() {
         let more = [DELAYED, ("LIBCOPY_MPI_MIN", "1")];
         let (_, report) = run(&program, 2, &["later", "33"], &more);
         assert!(numbers(&report, "sends started later") > 50, "{report}");
+    }
+}
+
+#[test]
+fn receives_of_one_call_are_unpacked_at_the_same_time() {
+    let _turn = turn();
+    for program in programs(METHODS) {
+        for method in ["one-shot", "staged"] {
+            let method = ("LIBCOPY_GPU_METHOD", method);
+            for more in [
+                &[method][..],
+                &[method, DELAYED],
+                &[method, ("LIBCOPY_MPI_MIN", "1")],
+            ] {
+                let (_, report) = run(&program, 2, &["together", "10"], more);
+                assert!(numbers(&report, "buffers received") >= 80, "{report}");
+            }
+        }
     }
 }
 

@@ -122,12 +122,12 @@ impl Gemm {
         };
         let place = Pointer::of(driver, self.product.address())?;
         let (_current, context) = Context::at(driver, &place)?;
-        let stream = context.stream();
-        let work = Work::submitted(driver, &context, stream, Vec::new(), || {
+        let (mut work, stream) = (None, || context.stream());
+        Work::submit(driver, &context, &mut work, stream, Vec::new(), |stream| {
             context
                 .launch_shaped(driver, &shaped, stream)
                 .map(|()| None)
         })?;
-        Ok(Pending::new(driver, Some(work)))
+        Ok(Pending::new(driver, work))
     }
 }

@@ -125,15 +125,31 @@ pub unsafe fn start_copy(
     from: u64,
     bytes: usize,
 ) -> Result<Pending> {
+    let mut pending = Pending::new(driver, None);
+    // SAFETY: the caller's promise.
+    unsafe { copy_after(&mut pending, to, from, bytes)? };
+    Ok(pending)
+}
+
+/// [`start_copy`] of bytes that are there when what is `pending` is done, which then includes this.
+///
+/// # Errors
+///
+/// Those of [`copy`]; what was pending stays so.
+///
+/// # Safety
+///
+/// As for [`start_copy`].
+pub unsafe fn copy_after(pending: &mut Pending, to: u64, from: u64, bytes: usize) -> Result<()> {
     if bytes == 0 {
-        return Ok(Pending::new(driver, None));
+        return Ok(());
     }
+    let (driver, work) = pending.work();
     let (_current, context) = Context::at(driver, &device_of(driver, to, from)?)?;
-    let stream = context.next_stream();
-    let work = Work::submitted(driver, &context, stream, Vec::new(), || {
+    let stream = || context.next_stream();
+    Work::submit(driver, &context, work, stream, Vec::new(), |stream| {
         context.copy(driver, to, from, bytes, stream).map(|()| None)
-    })?;
-    Ok(Pending::new(driver, Some(work)))
+    })
 }
 
 /// The side that is a GPU's.

@@ -226,6 +226,27 @@ pub unsafe fn start_unpack(
     start(driver, |pending| move_part(driver, &part, Some(pending)))
 }
 
+/// [`start_unpack`] of packed bytes that are there when what is `pending` is done, which then includes this.
+///
+/// # Errors
+///
+/// Those of [`unpack()`]; what was pending stays so.
+///
+/// # Safety
+///
+/// As for [`start_unpack`].
+pub unsafe fn unpack_after(
+    pending: &mut Pending,
+    layout: &GpuLayout,
+    origin: u64,
+    range: Range<u64>,
+    packed: u64,
+) -> Result<()> {
+    let part = Part::new(layout, origin, range, packed, Way::Unpack)?;
+    let (driver, work) = pending.work();
+    move_part(driver, &part, Some(work))
+}
+
 /// Copies all bytes of one layout to another, which has at least as many: the receive of a message without packed bytes in
 /// between (paper 000, section 5.2). Each may be memory of any [`Space`], mapped from another process too. Returns when the
 /// bytes are there.
@@ -483,15 +504,15 @@ fn submit(
         }
         return settled;
     };
-    let stream = context.next_stream();
-    *pending = Some(Work::submitted(
-        driver,
-        context,
-        stream,
-        vec![Box::new(kept)],
-        || context.launch_together(driver, &launches, stream),
-    )?);
-    Ok(())
+    let (stream, kept) = (|| context.next_stream(), vec![Box::new(kept) as _]);
+    Work::submit(driver, context, pending, stream, kept, |stream| {
+        context.launch_together(driver, &launches, stream)
+    })
+}
+
+/// Waits for what was submitted before.
+fn after(driver: &Driver, pending: Option<&mut Option<Work>>) -> Result<()> {
+    pending.map_or(Ok(()), |work| Work::finish(driver, work))
 }
 
 fn move_part(driver: &Driver, part: &Part<'_>, pending: Option<&mut Option<Work>>) -> Result<()> {
@@ -500,6 +521,7 @@ fn move_part(driver: &Driver, part: &Part<'_>, pending: Option<&mut Option<Work>
     }
     let sides = part.pointers(driver)?;
     if sides.is_for_processor() {
+        after(driver, pending)?;
         on_processor(part, &part.range, part.packed);
         return Ok(());
     }
@@ -513,6 +535,7 @@ fn move_part(driver: &Driver, part: &Part<'_>, pending: Option<&mut Option<Work>
             part.launches(address_of(tables.as_ref()), part.range.clone(), part.packed)?;
         return submit(driver, &context, launches, vec![tables], pending);
     }
+    after(driver, pending)?;
     if sides.in_order || !sides.user.space.is_reached_by_kernels() {
         return through_scratch(&context, &part.range, |chunk, scratch| {
             let packed = part.packed + chunk.start;

@@ -26,14 +26,15 @@ mod plan;
 mod ptx;
 
 pub use baseline::{Gemm, pack_with};
-pub use buffer::{Buffer, copy, start_copy};
+pub use buffer::{Buffer, copy, copy_after, start_copy};
 pub use device::{Device, PrimaryContext, Uuid};
 pub use driver::Driver;
 pub use engine::{copy_batch, copy_blocks, copy_planes};
 pub use error::{Error, Result};
 pub use gpu::{
     GpuLayout, Message, copy_layout, limit_multiprocessors, pack, pack_all, pack_on,
-    start_copy_layout, start_pack, start_unpack, unpack, unpack_all, unpack_on, use_copy_units,
+    start_copy_layout, start_pack, start_unpack, unpack, unpack_after, unpack_all, unpack_on,
+    use_copy_units,
 };
 pub use launch::{Batch, Kernel, Launch, Placed};
 pub use mapping::{Mapping, Shaped};

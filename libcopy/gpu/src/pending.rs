@@ -18,48 +18,96 @@ pub struct Pending {
 
 /// Work on a stream.
 pub(crate) struct Work {
-    pub(crate) context: Arc<Context>,
-    pub(crate) event: Handle,
-    pub(crate) table: Option<TableMemory>,
+    context: Arc<Context>,
+    stream: Handle,
+    /// Behind what was submitted last.
+    event: Handle,
+    tables: Vec<TableMemory>,
     /// What must stay until it is done.
-    pub(crate) kept: Vec<Box<dyn Any + Send>>,
+    kept: Vec<Box<dyn Any + Send>>,
 }
 
 // SAFETY: handles of the driver may be used by any thread; the rest is Send.
 unsafe impl Send for Work {}
 
 impl Work {
-    /// What `launch` submits to a stream of a context, which is current, and an event behind it. What is `kept` stays until it
-    /// is done.
+    /// What `launch` submits to the stream that it gets, of a context, which is current, and an event behind it: the stream
+    /// of the work before it, so that it is done after that, or else `stream`. What is `kept` stays until it is done.
     ///
     /// # Errors
     ///
-    /// A driver that fails; nothing is under way then.
-    pub(crate) fn submitted(
+    /// A driver that fails; nothing of this is under way then, and the work before it stays.
+    pub(crate) fn submit(
         driver: &Driver,
         context: &Arc<Context>,
-        stream: Handle,
+        pending: &mut Option<Work>,
+        stream: impl FnOnce() -> Handle,
         kept: Vec<Box<dyn Any + Send>>,
-        launch: impl FnOnce() -> Result<Option<TableMemory>>,
-    ) -> Result<Work> {
-        let event = context.event(driver)?;
-        let submitted = launch().and_then(|table| {
+        launch: impl FnOnce(Handle) -> Result<Option<TableMemory>>,
+    ) -> Result<()> {
+        if pending
+            .as_ref()
+            .is_some_and(|work| work.context.id() != context.id())
+        {
+            Work::finish(driver, pending)?;
+        }
+        let (stream, event) = match pending {
+            Some(work) => (work.stream, work.event),
+            None => (stream(), context.event(driver)?),
+        };
+        let submitted = launch(stream).and_then(|table| {
             // SAFETY: an event and a stream of this context.
             let code = unsafe { (driver.functions.event_record)(event, stream) };
             driver.check("cuEventRecord", code).map(|()| table)
         });
         match submitted {
-            Ok(table) => Ok(Work {
-                context: context.clone(),
-                event,
-                table,
-                kept,
-            }),
+            Ok(table) => {
+                let work = pending.get_or_insert_with(|| Work {
+                    context: context.clone(),
+                    stream,
+                    event,
+                    tables: Vec::new(),
+                    kept: Vec::new(),
+                });
+                work.tables.extend(table);
+                work.kept.extend(kept);
+                Ok(())
+            }
             Err(error) => {
                 // What was launched before still uses the program's memory.
                 let _ = context.settle(driver, stream);
-                context.give_event(event);
+                if pending.is_none() {
+                    context.give_event(event);
+                }
                 Err(error)
+            }
+        }
+    }
+
+    /// Waits until there is none.
+    ///
+    /// # Errors
+    ///
+    /// A kernel or the driver that failed.
+    pub(crate) fn finish(driver: &Driver, pending: &mut Option<Work>) -> Result<()> {
+        let Some(work) = pending else {
+            return Ok(());
+        };
+        let _current = work.context.enter(driver)?;
+        // SAFETY: an event of this context.
+        driver.check("cuEventSynchronize", unsafe {
+            (driver.functions.event_synchronize)(work.event)
+        })?;
+        Work::release(driver, pending);
+        Ok(())
+    }
+
+    /// Gives back what was used by work that is done; its context is current.
+    fn release(driver: &Driver, pending: &mut Option<Work>) {
+        if let Some(work) = pending.take() {
+            work.context.give_event(work.event);
+            for table in work.tables {
+                work.context.give_table(driver, table);
             }
         }
     }
@@ -96,7 +144,7 @@ impl Pending {
             return Ok(false);
         }
         self.driver.check("cuEventQuery", code)?;
-        self.release();
+        Work::release(self.driver, &mut self.work);
         Ok(true)
     }
 
@@ -106,32 +154,18 @@ impl Pending {
     ///
     /// A kernel or the driver that failed.
     pub fn wait(&mut self) -> Result<()> {
-        let Some(work) = &self.work else {
-            return Ok(());
-        };
-        let _current = work.context.enter(self.driver)?;
-        // SAFETY: an event of this context.
-        self.driver.check("cuEventSynchronize", unsafe {
-            (self.driver.functions.event_synchronize)(work.event)
-        })?;
-        self.release();
-        Ok(())
+        Work::finish(self.driver, &mut self.work)
+    }
+
+    /// What was started, for more behind it.
+    pub(crate) fn work(&mut self) -> (&'static Driver, &mut Option<Work>) {
+        (self.driver, &mut self.work)
     }
 
     /// Drops `what` only when the work is done.
     pub fn keep(&mut self, what: impl Any + Send) {
         if let Some(work) = &mut self.work {
             work.kept.push(Box::new(what));
-        }
-    }
-
-    /// Gives back what the work used; its context is current.
-    fn release(&mut self) {
-        if let Some(work) = self.work.take() {
-            work.context.give_event(work.event);
-            if let Some(table) = work.table {
-                work.context.give_table(self.driver, table);
-            }
         }
     }
 }

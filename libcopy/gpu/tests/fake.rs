@@ -20,9 +20,9 @@ use cuda::{Cuda, Memory, SPACES, Shape, driver, random_shapes, turn};
 use generate::Choices;
 use libcopy_datatype::{Datatype, Layout, Named};
 use libcopy_gpu::{
-    Buffer, Device, Error, GpuLayout, Message, Pointer, Space, copy, copy_layout,
-    limit_multiprocessors, pack, pack_all, pack_on, start_copy_layout, start_pack, start_unpack,
-    unpack, unpack_all, unpack_on,
+    Buffer, Device, Error, GpuLayout, Message, Pointer, Space, copy, copy_after, copy_layout,
+    limit_multiprocessors, pack, pack_all, pack_on, start_copy, start_copy_layout, start_pack,
+    start_unpack, unpack, unpack_after, unpack_all, unpack_on,
 };
 
 /// Packs and unpacks a range between all pairs of spaces.
@@ -299,6 +299,112 @@ fn several_calls_are_under_way_and_each_is_waited_for() {
         }
     }
     assert!(waited > 10 && polled > 10, "{waited} {polled}");
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("FAKECUDA_DELAYED") };
+}
+
+/// Each step needs what the one before it has written, and none is waited for before the last one.
+#[test]
+fn steps_of_a_message_follow_each_other_on_the_stream() {
+    let _turn = turn();
+    Cuda::start();
+    for delayed in [false, true] {
+        if delayed {
+            // SAFETY: tests that read the environment have their turns.
+            unsafe { std::env::set_var("FAKECUDA_DELAYED", "1") };
+        }
+        let mut waited = 0;
+        for (case, shape, _) in random_shapes(60) {
+            let bytes = shape.size() as usize;
+            let (content, before) = (noise(case, shape.len), noise(case + 1, shape.len));
+            let zeros = vec![0; bytes];
+            for space in [Space::Device, Space::Pinned, Space::Host] {
+                let source = Memory::new(Space::Device, &content);
+                let target = Memory::new(Space::Device, &before);
+                let sent = Memory::new(Space::Device, &zeros);
+                let host = Memory::new(space, &zeros);
+                let received = Memory::new(Space::Device, &zeros);
+                let origins = [shape.origin(&source), shape.origin(&target)];
+                let all = || 0..shape.size();
+                // SAFETY: the memory was made for the layout, and stays until all is done.
+                let (mut pending, unpacked) = unsafe {
+                    let packed = sent.address;
+                    let mut pending =
+                        start_pack(driver(), &shape.gpu, origins[0], all(), packed).unwrap();
+                    copy_after(&mut pending, host.address, packed, bytes).unwrap();
+                    copy_after(&mut pending, received.address, host.address, bytes).unwrap();
+                    let unpacked = unpack_after(
+                        &mut pending,
+                        &shape.gpu,
+                        origins[1],
+                        all(),
+                        received.address,
+                    );
+                    (pending, unpacked)
+                };
+                let is_written = shape.gpu.layout().form().is_disjoint();
+                if is_written {
+                    unpacked.unwrap();
+                } else {
+                    // The steps before it are under way still.
+                    assert_eq!(unpacked, Err(Error::Overlap));
+                }
+                waited += u32::from(!pending.is_done().unwrap());
+                if case % 2 == 0 {
+                    pending.wait().unwrap();
+                }
+                drop(pending);
+                let packed = shape.packed(&content);
+                assert!(received.read() == packed, "{case}, {space:?}");
+                if is_written {
+                    let expected = shape.unpacked(&packed, &before);
+                    assert!(target.read() == expected, "{case}, {space:?}");
+                }
+            }
+        }
+        assert_eq!(waited > 10, delayed, "{waited}");
+    }
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("FAKECUDA_DELAYED") };
+}
+
+/// What kernels do not reach is waited for before the processor goes on.
+#[test]
+fn a_step_of_the_processor_waits_for_the_steps_before() {
+    let _turn = turn();
+    Cuda::start();
+    // SAFETY: tests that read the environment have their turns.
+    unsafe { std::env::set_var("FAKECUDA_DELAYED", "1") };
+    for (case, shape, _) in random_shapes(40) {
+        let bytes = shape.size() as usize;
+        let packed = noise(case, bytes);
+        let sent = Memory::new(Space::Device, &packed);
+        for (flat, user) in [
+            (Space::Host, Space::Host),
+            (Space::Host, Space::Device),
+            (Space::Device, Space::Host),
+        ] {
+            let before = noise(case + 1, shape.len);
+            let received = Memory::new(flat, &vec![0; bytes]);
+            let target = Memory::new(user, &before);
+            let origin = shape.origin(&target);
+            // SAFETY: the memory was made for the layout, and stays until all is done.
+            let unpacked = unsafe {
+                let mut pending =
+                    start_copy(driver(), received.address, sent.address, bytes).unwrap();
+                let all = 0..shape.size();
+                unpack_after(&mut pending, &shape.gpu, origin, all, received.address)
+                    .and_then(|()| pending.wait())
+            };
+            if unpacked == Err(Error::Overlap) {
+                assert!(user == Space::Device && !shape.gpu.layout().form().is_disjoint());
+                continue;
+            }
+            unpacked.unwrap();
+            let expected = shape.unpacked(&packed, &before);
+            assert!(target.read() == expected, "{case}, {flat:?}, {user:?}");
+        }
+    }
     // SAFETY: as above.
     unsafe { std::env::remove_var("FAKECUDA_DELAYED") };
 }

@@ -11,7 +11,7 @@ use libcopy::lock::lock;
 use libcopy_gpu::Driver;
 
 use super::delayed;
-use super::elements::{Elements, Packing, said};
+use super::elements::{self, Elements, Started, said};
 use super::method::{self, Method};
 use super::report::{Event, note, note_method};
 use super::staging::{OnDevice, Place, Staging};
@@ -105,8 +105,13 @@ impl Side {
         })
     }
 
-    /// Unpacks the first `bytes` bytes of what was received, or all.
-    pub fn unpack(&self, both: (&Driver, &Abi), bytes: Option<u64>) -> Result<(), c_int> {
+    /// Starts to unpack the first `bytes` bytes of what was received, or all.
+    fn start_unpack(
+        &self,
+        both: (&'static Driver, &'static Abi),
+        bytes: Option<u64>,
+        all: &mut Vec<Started>,
+    ) -> Result<(), c_int> {
         if !self.direction.receives() {
             return Ok(());
         }
@@ -114,13 +119,17 @@ impl Side {
         if self.is_own(false) {
             return Ok(());
         }
-        self.parts.iter().try_for_each(|(elements, offset)| {
+        for (elements, offset) in &self.parts {
             let from = self.place.address() + *offset as u64;
             match self.form {
-                Form::Packed => elements.unpack(both, from, bytes.unwrap_or(u64::MAX)),
-                Form::Image => elements.copy_in(both, from),
+                Form::Packed => {
+                    let bytes = bytes.unwrap_or(u64::MAX);
+                    all.push(elements.start_unpack(both, from, bytes)?);
+                }
+                Form::Image => elements.copy_in(both, from)?,
             }
-        })
+        }
+        Ok(())
     }
 }
 
@@ -450,10 +459,17 @@ impl Call {
 
     /// Unpacks what was received: `bytes()` bytes where the call has a status, else all.
     pub fn unpack(&self, bytes: impl Fn() -> u64) -> Result<(), c_int> {
-        for side in self.sides.iter().filter(|side| side.direction.receives()) {
-            side.unpack((self.driver, self.abi), self.has_status.then(&bytes))?;
+        elements::wait(&mut self.start_unpack(bytes)?)
+    }
+
+    /// [`Call::unpack`] without waiting.
+    pub fn start_unpack(&self, bytes: impl Fn() -> u64) -> Result<Vec<Started>, c_int> {
+        let mut all = Vec::new();
+        for side in &self.sides {
+            let bytes = self.has_status.then(&bytes);
+            side.start_unpack((self.driver, self.abi), bytes, &mut all)?;
         }
-        Ok(())
+        Ok(all)
     }
 
     /// Packs what is sent.
@@ -463,7 +479,7 @@ impl Call {
     }
 
     /// Starts to pack what is sent.
-    pub fn start_pack(&self) -> Result<Vec<Packing>, c_int> {
+    pub fn start_pack(&self) -> Result<Vec<Started>, c_int> {
         let both = (self.driver, self.abi);
         let mut all = Vec::new();
         for side in &self.sides {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcopy::lock::lock;
 
-use super::elements::Packing;
+use super::elements::{self, Started};
 use super::watch;
 use crate::abi::{self, Word};
 
@@ -37,7 +37,7 @@ pub struct Waiting {
     /// The persistent request.
     pub handle: Word,
     /// What has to be done before.
-    pub packing: Vec<Packing>,
+    pub packing: Vec<Started>,
     /// `MPI_Start`
     pub start: OnRequest,
     /// Whether the library is handed device memory.
@@ -83,22 +83,13 @@ pub fn failure(handle: Word) -> Option<c_int> {
 /// # Errors
 ///
 /// The code of packing that failed.
-pub fn are_done(packing: &mut [Packing]) -> Result<bool, c_int> {
+pub fn are_done(packing: &mut [Started]) -> Result<bool, c_int> {
     for part in packing {
         if !part.is_done()? {
             return Ok(false);
         }
     }
     Ok(true)
-}
-
-/// Waits until all is packed.
-///
-/// # Errors
-///
-/// The code of packing that failed.
-pub fn wait(packing: &mut [Packing]) -> Result<(), c_int> {
-    packing.iter_mut().try_for_each(Packing::wait)
 }
 
 /// Starts those whose bytes are packed, up to the first one whose are not.
@@ -111,12 +102,12 @@ pub fn poll() {
 /// Starts all, after their bytes are packed.
 pub fn flush() {
     if any() {
-        go_through(|packing| wait(packing).map(|()| true));
+        go_through(|packing| elements::wait(packing).map(|()| true));
     }
 }
 
 #[cold]
-fn go_through(is_done: impl Fn(&mut [Packing]) -> Result<bool, c_int>) {
+fn go_through(is_done: impl Fn(&mut [Started]) -> Result<bool, c_int>) {
     // What a start calls may come here again.
     if !watch::is_outside() {
         return;

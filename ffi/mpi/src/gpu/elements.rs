@@ -172,18 +172,13 @@ impl Elements {
         &self,
         (driver, abi): (&'static Driver, &'static Abi),
         to: u64,
-    ) -> Result<Packing, c_int> {
+    ) -> Result<Started, c_int> {
         let bytes = self.bytes();
         let method = self.method(driver, to);
-        let mut packing = Packing {
-            both: (driver, abi),
-            pending: None,
-            copy: None,
-        };
         let layout = self.layout();
         if layout.is_none() && !self.kind.is_dense() {
             self.pack((driver, abi), to)?;
-            return Ok(packing);
+            return Ok(Started { abi, pending: None });
         }
         note(Event::Bytes, bytes as u64);
         note_method(self.size(), method, true);
@@ -199,9 +194,10 @@ impl Elements {
                     };
                     if method == Method::Staged {
                         OnDevice::new(driver, &self.near, bytes).and_then(|packed| {
-                            let pending = pack(packed.address());
-                            packing.copy = Some((packed, to, bytes));
-                            pending
+                            let mut pending = pack(packed.address())?;
+                            libcopy_gpu::copy_after(&mut pending, to, packed.address(), bytes)?;
+                            pending.keep(packed);
+                            Ok(pending)
                         })
                     } else {
                         pack(to)
@@ -209,8 +205,7 @@ impl Elements {
                 }
             }
         };
-        packing.pending = Some(started.map_err(|error| failed(abi, &error))?);
-        Ok(packing)
+        Started::of(abi, started)
     }
 
     /// Unpacks their first `bytes` bytes from memory of any space at `from`.
@@ -220,41 +215,63 @@ impl Elements {
     /// An error code.
     pub fn unpack(
         &self,
-        (driver, abi): (&Driver, &Abi),
+        both: (&'static Driver, &'static Abi),
         from: u64,
         bytes: u64,
     ) -> Result<(), c_int> {
+        self.start_unpack(both, from, bytes)?.wait()
+    }
+
+    /// [`Elements::unpack`] without waiting, where kernels and copies do all.
+    ///
+    /// # Errors
+    ///
+    /// An error code.
+    pub fn start_unpack(
+        &self,
+        (driver, abi): (&'static Driver, &'static Abi),
+        from: u64,
+        bytes: u64,
+    ) -> Result<Started, c_int> {
+        let done = Started { abi, pending: None };
         let bytes = bytes.min(self.bytes() as u64);
         if bytes == 0 {
-            return Ok(());
+            return Ok(done);
         }
         note(Event::Bytes, bytes);
         let method = self.method(driver, from);
         note_method(self.size(), method, false);
-        // SAFETY: the program's elements; the caller has `bytes` bytes at `from`.
-        unsafe {
-            if self.kind.is_dense() {
-                let copied = libcopy_gpu::copy(driver, self.base as u64, from, bytes as usize);
-                return said(abi, copied);
+        let (base, count) = (self.base as u64, bytes as usize);
+        let Some(layout) = self.layout() else {
+            if !self.kind.is_dense() {
+                self.unpack_image((driver, abi), from, count)?;
+                return Ok(done);
             }
-            let Some(layout) = self.layout() else {
-                return self.unpack_image((driver, abi), from, bytes as usize);
-            };
-            let unpack =
-                |from| libcopy_gpu::unpack(driver, layout, self.base as u64, 0..bytes, from);
-            let unpacked = if method == Method::Staged {
-                OnDevice::new(driver, &self.near, bytes as usize).and_then(|packed| {
-                    libcopy_gpu::copy(driver, packed.address(), from, bytes as usize)?;
-                    unpack(packed.address())
+            // SAFETY: the program's elements, which it leaves alone until they are received; the caller has `bytes` bytes
+            // at `from` for as long.
+            return Started::of(abi, unsafe {
+                libcopy_gpu::start_copy(driver, base, from, count)
+            });
+        };
+        // SAFETY: as above.
+        let started = unsafe {
+            if method == Method::Staged {
+                OnDevice::new(driver, &self.near, count).and_then(|packed| {
+                    let at = packed.address();
+                    let mut pending = libcopy_gpu::start_copy(driver, at, from, count)?;
+                    libcopy_gpu::unpack_after(&mut pending, layout, base, 0..bytes, at)?;
+                    pending.keep(packed);
+                    Ok(pending)
                 })
             } else {
-                unpack(from)
-            };
-            match unpacked {
-                Err(Error::Overlap) => self.unpack_image((driver, abi), from, bytes as usize),
-                other => said(abi, other),
+                libcopy_gpu::start_unpack(driver, layout, base, 0..bytes, from)
             }
+        };
+        if matches!(started, Err(Error::Overlap)) {
+            self.unpack_image((driver, abi), from, count)?;
+            return Ok(done);
         }
+        Started::of(abi, started)
     }
 
     /// Copies all bytes from the first to the last one of theirs to host memory.
@@ -369,23 +386,27 @@ impl Elements {
     }
 }
 
-/// Packing that was started. Dropping it waits.
+/// Packing or unpacking that was started. Dropping it waits.
 #[derive(Debug)]
-pub struct Packing {
-    both: (&'static Driver, &'static Abi),
+pub struct Started {
+    abi: &'static Abi,
     pending: Option<Pending>,
-    /// What is copied after that: packed bytes in device memory, where to, and how many.
-    copy: Option<(OnDevice, u64, usize)>,
 }
 
-impl Packing {
-    /// Whether the bytes are there; starts what comes next.
+impl Started {
+    fn of(abi: &'static Abi, started: libcopy_gpu::Result<Pending>) -> Result<Started, c_int> {
+        let pending = Some(started.map_err(|error| failed(abi, &error))?);
+        Ok(Started { abi, pending })
+    }
+
+    /// Whether the bytes are there.
     ///
     /// # Errors
     ///
     /// An error code.
     pub fn is_done(&mut self) -> Result<bool, c_int> {
-        self.go_on(Pending::is_done)
+        let done = self.pending.as_mut().map_or(Ok(true), Pending::is_done);
+        done.map_err(|error| failed(self.abi, &error))
     }
 
     /// Waits until they are.
@@ -394,31 +415,18 @@ impl Packing {
     ///
     /// An error code.
     pub fn wait(&mut self) -> Result<(), c_int> {
-        self.go_on(|pending| pending.wait().map(|()| true))
-            .map(|_| ())
+        let done = self.pending.as_mut().map_or(Ok(()), Pending::wait);
+        said(self.abi, done)
     }
+}
 
-    fn go_on(
-        &mut self,
-        is_done: impl Fn(&mut Pending) -> libcopy_gpu::Result<bool>,
-    ) -> Result<bool, c_int> {
-        let (driver, abi) = self.both;
-        while let Some(pending) = &mut self.pending {
-            if !is_done(pending).map_err(|error| failed(abi, &error))? {
-                return Ok(false);
-            }
-            self.pending = None;
-            if let Some((packed, to, bytes)) = self.copy.take() {
-                // SAFETY: memory of ours with `bytes` packed bytes, which stays until they are copied; the caller of
-                // `start_pack` has room for them.
-                let copy = unsafe { libcopy_gpu::start_copy(driver, to, packed.address(), bytes) };
-                let mut copy = copy.map_err(|error| failed(abi, &error))?;
-                copy.keep(packed);
-                self.pending = Some(copy);
-            }
-        }
-        Ok(true)
-    }
+/// Waits for all.
+///
+/// # Errors
+///
+/// The first error code.
+pub fn wait(all: &mut [Started]) -> Result<(), c_int> {
+    all.iter_mut().try_for_each(Started::wait)
 }
 
 /// An address in device memory.

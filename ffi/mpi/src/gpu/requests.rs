@@ -13,6 +13,7 @@ use libcopy::lock::lock;
 
 use super::call::{self, Call};
 use super::delayed::{self, Functions, Waiting};
+use super::elements::{self, Started};
 use super::past;
 use super::report::{Event, note};
 use super::watch;
@@ -79,7 +80,7 @@ impl Call {
         let started = self.start_pack().and_then(|mut packing| {
             let is_packed = delayed::are_done(&mut packing)?;
             if is_packed && !delayed::any() || !past::is_possible() {
-                delayed::wait(&mut packing)?;
+                elements::wait(&mut packing)?;
                 return Ok(None);
             }
             Ok(Some(packing))
@@ -181,15 +182,25 @@ impl Found {
     /// # Safety
     ///
     /// The variable is writable.
-    unsafe fn conclude(mut self, status: Status, variable: *mut c_void) -> Result<(), c_int> {
+    unsafe fn conclude(self, status: Status, variable: *mut c_void) -> Result<(), c_int> {
         // SAFETY: the caller's promise.
-        let started = unsafe { self.end_delayed(variable) };
-        let unpacked = self.pending.unpack(status);
-        self.pending.is_active = false;
-        if self.pending.call.is_persistent() {
-            self.put_back();
+        unsafe { self.start_conclude(status, variable) }.wait()
+    }
+
+    /// [`Found::conclude`] without waiting for what was received.
+    ///
+    /// # Safety
+    ///
+    /// The variable is writable.
+    unsafe fn start_conclude(mut self, status: Status, variable: *mut c_void) -> Concluding {
+        // SAFETY: the caller's promise.
+        let sent = unsafe { self.end_delayed(variable) };
+        let unpacking = self.pending.start_unpack(status);
+        Concluding {
+            found: self,
+            sent,
+            unpacking,
         }
-        started.and(unpacked)
     }
 
     /// After it has failed; the library may have freed it, and has then written that to the variable.
@@ -235,17 +246,38 @@ impl Found {
     }
 }
 
+/// A request that is complete, and what is left to be done for it.
+struct Concluding {
+    found: Found,
+    /// Why what it sends was not.
+    sent: Result<(), c_int>,
+    unpacking: Result<Vec<Started>, c_int>,
+}
+
+impl Concluding {
+    /// Waits for what was received.
+    fn wait(mut self) -> Result<(), c_int> {
+        let pending = &mut self.found.pending;
+        let unpacked = self.unpacking.and_then(|mut all| pending.wait(&mut all));
+        pending.is_active = false;
+        if pending.call.is_persistent() {
+            self.found.put_back();
+        }
+        self.sent.and(unpacked)
+    }
+}
+
 impl Pending {
-    /// Unpacks what was received, once.
-    fn unpack(&mut self, status: Status) -> Result<(), c_int> {
+    /// Starts to unpack what was received, once.
+    fn start_unpack(&mut self, status: Status) -> Result<Vec<Started>, c_int> {
         if !self.is_active || status.is_cancelled() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         if std::mem::replace(&mut self.is_unpacked, true) {
             if let Some(bytes) = self.fetched {
                 status.set_bytes(bytes);
             }
-            return Ok(());
+            return Ok(Vec::new());
         }
         let bytes = status.bytes();
         // SAFETY: a status that the library has written.
@@ -255,8 +287,13 @@ impl Pending {
         }
         self.fetched = Some(status.bytes()).filter(|fetched| *fetched != bytes);
         self.call
-            .unpack(|| status.bytes())
+            .start_unpack(|| status.bytes())
             .map_err(|code| self.call.raise(code))
+    }
+
+    /// Waits until it is unpacked.
+    fn wait(&self, all: &mut [Started]) -> Result<(), c_int> {
+        elements::wait(all).map_err(|code| self.call.raise(code))
     }
 }
 
@@ -350,7 +387,8 @@ pub unsafe fn get_status(
     // SAFETY: the caller's promise; a status was written if the flag says so.
     let unpacked = unsafe {
         if code == 0 && *flag != 0 {
-            pending.unpack(Status::new(abi, at))
+            let unpacking = pending.start_unpack(Status::new(abi, at));
+            unpacking.and_then(|mut all| pending.wait(&mut all))
         } else {
             Ok(())
         }
@@ -450,14 +488,14 @@ impl Several {
     }
 
     /// Ends a function with this code: `place_of` says which status is that of a request that is complete, by its
-    /// index.
+    /// index. All that was received is unpacked at the same time.
     ///
     /// # Safety
     ///
     /// The library has written these statuses.
     unsafe fn end(self, code: c_int, place_of: impl Fn(usize) -> Option<usize>) -> c_int {
         let is_per_request = code == self.abi.in_status;
-        let mut answer = code;
+        let mut concluding = Vec::new();
         for found in self.found {
             let Some(place) = place_of(found.index) else {
                 found.put_back();
@@ -469,14 +507,18 @@ impl Several {
             let status = unsafe { Status::of_array(self.abi, self.statuses, place) };
             if code == 0 || is_per_request && status.error() == 0 {
                 // SAFETY: the program's variable.
-                if let Err(failed) = unsafe { found.conclude(status, variable) } {
-                    answer = failed;
-                }
+                concluding.push(unsafe { found.start_conclude(status, variable) });
             } else if is_per_request && status.error() == pending_error(self.abi) {
                 found.put_back();
             } else {
                 // SAFETY: the program's variable.
                 unsafe { found.fail(code, variable) };
+            }
+        }
+        let mut answer = code;
+        for one in concluding {
+            if let Err(failed) = one.wait() {
+                answer = failed;
             }
         }
         answer
