@@ -327,7 +327,7 @@ pub struct Plan {
     pub pcie: Ps,
     /// The largest of the three: what is expected.
     pub expected: Ps,
-    /// HPUs that keep up with the line; none if PCIe does not.
+    /// HPUs that keep up with the line; none if PCIe does not keep up.
     pub hpus_for_line_rate: Option<u64>,
     /// Whether this card keeps up with the line.
     pub is_line_rate: bool,
@@ -358,27 +358,24 @@ impl Plan {
 
     /// Why it is fast or not, in one sentence.
     pub fn why(&self, parameters: &Parameters) -> String {
-        if self.is_line_rate {
-            return format!(
-                "line rate: {} HPUs are needed, the card has {}",
-                self.hpus_for_line_rate.unwrap_or(1),
-                parameters.hpus
-            );
-        }
-        let slowest = if self.expected == self.pcie {
-            "PCIe bounds it: many short writes have more overhead than data"
-        } else {
-            "the handlers bound it"
-        };
+        let has = parameters.hpus;
         match self.hpus_for_line_rate {
-            Some(hpus) if hpus <= parameters.hpus => {
-                format!("{slowest}: the schedule of sequences does not keep all HPUs busy")
+            Some(needed) if self.is_line_rate => {
+                format!("line rate, with {needed} of {has} HPUs")
             }
-            Some(hpus) => format!(
-                "{slowest}: {hpus} HPUs would be needed, the card has {}",
-                parameters.hpus
-            ),
-            None => slowest.to_owned(),
+            Some(needed) if needed <= has => {
+                "the handlers bound it: the schedule of sequences does not keep all HPUs busy"
+                    .to_owned()
+            }
+            Some(needed) => {
+                format!("the handlers bound it: line rate takes {needed} HPUs, the card has {has}")
+            }
+            None if self.expected == self.pcie => {
+                "PCIe bounds it: many short writes have more overhead than data".to_owned()
+            }
+            None => {
+                "the handlers bound it; with more HPUs PCIe would, also below line rate".to_owned()
+            }
         }
     }
 }
@@ -588,8 +585,10 @@ fn by(
     };
     let arrival = packets * parameters.packet_time();
     let pcie = pieces * parameters.pcie(bytes / pieces);
-    let keeps_up = pcie <= arrival;
     let expected = processing.max(arrival).max(pcie);
+    // Within a twentieth: the first and the last packets are not overlapped by anything.
+    let line_rate = arrival + arrival / 20;
+    let pcie_keeps_up = pcie <= line_rate;
     Ok(Plan {
         strategy,
         interval: distance,
@@ -604,9 +603,9 @@ fn by(
         arrival,
         pcie,
         expected,
-        hpus_for_line_rate: keeps_up.then(|| handler.div_ceil(parameters.packet_time()).max(1)),
-        // Within a twentieth: the first and the last packets are not overlapped by anything.
-        is_line_rate: expected <= arrival + arrival / 20,
+        hpus_for_line_rate: pcie_keeps_up
+            .then(|| handler.div_ceil(parameters.packet_time()).max(1)),
+        is_line_rate: expected <= line_rate,
         priority: options.attributes.priority,
     })
 }

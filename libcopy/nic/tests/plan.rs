@@ -263,6 +263,13 @@ fn short_blocks_are_bound_by_pcie_or_by_handlers() {
     );
     assert!(plan.pcie > plan.arrival);
     assert_eq!(plan.expected, plan.processing.max(plan.pcie));
+    // It says that more HPUs would not do, whichever is slower.
+    assert!(plan.processing > plan.pcie);
+    let why = plan.why(&options.parameters);
+    assert!(
+        why.contains("handlers bound it") && why.contains("PCIe"),
+        "{why}"
+    );
     // Whole packets: a few HPUs are enough (figure 13a).
     let plan = offloaded(&layout("vector(2048, 512, 1024, float)"), &options);
     assert!(plan.is_line_rate);
@@ -271,6 +278,20 @@ fn short_blocks_are_bound_by_pcie_or_by_handlers() {
     assert_eq!(plan.hpus_for_line_rate, Some(hpus));
     assert!(hpus <= 4, "{hpus}");
     assert_eq!(plan.expected, 2048 * 81_920, "arrival bounds it");
+}
+
+/// Line rate is a matter of a twentieth, for PCIe too: blocks of 15 bytes need 3 % more time there than on the line.
+#[test]
+fn a_plan_at_line_rate_says_how_many_hpus_that_takes() {
+    let mut options = Options::default();
+    options.parameters.hpus = 64;
+    let plan = offloaded(&layout("vector(65536, 15, 30, byte)"), &options);
+    assert!(plan.pcie > plan.arrival && plan.is_line_rate);
+    let needed = plan.handler.div_ceil(81_920);
+    assert!((20..64).contains(&needed), "{needed}");
+    assert_eq!(plan.hpus_for_line_rate, Some(needed));
+    let why = plan.why(&options.parameters);
+    assert!(why.contains(&format!("with {needed} of 64 HPUs")), "{why}");
 }
 
 /// What a plan expects of a struct's handler is what its packets take on the core, on the average.
