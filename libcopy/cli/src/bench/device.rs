@@ -222,20 +222,6 @@ impl Run {
         };
     }
 
-    fn push(
-        &mut self,
-        op: &str,
-        bytes: usize,
-        ranks: usize,
-        variant: &str,
-        timings: &[f64],
-        verified: bool,
-    ) -> Result<()> {
-        let row = Row::timed(op, bytes, ranks, variant, timings, verified)?;
-        self.rows.push(row);
-        Ok(())
-    }
-
     /// Times ways to fill `target` in turns, after each has been checked.
     fn compare(
         &mut self,
@@ -276,7 +262,8 @@ impl Run {
         let variants: Vec<String> = ways.iter().map(|(v, _)| (*v).to_owned()).collect();
         drop(ways);
         for ((variant, timings), verified) in variants.iter().zip(&timings).zip(verified) {
-            self.push(op, bytes, 1, variant, timings, verified)?;
+            self.rows
+                .push(Row::timed(op, bytes, 1, variant, timings, verified)?);
         }
         Ok(())
     }
@@ -374,14 +361,14 @@ impl Run {
         drop(steps);
         self.notes.extend(left_out);
         for (name, timings) in timings {
-            self.push(
+            self.rows.push(Row::timed(
                 &format!("ioctl-{name}"),
                 0,
                 1,
                 "libcopy-kmod",
                 &timings,
                 true,
-            )?;
+            )?);
         }
         Ok(())
     }
@@ -437,31 +424,31 @@ impl Run {
             unmap.push(micros(start.elapsed(), 1));
         }
         let name = kind.name();
-        self.push(
+        self.rows.push(Row::timed(
             &format!("map-{name}"),
             bytes,
             1,
             "libcopy-kmod",
             &map,
             verified,
-        )?;
-        self.push(
+        )?);
+        self.rows.push(Row::timed(
             &format!("unmap-{name}"),
             bytes,
             1,
             "libcopy-kmod",
             &unmap,
             verified,
-        )?;
+        )?);
         if reused == map.len() {
-            self.push(
+            self.rows.push(Row::timed(
                 &format!("remap-{name}"),
                 bytes,
                 1,
                 "libcopy-kmod",
                 &remap,
                 verified,
-            )?;
+            )?);
         } else {
             self.notes.push(format!(
                 "remap-{name} of {}: found again only {reused} of {} times",
@@ -555,7 +542,9 @@ impl Run {
                 .flat_map(|r| r[at].0.iter().copied())
                 .collect();
             let verified = results.iter().all(|r| r[at].1);
-            self.push(&op, bytes, threads, variant, &timings, verified)?;
+            self.rows.push(Row::timed(
+                &op, bytes, threads, variant, &timings, verified,
+            )?);
         }
         Ok(())
     }

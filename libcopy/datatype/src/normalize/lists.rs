@@ -335,8 +335,8 @@ pub(super) fn period_of<L: PartialEq>(
     equal: impl Fn(usize, usize) -> bool,
 ) -> Option<usize> {
     let letters = n - 1;
-    // Only divisors of `n` count, and few of them survive the first comparisons. Lists that are
-    // almost periodic are left to the algorithm that never looks twice.
+    // Most divisors fail at the first comparisons. After `patience` equal ones the list goes to the algorithm that is
+    // linear for every list, but slower for most.
     let mut patience = 4 * n;
     for period in divisors(n) {
         let same = (period..letters)

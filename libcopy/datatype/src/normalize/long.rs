@@ -554,8 +554,7 @@ fn period<N: Number, S: Number>(offsets: &[N], starts: &[S]) -> Option<usize> {
         list.len()
     }
     let n = offsets.len();
-    // Only divisors of `n` count, and few of them survive the first comparisons. Lists that are
-    // almost periodic are left to the algorithm that never looks twice.
+    // As in `period_of`; here a comparison is cheaper.
     let mut patience = 16 * n;
     for period in divisors(n) {
         let mut same = in_step(offsets, period);
@@ -582,7 +581,7 @@ fn period<N: Number, S: Number>(offsets: &[N], starts: &[S]) -> Option<usize> {
     None
 }
 
-/// The list without room that nobody will use.
+/// The list, without capacity that it does not use if that is more than the list itself.
 fn fit<N>(mut list: Vec<N>) -> Vec<N> {
     if 2 * list.len() < list.capacity() {
         list.shrink_to_fit();

@@ -4,6 +4,7 @@
 //! processes have an engine each (3b), and when they share one (3c).
 
 use super::experiment::{Process, Run, micros};
+use crate::bench::report::Row;
 use crate::bench::sizes;
 use anyhow::Result;
 use libcopy::device::{Device, Request, Submission};
@@ -76,5 +77,13 @@ fn measure(run: &mut Run, variant: &str, nodes: &[Option<u32>], bytes: usize) ->
         .iter()
         .enumerate()
         .all(|(which, p)| p.right(which));
-    run.push("fig3", bytes, nodes.len(), variant, &timings, right)
+    run.rows.push(Row::timed(
+        "fig3",
+        bytes,
+        nodes.len(),
+        variant,
+        &timings,
+        right,
+    )?);
+    Ok(())
 }

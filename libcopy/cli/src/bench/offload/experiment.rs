@@ -102,18 +102,4 @@ impl Run {
         self.round_number += 1;
         self.round_number
     }
-
-    pub fn push(
-        &mut self,
-        op: &str,
-        bytes: usize,
-        ranks: usize,
-        variant: &str,
-        timings: &[f64],
-        verified: bool,
-    ) -> Result<()> {
-        let row = Row::timed(op, bytes, ranks, variant, timings, verified)?;
-        self.rows.push(row);
-        Ok(())
-    }
 }

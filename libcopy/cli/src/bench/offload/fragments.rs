@@ -6,6 +6,7 @@
 //! In these rows `bytes` is the size of a fragment.
 
 use super::experiment::{Process, Run, STATS, counter, micros};
+use crate::bench::report::Row;
 use anyhow::Result;
 use libcopy::device::Submission;
 use std::time::Instant;
@@ -88,12 +89,16 @@ pub fn run(run: &mut Run) -> Result<()> {
             counted = false;
         }
         if counted {
-            run.push("callback", size, 1, "engine", &calls, right)?;
+            run.rows
+                .push(Row::timed("callback", size, 1, "engine", &calls, right)?);
         }
-        run.push("message", size, 1, "engine", &alone, right)?;
-        run.push("message", size, 1, "switch", &switch, right)?;
+        run.rows
+            .push(Row::timed("message", size, 1, "engine", &alone, right)?);
+        run.rows
+            .push(Row::timed("message", size, 1, "switch", &switch, right)?);
         if !stop.is_empty() {
-            run.push("stop", size, 1, "engine", &stop, right)?;
+            run.rows
+                .push(Row::timed("stop", size, 1, "engine", &stop, right)?);
         }
     }
     Ok(())

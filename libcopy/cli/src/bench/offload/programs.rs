@@ -7,6 +7,7 @@ use super::experiment::Run;
 use super::player::{HIDING, PER_NODE};
 use crate::bench::machine;
 use crate::bench::peer_process::PeerProcess;
+use crate::bench::report::Row;
 use crate::bench::sample::Spread;
 use crate::bench::sizes;
 use anyhow::{Context, Result};
@@ -173,7 +174,8 @@ impl Run {
             right,
         } in &measured.0
         {
-            self.push(op, bytes, ranks, way.name, timings, *right)?;
+            self.rows
+                .push(Row::timed(op, bytes, ranks, way.name, timings, *right)?);
         }
         Ok(())
     }
@@ -555,14 +557,14 @@ pub fn regret(run: &mut Run) -> Result<()> {
         let (low, high) = doubt(&lost);
         worst = f64::max(worst, spread.median);
         for (timings, way) in timings.iter().zip(WAYS) {
-            run.push(
+            run.rows.push(Row::timed(
                 &format!("regret-{share}"),
                 BYTES,
                 ranks,
                 way.name,
                 timings,
                 true,
-            )?;
+            )?);
         }
         run.notes.push(format!(
             "regret, computation {share} of a copy: {:+.1} % against {}, the best fixed way ({:+.1} to {:+.1} \
