@@ -246,25 +246,9 @@ impl Region<'_> {
     /// [`Error::Ioctl`]: the time is over (`ETIMEDOUT`), a member of the domain has died (`ECONNRESET`), or the
     /// region expects no uses (`EINVAL`).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        self.wait_flags(timeout, 0)
-    }
-
-    /// [`Region::wait`], and takes the region back in the same system call.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Region::wait`]; the region is taken back then, too.
-    pub fn wait_and_drop(mut self, timeout: Option<Duration>) -> Result<()> {
-        self.wait_flags(timeout, uapi::WAIT_DESTROY)?;
-        self.live = false;
-        Ok(())
-    }
-
-    fn wait_flags(&self, timeout: Option<Duration>, flags: u32) -> Result<()> {
         let timeout_ns = timeout.map_or(-1, |t| i64::try_from(t.as_nanos()).unwrap_or(i64::MAX));
         let mut arg = uapi::RegionWait {
             id: self.arg.id,
-            flags,
             timeout_ns,
             ..Default::default()
         };

@@ -276,20 +276,9 @@ impl Domain {
         until: u64,
         timeout: Option<Duration>,
     ) -> Result<Progress> {
-        self.wait_request_flags(id, until, timeout, 0)
-    }
-
-    fn wait_request_flags(
-        &self,
-        id: RequestId,
-        until: u64,
-        timeout: Option<Duration>,
-        flags: u32,
-    ) -> Result<Progress> {
         let timeout_ns = timeout.map_or(-1, |t| i64::try_from(t.as_nanos()).unwrap_or(i64::MAX));
         let mut arg = uapi::RequestWait {
             id: id.0,
-            flags,
             timeout_ns,
             until,
             ..Default::default()
@@ -469,19 +458,6 @@ impl Request<'_> {
     /// As for [`Domain::wait_request`].
     pub fn wait_front(&self, bytes: u64, timeout: Option<Duration>) -> Result<Progress> {
         self.domain.wait_request(self.id, bytes, timeout)
-    }
-
-    /// [`Request::wait`], and forgets the request in the same system call.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Domain::wait_request`].
-    pub fn wait_and_drop(mut self, timeout: Option<Duration>) -> Result<Progress> {
-        let progress =
-            self.domain
-                .wait_request_flags(self.id, 0, timeout, uapi::REQUEST_RELEASE)?;
-        self.live = false;
-        Ok(progress)
     }
 
     /// See [`Domain::switch_request`].
