@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What `libcopy rdma bench` writes.
+//! What `libcopy rdma bench` and `libcopy rdma model` write.
 
 use std::process::Command;
 
@@ -126,4 +126,34 @@ fn probe_shows_the_thresholds_of_the_profile() {
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("libcopy tune --rdma"), "{said}");
+}
+
+/// Where the paper has a speedup of 2, and where it packs.
+#[test]
+fn the_model_says_where_keys_are_faster() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_libcopy"))
+            .args(["rdma", "model"])
+            .args(arguments)
+            .output()
+            .expect("the tool starts");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let all: serde_json::Value = serde_json::from_str(&run(&["--json"])).expect("JSON");
+    let speedup = |layout: &str, keys: &str| {
+        let rows = all["layouts"].as_array().expect("a list");
+        let row = rows.iter().find(|row| row["layout"] == layout);
+        row.and_then(|row| row[keys].as_f64())
+            .unwrap_or_else(|| panic!("{layout} {keys} in {all}"))
+    };
+    assert!(speedup("16 x 1024 bytes", "speedup_cached") > 2.0);
+    assert!(speedup("16 x 1024 bytes", "speedup_create") < 0.1);
+    assert!(speedup("sw4lite-x", "speedup_cached") > 1.0);
+    assert!(speedup("sw4lite-y", "speedup_cached") < 1.0);
+    let table = run(&["--pieces", "4"]);
+    assert!(table.contains("Modelled"), "{table}");
+    let row = table.lines().find(|line| line.contains("128 x 1024 bytes"));
+    let words: Vec<&str> = row.unwrap_or_default().split_whitespace().collect();
+    assert_eq!(words.get(4), Some(&"32"), "{table}");
 }

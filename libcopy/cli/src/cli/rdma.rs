@@ -12,6 +12,7 @@ use comfy_table::{Table, presets};
 use libcopy::policy::RdmaProfile;
 use libcopy::topology::Topology;
 use libcopy_rdma::counts::{self, Row};
+use libcopy_rdma::model::{Costs, Repetition, pack_time, umr_time};
 use libcopy_rdma::verbs::{Device, device_names};
 use libcopy_rdma::workloads::applications;
 use libcopy_rdma::{Abilities, Choice, CutRule, Limits, Shape, Thresholds};
@@ -26,6 +27,24 @@ pub enum Rdma {
     Probe(ProbeArgs),
     /// Count what the cases of the paper take, and compare with its formulas
     Bench(BenchArgs),
+    /// Say where memory keys would be faster than packing: modelled times, no card is used
+    Model(ModelArgs),
+}
+
+/// Arguments of `libcopy rdma model`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Nothing is measured: the cost of creating a key and the speed of the link are those of the paper, the other costs \
+    are assumptions (libcopy_rdma::model)."
+)]
+pub struct ModelArgs {
+    /// Pieces of memory that a key has room for
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
+    pieces: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Arguments of `libcopy rdma bench`.
@@ -65,7 +84,84 @@ pub fn run(command: &Rdma) -> Result<()> {
     match command {
         Rdma::Probe(args) => probe(args),
         Rdma::Bench(args) => bench(args),
+        Rdma::Model(args) => model(args),
     }
+}
+
+/// Vectors of several blocks and lengths, then the layouts of applications.
+fn modelled_shapes() -> Result<Vec<(String, Shape)>> {
+    let mut all = Vec::new();
+    for len in [64, 256, 1024, 4096, 16384, 65536] {
+        for blocks in [16, 128, 1024] {
+            let shape = Shape {
+                bytes: blocks * len,
+                blocks,
+                min: len,
+                unit: len,
+            };
+            all.push((format!("{blocks} x {len} bytes"), shape));
+        }
+    }
+    let applications = applications()?;
+    all.extend(
+        applications
+            .into_iter()
+            .map(|one| (one.name, Shape::of(&one.layout))),
+    );
+    Ok(all)
+}
+
+/// How many times as fast as a packed message one with memory keys is, by whether its keys exist.
+fn model(args: &ModelArgs) -> Result<()> {
+    let costs = Costs::default();
+    let rows = modelled_shapes()?.into_iter().map(|(name, shape)| {
+        let keys = shape.blocks.div_ceil(args.pieces);
+        let packed = pack_time(&costs, &shape);
+        let gain = |repetition| packed / umr_time(&costs, &shape, keys, repetition);
+        let gains = [Repetition::Create, Repetition::Map, Repetition::Cached].map(gain);
+        (name, keys, packed / 1000.0, gains)
+    });
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let rows: Vec<Value> = rows
+            .map(|(name, keys, packed, [create, map, cached])| {
+                json!({
+                    "layout": name, "keys": keys, "packed_us": packed,
+                    "speedup_create": create, "speedup_map": map, "speedup_cached": cached,
+                })
+            })
+            .collect();
+        let all = json!({ "modelled": true, "pieces_per_key": args.pieces, "layouts": rows });
+        writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header([
+        "layout",
+        "keys",
+        "packed us",
+        "keys created",
+        "keys mapped",
+        "keys known",
+    ]);
+    for (name, keys, packed, gains) in rows {
+        let [create, map, cached] = gains.map(|gain| format!("{gain:.2} x"));
+        table.add_row([
+            name,
+            keys.to_string(),
+            format!("{packed:.1}"),
+            create,
+            map,
+            cached,
+        ]);
+    }
+    writeln!(
+        out,
+        "{table}\nModelled: how many times as fast as packed, where keys have to be created, only mapped, or are known from an \
+         earlier message."
+    )?;
+    Ok(())
 }
 
 fn bench(args: &BenchArgs) -> Result<()> {
