@@ -92,7 +92,26 @@ struct Function {
 static std::recursive_mutex one;
 static std::map<uint64_t, Memory> memories;
 static std::vector<Stream *> streams;
-static thread_local std::vector<Context *> contexts;
+// Whether the thread-local variables of this thread are gone.
+static thread_local bool is_over;
+
+struct Contexts {
+    std::vector<Context *> list;
+    ~Contexts() { is_over = true; }
+};
+
+// The contexts of the calling thread. A driver has such variables too: who calls it from a destructor that runs after theirs
+// dies.
+static std::vector<Context *> &contexts()
+{
+    static thread_local Contexts own;
+    if (is_over) {
+        fputs("fakecuda: the driver is called by a thread whose thread-local variables are gone\n", stderr);
+        abort();
+    }
+    return own.list;
+}
+
 static bool initialized;
 static Context primary[2] = {{0, 1}, {1, 2}};
 static uint64_t next_id = 1, next_context = 3;
@@ -109,7 +128,7 @@ static bool is_delayed()
     return value && *value == '1';
 }
 
-static Context *current() { return contexts.empty() ? nullptr : contexts.back(); }
+static Context *current() { return contexts().empty() ? nullptr : contexts().back(); }
 
 // The memory that an address is in.
 static std::map<uint64_t, Memory>::iterator memory_of(uint64_t address)
@@ -320,16 +339,16 @@ CALL cuCtxPushCurrent_v2(Context *context)
 {
     if (context != &primary[0] && context != &primary[1])
         return INVALID_CONTEXT;
-    contexts.push_back(context);
+    contexts().push_back(context);
     return SUCCESS;
 }
 
 CALL cuCtxPopCurrent_v2(Context **context)
 {
-    if (contexts.empty())
+    if (contexts().empty())
         return INVALID_CONTEXT;
-    *context = contexts.back();
-    contexts.pop_back();
+    *context = contexts().back();
+    contexts().pop_back();
     return SUCCESS;
 }
 

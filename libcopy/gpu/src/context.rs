@@ -48,6 +48,8 @@ pub(crate) struct Context {
     events: Mutex<Vec<Handle>>,
     /// Memory for tables that nobody uses.
     tables: Mutex<Vec<TableMemory>>,
+    /// Memory to be freed by the next call.
+    left: Mutex<Vec<u64>>,
 }
 
 /// Memory for a table of jobs.
@@ -121,6 +123,11 @@ impl Context {
         }
         let current = Current::new(driver, memory.context)?;
         let context = Context::of(driver, memory.context)?;
+        let left = std::mem::take(&mut *lock(&context.left));
+        for address in left {
+            // SAFETY: allocated in this context, and used by nobody any more.
+            unsafe { (driver.functions.mem_free)(address) };
+        }
         Ok((current, context))
     }
 
@@ -170,6 +177,7 @@ impl Context {
             scratch: Mutex::new(scratch as u64),
             events: Mutex::default(),
             tables: Mutex::default(),
+            left: Mutex::default(),
         })
     }
 
@@ -412,6 +420,12 @@ impl Context {
             pinned: pinned as u64,
             bytes,
         })
+    }
+
+    /// Has memory of this context, which nobody uses any more, freed by the next call. For destructors: those of thread-local
+    /// variables run when a thread ends, after the driver's own may have run, and the driver must not be called then.
+    pub(crate) fn leave(&self, address: u64) {
+        lock(&self.left).push(address);
     }
 
     /// Takes back memory that no stream uses any more; the context is current.

@@ -36,14 +36,8 @@ struct Tables {
 
 impl Drop for Tables {
     fn drop(&mut self) {
-        let Some(Ok(driver)) = Driver::loaded() else {
-            return;
-        };
-        // The memory of a context that was destroyed went with it.
-        if let Ok(_current) = self.context.enter(driver) {
-            // SAFETY: allocated in this context, and no kernel is using it: who submits one holds this.
-            unsafe { (driver.functions.mem_free)(self.address) };
-        }
+        // No kernel is using it: who submits one holds this.
+        self.context.leave(self.address);
     }
 }
 

@@ -165,6 +165,34 @@ fn tables_are_given_back() {
     let before = cuda.counts()[2];
     pack_once();
     assert_eq!(cuda.counts()[2], before);
+    // By the next call: a layout may be dropped where the driver must not be called.
+    // SAFETY: as many bytes on both sides.
+    unsafe { copy(driver(), user.address, packed.address, 20) }.unwrap();
+    assert_eq!(cuda.counts()[2], before - 1);
+}
+
+/// The stand-in dies where it is called by a destructor of a thread that it has forgotten.
+#[test]
+fn a_layout_that_a_thread_keeps_until_its_end_calls_no_driver() {
+    thread_local! {
+        static KEPT: std::cell::RefCell<Option<GpuLayout>> = const { std::cell::RefCell::new(None) };
+    }
+    let _turn = turn();
+    Cuda::start();
+    std::thread::spawn(|| {
+        // Registered before the driver's variables, and so dropped after them.
+        KEPT.with(|kept| assert!(kept.borrow().is_none()));
+        let user = Memory::new(Space::Device, &[7; 100]);
+        let packed = Memory::new(Space::Device, &[0; 20]);
+        let byte = Datatype::named(Named::Byte);
+        let datatype = byte.indexed(&[3, 5, 12], &[0, 9, 60]).unwrap();
+        let gpu = GpuLayout::new(Layout::new(&datatype, 1).unwrap()).unwrap();
+        // SAFETY: the memory was made for the layout.
+        unsafe { pack(driver(), &gpu, user.address, 0..20, packed.address) }.unwrap();
+        KEPT.with(|kept| *kept.borrow_mut() = Some(gpu));
+    })
+    .join()
+    .unwrap();
 }
 
 #[test]
