@@ -24,6 +24,7 @@ use libcopy::{Team, TeamKey};
 
 use crate::abi::{Abi, Word};
 use crate::active::least;
+use crate::bootstrap;
 use crate::classes::is_wanted;
 use crate::exchange::{Plain, bcast};
 use crate::group::{Group, world_ranks};
@@ -46,8 +47,10 @@ fn price(ranks: usize) -> u64 {
     const MEETING: u64 = 7 << 20;
     /// Bytes that are moved in the time that the kernel needs to clear one.
     const CLEARED: u64 = 3;
+    // A team has the ranks of one machine.
+    let local = bootstrap::local_ranks().map_or(ranks, |local| local.clamp(1, ranks));
     let policy = Policy::load();
-    let shared = policy.and_then(|policy| Team::shared_bytes(ranks, &policy));
+    let shared = policy.and_then(|policy| Team::shared_bytes(local, &policy));
     // A policy that cannot be had is said to the user where the team is made.
     MEETING + CLEARED * shared.unwrap_or(0) as u64
 }

@@ -19,5 +19,6 @@ mod table;
 mod world;
 
 pub use agreement::{Meeting, announce, is_owner, meet, withdraw};
+pub use launcher::local_ranks;
 pub use table::{MOST_MEMBERS, Offer, feature};
 pub use world::{World, close, open, summary, world};
