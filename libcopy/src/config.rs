@@ -148,7 +148,7 @@ settings! {
         MPI_PROTOCOL = "LIBCOPY_MPI_PROTOCOL", "best", "How the data of intercepted messages move that are not dense: best, pipelined, get or mapped (to compare).";
         GPU_METHOD = "LIBCOPY_GPU_METHOD", "auto", "How bytes get between device memory of a GPU and the MPI library: one-shot (kernels write and read pinned host memory), staged (through packed bytes in device memory, copied to host memory), device (the library is handed device memory, if it takes that) or auto (by the GPU's profile).";
         GPU_AWARE = "LIBCOPY_GPU_AWARE", "ask", "Whether the MPI library takes device memory of a GPU: yes, no or ask (MPIX_Query_cuda_support, where the library has it).";
-        RDMA = "LIBCOPY_RDMA", "off", "Which messages between machines go over RDMA, with LIBCOPY_MPI_EVERYWHERE=1: commit (those of types that were committed with MPIX_Type_commit_comm), all (those of all derived types) or off.";
+        RDMA = "LIBCOPY_RDMA", "commit", "Which messages between machines go over RDMA, with LIBCOPY_MPI_EVERYWHERE=1: commit (those of types that were committed with MPIX_Type_commit_comm), all (those of all derived types) or off.";
         RDMA_DEVICE = "LIBCOPY_RDMA_DEVICE", "", "The RDMA device of this process (default: the first that can be used); none: messages that would go over RDMA go through the MPI library, packed (for tests).";
         MPI_NODE_RANKS = "LIBCOPY_MPI_NODE_RANKS", "", "Take this many ranks of one machine for a node of their own (to test what happens across nodes).";
     }

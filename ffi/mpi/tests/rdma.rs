@@ -34,7 +34,6 @@ fn command(
     command.envs([
         ("LIBCOPY_STATS", "1"),
         ("LIBCOPY_MPI_EVERYWHERE", "1"),
-        ("LIBCOPY_RDMA", "commit"),
         ("LIBCOPY_RDMA_DEVICE", "none"),
     ]);
     command.envs(environment.iter().copied());

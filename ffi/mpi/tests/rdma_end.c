@@ -3,8 +3,9 @@
 /* The end of a program in which one rank calls MPI_Finalize while the other still receives what that has sent, and does not
  * receive all of it. Prints a line per rank.
  *
- * usage: rdma_end 1 [dead]
- * With `dead' the receiver ends without MPI_Finalize.
+ * usage: rdma_end 1 [dead|received]
+ * With `dead' the receiver ends without MPI_Finalize. With `received' all is received at last: with MPICH 4.2, without
+ * libcopy_mpi.so too, MPI_Finalize of a process fails that has messages left, and the others wait for it.
  */
 #include <libcopy_mpix.h>
 #include <stdio.h>
@@ -51,7 +52,8 @@ static void receive_short(int from, int tag, int room)
 int main(int argc, char **argv)
 {
 	MPI_Datatype inner;
-	int rank, ranks, dead = argc > 2 && strcmp(argv[2], "dead") == 0;
+	int rank, ranks;
+	int dead = argc > 2 && strcmp(argv[2], "dead") == 0, received = argc > 2 && strcmp(argv[2], "received") == 0;
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -80,6 +82,8 @@ int main(int argc, char **argv)
 		receive_short(0, SHORT, 8000);
 		sleep(1);
 		receive(0, LATER);
+		if (received)
+			receive(0, UNRECEIVED);
 	}
 	printf("rank %d: 1 rounds, %ld bytes wrong, %ld statuses wrong\n", rank, wrong, wrong_status);
 	fflush(stdout);
