@@ -73,7 +73,7 @@ impl Engine {
         let Some(peer) = self.peers.get_mut(&rank) else {
             return;
         };
-        let Some(link) = peer.way.link() else {
+        let Some(link) = peer.link.established() else {
             return;
         };
         let failed = loop {
@@ -83,7 +83,7 @@ impl Engine {
                 Err(why) => break Some(why),
             }
         };
-        let unsent = peer.way.take_unsent();
+        let unsent = peer.link.take_unsent();
         self.tell_all(rank, unsent);
         self.collect(rank);
         if let Some(why) = failed {
@@ -131,7 +131,7 @@ impl Engine {
     }
 
     fn result(&mut self, rank: c_int, id: TransferId) -> Option<Result<Report, Error>> {
-        self.peers.get_mut(&rank)?.way.link()?.test(id)
+        self.peers.get_mut(&rank)?.link.established()?.test(id)
     }
 
     /// A link has failed: what it was moving goes through the MPI library.
@@ -139,7 +139,7 @@ impl Engine {
         let Some(peer) = self.peers.get_mut(&rank) else {
             return;
         };
-        peer.way.fail(rank, why);
+        peer.link.fail(rank, why);
         let of = |key: &Key| key.0 == rank;
         let sends: Vec<Key> = self
             .outgoing
@@ -170,7 +170,7 @@ impl Engine {
         };
         match wire {
             Wire::Hello(Some(address)) => {
-                let answer = peer.way.hear(rank, adapter, &address);
+                let answer = peer.link.hear(rank, adapter, &address);
                 self.tell_all(rank, answer);
                 self.begin_pulled(rank);
             }
@@ -179,11 +179,11 @@ impl Engine {
                 self.fail(rank, &why);
             }
             Wire::Ready => {
-                peer.way.ready(rank, adapter);
+                peer.link.ready(rank, adapter);
                 self.begin_pulled(rank);
             }
             Wire::Link(message) => {
-                peer.way.deliver(message);
+                peer.link.deliver(message);
                 self.step_link(rank);
             }
             Wire::Notice {

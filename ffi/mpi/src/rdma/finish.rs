@@ -10,7 +10,7 @@
 
 use std::ffi::c_int;
 
-use super::link::Way;
+use super::link::PeerLink;
 use super::peer::Notice;
 use super::state::{Engine, take, with};
 use super::wire::Wire;
@@ -43,7 +43,7 @@ impl Engine {
             let Some(peer) = self.peers.get_mut(&rank) else {
                 continue;
             };
-            peer.way = Way::default();
+            peer.link = PeerLink::default();
             let (channel, place, was_told) = (peer.channel, peer.place, peer.was_told);
             for sequence in std::mem::take(&mut peer.packed) {
                 self.discard_packed((rank, sequence));

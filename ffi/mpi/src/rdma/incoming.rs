@@ -52,7 +52,7 @@ impl Engine {
         if !matches!(incoming.state, Receiving::Asked) {
             return;
         }
-        let Some(link) = peer.way.link() else {
+        let Some(link) = peer.link.established() else {
             return self.ask_again(key);
         };
         let buffer = Buffer {

@@ -75,7 +75,7 @@ impl Adapter {
     }
 }
 
-/// How far the link is.
+/// How far the making of the link is.
 #[derive(Debug, Default)]
 enum State {
     #[default]
@@ -85,28 +85,28 @@ enum State {
     /// We can receive.
     Connected(Arc<Connection>),
     /// The peer can, too.
-    Ready(Box<Link<Mail>>),
+    Established(Box<Link<Mail>>),
     /// Messages go through the MPI library.
     Failed,
 }
 
-/// The way to one peer beside the MPI library.
+/// The link to one peer, from its first message on, and the control messages of it that go through the MPI library.
 #[derive(Debug, Default)]
-pub struct Way {
+pub struct PeerLink {
     state: State,
     mail: Mail,
 }
 
-impl Way {
-    /// Whether messages cannot go this way any more.
+impl PeerLink {
+    /// Whether messages cannot go over it any more.
     pub fn has_failed(&self) -> bool {
         matches!(self.state, State::Failed)
     }
 
     /// The link, if messages can go over it.
-    pub fn link(&mut self) -> Option<&mut Link<Mail>> {
+    pub fn established(&mut self) -> Option<&mut Link<Mail>> {
         match &mut self.state {
-            State::Ready(link) => Some(link),
+            State::Established(link) => Some(link),
             _ => None,
         }
     }
@@ -179,7 +179,7 @@ impl Way {
                 .filter(|_| connection.options().maps_keys);
             let (connection, mail) = (connection.clone(), self.mail.clone());
             let link = Link::over(connection, mail, rank as u32, &adapter.settings, keys);
-            self.state = State::Ready(Box::new(link));
+            self.state = State::Established(Box::new(link));
         }
     }
 

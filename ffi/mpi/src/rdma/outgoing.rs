@@ -54,10 +54,10 @@ impl Engine {
         else {
             return;
         };
-        if peer.way.has_failed() {
+        if peer.link.has_failed() {
             return self.pack(key);
         }
-        let Some(link) = peer.way.link() else {
+        let Some(link) = peer.link.established() else {
             outgoing.state = Sending::Pulled;
             return;
         };

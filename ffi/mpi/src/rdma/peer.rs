@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use super::link::Way;
+use super::link::PeerLink;
 use super::wire::Envelope;
 
 /// A header that the peer has sent, and that has not been received.
@@ -116,7 +116,7 @@ pub struct Peer {
     pub magic: [u64; 2],
     /// Bytes from which on it looks whether a message is a header.
     pub least: u64,
-    pub way: Way,
+    pub link: PeerLink,
     /// Whether it has been told anything.
     pub was_told: bool,
     /// The number of the last message to it.
@@ -190,7 +190,7 @@ impl Peer {
             place,
             magic,
             least,
-            way: Way::default(),
+            link: PeerLink::default(),
             was_told: false,
             sequence: 0,
             unreceived: BTreeMap::new(),

@@ -229,7 +229,7 @@ impl Engine {
     pub(super) fn want_link(&mut self, rank: c_int) {
         let adapter = self.adapter.as_ref();
         if let Some(peer) = self.peers.get_mut(&rank) {
-            let all = peer.way.want(rank, adapter);
+            let all = peer.link.want(rank, adapter);
             self.tell_all(rank, all);
         }
     }
