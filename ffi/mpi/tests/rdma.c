@@ -6,20 +6,15 @@
  * usage: rdma ROUNDS SEED [barrier]
  * With `barrier' receivers wait in MPI_Barrier before they complete their receives.
  */
-#include <libcopy_mpix.h>
-#include <stdint.h>
-#include <stdio.h>
+#include "rdma.h"
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-	SIZE = 61440,	/* bytes of an element of each type */
 	SPAN = 4 * SIZE, /* room for an element with its gaps */
 	COUNT = 4,
 	TYPES = 6,
 	KINDS = 9,
-	/* Bytes of a header on the wire. */
-	OWN = 3936,
 };
 
 struct type {
@@ -30,19 +25,7 @@ struct type {
 
 static struct type types[TYPES];
 static int rank, ranks;
-static long wrong, wrong_status;
 static unsigned char *from, *to;
-
-static uint64_t next(uint64_t *state)
-{
-	*state = *state * 6364136223846793005u + 1442695040888963407u;
-	return *state >> 33;
-}
-
-static unsigned char stream(uint64_t message, size_t i)
-{
-	return (message * 0x9e3779b97f4a7c15u + i * 0xff51afd7ed558ccdu) >> 56;
-}
 
 /* `n' blocks of `len' bytes every `stride', if `len' is not 0, else of random lengths and distances. */
 static void make(struct type *type, int n, int len, int stride, uint64_t *state)
@@ -62,12 +45,7 @@ static void make(struct type *type, int n, int len, int stride, uint64_t *state)
 		place += len ? stride : mine + (int)(next(state) % 512);
 	}
 	MPI_Type_indexed(n, type->lens, type->places, MPI_BYTE, &inner);
-	MPI_Type_create_resized(inner, 0, SPAN, &type->type);
-	MPI_Type_free(&inner);
-	if (MPIX_Type_commit_comm)
-		MPIX_Type_commit_comm(&type->type, MPI_COMM_WORLD);
-	else
-		MPI_Type_commit(&type->type);
+	commit(inner, SPAN, &type->type, MPI_COMM_WORLD);
 }
 
 static void fill(const struct type *type, int count, uint64_t message)
@@ -232,12 +210,9 @@ int main(int argc, char **argv)
 	to = malloc((size_t)SPAN * COUNT);
 	for (int i = 0; i < rounds; i++)
 		run_round(i + 1, &state, barrier);
-	printf("rank %d: %d rounds, %ld bytes wrong, %ld statuses wrong\n", rank, rounds, wrong, wrong_status);
+	print_result(rank, rounds);
 	for (int i = 0; i < TYPES; i++) {
-		if (MPIX_Type_free_comm)
-			MPIX_Type_free_comm(&types[i].type, MPI_COMM_WORLD);
-		else
-			MPI_Type_free(&types[i].type);
+		free_together(&types[i].type, MPI_COMM_WORLD);
 		free(types[i].lens);
 		free(types[i].places);
 	}

@@ -19,6 +19,12 @@ const EXCHANGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rdma_exchange
 const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
 const NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/mpi-nodes");
 
+/// Compiles a program for one of the MPI libraries.
+fn compiled(source: &str, (name, launcher): (&'static str, &'static str)) -> Option<common::Mpi> {
+    let flags = [C.1, &[INCLUDE]].concat();
+    mpi(name, launcher, source, (C.0, &flags))
+}
+
 /// The program with some ranks on two nodes.
 fn command(
     mpi: &common::Mpi,
@@ -107,8 +113,7 @@ fn calls_by_nodes(report: &str, function: &str) -> u64 {
 fn committed_types_go_past_the_library_and_every_byte_is_right() {
     for (name, launcher) in BOTH {
         let _turn = turn();
-        let flags = [C.1, &[INCLUDE]].concat();
-        let Some(mpi) = mpi(name, launcher, SOURCE, (C.0, &flags)) else {
+        let Some(mpi) = compiled(SOURCE, (name, launcher)) else {
             continue;
         };
         for (ranks, seed) in [("1", "1"), ("2,1", "2")] {
@@ -135,8 +140,7 @@ fn committed_types_go_past_the_library_and_every_byte_is_right() {
 fn receivers_that_wait_elsewhere_do_not_stop_senders() {
     let (name, launcher) = BOTH[0];
     let _turn = turn();
-    let flags = [C.1, &[INCLUDE]].concat();
-    let Some(mpi) = mpi(name, launcher, SOURCE, (C.0, &flags)) else {
+    let Some(mpi) = compiled(SOURCE, (name, launcher)) else {
         return;
     };
     let Some((_, report)) = run(&mpi, "1", &["4", "3", "barrier"], &[]) else {
@@ -149,8 +153,7 @@ fn receivers_that_wait_elsewhere_do_not_stop_senders() {
 fn headers_are_not_mistaken_for_others() {
     for (name, launcher) in BOTH {
         let _turn = turn();
-        let flags = [C.1, &[INCLUDE]].concat();
-        let Some(mpi) = mpi(name, launcher, CASES, (C.0, &flags)) else {
+        let Some(mpi) = compiled(CASES, (name, launcher)) else {
             continue;
         };
         let Some((_, report)) = run(&mpi, "1", &["1"], &[]) else {
@@ -164,8 +167,7 @@ fn headers_are_not_mistaken_for_others() {
 fn no_rank_leaves_before_the_others_have_what_it_has_sent() {
     for (name, launcher) in BOTH {
         let _turn = turn();
-        let flags = [C.1, &[INCLUDE]].concat();
-        let Some(mpi) = mpi(name, launcher, END, (C.0, &flags)) else {
+        let Some(mpi) = compiled(END, (name, launcher)) else {
             continue;
         };
         for ranks in ["1", "2,1"] {
@@ -183,8 +185,7 @@ fn a_rank_that_has_died_is_not_waited_for() {
     // MPICH's launcher does not end the others here when a rank ends.
     let (name, launcher) = BOTH[0];
     let _turn = turn();
-    let flags = [C.1, &[INCLUDE]].concat();
-    let Some(mpi) = mpi(name, launcher, END, (C.0, &flags)) else {
+    let Some(mpi) = compiled(END, (name, launcher)) else {
         return;
     };
     let output = command(&mpi, "1", &["1", "dead"], &[]).output();
@@ -203,8 +204,7 @@ fn a_rank_that_has_died_is_not_waited_for() {
 fn exchanges_and_nonblocking_sends_go_past_the_library_and_every_byte_is_right() {
     for (name, launcher) in BOTH {
         let _turn = turn();
-        let flags = [C.1, &[INCLUDE]].concat();
-        let Some(mpi) = mpi(name, launcher, EXCHANGE, (C.0, &flags)) else {
+        let Some(mpi) = compiled(EXCHANGE, (name, launcher)) else {
             continue;
         };
         for (ranks, mode) in [("1", "commit"), ("2", "all")] {

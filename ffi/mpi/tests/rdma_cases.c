@@ -3,14 +3,11 @@
 /* Typed messages between two ranks on two machines where headers could be mistaken for others, or for messages of the
  * program's own. Prints a line per rank, the same with any library.
  */
-#include <libcopy_mpix.h>
-#include <stdio.h>
+#include "rdma.h"
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-	OWN = 3936, /* bytes of a header on the wire */
-	SIZE = 61440, /* bytes of an element */
 	SPAN = 2 * SIZE,
 	COUNT = 4,
 };
@@ -19,7 +16,6 @@ static MPI_Datatype type;
 static MPI_Comm world = MPI_COMM_WORLD;
 static unsigned char *buffer, *other, own[OWN];
 static int rank;
-static long wrong, wrong_status;
 
 static void fill(int count, int seed)
 {
@@ -97,18 +93,6 @@ static void check_own(int tag)
 		wrong += own[i] != (unsigned char)tag;
 }
 
-static void commit(void)
-{
-	MPI_Datatype inner;
-	MPI_Type_vector(SIZE / 1024, 1024, 2048, MPI_BYTE, &inner);
-	MPI_Type_create_resized(inner, 0, SPAN, &type);
-	MPI_Type_free(&inner);
-	if (MPIX_Type_commit_comm)
-		MPIX_Type_commit_comm(&type, world);
-	else
-		MPI_Type_commit(&type);
-}
-
 /* The length of a header, sent before the ranks know of headers. */
 static void sent_before(void)
 {
@@ -116,7 +100,7 @@ static void sent_before(void)
 		memset(own, 1, OWN);
 		MPI_Send(own, OWN, MPI_BYTE, 1, 1, world);
 	}
-	commit();
+	commit_blocks(1024, 2048, SPAN, &type, world);
 	if (rank == 1) {
 		probe(1, world, OWN, "sent before");
 		check_own(1);
@@ -262,7 +246,7 @@ int main(int argc, char **argv)
 	truncated();
 	synchronous();
 	many_tags();
-	printf("rank %d: 1 rounds, %ld bytes wrong, %ld statuses wrong\n", rank, wrong, wrong_status);
+	print_result(rank, 1);
 	MPI_Type_free(&type);
 	free(buffer);
 	free(other);

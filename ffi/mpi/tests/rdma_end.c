@@ -7,14 +7,12 @@
  * With `dead' the receiver ends without MPI_Finalize. With `received' all is received at last: with MPICH 4.2, without
  * libcopy_mpi.so too, MPI_Finalize of a process fails that has messages left, and the others wait for it.
  */
-#include <libcopy_mpix.h>
-#include <stdio.h>
+#include "rdma.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum {
-	SIZE = 61440, /* bytes of an element */
 	SPAN = 2 * SIZE,
 	BLOCK = 1024,
 	UNRECEIVED = 1,
@@ -27,7 +25,6 @@ enum {
 
 static MPI_Datatype type;
 static unsigned char *buffer;
-static long wrong, wrong_status;
 
 static void receive(int from, int tag)
 {
@@ -51,20 +48,13 @@ static void receive_short(int from, int tag, int room)
 
 int main(int argc, char **argv)
 {
-	MPI_Datatype inner;
 	int rank, ranks;
 	int dead = argc > 2 && strcmp(argv[2], "dead") == 0, received = argc > 2 && strcmp(argv[2], "received") == 0;
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-	MPI_Type_vector(SIZE / BLOCK, BLOCK, 2 * BLOCK, MPI_BYTE, &inner);
-	MPI_Type_create_resized(inner, 0, SPAN, &type);
-	MPI_Type_free(&inner);
-	if (MPIX_Type_commit_comm)
-		MPIX_Type_commit_comm(&type, MPI_COMM_WORLD);
-	else
-		MPI_Type_commit(&type);
+	commit_blocks(BLOCK, 2 * BLOCK, SPAN, &type, MPI_COMM_WORLD);
 	buffer = malloc(SPAN);
 	if (rank == 0) {
 		for (int tag = UNRECEIVED; tag < LAST; tag++) {
@@ -85,7 +75,7 @@ int main(int argc, char **argv)
 		if (received)
 			receive(0, UNRECEIVED);
 	}
-	printf("rank %d: 1 rounds, %ld bytes wrong, %ld statuses wrong\n", rank, wrong, wrong_status);
+	print_result(rank, 1);
 	fflush(stdout);
 	free(buffer);
 	MPI_Type_free(&type);

@@ -5,17 +5,13 @@
  *
  * usage: rdma_exchange ROUNDS SEED
  */
-#include <libcopy_mpix.h>
-#include <stdint.h>
-#include <stdio.h>
+#include "rdma.h"
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-	SIZE = 61440, /* bytes of an element of each type */
 	SPAN = 2 * SIZE, /* room for an element with its gaps */
 	TYPES = 4,
-	OWN = 3936, /* bytes of a header on the wire */
 	TAG = 2,
 };
 
@@ -28,18 +24,6 @@ struct type {
 static struct type types[TYPES] = {{.len = 1024, .stride = 2048}, {.len = 4096, .stride = 5000}, {.len = 48, .stride = 96},
 				   {.len = SIZE, .stride = SIZE}};
 static int rank, ranks;
-static long wrong, wrong_status;
-
-static uint64_t next(uint64_t *state)
-{
-	*state = *state * 6364136223846793005u + 1442695040888963407u;
-	return *state >> 33;
-}
-
-static unsigned char stream(uint64_t message, size_t i)
-{
-	return (message * 0x9e3779b97f4a7c15u + i * 0xff51afd7ed558ccdu) >> 56;
-}
 
 static uint64_t name(uint64_t round, int from, int to)
 {
@@ -96,18 +80,6 @@ static void check(const unsigned char *at, const struct part *part, uint64_t mes
 		int is_data = part->type ? i % part->type->stride < part->type->len && n < SIZE : i < part->bytes;
 		wrong += at[i] != (is_data ? stream(message, n++) : 0x5a);
 	}
-}
-
-static void commit(struct type *type, MPI_Comm comm)
-{
-	MPI_Datatype inner;
-	MPI_Type_vector(SIZE / type->len, type->len, type->stride, MPI_BYTE, &inner);
-	MPI_Type_create_resized(inner, 0, SPAN, &type->type);
-	MPI_Type_free(&inner);
-	if (MPIX_Type_commit_comm)
-		MPIX_Type_commit_comm(&type->type, comm);
-	else
-		MPI_Type_commit(&type->type);
 }
 
 /* Parts for and from these ranks of a communicator. */
@@ -218,7 +190,7 @@ int main(int argc, char **argv)
 	int periodic = ranks > 2;
 	MPI_Cart_create(MPI_COMM_WORLD, 1, &ranks, &periodic, 0, &cart);
 	for (int i = 0; i < TYPES; i++)
-		commit(types + i, i % 2 ? cart : MPI_COMM_WORLD);
+		commit_blocks(types[i].len, types[i].stride, SPAN, &types[i].type, i % 2 ? cart : MPI_COMM_WORLD);
 	for (int i = 0; i < rounds; i++) {
 		uint64_t round = (uint64_t)seed * 100000 + i;
 		switch (i % 4) {
@@ -236,13 +208,9 @@ int main(int argc, char **argv)
 			break;
 		}
 	}
-	printf("rank %d: %d rounds, %ld bytes wrong, %ld statuses wrong\n", rank, rounds, wrong, wrong_status);
-	for (int i = 0; i < TYPES; i++) {
-		if (MPIX_Type_free_comm)
-			MPIX_Type_free_comm(&types[i].type, i % 2 ? cart : MPI_COMM_WORLD);
-		else
-			MPI_Type_free(&types[i].type);
-	}
+	print_result(rank, rounds);
+	for (int i = 0; i < TYPES; i++)
+		free_together(&types[i].type, i % 2 ? cart : MPI_COMM_WORLD);
 	MPI_Comm_free(&cart);
 	MPI_Finalize();
 	return 0;
