@@ -43,6 +43,7 @@ const SESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sessions.c");
 const ABSENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/absent.c");
 const COMMUNICATORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/communicators.c");
 const WAITING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting.c");
+const EXCHANGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exchanges.c");
 const ORPHANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/orphans.c");
 const TRUNCATED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/truncated.c");
 const PROBING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probing.c");
@@ -1060,6 +1061,25 @@ fn messages_wait_for_nobody_who_waits_elsewhere() {
         let (_, killed) = mpi.output(2, &["kill"], &preload);
         assert!(!killed.status.success(), "{name}");
         assert!(started.elapsed() < LIMIT, "{name} hung");
+    }
+}
+
+#[test]
+fn ranks_that_send_to_each_other_copy_what_they_receive() {
+    let _turn = turn();
+    let library = library();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, EXCHANGES, C) else {
+            continue;
+        };
+        let mut environment = with_messages(library).to_vec();
+        environment.push(("LIBCOPY_GOVERNOR", "0"));
+        let ours = mpi.run(2, &[], &environment);
+        let (said, report) = (text(&ours.stdout), text(&ours.stderr));
+        assert_eq!(said, "150 exchanges: 0 wrong\n", "{name}: {report}");
+        // A rank that has lost its processor is helped; most of the time both are there.
+        let [read, written] = ["bytes by get", "bytes by put"].map(|what| noted(&report, what));
+        assert!(written < read / 2, "{name}: {report}");
     }
 }
 

@@ -489,19 +489,28 @@ impl<'a> ReceiveTransfer<'a> {
     /// Copies dense bytes together with the sender, if that comes by.
     fn share(&mut self, base: *mut u8) -> Result<(), Trouble> {
         let (split, total) = (&self.slot.split, self.header.total);
+        let (segment, sender) = (&self.endpoint.segment, self.sender);
         split.open(base as u64);
         let mut failed = None;
         let (origin, pid) = (self.header.origin, self.pid);
-        split.help(total, End::Front, |at, len| {
-            note(Event::Get, len);
-            let to = base.wrapping_add(at as usize);
-            // SAFETY: the capacity was compared.
-            let read = timed(Event::CopyTime, || unsafe {
-                process_memory::read(pid, origin + at, to, len as usize)
-            });
-            self.endpoint.attend_all();
-            read.map_err(|error| failed = Some(error)).is_ok()
-        });
+        let receiving = segment.note_receiving(self.endpoint.me);
+        while split.help(
+            total,
+            End::Front,
+            segment.is_receiving(sender),
+            |at, len| {
+                note(Event::Get, len);
+                let to = base.wrapping_add(at as usize);
+                // SAFETY: the capacity was compared.
+                let read = timed(Event::CopyTime, || unsafe {
+                    process_memory::read(pid, origin + at, to, len as usize)
+                });
+                read.map_err(|error| failed = Some(error)).is_ok()
+            },
+        ) {
+            self.endpoint.attend_streams();
+        }
+        drop(receiving);
         if let Some(error) = failed {
             self.close();
             return Err(unread("memory", &error));

@@ -61,6 +61,8 @@ pub struct Outgoing {
     held: bool,
     /// Whether the receiver says on which way it wants the data.
     split: bool,
+    /// Whether we have seen that it copies parts.
+    is_help_due: bool,
     /// Whether the program may use its buffer again.
     complete: bool,
     /// Whether the receiver died before that.
@@ -356,6 +358,7 @@ impl Endpoint {
             posted: Instant::now(),
             held,
             split,
+            is_help_due: false,
             complete: false,
             lost: false,
         }));
@@ -368,6 +371,16 @@ impl Endpoint {
 
     /// Goes on with all messages that are under way, so that their receivers can.
     pub fn attend_all(&self) {
+        self.attend_those(|_| true);
+    }
+
+    /// The same without those that their receivers copy themselves: for a rank that is copying what it receives. Two
+    /// ranks that send to each other then copy a message each, into memory that is in their own caches.
+    pub(super) fn attend_streams(&self) {
+        self.attend_those(|message| !message.is_copied_by_receiver(&self.context));
+    }
+
+    fn attend_those(&self, wanted: impl Fn(&Outgoing) -> bool) {
         let context = &self.context;
         if LIVE.load(Ordering::Relaxed) == 0 {
             return;
@@ -376,7 +389,9 @@ impl Endpoint {
             return;
         };
         for shared in &outbox.live {
-            if let Ok(mut message) = shared.try_lock() {
+            if let Ok(mut message) = shared.try_lock()
+                && wanted(&message)
+            {
                 let held = message.held;
                 message.attend(context, held);
             }
@@ -555,16 +570,23 @@ impl Outgoing {
         note(Event::Pipelined, self.filled - before);
     }
 
-    /// Copies parts of a message into the receiver's memory, if it wants that.
-    fn help(&self, context: &Context, slot: &Slot) {
+    /// Whether the receiver copies parts of the message, and needs no help to get all of them.
+    pub fn is_copied_by_receiver(&self, context: &Context) -> bool {
+        self.split && self.slot(context).split.wish.load(Ordering::Acquire) == wish::SPLIT
+    }
+
+    /// Copies a part of a message into the receiver's memory, if it wants that: one at a time, and none when we first
+    /// see that it does. A receiver that has sent to us, too, did so before, so that we find its message
+    /// first, and rather copy that.
+    fn help(&mut self, context: &Context, slot: &Slot) {
         let View::Dense(base) = self.view else {
             return;
         };
-        if slot.split.wish.load(Ordering::Acquire) != wish::SPLIT {
+        if !self.is_copied_by_receiver(context) || !std::mem::replace(&mut self.is_help_due, true) {
             return;
         }
         let target = slot.split.target.load(Ordering::Relaxed);
-        slot.split.help(self.total, End::Back, |at, len| {
+        let _ = slot.split.help(self.total, End::Back, false, |at, len| {
             let from = base.wrapping_add(at as usize);
             // SAFETY: the program promised its bytes.
             let written = unsafe {

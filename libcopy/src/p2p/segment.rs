@@ -105,7 +105,7 @@ pub struct Split {
     pub failed: AtomicU32,
     /// Where the receiver wants it.
     pub target: AtomicU64,
-    /// Parts that were begun: the receiver begins at the front, the sender at the back.
+    /// Pages whose copies were begun: the receiver begins at the front, the sender at the back.
     begun: Claims<32>,
     /// Bytes that are there.
     pub moved: AtomicU64,
@@ -116,67 +116,23 @@ pub struct Split {
 /// Dense messages from this length on are copied by both sides.
 pub const SPLIT_MIN: u64 = 256 << 10;
 
-/// Bytes of the shortest part: not so few that calls of the kernel would be noticed.
-const SHORTEST_PART: u64 = 32 << 10;
-/// Bytes of the longest part: others wait for the rank that copies it.
-const LONGEST_PART: u64 = 4 << 20;
+/// Bytes that parts are counted in.
+const PAGE: u64 = 4096;
+/// Pages of the shortest part: a call of the kernel takes as long as some of them.
+const SHORTEST_PART: u64 = (64 << 10) / PAGE;
+/// Pages of the longest part: others wait for the rank that copies it.
+const LONGEST_PART: u64 = (4 << 20) / PAGE;
 
-/// The parts of a message: from either end half of what is left there, and so on, so that few calls of the
-/// kernel move most bytes, and both sides are done at the same time.
-#[derive(Clone, Copy, Debug)]
-struct Parts {
-    total: u64,
-    /// Of one half.
-    each: u64,
-    /// Of these, those that are as long as any may be.
-    long: u64,
-}
-
-impl Parts {
-    fn of(total: u64) -> Self {
-        let half = total / 2;
-        let long = (half / LONGEST_PART).saturating_sub(1);
-        let halvings = ((half - long * LONGEST_PART) / SHORTEST_PART)
-            .max(1)
-            .ilog2();
-        Parts {
-            total,
-            each: long + u64::from(halvings) + 1,
-            long,
-        }
-    }
-
-    fn number(self) -> u64 {
-        2 * self.each
-    }
-
-    /// Where the first `number` parts of a half end, counted from its end of the message.
-    fn end(self, number: u64) -> u64 {
-        let half = self.total / 2;
-        if number == self.each {
-            return half;
-        }
-        let long = number.min(self.long);
-        let rest = half - long * LONGEST_PART;
-        (half - (rest >> (number - long))) & !4095
-    }
-
-    /// Offset and length of a part.
-    fn get(self, number: u64) -> (u64, u64) {
-        let (from, to) = if number < self.each {
-            (self.end(number), self.end(number + 1))
-        } else {
-            let mirrored = self.number() - 1 - number;
-            // The middle belongs to both halves' last parts, once.
-            let from = if mirrored + 1 == self.each {
-                self.total / 2
-            } else {
-                self.total - self.end(mirrored + 1)
-            };
-            (from, self.total - self.end(mirrored))
-        };
-        (from, to - from)
-    }
+/// Pages that a rank copies next of those that are left: half of them, and so on, so that few calls of the
+/// kernel move most bytes, and both sides are done at the same time; as many as it may, if the other side is copying
+/// something else.
+fn part(left: u64, alone: bool) -> u64 {
+    let wanted = if alone || left <= SHORTEST_PART {
+        left
+    } else {
+        left.div_ceil(2).max(SHORTEST_PART)
+    };
+    wanted.min(LONGEST_PART)
 }
 
 impl Split {
@@ -190,27 +146,33 @@ impl Split {
         self.wish.store(wish::SPLIT, Ordering::Release);
     }
 
-    /// Copies parts with `copy`, which is given offset and length, until nobody has to begin any.
-    pub fn help(&self, total: u64, end: End, mut copy: impl FnMut(u64, u64) -> bool) {
-        let parts = Parts::of(total);
-        loop {
-            // Said before a part is taken: a rank that closes this sees either that, or no part is left.
-            let _busy = Busy::new(&self.busy);
-            if self.failed.load(Ordering::SeqCst) != 0 {
-                return;
-            }
-            let begun = self.begun.claim(0, end, parts.number(), Ordering::SeqCst);
-            let Ok(Some(number)) = begun else {
-                return;
-            };
-            let (at, len) = parts.get(number);
-            if copy(at, len) {
-                self.moved.fetch_add(len, Ordering::AcqRel);
-            } else {
-                self.failed.store(1, Ordering::SeqCst);
-                return;
-            }
+    /// Copies a part with `copy`, which is given offset and length. Returns whether it did; else nobody has to
+    /// begin one any more. `alone` says whether the other side has something else to do first.
+    pub fn help(
+        &self,
+        total: u64,
+        end: End,
+        alone: bool,
+        copy: impl FnOnce(u64, u64) -> bool,
+    ) -> bool {
+        // Said before a part is taken: a rank that closes this sees either that, or no part is left.
+        let _busy = Busy::new(&self.busy);
+        if self.failed.load(Ordering::SeqCst) != 0 {
+            return false;
         }
+        let pages = total.div_ceil(PAGE);
+        let Some(taken) = self.begun.take(end, pages, |left| part(left, alone)) else {
+            return false;
+        };
+        let at = taken.start * PAGE;
+        let len = (taken.end * PAGE).min(total) - at;
+        let copied = copy(at, len);
+        if copied {
+            self.moved.fetch_add(len, Ordering::AcqRel);
+        } else {
+            self.failed.store(1, Ordering::SeqCst);
+        }
+        copied
     }
 
     /// Has nobody begin a part any more; those that were begun are over when [`Split::is_idle`].
@@ -225,8 +187,9 @@ impl Split {
     }
 }
 
-/// A part that is being copied.
-struct Busy<'a>(&'a AtomicU32);
+/// A part that is being copied, or a message.
+#[derive(Debug)]
+pub struct Busy<'a>(&'a AtomicU32);
 
 impl<'a> Busy<'a> {
     fn new(parts: &'a AtomicU32) -> Self {
@@ -298,10 +261,12 @@ impl Slot {
 }
 
 const SLOT_BYTES: usize = (SLOTS * size_of::<Slot>()).next_multiple_of(4096);
-/// Bytes behind a process's slots for the word that says what it may read.
-const RIGHTS: usize = 4096;
-/// Bytes of each process's slots, with that word; lanes are elsewhere.
-pub const HEAD: usize = SLOT_BYTES + RIGHTS;
+/// Bytes behind a process's slots for the words that say what it may read, and what it does.
+const WORDS: usize = 4096;
+/// Where the second one of them is.
+const RECEIVES: usize = 64;
+/// Bytes of each process's slots, with those words; lanes are elsewhere.
+pub const HEAD: usize = SLOT_BYTES + WORDS;
 
 fn bytes(members: usize) -> usize {
     members * (HEAD + LANES * LANE)
@@ -425,6 +390,37 @@ impl Segment {
         unsafe { &*at.cast() }
     }
 
+    /// How many messages a process is copying that it receives.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such process.
+    #[inline]
+    fn receives(&self, member: usize) -> &AtomicU32 {
+        let at = self.head(member).wrapping_add(SLOT_BYTES + RECEIVES);
+        // SAFETY: within the mapping, in a line of its own; all zeros are valid.
+        unsafe { &*at.cast() }
+    }
+
+    /// Whether a process is copying a message that it receives, and so helps nobody else.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such process.
+    #[inline]
+    pub fn is_receiving(&self, member: usize) -> bool {
+        self.receives(member).load(Ordering::Relaxed) != 0
+    }
+
+    /// Says that a process is copying a message that it receives, for as long as the answer lives.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such process.
+    pub fn note_receiving(&self, member: usize) -> Busy<'_> {
+        Busy::new(self.receives(member))
+    }
+
     /// A lane of a process.
     ///
     /// # Panics
@@ -465,21 +461,23 @@ mod tests {
         let (segment, _file) = Segment::create(1, [3, 4]).unwrap();
         let split = &segment.slot(0, 0).split;
         let total = 1 << 20;
-        let mut parts = 0;
-        split.help(total, End::Front, |_, _| {
-            parts += 1;
-            assert!(!split.is_idle());
-            parts < 2
-        });
-        assert_eq!((parts, split.moved.load(Ordering::Relaxed)), (2, total / 4));
+        let is_begun = |works| {
+            split.help(total, End::Front, false, |_, _| {
+                assert!(!split.is_idle());
+                works
+            })
+        };
+        assert!(is_begun(true) && !is_begun(false));
+        assert_eq!(split.moved.load(Ordering::Relaxed), total / 2);
         let after = |_, _| panic!("a part after one that failed");
-        split.help(total, End::Back, after);
+        assert!(!split.help(total, End::Back, false, after));
         split.failed.store(0, Ordering::Relaxed);
         split.close();
         split.close();
         split.failed.store(0, Ordering::Relaxed);
         for end in [End::Front, End::Back] {
-            split.help(total, end, |_, _| panic!("a part after the end"));
+            let after = |_, _| panic!("a part after the end");
+            assert!(!split.help(total, end, false, after));
         }
         assert!(split.is_idle());
     }
@@ -488,25 +486,42 @@ mod tests {
     fn each_side_keeps_to_its_end() {
         let (segment, _file) = Segment::create(1, [3, 4]).unwrap();
         let split = &segment.slot(0, 0).split;
-        // Four parts in each half; the last one takes what is left over.
         let total = (512 << 10) + 7;
         let (mut front, mut back) = (Vec::new(), Vec::new());
-        split.help(total, End::Front, |at, len| {
+        split.help(total, End::Front, false, |at, len| {
             front.push((at, len));
-            if front.len() == 2 {
-                split.help(total, End::Back, |at, len| {
-                    back.push((at, len));
-                    true
-                });
-            }
             true
         });
+        while split.help(total, End::Back, false, |at, len| {
+            back.push((at, len));
+            true
+        }) {}
         let kib = |at: u64, len: u64| (at << 10, len << 10);
-        assert_eq!(front, [kib(0, 128), kib(128, 64)]);
-        assert_eq!(back.len(), 6);
-        assert_eq!(back[0], (total - (128 << 10), 128 << 10));
-        assert_eq!(back[3], (total / 2, total - (224 << 10) - total / 2));
-        assert_eq!(back[5], kib(192, 32));
+        // Of 129 pages 65, 32, 16, and 16 more, since no part is shorter.
+        assert_eq!(front, [kib(0, 260)]);
+        let last = (388 << 10, total - (388 << 10));
+        assert_eq!(back, [last, kib(324, 64), kib(260, 64)]);
+        assert_eq!(split.moved.load(Ordering::Relaxed), total);
+    }
+
+    #[test]
+    fn a_side_whose_other_side_is_busy_copies_all() {
+        let (segment, _file) = Segment::create(2, [3, 4]).unwrap();
+        let split = &segment.slot(0, 0).split;
+        let total = (9 << 20) + 1;
+        let mut parts = Vec::new();
+        let mut receiving = Some(segment.note_receiving(1));
+        assert!(!segment.is_receiving(0));
+        while split.help(total, End::Front, segment.is_receiving(1), |at, len| {
+            parts.push((at >> 20, len >> 20));
+            true
+        }) {
+            if parts.len() == 2 {
+                receiving = None;
+            }
+        }
+        // Two that are as long as any may be; then half of what is left, and so on.
+        assert_eq!(parts[..3], [(0, 4), (4, 4), (8, 0)]);
         assert_eq!(split.moved.load(Ordering::Relaxed), total);
     }
 
@@ -521,15 +536,22 @@ mod tests {
             100_000_007,
             16 << 30,
         ] {
-            let parts = Parts::of(total);
+            let (segment, _file) = Segment::create(1, [3, 4]).unwrap();
+            let split = &segment.slot(0, 0).split;
+            let mut number = 0u32;
             let mut at = 0;
-            for number in 0..parts.number() {
-                let (from, len) = parts.get(number);
+            while split.help(total, End::Front, false, |from, len| {
                 assert_eq!(from, at, "part {number} of {total}");
-                assert!(len <= LONGEST_PART + 4096, "part {number} of {total}");
+                assert!(len <= LONGEST_PART * PAGE, "part {number} of {total}");
                 at += len;
-            }
+                number += 1;
+                true
+            }) {}
             assert_eq!(at, total);
+            assert_eq!(split.moved.load(Ordering::Relaxed), total);
+            // Halves from 4 MiB to 64 KiB, behind as many of 4 MiB as there may be.
+            let long = (total >> 22) as u32;
+            assert!(number <= long + 8, "{number} parts of {total}");
         }
     }
 

@@ -2,6 +2,8 @@
 
 //! Who does which piece of work that processes share, as one word.
 
+use std::ops::Range;
+
 use super::sync::{AtomicU64, Ordering};
 
 /// From which end of the work a worker claims pieces. If each keeps to its own end, the same lines of memory
@@ -17,7 +19,7 @@ pub enum End {
 /// The claims of the pieces of one operation: two counts of `BITS` bits and, in the bits above them, the
 /// operation's number.
 ///
-/// Two workers claim from the two ends ([`Claims::claim`]); then the counts are those of either end. Or any number of
+/// Two workers claim from the two ends ([`Claims::claim`], [`Claims::take`]); then the counts are those of either end. Or any number of
 /// them claim from the front ([`Claims::begin`]) and say when a piece is done ([`Claims::end`]); then the second
 /// count is that of the pieces that are.
 #[derive(Debug)]
@@ -27,9 +29,6 @@ pub struct Claims<const BITS: u32>(AtomicU64);
 impl<const BITS: u32> Claims<BITS> {
     /// One in the second count.
     const SECOND: u64 = 1 << BITS;
-    /// More in the first count than there may be pieces.
-    const CLOSED: u64 = 1 << (BITS - 1);
-
     /// The word of an operation of which nothing is claimed.
     fn word(number: u64) -> u64 {
         number.checked_shl(2 * BITS).unwrap_or(0)
@@ -76,8 +75,37 @@ impl<const BITS: u32> Claims<BITS> {
             }
         }))
     }
+}
 
-    /// Leaves no piece to [`Claims::claim`].
+impl Claims<32> {
+    /// More in the first count than there may be pieces.
+    const CLOSED: u64 = 1 << 31;
+
+    /// Claims some of the pieces that are left of `pieces`, next to each other, from an end; `None` if none is left.
+    /// `wanted` is given how many are left and says how many of them, at least one.
+    pub(crate) fn take(
+        &self,
+        end: End,
+        pieces: u64,
+        wanted: impl Fn(u64) -> u64,
+    ) -> Option<Range<u64>> {
+        let one = if end == End::Front { 1 } else { Self::SECOND };
+        let mut seen = self.0.load(Ordering::SeqCst);
+        loop {
+            let (front, back) = Self::counts(seen);
+            let left = pieces.checked_sub(front + back).filter(|left| *left > 0)?;
+            let number = wanted(left).clamp(1, left);
+            let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+            let next = seen + number * one;
+            match self.0.compare_exchange_weak(seen, next, set, fetch) {
+                Ok(_) if end == End::Front => return Some(front..front + number),
+                Ok(_) => return Some(pieces - back - number..pieces - back),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Leaves no piece to [`Claims::take`].
     pub(crate) fn close(&self) {
         self.0.fetch_or(Self::CLOSED, Ordering::SeqCst);
     }
@@ -143,14 +171,22 @@ mod tests {
         assert_eq!(claim(7, End::Front), Ok(None));
         assert_eq!(claim(7, End::Back), Ok(None));
         assert_eq!(claim(8, End::Front), Err(7 << 32 | 3 << 16 | 2));
+    }
+
+    #[test]
+    fn as_many_pieces_as_wanted_are_taken_from_both_ends() {
         let claims = Claims::<32>(AtomicU64::new(1));
-        claims.open(7);
-        let claim = |end| claims.claim(7, end, 1 << 31, Ordering::SeqCst);
-        assert_eq!(claim(End::Back), Ok(Some((1 << 31) - 1)));
-        assert_eq!(claim(End::Front), Ok(Some(0)));
+        claims.open(0);
+        let take = |end, wanted| claims.take(end, 1 << 31, |_| wanted);
+        assert_eq!(take(End::Back, 2), Some((1 << 31) - 2..1 << 31));
+        assert_eq!(take(End::Front, 0), Some(0..1));
+        assert_eq!(take(End::Back, 1), Some((1 << 31) - 3..(1 << 31) - 2));
+        assert_eq!(take(End::Front, u64::MAX), Some(1..(1 << 31) - 3));
+        assert_eq!((take(End::Front, 1), take(End::Back, 1)), (None, None));
+        claims.open(0);
         claims.close();
         claims.close();
-        assert_eq!((claim(End::Back), claim(End::Front)), (Ok(None), Ok(None)));
+        assert_eq!((take(End::Front, 1), take(End::Back, 1)), (None, None));
     }
 
     #[test]
@@ -234,6 +270,23 @@ mod loom_tests {
         });
     }
 
+    #[test]
+    fn loom_both_ends_take_each_piece_once() {
+        loom::model(|| {
+            let work = Work::<32>::open(0);
+            let other = work.clone();
+            let help = |work: &Work<32>, end| {
+                while let Some(pieces) = work.claims.take(end, PIECES, |left| left.div_ceil(2)) {
+                    pieces.for_each(|piece| work.count(piece));
+                }
+            };
+            let back = thread::spawn(move || help(&other, End::Back));
+            help(&work, End::Front);
+            back.join().unwrap();
+            assert_eq!(work.counts(), [1; PIECES as usize]);
+        });
+    }
+
     /// Who closes the work and then sees nobody at it has it alone.
     #[test]
     fn loom_nobody_is_at_work_that_is_closed() {
@@ -243,12 +296,14 @@ mod loom_tests {
             let worker = thread::spawn(move || {
                 loop {
                     other.busy.fetch_add(1, Ordering::SeqCst);
-                    let claimed = other.claims.claim(0, End::Back, 2, Ordering::SeqCst);
-                    if let Ok(Some(piece)) = claimed {
-                        other.count(piece);
-                    }
+                    let taken = other.claims.take(End::Back, 2, |_| 1);
+                    let is_over = taken.is_none();
+                    taken
+                        .into_iter()
+                        .flatten()
+                        .for_each(|piece| other.count(piece));
                     other.busy.fetch_sub(1, Ordering::SeqCst);
-                    if claimed == Ok(None) {
+                    if is_over {
                         break;
                     }
                 }

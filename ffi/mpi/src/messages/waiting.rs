@@ -31,7 +31,7 @@ pub fn receiver_ended(world: &World) -> c_int {
 pub fn wait(world: &World, shared: &Shared) -> Result<(), c_int> {
     let mut pause = Pause::new();
     loop {
-        {
+        let is_copied = {
             let mut message = lock(shared);
             if message.attend(world, true) || (message.is_impatient(world) && message.buffer(world))
             {
@@ -45,8 +45,10 @@ pub fn wait(world: &World, shared: &Shared) -> Result<(), c_int> {
                 message.lose(world);
                 return Err(receiver_ended(world));
             }
-        }
-        if pause.step() {
+            message.is_copied_by_receiver(world)
+        };
+        // Between any two parts that we copy, since we may have something to receive, too.
+        if pause.step() || is_copied {
             progress(world);
         }
     }
