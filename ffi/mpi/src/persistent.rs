@@ -71,46 +71,18 @@ macro_rules! exports {
         exports!(@form c_int, $before = $pass, $made, $arguments, $body $gpu);
     )* };
     (@form $count:ty, $name:ident = $pass:ident, $made:expr, ($($argument:ident: $kind:ty),*),
-     $body:ident ($comm:expr, $request:expr; $($gpu:expr),*)) => {
-        const _: () = {
-            type N = $count;
-
-            /// The MPI function of this name.
-            ///
-            /// # Safety
-            ///
-            /// As the MPI standard says.
-            #[allow(clippy::too_many_arguments)]
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-                /// The same with host memory in the place of what is in device memory.
-                #[cold]
-                #[inline(never)]
-                #[allow(clippy::too_many_arguments, unused_mut)]
-                unsafe extern "C" fn staged($(mut $argument: $kind),*) -> c_int {
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        gpu::get_on();
-                        let Some(mut collective) = gpu::Collective::persistent($comm) else {
-                            return gpu::inside(|| $name($($argument),*));
-                        };
-                        collective.$body($($gpu),*);
-                        collective.begin($request, || $name($($argument),*))
-                    }
+     $body:ident $gpu:tt) => {
+        gpu::begins_collective! {
+            $count, $name, ($($argument: $kind),*),
+            {
+                let code = forward::$pass($($argument),*);
+                if code == 0 {
+                    $made;
                 }
-                // SAFETY: the caller's promise.
-                unsafe {
-                    if gpu::is_loaded() && gpu::is_outside() {
-                        return staged($($argument),*);
-                    }
-                    let code = forward::$pass($($argument),*);
-                    if code == 0 {
-                        $made;
-                    }
-                    code
-                }
-            }
-        };
+                code
+            },
+            persistent, $body $gpu
+        }
     };
 }
 

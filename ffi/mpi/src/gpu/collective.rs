@@ -752,3 +752,47 @@ impl<T: Copy> Array<T> {
         }
     }
 }
+
+/// Exports a function that begins a collective: `$call` gives its code where all its buffers are host memory. Last come the
+/// method of [`Collective`] for buffers in device memory, and its arguments; `$new` makes the [`Collective`]. `N` is `$count`.
+macro_rules! begins_collective {
+    ($count:ty, $name:ident, ($($argument:ident: $kind:ty),*), $call:expr, $new:ident,
+     $body:ident ($comm:expr, $request:expr; $($gpu:expr),*)) => {
+        const _: () = {
+            type N = $count;
+
+            /// The MPI function of this name.
+            ///
+            /// # Safety
+            ///
+            /// As the MPI standard says.
+            #[allow(clippy::too_many_arguments)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+                /// The same with host memory in the place of what is in device memory.
+                #[cold]
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments, unused_mut)]
+                unsafe extern "C" fn staged($(mut $argument: $kind),*) -> c_int {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        gpu::get_on();
+                        let Some(mut collective) = gpu::Collective::$new($comm) else {
+                            return gpu::inside(|| $name($($argument),*));
+                        };
+                        collective.$body($($gpu),*);
+                        collective.begin($request, || $name($($argument),*))
+                    }
+                }
+                // SAFETY: the caller's promise.
+                unsafe {
+                    if gpu::is_loaded() && gpu::is_outside() {
+                        return staged($($argument),*);
+                    }
+                    $call
+                }
+            }
+        };
+    };
+}
+pub(crate) use begins_collective;

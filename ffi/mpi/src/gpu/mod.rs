@@ -24,6 +24,7 @@ mod watch;
 
 pub use call::{Call, Messages, register};
 pub use collective::Collective;
+pub(crate) use collective::begins_collective;
 pub use delayed::Functions;
 pub use external::{pack_external, unpack_external};
 pub use packing::{pack, unpack};
