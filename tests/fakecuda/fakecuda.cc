@@ -5,11 +5,13 @@
 // dies. Kernels are those of libcopy/gpu/kernels/pack.cu, compiled for the processor. Work is done in the call that
 // asks for it, or, with FAKECUDA_DELAYED=1, when somebody waits for its stream; each query of an event lets one step
 // of its stream through then. Other processes open device memory through /proc/PID/fd; FAKECUDA_IPC=0 refuses that.
-// Addresses of freed memory are used again as soon as possible.
+// Addresses of freed memory are used again as soon as possible. With FAKECUDA_KILL=copy a process dies when it copies out of
+// another one's memory.
 //
 // Only what libcopy-gpu calls is here, with the types of cuda.h (CUDA Driver API 12.0).
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -138,6 +140,15 @@ static std::map<uint64_t, Memory>::iterator memory_of(uint64_t address)
         return memories.end();
     --found;
     return address - found->first < found->second.bytes ? found : memories.end();
+}
+
+// Dies, if that is wanted, since it reads memory of another process.
+static void die_at(uint64_t address)
+{
+    const char *value = getenv("FAKECUDA_KILL");
+    auto found = memory_of(address);
+    if (value && !strcmp(value, "copy") && found != memories.end() && found->second.is_imported)
+        raise(SIGKILL);
 }
 
 // Opens all device memory as long as it lives.
@@ -672,6 +683,7 @@ CALL cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, Stream *stream)
             return INVALID_VALUE;
     }
     copies++;
+    die_at(from);
     return submit(stream, [=] {
         memcpy((void *)to, (const void *)from, bytes);
         return SUCCESS;
@@ -802,6 +814,7 @@ CALL cuLaunchKernel(const Function *function, unsigned blocks, unsigned y, unsig
         });
     }
     const Job job = *(const Job *)parameters[0];
+    die_at(job.from.base);
     return submit(stream, [=] {
         if (!is_reached(job))
             return ILLEGAL_ADDRESS;

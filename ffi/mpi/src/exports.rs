@@ -186,6 +186,7 @@ pub unsafe extern "C" fn MPI_Barrier(comm: Word) -> c_int {
     if gpu::has_requests() {
         gpu::wait_for_others();
     }
+    gpu::before_waiting();
     // SAFETY: the caller's promise.
     let code = unsafe { barrier::barrier(comm) };
     if messages::has_orphans() {

@@ -207,6 +207,7 @@ extern "C" fn register() {
         is_special: messages::is_special,
         may_be_header: messages::may_be_header,
         arrived: messages::arrived_elsewhere,
+        pack_all: messages::pack_all,
     });
 }
 

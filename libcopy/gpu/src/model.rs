@@ -309,6 +309,18 @@ impl Profile {
         self.gpu_gpu.at(bytes) <= copies
     }
 
+    /// Whether `bytes` contiguous bytes of a GPU are copied by the receiver out of the sender's memory, and not by way of host
+    /// memory, or of an MPI library that takes GPU memory: [`Method::Peer`] of what needs no packing.
+    pub fn is_copied_by_peer(&self, bytes: u64, is_aware: bool) -> bool {
+        let copies = self.d2h.at(bytes) + self.cpu_cpu.at(bytes) + self.h2d.at(bytes);
+        let others = if is_aware {
+            copies.min(self.gpu_gpu.at(bytes))
+        } else {
+            copies
+        };
+        self.peer.at(bytes, bytes) <= others
+    }
+
     fn grids(&mut self) -> [&mut Grid; 6] {
         [
             &mut self.pack_device,
@@ -524,6 +536,17 @@ mod tests {
         assert!(profile.is_handed_over(1 << 20));
         profile.gpu_gpu = Curve([1e6; CURVE_BYTES]);
         assert!(!profile.is_handed_over(1 << 20));
+    }
+
+    #[test]
+    fn contiguous_bytes_are_copied_by_the_peer_where_that_takes_less() {
+        let mut profile = measured();
+        assert!(profile.is_copied_by_peer(1 << 20, false));
+        profile.gpu_gpu = Curve([0.1; CURVE_BYTES]);
+        assert!(!profile.is_copied_by_peer(1 << 20, true));
+        assert!(profile.is_copied_by_peer(1 << 20, false));
+        profile.peer = Grid([[1e6; GRID_BLOCKS]; GRID_BYTES]);
+        assert!(!profile.is_copied_by_peer(1 << 20, false));
     }
 
     #[test]

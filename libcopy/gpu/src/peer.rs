@@ -7,6 +7,8 @@
 //! more, so mappings are kept, by (context, process, its start time, base address, buffer number). The driver gives no
 //! two allocations of a process the same buffer number: memory that was freed and whose address is used again has
 //! another one, which is how a stale mapping is found. Mappings in use are never closed.
+//!
+//! Not all that can be opened can be read, so a [`Probe`] comes before the first copy between two processes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -459,6 +461,80 @@ impl Probe {
         }
         Ok(())
     }
+}
+
+/// By context: the probe that this process offers there, or why it offers none.
+type Offered = HashMap<u64, Result<Arc<Probe>>>;
+
+static OFFERED: Mutex<Option<Offered>> = Mutex::new(None);
+
+/// Who has offered a probe, and the context that it was tried out in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Trial {
+    context: u64,
+    process: u32,
+    start_time: u64,
+    device: Uuid,
+}
+
+/// Trials that are remembered, at most.
+const MOST_TRIALS: usize = 4096;
+
+static TRIED: Mutex<Option<HashMap<Trial, Result<()>>>> = Mutex::new(None);
+
+/// The probe that this process offers in the context that `near` is in: always the same one.
+///
+/// # Errors
+///
+/// Those of [`export`].
+pub fn offered(driver: &Driver, near: &Pointer) -> Result<Arc<Probe>> {
+    let context = {
+        let (_current, context) = Context::at(driver, near)?;
+        context.id()
+    };
+    let mut offered = lock(&OFFERED);
+    offered
+        .get_or_insert_default()
+        .entry(context)
+        .or_insert_with(|| Probe::offer(driver, near).map(Arc::new))
+        .clone()
+}
+
+/// [`Probe::try_out`], once for each process, each of its GPUs, and each context of ours: `message` gets the
+/// [`Probe::message`] of the process that has exported `exported`, on the same GPU.
+///
+/// # Errors
+///
+/// Those of [`Probe::try_out`], and those of `message`.
+pub fn try_out_once(
+    driver: &Driver,
+    near: &Pointer,
+    exported: &Exported,
+    message: impl FnOnce() -> Result<[u8; Probe::BYTES]>,
+) -> Result<()> {
+    if (exported.process, exported.start_time) == own_process() {
+        return Ok(());
+    }
+    let trial = {
+        let (_current, context) = Context::at(driver, near)?;
+        Trial {
+            context: context.id(),
+            process: exported.process,
+            start_time: exported.start_time,
+            device: exported.device,
+        }
+    };
+    if let Some(known) = lock(&TRIED).get_or_insert_default().get(&trial) {
+        return known.clone();
+    }
+    let answer = message().and_then(|message| Probe::try_out(driver, near, &message));
+    let mut tried = lock(&TRIED);
+    let tried = tried.get_or_insert_default();
+    if tried.len() >= MOST_TRIALS {
+        tried.clear();
+    }
+    tried.insert(trial, answer.clone());
+    answer
 }
 
 /// Bytes that follow from a number.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::context::{Context, TableMemory};
 use crate::driver::{Driver, Handle};
 use crate::error::Result;
+use crate::memory::Pointer;
 
 /// Work that was submitted and may not be done yet. Dropping it waits.
 #[derive(Debug)]
@@ -124,6 +125,23 @@ impl std::fmt::Debug for Work {
 impl Pending {
     pub(crate) fn new(driver: &'static Driver, work: Option<Work>) -> Pending {
         Pending { driver, work }
+    }
+
+    /// Is done when all that the program has put into the legacy stream until now is, in the context that `near` is in:
+    /// before another process reads memory, whose streams are not ordered behind those of this one.
+    ///
+    /// # Errors
+    ///
+    /// Memory without a context, a driver that fails.
+    pub fn behind_program(driver: &'static Driver, near: &Pointer) -> Result<Pending> {
+        let (_current, context) = Context::at(driver, near)?;
+        let mut work = None;
+        let stream = || context.next_stream();
+        // Nothing but the event: a stream without flags waits for the legacy stream.
+        Work::submit(driver, &context, &mut work, stream, Vec::new(), |_| {
+            Ok(None)
+        })?;
+        Ok(Pending::new(driver, work))
     }
 
     /// Whether it is done; does not wait.

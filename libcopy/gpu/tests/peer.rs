@@ -19,7 +19,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use common::noise;
 use cuda::{Cuda, Memory, Shape, driver, random_shapes, turn};
 use libcopy_datatype::{Datatype, Layout, Named};
-use libcopy_gpu::peer::{Exported, Probe, close_idle, export, open};
+use libcopy_gpu::peer::{Exported, Probe, close_idle, export, offered, open, try_out_once};
 use libcopy_gpu::{
     Error, Pointer, Space, copy, copy_batch, copy_blocks, copy_layout, copy_planes,
     start_copy_layout,
@@ -201,6 +201,9 @@ fn layouts_are_copied_out_of_another_process() {
     }
     // SAFETY: as above.
     unsafe { std::env::remove_var("FAKECUDA_DELAYED") };
+    // Other tests count what there is: tables of layouts go with the next call.
+    assert_eq!(close_idle(), 0);
+    read(near().address, 1);
 }
 
 #[test]
@@ -388,6 +391,45 @@ fn a_probe_tells_whether_bytes_arrive() {
             .contains("other bytes are read than were written"),
         "{error}"
     );
+    close_idle();
+}
+
+#[test]
+fn a_probe_is_tried_out_once() {
+    let _turn = turn();
+    let cuda = Cuda::start();
+    near();
+    let exported = |message: &[u8; Probe::BYTES]| {
+        Exported::from_bytes(message[..Exported::BYTES].try_into().unwrap()).unwrap()
+    };
+    let mut owner = Owner::start(&[]);
+    let message = from_hex(&owner.tell("probe"));
+    let asked = std::cell::Cell::new(0);
+    let ask = |message: [u8; Probe::BYTES]| {
+        try_out_once(driver(), &near(), &exported(&message), || {
+            asked.set(asked.get() + 1);
+            Ok(message)
+        })
+    };
+    ask(message).unwrap();
+    // Bytes that are not what was written would be found if it were tried again.
+    owner.tell("spoil");
+    ask(message).unwrap();
+    assert_eq!(asked.get(), 1);
+    // A bad answer is remembered as well, for that process.
+    let mut other = Owner::start(&[]);
+    let message = from_hex(&other.tell("probe"));
+    other.tell("spoil");
+    let first = ask(message).unwrap_err();
+    assert_eq!(ask(message), Err(first));
+    assert_eq!(asked.get(), 2);
+    // What this process offers is one piece of memory, and its own is not tried out.
+    let before = cuda.counts()[2];
+    let own = offered(driver(), &near()).unwrap();
+    assert_eq!(offered(driver(), &near()).unwrap().message(), own.message());
+    assert_eq!(cuda.counts()[2], before + 1);
+    ask(*own.message()).unwrap();
+    assert_eq!(asked.get(), 2);
     close_idle();
 }
 

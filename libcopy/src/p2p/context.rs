@@ -14,6 +14,7 @@ use super::path::PathLearner;
 use super::protocol::Protocol;
 use super::registration::Registration;
 use super::segment::{LANES, Segment};
+use super::view::{DeviceCopy, DeviceHandle, View};
 use crate::transport::process_memory;
 
 /// What the code that matches messages knows better than this module.
@@ -27,6 +28,19 @@ pub trait Owner: fmt::Debug + Send + Sync {
     /// The layout of a message's elements, if it is known without asking the sender.
     fn layout(&self, header: &Header) -> Option<Layout> {
         let _ = header;
+        None
+    }
+
+    /// How this process copies a message of the process `pid` out of device memory, into elements; `None` if it cannot.
+    /// `layout` is the sender's, `None` for dense bytes.
+    fn reach(
+        &self,
+        (pid, header): (i32, &Header),
+        handle: &DeviceHandle,
+        layout: Option<&Layout>,
+        to: &View,
+    ) -> Option<Box<dyn DeviceCopy>> {
+        let _ = (pid, header, handle, layout, to);
         None
     }
 
@@ -107,6 +121,18 @@ impl Context {
     /// The layout of a message's elements, if it is known without asking the sender.
     pub(super) fn known_layout(&self, header: &Header) -> Option<Layout> {
         self.owner.layout(header)
+    }
+
+    /// How a message is copied out of device memory of its sender's.
+    pub(super) fn reach(
+        &self,
+        header: &Header,
+        handle: &DeviceHandle,
+        layout: Option<&Layout>,
+        to: &View,
+    ) -> Option<Box<dyn DeviceCopy>> {
+        let pid = self.pids[header.sender as usize];
+        self.owner.reach((pid, header), handle, layout, to)
     }
 
     /// Takes a lane that nobody uses.

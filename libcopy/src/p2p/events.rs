@@ -27,6 +27,8 @@ pub enum Event {
     Packed,
     /// Bytes that came out of mapped memory.
     Mapped,
+    /// Bytes that a GPU copied out of the sender's memory.
+    Peer,
     /// Bytes that the module copied out of memory that is published or lent.
     Vectored,
     /// Bytes of layouts that were read out of a sender's memory.
@@ -52,7 +54,7 @@ pub enum Event {
 }
 
 /// All of them, with their names in reports.
-pub const EVENTS: [(Event, &str); 19] = [
+pub const EVENTS: [(Event, &str); 20] = [
     (Event::Sent, "sent"),
     (Event::Received, "received"),
     (Event::Pipelined, "bytes pipelined"),
@@ -61,6 +63,7 @@ pub const EVENTS: [(Event, &str); 19] = [
     (Event::Eager, "bytes eager"),
     (Event::Packed, "packed"),
     (Event::Mapped, "bytes mapped"),
+    (Event::Peer, "bytes by peer copies"),
     (Event::Vectored, "bytes copied by the module"),
     (Event::LayoutSent, "bytes of layouts"),
     (Event::LayoutKnown, "layouts known"),

@@ -16,7 +16,7 @@ use super::path::{DataPath, MessageClass};
 use super::protocol::Protocol;
 use super::registration::{RegionKey, RemotePieces};
 use super::segment::{LANE, NO_LANE, SPLIT_MIN, Slot, exchange, mover, state, wish};
-use super::view::{self, View};
+use super::view::{self, DeviceCopy, DeviceHandle, View};
 use crate::device::Attachment;
 use crate::lock::lock;
 use crate::lru::LruMap;
@@ -111,7 +111,11 @@ impl Endpoint {
             let moved = if slot.blind.load(Ordering::Relaxed) != 0 {
                 transfer.run_blindly()
             } else {
-                match transfer.run() {
+                let run = match slot.device() {
+                    None => transfer.run(),
+                    Some(handle) => transfer.run_on_device(&handle),
+                };
+                match run {
                     Err(trouble) if trouble.forbidden => transfer.run_blindly(),
                     Err(trouble) => Err(trouble.why),
                     Ok(()) => Ok(()),
@@ -164,6 +168,9 @@ fn unread(what: &str, error: &std::io::Error) -> Trouble {
         why: format!("reading the sender's {what}: {error}"),
     }
 }
+
+/// What a receiver says of a message that its sender could not pack.
+const UNPACKED: &str = "the sender could not pack its elements in device memory";
 
 /// How long a receiver that must not read the sender's memory waits for a sender that has packed what is
 /// left, and which may never come by again: it need not wait for this message.
@@ -321,12 +328,68 @@ impl<'a> ReceiveTransfer<'a> {
                 if !self.endpoint.lives(self.sender) {
                     return Err("the sender has ended".to_owned());
                 }
-                let packed = slot.mover.load(Ordering::Relaxed) == mover::BUFFERED;
-                if packed && since.elapsed() > FOR_THE_REST {
+                let who = slot.mover.load(Ordering::Relaxed);
+                if who == mover::FAILED {
+                    return Err(UNPACKED.to_owned());
+                }
+                if who == mover::BUFFERED && since.elapsed() > FOR_THE_REST {
                     return Err("its sender does not hand over what it has packed".to_owned());
                 }
             }
         }
+        Ok(())
+    }
+
+    /// The message is in device memory of the sender's: copies it from there, or, where that cannot be done, reads what the
+    /// sender packs. Only one of them does it, whoever is first to say so.
+    #[cold]
+    fn run_on_device(&mut self, handle: &DeviceHandle) -> Result<(), Trouble> {
+        let layout = match self.header.layout_words {
+            0 => None,
+            _ => Some(layout_of(self.endpoint, self.header)?),
+        };
+        let reached = self
+            .endpoint
+            .reach(self.header, handle, layout.as_ref(), self.view);
+        match reached {
+            Some(mut copy) => {
+                if self.claim()? {
+                    return self.copy_on_device(copy.as_mut());
+                }
+            }
+            None => self.slot.split.wish.store(wish::PACKED, Ordering::Release),
+        }
+        let mut pause = Pause::new();
+        loop {
+            match self.slot.mover.load(Ordering::Acquire) {
+                mover::BUFFERED => {
+                    let rest = self.slot.rest.load(Ordering::Relaxed);
+                    let mut source = Source::process(Remote::Dense(rest));
+                    return self.fetch(&mut source, 0);
+                }
+                mover::FAILED => return Err(UNPACKED.to_owned().into()),
+                _ => {}
+            }
+            if pause.step() {
+                self.endpoint.attend_all();
+            }
+            if pause.should_look() && !self.endpoint.lives(self.sender) {
+                return Err("the sender has ended".to_owned().into());
+            }
+        }
+    }
+
+    /// Has a device copy the message, while everything else gets on.
+    fn copy_on_device(&mut self, copy: &mut dyn DeviceCopy) -> Result<(), Trouble> {
+        let mut pause = Pause::new();
+        copy.start()?;
+        while !copy.is_done()? {
+            if pause.step() {
+                self.endpoint.attend_all();
+            }
+        }
+        note(Event::Peer, self.header.total);
+        self.drained = self.header.total;
         Ok(())
     }
 
@@ -470,13 +533,13 @@ impl<'a> ReceiveTransfer<'a> {
         Ok(())
     }
 
-    /// Has the receiver move the data; `false` if the sender has buffered them.
+    /// Has the receiver move the data; `false` if the sender has buffered them, or could not.
     fn claim(&self) -> Result<bool, String> {
         let mut pause = Pause::new();
         loop {
             match exchange(&self.slot.mover, mover::NOBODY, mover::RECEIVER) {
                 Ok(()) => return Ok(true),
-                Err(mover::BUFFERED) => return Ok(false),
+                Err(mover::BUFFERED | mover::FAILED) => return Ok(false),
                 Err(_) => {}
             }
             pause.step();

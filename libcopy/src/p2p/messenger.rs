@@ -284,7 +284,7 @@ impl Messenger {
             let route = (bytes, to, tag);
             let posted = self
                 .endpoint
-                .post(elements.view(), owned.take(), route, 0, fits);
+                .post(elements.view().into(), owned.take(), route, 0, fits);
             if let Some(shared) = posted {
                 let mut header = [0u8; header::BYTES];
                 header.copy_from_slice(&lock(&shared).wire()[..header::BYTES]);

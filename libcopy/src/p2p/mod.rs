@@ -33,8 +33,11 @@ pub use context::{Context, Owner};
 pub use incoming::{ReceiveError, reject};
 pub use matching::{ANY_SOURCE, ANY_TAG};
 pub use messenger::Status;
-pub use outgoing::{Endpoint, Outgoing, Pause, Shared, any, is_quiet};
+pub use outgoing::{Endpoint, Outgoing, Pause, Shared, any, any_on_device, is_quiet};
 pub use protocol::Protocol;
 pub use registration::Registration;
 pub use segment::Segment;
-pub use view::{DescribedLayout, OpaqueElements, View, hash};
+pub use view::{
+    Content, DescribedLayout, DeviceCopy, DeviceElements, DeviceHandle, HANDLE_WORDS,
+    OpaqueElements, PackedBytes, View, hash,
+};

@@ -3,7 +3,7 @@
 //! Messages that this process sends: a slot for each, bytes that go through a lane while the
 //! receiver takes them out, and what is packed so that nobody has to wait for a late receiver.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::header::{Header, SLOTS, wire_size};
 use super::protocol::Protocol;
 use super::registration::{Published, RegionKey};
 use super::segment::{LANE, NO_LANE, SPLIT_MIN, Slot, exchange, mover, state, wish};
-use super::view::View;
+use super::view::{Content, PackedBytes, View};
 use crate::lock::lock;
 use crate::shm::claims::End;
 use crate::transport::process_memory;
@@ -40,7 +40,7 @@ pub struct Outgoing {
     slot: usize,
     to: usize,
     total: u64,
-    view: View,
+    content: Content,
     /// What is sent, where that is not the program's.
     _owned: Option<Vec<u8>>,
     /// The header.
@@ -48,7 +48,7 @@ pub struct Outgoing {
     lane: Option<usize>,
     filled: u64,
     /// What was packed, from `rest_from` on, so that nobody has to wait for the receiver.
-    rest: Vec<u8>,
+    rest: Option<Box<dyn PackedBytes>>,
     rest_from: u64,
     /// The program's memory, where others have it mapped.
     published: Option<Arc<Published>>,
@@ -67,6 +67,8 @@ pub struct Outgoing {
     complete: bool,
     /// Whether the receiver died before that.
     lost: bool,
+    /// Why elements in device memory could not be packed: the message has failed.
+    unpacked: Option<i32>,
 }
 
 /// A message that others may look at, too.
@@ -106,10 +108,19 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 /// Messages whose buffers the program may not have back yet.
 static INCOMPLETE: AtomicUsize = AtomicUsize::new(0);
 
+/// Those of them that are in device memory.
+static ON_DEVICE: AtomicUsize = AtomicUsize::new(0);
+
 /// Whether any message is under way that we have to go on with.
 #[inline]
 pub fn any() -> bool {
     INCOMPLETE.load(Ordering::Relaxed) != 0
+}
+
+/// Whether any of these is in device memory: who waits elsewhere calls [`Endpoint::pack_all`] before.
+#[inline]
+pub fn any_on_device() -> bool {
+    ON_DEVICE.load(Ordering::Relaxed) != 0
 }
 
 impl Outbox {
@@ -126,7 +137,15 @@ impl Outbox {
                 return true;
             }
             message.completed();
-            message.rest = Vec::new();
+            message.rest = None;
+            if let Content::Device(elements) = &message.content {
+                match slot.mover.load(Ordering::Relaxed) {
+                    mover::RECEIVER => elements.over(true),
+                    mover::BUFFERED => elements.over(false),
+                    // Truncated, cancelled, or failed.
+                    _ => {}
+                }
+            }
             if let (Some(published), Some(module)) =
                 (message.published.take(), &context.registration)
             {
@@ -167,8 +186,8 @@ const LEND_MIN: u64 = 1024;
 
 /// Where the elements of a message begin, and how many bytes there are to their end, if they are not dense and
 /// the module may pin that many for them.
-fn extent(view: &View, total: u64) -> Option<(usize, usize)> {
-    let View::Typed(prepared, origin) = view else {
+fn extent(content: &Content, total: u64) -> Option<(usize, usize)> {
+    let Content::Host(View::Typed(prepared, origin)) = content else {
         return None;
     };
     let bounds = prepared.layout.bounds();
@@ -184,23 +203,23 @@ fn extent(view: &View, total: u64) -> Option<(usize, usize)> {
 fn offer(
     context: &Context,
     to: usize,
-    view: &View,
+    content: &Content,
     total: u64,
 ) -> Option<(Arc<Published>, RegionKey)> {
     let registration = context.registration.as_ref()?;
     if context.protocol == Protocol::Get {
         return None;
     }
-    let (base, len) = extent(view, total)?;
+    let (base, len) = extent(content, total)?;
     registration.publish(to, base, len)
 }
 
 /// Lends the memory of a message's elements, if copying the pieces costs the receiver more without the module
 /// than to pin the pages costs us.
-fn lend(context: &Context, view: &View, total: u64) -> Option<(Arc<Published>, RegionKey)> {
+fn lend(context: &Context, content: &Content, total: u64) -> Option<(Arc<Published>, RegionKey)> {
     let registration = context.registration.as_ref()?;
-    let (base, len) = extent(view, total)?;
-    let View::Typed(prepared, _) = view else {
+    let (base, len) = extent(content, total)?;
+    let Content::Host(View::Typed(prepared, _)) = content else {
         return None;
     };
     let pieces = prepared.layout.segment_count();
@@ -252,11 +271,11 @@ impl Endpoint {
     }
 
     /// Makes a message known to its receiver; `None` if there is no slot, or if the receiver must not read our
-    /// memory. `owned` is what `view` shows, if that is not the program's; `committed` the number that its type
+    /// memory. `owned` is what `content` shows, if that is not the program's; `committed` the number that its type
     /// was given together, or 0; `fits` says whether a header may have a given number of bytes.
     pub fn post(
         &self,
-        view: View,
+        content: Content,
         owned: Option<Vec<u8>>,
         (total, to, tag): (u64, usize, i32),
         committed: u64,
@@ -264,7 +283,12 @@ impl Endpoint {
     ) -> Option<Shared> {
         let context = &self.context;
         let is_blind = context.is_closed(to);
-        if is_blind && context.is_refused(to) {
+        let device = match &content {
+            Content::Host(_) => None,
+            Content::Device(elements) => Some(elements.handle()),
+        };
+        // What is packed out of device memory is read by the receiver.
+        if is_blind && (context.is_refused(to) || device.is_some()) {
             return None;
         }
         let mut outbox = lock(&self.outbox);
@@ -275,9 +299,9 @@ impl Endpoint {
         let (mut offered, mut lent) = (None, None);
         if context.registration.is_some() && !is_blind {
             drop(outbox);
-            offered = offer(context, to, &view, total);
+            offered = offer(context, to, &content, total);
             if context.protocol == Protocol::Get {
-                lent = lend(context, &view, total);
+                lent = lend(context, &content, total);
             }
             outbox = lock(&self.outbox);
         }
@@ -293,7 +317,7 @@ impl Endpoint {
         };
         let lane = match context.protocol {
             // Lanes are for receivers that have begun: those that wait may need one that others would hold.
-            _ if is_blind => None,
+            _ if is_blind || device.is_some() => None,
             Protocol::Get => None,
             _ => context.take_lane(),
         };
@@ -301,10 +325,13 @@ impl Endpoint {
         let sequence = outbox.sequence;
         outbox.free &= !(1 << number);
         let mut wire = vec![0u8; wire_size(number)].into_boxed_slice();
-        let (origin, layout) = match &view {
-            View::Dense(base) => (*base as u64, None),
-            View::Typed(prepared, origin) => (*origin as u64, Some(prepared.described())),
-            View::Opaque(_) => (0, None),
+        let (origin, layout) = match &content {
+            Content::Host(View::Dense(base)) => (*base as u64, None),
+            Content::Host(View::Typed(prepared, origin)) => {
+                (*origin as u64, Some(prepared.described()))
+            }
+            Content::Host(View::Opaque(_)) => (0, None),
+            Content::Device(elements) => (0, elements.described().map(|known| known.described())),
         };
         let header = Header {
             magic: context.magic,
@@ -332,9 +359,11 @@ impl Endpoint {
         slot.rest.store(0, Ordering::Relaxed);
         slot.blind.store(u32::from(is_blind), Ordering::Relaxed);
         slot.split.wish.store(wish::NONE, Ordering::Relaxed);
+        slot.set_device(device);
         let known = offered.as_ref().or(lent.as_ref());
         slot.set_window(known.map_or_else(RegionKey::default, |(_, window)| *window));
-        let is_long = matches!(view, View::Dense(_)) && total >= SPLIT_MIN;
+        let is_dense = matches!(content, Content::Host(View::Dense(_)));
+        let is_long = is_dense && total >= SPLIT_MIN;
         let split = !is_blind && is_long || offered.is_some();
         // With a lane we begin at once; nobody takes it over before we had a chance.
         let held = lane.is_some() && !split;
@@ -345,12 +374,12 @@ impl Endpoint {
             slot: number,
             to,
             total,
-            view,
+            content,
             _owned: owned,
             wire,
             lane,
             filled: 0,
-            rest: Vec::new(),
+            rest: None,
             rest_from: 0,
             is_lending_over: offered.is_some() || context.protocol == Protocol::Get,
             published: offered.map(|(published, _)| published),
@@ -361,10 +390,12 @@ impl Endpoint {
             is_help_due: false,
             complete: false,
             lost: false,
+            unpacked: None,
         }));
         outbox.live.push(shared.clone());
         LIVE.fetch_add(1, Ordering::Relaxed);
         INCOMPLETE.fetch_add(1, Ordering::Relaxed);
+        ON_DEVICE.fetch_add(usize::from(device.is_some()), Ordering::Relaxed);
         note(Event::Sent, 1);
         Some(shared)
     }
@@ -397,6 +428,18 @@ impl Endpoint {
             }
         }
         outbox.reap(context);
+    }
+
+    /// Packs all messages in device memory that their receivers are not copying: before a call that waits for other
+    /// processes without letting messages get on, since a receiver that cannot copy out of device memory waits for that.
+    pub fn pack_all(&self) {
+        let live = lock(&self.outbox).live.clone();
+        for shared in live {
+            let mut message = lock(&shared);
+            if let Content::Device(_) = message.content {
+                message.buffer(&self.context);
+            }
+        }
     }
 
     /// Gives up what nobody will receive, since the receiver has died while it was receiving.
@@ -438,7 +481,7 @@ impl Endpoint {
         let is_needed = |shared: &Shared| {
             let message = lock(shared);
             let is_blind = || message.slot(self).blind.load(Ordering::Relaxed) != 0;
-            !message.complete || !message.rest.is_empty() && is_blind()
+            !message.complete || message.rest.is_some() && is_blind()
         };
         lock(&self.outbox).live.iter().any(is_needed)
     }
@@ -464,6 +507,8 @@ impl Outgoing {
     fn completed(&mut self) {
         if !std::mem::replace(&mut self.complete, true) {
             INCOMPLETE.fetch_sub(1, Ordering::Relaxed);
+            let is_on_device = matches!(self.content, Content::Device(_));
+            ON_DEVICE.fetch_sub(usize::from(is_on_device), Ordering::Relaxed);
         }
     }
 
@@ -476,7 +521,7 @@ impl Outgoing {
     pub fn attend(&mut self, context: &Context, keep: bool) -> bool {
         let slot = self.slot(context);
         if self.complete {
-            if slot.blind.load(Ordering::Acquire) != 0 && !self.rest.is_empty() {
+            if slot.blind.load(Ordering::Acquire) != 0 && self.rest.is_some() {
                 self.fill(context, slot);
             }
             return true;
@@ -488,6 +533,14 @@ impl Outgoing {
         if state == state::DONE {
             self.completed();
             return true;
+        }
+        if let Content::Device(_) = self.content {
+            let is_asked = slot.split.wish.load(Ordering::Acquire) == wish::PACKED
+                || slot.blind.load(Ordering::Acquire) != 0;
+            if is_asked && hold(slot) {
+                self.pack(slot);
+            }
+            return self.complete;
         }
         if self.split && slot.split.wish.load(Ordering::Acquire) != wish::STREAM {
             self.help(context, slot);
@@ -520,7 +573,7 @@ impl Outgoing {
         {
             return;
         }
-        if let Some((published, key)) = lend(context, &self.view, self.total) {
+        if let Some((published, key)) = lend(context, &self.content, self.total) {
             slot.set_window(key);
             self.lent = Some(published);
         }
@@ -550,18 +603,20 @@ impl Outgoing {
             }
             let range = self.filled..self.filled + n;
             let to = lane.wrapping_add(at as usize);
-            let packed = if self.rest.is_empty() {
-                // SAFETY: the program promised its elements; the lane has this room, which the
-                // receiver does not look at.
-                unsafe { self.view.pack(range, to) }
-            } else {
-                let from = (self.filled - self.rest_from) as usize;
-                let rest = &self.rest[from..from + n as usize];
-                // SAFETY: the lane has this room, as above.
-                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
-                Ok(())
+            let is_packed = match (&self.rest, &self.content) {
+                (Some(rest), _) => {
+                    let from = (self.filled - self.rest_from) as usize;
+                    let rest = &rest.bytes()[from..from + n as usize];
+                    // SAFETY: the lane has this room, which the receiver does not look at.
+                    unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
+                    true
+                }
+                // SAFETY: the program promised its elements; the lane has this room, as above.
+                (None, Content::Host(view)) => unsafe { view.pack(range, to) }.is_ok(),
+                // Packed as a whole before.
+                (None, Content::Device(_)) => false,
             };
-            if packed.is_err() {
+            if !is_packed {
                 break;
             }
             self.filled += n;
@@ -579,7 +634,7 @@ impl Outgoing {
     /// see that it does. A receiver that has sent to us, too, did so before, so that we find its message
     /// first, and rather copy that.
     fn help(&mut self, context: &Context, slot: &Slot) {
-        let View::Dense(base) = self.view else {
+        let Content::Host(View::Dense(base)) = self.content else {
             return;
         };
         if !self.is_copied_by_receiver(context) || !std::mem::replace(&mut self.is_help_due, true) {
@@ -609,11 +664,12 @@ impl Outgoing {
         let begun = slot.state.load(Ordering::Relaxed) != state::POSTED;
         let is_blind = slot.blind.load(Ordering::Relaxed) != 0;
         let more = Duration::from_micros(self.total / PACE);
-        let patience = match self.published {
+        let patience = match (&self.published, &self.content) {
             // Asked for, so not given up because the machine is busy.
-            Some(_) if context.protocol == Protocol::Mapped => 100 * LONG_PATIENCE,
-            Some(_) => LONG_PATIENCE,
-            None => PATIENCE,
+            (Some(_), _) if context.protocol == Protocol::Mapped => 100 * LONG_PATIENCE,
+            (_, Content::Device(elements)) if elements.is_wanted() => 100 * LONG_PATIENCE,
+            (Some(_), _) | (None, Content::Device(_)) => LONG_PATIENCE,
+            (None, Content::Host(_)) => PATIENCE,
         };
         let waited = self.posted.elapsed();
         if begun || is_blind || waited <= patience + more {
@@ -630,29 +686,40 @@ impl Outgoing {
             return self.attend(context, false);
         }
         self.held = true;
-        let left = (self.total - self.filled) as usize;
-        let mut rest: Vec<u8> = Vec::new();
-        if rest.try_reserve_exact(left).is_err() {
-            self.let_go(slot);
-            return false;
-        }
-        let range = self.filled..self.total;
-        // SAFETY: the program promised its elements; there is room for these bytes.
-        let packed = unsafe { self.view.pack(range, rest.as_mut_ptr()) };
-        if packed.is_err() {
-            self.let_go(slot);
-            return false;
-        }
-        // SAFETY: there is room for these bytes, which were written just now.
-        unsafe { rest.set_len(left) };
+        self.pack(slot);
+        self.complete
+    }
+
+    /// Packs what is not in the lane, which we have said that we do.
+    fn pack(&mut self, slot: &Slot) {
+        self.held = true;
+        let rest: Box<dyn PackedBytes> = match &self.content {
+            Content::Host(view) => {
+                // SAFETY: the program promised its elements.
+                match unsafe { packed(view, self.filled..self.total) } {
+                    Some(rest) => Box::new(rest),
+                    None => return self.let_go(slot),
+                }
+            }
+            Content::Device(elements) => match elements.packed() {
+                Ok(rest) => rest,
+                // Of a GPU that has failed nobody gets anything any more.
+                Err(code) => {
+                    self.unpacked = Some(code);
+                    self.completed();
+                    slot.mover.store(mover::FAILED, Ordering::Release);
+                    return;
+                }
+            },
+        };
         self.rest_from = self.filled;
-        slot.rest.store(rest.as_ptr() as u64, Ordering::Relaxed);
-        self.rest = rest;
+        slot.rest
+            .store(rest.bytes().as_ptr() as u64, Ordering::Relaxed);
+        self.rest = Some(rest);
         self.held = false;
         self.completed();
-        note(Event::Eager, left as u64);
+        note(Event::Eager, self.total - self.filled);
         slot.mover.store(mover::BUFFERED, Ordering::Release);
-        true
     }
 
     /// Nobody will receive this: its header could not be sent, or was cancelled.
@@ -694,6 +761,28 @@ impl Outgoing {
     pub fn was_lost(&self) -> bool {
         self.lost
     }
+
+    /// Why this was given up because its elements could not be packed.
+    pub fn packing_error(&self) -> Option<i32> {
+        self.unpacked
+    }
+}
+
+/// A range of the packed bytes of elements; `None` if there is no memory for them, or if they cannot be packed.
+///
+/// # Safety
+///
+/// The elements are readable.
+unsafe fn packed(view: &View, range: Range<u64>) -> Option<Vec<u8>> {
+    let len = (range.end - range.start) as usize;
+    let mut packed: Vec<u8> = Vec::new();
+    packed.try_reserve_exact(len).ok()?;
+    // SAFETY: the caller's promise; there is room for these bytes, which are written here.
+    unsafe {
+        view.pack(range, packed.as_mut_ptr()).ok()?;
+        packed.set_len(len);
+    }
+    Some(packed)
 }
 
 /// Says that the sender fills the lane, unless the receiver has taken over.

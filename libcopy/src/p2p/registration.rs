@@ -13,7 +13,6 @@
 //! has been received they stay what they are, since the program lent them. Pages that are mapped stay
 //! valid whatever their owner does.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use libcopy_datatype::{Cursor, Layout};
@@ -23,6 +22,7 @@ use crate::device::{Attachment, Domain, DomainKey, Region, RegionId, Rights};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::lru::Lru;
+use crate::policy::backoff::Backoff;
 use crate::transport::mapped::MappedRegions;
 use crate::transport::remote_key::Mapping;
 use crate::uapi;
@@ -40,8 +40,6 @@ const MOST_LISTED: u64 = 1 << 20;
 const AFTER: u32 = 1;
 /// Messages for which memory that could not be published is left alone.
 const REFUSED_FOR: u32 = 64;
-/// Each message for which memory was lent in vain doubles the number of those for which none is lent, so often.
-const MOST_DOUBLINGS: u32 = 7;
 
 /// Memory that is published.
 #[derive(Debug)]
@@ -167,37 +165,6 @@ struct Seen {
 struct Own {
     seen: Lru<Seen>,
     serials: u32,
-}
-
-/// Whether something that is not always of use is done.
-#[derive(Debug, Default)]
-struct Backoff {
-    /// Times one after the other that it was of none.
-    useless: AtomicU32,
-    /// Times that it is left out from now on.
-    left_out: AtomicU32,
-}
-
-impl Backoff {
-    fn admits(&self) -> bool {
-        let less = |times: u32| times.checked_sub(1);
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        self.left_out.fetch_update(set, fetch, less).is_err()
-    }
-
-    fn skip(&self, times: u32) {
-        self.left_out.store(times, Ordering::Relaxed);
-    }
-
-    /// What was admitted was of use, or not.
-    fn note(&self, useful: bool) {
-        if useful {
-            self.useless.store(0, Ordering::Relaxed);
-        } else {
-            let before = self.useless.fetch_add(1, Ordering::Relaxed);
-            self.skip((1 << before.min(MOST_DOUBLINGS)) - 1);
-        }
-    }
 }
 
 /// A member of the job's domain.
@@ -386,27 +353,5 @@ impl Registration {
     pub fn clear(&self) {
         lock(&self.own).seen.retain(|_| false);
         lock(&self.mapped).clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_of_no_use_is_done_less_and_less() {
-        let backoff = Backoff::default();
-        // How many times it is left out after each time.
-        let left_out = |useful| {
-            backoff.note(useful);
-            (0..).take_while(|_| !backoff.admits()).count()
-        };
-        assert!(backoff.admits());
-        let useless: Vec<usize> = (0..10).map(|_| left_out(false)).collect();
-        assert_eq!(useless, [0, 1, 3, 7, 15, 31, 63, 127, 127, 127]);
-        assert_eq!(
-            [left_out(true), left_out(false), left_out(false)],
-            [0, 0, 1]
-        );
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::header::SLOTS;
 use super::registration::RegionKey;
+use super::view::{DeviceHandle, HANDLE_WORDS};
 use crate::shm::anonymous::AnonymousSegment;
 use crate::shm::claims::{Claims, End};
 
@@ -42,9 +43,11 @@ pub mod mover {
     pub const RECEIVER: u32 = 2;
     /// The sender has packed them; the receiver reads that.
     pub const BUFFERED: u32 = 3;
+    /// The sender could not pack them: there is nothing to be received.
+    pub const FAILED: u32 = 4;
 }
 
-/// How the receiver wants a long dense message.
+/// How the receiver wants a long dense message, or one in device memory.
 pub mod wish {
     /// It has not said.
     pub const NONE: u32 = 0;
@@ -52,6 +55,8 @@ pub mod wish {
     pub const STREAM: u32 = 1;
     /// Both copy parts, each as many as it can.
     pub const SPLIT: u32 = 2;
+    /// Packed by the sender, as it cannot copy out of device memory.
+    pub const PACKED: u32 = 3;
 }
 
 /// No lane.
@@ -85,6 +90,8 @@ pub struct Slot {
     pub blind: AtomicU32,
     /// Whether the program has sent a message of its own, to anybody, whose length names this slot.
     pub ambiguous: AtomicU32,
+    /// Whether the message is in device memory.
+    is_on_device: AtomicU32,
     /// Bytes that have been in the lane, and those that are.
     pub filled: AtomicU64,
     /// Where the packed rest is.
@@ -93,6 +100,7 @@ pub struct Slot {
     receiver: Receiver,
     /// Parts that both copy.
     pub split: Split,
+    device: Device,
 }
 
 /// A message that both sides copy in parts.
@@ -222,7 +230,37 @@ struct Place {
     len: AtomicU64,
 }
 
+/// A [`DeviceHandle`] that others read.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Device {
+    memory: [AtomicU64; HANDLE_WORDS],
+    trial: AtomicU64,
+}
+
 impl Slot {
+    /// Says how others reach the device memory that the message is in, if it is: before the message is posted.
+    pub fn set_device(&self, handle: Option<DeviceHandle>) {
+        self.is_on_device
+            .store(u32::from(handle.is_some()), Ordering::Relaxed);
+        let Some(handle) = handle else {
+            return;
+        };
+        for (to, word) in self.device.memory.iter().zip(handle.memory) {
+            to.store(word, Ordering::Relaxed);
+        }
+        self.device.trial.store(handle.trial, Ordering::Relaxed);
+    }
+
+    /// The same of a message that was posted; `None` if it is in host memory.
+    pub fn device(&self) -> Option<DeviceHandle> {
+        let is_there = self.is_on_device.load(Ordering::Relaxed) != 0;
+        is_there.then(|| DeviceHandle {
+            memory: std::array::from_fn(|i| self.device.memory[i].load(Ordering::Relaxed)),
+            trial: self.device.trial.load(Ordering::Relaxed),
+        })
+    }
+
     /// Says where the sender's memory is published or lent: before the message is posted, or while the sender
     /// is the one that moves it.
     pub fn set_window(&self, window: RegionKey) {
@@ -454,6 +492,21 @@ mod tests {
             [0, 1, 2, 3]
         );
         assert_eq!(segment.under_way(1, None), 0);
+    }
+
+    #[test]
+    fn a_message_in_device_memory_says_how_it_is_reached() {
+        let (segment, _file) = Segment::create(1, [3, 4]).unwrap();
+        let slot = segment.slot(0, 5);
+        assert_eq!(slot.device(), None);
+        let handle = DeviceHandle {
+            memory: std::array::from_fn(|i| u64::MAX - i as u64),
+            trial: 99,
+        };
+        slot.set_device(Some(handle));
+        assert_eq!(slot.device(), Some(handle));
+        slot.set_device(None);
+        assert_eq!(slot.device(), None);
     }
 
     #[test]

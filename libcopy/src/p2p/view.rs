@@ -79,6 +79,84 @@ pub trait OpaqueElements: fmt::Debug + Send + Sync {
     unsafe fn unpack(&self, from: *const u8, range: Range<u64>) -> Result<(), i32>;
 }
 
+/// Words of a [`DeviceHandle`]'s memory.
+pub const HANDLE_WORDS: usize = 16;
+
+/// What another process needs to reach memory of a device's, a GPU's: neither is looked at here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceHandle {
+    /// Says which memory it is, from the lowest byte of the elements on.
+    pub memory: [u64; HANDLE_WORDS],
+    /// An address in the owner's host memory, where it has what is tried out before the first message.
+    pub trial: u64,
+}
+
+/// Elements that are sent out of memory that processors do not reach.
+pub trait DeviceElements: fmt::Debug + Send {
+    /// How another process reaches them.
+    fn handle(&self) -> DeviceHandle;
+
+    /// Their layout; `None` if they are dense.
+    fn described(&self) -> Option<&DescribedLayout>;
+
+    /// Packs all of them into host memory.
+    ///
+    /// # Errors
+    ///
+    /// An error code of the library that they are sent for.
+    fn packed(&self) -> Result<Box<dyn PackedBytes>, i32>;
+
+    /// Whether somebody wants that their receiver copies them, however late that is.
+    fn is_wanted(&self) -> bool;
+
+    /// The message is over: whether its receiver has copied them, or they were packed for it.
+    fn over(&self, were_copied: bool);
+}
+
+/// Packed bytes in host memory.
+pub trait PackedBytes: fmt::Debug + Send {
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+}
+
+impl PackedBytes for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+/// A copy out of memory that processors do not reach, which another process has handed over.
+pub trait DeviceCopy {
+    /// Begins.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing is copied.
+    fn start(&mut self) -> Result<(), String>;
+
+    /// Whether all bytes are there; does not wait.
+    ///
+    /// # Errors
+    ///
+    /// Why they never will be.
+    fn is_done(&mut self) -> Result<bool, String>;
+}
+
+/// What a message is sent out of.
+#[derive(Debug)]
+pub enum Content {
+    /// Elements in host memory.
+    Host(View),
+    /// Elements in memory that no processor may touch.
+    Device(Box<dyn DeviceElements>),
+}
+
+impl From<View> for Content {
+    fn from(view: View) -> Content {
+        Content::Host(view)
+    }
+}
+
 /// Elements that a program sends or receives.
 #[derive(Debug)]
 pub enum View {

@@ -8,6 +8,7 @@
 //! Three parts learn while the program runs, each from what can be measured where it decides: [`comparison`] from every
 //! message, [`governor`] from trials that the ranks agree on, [`monitor`] from the time between a program's calls.
 
+pub mod backoff;
 mod bands;
 pub(crate) mod comparison;
 mod executor;

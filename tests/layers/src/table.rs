@@ -35,7 +35,7 @@ pub const TABLE: &[Layers] = &[
             transport/kind
             < error op lock lru mapping
             < config topology memcpy
-            < policy/executor policy/bands policy/oversubscription policy/comparison policy/governor
+            < policy/executor policy/bands policy/oversubscription policy/backoff policy/comparison policy/governor
             < policy/thresholds policy/monitor
             < policy/words policy/table policy/profile
             < policy/load
@@ -260,12 +260,12 @@ pub const TABLE: &[Layers] = &[
             < type_size types buffer
             < partition hierarchy
             < messages/peers messages/status messages/protocol messages/pack_memory messages/choice messages/view
-            < gpu/watch gpu/method gpu/staging
+            < gpu/watch gpu/method gpu/staging gpu/upcalls
             < gpu/report
             < gpu/elements
-            < gpu/delayed
+            < gpu/delayed gpu/landing
             < gpu/past
-            < gpu/call
+            < gpu/call gpu/peer
             < gpu/requests
             < gpu/collective gpu/packing gpu/external
             < gpu

@@ -311,8 +311,9 @@ impl Tests {
         let name = "MPI of PyPI, GPU, emulated";
         let tests = ["messages_between", "truncation", "killed"];
         if let Some(places) = self.pypi_libraries(name) {
-            let commands = places.map(|place| mpi_tests(&place, "gpu", &tests));
-            self.tests(name, commands);
+            let messages = places.iter().map(|place| mpi_tests(place, "gpu", &tests));
+            let peers = places.iter().map(|place| mpi_tests(place, "gpu_peer", &[]));
+            self.tests(name, messages.chain(peers));
         }
     }
 

@@ -5,17 +5,19 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 
 use libcopy::lock::lock;
+use libcopy::p2p::header::may_arrive;
 use libcopy_gpu::Driver;
 
 use super::delayed;
 use super::elements::{self, Elements, Started, said};
+use super::landing::Landing;
 use super::method::{self, Method};
 use super::report::{Event, note, note_method};
 use super::staging::{OnDevice, Place, Staging};
-use super::watch;
+use super::{upcalls, watch};
 use crate::abi::{Abi, Word, complain};
 use crate::active::active;
 use crate::count::Count;
@@ -57,28 +59,12 @@ pub enum Form {
     Image,
 }
 
-/// What higher layers know of messages, which also arrive in device memory.
-#[derive(Debug)]
-pub struct Messages {
-    /// Whether a message of this length in bytes has to be looked at when it is received.
-    pub is_special: fn(u64) -> bool,
-    /// Whether a message of this length in bytes may be a header, whose data are to be fetched.
-    pub may_be_header: fn(u64) -> bool,
-    /// What was received with this status and code, or its beginning, is in host memory (address and bytes). If it
-    /// stands for a message, that is fetched.
-    pub arrived: unsafe fn((*mut c_void, usize), Word, *mut c_void, c_int) -> c_int,
-}
-
-static MESSAGES: OnceLock<Messages> = OnceLock::new();
-
-/// Says what higher layers know of messages.
-pub fn register(messages: Messages) {
-    MESSAGES.get_or_init(|| messages);
-}
-
 /// Elements in device memory, and the memory in their place.
 #[derive(Debug)]
 pub struct Side {
+    /// Where a message is received, which may be copied to the elements without that memory; before `place`, which is used
+    /// again from then on.
+    pub landing: Option<Landing>,
     /// The elements, and where their bytes are in that memory.
     pub parts: Vec<(Elements, usize)>,
     pub place: Place,
@@ -116,7 +102,7 @@ impl Side {
             return Ok(());
         }
         note(Event::Received, 1);
-        if self.is_own(false) {
+        if self.landing.as_ref().is_some_and(Landing::take) || self.is_own(false) {
             return Ok(());
         }
         for (elements, offset) in &self.parts {
@@ -165,6 +151,8 @@ pub struct Call {
     is_send: bool,
     /// Whether what is sent is packed later ([`Call::begin_later`]).
     is_later: bool,
+    /// Whether the function lets messages get on while it waits.
+    attends: bool,
     sides: Vec<Side>,
     failed: Option<c_int>,
     /// Arrays of the call that were made anew.
@@ -185,6 +173,7 @@ impl Call {
             is_library: false,
             is_send: false,
             is_later: false,
+            attends: false,
             sides: Vec::new(),
             failed: None,
             arrays: Vec::new(),
@@ -233,7 +222,14 @@ impl Call {
             }
         }
         *buffer = place.address() as *mut c_void;
+        let landing = match &place {
+            Place::Host(staging) if direction.receives() && may_arrive(bytes as u64) => {
+                Some(Landing::new(&elements, staging.address()))
+            }
+            _ => None,
+        };
         self.add(Side {
+            landing,
             parts: vec![(elements, 0)],
             place,
             direction,
@@ -245,7 +241,7 @@ impl Call {
     pub fn place(&self, elements: &Elements, bytes: usize, direction: Direction) -> Place {
         // A message of that length would be taken for one of ours.
         let is_special = || {
-            let messages = MESSAGES.get().filter(|_| self.has_status);
+            let messages = upcalls::known().filter(|_| self.has_status);
             direction.sends() && messages.is_some_and(|known| (known.is_special)(bytes as u64))
         };
         if elements.kind.is_dense() && self.hands_over(elements) && !is_special() {
@@ -305,7 +301,7 @@ impl Call {
     ///
     /// The library has written the status, unless it has failed.
     pub unsafe fn arrived(&mut self, status: *mut c_void, code: c_int) -> c_int {
-        let Some(messages) = MESSAGES.get().filter(|_| self.has_status) else {
+        let Some(messages) = upcalls::known().filter(|_| self.has_status) else {
             return code;
         };
         let (driver, abi, comm) = (self.driver, self.abi, self.comm);
@@ -327,6 +323,7 @@ impl Call {
                 continue;
             }
             let staging = Staging::new(driver, &elements.near, room);
+            let landing = Landing::new(elements, staging.address());
             let (from, to) = (side.place.address(), staging.address());
             let copied = bytes.min(room).min(MOST_OF_HEADER);
             // SAFETY: the memory that the library has received into, and as much host memory.
@@ -340,6 +337,7 @@ impl Call {
             if answer != 0 {
                 return answer;
             }
+            side.landing = Some(landing);
             side.place = Place::Host(staging);
         }
         code
@@ -425,6 +423,9 @@ impl Call {
             return self.raise(code);
         }
         delayed::flush();
+        if !self.attends() {
+            upcalls::before_waiting();
+        }
         let mut room = Room::new();
         let at = if self.sides.is_empty() {
             status
@@ -445,6 +446,16 @@ impl Call {
             Ok(()) => 0,
             Err(code) => self.raise(code),
         }
+    }
+
+    /// Says that the function lets messages get on while it waits.
+    pub fn does_attend(&mut self) {
+        self.attends = true;
+    }
+
+    /// Whether it does, as receives do that are not short.
+    fn attends(&self) -> bool {
+        self.attends || self.sides.iter().any(|side| side.landing.is_some())
     }
 
     /// Why the function is not to be called.

@@ -151,6 +151,7 @@ impl Collective {
             let place = self.call.place(&elements, elements.bytes(), direction);
             *buffer = Address::at(place.address() as *mut c_void);
             self.call.add(Side {
+                landing: None,
                 parts: vec![(elements, 0)],
                 place,
                 direction,
@@ -314,6 +315,7 @@ impl Collective {
             *buffer = Address::at(place.address() as *mut c_void);
             *places = self.call.keep(starts.words).cast();
             self.call.add(Side {
+                landing: None,
                 parts: all,
                 place,
                 direction,
@@ -471,6 +473,7 @@ impl Collective {
         *places = self.call.keep(starts.words).cast();
         *types = self.call.keep(handles);
         self.call.add(Side {
+            landing: None,
             parts,
             place,
             direction,
@@ -623,6 +626,7 @@ impl Collective {
         let origin = staging.address().wrapping_add_signed(-low);
         *buffer = Address::at(origin as *mut c_void);
         self.call.add(Side {
+            landing: None,
             parts: vec![(elements, 0)],
             place: Place::Host(staging),
             // What lies between elements keeps its bytes.

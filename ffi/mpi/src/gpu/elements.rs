@@ -16,7 +16,7 @@ use crate::types::Prepared;
 use crate::{errors, pmpi, threshold};
 
 /// Elements in memory that only kernels reach.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Elements {
     /// Their type.
     pub kind: Kind,
@@ -30,6 +30,8 @@ pub struct Elements {
 
 // SAFETY: the addresses are the program's, which lent them until the call or the request is complete.
 unsafe impl Send for Elements {}
+// SAFETY: as above; nothing is changed through a shared reference.
+unsafe impl Sync for Elements {}
 
 impl Elements {
     /// `None` if a processor may touch them, if there are none, and if the library will refuse them.
@@ -117,8 +119,13 @@ impl Elements {
         }
     }
 
+    /// Their layout, and how peers get to know it; `None` if they are dense, or if nobody knows it.
+    pub fn prepared(&self) -> Option<&Arc<Prepared>> {
+        self.prepared.as_ref()
+    }
+
     /// Their layout, if kernels can pack it.
-    fn layout(&self) -> Option<&GpuLayout> {
+    pub fn layout(&self) -> Option<&GpuLayout> {
         self.prepared.as_ref().and_then(|known| known.gpu())
     }
 
@@ -394,7 +401,12 @@ pub struct Started {
 }
 
 impl Started {
-    fn of(abi: &'static Abi, started: libcopy_gpu::Result<Pending>) -> Result<Started, c_int> {
+    /// What a GPU was told to do.
+    ///
+    /// # Errors
+    ///
+    /// The error code if that has failed.
+    pub fn of(abi: &'static Abi, started: libcopy_gpu::Result<Pending>) -> Result<Started, c_int> {
         let pending = Some(started.map_err(|error| failed(abi, &error))?);
         Ok(Started { abi, pending })
     }

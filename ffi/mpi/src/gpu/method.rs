@@ -20,9 +20,10 @@ fn asked() -> Option<Method> {
         "one-shot" => Some(Method::OneShot),
         "staged" => Some(Method::Staged),
         "device" => Some(Method::Device),
+        "peer" => Some(Method::Peer),
         other => {
             complain(&format!(
-                "{} is {other:?}, not auto, one-shot, staged or device",
+                "{} is {other:?}, not auto, one-shot, staged, device or peer",
                 config::GPU_METHOD.name
             ));
             None
@@ -71,13 +72,13 @@ pub struct Size {
 }
 
 impl Size {
-    fn ask(self, is_aware: bool) -> Ask {
-        // The receiver's memory is not known here, nor the other layout.
+    fn ask(self, is_aware: bool, has_peer: bool) -> Ask {
+        // The receiver's layout is not known here.
         let ask = Ask {
             bytes: self.bytes,
             block: self.piece,
             is_aware,
-            has_peer: false,
+            has_peer,
             is_regular: false,
         };
         ask.class()
@@ -85,7 +86,7 @@ impl Size {
 
     /// The powers of two that bytes and pieces are not above.
     pub fn class(self) -> (u64, u64) {
-        let ask = self.ask(false);
+        let ask = self.ask(false, false);
         (ask.bytes, ask.block)
     }
 }
@@ -122,7 +123,7 @@ pub fn to_host(there: (&Driver, &Pointer), size: Size) -> Method {
     match asked() {
         Some(method @ (Method::OneShot | Method::Staged)) => method,
         _ => by_profile(there, Method::OneShot, |profile| {
-            profile.choose(&size.ask(false))
+            profile.choose(&size.ask(false, false))
         }),
     }
 }
@@ -138,8 +139,27 @@ pub fn hands_over(there: (&Driver, &Pointer), size: Size, is_dense: bool) -> boo
             if is_dense {
                 profile.is_handed_over(size.bytes)
             } else {
-                profile.choose(&size.ask(true)) == Method::Device
+                profile.choose(&size.ask(true, false)) == Method::Device
             }
         }),
     }
+}
+
+/// Whether a message that may be copied by its receiver is offered to it ([`Method::Peer`]).
+pub fn is_offered(there: (&Driver, &Pointer), size: Size, is_dense: bool) -> bool {
+    match asked() {
+        Some(method) => method == Method::Peer,
+        None => by_profile(there, false, |profile| {
+            if is_dense {
+                profile.is_copied_by_peer(size.bytes, is_aware())
+            } else {
+                profile.choose(&size.ask(is_aware(), true)) == Method::Peer
+            }
+        }),
+    }
+}
+
+/// Whether messages are offered to receivers however often they were offered in vain.
+pub fn is_always_offered() -> bool {
+    asked() == Some(Method::Peer)
 }

@@ -8,29 +8,37 @@
 //! with host memory, in this process and the others, it does for device memory as well. An MPI library that takes device
 //! memory may be handed that instead ([`method`]). What is received by a request is unpacked when the request is complete
 //! ([`requests`]); nonblocking sends may return before their bytes are packed ([`delayed`]).
+//!
+//! Messages between two processes of a machine need no host memory where the receiver's GPU reaches the sender's ([`peer`],
+//! [`landing`]).
 
 mod call;
 mod collective;
 mod delayed;
 mod elements;
 mod external;
+mod landing;
 mod method;
 mod packing;
 mod past;
+mod peer;
 mod report;
 mod requests;
 mod staging;
+mod upcalls;
 mod watch;
 
-pub use call::{Call, Messages, register};
+pub use call::Call;
 pub use collective::Collective;
 pub(crate) use collective::begins_collective;
-pub use delayed::Functions;
+pub use delayed::{Functions, flush as start_delayed};
 pub use external::{pack_external, unpack_external};
 pub use packing::{pack, unpack};
+pub use peer::{may_be_left, note_offered, offer, reach};
 pub use report::report;
 pub use requests::{
     after_get_status, any as has_requests, before_cancel, before_start, finish, free, get_on,
     get_status, some, test, testall, testany, wait, wait_for_others, waitall, waitany,
 };
+pub use upcalls::{Messages, before_waiting, register};
 pub use watch::{inside, is_handed_over, is_loaded, is_outside, may_be_loaded};

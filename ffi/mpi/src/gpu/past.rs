@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
-use super::delayed;
+use super::{delayed, upcalls};
 use crate::abi::{self, Word, function};
 use crate::active::active;
 use crate::async_guard::{forwarded, profiling_name, word};
@@ -80,9 +80,10 @@ pub fn is_possible() -> bool {
     })
 }
 
-/// Starts what is delayed.
+/// Starts what is delayed, and packs what is in device memory.
 fn waiting(call: impl FnOnce() -> c_int) -> c_int {
     delayed::flush();
+    upcalls::before_waiting();
     call()
 }
 

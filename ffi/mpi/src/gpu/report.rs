@@ -28,15 +28,24 @@ pub enum Event {
     HandedOver,
     /// Nonblocking sends that returned before their bytes were packed.
     Delayed,
+    /// Messages that were sent for their receivers to copy them out of device memory.
+    Offered,
+    /// Those of them that had to be packed.
+    Packing,
+    /// Messages that this process copied out of device memory of their senders'.
+    Copied,
 }
 
-const NAMES: [(Event, &str); 6] = [
+const NAMES: [(Event, &str); 9] = [
     (Event::Sent, "buffers sent"),
     (Event::Received, "buffers received"),
     (Event::Bytes, "bytes"),
     (Event::Packed, "calls that packed or unpacked"),
     (Event::HandedOver, "buffers handed over"),
     (Event::Delayed, "sends started later"),
+    (Event::Offered, "messages offered to peers"),
+    (Event::Packing, "offered in vain"),
+    (Event::Copied, "peer copies"),
 ];
 
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];

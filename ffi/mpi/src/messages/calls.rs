@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use libcopy::p2p::{self, Pause, View, header};
+use libcopy::p2p::{self, Pause, Shared, View, header};
 use libcopy::policy::governor::Decision;
 
 use super::arguments::{Address, Elements, Mode};
@@ -20,8 +20,8 @@ use super::status::Room;
 use super::world::World;
 use super::{lengths, packed, short, waiting};
 use crate::abi::Word;
-use crate::pmpi;
 use crate::types::{self};
+use crate::{gpu, pmpi};
 use libcopy::lock::lock;
 
 /// `MPI_Send` and `MPI_Ssend`
@@ -51,25 +51,31 @@ pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Op
     }
     let (chosen, _watched) = governed::sift(world, choose(world, what, to), what, function, to);
     let shared = chosen?.post(world, None, to.tag)?;
+    // SAFETY: the caller's promise.
+    Some(unsafe { send_posted(world, mode, &shared, to) })
+}
+
+/// The rest of [`send`], for a message whose slot says what it is.
+pub unsafe fn send_posted(world: &World, mode: Mode, shared: &Shared, to: Address) -> c_int {
     let mut request = Handle::new(world, world.abi.request_null);
     let way = match mode {
         Mode::Standard => SendMode::Blocking,
         Mode::Synchronous => SendMode::Hidden,
     };
     // SAFETY: the message lives until the header has been sent.
-    let sent = unsafe { send_header(world, &shared, (mode, way), to, request.pointer()) };
+    let sent = unsafe { send_header(world, shared, (mode, way), to, request.pointer()) };
     if let Err(code) = sent {
-        return Some(code);
+        return code;
     }
-    let waited = waiting::wait(world, &shared);
+    let waited = waiting::wait(world, shared);
     if mode == Mode::Synchronous {
         // SAFETY: our own request.
         unsafe { wait_for(world, &mut request) };
     }
-    Some(match waited {
+    match waited {
         Ok(()) => 0,
         Err(code) => raise(to.comm, code),
-    })
+    }
 }
 
 /// Waits for a request of our own, letting everything else get on.
@@ -126,14 +132,26 @@ pub unsafe fn isend(
         }
     };
     let shared = chosen.post(world, None, to.tag)?;
+    // SAFETY: the caller's promise.
+    Some(unsafe { isend_posted(world, mode, shared, to, (request, watched)) })
+}
+
+/// The rest of [`isend`], for a message whose slot says what it is.
+pub unsafe fn isend_posted(
+    world: &World,
+    mode: Mode,
+    shared: Shared,
+    to: Address,
+    (request, watched): (*mut c_void, Option<Watched>),
+) -> c_int {
     // SAFETY: the message lives until the request is complete.
     if let Err(code) = unsafe { send_header(world, &shared, (mode, SendMode::Own), to, request) } {
-        return Some(code);
+        return code;
     }
     lock(&shared).attend(world, false);
     let work = Work::Send(shared, to.comm);
     requests::remember_watched(world, request, work, false, watched);
-    Some(0)
+    0
 }
 
 /// Has the library send a message, and takes note of when it is complete; `None` if it has too many elements for that.
@@ -235,6 +253,7 @@ pub unsafe fn receive(
     // While this waits, others must get on.
     if let Some(post) = post.filter(|_| p2p::any() || requests::any()) {
         let Some(arrival) = arrival(world, what, (source, comm), (0, When::Waiting)) else {
+            gpu::before_waiting();
             let code = receive(status);
             if code != 0 {
                 incoming::give_back(world, (what.buffer, what.count, what.datatype));
@@ -250,6 +269,7 @@ pub unsafe fn receive(
         // SAFETY: our own request.
         return unsafe { requests::wait_own(world, request.pointer(), status, comm) };
     }
+    gpu::before_waiting();
     let mut room = Room::new();
     let at = room.instead_of(status);
     let code = receive(at);
@@ -359,10 +379,23 @@ unsafe fn exchange_chosen(
         // SAFETY: the caller's promise.
         return unsafe { receive(world, recv, (source, to.comm), status, both, None) };
     };
+    // SAFETY: the caller's promise.
+    unsafe { exchange_posted(world, &shared, to, (recv, source), status, post) }
+}
+
+/// The rest of [`exchange`], for a message whose slot says what it is.
+pub unsafe fn exchange_posted(
+    world: &World,
+    shared: &Shared,
+    to: Address,
+    (recv, source): (Elements, c_int),
+    status: *mut c_void,
+    post: &dyn Fn(*mut c_void) -> c_int,
+) -> c_int {
     let mut request = Handle::new(world, world.abi.request_null);
     let code = post(request.pointer());
     if code != 0 {
-        lock(&shared).withdraw(world);
+        lock(shared).withdraw(world);
         return code;
     }
     // Of any length: what came is looked at when it is here.
@@ -372,9 +405,9 @@ unsafe fn exchange_chosen(
     }
     let (how, none) = ((Mode::Standard, SendMode::Blocking), std::ptr::null_mut());
     // SAFETY: the message lives until the header has been sent.
-    let sent = unsafe { send_header(world, &shared, how, to, none) };
+    let sent = unsafe { send_header(world, shared, how, to, none) };
     let sent = sent.and_then(|()| {
-        let waited = waiting::wait(world, &shared);
+        let waited = waiting::wait(world, shared);
         waited.map_err(|code| raise(to.comm, code))
     });
     // SAFETY: our own request.

@@ -14,7 +14,7 @@ use super::receiving::arrived;
 use super::sending::{notice, were_passed};
 use super::status::{Room, Status};
 use super::world::{World, world};
-use super::{incoming, lengths, packed, probes, request_exports, requests, short};
+use super::{device, incoming, lengths, packed, probes, request_exports, requests, short};
 use crate::abi::{Word, function};
 use crate::count::{Count, Large};
 use crate::pmpi::forward;
@@ -23,15 +23,16 @@ use crate::{async_guard, fallback, gpu, threshold, types, uses};
 /// Both forms of a function that counts elements; `N` is what counts. What is tiny is forwarded before
 /// anything else. Behind the arguments: how buffers in device memory are replaced, on which communicator, and
 /// the status or request of the function. With `library`, the MPI library's function may be handed device memory, if the
-/// condition holds.
+/// condition holds. With `peer`, what may be done without replacing anything, since the receiver copies what is sent.
 macro_rules! both {
     ($($name:ident, $large:ident = |$($argument:ident: $kind:ty),*| $gpu:tt
+       $(peer($peer:expr))?
        $(library($free:expr => $call:expr))?
        $([$tiny:expr => $short:expr])* $body:block)*) => { $(
-        both!(@form c_int, $name, ($($argument: $kind),*) $gpu [$($free => $call)?] [$($tiny => $short),*] $body);
-        both!(@form Large, $large, ($($argument: $kind),*) $gpu [$($free => $call)?] [$($tiny => $short),*] $body);
+        both!(@form c_int, $name, ($($argument: $kind),*) $gpu [$($peer)?] [$($free => $call)?] [$($tiny => $short),*] $body);
+        both!(@form Large, $large, ($($argument: $kind),*) $gpu [$($peer)?] [$($free => $call)?] [$($tiny => $short),*] $body);
     )* };
-    (@staged $name:ident, ($($argument:ident: $kind:ty),*) [$($free:expr => $call:expr)?]
+    (@staged $name:ident, ($($argument:ident: $kind:ty),*) [$($peer:expr)?] [$($free:expr => $call:expr)?]
      ($new:ident($comm:expr), $end:ident($($last:ident $(, $init:expr)?)?), $($role:ident($buffer:ident, $count:ident, $type:ident)),+)) => {
         /// The same with host memory in the place of what is in device memory.
         #[cold]
@@ -41,6 +42,9 @@ macro_rules! both {
             // SAFETY: the caller's promise.
             unsafe {
                 gpu::get_on();
+                $(if let Some(code) = $peer {
+                    return code;
+                })?
                 let Some(mut call) = gpu::Call::$new($comm) else {
                     return gpu::inside(|| $name($($argument),*));
                 };
@@ -71,7 +75,7 @@ macro_rules! both {
     (@end $call:ident, begin($request:ident, $init:expr), $name:ident $arguments:tt) => {
         $call.begin_later($request, DELAYED, || $init, || $name $arguments)
     };
-    (@form $count:ty, $name:ident, ($($argument:ident: $kind:ty),*) $gpu:tt
+    (@form $count:ty, $name:ident, ($($argument:ident: $kind:ty),*) $gpu:tt [$($peer:expr)?]
      [$($free:expr => $call:expr)?] [$($tiny:expr => $short:expr),*] $body:block) => {
         const _: () = {
             #[allow(dead_code)]
@@ -93,7 +97,7 @@ macro_rules! both {
                     #[allow(unused_unsafe)]
                     guarded(|| unsafe { $body })
                 }
-                both!(@staged $name, ($($argument: $kind),*) [$($free => $call)?] $gpu);
+                both!(@staged $name, ($($argument: $kind),*) [$($peer)?] [$($free => $call)?] $gpu);
                 /// What is tiny goes to the library at once.
                 #[inline(always)]
                 #[allow(clippy::too_many_arguments)]
@@ -219,6 +223,9 @@ macro_rules! sends {
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word|
             (new(Some(comm)), block(), sends(buffer, count, datatype))
+            peer(device::send(
+                Mode::$mode, elements(buffer, count, datatype), address(dest, tag, comm),
+            ))
             library(is_idle() => forward::$body(buffer, count, datatype, dest, tag, comm))
             [is_passed(count, datatype) => forward::$body(buffer, count, datatype, dest, tag, comm)] {
                 if let Some(world) = world() {
@@ -245,6 +252,9 @@ macro_rules! sends_with_request {
                  (elements(buffer, count, datatype), Mode::$mode, address(dest, tag, comm)), request,
                  || forward::$init(buffer, count, datatype, dest, tag, comm, request))),
              sends(buffer, count, datatype))
+            peer(device::isend(
+                Mode::$mode, elements(buffer, count, datatype), address(dest, tag, comm), request,
+            ))
             library(true => forward::$body(buffer, count, datatype, dest, tag, comm, request))
             [is_passed(count, datatype) =>
                 forward::$body(buffer, count, datatype, dest, tag, comm, request)] {
@@ -437,6 +447,10 @@ both! {
                                     recv_tag: c_int, comm: Word, status: *mut c_void|
     (new(Some(comm)), block(status), sends(send, send_count, send_type),
      receives(recv, recv_count, recv_type))
+    peer(device::exchange(
+        (elements(send, send_count, send_type), address(dest, send_tag, comm)),
+        (recv, recv_count, recv_type), (source, recv_tag), status,
+    ))
     [is_tiny(send_count, send_type) && is_tiny(recv_count, recv_type) => received(
         forward::sendrecv(
             send, send_count, send_type, dest, send_tag,

@@ -10,6 +10,7 @@ mod arguments;
 mod calls;
 mod choice;
 mod committed;
+mod device;
 pub mod exchange;
 mod exports;
 mod fortran;
@@ -39,6 +40,7 @@ mod view;
 mod waiting;
 pub mod world;
 
+pub use device::pack_all;
 pub use governed::{json as classes, report_classes};
 pub use lengths::is_special;
 pub use peers::Peers;

@@ -20,3 +20,8 @@ pub fn guarded(work: impl FnOnce() -> c_int) -> c_int {
         Err(_) => crate::abi::get().map_or(16, |abi| abi.error),
     }
 }
+
+/// Does what may be left to another function instead, to which a panic of ours leaves it as well.
+pub fn caught<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(None)
+}

@@ -9,6 +9,7 @@ use super::remote;
 use super::status::{Room, Status, is_ignored};
 use super::world::World;
 use crate::abi::Word;
+use crate::gpu;
 use crate::pmpi::forward;
 
 /// Calls a probe, which returns its code and whether it found a message, with a status, and corrects what
@@ -48,6 +49,7 @@ pub unsafe fn probe(
     comm: Word,
     status: *mut c_void,
 ) -> Option<c_int> {
+    gpu::before_waiting();
     // SAFETY: the caller's promise.
     Some(unsafe {
         corrected(world, comm, status, |status| {
@@ -81,6 +83,7 @@ pub unsafe fn mprobe(
     message: *mut c_void,
     status: *mut c_void,
 ) -> Option<c_int> {
+    gpu::before_waiting();
     // SAFETY: the caller's promise.
     unsafe {
         improbe(

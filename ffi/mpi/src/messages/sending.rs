@@ -35,7 +35,7 @@ impl Chosen {
         let route = (self.bytes, self.member, tag);
         let fits = |size| self.known.ends_at(size);
         let committed = self.known.committed.load(Ordering::Relaxed);
-        world.post(self.view, owned, route, committed, fits)
+        world.post(self.view.into(), owned, route, committed, fits)
     }
 }
 

@@ -13,7 +13,9 @@ use libcopy::TeamKey;
 use libcopy::config::{self, Setting};
 use libcopy::datatype::Layout;
 use libcopy::p2p::header::Header;
-use libcopy::p2p::{Context, Endpoint, Owner, Protocol, Registration, Segment};
+use libcopy::p2p::{
+    Context, DeviceCopy, DeviceHandle, Endpoint, Owner, Protocol, Registration, Segment, View,
+};
 use libcopy::transport::process_memory;
 
 use super::choice::Choice;
@@ -25,7 +27,7 @@ use crate::active::{self, active};
 use crate::bootstrap::{self, MOST_MEMBERS, Meeting, feature};
 use crate::fortran_names;
 use crate::tools::{self, Feature};
-use crate::{nonblocking, pmpi, progress, rdma, stats, world_model};
+use crate::{gpu, nonblocking, pmpi, progress, rdma, stats, world_model};
 
 /// Variables that have to be the same on all ranks: otherwise some would take part in what others forward.
 static SETTINGS: [&Setting; 4] = [
@@ -88,6 +90,16 @@ struct Matching;
 impl Owner for Matching {
     fn layout(&self, header: &Header) -> Option<Layout> {
         committed::layout(header)
+    }
+
+    fn reach(
+        &self,
+        from: (i32, &Header),
+        handle: &DeviceHandle,
+        layout: Option<&Layout>,
+        to: &View,
+    ) -> Option<Box<dyn DeviceCopy>> {
+        gpu::reach(from, handle, layout, to)
     }
 }
 

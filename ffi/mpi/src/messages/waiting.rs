@@ -4,7 +4,7 @@
 
 use std::ffi::c_int;
 
-use libcopy::p2p::{Pause, Shared};
+use libcopy::p2p::{Outgoing, Pause, Shared};
 
 use super::world::World;
 use crate::{errors, progress, rdma};
@@ -23,8 +23,21 @@ pub fn progress_all() -> bool {
 }
 
 /// The code of a message whose receiver has ended while it was receiving.
-pub fn receiver_ended(world: &World) -> c_int {
+fn receiver_ended(world: &World) -> c_int {
     errors::failure(world.abi, "the receiver of a message has ended")
+}
+
+/// Why a message that is complete has failed: its receiver has died, or its elements could not be packed.
+///
+/// # Errors
+///
+/// An error code.
+pub fn outcome(world: &World, message: &Outgoing) -> Result<(), c_int> {
+    match message.packing_error() {
+        Some(code) => Err(code),
+        None if message.was_lost() => Err(receiver_ended(world)),
+        None => Ok(()),
+    }
 }
 
 /// Waits until the program may have its buffer back; an error code if the receiver died.
@@ -35,11 +48,7 @@ pub fn wait(world: &World, shared: &Shared) -> Result<(), c_int> {
             let mut message = lock(shared);
             if message.attend(world, true) || (message.is_impatient(world) && message.buffer(world))
             {
-                return if message.was_lost() {
-                    Err(receiver_ended(world))
-                } else {
-                    Ok(())
-                };
+                return outcome(world, &message);
             }
             if pause.should_look() && message.is_lost(world) {
                 message.lose(world);

@@ -102,6 +102,15 @@ impl<'a> Batch<'a> {
         unsafe { self.world.abi.handle_at(self.requests, index) }
     }
 
+    /// Whether there are requests that we do not know.
+    pub(super) fn has_others(&self) -> bool {
+        let abi = self.world.abi;
+        let is_other = |index: usize| {
+            self.entries[index].is_none() && !abi.same(self.handle(index), abi.request_null)
+        };
+        (0..self.entries.len()).any(is_other)
+    }
+
     /// Whether the request at an index is ready, as far as we know: the library is not asked about others.
     /// Inactive ones are.
     pub(super) fn is_ready(&self, index: usize) -> bool {

@@ -19,7 +19,7 @@ use super::table::{find, forget, library_first, remember};
 use crate::abi::{UNDEFINED, Word};
 use crate::fallback::{self, Look};
 use crate::nonblocking::persistent::{self as collectives, Start};
-use crate::{persistent, pmpi};
+use crate::{gpu, persistent, pmpi};
 
 /// `MPI_Wait`; `None` if the request is none of ours.
 ///
@@ -28,7 +28,11 @@ use crate::{persistent, pmpi};
 /// As the MPI standard says, for this and all functions below.
 pub unsafe fn wait(world: &World, request: *mut c_void, status: *mut c_void) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    unsafe { wait_as(world, request, status, Owner::Program) }
+    let waited = unsafe { wait_as(world, request, status, Owner::Program) };
+    if waited.is_none() {
+        gpu::before_waiting();
+    }
+    waited
 }
 
 /// The same for a request of our own, known or not, that stands for a blocking call.
@@ -41,7 +45,10 @@ pub unsafe fn wait_own(
     let owner = Owner::Us(comm);
     // SAFETY: the caller's promise.
     unsafe {
-        wait_as(world, request, status, owner).unwrap_or_else(|| owner.wait(world, request, status))
+        wait_as(world, request, status, owner).unwrap_or_else(|| {
+            gpu::before_waiting();
+            owner.wait(world, request, status)
+        })
     }
 }
 
@@ -144,6 +151,21 @@ pub unsafe fn test(
     }
 }
 
+/// Requests of an array that are waited for. If we know none of them, the library waits, which lets no messages of ours get
+/// on.
+unsafe fn batch_to_wait_for(
+    world: &World,
+    count: c_int,
+    requests: *mut c_void,
+) -> Option<Batch<'_>> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Batch::new(world, count, requests) };
+    if batch.is_none() {
+        gpu::before_waiting();
+    }
+    batch
+}
+
 /// `MPI_Waitall`
 pub unsafe fn waitall(
     world: &World,
@@ -152,7 +174,7 @@ pub unsafe fn waitall(
     statuses: *mut c_void,
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let batch = unsafe { Batch::new(world, count, requests)? };
+    let batch = unsafe { batch_to_wait_for(world, count, requests)? };
     let mut left: Vec<usize> = (0..batch.entries.len())
         .filter(|i| batch.entries[*i].is_some())
         .collect();
@@ -167,6 +189,9 @@ pub unsafe fn waitall(
         left.retain(|i| !batch.is_ready(*i));
         left.is_empty()
     });
+    if batch.has_others() {
+        gpu::before_waiting();
+    }
     // SAFETY: the caller's promise.
     unsafe {
         batch.finish_all(statuses, |statuses| {
@@ -223,7 +248,7 @@ pub unsafe fn waitany(
     status: *mut c_void,
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let batch = unsafe { Batch::new(world, count, requests)? };
+    let batch = unsafe { batch_to_wait_for(world, count, requests)? };
     let mut found = None;
     let own = batch.entries.iter().flatten().count();
     until(world, own, || {
@@ -351,7 +376,7 @@ pub unsafe fn waitsome(
     statuses: *mut c_void,
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let batch = unsafe { Batch::new(world, count, requests)? };
+    let batch = unsafe { batch_to_wait_for(world, count, requests)? };
     let mut code = 0;
     let own = batch.entries.iter().flatten().count();
     until(world, own, || {

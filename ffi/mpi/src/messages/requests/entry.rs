@@ -198,13 +198,13 @@ impl State {
                 if !push(world, shared) || completed(world, self.handle, &mut room).is_none() {
                     return false;
                 }
-                self.error = lost(world, shared);
+                self.error = outcome(world, shared);
             }
             Work::Start(_, _, Some((shared, header))) => {
                 if !push(world, shared) || completed(world, *header, &mut room).is_none() {
                     return false;
                 }
-                self.error = lost(world, shared);
+                self.error = outcome(world, shared);
             }
             // Nothing of ours is under way.
             Work::Start(_, _, None) | Work::Packed { .. } | Work::Forwarded(_) => {
@@ -266,13 +266,9 @@ impl State {
     }
 }
 
-/// The code of a message that is complete: an error if that is because its receiver has died.
-pub(super) fn lost(world: &World, shared: &Shared) -> c_int {
-    if lock(shared).was_lost() {
-        waiting::receiver_ended(world)
-    } else {
-        0
-    }
+/// The code of a message that is complete.
+pub(super) fn outcome(world: &World, shared: &Shared) -> c_int {
+    waiting::outcome(world, &lock(shared)).err().unwrap_or(0)
 }
 
 /// Goes on with a message that is sent; returns whether the program may have its buffer back.
