@@ -183,22 +183,17 @@ fn again(abi: &Abi, what: Use, entry: &Entry, word: u64) -> bool {
 /// which is learnt what that costs.
 #[cold]
 fn appraise(abi: &Abi, prices: &Prices, what: Use, bytes: u64, worth: &mut Worth) -> Option<u64> {
-    let (mut combiner, mut large) = (0, 0);
-    let mut counts = [0 as c_int; 3];
-    // SAFETY: writable outputs; the library checks the datatype. MPICH does not describe a type with
-    // large counts by `int`s: such a type has no layout, and nothing is made.
-    let answer = unsafe {
-        let [integers, addresses, kinds] = &mut counts;
-        match pmpi::type_origin(what.datatype, &mut combiner, &mut large) {
-            0 if large == 0 => {
-                pmpi::type_get_envelope(what.datatype, integers, addresses, kinds, &mut combiner)
-            }
-            code => code,
-        }
-    };
-    if answer != 0 {
+    let mut envelope = pmpi::Envelope::default();
+    // SAFETY: a writable output; the library checks the datatype.
+    if unsafe { pmpi::type_envelope(what.datatype, &mut envelope) } != 0 {
         return None;
     }
+    let counts = [
+        envelope.integers,
+        envelope.addresses,
+        envelope.large,
+        envelope.types,
+    ];
     let parts: u64 = counts.iter().map(|count| (*count).max(0) as u64).sum();
     let needed = prices.layout_of(parts);
     if worth.nanoseconds < needed {

@@ -203,8 +203,24 @@ fn with_bounds(datatype: Datatype, (size, lower, extent): (u64, i64, i64)) -> Op
     }
 }
 
-fn counts(integers: &[c_int]) -> Option<Vec<u64>> {
+fn counts(integers: &[i64]) -> Option<Vec<u64>> {
     integers.iter().map(|n| u64::try_from(*n).ok()).collect()
+}
+
+/// The integers that a type was made with as they would be without large counts: these stand in their places, and
+/// addresses that were large counts behind the others, where the first forms of MPI had them.
+fn with_large(how: c_int, integers: &[c_int], large: &[i64]) -> Option<Vec<i64>> {
+    let before = match how {
+        _ if large.is_empty() => 0,
+        // The number of dimensions, and the order behind.
+        combiner::SUBARRAY => 1,
+        // Size, rank and number of dimensions.
+        combiner::DARRAY => 3,
+        _ => 0,
+    };
+    let (first, last) = integers.split_at_checked(before)?;
+    let wide = |part: &[c_int]| part.iter().copied().map(i64::from).collect::<Vec<_>>();
+    Some([wide(first), large.to_vec(), wide(last)].concat())
 }
 
 /// Asks the library how a datatype was made.
@@ -213,28 +229,12 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
         return None;
     }
     let facts = facts(datatype)?;
-    let (mut n_integers, mut n_addresses, mut n_types, mut how) = (0, 0, 0, 0);
-    let mut large = 0;
-    // SAFETY: writable outputs; the library checks the datatype.
-    let answer = unsafe { pmpi::type_origin(datatype, &mut how, &mut large) };
-    // MPICH calls the error handler, which ends the program, if it is asked more about such a type.
-    if answer != 0 || large != 0 {
+    let mut envelope = pmpi::Envelope::default();
+    // SAFETY: a writable output; the library checks the datatype.
+    if unsafe { pmpi::type_envelope(datatype, &mut envelope) } != 0 {
         return None;
     }
-    // SAFETY: writable outputs; the library checks the datatype.
-    let answer = unsafe {
-        pmpi::type_get_envelope(
-            datatype,
-            &mut n_integers,
-            &mut n_addresses,
-            &mut n_types,
-            &mut how,
-        )
-    };
-    if answer != 0 {
-        return None;
-    }
-    let how = combiner::of(abi, how)?;
+    let how = combiner::of(abi, envelope.combiner)?;
     if combiner::is_basic(how) {
         let (size, lower, extent) = facts;
         let named = named(datatype);
@@ -274,24 +274,22 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
         }
         return Some((with_bounds(Datatype::named(named?), facts)?, grain));
     }
-    let mut integers = vec![0 as c_int; usize::try_from(n_integers).ok()?];
-    let mut addresses = vec![0isize; usize::try_from(n_addresses).ok()?];
-    let n = usize::try_from(n_types).ok()?;
+    let length = |count: i64| usize::try_from(count).ok();
+    let mut integers = vec![0 as c_int; length(envelope.integers)?];
+    let mut addresses = vec![0isize; length(envelope.addresses)?];
+    let mut large = vec![0i64; length(envelope.large)?];
+    let n = length(envelope.types)?;
     // Room for handles of either kind.
     let mut types: Vec<Word> = vec![0; n];
     let types_at: *mut c_void = types.as_mut_ptr().cast();
+    let arrays = (
+        integers.as_mut_ptr(),
+        addresses.as_mut_ptr(),
+        large.as_mut_ptr(),
+        types_at,
+    );
     // SAFETY: the arrays are as long as the library asks for.
-    let answer = unsafe {
-        pmpi::type_get_contents(
-            datatype,
-            n_integers,
-            n_addresses,
-            n_types,
-            integers.as_mut_ptr(),
-            addresses.as_mut_ptr(),
-            types_at,
-        )
-    };
+    let answer = unsafe { pmpi::type_contents(datatype, &envelope, arrays) };
     if answer != 0 {
         return None;
     }
@@ -313,6 +311,7 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
     let children: Vec<Translated> = children.into_iter().collect::<Option<_>>()?;
     let (children, grains): (Vec<Datatype>, Vec<Grain>) = children.into_iter().unzip();
     let addresses: Vec<i64> = addresses.into_iter().map(|a| a as i64).collect();
+    let integers = with_large(how, &integers, &large)?;
     let made = assemble(abi, how, &integers, &addresses, &children)?;
     let grain = match how {
         combiner::STRUCT | combiner::STRUCT_INTEGER => {
@@ -344,7 +343,7 @@ fn mixed(lengths: &[u64], children: &[Datatype], grains: Vec<Grain>) -> Grain {
 fn assemble(
     abi: &Abi,
     how: c_int,
-    integers: &[c_int],
+    integers: &[i64],
     addresses: &[i64],
     children: &[Datatype],
 ) -> Option<Datatype> {
@@ -352,13 +351,13 @@ fn assemble(
     let integer = |i: usize| integers.get(i).copied();
     let count = |i: usize| u64::try_from(integer(i)?).ok();
     let places = |from: usize, n: usize| -> Option<Vec<i64>> {
-        let these = integers.get(from..from.checked_add(n)?)?;
-        Some(these.iter().map(|place| i64::from(*place)).collect())
+        Some(integers.get(from..from.checked_add(n)?)?.to_vec())
     };
     let list = |from: usize, n: usize| counts(integers.get(from..from.checked_add(n)?)?);
-    let first = usize::try_from(integer(0).unwrap_or(0)).ok()?;
-    let order = |value: c_int| {
-        if value == abi.order_c {
+    // How many parts a list has; a lower bound may be below zero.
+    let first = usize::try_from(integer(0).unwrap_or(0)).unwrap_or(0);
+    let order = |value: i64| {
+        if value == i64::from(abi.order_c) {
             Order::C
         } else {
             Order::Fortran
@@ -367,11 +366,11 @@ fn assemble(
     let made = match how {
         combiner::DUP => Ok(child.dup()),
         combiner::CONTIGUOUS => child.contiguous(count(0)?),
-        combiner::VECTOR => child.vector(count(0)?, count(1)?, i64::from(integer(2)?)),
+        combiner::VECTOR => child.vector(count(0)?, count(1)?, integer(2)?),
         combiner::HVECTOR | combiner::HVECTOR_INTEGER => {
             let stride = match addresses.first() {
                 Some(stride) => *stride,
-                None => i64::from(integer(2)?),
+                None => integer(2)?,
             };
             child.hvector(count(0)?, count(1)?, stride)
         }
@@ -385,7 +384,10 @@ fn assemble(
             }
         }
         combiner::INDEXED_BLOCK => child.indexed_block(count(1)?, &places(2, first)?),
-        combiner::HINDEXED_BLOCK => child.hindexed_block(count(1)?, addresses),
+        combiner::HINDEXED_BLOCK if addresses.len() == first => {
+            child.hindexed_block(count(1)?, addresses)
+        }
+        combiner::HINDEXED_BLOCK => child.hindexed_block(count(1)?, &places(2, first)?),
         combiner::STRUCT | combiner::STRUCT_INTEGER => {
             let lengths = list(1, first)?;
             if addresses.len() == first {
@@ -402,7 +404,7 @@ fn assemble(
         combiner::DARRAY => {
             let n = usize::try_from(integer(2)?).ok()?;
             let sizes = list(3, n)?;
-            let [block, cyclic, _, default] = abi.distributions;
+            let [block, cyclic, _, default] = abi.distributions.map(i64::from);
             let mut distributions = Vec::with_capacity(n);
             for i in 0..n {
                 let (kind, argument) = (integer(3 + n + i)?, integer(3 + 2 * n + i)?);
@@ -421,7 +423,10 @@ fn assemble(
             let order = order(integer(3 + 4 * n)?);
             child.darray(count(0)?, count(1)?, &sizes, &distributions, &grid, order)
         }
-        combiner::RESIZED => child.resized(*addresses.first()?, *addresses.get(1)?),
+        combiner::RESIZED => match addresses {
+            [lower, extent] => child.resized(*lower, *extent),
+            _ => child.resized(integer(0)?, integer(1)?),
+        },
         _ => return None,
     };
     made.ok()

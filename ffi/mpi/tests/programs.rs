@@ -17,6 +17,7 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential.c"
 
 const PROGRESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/progress.c");
 const LARGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/large.c");
+const LARGE_TYPES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/large_types.c");
 const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failures.c");
 const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.c");
 const SHORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/short.c");
@@ -420,6 +421,24 @@ fn more_bytes_than_an_int_counts_go_at_once() {
         let mut lines = intercepted.iter().filter(|(called, _)| *called == function);
         assert!(lines.any(|(_, count)| *count == 1), "{report}");
     }
+}
+
+/// mpi4py makes all its types so, where the library has these functions.
+#[test]
+fn types_that_were_made_with_large_counts_are_known() {
+    let _turn = turn();
+    let (name, launcher) = BOTH[1];
+    let Some(mpi) = mpi(name, launcher, LARGE_TYPES, C) else {
+        return;
+    };
+    let library = library();
+    let output = mpi.run(2, &[], &with_messages(library));
+    let (said, report) = (text(&output.stdout), text(&output.stderr));
+    let right = said.lines().filter(|line| line.ends_with(": 0 wrong"));
+    assert_eq!(right.count(), 11, "{said}");
+    // A message of each type, made in either way: none is forwarded.
+    let sent = "messages: sent 22,";
+    assert!(report.contains(sent), "{report}");
 }
 
 #[test]

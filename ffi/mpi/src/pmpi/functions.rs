@@ -415,49 +415,122 @@ pub fn is_mpi_5() -> bool {
     FUNCTION.if_any() != 0
 }
 
-/// The combiner of a datatype. A library that has large counts has them in datatypes, too, and then
-/// refuses to describe these with `int`s.
+/// How a datatype was made: with which constructor, and with how many arguments of each kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Envelope {
+    pub integers: Large,
+    pub addresses: Large,
+    /// Of these a type has some that was made by a function for large counts.
+    pub large: Large,
+    pub types: Large,
+    pub combiner: c_int,
+}
+
+/// The combiner of a datatype.
 ///
 /// # Safety
 ///
 /// As the MPI standard says of `MPI_Type_get_envelope`.
 pub unsafe fn type_combiner(datatype: Word, combiner: *mut c_int) -> c_int {
-    let mut large = 0;
-    // SAFETY: a writable output; the caller's promise.
-    unsafe { type_origin(datatype, combiner, &mut large) }
+    let mut envelope = Envelope::default();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let code = type_envelope(datatype, &mut envelope);
+        combiner.write(envelope.combiner);
+        code
+    }
 }
 
-/// The combiner of a datatype, and how many large counts it was made with: with any, only the form for
-/// large counts describes it.
+/// `MPI_Type_get_envelope_c`, or `MPI_Type_get_envelope` of a library without large counts. A library that has them
+/// refuses to describe types that were made with them in `int`s; MPICH calls the error handler, which ends the program.
 ///
 /// # Safety
 ///
-/// As the MPI standard says of `MPI_Type_get_envelope_c`.
-pub unsafe fn type_origin(datatype: Word, combiner: *mut c_int, large: *mut Large) -> c_int {
+/// As the MPI standard says.
+pub unsafe fn type_envelope(datatype: Word, envelope: &mut Envelope) -> c_int {
     function!(FUNCTION = c"PMPI_Type_get_envelope_c");
+    let Envelope {
+        integers,
+        addresses,
+        large,
+        types,
+        combiner,
+    } = envelope;
     match FUNCTION.if_any() {
         0 => {
-            let (mut a, mut b, mut c) = (0, 0, 0);
+            let mut counts = [0 as c_int; 3];
+            let [a, b, c] = &mut counts;
             // SAFETY: writable outputs; the caller's promise.
-            unsafe {
-                large.write(0);
-                type_get_envelope(datatype, &mut a, &mut b, &mut c, combiner)
-            }
+            let code = unsafe { type_get_envelope(datatype, a, b, c, combiner) };
+            [*integers, *addresses, *types] = counts.map(Large::from);
+            *large = 0;
+            code
         }
         address => {
-            let (mut a, mut b, mut d) = (0, 0, 0);
-            // SAFETY: the MPI library's function of this name has this type; writable outputs; the
-            // caller's promise.
+            type Call = unsafe extern "C" fn(
+                Word,
+                *mut Large,
+                *mut Large,
+                *mut Large,
+                *mut Large,
+                *mut c_int,
+            ) -> c_int;
+            // SAFETY: the MPI library's function of this name has this type; writable outputs; the caller's promise.
             unsafe {
-                let call: unsafe extern "C" fn(
-                    Word,
-                    *mut Large,
-                    *mut Large,
-                    *mut Large,
-                    *mut Large,
-                    *mut c_int,
-                ) -> c_int = std::mem::transmute(address);
-                call(datatype, &mut a, &mut b, large, &mut d, combiner)
+                let call: Call = std::mem::transmute(address);
+                call(datatype, integers, addresses, large, types, combiner)
+            }
+        }
+    }
+}
+
+/// The arguments that a datatype was made with: `MPI_Type_get_contents_c` if there are large counts among them, else
+/// `MPI_Type_get_contents`. Types are an array of handles.
+///
+/// # Safety
+///
+/// As the MPI standard says; the arrays are as long as `envelope`, which is the datatype's, says.
+pub unsafe fn type_contents(
+    datatype: Word,
+    envelope: &Envelope,
+    (integers, addresses, large, types): (*mut c_int, *mut isize, *mut Large, *mut c_void),
+) -> c_int {
+    function!(FUNCTION = c"PMPI_Type_get_contents_c");
+    let most = [envelope.integers, envelope.addresses, envelope.types];
+    if envelope.large == 0 {
+        let [a, b, c] = most.map(|count| c_int::try_from(count).unwrap_or(0));
+        // SAFETY: the caller's promise.
+        return unsafe { type_get_contents(datatype, a, b, c, integers, addresses, types) };
+    }
+    type Call = unsafe extern "C" fn(
+        Word,
+        Large,
+        Large,
+        Large,
+        Large,
+        *mut c_int,
+        *mut isize,
+        *mut Large,
+        *mut c_void,
+    ) -> c_int;
+    match FUNCTION.if_any() {
+        0 => MISSING,
+        address => {
+            let [a, b, d] = most;
+            // SAFETY: the MPI library's function of this name has this type; the caller's promise.
+            unsafe {
+                let call: Call = std::mem::transmute(address);
+                call(
+                    datatype,
+                    a,
+                    b,
+                    envelope.large,
+                    d,
+                    integers,
+                    addresses,
+                    large,
+                    types,
+                )
             }
         }
     }
