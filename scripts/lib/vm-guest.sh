@@ -33,6 +33,12 @@ build_guest() { # build_guest PATH
 
 guest_image=$cache/guest-$(key "$(declare -f build_guest)" "$mirror" "${guest_packages[@]}").erofs
 
+# use_packages PACKAGE...: has the guest's image be another one, which has these packages, too.
+use_packages() {
+    guest_packages+=("$@")
+    guest_image=${guest_image%.erofs}-$(key "$@").erofs
+}
+
 ensure_guest() {
     artefact "${guest_image##*/}" 90 "making the guest's root file system (Open MPI and MPICH included)" build_guest
 }

@@ -30,7 +30,7 @@ Usage: xtask COMMAND [ARGUMENT]...    (started by the scripts)
   apps row RECORDS DIRECTORY APP MPI RANKS PAIRS   the runs in DIRECTORY, as a line
   apps end RECORDS                              the geometric mean; fails if results differ
   build-mpi COMPILER REAL LOG STATISTICS        scripts/build-mpi: what a run with an MPI says
-  mpi4py MPI RANKS DIRECTORY                    scripts/mpi4py-suite: its three runs with an MPI";
+  mpi4py MPI RANKS DIRECTORY KIND...            scripts/mpi4py-suite: the plain run with an MPI beside others";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -48,7 +48,9 @@ fn main() -> ExitCode {
         ["build-mpi", compiler, real, log, statistics] => {
             suite::build_mpi(compiler, real, log.as_ref(), statistics.as_ref())
         }
-        ["mpi4py", mpi, ranks, directory] => suite::mpi4py(mpi, ranks, directory.as_ref()),
+        ["mpi4py", mpi, ranks, directory, ref kinds @ ..] => {
+            suite::mpi4py(mpi, ranks, directory.as_ref(), kinds)
+        }
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

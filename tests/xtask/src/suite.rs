@@ -16,6 +16,33 @@ struct Run {
     failed: u64,
     intercepted: u64,
     sent: u64,
+    /// Messages whose bytes were moved by a device, by method.
+    by_device: [u64; 3],
+    /// Messages that were matched like these, and whose bytes the MPI library moved.
+    through_mpi: u64,
+    /// Connections that were given up.
+    links_lost: u64,
+}
+
+/// What a run has to show beside tests that pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shows {
+    /// Calls or messages that were intercepted.
+    Interception,
+    /// Messages over RDMA, and no connection that has failed.
+    Rdma,
+    /// The same messages without a device.
+    NoDevice,
+}
+
+impl Shows {
+    fn of(kind: &str) -> Shows {
+        match kind {
+            "rdma" => Shows::Rdma,
+            "no-device" => Shows::NoDevice,
+            _ => Shows::Interception,
+        }
+    }
 }
 
 impl Run {
@@ -26,6 +53,10 @@ impl Run {
             run.passed +=
                 line.matches("OK (skipped").count() as u64 + u64::from(line.ends_with("OK"));
             run.failed += u64::from(is_failure(line));
+            run.links_lost += u64::from(line.contains("do not go over RDMA any more"));
+            if let Some((_, counts)) = line.split_once("libcopy_mpi: rdma: ") {
+                run.count_rdma(counts);
+            }
             let mut words = line.split_whitespace();
             match (words.next(), words.next(), words.next(), words.next()) {
                 (Some("Ran"), Some(number), Some("test" | "tests"), _) => {
@@ -43,11 +74,50 @@ impl Run {
         run
     }
 
-    /// Whether a preloaded run is worse than the plain one, or shows nothing.
-    fn is_bad(&self, plain: &Run) -> bool {
-        self.passed < plain.passed
-            || self.failed > plain.failed
-            || self.intercepted + self.sent == 0
+    /// Adds what a rank's report says behind `rdma: `.
+    fn count_rdma(&mut self, counts: &str) {
+        for part in counts.split(", ") {
+            let Some((name, number)) = part.rsplit_once(' ') else {
+                continue;
+            };
+            let number: u64 = number.parse().unwrap_or(0);
+            match name {
+                "umr" => self.by_device[0] += number,
+                "sge" => self.by_device[1] += number,
+                "pack" => self.by_device[2] += number,
+                "through MPI" => self.through_mpi += number,
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a preloaded run is worse than the plain one, or does not show what it has to.
+    fn is_bad(&self, plain: &Run, shows: Shows) -> bool {
+        let by_device: u64 = self.by_device.iter().sum();
+        let is_shown = match shows {
+            Shows::Interception => self.intercepted + self.sent > 0,
+            Shows::Rdma => by_device > 0 && self.links_lost == 0,
+            Shows::NoDevice => self.through_mpi > 0 && by_device == 0,
+        };
+        self.passed < plain.passed || self.failed > plain.failed || !is_shown
+    }
+
+    /// What it did, for people.
+    fn summary(&self, shows: Shows) -> String {
+        let [umr, sge, pack] = self.by_device;
+        match shows {
+            Shows::Interception => format!(
+                "{} calls intercepted, {} messages",
+                self.intercepted, self.sent
+            ),
+            Shows::Rdma | Shows::NoDevice => format!(
+                "{} messages over RDMA (umr {umr}, sge {sge}, pack {pack}), {} that were to and went through MPI, \
+                 {} links lost",
+                umr + sge + pack,
+                self.through_mpi,
+                self.links_lost
+            ),
+        }
     }
 }
 
@@ -73,21 +143,24 @@ fn excerpt(log: &str) -> Vec<&str> {
     }
 }
 
-/// Compares the logs `plain`, `collectives` and `messages` of a directory. A plain run without a passing rank
-/// is no measure.
-pub fn mpi4py(mpi: &str, ranks: &str, directory: &Path) -> Verdict {
+/// Compares the log `plain` of a directory with others, which have the names of their kinds. A plain run without a passing
+/// rank is no measure.
+pub fn mpi4py(mpi: &str, ranks: &str, directory: &Path, kinds: &[&str]) -> Verdict {
     let mut plain = None;
     let mut is_good = true;
-    for kind in ["plain", "collectives", "messages"] {
+    for kind in ["plain"].iter().chain(kinds) {
         let log = read(&directory.join(kind))?;
         let run = Run::of(&log);
+        let shows = Shows::of(kind);
         println!(
-            "{mpi} {kind}: {} tests on each of {ranks} ranks, {} ranks passed, {} failures, {} calls intercepted, \
-             {} messages",
-            run.tests, run.passed, run.failed, run.intercepted, run.sent
+            "{mpi} {kind}: {} tests on each of {ranks} ranks, {} ranks passed, {} failures, {}",
+            run.tests,
+            run.passed,
+            run.failed,
+            run.summary(shows)
         );
         let is_bad = match &plain {
-            Some(plain) => run.is_bad(plain),
+            Some(plain) => run.is_bad(plain, shows),
             None => run.tests == 0,
         };
         if is_bad {
@@ -143,24 +216,50 @@ mod tests {
         let ours = Run::of(OURS);
         assert_eq!((ours.tests, ours.passed, ours.failed), (plain.tests, 2, 0));
         assert!(ours.intercepted > 0 && ours.sent > 0, "{ours:?}");
-        assert!(!ours.is_bad(&plain));
+        assert!(!ours.is_bad(&plain, Shows::Interception));
         // Nothing was preloaded.
-        assert!(plain.is_bad(&plain));
+        for shows in [Shows::Interception, Shows::Rdma, Shows::NoDevice] {
+            assert!(plain.is_bad(&plain, shows));
+        }
     }
 
     #[test]
     fn a_run_that_was_killed_is_bad() {
         let plain = Run::of(PLAIN);
         let cut = OURS.split_once("OK").unwrap().0;
-        assert!(Run::of(cut).is_bad(&plain));
-        assert!(Run::of("").is_bad(&plain));
+        assert!(Run::of(cut).is_bad(&plain, Shows::Interception));
+        assert!(Run::of("").is_bad(&plain, Shows::Interception));
         let failed = format!("{OURS}FAIL: testBcast (test_cco_buf.TestCCOBufWorld)\nwhy\n");
-        assert!(Run::of(&failed).is_bad(&plain));
+        assert!(Run::of(&failed).is_bad(&plain, Shows::Interception));
         assert_eq!(
             excerpt(&failed)[0],
             "FAIL: testBcast (test_cco_buf.TestCCOBufWorld)"
         );
         assert_eq!(excerpt("one\ntwo\n"), ["one", "two"]);
+    }
+
+    #[test]
+    fn messages_over_rdma_are_counted() {
+        let plain = Run::of(PLAIN);
+        let report = |through: u64, sge: u64| {
+            let line = format!(
+                "libcopy_mpi: rdma: umr 0, sge {sge}, pack 28, through MPI {through}, bytes 11, received 448"
+            );
+            format!("{PLAIN}{line}\nOK (skipped=1){line}\n")
+        };
+        let run = Run::of(&report(3, 320));
+        assert_eq!((run.by_device, run.through_mpi), ([0, 640, 56], 6));
+        assert!(!run.is_bad(&plain, Shows::Rdma));
+        assert!(run.is_bad(&plain, Shows::NoDevice) && run.is_bad(&plain, Shows::Interception));
+        let lost = "libcopy_mpi: messages from and to rank 0 do not go over RDMA any more: why\n";
+        assert!(Run::of(&(report(3, 320) + lost)).is_bad(&plain, Shows::Rdma));
+        let without = report(9, 0).replace("pack 28", "pack 0") + lost;
+        assert!(!Run::of(&without).is_bad(&plain, Shows::NoDevice));
+        assert!(Run::of(&without).is_bad(&plain, Shows::Rdma));
+        assert!(
+            Run::of(&without.replace("through MPI 9", "through MPI 0"))
+                .is_bad(&plain, Shows::NoDevice)
+        );
     }
 
     #[test]
