@@ -63,6 +63,7 @@ mod hierarchy;
 mod intercept;
 mod loaded;
 mod messages;
+mod narrow;
 mod neighbourhood;
 mod neighbours;
 mod nonblocking;

@@ -18,6 +18,7 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential.c"
 const PROGRESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/progress.c");
 const LARGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/large.c");
 const LARGE_TYPES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/large_types.c");
+const NARROWED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/narrowed.c");
 const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failures.c");
 const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.c");
 const SHORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/short.c");
@@ -439,6 +440,32 @@ fn types_that_were_made_with_large_counts_are_known() {
     // A message of each type, made in either way: none is forwarded.
     let sent = "messages: sent 22,";
     assert!(report.contains(sent), "{report}");
+}
+
+/// A library without these forms has the others. mpi4py calls them wherever it finds them.
+#[test]
+fn forwarded_collectives_have_forms_for_large_counts_under_each_library() {
+    let _turn = turn();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, NARROWED, C) else {
+            continue;
+        };
+        let library = library();
+        let preload = ("LD_PRELOAD", library.to_str().expect("a plain path"));
+        for ranks in [2, 5] {
+            let output = mpi.run(ranks, &[], &[preload]);
+            let (said, report) = (text(&output.stdout), text(&output.stderr));
+            let right = said.lines().filter(|line| line.ends_with(": 0 failed"));
+            assert_eq!(right.count(), ranks, "{name}: {said}{report}");
+        }
+        let said = text(&mpi.run(2, &["many"], &[preload]).stdout);
+        let count = |what: &str| said.matches(what).count();
+        let is_refused = count("too many: refused") == 2;
+        assert!(
+            is_refused || count("the library has them") == 2,
+            "{name}: {said}"
+        );
+    }
 }
 
 #[test]

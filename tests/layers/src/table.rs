@@ -285,7 +285,7 @@ pub const TABLE: &[Layers] = &[
             < governor pack_governor messages/reach nonblocking/meet small_calls
             < intercept
             < uniform reductions vector neighbours dispatch barrier packing external32
-            < fallback nonblocking
+            < fallback narrow nonblocking
             < persistent forwarded
             < messages
             < rights

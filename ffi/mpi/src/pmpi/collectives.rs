@@ -59,16 +59,20 @@ macro_rules! narrowed {
         $argument.narrow()
     };
     (counts, $argument:ident, $lengths:ident) => {
-        narrowed_array($argument, $lengths.all, N::narrow)
+        // SAFETY: the MPI standard says that it is this long.
+        unsafe { narrowed_array($argument, $lengths.all, N::narrow) }
     };
     (places, $argument:ident, $lengths:ident) => {
-        narrowed_array($argument, $lengths.all, N::narrow_place)
+        // SAFETY: the MPI standard says that it is this long.
+        unsafe { narrowed_array($argument, $lengths.all, N::narrow_place) }
     };
     (sent_counts, $argument:ident, $lengths:ident) => {
-        narrowed_array($argument, $lengths.sent, N::narrow)
+        // SAFETY: the MPI standard says that it is this long.
+        unsafe { narrowed_array($argument, $lengths.sent, N::narrow) }
     };
     (sent_places, $argument:ident, $lengths:ident) => {
-        narrowed_array($argument, $lengths.sent, N::narrow_place)
+        // SAFETY: the MPI standard says that it is this long.
+        unsafe { narrowed_array($argument, $lengths.sent, N::narrow_place) }
     };
     ($other:ident, $argument:ident, $lengths:ident) => {
         Some($argument)
@@ -192,7 +196,7 @@ pub fn refuse(why: &str, comm: Word) -> c_int {
 }
 
 /// What arrays a collective has.
-enum Arrays {
+pub enum Arrays {
     /// There are none.
     None,
     /// One element for each rank that is received from.
@@ -208,13 +212,16 @@ enum Arrays {
 }
 
 /// How long these are; arrays that MPI ignores may be anything.
-struct Lengths {
-    all: usize,
-    sent: usize,
+pub struct Lengths {
+    /// All but those below.
+    pub all: usize,
+    /// Of what is sent, where something else is received.
+    pub sent: usize,
 }
 
 impl Arrays {
-    fn lengths(self, comm: Word) -> Lengths {
+    /// How long they are in a call on this communicator.
+    pub fn lengths(self, comm: Word) -> Lengths {
         let (mut inter, mut rank, mut size, mut remote) = (0, 0, 0, 0);
         // SAFETY: writable outputs; the library checks the communicator.
         unsafe {
@@ -246,7 +253,7 @@ impl Arrays {
                 let both = neighbours.map(|n| (count(&n.sources), count(&n.destinations)));
                 both.unwrap_or((0, 0))
             }
-            Arrays::AtRoot(this) if Some(this) == root => (peers, 0),
+            Arrays::AtRoot(this) if Some(this) == root => (peers, peers),
             Arrays::AtRoot(_) => (0, 0),
         };
         Lengths {
@@ -257,7 +264,11 @@ impl Arrays {
 }
 
 /// An array's copy in `int`s.
-fn narrowed_array<T: Copy>(
+///
+/// # Safety
+///
+/// It is null, or has `length` elements.
+pub unsafe fn narrowed_array<T: Copy>(
     array: *const T,
     length: usize,
     narrow: impl Fn(T) -> Option<c_int>,
@@ -265,13 +276,13 @@ fn narrowed_array<T: Copy>(
     if array.is_null() || length == 0 {
         return Some(Vec::new());
     }
-    // SAFETY: the MPI standard says that it is this long.
+    // SAFETY: the caller's promise.
     let values = unsafe { std::slice::from_raw_parts(array, length) };
     values.iter().map(|value| narrow(*value)).collect()
 }
 
 /// Where a copy is; nowhere if there is nothing in it.
-fn pointer(copy: &[c_int]) -> *const c_int {
+pub fn pointer(copy: &[c_int]) -> *const c_int {
     if copy.is_empty() {
         std::ptr::null()
     } else {
