@@ -3,11 +3,14 @@
 /* The end of a program in which one rank calls MPI_Finalize while the other still receives what that has sent, and does not
  * receive all of it. Prints a line per rank.
  *
- * usage: rdma_end 1 [dead|received]
- * With `dead' the receiver ends without MPI_Finalize. With `received' all is received at last: with MPICH 4.2, without
- * libcopy_mpi.so too, MPI_Finalize of a process fails that has messages left, and the others wait for it.
+ * usage: rdma_end 1 [dead|killed|aborted|received]
+ * With `dead' the receiver ends without MPI_Finalize; with `killed' it is killed; with `aborted' it ends and the sender calls
+ * MPI_Abort, with 3, once it has sent everything: MPI_Finalize of MPICH, without libcopy_mpi.so too, waits for the dead.
+ * With `received' all is received at last: with MPICH 4.2, without libcopy_mpi.so too, MPI_Finalize of a process fails that
+ * has messages left, and the others wait for it.
  */
 #include "rdma.h"
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,7 +52,8 @@ static void receive_short(int from, int tag, int room)
 int main(int argc, char **argv)
 {
 	int rank, ranks;
-	int dead = argc > 2 && strcmp(argv[2], "dead") == 0, received = argc > 2 && strcmp(argv[2], "received") == 0;
+	const char *mode = argc > 2 ? argv[2] : "";
+	int aborted = strcmp(mode, "aborted") == 0;
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -65,18 +69,22 @@ int main(int argc, char **argv)
 	} else if (rank == ranks - 1) {
 		/* Without MPI, so that the sender gives up on its receiver. */
 		sleep(1);
-		if (dead)
+		if (strcmp(mode, "killed") == 0)
+			raise(SIGKILL);
+		if (aborted || strcmp(mode, "dead") == 0)
 			_exit(7);
 		receive(0, LATE);
 		receive_short(0, CUT, 16);
 		receive_short(0, SHORT, 8000);
 		sleep(1);
 		receive(0, LATER);
-		if (received)
+		if (strcmp(mode, "received") == 0)
 			receive(0, UNRECEIVED);
 	}
 	print_result(rank, 1);
 	fflush(stdout);
+	if (aborted)
+		MPI_Abort(MPI_COMM_WORLD, 3);
 	free(buffer);
 	MPI_Type_free(&type);
 	MPI_Finalize();

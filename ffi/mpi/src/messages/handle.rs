@@ -23,4 +23,9 @@ impl Handle {
     pub fn pointer(&mut self) -> *mut c_void {
         (&raw mut self.0).cast()
     }
+
+    /// What is in the variable, for one that somebody else keeps.
+    pub fn into_word(self) -> Word {
+        self.0
+    }
 }

@@ -220,6 +220,18 @@ pub struct Sending {
 }
 
 impl Sending {
+    /// Whether the library sends a header, not the message itself.
+    fn is_ours(&self) -> bool {
+        self.message.is_some()
+    }
+
+    /// Nobody waits for the request of the header any more.
+    fn leave(self, request: Word) {
+        if let Some(message) = self.message {
+            message.leave(request);
+        }
+    }
+
     /// Goes on; the result once the program may have its buffer back, as far as it is up to us.
     pub fn advance(&mut self) -> Option<Result<(), c_int>> {
         if let (None, Some(message)) = (self.moved, &mut self.message) {
@@ -305,10 +317,16 @@ impl Chosen {
                     return code;
                 }
             }
-            match moved {
-                Some(Err(code)) if flag != 0 => return raise(comm, code),
-                Some(Ok(())) if flag != 0 => return 0,
-                _ => {}
+            // The library may not get rid of the header before its receiver does something: MPICH sends nothing behind a long
+            // message that is not received.
+            let is_over = |result: Result<(), c_int>| {
+                flag != 0 || sending.is_ours() && (mode == Mode::Standard || result.is_err())
+            };
+            if let Some(result) = moved.filter(|result| is_over(*result)) {
+                if flag == 0 {
+                    sending.leave(request.into_word());
+                }
+                return result.map_or_else(|code| raise(comm, code), |()| 0);
             }
             if pause.step() {
                 waiting::progress(world);

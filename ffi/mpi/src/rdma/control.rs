@@ -3,6 +3,7 @@
 //! A communicator of ours, over which processes that have met answer each other.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use crate::abi::{Abi, Word};
 use crate::messages::status::{Room, Status};
@@ -194,6 +195,33 @@ fn is_complete(abi: &Abi, request: &mut Word) -> Result<bool, c_int> {
     match unsafe { pmpi::test(request, &mut flag, abi.status_ignore()) } {
         0 => Ok(flag != 0),
         code => Err(code),
+    }
+}
+
+/// A header that the library had not sent when its sender got its buffer back.
+#[derive(Debug)]
+pub struct UnsentHeader {
+    request: Word,
+    /// What the library may still read.
+    bytes: Arc<[u8]>,
+}
+
+impl UnsentHeader {
+    /// `request` is that of the header, and nobody else's.
+    pub fn new(request: Word, bytes: Arc<[u8]>) -> UnsentHeader {
+        UnsentHeader { request, bytes }
+    }
+
+    /// Whether the library has sent it.
+    pub fn is_sent(&mut self, abi: &Abi) -> bool {
+        is_complete(abi, &mut self.request).unwrap_or(true)
+    }
+
+    /// Leaves it to the library for good.
+    pub fn leave(mut self) {
+        // SAFETY: a request that nobody else has.
+        unsafe { pmpi::request_free((&raw mut self.request).cast()) };
+        std::mem::forget(self.bytes);
     }
 }
 

@@ -44,6 +44,8 @@ impl Engine {
 
     /// Lets go of what was sent, and hands over what the peers have said.
     pub(super) fn poll(&mut self, hear: fn(&mut Engine, c_int, Wire)) {
+        let abi = self.abi;
+        self.unsent.retain_mut(|header| !header.is_sent(abi));
         for index in 0..self.channels.len() {
             self.channels[index].reap(self.abi);
             loop {

@@ -119,6 +119,9 @@ pub fn finish(get_on: impl Fn()) {
         std::mem::forget(engine);
         return;
     }
+    for header in std::mem::take(&mut engine.unsent) {
+        header.leave();
+    }
     for peer in engine.peers.values_mut() {
         // The library may still have to send these headers, which nobody has received.
         std::mem::forget(std::mem::take(&mut peer.unreceived));

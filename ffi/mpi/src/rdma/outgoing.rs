@@ -10,12 +10,13 @@ use libcopy_rdma::Error;
 use libcopy_rdma::gather::Buffer;
 use libcopy_rdma::keys::Memory;
 
-use super::control::TAGS;
+use super::control::{TAGS, UnsentHeader};
 use super::counts;
 use super::header::Header;
 use super::peer::Unreceived;
 use super::state::{Elements, Engine, Key, Outgoing, Route, Sending, keys_of, with};
 use super::wire::Wire;
+use crate::abi::Word;
 use crate::active;
 
 impl Engine {
@@ -237,6 +238,13 @@ impl Send {
             engine.is_received(self.key);
             engine.tell(rank, &Wire::Lost { sequence });
         });
+    }
+
+    /// The program has its buffer back, and the library may not have sent the header, whose request this is: nobody waits for
+    /// that.
+    pub fn leave(self, request: Word) {
+        let header = UnsentHeader::new(request, self.header.clone());
+        with(|engine| engine.unsent.push(header));
     }
 
     /// Goes on; whether the program may have its buffer back.

@@ -11,7 +11,7 @@ use libcopy::datatype::Layout;
 use libcopy::lock::lock;
 use libcopy_rdma::transfer::TransferId;
 
-use super::control::{Channel, Data};
+use super::control::{Channel, Data, UnsentHeader};
 use super::link::Adapter;
 use super::peer::{Peer, Retired};
 use super::wire::{Envelope, Wire};
@@ -93,6 +93,8 @@ pub struct Engine {
     pub(super) ranks: BTreeMap<(usize, c_int), c_int>,
     pub(super) outgoing: BTreeMap<Key, Outgoing>,
     pub(super) incoming: BTreeMap<Key, Incoming>,
+    /// Headers whose senders have their buffers back.
+    pub(super) unsent: Vec<UnsentHeader>,
     /// Bytes that nobody has room for.
     pub(super) unwanted: Vec<Data>,
     /// What the MPI library has said of a channel that it cannot use any more.
@@ -159,6 +161,7 @@ pub fn prepare(abi: &'static Abi, rank: c_int, adapter: Option<Adapter>) {
         ranks: BTreeMap::new(),
         outgoing: BTreeMap::new(),
         incoming: BTreeMap::new(),
+        unsent: Vec::new(),
         unwanted: Vec::new(),
         broken: None,
     });
