@@ -28,16 +28,20 @@ mod copy;
 mod domain;
 mod ioctl;
 mod key;
+mod owned_region;
 mod region;
 mod region_id;
 pub(crate) mod request;
+mod watcher;
 
 pub use attachment::Attachment;
 pub use domain::{Device, Domain};
 pub use key::DomainKey;
 pub(crate) use key::parse_key;
+pub(crate) use owned_region::OwnedRegion;
 pub use region::Region;
 pub use region_id::{RegionId, Rights};
 pub use request::{
     Engine, EngineKind, Progress, Request, RequestId, StatusTable, Submission, switch_in_handler,
 };
+pub use watcher::Watcher;

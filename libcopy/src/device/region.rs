@@ -96,7 +96,7 @@ impl Domain {
     /// # Safety
     ///
     /// As for [`Domain::create_region`], for as long as the result lives.
-    unsafe fn region<'a>(
+    pub(super) unsafe fn region<'a>(
         &'a self,
         pieces: *const uapi::Piece,
         count: usize,
@@ -175,6 +175,11 @@ impl Domain {
         Ok(arg)
     }
 
+    /// Whether a region of this process is still what is behind its addresses.
+    pub fn is_unchanged(&self, id: RegionId) -> bool {
+        self.region_info(id).is_ok_and(|info| info.state == 0)
+    }
+
     /// Counts expected uses down without a copy; returns what is left.
     ///
     /// # Errors
@@ -236,6 +241,11 @@ impl Region<'_> {
     /// As for [`Domain::region_info`].
     pub fn info(&self) -> Result<uapi::RegionInfo> {
         self.domain.region_info(self.id())
+    }
+
+    /// Whether its pages are still behind the addresses that it was made of.
+    pub fn is_unchanged(&self) -> bool {
+        self.domain.is_unchanged(self.id())
     }
 
     /// Waits until all expected uses are over; `None` waits for as long as it takes, or until a

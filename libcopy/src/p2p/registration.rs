@@ -17,8 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use libcopy_datatype::{Cursor, Layout};
 
-use crate::device::{Attachment, Domain, DomainKey, Region, RegionId, Rights};
-
+use crate::device::{Attachment, Domain, DomainKey, OwnedRegion, RegionId, Rights};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::lru::Lru;
@@ -44,23 +43,11 @@ const REFUSED_FOR: u32 = 64;
 /// Memory that is published.
 #[derive(Debug)]
 pub struct Published {
-    region: Region<'static>,
+    region: OwnedRegion,
     base: u64,
     len: usize,
     /// Its number among all that this process ever published, from 1 on.
     serial: u32,
-    /// After the region, which refers to it.
-    _domain: Arc<Domain>,
-}
-
-/// The domain, for longer than the borrow checker follows.
-///
-/// # Safety
-///
-/// Whatever is borrowed from it goes before the last clone of the `Arc` does.
-unsafe fn lasting(domain: &Arc<Domain>) -> &'static Domain {
-    // SAFETY: an `Arc` does not move what it holds, and the caller keeps one.
-    unsafe { &*Arc::as_ptr(domain) }
 }
 
 impl Published {
@@ -203,17 +190,22 @@ impl Registration {
         }
     }
 
+    fn share(&self, base: usize, len: usize) -> Result<OwnedRegion> {
+        let piece = uapi::Piece {
+            base: base as u64,
+            len: len as u64,
+        };
+        // SAFETY: peers read only while a message is under way, when the program does not write.
+        unsafe { OwnedRegion::new(&self.domain, &[piece], 0) }
+    }
+
     /// Publishes memory for one message, to be copied from and not to be mapped; for as long as the result
     /// lives. Where that has been no use of late it is not done for a while, since to pin memory takes time.
     pub fn lend(&self, base: usize, len: usize) -> Option<(Arc<Published>, RegionKey)> {
         if !self.lending.admits() {
             return None;
         }
-        // SAFETY: the region goes into a `Published`, which keeps the domain for longer.
-        let domain = unsafe { lasting(&self.domain) };
-        // SAFETY: peers read only while a message is under way, when the program does not write.
-        let region = unsafe { domain.share_raw(base as *const u8, len, 0) };
-        let Ok(region) = region else {
+        let Ok(region) = self.share(base, len) else {
             self.lending.skip(REFUSED_FOR);
             return None;
         };
@@ -228,7 +220,6 @@ impl Registration {
             base: base as u64,
             len,
             serial: 0,
-            _domain: self.domain.clone(),
         };
         Some((Arc::new(published), key))
     }
@@ -285,18 +276,12 @@ impl Registration {
             this.unwanted.swap_remove(index);
         }
         // The program may have unmapped it meanwhile, and mapped something else.
-        this.published = this.published.take().filter(|published| {
-            let info = published.region.info();
-            info.is_ok_and(|info| info.state == 0)
-        });
+        this.published
+            .take_if(|published| !published.region.is_unchanged());
         if this.published.is_none() {
             // Numbers are never used twice, unlike identifiers.
             let serial = serials.checked_add(1)?;
-            // SAFETY: the region goes into a `Published`, which keeps the domain for longer.
-            let domain = unsafe { lasting(&self.domain) };
-            // SAFETY: peers read only while a message is under way, when the program does not write.
-            let region = unsafe { domain.share_raw(base as *const u8, len, 0) };
-            let Ok(region) = region else {
+            let Ok(region) = self.share(base, len) else {
                 this.from = this.uses.saturating_add(REFUSED_FOR);
                 return None;
             };
@@ -306,7 +291,6 @@ impl Registration {
                 base: base as u64,
                 len,
                 serial,
-                _domain: self.domain.clone(),
             }));
         }
         let published = this.published.clone()?;

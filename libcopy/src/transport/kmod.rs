@@ -257,12 +257,9 @@ impl Transport for Kmod {
         if kept.uses <= ATTACH_AFTER || serial == 0 || len as u64 > attach_max {
             return Ok(RemoteKey::unmapped(id));
         }
-        let fresh = self
-            .domain
-            .region_info(id)
-            .is_ok_and(|info| info.state == 0);
+        let is_unchanged = self.domain.is_unchanged(id);
         match self.kept.newest() {
-            Some(kept) if fresh => Ok(self.mappable(kept)),
+            Some(kept) if is_unchanged => Ok(self.mappable(kept)),
             _ => {
                 // A program that does this to a buffer after each operation is not asked again soon.
                 self.invalidate();

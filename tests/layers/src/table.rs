@@ -43,7 +43,8 @@ pub const TABLE: &[Layers] = &[
             < device/ioctl device/key device/region_id
             < device/domain
             < device/region
-            < device/copy device/attachment device/request
+            < device/owned_region
+            < device/copy device/attachment device/request device/watcher
             < device
             < team/key
             < shm/sync
@@ -201,7 +202,7 @@ pub const TABLE: &[Layers] = &[
             < verbs/connection
             < verbs/endpoint
             < verbs
-            < gather
+            < gather registrations
             < wire
             < sending
             < receiving
@@ -275,7 +276,7 @@ pub const TABLE: &[Layers] = &[
             < comm
             < rdma/mode rdma/counts rdma/header rdma/wire
             < rdma/control rdma/link
-            < rdma/peer
+            < rdma/memory rdma/peer
             < rdma/state
             < rdma/incoming rdma/outgoing
             < rdma/engine

@@ -39,6 +39,7 @@ mod stress;
 mod sys;
 mod unload;
 mod uses;
+mod watcher;
 
 use libcopy::uapi as abi;
 use std::process::ExitCode;
@@ -93,6 +94,7 @@ fn all() -> Vec<&'static Test> {
         reuse::TESTS,
         attach::TESTS,
         death::TESTS,
+        watcher::TESTS,
         collective::TESTS,
         offload::TESTS,
         soak::TESTS,
