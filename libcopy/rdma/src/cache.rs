@@ -36,25 +36,40 @@ impl Hash for LayoutKey {
     }
 }
 
-/// What an entry is found by: layout, address, length, and how it is cut (`csize` of the paper).
+/// Which elements are meant: layout, address, length, and whether bytes go to them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct CacheKey {
+pub struct ElementsKey {
     layout: LayoutKey,
     base: u64,
     bytes: u64,
-    cuts: Cuts,
     is_target: bool,
+}
+
+impl ElementsKey {
+    /// The key of elements, to which bytes go if `is_target`.
+    pub fn new(elements: &Elements, is_target: bool) -> ElementsKey {
+        ElementsKey {
+            layout: LayoutKey(elements.layout.clone()),
+            base: elements.base,
+            bytes: elements.bytes,
+            is_target,
+        }
+    }
+}
+
+/// What an entry is found by: the elements, and how they are cut (`csize` of the paper).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CacheKey {
+    elements: ElementsKey,
+    cuts: Cuts,
 }
 
 impl CacheKey {
     /// The key of elements, into which peers write if `is_target`.
     pub fn new(elements: &Elements, cuts: Cuts, is_target: bool) -> CacheKey {
         CacheKey {
-            layout: LayoutKey(elements.layout.clone()),
-            base: elements.base,
-            bytes: elements.bytes,
+            elements: ElementsKey::new(elements, is_target),
             cuts,
-            is_target,
         }
     }
 }
@@ -174,6 +189,13 @@ impl<K> LocalCache<K> {
     pub fn stale(&self, key: &CacheKey, stamp: u64) -> Option<u32> {
         let id = *self.by_key.get(key)?;
         (self.entries[&id].stamp != stamp).then_some(id)
+    }
+
+    /// The entries for memory that was `stamp` when their keys were mapped, but not those that are leaving.
+    pub fn of_stamp(&self, stamp: u64) -> Vec<u32> {
+        let its = |entry: &Entry<K>| entry.stamp == stamp && !entry.is_leaving;
+        let found = self.entries.iter().filter(|(_, entry)| its(entry));
+        found.map(|(id, _)| *id).collect()
     }
 
     /// Adds mapped keys, for a message that uses them.
@@ -363,10 +385,8 @@ mod tests {
         };
         assert!(cache.find(&other, 0, None).is_none());
         // A shorter message into the same buffer.
-        let shorter = CacheKey {
-            bytes: 8,
-            ..key(64)
-        };
+        let mut shorter = key(64);
+        shorter.elements.bytes = 8;
         assert!(cache.find(&shorter, 0, None).is_none());
     }
 

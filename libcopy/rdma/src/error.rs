@@ -157,5 +157,10 @@ pub(crate) fn is_local(error: &Error) -> bool {
     )
 }
 
+/// Whether memory could not be registered because no more may be locked, as far as one can tell.
+pub(crate) fn is_locked_out(error: &Error) -> bool {
+    matches!(error, Error::Register { errno, .. } if *errno == libc::ENOMEM)
+}
+
 /// The result of what may fail.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -125,7 +125,7 @@ pub enum Held<E: Endpoint> {
     /// [`Method::Sge`](crate::Method::Sge).
     Lists {
         /// The registered elements.
-        memory: E::Memory,
+        memory: Arc<E::Memory>,
         /// A window per request.
         windows: Arc<Windows>,
     },

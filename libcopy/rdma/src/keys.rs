@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::cache::{CacheKey, EntryId, Eviction, Forget, LocalCache, RemoteCache, RemoteKeys};
 use crate::card::Card;
 use crate::cut::{Cuts, Windows};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_locked_out};
 use crate::iov::{Elements, Iov};
 use crate::pool::Pool;
 
@@ -53,6 +53,8 @@ pub struct Mapped<C: Card> {
     pub set: Arc<KeySet<C>>,
     /// Whether the peer has them.
     pub is_known: bool,
+    /// Whether they are those of an earlier message.
+    pub is_kept: bool,
 }
 
 impl<C: Card> Mapped<C> {
@@ -126,6 +128,7 @@ impl<C: Card> Keys<C> {
                     entry: Some(found.entry),
                     set: found.keys,
                     is_known: found.is_known,
+                    is_kept: true,
                 });
             }
             if let Some(id) = self.local.stale(&key, stamp) {
@@ -144,12 +147,14 @@ impl<C: Card> Keys<C> {
                     entry: Some(found.entry),
                     set: found.keys,
                     is_known: false,
+                    is_kept: false,
                 }
             }
             Memory::Unwatched => Mapped {
                 entry: None,
                 set: Arc::new(set),
                 is_known: false,
+                is_kept: false,
             },
         })
     }
@@ -161,7 +166,17 @@ impl<C: Card> Keys<C> {
         windows: &Windows,
         is_target: bool,
     ) -> Result<KeySet<C>> {
-        let memory = card.register(iovs, is_target)?;
+        let memory = loop {
+            match card.register(iovs, is_target) {
+                Ok(memory) => break memory,
+                // Entries hold memory, of which no more may be locked.
+                Err(error) if is_locked_out(&error) => match self.local.evict() {
+                    Some(eviction) => self.leave(Some(card), eviction)?,
+                    None => return Err(error),
+                },
+                Err(error) => return Err(error),
+            }
+        };
         let keys = loop {
             match self.pool.take(windows.len()) {
                 Ok(keys) => break keys,
@@ -262,6 +277,20 @@ impl<C: Card> Keys<C> {
             Some(eviction) => self.leave(Some(card), eviction).map(|()| true),
             None => Ok(false),
         }
+    }
+
+    /// The memory of a generation is other memory now, or nobody watches it any more: its entries leave the cache.
+    ///
+    /// # Errors
+    ///
+    /// A key that cannot be unmapped.
+    pub fn expire(&mut self, card: &C, generation: u64) -> Result<()> {
+        let mut result = Ok(());
+        for id in self.local.of_stamp(generation) {
+            let eviction = self.local.retire(id);
+            result = result.and(self.leave(Some(card), eviction));
+        }
+        result
     }
 
     fn leave(&mut self, card: Option<&C>, eviction: Eviction<KeySet<C>>) -> Result<()> {

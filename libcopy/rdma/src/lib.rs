@@ -24,6 +24,7 @@ pub mod model;
 pub mod pool;
 pub mod ranks;
 mod receiving;
+mod registrations;
 pub mod report;
 mod sending;
 pub mod transfer;

@@ -79,6 +79,7 @@ impl<E: Endpoint> Receiving<E> {
                 method,
                 requests: 0,
                 fell_back: false,
+                is_kept: false,
                 bytes: elements.bytes,
             },
             elements,
@@ -139,6 +140,7 @@ impl<E: Endpoint> Receiving<E> {
     fn fall_back(&mut self) {
         self.report.method = Method::Pack;
         self.report.fell_back = true;
+        self.report.is_kept = false;
     }
 
     fn chunk(&self) -> u64 {
@@ -192,7 +194,8 @@ impl<E: Endpoint> Receiving<E> {
         if wire.receives_pending + windows.len() > queue {
             return Ok(Attempt::NoRoom);
         }
-        let memory = wire.endpoint.register(&iovs, true)?;
+        let (memory, is_kept) = wire.register(&self.elements, self.memory, true)?;
+        self.report.is_kept = is_kept;
         let windows = Arc::new(windows);
         self.held = Held::Lists {
             memory,
@@ -234,6 +237,7 @@ impl<E: Endpoint> Receiving<E> {
         let rkeys = keys.announce(&*endpoint, &mapped);
         drop(keys);
         let entry = mapped.entry;
+        self.report.is_kept = mapped.is_kept;
         self.held = Held::Keys(mapped);
         self.cuts = rkeys.is_none().then(|| cuts.clone());
         Ok(Attempt::Offer(Offer::Umr {

@@ -58,6 +58,7 @@ impl<E: Endpoint> Sending<E> {
                 method: Method::Pack,
                 requests: 0,
                 fell_back: false,
+                is_kept: false,
                 bytes: shape.bytes,
             },
             shape,
@@ -164,6 +165,7 @@ impl<E: Endpoint> Sending<E> {
             }
             Err(error) if is_local(&error) => {
                 self.report.fell_back = true;
+                self.report.is_kept = false;
                 self.state = State::Empty;
                 self.left = 0;
                 if let Offer::Sge(cuts) = offer {
@@ -264,7 +266,8 @@ impl<E: Endpoint> Sending<E> {
         let limits = self.check(cuts, wire.abilities.sge, wire)?;
         let windows = Windows::new(&self.elements.iovs()?, cuts, limits.max_iovs)
             .map_err(|error| Self::wrong_sum(error, wire))?;
-        let memory = wire.endpoint.register(&self.elements.iovs()?, false)?;
+        let (memory, is_kept) = wire.register(&self.elements, self.memory, false)?;
+        self.report.is_kept = is_kept;
         let posts = (0..windows.len()).map(|index| (number, Post::Send(index)));
         wire.posts.extend(posts);
         self.left = windows.len() as u64;
@@ -289,6 +292,7 @@ impl<E: Endpoint> Sending<E> {
             .map(&*endpoint, &self.elements, &remote.cuts, self.memory, None)
             .map_err(|error| Self::wrong_sum(error, wire))?;
         drop(keys);
+        self.report.is_kept = mapped.is_kept;
         self.held = Held::Keys(mapped);
         let posts = remote.rkeys.iter().enumerate();
         let posts = posts.map(|(index, rkey)| (number, Post::Mapped { index, rkey: *rkey }));

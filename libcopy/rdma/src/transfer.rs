@@ -25,6 +25,8 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
+use libcopy_datatype::Layout;
+
 use crate::channel::receive;
 pub use crate::channel::{Channel, StreamChannel};
 use crate::choice::{Method, Thresholds};
@@ -32,7 +34,7 @@ use crate::cut::CutRule;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::gather::{Arrival, Buffer, lengths};
-use crate::iov::Elements;
+use crate::iov::{Elements, Shape};
 use crate::keys::{KeyCounts, Keys, Memory};
 use crate::message::Control;
 use crate::pool::{PoolCounts, PoolSize};
@@ -185,6 +187,31 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
             finished: HashMap::new(),
             failure: None,
         }
+    }
+
+    /// Whether a message of a layout may go another way than packed, as far as this end knows: whether it is of use to know
+    /// the generation of its memory.
+    pub fn may_go_unpacked(&self, layout: &Layout) -> bool {
+        let (wire, shape) = (&self.wire, Shape::of(layout));
+        let choose = || {
+            let both = wire.abilities;
+            wire.thresholds.choose(&shape, &shape, &both, wire.rule)
+        };
+        let method = wire.only.unwrap_or_else(|| choose().method);
+        method != Method::Pack
+    }
+
+    /// The memory of a generation ([`Memory::Generation`]) was unmapped or replaced, or nobody watches it any more: what this
+    /// link keeps of it for later messages is given back, and the keys that it shares with other links. Without this call
+    /// they are given back when their place is needed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Link::progress`].
+    pub fn expire(&mut self, generation: u64) -> Result<()> {
+        self.alive()?;
+        let expired = self.wire.expire(generation);
+        expired.inspect_err(|error| self.fail(error))
     }
 
     /// What was done with memory keys, by all links that share them.
@@ -568,6 +595,7 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
         // From now on the peer can write nothing here, so what transfers hold may be given back.
         self.wire.endpoint.end();
         self.wire.posts.clear();
+        self.wire.forget_registrations();
         for (_, (id, sending)) in self.sends.drain() {
             self.wire.abandon(sending.into_held());
             self.finished.insert(id, Err(error.clone()));

@@ -6,7 +6,7 @@
 //!
 //! Each cell is a layout of equal blocks at unequal distances, sent from one end of a connection to the other by the
 //! thread that owns both, so that times of packing and unpacking count. Keys and regions are made for each message, as
-//! in MPI programs ([`Memory::Unwatched`]).
+//! in MPI programs where nothing is kept ([`Memory::Unwatched`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -12,8 +12,10 @@ use crate::cut::CutRule;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::gather::{Held, STAGE, Stage};
-use crate::keys::{Keys, Mapped};
+use crate::iov::Elements;
+use crate::keys::{Keys, Mapped, Memory};
 use crate::message::Control;
+use crate::registrations::Registrations;
 
 /// A request that a sender has to post. Requests of all transfers are posted in this order, since the peer's receives
 /// are in the order of its CTS messages.
@@ -47,6 +49,8 @@ pub(crate) struct Wire<C, E: Endpoint> {
     pub rule: CutRule,
     pub only: Option<Method>,
     stages: Vec<Stage<E>>,
+    /// Of the elements of messages that were sent by lists.
+    registrations: Registrations<E::Memory>,
     /// What is to be posted when the queue has room, with the sender's number of the transfer.
     pub posts: VecDeque<(u32, Post)>,
     /// Requests that were posted to send and have not completed.
@@ -77,6 +81,7 @@ impl<C: Channel, E: Endpoint> Wire<C, E> {
             rule: CutRule::default(),
             only: None,
             stages: Vec::new(),
+            registrations: Registrations::default(),
             posts: VecDeque::new(),
             sends_pending: 0,
             receives_pending: 0,
@@ -109,6 +114,35 @@ impl<C, E: Endpoint> Wire<C, E> {
         // One that is too short makes room, in particular below the limit of locked memory.
         self.stages.pop();
         Stage::new(&*self.endpoint, len)
+    }
+
+    /// Registers the memory of elements, to which bytes go if `is_target`, or finds it registered; whether it was.
+    pub fn register(
+        &mut self,
+        elements: &Elements,
+        memory: Memory,
+        is_target: bool,
+    ) -> Result<(Arc<E::Memory>, bool)> {
+        self.registrations
+            .register(&*self.endpoint, elements, memory, is_target)
+    }
+
+    /// Lets go of what is kept for a generation of memory.
+    ///
+    /// # Errors
+    ///
+    /// Keys that cannot be unmapped.
+    pub fn expire(&mut self, generation: u64) -> Result<()> {
+        self.registrations.expire(generation);
+        match self.keys() {
+            Some(mut keys) => keys.expire(&self.endpoint, generation),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps no registered elements any more.
+    pub fn forget_registrations(&mut self) {
+        self.registrations.clear();
     }
 
     /// Gives back what a transfer has held.

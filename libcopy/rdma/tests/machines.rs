@@ -285,7 +285,14 @@ fn run(
     let mut idle = 0;
     while idle < 400 {
         let side = random(2);
-        let has_moved = match random(4) {
+        let has_moved = match random(5) {
+            4 => {
+                // Nobody watches the memory any more; it is what it was.
+                if let Some(link) = &mut ends[side].link {
+                    let _ = link.expire(0);
+                }
+                false
+            }
             0 => {
                 let is_sender = random(2) == 0;
                 let from = if is_sender { side } else { 1 - side };
@@ -502,6 +509,105 @@ fn errors_at_every_point_leave_nothing() {
                     end.assert_clean(&context);
                 }
             }
+        }
+    }
+}
+
+/// What a message has left for the next one: for the same memory it is used, for other memory it is not, and a generation that
+/// has ended has nothing left.
+#[test]
+fn keys_and_regions_are_kept_for_a_generation() {
+    for method in [Method::Sge, Method::Umr] {
+        let (mut ends, _network) = ends(&way(Some(method), CutRule::Agreed));
+        let mut message = one_message(Memory::Generation(1));
+        let mut is_kept = |ends: &mut [End; 2], generation| {
+            message.memory = Memory::Generation(generation);
+            message.target.fill(0);
+            ends[1].start(&mut message, false);
+            ends[0].start(&mut message, true);
+            settle(ends);
+            message.check(ends, method.name());
+            [true, false].map(|is_sender| {
+                let report = *message.result(ends, is_sender).unwrap().as_ref().unwrap();
+                assert_eq!((report.method, report.fell_back), (method, false));
+                report.is_kept
+            })
+        };
+        assert_eq!(is_kept(&mut ends, 1), [false; 2]);
+        assert_eq!(is_kept(&mut ends, 1), [true; 2]);
+        assert_eq!(is_kept(&mut ends, 2), [false; 2], "{method}: other memory");
+        assert_eq!(is_kept(&mut ends, 2), [true; 2]);
+        let live = ends.each_ref().map(|end| end.card.live().regions);
+        assert_eq!(live, [1, 1], "{method}: what was there before is gone");
+        for end in &mut ends {
+            let link = end.link.as_mut().unwrap();
+            link.expire(1).unwrap();
+            link.expire(2).unwrap();
+        }
+        // The peer is told by a step that moves nothing.
+        settle(&mut ends);
+        settle(&mut ends);
+        for end in &ends {
+            let live = end.card.live();
+            assert_eq!((live.mapped, live.regions), (0, 0), "{method}");
+        }
+        assert_eq!(is_kept(&mut ends, 2), [false; 2]);
+        for end in ends {
+            end.assert_clean(method.name());
+        }
+    }
+}
+
+/// A generation that ends during a message changes nothing for that message.
+#[test]
+fn a_generation_ends_during_a_message() {
+    for method in [Method::Sge, Method::Umr] {
+        for steps in 0..12 {
+            let (mut ends, _network) = ends(&way(Some(method), CutRule::Agreed));
+            let mut message = one_message(Memory::Generation(1));
+            ends[1].start(&mut message, false);
+            ends[0].start(&mut message, true);
+            for step in 0..steps {
+                ends[step % 2].progress();
+                ends[step % 2].run_one();
+            }
+            for end in &mut ends {
+                end.link.as_mut().unwrap().expire(1).unwrap();
+            }
+            settle(&mut ends);
+            let context = format!("{method} after {steps} steps");
+            message.check(&ends, &context);
+            assert!(
+                matches!(message.result(&ends, false), Some(Ok(_))),
+                "{context}"
+            );
+            for end in ends {
+                end.assert_clean(&context);
+            }
+        }
+    }
+}
+
+/// Memory that is kept makes room for that of a message, which is not packed.
+#[test]
+fn what_is_kept_gives_way_to_the_limit_of_locked_memory() {
+    for method in [Method::Sge, Method::Umr] {
+        for side in 0..2 {
+            let (mut ends, _network) = ends(&way(Some(method), CutRule::Agreed));
+            let mut messages = [1, 2].map(|generation| one_message(Memory::Generation(generation)));
+            let mut reports = Vec::new();
+            for message in &mut messages {
+                ends[1].start(message, false);
+                ends[0].start(message, true);
+                settle(&mut ends);
+                message.check(&ends, method.name());
+                reports.push(*message.result(&ends, side == 0).unwrap().as_ref().unwrap());
+                // The next call of this end's card registers the next message.
+                ends[side].card.fail_after(Some(0));
+            }
+            let fell_back = reports.iter().map(|report| report.fell_back);
+            assert_eq!(fell_back.collect::<Vec<_>>(), [false; 2], "{method} {side}");
+            assert_eq!(ends[side].card.live().regions, 1, "{method} {side}");
         }
     }
 }
