@@ -22,7 +22,7 @@ bundle_mpich() {
         xargs -r -I{} cp -L {} "$1/lib/"
     local sources program
     sources=$(dirname "${BASH_SOURCE[0]}")/../..
-    for program in tests/peers/mpi_{segments,first}.c ffi/mpi/tests/{early,nonblocking,overlap,rdma{,_cases,_end,_exchange}}.c; do
+    for program in tests/peers/mpi_{segments,first}.c ffi/mpi/tests/{early,nonblocking,overlap,rdma{,_cases,_end,_exchange,_kept}}.c; do
         mpicc.mpich -std=gnu11 -O2 -Wall -Wextra -Werror -I"$sources/ffi/mpi/include" -o "$1/bin/$(basename "$program" .c)" \
             "$sources/$program" || return 1
     done

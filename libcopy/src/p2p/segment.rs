@@ -570,7 +570,7 @@ mod tests {
             true
         }) {
             if parts.len() == 2 {
-                receiving = None;
+                drop(receiving.take());
             }
         }
         // Two that are as long as any may be; then half of what is left, and so on.

@@ -15,6 +15,9 @@ static BYTES: AtomicU64 = AtomicU64::new(0);
 /// Messages that were received, whichever way.
 static RECEIVED: AtomicU64 = AtomicU64::new(0);
 
+/// Messages that were sent or received with memory keys or registered memory of an earlier one.
+static KEPT: AtomicU64 = AtomicU64::new(0);
+
 /// A message was sent.
 pub fn sent(method: Method, bytes: u64) {
     SENT[method as usize].fetch_add(1, Ordering::Relaxed);
@@ -32,6 +35,11 @@ pub fn received() {
     RECEIVED.fetch_add(1, Ordering::Relaxed);
 }
 
+/// A message had what an earlier one has left.
+pub fn kept() {
+    KEPT.fetch_add(1, Ordering::Relaxed);
+}
+
 /// A line for the report; none if there were no messages.
 pub fn report() -> Option<String> {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -41,11 +49,12 @@ pub fn report() -> Option<String> {
     let all = Method::ALL.iter().map(|method| by(*method)).sum::<u64>() + through + received;
     (all != 0).then(|| {
         format!(
-            "libcopy_mpi: rdma: umr {}, sge {}, pack {}, through MPI {through}, bytes {}, received {received}",
+            "libcopy_mpi: rdma: umr {}, sge {}, pack {}, through MPI {through}, bytes {}, received {received}, kept {}",
             by(Method::Umr),
             by(Method::Sge),
             by(Method::Pack),
-            read(&BYTES)
+            read(&BYTES),
+            read(&KEPT)
         )
     })
 }

@@ -108,6 +108,7 @@ impl Engine {
             match self.result(rank, id) {
                 Some(Ok(report)) => {
                     counts::sent(report.method, report.bytes);
+                    self.learn(&report);
                     self.finish_send(key, Ok(()));
                 }
                 // The link's own failure is dealt with for all of its messages.
@@ -125,9 +126,39 @@ impl Engine {
             .collect();
         for (key, id) in receives {
             match self.result(rank, id) {
-                Some(Ok(report)) => self.on_moved(key, report.bytes),
+                Some(Ok(report)) => self.on_moved(key, &report),
                 Some(Err(_)) => self.ask_again(key),
                 None => {}
+            }
+        }
+    }
+
+    /// What a message that the link has moved says of the next ones.
+    pub(super) fn learn(&mut self, report: &Report) {
+        if report.is_kept {
+            counts::kept();
+        }
+        if report.fell_back {
+            self.watch.give_up();
+            self.expire();
+        }
+    }
+
+    /// Lets go of what is kept of memory that was unmapped, or is watched no more.
+    pub(super) fn expire(&mut self) {
+        let over = self.watch.take_over();
+        if over.is_empty() {
+            return;
+        }
+        let ranks: Vec<c_int> = self.peers.keys().copied().collect();
+        for rank in ranks {
+            let link = self.peers.get_mut(&rank);
+            let Some(link) = link.and_then(|peer| peer.link.established()) else {
+                continue;
+            };
+            let mut over = over.iter();
+            if let Err(why) = over.try_for_each(|generation| link.expire(*generation)) {
+                self.fail(rank, &why);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 
 use libcopy_rdma::Error;
 use libcopy_rdma::gather::Buffer;
-use libcopy_rdma::keys::Memory;
+use libcopy_rdma::transfer::Report;
 
 use super::counts;
 use super::header::{BYTES, Header};
@@ -23,7 +23,9 @@ impl Engine {
     }
 
     /// The link has moved the bytes of a message.
-    pub(super) fn on_moved(&mut self, key: Key, bytes: u64) {
+    pub(super) fn on_moved(&mut self, key: Key, report: &Report) {
+        let bytes = report.bytes;
+        self.learn(report);
         let expected = self.incoming.get(&key).map_or(0, |its| its.total);
         let result = if bytes == expected {
             Ok(())
@@ -55,10 +57,11 @@ impl Engine {
         let Some(link) = peer.link.established() else {
             return self.ask_again(key);
         };
+        let Elements { layout, base } = &incoming.elements;
         let buffer = Buffer {
-            layout: &incoming.elements.layout,
-            base: incoming.elements.base,
-            memory: Memory::Unwatched,
+            layout,
+            base: *base,
+            memory: self.watch.memory(link, layout, *base),
         };
         // SAFETY: the program has lent its elements until the receive is done, which it is after the transfer or when
         // the link has ended.
@@ -72,6 +75,7 @@ impl Engine {
                 self.ask_again(key);
             }
         }
+        self.expire();
     }
 
     /// The sender has handed a message to the MPI library.

@@ -14,6 +14,7 @@ mod header;
 mod incoming;
 mod link;
 mod meet;
+mod memory;
 mod mode;
 mod outgoing;
 mod peer;

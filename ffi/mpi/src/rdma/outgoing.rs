@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use libcopy_rdma::Error;
 use libcopy_rdma::gather::Buffer;
-use libcopy_rdma::keys::Memory;
 
 use super::control::{TAGS, UnsentHeader};
 use super::counts;
@@ -62,10 +61,11 @@ impl Engine {
             outgoing.state = Sending::Pulled;
             return;
         };
+        let Elements { layout, base } = &outgoing.elements;
         let buffer = Buffer {
-            layout: &outgoing.elements.layout,
-            base: outgoing.elements.base,
-            memory: Memory::Unwatched,
+            layout,
+            base: *base,
+            memory: self.watch.memory(link, layout, *base),
         };
         // SAFETY: the program has lent its elements until the message is done, which it is after the transfer or when
         // the link has ended.
@@ -76,6 +76,7 @@ impl Engine {
             }
             Err(_) => self.pack(key),
         }
+        self.expire();
     }
 
     /// The link to a peer may be ready, or have failed.

@@ -13,6 +13,7 @@ use libcopy_rdma::transfer::TransferId;
 
 use super::control::{Channel, Data, UnsentHeader};
 use super::link::Adapter;
+use super::memory::Watch;
 use super::peer::{Peer, Retired};
 use super::wire::{Envelope, Wire};
 use crate::abi::{Abi, Word};
@@ -87,6 +88,8 @@ pub struct Engine {
     /// Our rank in `MPI_COMM_WORLD`.
     pub(super) rank: c_int,
     pub(super) adapter: Option<Adapter>,
+    /// Of the program's memory.
+    pub(super) watch: Watch,
     pub(super) channels: Vec<Channel>,
     pub(super) peers: BTreeMap<c_int, Peer>,
     /// Ranks of `MPI_COMM_WORLD` by channel and place.
@@ -156,6 +159,7 @@ pub fn prepare(abi: &'static Abi, rank: c_int, adapter: Option<Adapter>) {
         abi,
         rank,
         adapter,
+        watch: Watch::default(),
         channels: Vec::new(),
         peers: BTreeMap::new(),
         ranks: BTreeMap::new(),
