@@ -18,6 +18,9 @@ tests!(watcher:
     only_the_pieces_count, others_are_found_changed, of_no_use, many, refused(60),
 );
 
+/// A way to put other pages behind addresses, and its name.
+type Change<'a> = (&'static str, &'a dyn Fn(&Map) -> Outcome);
+
 /// Memory of a file that is shortened.
 const TRUNCATED: &str = "ftruncate";
 
@@ -64,7 +67,7 @@ fn replaced_memory_has_another_number(_: &Context) -> Outcome {
     let mut watcher = Watcher::new()?;
     let len = 16 * PAGE;
     let memfd = sys::memfd(len, 0)?;
-    let changes: [(&str, &dyn Fn(&Map) -> Outcome); 6] = [
+    let changes: [Change<'_>; 6] = [
         ("mmap over all", &|map| {
             map.replace(0, len)?;
             Ok(())
