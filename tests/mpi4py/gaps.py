@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# scripts/mpi4py-suite --nodes appends this to arrayimpl.py of its copy of mpi4py's tests. An element of a test's array is
-# then 16 KiB of equal numbers with gaps between them, a derived datatype, so that the tests' own calls send messages that
-# libcopy_mpi.so takes over RDMA. A gap that changes, or numbers of an element that differ, fail the test that reads it.
+# scripts/mpi4py-suite --nodes appends this to arrayimpl.py of its copy of mpi4py's tests: one more kind of arrays, of which
+# an element is 16 KiB of equal numbers with gaps between them, a derived datatype, so that the tests' own calls send
+# messages that libcopy_mpi.so takes over RDMA. A gap that changes, or numbers of an element that differ, fail the test.
 
 ELEMENT_BYTES = 16384
 # In numbers: from 128 bytes (b) to 1 KiB (q, d), for each of the methods that move bytes.
