@@ -23,7 +23,7 @@ macro_rules! exports {
         exports!(@form Large, $large = $module $body, $small, $arguments, $gpu);
     )* };
     (@form $count:ty, $name:ident = $module:ident $body:ident, $small:expr, ($($argument:ident: $kind:ty),*),
-     ($comm:expr; $($gpu:expr),*)) => {
+     $gpu:tt) => {
         const _: () = {
             #[allow(dead_code)]
             type N = $count;
@@ -38,22 +38,7 @@ macro_rules! exports {
             #[allow(clippy::too_many_arguments)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-                /// The same with host memory in the place of what is in device memory.
-                #[cold]
-                #[inline(never)]
-                #[allow(clippy::too_many_arguments, unused_mut)]
-                unsafe extern "C" fn staged($(mut $argument: $kind),*) -> c_int {
-                    // SAFETY: the caller's promise.
-                    #[allow(unused_unsafe)]
-                    unsafe {
-                        gpu::get_on();
-                        let Some(mut collective) = gpu::Collective::new($comm) else {
-                            return gpu::inside(|| $name($($argument),*));
-                        };
-                        collective.$body($($gpu),*);
-                        collective.block(|| $name($($argument),*))
-                    }
-                }
+                gpu::staged_collective!($name, ($($argument: $kind),*), new, $body $gpu, block);
                 /// The same where libraries or freed requests have to be looked at. Elsewhere, so that what is small
                 /// needs no room on the stack.
                 #[cold]

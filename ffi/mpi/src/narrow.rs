@@ -56,7 +56,7 @@ impl Copies {
 
 /// An argument that the function without large counts has as a `To`.
 pub trait Narrow<To> {
-    /// The same; `None` if it does not fit. An array has so many elements.
+    /// The same; `None` if it does not fit. An array has `length` elements.
     ///
     /// # Safety
     ///

@@ -8,7 +8,7 @@
  * usage: device_cases CASE...
  */
 #define _GNU_SOURCE
-#include "device.h"
+#include "test_cases.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -472,10 +472,7 @@ static void killed(void)
 	MPI_Barrier(MPI_COMM_WORLD);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} cases[] = {
+static const struct test_case cases[] = {
 	{ "truncated", truncated }, { "cancelled", cancelled }, { "freed", freed },	{ "wildcards", wildcards },
 	{ "recycled", recycled },   { "forked", forked },	{ "threads", threads }, { "killed", killed },
 };
@@ -494,16 +491,7 @@ int main(int argc, char **argv)
 	MPI_Type_commit(&piece);
 	MPI_Type_free(&block);
 	cuda_load();
-	for (int i = 1; i < argc; i++) {
-		size_t which = 0;
-		while (which < sizeof cases / sizeof *cases && strcmp(cases[which].name, argv[i]))
-			which++;
-		CHECK(which < sizeof cases / sizeof *cases, "no case %s", argv[i]);
-		cases[which].run();
-		printf("rank %d: %s\n", rank, argv[i]);
-		fflush(stdout);
-		MPI_Barrier(MPI_COMM_WORLD);
-	}
+	run_cases(cases, sizeof cases / sizeof *cases, argc, argv);
 	MPI_Type_free(&piece);
 	MPI_Finalize();
 	return 0;

@@ -7,7 +7,7 @@
  * usage: device_peer CASE...
  */
 #define _GNU_SOURCE
-#include "device.h"
+#include "test_cases.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -650,10 +650,7 @@ static void killed_sender(void)
 	MPI_Barrier(MPI_COMM_WORLD);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} cases[] = {
+static const struct test_case cases[] = {
 	{ "functions", functions },
 	{ "many", many },
 	{ "recycled", recycled },
@@ -677,16 +674,7 @@ int main(int argc, char **argv)
 	CHECK(size >= 2, "%d ranks", size);
 	make_types();
 	cuda_load();
-	for (int i = 1; i < argc; i++) {
-		size_t which = 0;
-		while (which < sizeof cases / sizeof *cases && strcmp(cases[which].name, argv[i]))
-			which++;
-		CHECK(which < sizeof cases / sizeof *cases, "no case %s", argv[i]);
-		cases[which].run();
-		printf("rank %d: %s\n", rank, argv[i]);
-		fflush(stdout);
-		MPI_Barrier(MPI_COMM_WORLD);
-	}
+	run_cases(cases, sizeof cases / sizeof *cases, argc, argv);
 	printf("copied %d\npacked %d\n", copied, packed);
 	for (int i = 1; i < TYPES; i++)
 		MPI_Type_free(&types[i]);

@@ -26,7 +26,7 @@ fn compiled(source: &str, (name, launcher): (&'static str, &'static str)) -> Opt
     mpi(name, launcher, source, (C.0, &flags))
 }
 
-/// The program with some ranks on two nodes, which is killed after so many seconds.
+/// The program with some ranks on two nodes, which is killed after `limit` seconds.
 fn command(
     mpi: &common::Mpi,
     ranks: &str,

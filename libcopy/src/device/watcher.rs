@@ -23,7 +23,7 @@ const KNOWN: usize = 256;
 const WATCHED_BYTES: usize = 1 << 30;
 /// How often memory is asked for before it is watched again when some could not be.
 const REFUSED_FOR: u32 = 64;
-/// So many of those that were not used for longest are looked at when another one comes.
+/// When other memory is watched, this number of those that were not used for longest are looked at.
 const SWEPT: usize = 16;
 
 /// Memory that is watched.

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Each time that it was of no use doubles the times that it is left out, so often.
+/// How often the number of times that it is left out is doubled, once for each time that it was of no use.
 const MOST_DOUBLINGS: u32 = 7;
 
 /// Whether something that is not always of use is done.
@@ -24,7 +24,7 @@ impl Backoff {
         self.left_out.fetch_update(set, fetch, less).is_err()
     }
 
-    /// Leaves it out so often.
+    /// Leaves it out `times` times.
     pub fn skip(&self, times: u32) {
         self.left_out.store(times, Ordering::Relaxed);
     }

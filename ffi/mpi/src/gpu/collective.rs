@@ -757,11 +757,36 @@ impl<T: Copy> Array<T> {
     }
 }
 
-/// Exports a function that begins a collective: `$call` gives its code where all its buffers are host memory. Last come the
-/// method of [`Collective`] for buffers in device memory, and its arguments; `$new` makes the [`Collective`]. `N` is `$count`.
+/// The function `staged`, which does the collective `$name` with host memory in the place of what is in device memory.
+/// `$new` makes the [`Collective`], the method `$body` replaces its buffers, which stand behind it, and `$end` calls the function
+/// again.
+macro_rules! staged_collective {
+    ($name:ident, ($($argument:ident: $kind:ty),*), $new:ident,
+     $body:ident ($comm:expr $(, $request:expr)?; $($gpu:expr),*), $end:ident) => {
+        /// The same with host memory in the place of what is in device memory.
+        #[cold]
+        #[inline(never)]
+        #[allow(clippy::too_many_arguments, unused_mut)]
+        unsafe extern "C" fn staged($(mut $argument: $kind),*) -> c_int {
+            // SAFETY: the caller's promise.
+            #[allow(unused_unsafe)]
+            unsafe {
+                gpu::get_on();
+                let Some(mut collective) = gpu::Collective::$new($comm) else {
+                    return gpu::inside(|| $name($($argument),*));
+                };
+                collective.$body($($gpu),*);
+                collective.$end($($request,)? || $name($($argument),*))
+            }
+        }
+    };
+}
+pub(crate) use staged_collective;
+
+/// Exports a function that begins a collective: `$call` gives its code where all its buffers are host memory. `N` is
+/// `$count`; the rest is as in [`staged_collective`].
 macro_rules! begins_collective {
-    ($count:ty, $name:ident, ($($argument:ident: $kind:ty),*), $call:expr, $new:ident,
-     $body:ident ($comm:expr, $request:expr; $($gpu:expr),*)) => {
+    ($count:ty, $name:ident, ($($argument:ident: $kind:ty),*), $call:expr, $new:ident, $body:ident $gpu:tt) => {
         const _: () = {
             type N = $count;
 
@@ -773,21 +798,7 @@ macro_rules! begins_collective {
             #[allow(clippy::too_many_arguments)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-                /// The same with host memory in the place of what is in device memory.
-                #[cold]
-                #[inline(never)]
-                #[allow(clippy::too_many_arguments, unused_mut)]
-                unsafe extern "C" fn staged($(mut $argument: $kind),*) -> c_int {
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        gpu::get_on();
-                        let Some(mut collective) = gpu::Collective::$new($comm) else {
-                            return gpu::inside(|| $name($($argument),*));
-                        };
-                        collective.$body($($gpu),*);
-                        collective.begin($request, || $name($($argument),*))
-                    }
-                }
+                gpu::staged_collective!($name, ($($argument: $kind),*), $new, $body $gpu, begin);
                 // SAFETY: the caller's promise.
                 unsafe {
                     if gpu::is_loaded() && gpu::is_outside() {

@@ -30,7 +30,7 @@ mod watch;
 
 pub use call::Call;
 pub use collective::Collective;
-pub(crate) use collective::begins_collective;
+pub(crate) use collective::{begins_collective, staged_collective};
 pub use delayed::{Functions, flush as start_delayed};
 pub use external::{pack_external, unpack_external};
 pub use packing::{pack, unpack};
