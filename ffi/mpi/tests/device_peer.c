@@ -272,6 +272,108 @@ static void functions(void)
 	}
 }
 
+/* ---- Messages that one call completes are copied at the same time. ---- */
+
+static void together(void)
+{
+	enum { ALL = 8 };
+	static const int hows[] = { WAITALL, TESTALL, WAITSOME };
+	unsigned long (*launches)(void);
+	*(void **)&launches = dlsym(cuda, "fakecuda_launches_in_a_row");
+	CHECK(launches, "not the stand-in");
+	/* The first one opens the memory. */
+	for (int i = 0; i < 7 && rank < 2; i++) {
+		struct buffer buffers[ALL];
+		MPI_Request requests[ALL];
+		MPI_Status statuses[ALL];
+		int flag = 0, done = 0, indices[ALL];
+		for (int n = 0; n < ALL; n++) {
+			buffers[n] = filled(DEVICE, rank ? PAIRS : EVERY_THIRD, DOUBLES, 100 * i + 10 * rank + n);
+			if (rank == 0)
+				MPI_Isend(buffers[n].memory.at, buffers[n].count, types[EVERY_THIRD], 1, n, MPI_COMM_WORLD,
+					  &requests[n]);
+			else
+				MPI_Irecv(buffers[n].memory.at, buffers[n].count, types[PAIRS], 0, n, MPI_COMM_WORLD,
+					  &requests[n]);
+		}
+		if (rank == 0) {
+			MPI_Waitall(ALL, requests, statuses);
+			copied += ALL;
+			for (int n = 0; n < ALL; n++)
+				spoil(&buffers[n]);
+			continue;
+		}
+		/* As far as the MPI library knows, all are there. */
+		for (int n = 0; n < ALL; n++)
+			for (flag = 0; !flag;)
+				PMPI_Request_get_status(requests[n], &flag, &statuses[n]);
+		launches();
+		switch (hows[i % 3]) {
+		case TESTALL:
+			for (flag = 0; !flag;)
+				MPI_Testall(ALL, requests, &flag, statuses);
+			break;
+		case WAITSOME:
+			for (int left = ALL; left; left -= done)
+				MPI_Waitsome(ALL, requests, &done, indices, statuses);
+			break;
+		default: MPI_Waitall(ALL, requests, statuses);
+		}
+		unsigned long most = launches();
+		CHECK(!i || most >= ALL, "way %d: %lu launches before a wait", i % 3, most);
+		for (int n = 0; n < ALL; n++) {
+			check(&buffers[n], EVERY_THIRD, DOUBLES, 100 * i + n, "together");
+			memory_free(&buffers[n].memory);
+		}
+	}
+}
+
+/* A call returns with one of two messages that are being copied. The sender of the other one waits for that, and the receiver for
+ * what comes behind it.
+ */
+static void under_way(void)
+{
+	for (int i = 0; i < 12 && rank < 2; i++) {
+		struct buffer buffers[2];
+		MPI_Request requests[2];
+		MPI_Status statuses[2];
+		int flag, index = 0, done = 0, indices[2], token = 0;
+		for (int n = 0; n < 2; n++) {
+			buffers[n] = filled(DEVICE, rank ? PAIRS : EVERY_THIRD, DOUBLES, 100 * i + 10 * rank + n);
+			if (rank == 1)
+				MPI_Irecv(buffers[n].memory.at, buffers[n].count, types[PAIRS], 0, n, MPI_COMM_WORLD,
+					  &requests[n]);
+		}
+		if (rank == 0) {
+			MPI_Isend(buffers[0].memory.at, buffers[0].count, types[EVERY_THIRD], 1, 0, MPI_COMM_WORLD, &requests[0]);
+			MPI_Send(buffers[1].memory.at, buffers[1].count, types[EVERY_THIRD], 1, 1, MPI_COMM_WORLD);
+			copied += 2;
+			MPI_Send(&token, 1, MPI_INT, 1, TOKEN, MPI_COMM_WORLD);
+			MPI_Wait(&requests[0], statuses);
+			spoil(&buffers[0]), spoil(&buffers[1]);
+			continue;
+		}
+		for (int n = 0; n < 2; n++)
+			for (flag = 0; !flag;)
+				PMPI_Request_get_status(requests[n], &flag, &statuses[n]);
+		switch (i % 4) {
+		case 0: MPI_Waitany(2, requests, &index, statuses); break;
+		case 1: MPI_Waitsome(2, requests, &done, indices, statuses); break;
+		case 2:
+			for (flag = 0; !flag;)
+				MPI_Testany(2, requests, &index, &flag, statuses);
+			break;
+		default: MPI_Wait(&requests[0], statuses);
+		}
+		MPI_Recv(&token, 1, MPI_INT, 0, TOKEN, MPI_COMM_WORLD, statuses);
+		MPI_Waitall(2, requests, statuses);
+		for (int n = 0; n < 2; n++) {
+			check(&buffers[n], EVERY_THIRD, DOUBLES, 100 * i + n, "under way");
+			memory_free(&buffers[n].memory);
+		}
+	}
+}
+
 /* ---- Many messages before any is received: there are slots for some of them only. ---- */
 
 static void many(void)
@@ -652,6 +754,8 @@ static void killed_sender(void)
 
 static const struct test_case cases[] = {
 	{ "functions", functions },
+	{ "together", together },
+	{ "under_way", under_way },
 	{ "many", many },
 	{ "recycled", recycled },
 	{ "to_host", to_host },

@@ -81,6 +81,22 @@ fn messages_between_all_layouts_by_all_functions_are_copied() {
 }
 
 #[test]
+fn messages_of_one_call_are_copied_at_the_same_time() {
+    exactly(&["together"], &[PEERS]);
+    exactly(&["together"], &[PEERS, DELAYED]);
+}
+
+#[test]
+fn no_call_returns_before_copies_that_were_begun_are_done() {
+    for more in [&[PEERS][..], &[PEERS, DELAYED]] {
+        peers(&["under_way"], more, |counted, _, report| {
+            assert!(counted.copied > 0, "{report}");
+            assert_eq!(counted.offered, counted.copied + counted.packed, "{report}");
+        });
+    }
+}
+
+#[test]
 fn memory_that_is_allocated_again_is_not_mistaken() {
     exactly(&["recycled"], &[PEERS]);
 }

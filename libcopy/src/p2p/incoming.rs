@@ -75,25 +75,106 @@ impl Endpoint {
         view: &View,
         capacity: u64,
     ) -> Result<u64, ReceiveError> {
+        match self.begin(header, view, capacity)? {
+            Arriving::Here(bytes) => Ok(bytes),
+            Arriving::Copied(mut copying) => {
+                let mut pause = Pause::new();
+                loop {
+                    if let Some(received) = copying.advance() {
+                        return received;
+                    }
+                    if pause.step() {
+                        self.attend_all();
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same without waiting for a device that copies the data.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::receive`].
+    pub fn begin(
+        &self,
+        header: &Header,
+        view: &View,
+        capacity: u64,
+    ) -> Result<Arriving<'_>, ReceiveError> {
         let sender = header.sender as usize;
         let slot = self.segment.slot(sender, header.slot as usize);
         if !claim(slot) {
             return Err(ReceiveError::Claimed);
         }
         let over = Over { slot };
-        let answer = if header.total > capacity {
-            note(Event::Truncated, 1);
-            Err(ReceiveError::Truncated)
-        } else {
-            self.move_data(slot, header, view)
-        };
-        drop(over);
         note(Event::Received, 1);
-        answer
+        if header.total > capacity {
+            note(Event::Truncated, 1);
+            return Err(ReceiveError::Truncated);
+        }
+        if let Some(handle) = slot.device() {
+            let begun = self.begin_on_device(slot, header, view, &handle);
+            if let Some(copy) = begun.map_err(ReceiveError::Failed)? {
+                return Ok(Arriving::Copied(Copying {
+                    copy,
+                    over: Some(over),
+                    total: header.total,
+                }));
+            }
+        }
+        self.move_data(slot, header, view).map(Arriving::Here)
+    }
+
+    /// Has a device begin to copy a message out of its sender's device memory; `None` if the sender packs it.
+    #[cold]
+    fn begin_on_device(
+        &self,
+        slot: &Slot,
+        header: &Header,
+        view: &View,
+        handle: &DeviceHandle,
+    ) -> Result<Option<Box<dyn DeviceCopy>>, String> {
+        let layout = match header.layout_words {
+            0 => None,
+            // One that cannot be read is no use, but the sender has it.
+            _ => layout_of(self, header).ok(),
+        };
+        let reached = if header.layout_words != 0 && layout.is_none() {
+            None
+        } else {
+            self.reach(header, handle, layout.as_ref(), view)
+        };
+        let Some(mut copy) = reached else {
+            slot.split.wish.store(wish::PACKED, Ordering::Release);
+            return Ok(None);
+        };
+        if !self.claim_mover(slot, header.sender as usize)? {
+            return Ok(None);
+        }
+        copy.start()?;
+        Ok(Some(copy))
+    }
+
+    /// Has the receiver move the data; `false` if the sender has buffered them, or could not.
+    fn claim_mover(&self, slot: &Slot, sender: usize) -> Result<bool, String> {
+        let mut pause = Pause::new();
+        loop {
+            match exchange(&slot.mover, mover::NOBODY, mover::RECEIVER) {
+                Ok(()) => return Ok(true),
+                Err(mover::BUFFERED | mover::FAILED) => return Ok(false),
+                Err(_) => {}
+            }
+            pause.step();
+            if pause.should_look() && !self.lives(sender) {
+                return Err("the sender has ended".to_owned());
+            }
+        }
     }
 
     fn move_data(&self, slot: &Slot, header: &Header, view: &View) -> Result<u64, ReceiveError> {
         let sender = header.sender as usize;
+        let is_on_device = slot.device().is_some();
         let mut transfer = ReceiveTransfer {
             endpoint: self,
             slot,
@@ -103,7 +184,7 @@ impl Endpoint {
             pid: self.pids[sender],
             drained: 0,
             whole: Vec::new(),
-            class: class_of(self, header, view),
+            class: class_of(self, header, view).filter(|_| !is_on_device),
             path: DataPath::Pipelined,
         };
         let start = transfer.class.map(|_| Instant::now());
@@ -111,9 +192,10 @@ impl Endpoint {
             let moved = if slot.blind.load(Ordering::Relaxed) != 0 {
                 transfer.run_blindly()
             } else {
-                let run = match slot.device() {
-                    None => transfer.run(),
-                    Some(handle) => transfer.run_on_device(&handle),
+                let run = if is_on_device {
+                    transfer.run_packed()
+                } else {
+                    transfer.run()
                 };
                 match run {
                     Err(trouble) if trouble.forbidden => transfer.run_blindly(),
@@ -128,6 +210,38 @@ impl Endpoint {
             slot.unwanted().store(left, Ordering::Relaxed);
         }
         moved.map(|()| header.total).map_err(ReceiveError::Failed)
+    }
+}
+
+/// A message that a process has begun to receive.
+pub enum Arriving<'a> {
+    /// It is here, with so many bytes.
+    Here(u64),
+    /// A device copies it.
+    Copied(Copying<'a>),
+}
+
+/// A message that a device copies out of its sender's device memory. Dropping it before it is here tells its sender that
+/// it is over, when nothing is copied any more.
+pub struct Copying<'a> {
+    /// Before `over`: dropping it waits.
+    copy: Box<dyn DeviceCopy>,
+    over: Option<Over<'a>>,
+    total: u64,
+}
+
+impl Copying<'_> {
+    /// Goes on; once it is here, how many bytes it has, or why it is not.
+    pub fn advance(&mut self) -> Option<Result<u64, ReceiveError>> {
+        let result = match self.copy.is_done() {
+            Ok(false) => return None,
+            Ok(true) => Ok(self.total),
+            Err(why) => Err(ReceiveError::Failed(why)),
+        };
+        if self.over.take().is_some() && result.is_ok() {
+            note(Event::Peer, self.total);
+        }
+        Some(result)
     }
 }
 
@@ -340,25 +454,9 @@ impl<'a> ReceiveTransfer<'a> {
         Ok(())
     }
 
-    /// The message is in device memory of the sender's: copies it from there, or, where that cannot be done, reads what the
-    /// sender packs. Only one of them does it, whoever is first to say so.
+    /// The message is in device memory of the sender's, which packs it: reads that.
     #[cold]
-    fn run_on_device(&mut self, handle: &DeviceHandle) -> Result<(), Trouble> {
-        let layout = match self.header.layout_words {
-            0 => None,
-            _ => Some(layout_of(self.endpoint, self.header)?),
-        };
-        let reached = self
-            .endpoint
-            .reach(self.header, handle, layout.as_ref(), self.view);
-        match reached {
-            Some(mut copy) => {
-                if self.claim()? {
-                    return self.copy_on_device(copy.as_mut());
-                }
-            }
-            None => self.slot.split.wish.store(wish::PACKED, Ordering::Release),
-        }
+    fn run_packed(&mut self) -> Result<(), Trouble> {
         let mut pause = Pause::new();
         loop {
             match self.slot.mover.load(Ordering::Acquire) {
@@ -377,20 +475,6 @@ impl<'a> ReceiveTransfer<'a> {
                 return Err("the sender has ended".to_owned().into());
             }
         }
-    }
-
-    /// Has a device copy the message, while everything else gets on.
-    fn copy_on_device(&mut self, copy: &mut dyn DeviceCopy) -> Result<(), Trouble> {
-        let mut pause = Pause::new();
-        copy.start()?;
-        while !copy.is_done()? {
-            if pause.step() {
-                self.endpoint.attend_all();
-            }
-        }
-        note(Event::Peer, self.header.total);
-        self.drained = self.header.total;
-        Ok(())
     }
 
     fn run(&mut self) -> Result<(), Trouble> {
@@ -533,20 +617,9 @@ impl<'a> ReceiveTransfer<'a> {
         Ok(())
     }
 
-    /// Has the receiver move the data; `false` if the sender has buffered them, or could not.
+    /// [`Endpoint::claim_mover`]
     fn claim(&self) -> Result<bool, String> {
-        let mut pause = Pause::new();
-        loop {
-            match exchange(&self.slot.mover, mover::NOBODY, mover::RECEIVER) {
-                Ok(()) => return Ok(true),
-                Err(mover::BUFFERED | mover::FAILED) => return Ok(false),
-                Err(_) => {}
-            }
-            pause.step();
-            if pause.should_look() && !self.endpoint.lives(self.sender) {
-                return Err("the sender has ended".to_owned());
-            }
-        }
+        self.endpoint.claim_mover(self.slot, self.sender)
     }
 
     /// Copies dense bytes together with the sender, if that comes by.

@@ -30,7 +30,7 @@ mod view;
 pub use buffer::{RecvBuffer, SendBuffer};
 pub use calls::{Messages, Request};
 pub use context::{Context, Owner};
-pub use incoming::{ReceiveError, reject};
+pub use incoming::{Arriving, Copying, ReceiveError, reject};
 pub use matching::{ANY_SOURCE, ANY_TAG};
 pub use messenger::Status;
 pub use outgoing::{Endpoint, Outgoing, Pause, Shared, any, any_on_device, is_quiet};

@@ -125,8 +125,9 @@ impl PackedBytes for Vec<u8> {
     }
 }
 
-/// A copy out of memory that processors do not reach, which another process has handed over.
-pub trait DeviceCopy {
+/// A copy out of memory that processors do not reach, which another process has handed over. Dropping it waits until nothing
+/// is copied any more.
+pub trait DeviceCopy: fmt::Debug + Send {
     /// Begins.
     ///
     /// # Errors

@@ -210,6 +210,7 @@ fn for_kernels(header: &Header, layout: &Layout) -> Option<Arc<GpuLayout>> {
 }
 
 /// A message that is copied out of its sender's device memory.
+#[derive(Debug)]
 struct Copying {
     driver: &'static Driver,
     abi: &'static Abi,

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 
 use libcopy::p2p::header::{self, Header};
 use libcopy::p2p::segment::state;
-use libcopy::p2p::{ReceiveError, View, reject};
+use libcopy::p2p::{Arriving, Copying, Pause, ReceiveError, View, reject};
 
 use super::peers::Peers;
 use super::status::Status;
-use super::world::World;
+use super::world::{self, World};
 use super::{probes, remote, view};
 use crate::abi::{Word, complain};
 use crate::comm::{self, Comm};
@@ -186,9 +186,8 @@ impl Arrival {
         self.comm
     }
 
-    /// What was received is there, as far as the library knows. If it is a header, fetches the data
-    /// and returns their bytes, or an error code.
-    pub fn complete(&self, world: &World, status: Status) -> Option<Result<u64, c_int>> {
+    /// What was received is there, as far as the library knows. If it is a header, fetches the data, or begins to.
+    pub fn complete(&self, world: &World, status: Status) -> Option<Fetching> {
         let slot = header::slot_of(status.bytes())?;
         if status.bytes() > self.capacity || status.is_cancelled() {
             return None;
@@ -198,7 +197,7 @@ impl Arrival {
 
     /// The same, for the status of the program; returns the code.
     pub fn conclude(&self, world: &World, status: Status) -> c_int {
-        match self.complete(world, status) {
+        match self.complete(world, status).map(|it| it.wait(world)) {
             None => 0,
             Some(Ok(bytes)) => {
                 status.set_bytes(bytes);
@@ -221,14 +220,14 @@ impl Arrival {
     }
 
     #[cold]
-    fn fetch(&self, world: &World, number: usize, source: c_int) -> Option<Result<u64, c_int>> {
+    fn fetch(&self, world: &World, number: usize, source: c_int) -> Option<Fetching> {
         let known = self.known.as_ref();
         let remote = known.and_then(|its| remote::sender(world, number, its, self.comm, source));
         if let Some(rank) = remote {
             let Some(view) = self.view(world) else {
                 return Some(unseen(world, "its elements are none that can be described"));
             };
-            return remote::receive(world, rank, view.get(), self.capacity);
+            return remote::receive(world, rank, view.get(), self.capacity).map(Fetching::Over);
         }
         let senders = match &self.known {
             Some(known) => match world.peers(known, self.comm) {
@@ -283,21 +282,72 @@ impl Arrival {
         }
     }
 
-    fn pull(&self, world: &World, header: &Header, view: &View) -> Result<u64, c_int> {
-        world
-            .receive(header, view, self.capacity)
-            .map_err(|error| match error {
-                ReceiveError::Truncated => world.abi.truncate,
-                ReceiveError::Claimed => {
-                    complain("a message was fetched twice");
-                    world.abi.error
-                }
-                ReceiveError::Failed(why) => {
-                    let text = format!("a message of {} bytes: {why}", header.total);
-                    complain(&text);
-                    errors::failure(world.abi, &text)
-                }
-            })
+    fn pull(&self, world: &World, header: &Header, view: &View) -> Fetching {
+        let total = header.total;
+        // The same, for as long as a device may copy.
+        let begun = match world::world() {
+            Some(lasting) => lasting.begin(header, view, self.capacity),
+            None => world
+                .receive(header, view, self.capacity)
+                .map(Arriving::Here),
+        };
+        match begun {
+            Ok(Arriving::Here(bytes)) => Fetching::Over(Ok(bytes)),
+            Ok(Arriving::Copied(copying)) => Fetching::Copying(copying, total),
+            Err(error) => Fetching::Over(Err(code_of(world, total, error))),
+        }
+    }
+}
+
+/// Data that a header stands for.
+pub enum Fetching {
+    /// They are here, with so many bytes, or never will be, with an error code.
+    Over(Result<u64, c_int>),
+    /// A device copies them: so many bytes.
+    Copying(Copying<'static>, u64),
+}
+
+impl Fetching {
+    /// Goes on; once it is over, the bytes or an error code.
+    pub fn advance(&mut self, world: &World) -> Option<Result<u64, c_int>> {
+        match self {
+            Fetching::Over(result) => Some(*result),
+            Fetching::Copying(copying, total) => {
+                let received = copying.advance()?;
+                let result = received.map_err(|error| code_of(world, *total, error));
+                *self = Fetching::Over(result);
+                Some(result)
+            }
+        }
+    }
+
+    /// The same, waiting until it is over.
+    fn wait(mut self, world: &World) -> Result<u64, c_int> {
+        let mut pause = Pause::new();
+        loop {
+            if let Some(result) = self.advance(world) {
+                return result;
+            }
+            if pause.step() {
+                world.attend_all();
+            }
+        }
+    }
+}
+
+/// The error code of a message of `total` bytes that was not received.
+fn code_of(world: &World, total: u64, error: ReceiveError) -> c_int {
+    match error {
+        ReceiveError::Truncated => world.abi.truncate,
+        ReceiveError::Claimed => {
+            complain("a message was fetched twice");
+            world.abi.error
+        }
+        ReceiveError::Failed(why) => {
+            let text = format!("a message of {total} bytes: {why}");
+            complain(&text);
+            errors::failure(world.abi, &text)
+        }
     }
 }
 
@@ -377,9 +427,9 @@ impl Viewed<'_> {
 }
 
 /// Something arrived that must be a header, but nobody can tell what it says.
-fn unseen(world: &World, why: &str) -> Result<u64, c_int> {
+fn unseen(world: &World, why: &str) -> Fetching {
     complain(&format!(
         "a message was received without its data: {why}; try LIBCOPY_MPI_MESSAGES=0"
     ));
-    Err(world.abi.error)
+    Fetching::Over(Err(world.abi.error))
 }

@@ -41,7 +41,7 @@ pub(super) unsafe fn concluded(
         // SAFETY: the caller's promise.
         let status = unsafe { Status::new(world.abi, status) };
         if code == 0 && !state.ready {
-            state.arrive(world, status);
+            state.arrive_wholly(world, status);
         }
         let end = state.end(world);
         let error = end.error_of(world, &entry, &state, status, code);

@@ -14,7 +14,7 @@ use super::super::status::{Room, Status, is_ignored};
 use super::super::world::{World, world};
 use super::batch::{Batch, Owner, conclude, concluded, finish, is_alone};
 use super::entry::Work;
-use super::progress::{ORPHANS, settle, until};
+use super::progress::{ORPHANS, finish_copies, settle, until};
 use super::table::{find, forget, library_first, remember};
 use crate::abi::{UNDEFINED, Word};
 use crate::fallback::{self, Look};
@@ -140,6 +140,7 @@ pub unsafe fn test(
         }
         state.advance(world)
     };
+    let ready = ready || finish_copies(world) && lock(&entry.state).ready;
     // SAFETY: the caller's promise.
     unsafe {
         *flag = c_int::from(ready);
@@ -211,8 +212,11 @@ pub unsafe fn testall(
     // SAFETY: the caller's promise.
     let batch = unsafe { Batch::new(world, count, requests)? };
     // All of them, so that each gets on.
-    let waiting = (0..batch.entries.len()).filter(|i| !batch.is_ready(*i));
-    let ready = waiting.count() == 0;
+    let are_ready = || {
+        let waiting = (0..batch.entries.len()).filter(|i| !batch.is_ready(*i));
+        waiting.count() == 0
+    };
+    let ready = are_ready() || finish_copies(world) && are_ready();
     // SAFETY: the caller's promise.
     unsafe {
         *flag = 0;
@@ -315,7 +319,10 @@ pub unsafe fn testany(
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;
-        let found = any_of(&batch, status);
+        let mut found = any_of(&batch, status);
+        if finish_copies(world) && found.is_none() {
+            found = any_of(&batch, status);
+        }
         *flag = c_int::from(found.is_some());
         let (which, code) = found.unwrap_or((UNDEFINED, 0));
         *index = which;
@@ -402,7 +409,11 @@ pub unsafe fn testsome(
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;
-        Some(some_of(&batch, done, indices, statuses).1)
+        let (is_active, mut code) = some_of(&batch, done, indices, statuses);
+        if finish_copies(world) && is_active && *done == 0 {
+            (_, code) = some_of(&batch, done, indices, statuses);
+        }
+        Some(code)
     }
 }
 
@@ -414,11 +425,15 @@ pub unsafe fn get_status(
     status: *mut c_void,
 ) -> Option<c_int> {
     let entry = find(world, request)?;
-    let mut state = lock(&entry.state);
-    if !state.active {
-        return None;
+    let begun = {
+        let mut state = lock(&entry.state);
+        state.active.then(|| state.advance(world))?
+    };
+    if !begun {
+        finish_copies(world);
     }
-    let ready = state.advance(world);
+    let mut state = lock(&entry.state);
+    let ready = state.ready;
     let mut room = Room::new();
     // SAFETY: the caller's promise.
     unsafe {

@@ -4,13 +4,14 @@
 
 use std::ffi::c_int;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcopy::lock::lock;
-use libcopy::p2p::Shared;
+use libcopy::p2p::{Pause, Shared};
 
 use super::super::governed::{Class, Watched};
 use super::super::handle::Handle;
-use super::super::incoming::{Arrival, raise};
+use super::super::incoming::{Arrival, Fetching, raise};
 use super::super::pack_memory::Memory;
 use super::super::sending::Plan;
 use super::super::status::{Room, Status};
@@ -56,6 +57,8 @@ pub(super) struct State {
     /// What the library said when it was asked, its code and its status. MPICH 5.0 says it once of a
     /// persistent request, which is inactive afterwards.
     pub(super) seen: Option<(c_int, Room)>,
+    /// Data that a device copies for a receive that the library has completed.
+    pub(super) copied: Option<Copied>,
     /// Bytes that were received, where the library knows another number.
     pub(super) bytes: Option<u64>,
     pub(super) error: c_int,
@@ -65,6 +68,32 @@ pub(super) struct State {
     pub(super) gone: bool,
     /// As long as it is active, if it is part of a trial.
     pub(super) watched: Option<Watched>,
+}
+
+/// Copies of devices that are not known to be done.
+static COPIED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a device copies data of a receive.
+pub(super) fn is_any_copied() -> bool {
+    COPIED.load(Ordering::Relaxed) != 0
+}
+
+/// Data of a receive, which a device may be copying.
+pub(super) struct Copied {
+    fetching: Fetching,
+}
+
+impl Copied {
+    fn new(fetching: Fetching) -> Copied {
+        COPIED.fetch_add(1, Ordering::Relaxed);
+        Copied { fetching }
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        COPIED.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The code for the program, whose error handler hears of an error of ours.
@@ -186,13 +215,22 @@ impl State {
                 None => return false,
             },
             Work::Receive(_) => {
-                let Some(code) = completed(world, self.handle, &mut room) else {
+                if self.copied.is_none() {
+                    let Some(code) = completed(world, self.handle, &mut room) else {
+                        return false;
+                    };
+                    // SAFETY: the status was written just now.
+                    let status = unsafe { Status::new(world.abi, room.pointer()) };
+                    self.arrive(world, status);
+                    self.seen = Some((code, room));
+                    // Asked for when others have been begun, too.
+                    if self.copied.is_some() {
+                        return false;
+                    }
+                }
+                if !self.is_copied(world) {
                     return false;
-                };
-                // SAFETY: the status was written just now.
-                let status = unsafe { Status::new(world.abi, room.pointer()) };
-                self.arrive(world, status);
-                self.seen = Some((code, room));
+                }
             }
             Work::Send(shared, _) => {
                 if !push(world, shared) || completed(world, self.handle, &mut room).is_none() {
@@ -218,14 +256,46 @@ impl State {
         true
     }
 
-    /// Moves the data of a receive that the library has completed with this status.
-    pub(super) fn arrive(&mut self, world: &World, status: Status) {
-        if let Work::Receive(arrival) = &self.work {
-            match arrival.complete(world, status) {
-                Some(Ok(bytes)) => self.bytes = Some(bytes),
-                Some(Err(code)) => self.error = code,
-                None => {}
+    /// Moves the data of a receive that the library has completed with this status, or has a device begin to.
+    fn arrive(&mut self, world: &World, status: Status) {
+        let Work::Receive(arrival) = &self.work else {
+            return;
+        };
+        match arrival.complete(world, status) {
+            None => {}
+            Some(Fetching::Over(result)) => self.fetched(result),
+            Some(fetching) => self.copied = Some(Copied::new(fetching)),
+        }
+    }
+
+    /// The same, waiting until they are there.
+    pub(super) fn arrive_wholly(&mut self, world: &World, status: Status) {
+        self.arrive(world, status);
+        let mut pause = Pause::new();
+        while !self.is_copied(world) {
+            if pause.step() {
+                world.attend_all();
             }
+        }
+    }
+
+    /// Whether no device copies data any more; notes what became of them.
+    fn is_copied(&mut self, world: &World) -> bool {
+        let Some(copied) = &mut self.copied else {
+            return true;
+        };
+        let Some(result) = copied.fetching.advance(world) else {
+            return false;
+        };
+        self.copied = None;
+        self.fetched(result);
+        true
+    }
+
+    fn fetched(&mut self, result: Result<u64, c_int>) {
+        match result {
+            Ok(bytes) => self.bytes = Some(bytes),
+            Err(code) => self.error = code,
         }
     }
 

@@ -13,7 +13,7 @@ use libcopy::p2p::Pause;
 use super::super::handle::Handle;
 use super::super::status::{Room, Status};
 use super::super::world::{self, World};
-use super::entry::{Entry, Work};
+use super::entry::{Entry, Work, is_any_copied};
 use super::table::{KNOWN, TABLE, any, forget};
 use crate::pmpi;
 
@@ -44,11 +44,39 @@ pub fn register() {
     world::register(settle);
 }
 
+/// Waits for what devices copy, all of it at the same time: senders wait for that, and the program may not come back
+/// soon. Whether there was any.
+pub(super) fn finish_copies(world: &World) -> bool {
+    let (mut pause, mut were_any) = (Pause::new(), false);
+    while is_any_copied() {
+        // What another thread has begun, or holds, it looks after.
+        let is_left = |entry: &Arc<Entry>| {
+            let state = entry.state.try_lock();
+            state.is_ok_and(|mut state| state.copied.is_some() && !state.advance(world))
+        };
+        let entries: Vec<_> = lock(&TABLE).values().cloned().collect();
+        let left = entries.iter().filter(|entry| is_left(entry)).count();
+        were_any = true;
+        if left == 0 {
+            break;
+        }
+        if pause.step() {
+            world.attend_all();
+        }
+    }
+    were_any
+}
+
 /// Goes on with everything that is under way.
 pub fn settle(world: &World) {
     if !any() {
         return;
     }
+    advance_all(world);
+    finish_copies(world);
+}
+
+fn advance_all(world: &World) {
     let Ok(table) = TABLE.try_lock() else {
         return;
     };
@@ -100,4 +128,6 @@ pub(super) fn until(world: &World, own: usize, mut done: impl FnMut() -> bool) {
             }
         }
     }
+    // Of requests that are not waited for.
+    finish_copies(world);
 }

@@ -82,6 +82,7 @@ pub fn remember_watched(
             active: !persistent,
             ready: false,
             seen: None,
+            copied: None,
             bytes: None,
             error: 0,
             orphan: false,
