@@ -178,6 +178,19 @@ fn freed_and_cancelled_requests_wildcards_and_fork_with_peer_copies() {
 }
 
 #[test]
+fn threads_with_peer_copies() {
+    let _turn = turn();
+    for program in programs(CASES) {
+        for more in [&[PEERS][..], &[PEERS, DELAYED]] {
+            let (_, report) = run(&program, 2, &["threads"], more);
+            // Messages of MPICH are the library's where several threads may call.
+            let are_ours = program.name == "openmpi";
+            assert_eq!(numbers(&report, "peer copies") > 0, are_ours, "{report}");
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_is_killed_on_either_side_ends_the_program() {
     let _turn = turn();
     for program in programs(PEER) {

@@ -37,8 +37,16 @@ pub fn known() -> Option<&'static Messages> {
 
 /// Before a call that waits for other processes without letting messages get on: a receiver that cannot copy out of device
 /// memory must not have to wait for this process.
+#[inline]
 pub fn before_waiting() {
-    if let Some(messages) = known().filter(|_| p2p::any_on_device()) {
+    if p2p::any_on_device() {
+        pack_all();
+    }
+}
+
+#[cold]
+fn pack_all() {
+    if let Some(messages) = known() {
         (messages.pack_all)();
     }
 }
