@@ -219,6 +219,9 @@ fn messages_and_the_stencil_of_the_benchmark_run() {
         assert!(said.contains("STAND-IN DRIVER"), "{said}");
         let cells = std::fs::read_to_string(&csv).expect("a CSV");
         let _ = std::fs::remove_file(&csv);
+        for line in cells.lines() {
+            assert_eq!(line.split(',').count(), 8, "{line}");
+        }
         for (experiment, methods) in [
             (
                 "E4",

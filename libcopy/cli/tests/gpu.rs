@@ -175,8 +175,11 @@ fn all_experiments_run_and_all_bytes_are_right() {
             assert!(found, "{experiment} by {method}:\n{table}");
         }
     }
-    for ending in ["png", "svg"] {
-        assert!(plot.with_extension(ending).metadata().unwrap().len() > 1000);
+    for name in ["figure", "figure-gains"] {
+        for ending in ["png", "svg"] {
+            let drawn = directory.join(name).with_extension(ending);
+            assert!(drawn.metadata().unwrap().len() > 1000, "{drawn:?}");
+        }
     }
 }
 

@@ -26,18 +26,32 @@ pub enum Axis {
     Bandwidth,
 }
 
+/// What `bytes` of a row are, on the horizontal axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bytes {
+    /// Those of the message.
+    Message,
+    /// Those of a block.
+    Block,
+    /// Those of a block, where every message has so many bytes.
+    BlockOf(usize),
+}
+
 /// What is on both axes.
 #[derive(Clone, Copy, Debug)]
 pub struct Axes {
-    /// The vertical one.
+    /// The vertical one. Bandwidths need the bytes of messages.
     pub y: Axis,
-    /// Bytes of every message, where rows differ in the size of a block and `bytes` of a row is that.
-    pub message: Option<usize>,
+    /// The horizontal one.
+    pub x: Bytes,
 }
 
 impl From<Axis> for Axes {
     fn from(y: Axis) -> Self {
-        Axes { y, message: None }
+        Axes {
+            y,
+            x: Bytes::Message,
+        }
     }
 }
 
@@ -78,7 +92,7 @@ const MORE: [(RGBColor, Marker); 7] = [
     (RGBColor(0x00, 0x00, 0x00), Marker::Square),
 ];
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marker {
     None,
     Circle,
@@ -108,19 +122,28 @@ fn lines(names: &[&str]) -> Vec<Line> {
             .map(|(_, color, marker)| (*color, *marker))
     };
     let used: Vec<RGBColor> = names.iter().filter_map(|n| Some(known(n)?.0)).collect();
-    let mut more = MORE.iter().filter(|(color, _)| !used.contains(color));
+    let solid = MORE.iter().filter(|(color, _)| !used.contains(color));
+    // When all colours are taken, dashed ones with the markers of others.
+    let again = |shift| {
+        let markers = MORE.iter().cycle().skip(shift);
+        MORE.iter()
+            .zip(markers)
+            .map(|(its, other)| (its.0, other.1))
+    };
+    let dashed = (1..MORE.len()).flat_map(again).map(|style| (style, true));
+    let mut more = solid.map(|style| (*style, false)).chain(dashed);
     let mut lines: Vec<Line> = names
         .iter()
         .map(|name| {
-            let (color, marker) = known(name)
-                .or_else(|| more.next().copied())
-                .unwrap_or((BLACK, Marker::None));
+            let own = known(name).map(|style| (style, *name == "memcpy"));
+            let unknown = ((BLACK, Marker::None), true);
+            let ((color, marker), dashed) = own.or_else(|| more.next()).unwrap_or(unknown);
             Line {
                 name: (*name).to_owned(),
                 color,
                 marker: if under(name) { Marker::None } else { marker },
                 width: if under(name) { 9 } else { 2 },
-                dashed: *name == "memcpy",
+                dashed,
             }
         })
         .collect();
@@ -175,7 +198,13 @@ fn render(drawing: &str) -> Result<Vec<u8>> {
 fn value(row: &Row, time: f64, axes: Axes) -> f64 {
     match axes.y {
         Axis::Latency => time,
-        Axis::Bandwidth => axes.message.unwrap_or(row.bytes) as f64 / time / 1e3,
+        Axis::Bandwidth => {
+            let bytes = match axes.x {
+                Bytes::BlockOf(bytes) => bytes,
+                Bytes::Message | Bytes::Block => row.bytes,
+            };
+            bytes as f64 / time / 1e3
+        }
     }
 }
 
@@ -538,9 +567,9 @@ fn draw_panel(area: &Area<'_>, op: &str, rows: &[&Row], lines: &[Line], axes: Ax
                 digits(value).trim_end_matches('0').to_owned()
             }
         })
-        .x_desc(match axes.message {
-            Some(_) => "block size (bytes)",
-            None => "message size (bytes)",
+        .x_desc(match axes.x {
+            Bytes::Message => "message size (bytes)",
+            Bytes::Block | Bytes::BlockOf(_) => "block size (bytes)",
         })
         .y_desc(match axes.y {
             Axis::Latency => "latency (µs)",
@@ -606,6 +635,7 @@ mod tests {
     use super::super::machine::Machine;
     use super::super::sample::Spread;
     use super::*;
+    use std::collections::HashSet;
 
     fn report() -> Report {
         let mut rows = Vec::new();
@@ -652,6 +682,17 @@ mod tests {
         }
         let png = render(&drawing).unwrap();
         assert_eq!(&png[1..4], b"PNG");
+    }
+
+    #[test]
+    fn lines_beyond_the_colours_are_told_apart() {
+        let names: Vec<String> = (0..20).map(|i| format!("method {i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let looks: HashSet<String> = lines(&names)
+            .iter()
+            .map(|line| format!("{:?} {} {:?}", line.color, line.dashed, line.marker))
+            .collect();
+        assert_eq!(looks.len(), names.len(), "{looks:?}");
     }
 
     #[test]

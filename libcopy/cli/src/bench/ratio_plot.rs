@@ -28,7 +28,9 @@ pub struct Row {
 }
 
 /// Okabe and Ito's colours, which colour-blind readers tell apart.
-const COLOURS: [&str; 5] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#606060"];
+const COLOURS: [&str; 6] = [
+    "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#606060", "#56b4e9",
+];
 const FONT: &str = "font-family=\"DejaVu Sans, Helvetica, Arial, sans-serif\"";
 
 /// Draws it as SVG.

@@ -9,7 +9,7 @@ use super::machine::Machine;
 use super::output::Output;
 use super::pairs::{CONTROL, Pairs, Round};
 use super::paper_claims::{CLAIMS, Claim};
-use super::plot::{self, Axes};
+use super::plot::{self, Axes, Bytes};
 use super::ratio_plot;
 use super::report::{HEADER, Report, Row, first_seen, plain_table, right_aligned};
 use super::sample::{Spread, geometric_mean};
@@ -449,7 +449,7 @@ fn figure(args: &SpeedupArgs, cases: &[Case], path: &Path) -> Result<(PathBuf, P
     }
     let mut axes = Axes::from(args.output.axis);
     if blocks {
-        axes.message = Some(cases[0].key.bytes);
+        axes.x = Bytes::BlockOf(cases[0].key.bytes);
         for (row, case) in report.rows.chunks_mut(2).zip(cases) {
             row.iter_mut()
                 .for_each(|row| row.bytes = case.key.block.unwrap_or(0));

@@ -5,8 +5,10 @@
 use std::fmt::Write as _;
 
 use crate::bench::machine::Machine;
-use crate::bench::report::{Report, Row, digits, plain_table, right_aligned};
+use crate::bench::ratio_plot;
+use crate::bench::report::{Report, Row, digits, first_seen, plain_table, right_aligned};
 use crate::bench::sample::Spread;
+use crate::bench::sizes;
 use serde::Serialize;
 
 /// One line of the CSV.
@@ -84,10 +86,26 @@ pub fn table(cells: &[Cell]) -> String {
     table.to_string()
 }
 
-/// The report that is drawn: a panel per experiment, times by length of a block.
+/// The report that is drawn: a panel per case, times by length of a block.
 pub fn figure(cells: &[Cell], machine: Machine, notes: Vec<String>) -> Report {
+    let is_of =
+        |cell: &Cell, other: &Cell| cell.experiment == other.experiment && cell.case == other.case;
+    // Different amounts of data with the same blocks are no line.
+    let has_sizes = |cell: &Cell| {
+        let others = cells.iter().filter(|other| is_of(cell, other));
+        let mut others = others.filter(|other| cell.block == other.block);
+        others.any(|other| cell.bytes != other.bytes)
+    };
+    let op = |cell: &Cell| {
+        let case = format!("{} {}", cell.experiment, cell.case);
+        if has_sizes(cell) {
+            format!("{case}, {}", sizes::short(cell.bytes as usize))
+        } else {
+            case
+        }
+    };
     let row = |cell: &Cell| Row {
-        op: format!("{} {}", cell.experiment, cell.case),
+        op: op(cell),
         bytes: cell.block as usize,
         ranks: 1,
         variant: cell.method.clone(),
@@ -98,7 +116,7 @@ pub fn figure(cells: &[Cell], machine: Machine, notes: Vec<String>) -> Report {
     let has_line = |cell: &&Cell| {
         let mut blocks: Vec<u64> = cells
             .iter()
-            .filter(|other| other.experiment == cell.experiment && other.case == cell.case)
+            .filter(|other| is_of(cell, other))
             .map(|other| other.block)
             .collect();
         blocks.sort_unstable();
@@ -112,4 +130,46 @@ pub fn figure(cells: &[Cell], machine: Machine, notes: Vec<String>) -> Report {
         rows: cells.iter().filter(has_line).map(row).collect(),
         ratios: Vec::new(),
     }
+}
+
+/// libcopy's method of the experiments that have one block length per case.
+const OURS: [(&str, &str); 3] = [("E3", "batch"), ("E5", "peer"), ("E8", "typed")];
+
+/// How many times as fast as the others libcopy's method is in those; none if none was measured.
+pub fn gains(cells: &[Cell], machine: &Machine, notes: &[String]) -> Option<ratio_plot::Figure> {
+    let ours = |cell: &&Cell| OURS.contains(&(cell.experiment, cell.method.as_str()));
+    let others = |own: &Cell| {
+        cells
+            .iter()
+            .filter(|cell| cell.experiment == own.experiment && cell.case == own.case)
+            // The time without what is compared.
+            .filter(|cell| cell.method != own.method && cell.method != "compute")
+            .collect::<Vec<_>>()
+    };
+    let all = cells.iter().filter(ours).flat_map(others);
+    let series = first_seen(all.map(|cell| cell.method.as_str()));
+    let row = |own: &Cell| {
+        let others = others(own);
+        let ratio = |method: &&str| {
+            let other = others.iter().find(|cell| cell.method == *method)?;
+            Some(other.time.median / own.time.median)
+        };
+        ratio_plot::Row {
+            label: format!("{} {}", own.experiment, own.case),
+            ratios: series.iter().map(ratio).collect(),
+        }
+    };
+    let rows: Vec<_> = cells.iter().filter(ours).map(row).collect();
+    (!series.is_empty()).then(|| ratio_plot::Figure {
+        title: "libcopy: datatypes in GPU memory, times as fast as other methods".to_owned(),
+        machine: machine.line(),
+        notes: notes
+            .iter()
+            .take(2)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(" · "),
+        series: series.iter().map(|name| (*name).to_owned()).collect(),
+        panels: vec![(String::new(), rows)],
+    })
 }

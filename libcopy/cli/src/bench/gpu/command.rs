@@ -9,14 +9,15 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use super::cell::{csv, figure, table};
+use super::cell::{csv, figure, gains, table};
 use super::contention::e7;
 use super::experiments::{e1, e2, e3, e5, e6};
 use super::messages::{e4, e8};
 use super::program::Program;
 use super::setup::{Setup, Sheet};
 use crate::bench::machine::Machine;
-use crate::bench::plot::{self, Axis};
+use crate::bench::plot::{self, Axes, Axis, Bytes};
+use crate::bench::ratio_plot;
 use crate::cli::progress;
 
 /// `libcopy bench gpu`
@@ -51,7 +52,7 @@ pub struct GpuArgs {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 
-    /// Draw the results: FILE with the endings .png and .svg
+    /// Draw the results: FILE with the endings .png and .svg; and how many times as fast as others, FILE-gains
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
@@ -143,9 +144,25 @@ pub fn run(args: &GpuArgs) -> Result<()> {
         eprintln!("CSV:  {}", path.display());
     }
     if let Some(path) = &args.plot {
-        let report = figure(&cells, Machine::here(), notes);
-        let (png, svg) = plot::write(&report, Axis::Latency, path)?;
-        eprintln!("plot: {} and {}", png.display(), svg.display());
+        let drawn = |(png, svg): (PathBuf, PathBuf)| {
+            eprintln!("plot: {} and {}", png.display(), svg.display());
+        };
+        let machine = Machine::here();
+        if let Some(figure) = gains(&cells, &machine, &notes) {
+            let mut name = path.file_stem().unwrap_or_default().to_owned();
+            name.push("-gains.svg");
+            let drawing = ratio_plot::draw(&figure);
+            drawn(plot::write_drawing(&drawing, &path.with_file_name(name))?);
+        }
+        let report = figure(&cells, machine, notes);
+        let axes = Axes {
+            y: Axis::Latency,
+            x: Bytes::Block,
+        };
+        // Some experiments have one length of blocks.
+        if !report.rows.is_empty() {
+            drawn(plot::write(&report, axes, path)?);
+        }
     }
     ensure!(
         cells.iter().all(|cell| cell.verified),

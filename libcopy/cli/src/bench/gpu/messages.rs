@@ -61,7 +61,7 @@ pub fn e4(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
         for line in &lines {
             sheet.cells.push(Cell {
                 experiment: "E4",
-                case: format!("message, {}", program.name),
+                case: format!("message by {}", program.name),
                 bytes: line.bytes,
                 block: line.block,
                 method: method.to_owned(),
@@ -147,7 +147,7 @@ pub fn e8(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     for line in &lines {
         sheet.cells.push(Cell {
             experiment: "E8",
-            case: format!("stencil {edge} x {edge}, {}", program.name),
+            case: format!("stencil {edge} x {edge} by {}", program.name),
             bytes: line.bytes,
             block: line.block,
             method: line.case.clone(),
@@ -223,7 +223,7 @@ fn breakdown(setup: &Setup, sheet: &mut Sheet<'_>, bytes: u64, block: u64) -> Re
     };
     let arguments = ["messages", &budget(setup), &format!("{bytes}:{block}")].map(str::to_owned);
     for line in program.run("auto", &arguments)? {
-        let method = format!("message, {}", program.name);
+        let method = format!("message by {}", program.name);
         add(sheet, method, line.time, line.verified);
     }
     Ok(())

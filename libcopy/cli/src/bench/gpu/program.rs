@@ -23,6 +23,9 @@ impl FromStr for Program {
 
     fn from_str(text: &str) -> Result<Program, String> {
         match text.split_once('=') {
+            Some((name, _)) if name.contains([',', '"', '\n']) => Err(format!(
+                "the name {name:?} stands in a CSV: it may have no commas, quotes and line ends"
+            )),
             Some((name, command)) if !name.is_empty() && !command.is_empty() => Ok(Program {
                 name: name.to_owned(),
                 command: command.to_owned(),
