@@ -67,7 +67,7 @@ struct Bench {
     target: PathBuf,
     arguments: Arguments,
     /// What is compared inside each launch, where --ops asks for that.
-    paired: Option<Benchmark>,
+    paired: Vec<Benchmark>,
 }
 
 impl Bench {
@@ -76,11 +76,11 @@ impl Bench {
         let output = target.join("bench");
         let is_mpi = arguments.kind == Kind::Mpi && !arguments.vm && !arguments.wants_help();
         let ops = arguments.value("ops").filter(|_| is_mpi);
-        let paired = ops.and_then(|ops| Benchmark::of(ops, &arguments.options, &output));
+        let paired = ops.map(|ops| Benchmark::all(ops, &arguments.options, &output));
         Ok(Bench {
             root: root.to_owned(),
             target,
-            paired: paired.transpose()?,
+            paired: paired.transpose()?.unwrap_or_default(),
             arguments,
         })
     }
@@ -94,14 +94,14 @@ impl Bench {
         }
         let output = self.output();
         fs::create_dir_all(&output).map_err(|error| format!("{}: {error}", output.display()))?;
-        match (kind, &self.paired) {
-            (Kind::Mpi, _) if vm => self.segments(),
+        match kind {
+            Kind::Mpi if vm => self.segments(),
             _ if vm => self.in_guest(),
-            (Kind::Types, _) => self.types(),
-            (Kind::Gpu, _) => self.gpu(),
-            (_, Some(benchmark)) => self.paired(benchmark),
-            (Kind::Peers | Kind::Mpi, None) => self.peers(),
-            _ => replaced_by(self.measure(&[])),
+            Kind::Types => self.types(),
+            Kind::Gpu => self.gpu(),
+            Kind::Peers | Kind::Mpi if self.paired.is_empty() => self.peers(),
+            Kind::Peers | Kind::Mpi => self.paired.iter().try_for_each(|it| self.paired(it)),
+            Kind::Coll | Kind::Device => replaced_by(self.measure(&[])),
         }
     }
 
@@ -357,8 +357,13 @@ impl Bench {
         let file = Scratch::file("results.csv");
         write(&file.0, &results)?;
         let file_of = |option: &str, end: &str| {
-            let named = benchmark.settings.get(option).map(PathBuf::from);
-            named.unwrap_or_else(|| self.output().join(format!("{}.{end}", benchmark.name)))
+            let named = benchmark.settings.get(option).map(Path::new);
+            let own = self.output().join(format!("{}.{end}", benchmark.name));
+            match named {
+                None => own,
+                Some(path) if self.paired.len() == 1 => path.to_owned(),
+                Some(path) => with_name(path, &benchmark.name),
+            }
         };
         let mut compare = self.tool(["speedup"]);
         compare.arg(&file.0);
@@ -416,6 +421,17 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+/// `gain.csv` of several benchmarks is `gain-stencil.csv` for that one.
+fn with_name(path: &Path, name: &str) -> PathBuf {
+    let mut file = path.file_stem().unwrap_or_default().to_owned();
+    file.push(format!("-{name}"));
+    if let Some(end) = path.extension() {
+        file.push(".");
+        file.push(end);
+    }
+    path.with_file_name(file)
 }
 
 /// Words that tell the tool of a program to compare with.

@@ -86,6 +86,50 @@ fn settings(options: &[String], own: &[&str]) -> Result<Settings, String> {
     Settings::parse(options, &[own, &all].concat())
 }
 
+/// Which programs measure an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    PingPong,
+    FreshTypes,
+    Collectives,
+    Stencil,
+    Fft2d,
+    Packing,
+    Vectors,
+}
+
+impl Kind {
+    fn of(op: &str) -> Option<Kind> {
+        Some(match op {
+            "typed-pingpong" | "paper-layouts" => Kind::PingPong,
+            "fresh-types" => Kind::FreshTypes,
+            "collectives" | "nonblocking" => Kind::Collectives,
+            "stencil" => Kind::Stencil,
+            "fft2d" => Kind::Fft2d,
+            "pack" | "unpack" => Kind::Packing,
+            "latency" | "bandwidth" | "bibandwidth" => Kind::Vectors,
+            _ => return None,
+        })
+    }
+
+    /// Whether one launch measures several operations.
+    fn takes_lists(self) -> bool {
+        matches!(self, Kind::Packing | Kind::Vectors)
+    }
+
+    fn benchmark(self, ops: &str, options: &[String], output: &Path) -> Result<Benchmark, String> {
+        match self {
+            Kind::PingPong => Benchmark::ping_pong(ops, options, output),
+            Kind::FreshTypes => Benchmark::fresh_types(ops, options),
+            Kind::Collectives => Benchmark::collectives(ops, options),
+            Kind::Stencil => Benchmark::stencil(ops, options),
+            Kind::Fft2d => Benchmark::fft2d(ops, options),
+            Kind::Packing => Benchmark::packing(ops, options, output),
+            Kind::Vectors => Benchmark::vectors(ops, options),
+        }
+    }
+}
+
 /// Where the time of those who receive goes, instead of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breakdown {
@@ -95,21 +139,34 @@ pub struct Breakdown {
 }
 
 impl Benchmark {
-    /// The benchmark of the operations that --ops names; none if `libcopy bench peers` measures them.
-    /// `output` is the directory for files.
-    pub fn of(ops: &str, options: &[String], output: &Path) -> Option<Result<Benchmark, String>> {
-        let is_vector = |op| ["latency", "bandwidth", "bibandwidth"].contains(&op);
-        let make: fn(&str, &[String], &Path) -> Result<Benchmark, String> = match ops {
-            "typed-pingpong" | "paper-layouts" => Benchmark::ping_pong,
-            "fresh-types" => Benchmark::fresh_types,
-            "collectives" | "nonblocking" => Benchmark::collectives,
-            "stencil" => Benchmark::stencil,
-            "fft2d" => Benchmark::fft2d,
-            "pack" | "unpack" | "pack,unpack" | "unpack,pack" => Benchmark::packing,
-            _ if ops.split(',').all(is_vector) => Benchmark::vectors,
-            _ => return None,
-        };
-        Some(make(ops, options, output))
+    /// The benchmarks of the operations that --ops names, one after the other; none if `libcopy bench peers` measures
+    /// them. `output` is the directory for files.
+    pub fn all(ops: &str, options: &[String], output: &Path) -> Result<Vec<Benchmark>, String> {
+        // Operations next to each other that one program measures.
+        let mut groups: Vec<(Kind, String)> = Vec::new();
+        let mut foreign = None;
+        for op in ops.split(',') {
+            let Some(kind) = Kind::of(op) else {
+                foreign = Some(op);
+                continue;
+            };
+            match groups.last_mut() {
+                Some((last, list)) if *last == kind && kind.takes_lists() => {
+                    list.push_str(&format!(",{op}"));
+                }
+                _ => groups.push((kind, op.to_owned())),
+            }
+        }
+        if let (Some(op), Some((_, paired))) = (foreign, groups.first()) {
+            return Err(format!(
+                "--ops '{ops}': '{paired}' is measured inside each launch, and '{op}' is not: name them in two calls \
+                 (see --help)"
+            ));
+        }
+        let groups = groups.iter();
+        groups
+            .map(|(kind, ops)| kind.benchmark(ops, options, output))
+            .collect()
     }
 
     fn new(
@@ -178,7 +235,7 @@ impl Benchmark {
     }
 
     /// Collectives of several numbers of ranks.
-    fn collectives(ops: &str, options: &[String], _: &Path) -> Result<Benchmark, String> {
+    fn collectives(ops: &str, options: &[String]) -> Result<Benchmark, String> {
         let settings = settings(options, &["ranks"])?;
         let list = match ops {
             "nonblocking" => "ibcast,igather,iallgather,ialltoall,iallreduce",
@@ -211,7 +268,7 @@ impl Benchmark {
     }
 
     /// Types that are made for one use, and the same types kept.
-    fn fresh_types(ops: &str, options: &[String], _: &Path) -> Result<Benchmark, String> {
+    fn fresh_types(ops: &str, options: &[String]) -> Result<Benchmark, String> {
         let settings = settings(options, &["sizes"])?;
         let sizes = settings.numbers("sizes", "128,512,2048,8192,32768,131072")?;
         let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();
@@ -223,7 +280,7 @@ impl Benchmark {
     }
 
     /// Latency and bandwidths of 2 MiB in blocks of 128 bytes to 2 MiB.
-    fn vectors(ops: &str, options: &[String], _: &Path) -> Result<Benchmark, String> {
+    fn vectors(ops: &str, options: &[String]) -> Result<Benchmark, String> {
         let settings = settings(options, &[])?;
         let budget = settings.either(80, 200).to_string();
         let factor = settings.either(4, 2).to_string();
@@ -236,7 +293,7 @@ impl Benchmark {
     }
 
     /// The faces of a cube, cut in halves in every way.
-    fn stencil(ops: &str, options: &[String], _: &Path) -> Result<Benchmark, String> {
+    fn stencil(ops: &str, options: &[String]) -> Result<Benchmark, String> {
         let settings = settings(options, &["ranks", "cells"])?;
         let cells = settings.number("cells", settings.either(128, 512))?;
         let budget = settings.either(300, 1000).to_string();
@@ -262,7 +319,7 @@ impl Benchmark {
     }
 
     /// Fourier transforms, transposed by `MPI_Alltoallw`.
-    fn fft2d(ops: &str, options: &[String], _: &Path) -> Result<Benchmark, String> {
+    fn fft2d(ops: &str, options: &[String]) -> Result<Benchmark, String> {
         let settings = settings(options, &["ranks"])?;
         let budget = settings.either(200, 500).to_string();
         let edges: &[usize] = settings.either(&[512, 1024], &[512, 1024, 2048, 4096]);
@@ -312,7 +369,9 @@ mod tests {
 
     fn of(ops: &str, line: &str) -> Result<Benchmark, String> {
         let options: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
-        Benchmark::of(ops, &options, "/out".as_ref()).unwrap()
+        let mut all = Benchmark::all(ops, &options, "/out".as_ref())?;
+        assert_eq!(all.len(), 1);
+        Ok(all.remove(0))
     }
 
     fn lines(benchmark: &Benchmark) -> Vec<String> {
@@ -330,9 +389,29 @@ mod tests {
 
     #[test]
     fn what_the_tool_measures_has_no_benchmark_here() {
-        for ops in ["", "bcast", "bcast,latency", "pack,fft2d"] {
-            assert!(Benchmark::of(ops, &[], "/out".as_ref()).is_none(), "{ops}");
+        for ops in ["", "bcast", "bcast,gather"] {
+            let all = Benchmark::all(ops, &[], "/out".as_ref()).unwrap();
+            assert!(all.is_empty(), "{ops}");
         }
+        let mixed = Benchmark::all("latency,bcast", &[], "/out".as_ref());
+        let why = mixed.unwrap_err();
+        assert!(why.contains("'bcast' is not"), "{why}");
+    }
+
+    #[test]
+    fn several_benchmarks_follow_each_other() {
+        let ops = "collectives,typed-pingpong,pack,unpack,latency,bandwidth";
+        let all = Benchmark::all(ops, &[], "/out".as_ref()).unwrap();
+        let names: Vec<_> = all.iter().map(|it| it.name.as_str()).collect();
+        let expected = [
+            "collectives",
+            "typed-pingpong",
+            "packing",
+            "latency-bandwidth",
+        ];
+        assert_eq!(names, expected);
+        let words = ["--layouts".to_owned(), "milc".to_owned()];
+        assert!(Benchmark::all(ops, &words, "/out".as_ref()).is_err());
     }
 
     #[test]
