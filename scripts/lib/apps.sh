@@ -16,7 +16,7 @@ declare -A app_packages=(
     [lammps]=lammps
     [qe]='quantum-espresso quantum-espresso-data'
     [xzllt]=scalapack-mpi-test [xdtrd]=scalapack-mpi-test [xdlu]=scalapack-mpi-test [xdinv]=scalapack-mpi-test
-    [fftw]='libfftw3-mpi-dev libopenmpi-dev'
+    [fftw]='libfftw3-dev libfftw3-mpi-dev libopenmpi-dev'
     [petsc-mumps]='libpetsc-real-dev libpetsc3.18-dev-examples'
     [petsc-hypre]='libpetsc-real-dev libpetsc3.18-dev-examples'
     [icofoam]='openfoam openfoam-examples'

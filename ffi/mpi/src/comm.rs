@@ -11,6 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use crate::abi::{Abi, Word, complain};
 use crate::active;
@@ -23,7 +24,7 @@ use crate::neighbourhood::Neighbours;
 use crate::nonblocking::NonblockingGroup;
 use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
 use crate::stats::{FUNCTIONS, Function, Outcome};
-use crate::teams::{self, Lease};
+use crate::teams::{self, Demand, Lease};
 use crate::world_model;
 
 /// How a communicator's messages of one irregular function have been.
@@ -92,9 +93,10 @@ pub struct Comm {
     /// Who its neighbours are; `None` if neighbourhood collectives are forwarded.
     pub neighbours: OnceLock<Option<Neighbours>>,
     group: OnceLock<Result<Lease, Outcome>>,
-    /// Large calls that came before it had one, and the bytes of those since it last asked for one.
+    /// Large calls that came before it had one; the bytes of those since it last asked for one, and the nanoseconds that they took.
     large: AtomicU64,
     moved: AtomicU64,
+    waited: AtomicU64,
     irregular: [Irregular; FUNCTIONS],
     /// What its calls cost.
     pub classes: Classes,
@@ -130,6 +132,11 @@ impl Comm {
             return Err(Outcome::Communicator);
         }
         self.moved.store(0, Ordering::Relaxed);
+        let demand = Demand {
+            calls,
+            bytes,
+            time: Duration::from_nanos(self.waited.swap(0, Ordering::Relaxed)),
+        };
         let make = || match create(abi, comm, self.rank, self.size) {
             Ok(Some(group)) => Ok(Arc::new(group)),
             Ok(None) => Err(Outcome::Communicator),
@@ -138,12 +145,26 @@ impl Comm {
                 Err(Outcome::NoTeam)
             }
         };
-        let lease = teams::of(abi, comm, (self.rank, self.size), (calls, bytes), make);
+        let lease = teams::of(abi, comm, (self.rank, self.size), demand, make);
         let lease = lease.ok_or(Outcome::Communicator)?;
         self.group
             .get_or_init(|| lease)
             .as_deref()
             .map_err(|outcome| *outcome)
+    }
+
+    /// Whether it has no team yet, and may have one some day.
+    pub fn is_waiting(&self) -> bool {
+        self.agreed && self.group.get().is_none()
+    }
+
+    /// A large call that was forwarded because there is no team yet has taken so long.
+    pub fn has_waited(&self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        // Calls on one communicator come one after the other.
+        let before = self.waited.load(Ordering::Relaxed);
+        let waited = before.saturating_add(nanoseconds);
+        self.waited.store(waited, Ordering::Relaxed);
     }
 
     /// What nonblocking collectives share, if the ranks have met.
@@ -385,6 +406,7 @@ fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
         group: OnceLock::new(),
         large: AtomicU64::new(0),
         moved: AtomicU64::new(0),
+        waited: AtomicU64::new(0),
         irregular: std::array::from_fn(|_| Irregular::default()),
         classes: Classes::default(),
         nonblocking_group: OnceLock::new(),

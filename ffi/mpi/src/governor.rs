@@ -40,18 +40,24 @@ static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// A call that is being measured.
 struct Pending {
     known: Arc<Comm>,
+    /// For what; without a trial, for a team that its communicator may have.
+    trial: Option<Trial>,
+    started: Instant,
+}
+
+/// A call of a trial.
+struct Trial {
     class: usize,
     slot: Slot,
     /// Bytes of the call, if its time is to be scaled to those of the class.
     bytes: Option<u64>,
-    started: Instant,
 }
 
 thread_local! {
     static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
 }
 
-/// Measures until it goes, if the call that it is in is part of a trial.
+/// Measures until it goes, if the call that it is in is part of a trial, or forwarded for want of a team.
 pub struct Span;
 
 impl Drop for Span {
@@ -70,19 +76,33 @@ pub fn failed() {
 
 impl Pending {
     fn end(self) {
-        let time = self.started.elapsed().as_nanos() as u64;
-        let mut all = self.known.classes.lock();
-        let Some(class) = all.get_mut(self.class) else {
+        let time = self.started.elapsed();
+        let Some(trial) = self.trial else {
+            self.known.has_waited(time);
             return;
         };
-        let scaled = match self.bytes {
+        let time = time.as_nanos() as u64;
+        let mut all = self.known.classes.lock();
+        let Some(class) = all.get_mut(trial.class) else {
+            return;
+        };
+        let scaled = match trial.bytes {
             Some(bytes) => (u128::from(time) << class.power) / u128::from(bytes.max(1)),
             None => u128::from(time),
         };
         // Small enough for the sum of all ranks.
         let scaled = u64::try_from(scaled).unwrap_or(u64::MAX).min(1 << 48);
-        self.slot.put(&mut class.times, scaled);
+        trial.slot.put(&mut class.times, scaled);
     }
+}
+
+/// The call is forwarded because its communicator has no team yet: measures what that takes.
+pub fn measure_waiting(known: &Arc<Comm>) {
+    PENDING.set(Some(Pending {
+        known: known.clone(),
+        trial: None,
+        started: Instant::now(),
+    }));
 }
 
 /// The way of a call that the thresholds intercept. `exact`: the call has exactly `bytes`, and not
@@ -148,9 +168,11 @@ pub fn decide(
     if let Some(slot) = step.slot {
         PENDING.set(Some(Pending {
             known: known.clone(),
-            class: index,
-            slot,
-            bytes: exact.then_some(bytes),
+            trial: Some(Trial {
+                class: index,
+                slot,
+                bytes: exact.then_some(bytes),
+            }),
             started: Instant::now(),
         }));
     }

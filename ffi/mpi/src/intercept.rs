@@ -361,13 +361,18 @@ fn admit_by_thresholds(
     function: Function,
     abi: &'static Abi,
     comm: Word,
-    known: &Comm,
+    known: &Arc<Comm>,
     bytes: u64,
 ) -> Result<Arc<Group>, Outcome> {
     if !beats_mpi(abi, function, bytes, None) {
         return Err(outside(abi, function, bytes));
     }
-    let group = known.group(abi, comm, function.moves(bytes, known.size))?;
+    let group = known.group(abi, comm, function.moves(bytes, known.size));
+    let group = group.inspect_err(|_| {
+        if known.is_waiting() {
+            governor::measure_waiting(known);
+        }
+    })?;
     if group.nodes.is_some() {
         let all = match function.across_nodes().ok_or(Outcome::Communicator)? {
             Across::Whole => 0,

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use libcopy::lock::lock;
 use libcopy::policy::Policy;
@@ -38,8 +39,8 @@ const LED: usize = 64;
 /// Lists of processes whose first calls a leader remembers.
 const ASKED: usize = 64;
 /// Bytes that the large calls of the same processes have to move on each rank before they have a team: about as many as
-/// are moved in the time that making a team takes. So whatever the team gains, no program loses more by waiting
-/// for it than by having it at once.
+/// are moved in the time that making a team takes. Where a call gains no more than the time of a copy, no program loses more by
+/// waiting for a team than by having it at once.
 ///
 /// A team of two ranks has 3.2 MB of shared memory and took 1.8 ms on an AMD EPYC (under Debian's Open MPI, and under its
 /// MPICH), most of it for memory that the kernel has to clear, in which time 16 MiB are moved there.
@@ -53,6 +54,24 @@ fn price(ranks: usize) -> u64 {
     let shared = policy.and_then(|policy| Team::shared_bytes(local, &policy));
     // A policy that cannot be had is said to the user where the team is made.
     MEETING + CLEARED * shared.unwrap_or(0) as u64
+}
+
+/// Bytes of the price that are a microsecond of making the team, as measured for [`price`].
+const PRICE_PER_MICROSECOND: u64 = (16 << 20) / 1800;
+/// Calls may gain more than the time of a copy: where ranks outnumber processors, most of a call is waiting for one. So a team is
+/// made, too, when the large calls have taken as many times as long as making it takes. Then it takes at most
+/// a sixteenth of what they have taken, if it gains nothing.
+const PATIENCE: u32 = 16;
+
+/// What a communicator says when it asks for a team.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Demand {
+    /// Large calls that it has made.
+    pub calls: u64,
+    /// Bytes that they have moved on each rank since it last asked.
+    pub bytes: u64,
+    /// What they have taken on this rank since then.
+    pub time: Duration,
 }
 
 /// What a communicator has of a team: given back when the communicator goes.
@@ -101,9 +120,23 @@ impl Kept {
 /// A list that this process leads, and that has asked.
 struct Asked {
     list: Vec<c_int>,
-    /// Bytes that its large calls have moved on each rank.
+    /// Bytes that its large calls have moved on each rank, and what they have taken on this one.
     moved: u64,
+    time: Duration,
     price: u64,
+}
+
+impl Asked {
+    fn add(&mut self, demand: Demand) {
+        self.moved = self.moved.saturating_add(demand.bytes);
+        self.time = self.time.saturating_add(demand.time);
+    }
+
+    /// Whether a team costs little beside what the calls have come to.
+    fn has_paid(&self) -> bool {
+        let cost = Duration::from_micros(self.price / PRICE_PER_MICROSECOND);
+        self.moved >= self.price || self.time >= cost * PATIENCE
+    }
 }
 
 struct Teams {
@@ -175,9 +208,8 @@ fn sweep() {
     drop(gone);
 }
 
-/// What the leader says to `list`, whose communicator has made `calls` large calls, and has moved `bytes` since it last
-/// asked.
-fn decide(abi: &Abi, list: &[c_int], (calls, bytes): (u64, u64)) -> Offer {
+/// What the leader says to `list`.
+fn decide(abi: &Abi, list: &[c_int], demand: Demand) -> Offer {
     let many_threads = has_many_threads(abi);
     let mut teams = teams();
     let Teams { kept, asked } = &mut *teams;
@@ -210,11 +242,12 @@ fn decide(abi: &Abi, list: &[c_int], (calls, bytes): (u64, u64)) -> Offer {
     let mut asks = known.unwrap_or_else(|| Asked {
         list: list.to_vec(),
         moved: 0,
+        time: Duration::ZERO,
         price: price(list.len()),
     });
-    asks.moved = asks.moved.saturating_add(bytes);
+    asks.add(demand);
     // One more beside a team that is in use is earned with the fourth large call of one communicator at the earliest.
-    let has_paid = asks.moved >= asks.price && (is_first || calls >= 4);
+    let has_paid = asks.has_paid() && (is_first || demand.calls >= 4);
     let earned = least().is_some() || !is_wanted() || has_paid;
     if !earned || kept.iter().filter(led).count() >= LED {
         asked.push_back(asks);
@@ -233,13 +266,13 @@ fn decide(abi: &Abi, list: &[c_int], (calls, bytes): (u64, u64)) -> Offer {
     }
 }
 
-/// The team for a communicator that has made `calls` large calls, and has moved `bytes` since it last asked; `make`
-/// if there has to be a new one; `None`: the communicator has not earned one yet. Collective, and all ranks get the same answer.
+/// The team for a communicator; `make` if there has to be a new one; `None`: the communicator has not earned one yet.
+/// Collective, and all ranks get the same answer.
 pub fn of(
     abi: &'static Abi,
     comm: Word,
     (rank, size): (usize, usize),
-    (calls, bytes): (u64, u64),
+    demand: Demand,
     make: impl FnOnce() -> Result<Arc<Group>, Outcome>,
 ) -> Option<Result<Lease, Outcome>> {
     let Some(list) = members(abi, comm, size) else {
@@ -250,7 +283,7 @@ pub fn of(
     let led = rank == 0;
     let mut offer = Offer::default();
     if led {
-        offer = decide(abi, &list, (calls, bytes));
+        offer = decide(abi, &list, demand);
     }
     if bcast(abi, comm, &mut offer) != 0 {
         return Some(Err(Outcome::NoTeam));
@@ -291,4 +324,39 @@ pub fn of(
 pub fn clear() {
     let kept = std::mem::take(&mut teams().kept);
     drop(kept);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_or_time_pay_for_a_team() {
+        let asked = || Asked {
+            list: vec![0, 1],
+            moved: 0,
+            time: Duration::ZERO,
+            price: 16 << 20,
+        };
+        let call = |bytes, time| Demand {
+            calls: 1,
+            bytes,
+            time: Duration::from_micros(time),
+        };
+        // Calls until a team is made.
+        let calls = |demand: Demand| {
+            let mut asked = asked();
+            (1..)
+                .find(|_| {
+                    asked.add(demand);
+                    asked.has_paid()
+                })
+                .unwrap()
+        };
+        // 64 KiB as fast as memory, and where each call waits for a processor.
+        assert_eq!(calls(call(1 << 16, 7)), 256);
+        assert_eq!(calls(call(1 << 16, 4000)), 8);
+        // One that is long and moves little is not enough.
+        assert_eq!(calls(call(1 << 16, 28_000)), 2);
+    }
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 enum { MOST = 400, LENGTH = 1 << 20 };
 
@@ -202,6 +203,18 @@ static void threads(int provided)
 		MPI_Comm_free(&of_thread[i]);
 }
 
+// Few broadcasts that take long, as where ranks wait for a processor.
+static void late(void)
+{
+	unsigned char *bytes = malloc(LENGTH);
+	for (int i = 0; i < number; i++) {
+		if (rank == 1)
+			usleep(20000);
+		check(MPI_COMM_WORLD, 1, i, bytes);
+	}
+	free(bytes);
+}
+
 int main(int argc, char **argv)
 {
 	int provided, multiple = argc > 1 && !strcmp(argv[1], "threads");
@@ -209,12 +222,14 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	if (argc < 3)
-		fail("many, loop or threads, and a number, but arguments:", argc);
+		fail("many, loop, late or threads, and a number, but arguments:", argc);
 	number = atoi(argv[2]);
 	if (!strcmp(argv[1], "many"))
 		many(argc > 3 ? atoi(argv[3]) : 0, argc > 4 ? atoi(argv[4]) : 0);
 	else if (!strcmp(argv[1], "loop"))
 		loop(argc > 3 ? atoi(argv[3]) : 0);
+	else if (!strcmp(argv[1], "late"))
+		late();
 	else
 		threads(provided);
 	if (rank == 0)

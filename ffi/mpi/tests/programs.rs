@@ -1438,6 +1438,31 @@ fn communicators_take_no_descriptors_and_little_memory() {
     }
 }
 
+/// Eight broadcasts of 1 MiB are less than a team is worth by bytes, but these take long.
+#[test]
+fn large_calls_that_take_long_earn_a_team() {
+    let _turn = turn();
+    let library = library().to_str().expect("a plain path");
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, COMMUNICATORS, C) else {
+            continue;
+        };
+        let environment = [
+            ("LD_PRELOAD", library),
+            ("LIBCOPY_STATS", "1"),
+            // The memory of a team depends on the processor's caches otherwise.
+            ("LIBCOPY_SHM_RING", "524288"),
+        ];
+        let report = text(&mpi.run(2, &["late", "8"], &environment).stderr);
+        let found = intercepted(&report);
+        let found = found.iter().find(|(called, _)| *called == "MPI_Bcast");
+        assert!(
+            found.is_some_and(|(_, count)| *count > 0),
+            "{name}: {report}"
+        );
+    }
+}
+
 #[test]
 fn ranks_add_their_numbers_to_a_file() {
     let _turn = turn();
