@@ -117,12 +117,12 @@ static void check_count(const MPI_Status *status, int doubles, const char *what)
 
 enum {
 	RECV, SSEND, RECV_MORE, PROBE, MPROBE, IMPROBE, WILDCARD, PERSISTENT, REPLACE, WAIT, WAITALL, TESTALL, WAITANY,
-	WAITSOME, STATUS, ISSEND, SENDRECV, CROSSED, CROSSED_RECV, WAYS
+	WAITSOME, STATUS, ISSEND, SEND_INIT, SSEND_INIT, SENDRECV, CROSSED, CROSSED_RECV, CROSSED_INIT, WAYS
 };
 static const char *const names[WAYS] = { "Recv",    "Ssend",  "Recv of more", "Probe",	  "Mprobe",  "Imrecv",
 					 "wildcard", "Recv_init", "replace",  "Wait",	  "Waitall", "Testall",
-					 "Waitany", "Waitsome", "Get_status", "Issend",	  "Sendrecv", "crossed",
-					 "crossed Recv" };
+					 "Waitany", "Waitsome", "Get_status", "Issend",	  "Send_init", "Ssend_init",
+					 "Sendrecv", "crossed", "crossed Recv", "crossed init" };
 
 static void send_by(int how, struct buffer *from)
 {
@@ -143,6 +143,17 @@ static void send_by(int how, struct buffer *from)
 		CHECK(request != MPI_REQUEST_NULL, "no request");
 		MPI_Wait(&request, MPI_STATUS_IGNORE);
 		CHECK(request == MPI_REQUEST_NULL, "a request that is left");
+		break;
+	case SEND_INIT:
+	case SSEND_INIT:
+		if (how == SEND_INIT)
+			MPI_Send_init(at, count, type, 1, TAG, MPI_COMM_WORLD, &request);
+		else
+			MPI_Ssend_init(at, count, type, 1, TAG, MPI_COMM_WORLD, &request);
+		MPI_Start(&request);
+		MPI_Wait(&request, MPI_STATUS_IGNORE);
+		CHECK(request != MPI_REQUEST_NULL, "no request any more");
+		MPI_Request_free(&request);
 		break;
 	default: MPI_Send(at, count, type, 1, TAG, MPI_COMM_WORLD);
 	}
@@ -235,6 +246,15 @@ static void exchange_by(int how, struct buffer *from, struct buffer *to, MPI_Sta
 		MPI_Isend(from->memory.at, out, sent, other, TAG, MPI_COMM_WORLD, &requests[1]);
 		MPI_Waitall(2, requests, statuses);
 		*status = statuses[0];
+		break;
+	case CROSSED_INIT:
+		MPI_Recv_init(to->memory.at, in, received, other, TAG, MPI_COMM_WORLD, &requests[0]);
+		MPI_Send_init(from->memory.at, out, sent, other, TAG, MPI_COMM_WORLD, &requests[1]);
+		MPI_Startall(2, requests);
+		MPI_Waitall(2, requests, statuses);
+		*status = statuses[0];
+		MPI_Request_free(&requests[0]);
+		MPI_Request_free(&requests[1]);
 		break;
 	default:
 		MPI_Isend(from->memory.at, out, sent, other, TAG, MPI_COMM_WORLD, &requests[1]);
@@ -431,11 +451,16 @@ static void one_way(int rounds, int space, const char *what)
 		MPI_Status status;
 		if (rank == 0) {
 			struct buffer from = filled(DEVICE, out, doubles, i);
-			if (i % 3) {
-				MPI_Send(from.memory.at, from.count, types[out], 1, TAG, MPI_COMM_WORLD);
-			} else {
+			if (i % 3 == 0) {
 				MPI_Isend(from.memory.at, from.count, types[out], 1, TAG, MPI_COMM_WORLD, &request);
 				MPI_Wait(&request, MPI_STATUS_IGNORE);
+			} else if (i % 3 == 1) {
+				MPI_Send_init(from.memory.at, from.count, types[out], 1, TAG, MPI_COMM_WORLD, &request);
+				MPI_Start(&request);
+				MPI_Wait(&request, MPI_STATUS_IGNORE);
+				MPI_Request_free(&request);
+			} else {
+				MPI_Send(from.memory.at, from.count, types[out], 1, TAG, MPI_COMM_WORLD);
 			}
 			packed++;
 			spoil(&from);
@@ -626,7 +651,7 @@ static void elsewhere(int where, MPI_Request *sent)
 	case MIXED_WAITALL:
 		requests[0] = *sent;
 		MPI_Waitall(2, requests, statuses);
-		*sent = MPI_REQUEST_NULL;
+		*sent = requests[0];
 		break;
 	default: MPI_Recv(&token, 1, MPI_INT, other, TOKEN, MPI_COMM_WORLD, statuses);
 	}
@@ -634,13 +659,18 @@ static void elsewhere(int where, MPI_Request *sent)
 
 static void away(void)
 {
-	for (int i = 0; i < PLACES; i++) {
-		int doubles = DOUBLES * (i % 2 ? 3 : 40);
+	for (int i = 0; i < 2 * PLACES; i++) {
+		int doubles = DOUBLES * (i % 2 ? 3 : 40), is_persistent = i >= PLACES;
 		MPI_Request request = MPI_REQUEST_NULL;
 		struct buffer from, to;
 		if (rank == 0) {
 			from = filled(DEVICE, EVERY_THIRD, doubles, i);
-			MPI_Isend(from.memory.at, from.count, types[from.type], 1, TAG, MPI_COMM_WORLD, &request);
+			if (is_persistent) {
+				MPI_Send_init(from.memory.at, from.count, types[from.type], 1, TAG, MPI_COMM_WORLD, &request);
+				MPI_Start(&request);
+			} else {
+				MPI_Isend(from.memory.at, from.count, types[from.type], 1, TAG, MPI_COMM_WORLD, &request);
+			}
 			packed++;
 		} else if (rank == 1) {
 			to = filled(HOST, PAIRS, doubles, 300 + i);
@@ -648,9 +678,11 @@ static void away(void)
 			check(&to, EVERY_THIRD, doubles, i, "sender is elsewhere");
 			memory_free(&to.memory);
 		}
-		elsewhere(i, &request);
+		elsewhere(i % PLACES, &request);
 		if (rank == 0) {
 			MPI_Wait(&request, MPI_STATUS_IGNORE);
+			if (is_persistent)
+				MPI_Request_free(&request);
 			spoil(&from);
 		}
 	}
@@ -714,6 +746,225 @@ static void late(void)
 	}
 }
 
+/* ---- Persistent requests, which are started again and again. ---- */
+
+/* Other content for the next start. */
+static void refill(struct buffer *buffer, unsigned seed)
+{
+	char *bytes = noise(seed, buffer->memory.bytes);
+	memory_write(&buffer->memory, bytes);
+	free(bytes);
+	buffer->seed = seed;
+}
+
+/* Receives into a buffer, by one request for all rounds or by a function of its own for each. */
+static void receive_round(struct buffer *to, MPI_Request *request, int how)
+{
+	MPI_Status status;
+	MPI_Datatype type = types[to->type];
+	switch (how) {
+	case 0:
+		MPI_Start(request);
+		MPI_Wait(request, &status);
+		break;
+	case 1: MPI_Recv(to->memory.at, to->count, type, 0, TAG, MPI_COMM_WORLD, &status); break;
+	default:
+		MPI_Irecv(to->memory.at, to->count, type, 0, TAG, MPI_COMM_WORLD, request);
+		MPI_Wait(request, &status);
+	}
+	check_count(&status, to->doubles, "persistent");
+}
+
+/* Sends a round, waiting in different ways. */
+static void send_round(MPI_Request *request, int how)
+{
+	MPI_Status status;
+	int flag = 0, index = 7, done = 0;
+	if (how % 2)
+		MPI_Start(request);
+	else
+		MPI_Startall(1, request);
+	switch (how) {
+	case 0: MPI_Wait(request, &status); break;
+	case 1: MPI_Waitall(1, request, &status); break;
+	case 2:
+		while (!flag)
+			MPI_Test(request, &flag, &status);
+		break;
+	case 3: MPI_Waitany(1, request, &index, &status); break;
+	case 4: MPI_Waitsome(1, request, &done, &index, &status); break;
+	case 5:
+		while (!flag)
+			MPI_Request_get_status(*request, &flag, &status);
+		MPI_Wait(request, &status);
+		break;
+	default:
+		while (!flag)
+			MPI_Testall(1, request, &flag, &status);
+	}
+	CHECK((how != 3 && how != 4) || index == 0, "way %d: index %d", how, index);
+	copied++;
+}
+
+/* A persistent request for a buffer, whose type is freed: rank 0 sends, in one of two modes. */
+static MPI_Request made(struct buffer *buffer, int is_synchronous)
+{
+	MPI_Request request;
+	MPI_Datatype type;
+	char *at = buffer->memory.at;
+	MPI_Type_dup(types[buffer->type], &type);
+	if (rank)
+		MPI_Recv_init(at, buffer->count, type, 0, TAG, MPI_COMM_WORLD, &request);
+	else if (is_synchronous)
+		MPI_Ssend_init(at, buffer->count, type, 1, TAG, MPI_COMM_WORLD, &request);
+	else
+		MPI_Send_init(at, buffer->count, type, 1, TAG, MPI_COMM_WORLD, &request);
+	MPI_Type_free(&type);
+	return request;
+}
+
+/* The content changes between the starts, and so does the memory now and then, at the same address or with a new request. */
+static void persistent(void)
+{
+	enum { ROUNDS = 9 };
+	int again = 0;
+	for (int i = 0; i < 3 * TYPES && rank < 2; i++) {
+		int out = i % TYPES, in = (i + i / TYPES) % TYPES, doubles = DOUBLES * (i == 7 ? MANY / 5 : 1 + i % 3), how = i % 3;
+		struct buffer buffer = filled(DEVICE, rank ? in : out, doubles, 1000 * i);
+		MPI_Request request = rank == 0 || how == 0 ? made(&buffer, i % 2) : MPI_REQUEST_NULL;
+		for (int round = 0; round < ROUNDS; round++) {
+			unsigned seed = 1000 * i + 10 * round;
+			char *at = buffer.memory.at;
+			if (round % 4 == 3) {
+				spoil(&buffer);
+				buffer = filled(DEVICE, rank ? in : out, doubles, seed + rank);
+				if (buffer.memory.at == at) {
+					again++;
+				} else if (request != MPI_REQUEST_NULL) {
+					MPI_Request_free(&request);
+					request = made(&buffer, i % 2);
+				}
+			}
+			refill(&buffer, seed + rank);
+			if (rank == 0) {
+				send_round(&request, round % 7);
+			} else {
+				receive_round(&buffer, &request, how);
+				check(&buffer, out, doubles, seed, "persistent");
+			}
+		}
+		if (request != MPI_REQUEST_NULL)
+			MPI_Request_free(&request);
+		spoil(&buffer);
+	}
+	CHECK(rank > 1 || again > 3 * TYPES / 2, "memory was at the same address %d times", again);
+}
+
+/* As programs exchange what is at the borders of their domains: all requests are started and completed together, some of them in
+ * host memory.
+ */
+static void halo(void)
+{
+	enum { ALL = 12, ROUNDS = 8 };
+	struct buffer buffers[ALL];
+	MPI_Request requests[ALL];
+	MPI_Status statuses[ALL];
+	int hosts = 0;
+	for (int i = 0; i < ALL && rank < 2; i++) {
+		int is_send = i % 2, tag = i / 2, type = (tag + is_send) % TYPES, space = i / 4 % 3 == 2 ? HOST : DEVICE;
+		buffers[i] = filled(space, type, DOUBLES * (1 + tag), 0);
+		hosts += is_send && space == HOST;
+		if (is_send)
+			MPI_Send_init(buffers[i].memory.at, buffers[i].count, types[type], !rank, tag, MPI_COMM_WORLD, &requests[i]);
+		else
+			MPI_Recv_init(buffers[i].memory.at, buffers[i].count, types[type], !rank, tag, MPI_COMM_WORLD, &requests[i]);
+	}
+	for (int round = 0; round < ROUNDS && rank < 2; round++) {
+		int flag = 0, done = 0, index, indices[ALL];
+		for (int i = 0; i < ALL; i++)
+			refill(&buffers[i], 1000 * round + 100 * rank + i);
+		MPI_Startall(ALL, requests);
+		switch (round % 4) {
+		case 0: MPI_Waitall(ALL, requests, statuses); break;
+		case 1:
+			while (!flag)
+				MPI_Testall(ALL, requests, &flag, statuses);
+			break;
+		case 2:
+			for (int left = ALL; left; left -= done)
+				MPI_Waitsome(ALL, requests, &done, indices, statuses);
+			break;
+		default:
+			for (int left = ALL; left; left--)
+				MPI_Waitany(ALL, requests, &index, statuses);
+		}
+		copied += ALL / 2 - hosts;
+		for (int i = 0; i < ALL; i += 2)
+			check(&buffers[i], buffers[i + 1].type, buffers[i].doubles, 1000 * round + 100 * !rank + i + 1, "halo");
+	}
+	for (int i = 0; i < ALL && rank < 2; i++) {
+		MPI_Request_free(&requests[i]);
+		spoil(&buffers[i]);
+	}
+}
+
+/* A receiver that waits for what its sender does when it has waited for the message. Offered or not, a long message that is not
+ * packed for it would keep both waiting.
+ */
+static void persistent_late(void)
+{
+	struct buffer buffer = filled(DEVICE, EVERY_THIRD, 40 * DOUBLES, rank);
+	MPI_Request request;
+	int token = 0;
+	if (rank == 0) {
+		MPI_Send_init(buffer.memory.at, buffer.count, types[EVERY_THIRD], 1, TAG, MPI_COMM_WORLD, &request);
+		MPI_Start(&request);
+		packed++;
+		MPI_Wait(&request, MPI_STATUS_IGNORE);
+		refill(&buffer, 777);
+		MPI_Send(&token, 1, MPI_INT, 1, TOKEN, MPI_COMM_WORLD);
+		MPI_Request_free(&request);
+	} else if (rank == 1) {
+		MPI_Recv(&token, 1, MPI_INT, 0, TOKEN, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		MPI_Recv(buffer.memory.at, buffer.count, types[EVERY_THIRD], 0, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		check(&buffer, EVERY_THIRD, 40 * DOUBLES, 0, "late, persistent");
+	}
+	spoil(&buffer);
+}
+
+/* Requests that are freed or cancelled when they have been started: what they send arrives. */
+static void persistent_left(void)
+{
+	for (int i = 0; i < 12 && rank < 2; i++) {
+		struct buffer buffer = filled(DEVICE, (i + rank) % TYPES, DOUBLES, 10 * i + rank);
+		MPI_Request request = MPI_REQUEST_NULL, answer;
+		MPI_Status status;
+		int token = 0, flag = 0;
+		if (rank == 0) {
+			MPI_Irecv(&token, 1, MPI_INT, 1, TOKEN, MPI_COMM_WORLD, &answer);
+			MPI_Send_init(buffer.memory.at, buffer.count, types[buffer.type], 1, TAG, MPI_COMM_WORLD, &request);
+			MPI_Start(&request);
+			if (i % 2) {
+				MPI_Cancel(&request);
+				MPI_Wait(&request, &status);
+				MPI_Test_cancelled(&status, &flag);
+				CHECK(!flag, "cancelled");
+			}
+			MPI_Request_free(&request);
+			CHECK(request == MPI_REQUEST_NULL, "a request that is left");
+			copied++;
+			/* Waiting would have it packed. */
+			for (flag = 0; !flag;)
+				MPI_Test(&answer, &flag, &status);
+		} else {
+			MPI_Recv(buffer.memory.at, buffer.count, types[buffer.type], 0, TAG, MPI_COMM_WORLD, &status);
+			check(&buffer, i % TYPES, DOUBLES, 10 * i, "freed or cancelled");
+			MPI_Send(&token, 1, MPI_INT, 0, TOKEN, MPI_COMM_WORLD);
+		}
+		spoil(&buffer);
+	}
+}
+
 /* ---- Ranks that are killed. ---- */
 
 /* The receiver dies when it copies. */
@@ -766,6 +1017,10 @@ static const struct test_case cases[] = {
 	{ "away", away },
 	{ "left_out", left_out },
 	{ "late", late },
+	{ "persistent", persistent },
+	{ "halo", halo },
+	{ "persistent_late", persistent_late },
+	{ "persistent_left", persistent_left },
 	{ "killed_receiver", killed_receiver },
 	{ "killed_sender", killed_sender },
 };

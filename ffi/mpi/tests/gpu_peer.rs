@@ -151,6 +151,21 @@ fn nobody_waits_for_a_receiver_that_is_elsewhere() {
     }
 }
 
+#[test]
+fn each_start_of_a_persistent_send_is_copied() {
+    for case in ["persistent", "halo", "persistent_left"] {
+        exactly(&[case], &[PEERS]);
+        exactly(&[case], &[PEERS, DELAYED]);
+    }
+}
+
+/// If a message were not packed when its receiver does not begin, the ranks would wait for each other for ever.
+#[test]
+fn no_persistent_send_waits_for_a_receiver_that_is_elsewhere() {
+    exactly(&["persistent_late"; 3], &[PEERS]);
+    exactly(&["persistent_late"], &[]);
+}
+
 /// Unless that is asked for, messages are offered less and less to a receiver that cannot copy them.
 #[test]
 fn messages_are_not_offered_in_vain_for_ever() {

@@ -151,6 +151,9 @@ pub struct Call {
     is_send: bool,
     /// Whether what is sent is packed later ([`Call::begin_later`]).
     is_later: bool,
+    /// Whether it makes a persistent request whose starts offer what is sent to its receiver, and pack it only where that
+    /// cannot be.
+    offers: bool,
     /// Whether the function lets messages get on while it waits.
     attends: bool,
     sides: Vec<Side>,
@@ -173,6 +176,7 @@ impl Call {
             is_library: false,
             is_send: false,
             is_later: false,
+            offers: false,
             attends: false,
             sides: Vec::new(),
             failed: None,
@@ -509,6 +513,23 @@ impl Call {
     /// Whether it sends a message that is not a persistent request's.
     pub fn sends_now(&self) -> bool {
         self.is_send && !self.is_persistent
+    }
+
+    /// Says that each start of the persistent request offers what is sent ([`super::requests::offer_started`]), or has it
+    /// packed ([`super::requests::pack_started`]).
+    pub fn does_offer(&mut self) {
+        self.offers = true;
+    }
+
+    /// Whether each start does.
+    pub fn offers(&self) -> bool {
+        self.offers
+    }
+
+    /// The elements of a message that it sends.
+    pub fn sent(&self) -> Option<&Elements> {
+        let mut sides = self.sides.iter().filter(|side| side.direction.sends());
+        sides.next()?.parts.first().map(|(elements, _)| elements)
     }
 
     /// Whether it makes a persistent request.

@@ -68,6 +68,13 @@ impl Elements {
         })
     }
 
+    /// The same, where the program may have allocated memory anew since they were found; `None` if they are in device memory
+    /// no longer.
+    pub fn found_again(mut self, driver: &Driver) -> Option<Elements> {
+        self.near = device(driver, self.near.address)?;
+        Some(self)
+    }
+
     /// Where they are.
     pub fn first(&self) -> u64 {
         self.base as u64

@@ -34,11 +34,12 @@ pub(crate) use collective::{begins_collective, staged_collective};
 pub use delayed::{Functions, flush as start_delayed};
 pub use external::{pack_external, unpack_external};
 pub use packing::{pack, unpack};
-pub use peer::{may_be_left, note_offered, offer, reach};
+pub use peer::{Offer, may_be_left, note_offered, offer, reach};
 pub use report::report;
 pub use requests::{
     after_get_status, any as has_requests, before_cancel, before_start, finish, free, get_on,
-    get_status, some, test, testall, testany, wait, wait_for_others, waitall, waitany,
+    get_status, offer_started, pack_started, some, test, testall, testany, wait, wait_for_others,
+    waitall, waitany,
 };
 pub use upcalls::{Messages, before_waiting, register};
 pub use watch::{inside, is_handed_over, is_loaded, is_outside, may_be_loaded};

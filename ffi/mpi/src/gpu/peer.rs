@@ -59,6 +59,15 @@ pub fn offer(
 ) -> Option<Offer> {
     let (driver, abi) = (watch::driver()?, active()?);
     let elements = Elements::on_device((driver, abi), base, Some(count), (datatype, comm))?;
+    offer_those((driver, abi), elements, receiver)
+}
+
+/// The same for elements that are known to be in device memory.
+pub fn offer_those(
+    (driver, abi): (&'static Driver, &'static Abi),
+    elements: Elements,
+    receiver: usize,
+) -> Option<Offer> {
     let is_dense = elements.kind.is_dense();
     if !is_dense && elements.layout().is_none() {
         return None;

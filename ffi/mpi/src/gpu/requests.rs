@@ -15,6 +15,7 @@ use super::call::{self, Call};
 use super::delayed::{self, Functions, Waiting};
 use super::elements::{self, Started};
 use super::past;
+use super::peer::{self, Offer};
 use super::report::{Event, note};
 use super::watch;
 use crate::abi::{Abi, Family, UNDEFINED, Word};
@@ -268,6 +269,11 @@ impl Concluding {
 }
 
 impl Pending {
+    /// Packs what is sent.
+    fn pack(&self) -> Result<(), c_int> {
+        self.call.pack().map_err(|code| self.call.raise(code))
+    }
+
     /// Starts to unpack what was received, once.
     fn start_unpack(&mut self, status: Status) -> Result<Vec<Started>, c_int> {
         if !self.is_active || status.is_cancelled() {
@@ -651,7 +657,8 @@ pub unsafe fn some(
     }
 }
 
-/// Before `MPI_Start` and `MPI_Startall`: packs what is sent.
+/// Before `MPI_Start` and `MPI_Startall`: packs what is sent, but for what may be offered to its receiver when its turn has
+/// come.
 #[cold]
 pub unsafe fn before_start(count: c_int, requests: *const c_void) -> Result<(), c_int> {
     let Some(abi) = active().filter(|_| watch::is_outside()) else {
@@ -661,14 +668,44 @@ pub unsafe fn before_start(count: c_int, requests: *const c_void) -> Result<(), 
     delayed::flush();
     // SAFETY: the caller's promise.
     for mut found in unsafe { Found::all(abi, count, requests) } {
-        let packed = found.pending.call.pack();
-        let raised = packed.map_err(|code| found.pending.call.raise(code));
+        let raised = if found.pending.call.offers() {
+            Ok(())
+        } else {
+            found.pending.pack()
+        };
         found.pending.is_active = true;
         found.pending.is_unpacked = false;
         found.put_back();
         raised?;
     }
     Ok(())
+}
+
+/// What a persistent send that is being started offers to the process with the number `receiver`; `None` as for
+/// [`peer::offer`], and if the request is not known.
+#[cold]
+pub fn offer_started(handle: Word, receiver: usize) -> Option<Offer> {
+    let (elements, both) = {
+        let table = lock(&TABLE);
+        let call = &table.as_ref()?.get(&handle)?.call;
+        (call.sent()?.clone(), call.both())
+    };
+    peer::offer_those(both, elements.found_again(both.0)?, receiver)
+}
+
+/// Packs what a persistent send that is being started does not offer.
+///
+/// # Errors
+///
+/// An error code, which the error handler has heard of.
+#[cold]
+pub fn pack_started(handle: Word) -> Result<(), c_int> {
+    let Some(pending) = remove(handle) else {
+        return Ok(());
+    };
+    let packed = pending.pack();
+    put(handle, pending);
+    packed
 }
 
 /// `MPI_Test` of the program's.

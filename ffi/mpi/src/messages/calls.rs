@@ -15,7 +15,7 @@ use super::incoming::{self, When, raise};
 use super::receiving::{arrival, arrived};
 use super::remote;
 use super::requests::{self, Work};
-use super::sending::{Chosen, Plan, SendMode, choose, notice, send_header};
+use super::sending::{Chosen, Plan, Planned, SendMode, choose, notice, send_header};
 use super::status::Room;
 use super::world::World;
 use super::{lengths, packed, short, waiting};
@@ -197,14 +197,18 @@ pub unsafe fn send_init(
         return;
     };
     let class = governed::class_of(&chosen, what, Function::Start, to);
-    let plan = Plan {
-        mode,
+    let planned = Planned {
         known: chosen.known,
         buffer: what.buffer,
         count,
         bytes: chosen.bytes,
         member: chosen.member,
+    };
+    let plan = Plan {
+        mode,
         to,
+        planned: Some(planned),
+        device: None,
     };
     requests::remember(world, request, Work::Start(plan, class, None), true);
 }

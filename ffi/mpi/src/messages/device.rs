@@ -1,68 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Messages out of device memory that their receivers copy there ([`gpu::offer`]). `None` everywhere means that a message
-//! goes another way, packed.
+//! Functions that send out of device memory, for the receiver to copy the elements there. `None` everywhere means that a
+//! message goes another way, packed.
 
 use std::ffi::{c_int, c_void};
 
-use libcopy::p2p::{Content, Pause, Shared, header};
+use libcopy::p2p::Shared;
 
 use super::arguments::{Address, Elements, Mode};
+use super::offering::{Candidate, Patience};
 use super::panics::caught;
 use super::world::{World, world};
-use super::{calls, waiting};
+use super::{calls, requests};
 use crate::abi::Word;
 use crate::count::Count;
+use crate::gpu;
 use crate::pmpi::forward;
-use crate::{comm, gpu, types};
 use libcopy::lock::lock;
-
-/// Whether a send may wait for what the program has told its GPU to do before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
-    /// As long as it takes.
-    Blocking,
-    /// Not at all, nor may the message need this process later while that waits elsewhere.
-    None,
-}
 
 /// Offers a message to its receiver, as its slot says from now on.
 fn post(world: &World, what: Elements, to: Address, patience: Patience) -> Option<Shared> {
-    let count = what.count?;
-    let least = world.least[0].min(world.least[1]);
-    if types::quick_size(what.datatype, count).is_some_and(|bytes| bytes < least) {
-        return None;
-    }
-    let known = types::of(world.abi, what.datatype)?;
-    let bytes = known.size.checked_mul(count as u64)?;
-    // What has a header's length is looked at where it is forwarded.
-    if bytes < least || header::slot_of(bytes).is_some() || to.tag < 0 {
-        return None;
-    }
-    let member = {
-        let its = comm::of(world.abi, to.comm).ok()?;
-        world.peers(&its, to.comm).of(to.dest)?
-    };
-    if world.is_closed(member) || patience == Patience::None && !gpu::may_be_left() {
-        return None;
-    }
-    let offer = gpu::offer((what.buffer, count, what.datatype), to.comm, member)?;
-    let mut written = offer.written()?;
-    let mut pause = Pause::new();
-    while !written.is_done().ok()? {
-        if patience == Patience::None {
-            return None;
-        }
-        if pause.step() {
-            waiting::progress(world);
-        }
-    }
-    let size = offer.size();
-    let content = Content::Device(Box::new(offer));
-    let fits = |size| known.ends_at(size);
-    let shared = world.post(content, None, (bytes, member, to.tag), 0, fits)?;
-    gpu::note_offered(size);
-    Some(shared)
+    let elements = (what.buffer.cast_const(), what.count?, what.datatype);
+    let candidate = Candidate::of(world, what, to)?;
+    candidate.post(world, patience, |receiver| {
+        gpu::offer(elements, to.comm, receiver)
+    })
 }
 
 /// `MPI_Send` and `MPI_Ssend`
@@ -98,6 +60,42 @@ pub unsafe fn isend(
         Some(unsafe { calls::isend_posted(world, mode, shared, to, (request, None)) })
     };
     caught(|| gpu::inside(send))
+}
+
+/// `MPI_Send_init` and its relatives, whose starts offer what is sent ([`Plan::start_on_device`]); `make` makes the request, of
+/// what is in the place of the elements.
+///
+/// [`Plan::start_on_device`]: super::sending::Plan::start_on_device
+#[cold]
+pub unsafe fn send_init<N: Count>(
+    mode: Mode,
+    (mut buffer, mut count, mut datatype): (*mut c_void, N, Word),
+    to: Address,
+    request: *mut c_void,
+    make: impl FnOnce(*mut c_void, N, Word) -> c_int,
+) -> Option<c_int> {
+    let begin = || {
+        let world = world()?;
+        let what = Elements {
+            buffer,
+            count: count.number(),
+            datatype,
+        };
+        let candidate = Candidate::of(world, what, to)?;
+        let mut call = gpu::Call::persistent(Some(to.comm))?;
+        call.sends(&mut buffer, &mut count, &mut datatype);
+        call.sent()?;
+        call.does_offer();
+        Some((world, call, candidate))
+    };
+    let (world, call, candidate) = caught(|| gpu::inside(begin))?;
+    Some(call.begin(request, || {
+        let code = make(buffer, count, datatype);
+        if code == 0 {
+            requests::offers(world, request, (mode, to), candidate);
+        }
+        code
+    }))
 }
 
 /// `MPI_Sendrecv`; what is received is elements, a source and a tag.

@@ -277,7 +277,11 @@ macro_rules! persistent_sends {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word, request: *mut c_void|
-            (persistent(Some(comm)), begin(request), sends(buffer, count, datatype)) {
+            (persistent(Some(comm)), begin(request), sends(buffer, count, datatype))
+            peer(device::send_init(
+                Mode::$mode, (buffer.cast_mut(), count, datatype), address(dest, tag, comm), request,
+                |buffer, count, datatype| other(buffer, count, datatype, dest, tag, comm, request),
+            )) {
                 let what = elements(buffer, count, datatype);
                 persistent_send((what, Mode::$mode, address(dest, tag, comm)), request, || {
                     forward::$body(buffer, count, datatype, dest, tag, comm, request)

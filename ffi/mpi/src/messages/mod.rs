@@ -19,6 +19,7 @@ mod handle;
 mod incoming;
 mod init;
 mod lengths;
+mod offering;
 mod pack_memory;
 mod packed;
 mod panics;

@@ -12,12 +12,14 @@ use libcopy::p2p::{Shared, View, header};
 use super::arguments::{Address, Elements, Kind, Mode, are_left};
 use super::handle::Handle;
 use super::lengths;
+use super::offering::{Candidate, Patience};
+use super::panics::caught;
 use super::remote;
 use super::view;
 use super::world::World;
 use crate::abi::Word;
 use crate::types::{self, Known};
-use crate::{comm, pmpi, uses};
+use crate::{comm, gpu, pmpi, uses};
 use libcopy::lock::lock;
 
 /// A message that is to be intercepted.
@@ -211,20 +213,29 @@ pub unsafe fn send_header(
     Ok(())
 }
 
-/// A persistent send: its arguments.
+/// A persistent send.
 #[derive(Debug)]
 pub struct Plan {
     pub mode: Mode,
+    pub to: Address,
+    /// Elements in host memory; `None` if the library sends them.
+    pub planned: Option<Planned>,
+    /// What the program sends, if that is in device memory and may be offered to its receiver.
+    pub device: Option<Candidate>,
+}
+
+/// Elements of a persistent send that is intercepted.
+#[derive(Debug)]
+pub struct Planned {
     pub known: Arc<Known>,
     pub buffer: *mut c_void,
     pub count: usize,
     pub bytes: u64,
     pub member: usize,
-    pub to: Address,
 }
 
 // SAFETY: the address is the program's, which lends it with every start.
-unsafe impl Send for Plan {}
+unsafe impl Send for Planned {}
 
 impl Plan {
     /// The communicator.
@@ -239,18 +250,49 @@ impl Plan {
     ///
     /// The elements are readable until the message is complete.
     pub unsafe fn start(&self, world: &World) -> Result<Option<(Shared, Word)>, c_int> {
-        let Some(view) = view::new(&self.known, self.buffer, self.count) else {
+        let chosen = self.planned.as_ref().and_then(|planned| {
+            Some(Chosen {
+                known: planned.known.clone(),
+                view: view::new(&planned.known, planned.buffer, planned.count)?,
+                bytes: planned.bytes,
+                member: planned.member,
+            })
+        });
+        let posted = chosen.and_then(|chosen| chosen.post(world, None, self.to.tag));
+        // SAFETY: the caller's promise.
+        let send = |shared| unsafe { self.send(world, shared) };
+        posted.map(send).transpose()
+    }
+
+    /// The same for what is in device memory, if its receiver may copy it; otherwise `None`, and the host memory in its
+    /// place has it.
+    ///
+    /// # Safety
+    ///
+    /// As above; `handle` is that of the program's request.
+    pub unsafe fn start_on_device(
+        &self,
+        world: &World,
+        handle: Word,
+    ) -> Result<Option<(Shared, Word)>, c_int> {
+        let Some(device) = &self.device else {
             return Ok(None);
         };
-        let chosen = Chosen {
-            known: self.known.clone(),
-            view,
-            bytes: self.bytes,
-            member: self.member,
-        };
-        let Some(shared) = chosen.post(world, None, self.to.tag) else {
-            return Ok(None);
-        };
+        let offer = |receiver| gpu::offer_started(handle, receiver);
+        let post = || device.post(world, Patience::Start, offer);
+        match caught(|| gpu::inside(post)) {
+            // SAFETY: the caller's promise.
+            Some(shared) => unsafe { self.send(world, shared) }.map(Some),
+            None => gpu::pack_started(handle).map(|()| None),
+        }
+    }
+
+    /// Sends the header of a message whose slot says what it is; the message, and the library's request for its header.
+    ///
+    /// # Safety
+    ///
+    /// As above.
+    unsafe fn send(&self, world: &World, shared: Shared) -> Result<(Shared, Word), c_int> {
         let mut request = Handle::new(world, world.abi.request_null);
         let how = (self.mode, SendMode::Hidden);
         // SAFETY: the message lives until the request is complete.
@@ -258,6 +300,6 @@ impl Plan {
         lock(&shared).attend(world, false);
         // SAFETY: the library wrote a handle.
         let handle = unsafe { world.abi.handle_at(request.pointer(), 0) };
-        Ok(Some((shared, handle)))
+        Ok((shared, handle))
     }
 }

@@ -586,18 +586,21 @@ pub unsafe fn start(world: &World, request: *mut c_void) -> Option<c_int> {
     // SAFETY: one request.
     let batch = unsafe { Batch::new(world, 1, request)? };
     let mut state = lock(&batch.entries[0].as_ref()?.state);
-    let mut watched = None;
+    let (mut watched, handle) = (None, state.handle);
     if let Work::Start(plan, class, current) = &mut state.work {
-        let (decision, trial) = match *class {
-            Some(class) => class.next(world),
-            None => (Decision::Intercept, None),
-        };
-        watched = trial;
-        let started = match decision {
-            // SAFETY: the program promised its elements from now on.
-            Decision::Intercept => unsafe { plan.start(world) },
-            Decision::Forward => Ok(None),
-        };
+        // SAFETY: the program promised its elements from now on.
+        let mut started = unsafe { plan.start_on_device(world, handle) };
+        if let Ok(None) = started {
+            let (decision, trial) = match *class {
+                Some(class) => class.next(world),
+                None => (Decision::Intercept, None),
+            };
+            watched = trial;
+            if decision == Decision::Intercept {
+                // SAFETY: as above, or what was packed there just now.
+                started = unsafe { plan.start(world) };
+            }
+        }
         match started {
             Ok(Some(under_way)) => {
                 *current = Some(under_way);

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcopy::lock::lock;
-use libcopy::p2p::{Pause, Shared};
+use libcopy::p2p::{self, Pause, Shared};
 
 use super::super::governed::{Class, Watched};
 use super::super::handle::Handle;
@@ -233,13 +233,13 @@ impl State {
                 }
             }
             Work::Send(shared, _) => {
-                if !push(world, shared) || completed(world, self.handle, &mut room).is_none() {
+                if !is_sent(world, shared, self.handle) {
                     return false;
                 }
                 self.error = outcome(world, shared);
             }
             Work::Start(_, _, Some((shared, header))) => {
-                if !push(world, shared) || completed(world, *header, &mut room).is_none() {
+                if !is_sent(world, shared, *header) {
                     return false;
                 }
                 self.error = outcome(world, shared);
@@ -339,6 +339,14 @@ impl State {
 /// The code of a message that is complete.
 pub(super) fn outcome(world: &World, shared: &Shared) -> c_int {
     waiting::outcome(world, &lock(shared)).err().unwrap_or(0)
+}
+
+/// Goes on with a message that is sent, and with the library's request for its header; returns whether both are complete.
+fn is_sent(world: &World, shared: &Shared, header: Word) -> bool {
+    let is_over = push(world, shared);
+    // What only its receiver can go on with waits for the header: the library may have that still.
+    let is_asked = is_over || p2p::any_on_device();
+    is_asked && completed(world, header, &mut Room::new()).is_some() && is_over
 }
 
 /// Goes on with a message that is sent; returns whether the program may have its buffer back.

@@ -11,8 +11,11 @@ use std::sync::{Arc, LazyLock, Mutex};
 use libcopy::lock::lock;
 use libcopy::p2p;
 
+use super::super::arguments::{Address, Mode};
 use super::super::governed::Watched;
+use super::super::offering::Candidate;
 use super::super::probes;
+use super::super::sending::Plan;
 use super::super::world::World;
 use super::entry::{Entry, State, Work};
 use crate::abi::Word;
@@ -61,6 +64,25 @@ pub fn any() -> bool {
 /// Makes a request known. An active persistent one counts as started.
 pub fn remember(world: &World, request: *const c_void, work: Work, persistent: bool) {
     remember_watched(world, request, work, persistent, None);
+}
+
+/// Has the starts of a persistent send offer what is in device memory.
+pub fn offers(world: &World, request: *const c_void, (mode, to): (Mode, Address), what: Candidate) {
+    // SAFETY: the library has written a handle there.
+    let handle = unsafe { world.abi.handle_at(request, 0) };
+    if let Some(entry) = find(world, handle) {
+        if let Work::Start(plan, ..) = &mut lock(&entry.state).work {
+            plan.device = Some(what);
+        }
+        return;
+    }
+    let plan = Plan {
+        mode,
+        to,
+        planned: None,
+        device: Some(what),
+    };
+    remember(world, request, Work::Start(plan, None, None), true);
 }
 
 /// Makes a request known, and lets go of `watched` when it is complete.
