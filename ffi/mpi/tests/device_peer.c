@@ -117,11 +117,13 @@ static void check_count(const MPI_Status *status, int doubles, const char *what)
 
 enum {
 	RECV, SSEND, RECV_MORE, PROBE, MPROBE, IMPROBE, WILDCARD, PERSISTENT, REPLACE, WAIT, WAITALL, TESTALL, WAITANY,
-	WAITSOME, STATUS, ISSEND, SEND_INIT, SSEND_INIT, SENDRECV, CROSSED, CROSSED_RECV, CROSSED_INIT, WAYS
+	WAITSOME, STATUS, ISSEND, SEND_INIT, SSEND_INIT, RSEND, IRSEND, RSEND_INIT, SENDRECV, CROSSED,
+	CROSSED_RECV, CROSSED_INIT, WAYS
 };
 static const char *const names[WAYS] = { "Recv",    "Ssend",  "Recv of more", "Probe",	  "Mprobe",  "Imrecv",
 					 "wildcard", "Recv_init", "replace",  "Wait",	  "Waitall", "Testall",
 					 "Waitany", "Waitsome", "Get_status", "Issend",	  "Send_init", "Ssend_init",
+					 "Rsend",   "Irsend", "Rsend_init",
 					 "Sendrecv", "crossed", "crossed Recv", "crossed init" };
 
 static void send_by(int how, struct buffer *from)
@@ -130,7 +132,15 @@ static void send_by(int how, struct buffer *from)
 	int count = from->count;
 	char *at = from->memory.at;
 	MPI_Datatype type = types[from->type];
+	/* A send in ready mode is for a receiver that waits. */
+	if (how >= RSEND && how <= RSEND_INIT)
+		MPI_Recv(NULL, 0, MPI_BYTE, 1, TOKEN, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 	switch (how) {
+	case RSEND: MPI_Rsend(at, count, type, 1, TAG, MPI_COMM_WORLD); break;
+	case IRSEND:
+		MPI_Irsend(at, count, type, 1, TAG, MPI_COMM_WORLD, &request);
+		MPI_Wait(&request, MPI_STATUS_IGNORE);
+		break;
 	case SSEND: MPI_Ssend(at, count, type, 1, TAG, MPI_COMM_WORLD); break;
 	case ISSEND:
 		MPI_Issend(at, count, type, 1, TAG, MPI_COMM_WORLD, &request);
@@ -146,8 +156,11 @@ static void send_by(int how, struct buffer *from)
 		break;
 	case SEND_INIT:
 	case SSEND_INIT:
+	case RSEND_INIT:
 		if (how == SEND_INIT)
 			MPI_Send_init(at, count, type, 1, TAG, MPI_COMM_WORLD, &request);
+		else if (how == RSEND_INIT)
+			MPI_Rsend_init(at, count, type, 1, TAG, MPI_COMM_WORLD, &request);
 		else
 			MPI_Ssend_init(at, count, type, 1, TAG, MPI_COMM_WORLD, &request);
 		MPI_Start(&request);
@@ -174,8 +187,13 @@ static void receive_by(int how, struct buffer *to, MPI_Status *status)
 	case TESTALL:
 	case WAITANY:
 	case WAITSOME:
+	case RSEND:
+	case IRSEND:
+	case RSEND_INIT:
 	case STATUS: MPI_Irecv(at, to->count, type, 0, TAG, MPI_COMM_WORLD, request);
 	}
+	if (how >= RSEND && how <= RSEND_INIT)
+		MPI_Send(NULL, 0, MPI_BYTE, 0, TOKEN, MPI_COMM_WORLD);
 	switch (how) {
 	case PROBE:
 		MPI_Probe(0, TAG, MPI_COMM_WORLD, status);
@@ -203,7 +221,10 @@ static void receive_by(int how, struct buffer *to, MPI_Status *status)
 	case REPLACE:
 		MPI_Sendrecv_replace(at, to->count, type, MPI_PROC_NULL, 0, 0, TAG, MPI_COMM_WORLD, status);
 		break;
-	case WAIT: MPI_Wait(request, status); break;
+	case WAIT:
+	case RSEND:
+	case IRSEND:
+	case RSEND_INIT: MPI_Wait(request, status); break;
 	case WAITALL:
 		MPI_Waitall(2, requests, statuses);
 		*status = statuses[1];

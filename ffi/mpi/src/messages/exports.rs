@@ -578,14 +578,77 @@ both! {
     }
 }
 
-/// Sends of other modes: forwarded, but their lengths are looked at.
+/// Sends of other modes out of device memory that receivers may copy; the last argument makes a persistent request. `None`
+/// everywhere means that a message is packed.
+mod offered {
+    use super::{Address, Count, Elements, Mode, Word, device, elements};
+    use std::ffi::{c_int, c_void};
+
+    /// Buffered sends do not wait for receivers.
+    pub unsafe fn never<N, More>(
+        _what: (*const c_void, N, Word),
+        _to: Address,
+        _more: More,
+        _make: impl FnOnce(*mut c_void, N, Word) -> c_int,
+    ) -> Option<c_int> {
+        None
+    }
+
+    fn of<N: Count>((buffer, count, datatype): (*const c_void, N, Word)) -> Elements {
+        elements(buffer, count, datatype)
+    }
+
+    /// `MPI_Rsend`: what a receiver waits for may be sent in standard mode (MPI 4.1, section 3.4).
+    ///
+    /// # Safety
+    ///
+    /// As the MPI standard says, for all functions below.
+    pub unsafe fn ready<N: Count>(
+        what: (*const c_void, N, Word),
+        to: Address,
+        (): (),
+        _make: impl FnOnce(*mut c_void, N, Word) -> c_int,
+    ) -> Option<c_int> {
+        // SAFETY: the caller's promise.
+        unsafe { device::send(Mode::Standard, of(what), to) }
+    }
+
+    /// `MPI_Irsend`
+    pub unsafe fn ready_later<N: Count>(
+        what: (*const c_void, N, Word),
+        to: Address,
+        (request,): (*mut c_void,),
+        _make: impl FnOnce(*mut c_void, N, Word) -> c_int,
+    ) -> Option<c_int> {
+        // SAFETY: the caller's promise.
+        unsafe { device::isend(Mode::Standard, of(what), to, request) }
+    }
+
+    /// `MPI_Rsend_init`
+    pub unsafe fn ready_init<N: Count>(
+        (buffer, count, datatype): (*const c_void, N, Word),
+        to: Address,
+        (request,): (*mut c_void,),
+        make: impl FnOnce(*mut c_void, N, Word) -> c_int,
+    ) -> Option<c_int> {
+        let what = (buffer.cast_mut(), count, datatype);
+        // SAFETY: the caller's promise.
+        unsafe { device::send_init(Mode::Standard, what, to, request, make) }
+    }
+}
+
+/// Sends of other modes: forwarded, but their lengths are looked at, and those out of device memory may be offered.
 macro_rules! other_sends {
     ($($name:ident, $large:ident, $pname:literal, $plarge:literal
-       ($($more:ident: $kind:ty),*) $new:ident $end:ident;)*) => {
+       ($($more:ident: $kind:ty),*) $new:ident $end:ident $offered:ident;)*) => {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
                              tag: c_int, comm: Word $(, $more: $kind)*|
-            ($new(Some(comm)), $end($($more)*), sends(buffer, count, datatype)) {
+            ($new(Some(comm)), $end($($more)*), sends(buffer, count, datatype))
+            peer(offered::$offered(
+                (buffer, count, datatype), address(dest, tag, comm), ($($more,)*),
+                |buffer, count, datatype| other(buffer, count, datatype, dest, tag, comm $(, $more)*),
+            )) {
                 function!(FUNCTION = $pname);
                 function!(LARGE = $plarge);
                 if let Err(code) = async_guard::before() {
@@ -631,10 +694,10 @@ fn missing(name: &str, comm: Word) -> c_int {
 }
 
 other_sends! {
-    MPI_Bsend, MPI_Bsend_c, c"PMPI_Bsend", c"PMPI_Bsend_c"() new block;
-    MPI_Rsend, MPI_Rsend_c, c"PMPI_Rsend", c"PMPI_Rsend_c"() new block;
-    MPI_Ibsend, MPI_Ibsend_c, c"PMPI_Ibsend", c"PMPI_Ibsend_c"(request: *mut c_void) new begin;
-    MPI_Irsend, MPI_Irsend_c, c"PMPI_Irsend", c"PMPI_Irsend_c"(request: *mut c_void) new begin;
-    MPI_Bsend_init, MPI_Bsend_init_c, c"PMPI_Bsend_init", c"PMPI_Bsend_init_c"(request: *mut c_void) persistent begin;
-    MPI_Rsend_init, MPI_Rsend_init_c, c"PMPI_Rsend_init", c"PMPI_Rsend_init_c"(request: *mut c_void) persistent begin;
+    MPI_Bsend, MPI_Bsend_c, c"PMPI_Bsend", c"PMPI_Bsend_c"() new block never;
+    MPI_Rsend, MPI_Rsend_c, c"PMPI_Rsend", c"PMPI_Rsend_c"() new block ready;
+    MPI_Ibsend, MPI_Ibsend_c, c"PMPI_Ibsend", c"PMPI_Ibsend_c"(request: *mut c_void) new begin never;
+    MPI_Irsend, MPI_Irsend_c, c"PMPI_Irsend", c"PMPI_Irsend_c"(request: *mut c_void) new begin ready_later;
+    MPI_Bsend_init, MPI_Bsend_init_c, c"PMPI_Bsend_init", c"PMPI_Bsend_init_c"(request: *mut c_void) persistent begin never;
+    MPI_Rsend_init, MPI_Rsend_init_c, c"PMPI_Rsend_init", c"PMPI_Rsend_init_c"(request: *mut c_void) persistent begin ready_init;
 }
