@@ -100,6 +100,7 @@ pub struct Comm {
     irregular: [Irregular; FUNCTIONS],
     /// What its calls cost.
     pub classes: Classes,
+    freed: AtomicBool,
     /// What its nonblocking collectives share, once its ranks have met for that.
     nonblocking_group: OnceLock<Option<Arc<NonblockingGroup>>>,
     /// Whether they are to meet.
@@ -151,6 +152,11 @@ impl Comm {
             .get_or_init(|| lease)
             .as_deref()
             .map_err(|outcome| *outcome)
+    }
+
+    /// Whether the program has freed it.
+    pub fn is_freed(&self) -> bool {
+        self.freed.load(Ordering::Relaxed)
     }
 
     /// Whether it has no team yet, and may have one some day.
@@ -277,6 +283,10 @@ impl Kept for Comm {
     #[inline(always)]
     fn cache() -> &'static Cache<Self> {
         &CACHE
+    }
+
+    fn goes(&self, _: Word) {
+        self.freed.store(true, Ordering::Relaxed);
     }
 
     unsafe fn create_keyval(
@@ -409,6 +419,7 @@ fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
         waited: AtomicU64::new(0),
         irregular: std::array::from_fn(|_| Irregular::default()),
         classes: Classes::default(),
+        freed: AtomicBool::new(false),
         nonblocking_group: OnceLock::new(),
         wants_circle: AtomicBool::new(false),
     })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Receives and sends whose requests are freed while they are under way. Whatever the receiver calls next
+/* Receives and sends whose requests, or communicators, are freed while they are under way. Whatever the receiver calls next
  * that lets MPI get on completes them. Two ranks; prints one line for each way of freeing and of going on.
  *
  * usage: orphans
@@ -183,6 +183,40 @@ static void sends(int kind, int count, MPI_Datatype type, const char *name)
 	MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* The communicator is freed while a message is under way, and before persistent requests are started. */
+static void communicators(int typed)
+{
+	int seed = 40 + typed, missing = 0, count = typed ? 1 : DENSE;
+	MPI_Datatype type = typed ? rows : MPI_BYTE;
+	MPI_Request request, persistent;
+	MPI_Comm comm;
+	MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+	fill(seed);
+	if (rank == 0) {
+		MPI_Send_init(bytes, count, type, 1, 1, comm, &persistent);
+		MPI_Isend(bytes, count, type, 1, 2, comm, &request);
+	} else {
+		MPI_Recv_init(bytes, count, type, 0, 1, comm, &persistent);
+		MPI_Irecv(bytes, count, type, 0, 2, comm, &request);
+	}
+	MPI_Comm_free(&comm);
+	MPI_Wait(&request, MPI_STATUS_IGNORE);
+	if (rank == 1)
+		missing += wrong(typed, seed);
+	for (int round = 1; round < 4; round++) {
+		fill(seed + round);
+		MPI_Start(&persistent);
+		MPI_Wait(&persistent, MPI_STATUS_IGNORE);
+		if (rank == 1)
+			missing += wrong(typed, seed + round);
+	}
+	MPI_Request_free(&persistent);
+	if (rank == 1)
+		printf("communicator freed, %s: %d wrong\n", typed ? "rows" : "dense", missing);
+	fflush(stdout);
+	MPI_Barrier(MPI_COMM_WORLD);
+}
+
 int main(int argc, char **argv)
 {
 	MPI_Init(&argc, &argv);
@@ -202,6 +236,8 @@ int main(int argc, char **argv)
 		sends(kind, 2000, row, "rows");
 		sends(kind, 20000, row, "rows");
 	}
+	for (int typed = 0; typed < 2; typed++)
+		communicators(typed);
 	MPI_Finalize();
 	return 0;
 }

@@ -204,12 +204,8 @@ pub unsafe fn send_init(
         bytes: chosen.bytes,
         member: chosen.member,
     };
-    let plan = Plan {
-        mode,
-        to,
-        planned: Some(planned),
-        device: None,
-    };
+    let mut plan = Plan::new(world, mode, to);
+    plan.planned = Some(planned);
     requests::remember(world, request, Work::Start(plan, class, None), true);
 }
 

@@ -4,8 +4,8 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use libcopy::p2p::{Shared, View, header};
 
@@ -18,8 +18,9 @@ use super::remote;
 use super::view;
 use super::world::World;
 use crate::abi::Word;
+use crate::comm::{self, Comm};
 use crate::types::{self, Known};
-use crate::{comm, gpu, pmpi, uses};
+use crate::{gpu, pmpi, uses};
 use libcopy::lock::lock;
 
 /// A message that is to be intercepted.
@@ -222,6 +223,8 @@ pub struct Plan {
     pub planned: Option<Planned>,
     /// What the program sends, if that is in device memory and may be offered to its receiver.
     pub device: Option<Candidate>,
+    /// The program may free the communicator before a start: then the library's own request is started, which has it still.
+    comm: Weak<Comm>,
 }
 
 /// Elements of a persistent send that is intercepted.
@@ -238,6 +241,23 @@ pub struct Planned {
 unsafe impl Send for Planned {}
 
 impl Plan {
+    /// One that sends nothing yet.
+    pub fn new(world: &World, mode: Mode, to: Address) -> Plan {
+        let comm = comm::of(world.abi, to.comm);
+        Plan {
+            mode,
+            to,
+            planned: None,
+            device: None,
+            comm: comm.map_or(Weak::new(), |comm| Arc::downgrade(&comm)),
+        }
+    }
+
+    /// Whether headers can be sent on the communicator.
+    fn has_comm(&self) -> bool {
+        self.comm.upgrade().is_some_and(|comm| !comm.is_freed())
+    }
+
     /// The communicator.
     pub fn comm(&self) -> Word {
         self.to.comm
@@ -250,7 +270,8 @@ impl Plan {
     ///
     /// The elements are readable until the message is complete.
     pub unsafe fn start(&self, world: &World) -> Result<Option<(Shared, Word)>, c_int> {
-        let chosen = self.planned.as_ref().and_then(|planned| {
+        let planned = self.planned.as_ref().filter(|_| self.has_comm());
+        let chosen = planned.and_then(|planned| {
             Some(Chosen {
                 known: planned.known.clone(),
                 view: view::new(&planned.known, planned.buffer, planned.count)?,
@@ -279,7 +300,10 @@ impl Plan {
             return Ok(None);
         };
         let offer = |receiver| gpu::offer_started(handle, receiver);
-        let post = || device.post(world, Patience::Start, offer);
+        let post = || {
+            self.has_comm()
+                .then(|| device.post(world, Patience::Start, offer))?
+        };
         match caught(|| gpu::inside(post)) {
             // SAFETY: the caller's promise.
             Some(shared) => unsafe { self.send(world, shared) }.map(Some),

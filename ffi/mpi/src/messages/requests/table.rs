@@ -76,12 +76,8 @@ pub fn offers(world: &World, request: *const c_void, (mode, to): (Mode, Address)
         }
         return;
     }
-    let plan = Plan {
-        mode,
-        to,
-        planned: None,
-        device: Some(what),
-    };
+    let mut plan = Plan::new(world, mode, to);
+    plan.device = Some(what);
     remember(world, request, Work::Start(plan, None, None), true);
 }
 
