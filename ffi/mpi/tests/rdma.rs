@@ -219,7 +219,6 @@ fn a_rank_that_has_died_is_not_waited_for() {
             assert!(!is_late && !status.success(), "{what}");
             if name == "mpich" && *ending == "aborted" {
                 // It has sent everything, and called MPI_Abort.
-                assert!(said.contains("rank 0: 1 rounds, 0 bytes wrong"), "{what}");
                 assert_eq!(status.code(), Some(3), "{what}");
             }
         }

@@ -5,7 +5,7 @@
  *
  * usage: rdma_end 1 [dead|killed|aborted|received]
  * With `dead' the receiver ends without MPI_Finalize; with `killed' it is killed; with `aborted' it ends and the sender calls
- * MPI_Abort, with 3, once it has sent everything: MPI_Finalize of MPICH, without libcopy_mpi.so too, waits for the dead.
+ * MPI_Abort, with 3 if all is right, once it has sent everything (MPICH's launcher may lose what was printed before): MPI_Finalize of MPICH, without libcopy_mpi.so too, waits for the dead.
  * With `received' all is received at last: with MPICH 4.2, without libcopy_mpi.so too, MPI_Finalize of a process fails that
  * has messages left, and the others wait for it.
  */
@@ -84,7 +84,7 @@ int main(int argc, char **argv)
 	print_result(rank, 1);
 	fflush(stdout);
 	if (aborted)
-		MPI_Abort(MPI_COMM_WORLD, 3);
+		MPI_Abort(MPI_COMM_WORLD, wrong || wrong_status ? 4 : 3);
 	free(buffer);
 	MPI_Type_free(&type);
 	MPI_Finalize();
