@@ -100,7 +100,8 @@ pub struct Comm {
     irregular: [Irregular; FUNCTIONS],
     /// What its calls cost.
     pub classes: Classes,
-    freed: AtomicBool,
+    /// Whether the program has freed it; shared with what outlives it.
+    pub freed: Arc<AtomicBool>,
     /// What its nonblocking collectives share, once its ranks have met for that.
     nonblocking_group: OnceLock<Option<Arc<NonblockingGroup>>>,
     /// Whether they are to meet.
@@ -154,17 +155,12 @@ impl Comm {
             .map_err(|outcome| *outcome)
     }
 
-    /// Whether the program has freed it.
-    pub fn is_freed(&self) -> bool {
-        self.freed.load(Ordering::Relaxed)
-    }
-
     /// Whether it has no team yet, and may have one some day.
     pub fn is_waiting(&self) -> bool {
         self.agreed && self.group.get().is_none()
     }
 
-    /// A large call that was forwarded because there is no team yet has taken so long.
+    /// Adds the time of a large call that was forwarded because there is no team yet.
     pub fn has_waited(&self, time: Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // Calls on one communicator come one after the other.
@@ -419,7 +415,7 @@ fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
         waited: AtomicU64::new(0),
         irregular: std::array::from_fn(|_| Irregular::default()),
         classes: Classes::default(),
-        freed: AtomicBool::new(false),
+        freed: Arc::default(),
         nonblocking_group: OnceLock::new(),
         wants_circle: AtomicBool::new(false),
     })

@@ -59,8 +59,8 @@ fn price(ranks: usize) -> u64 {
 /// Bytes of the price that are a microsecond of making the team, as measured for [`price`].
 const PRICE_PER_MICROSECOND: u64 = (16 << 20) / 1800;
 /// Calls may gain more than the time of a copy: where ranks outnumber processors, most of a call is waiting for one. So a team is
-/// made, too, when the large calls have taken as many times as long as making it takes. Then it takes at most
-/// a sixteenth of what they have taken, if it gains nothing.
+/// made, too, when the large calls have taken `PATIENCE` times as long as making it takes: a team that gains nothing costs a
+/// sixteenth of the time of the calls.
 const PATIENCE: u32 = 16;
 
 /// What a communicator says when it asks for a team.

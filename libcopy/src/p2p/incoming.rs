@@ -77,17 +77,7 @@ impl Endpoint {
     ) -> Result<u64, ReceiveError> {
         match self.begin(header, view, capacity)? {
             Arriving::Here(bytes) => Ok(bytes),
-            Arriving::Copied(mut copying) => {
-                let mut pause = Pause::new();
-                loop {
-                    if let Some(received) = copying.advance() {
-                        return received;
-                    }
-                    if pause.step() {
-                        self.attend_all();
-                    }
-                }
-            }
+            Arriving::Copied(mut copying) => self.attend_until(|| copying.advance()),
         }
     }
 
@@ -113,8 +103,9 @@ impl Endpoint {
             note(Event::Truncated, 1);
             return Err(ReceiveError::Truncated);
         }
-        if let Some(handle) = slot.device() {
-            let begun = self.begin_on_device(slot, header, view, &handle);
+        let device = slot.device();
+        if let Some(handle) = &device {
+            let begun = self.begin_on_device(slot, header, view, handle);
             if let Some(copy) = begun.map_err(ReceiveError::Failed)? {
                 return Ok(Arriving::Copied(Copying {
                     copy,
@@ -123,7 +114,8 @@ impl Endpoint {
                 }));
             }
         }
-        self.move_data(slot, header, view).map(Arriving::Here)
+        self.move_data(slot, header, view, device.is_some())
+            .map(Arriving::Here)
     }
 
     /// Has a device begin to copy a message out of its sender's device memory; `None` if the sender packs it.
@@ -172,9 +164,15 @@ impl Endpoint {
         }
     }
 
-    fn move_data(&self, slot: &Slot, header: &Header, view: &View) -> Result<u64, ReceiveError> {
+    /// Reads the data; if they are in device memory of the sender's, what that packs.
+    fn move_data(
+        &self,
+        slot: &Slot,
+        header: &Header,
+        view: &View,
+        is_on_device: bool,
+    ) -> Result<u64, ReceiveError> {
         let sender = header.sender as usize;
-        let is_on_device = slot.device().is_some();
         let mut transfer = ReceiveTransfer {
             endpoint: self,
             slot,
@@ -215,7 +213,7 @@ impl Endpoint {
 
 /// A message that a process has begun to receive.
 pub enum Arriving<'a> {
-    /// It is here, with so many bytes.
+    /// It is here: its bytes.
     Here(u64),
     /// A device copies it.
     Copied(Copying<'a>),

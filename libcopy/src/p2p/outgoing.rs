@@ -405,6 +405,19 @@ impl Endpoint {
         self.attend_those(|_| true);
     }
 
+    /// The same until `look` finds something.
+    pub fn attend_until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        let mut pause = Pause::new();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            if pause.step() {
+                self.attend_all();
+            }
+        }
+    }
+
     /// The same without those that their receivers copy themselves: for a rank that is copying what it receives. Two
     /// ranks that send to each other then copy a message each, into memory that is in their own caches.
     pub(super) fn attend_streams(&self) {

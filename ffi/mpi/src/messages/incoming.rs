@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use libcopy::p2p::header::{self, Header};
 use libcopy::p2p::segment::state;
-use libcopy::p2p::{Arriving, Copying, Pause, ReceiveError, View, reject};
+use libcopy::p2p::{Arriving, Copying, ReceiveError, View, reject};
 
 use super::peers::Peers;
 use super::status::Status;
@@ -284,7 +284,7 @@ impl Arrival {
 
     fn pull(&self, world: &World, header: &Header, view: &View) -> Fetching {
         let total = header.total;
-        // The same, for as long as a device may copy.
+        // A device may copy longer than `world` is borrowed.
         let begun = match world::world() {
             Some(lasting) => lasting.begin(header, view, self.capacity),
             None => world
@@ -301,9 +301,9 @@ impl Arrival {
 
 /// Data that a header stands for.
 pub enum Fetching {
-    /// They are here, with so many bytes, or never will be, with an error code.
+    /// The number of bytes that are here, or the error code of a message that never will be.
     Over(Result<u64, c_int>),
-    /// A device copies them: so many bytes.
+    /// A device copies them; the length of the message in bytes.
     Copying(Copying<'static>, u64),
 }
 
@@ -323,15 +323,7 @@ impl Fetching {
 
     /// The same, waiting until it is over.
     fn wait(mut self, world: &World) -> Result<u64, c_int> {
-        let mut pause = Pause::new();
-        loop {
-            if let Some(result) = self.advance(world) {
-                return result;
-            }
-            if pause.step() {
-                world.attend_all();
-            }
-        }
+        world.attend_until(|| self.advance(world))
     }
 }
 

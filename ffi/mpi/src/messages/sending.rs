@@ -4,8 +4,8 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcopy::p2p::{Shared, View, header};
 
@@ -18,9 +18,8 @@ use super::remote;
 use super::view;
 use super::world::World;
 use crate::abi::Word;
-use crate::comm::{self, Comm};
 use crate::types::{self, Known};
-use crate::{gpu, pmpi, uses};
+use crate::{comm, gpu, pmpi, uses};
 use libcopy::lock::lock;
 
 /// A message that is to be intercepted.
@@ -223,8 +222,8 @@ pub struct Plan {
     pub planned: Option<Planned>,
     /// What the program sends, if that is in device memory and may be offered to its receiver.
     pub device: Option<Candidate>,
-    /// The program may free the communicator before a start: then the library's own request is started, which has it still.
-    comm: Weak<Comm>,
+    /// Whether the program has freed the communicator: then the library's own request is started, which has it still.
+    freed: Arc<AtomicBool>,
 }
 
 /// Elements of a persistent send that is intercepted.
@@ -244,18 +243,19 @@ impl Plan {
     /// One that sends nothing yet.
     pub fn new(world: &World, mode: Mode, to: Address) -> Plan {
         let comm = comm::of(world.abi, to.comm);
+        let unknown = || Arc::new(AtomicBool::new(true));
         Plan {
             mode,
             to,
             planned: None,
             device: None,
-            comm: comm.map_or(Weak::new(), |comm| Arc::downgrade(&comm)),
+            freed: comm.map_or_else(|_| unknown(), |comm| comm.freed.clone()),
         }
     }
 
     /// Whether headers can be sent on the communicator.
     fn has_comm(&self) -> bool {
-        self.comm.upgrade().is_some_and(|comm| !comm.is_freed())
+        !self.freed.load(Ordering::Relaxed)
     }
 
     /// The communicator.

@@ -33,7 +33,7 @@ pub enum Bytes {
     Message,
     /// Those of a block.
     Block,
-    /// Those of a block, where every message has so many bytes.
+    /// Those of a block; the bytes of every message.
     BlockOf(usize),
 }
 

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcopy::lock::lock;
-use libcopy::p2p::{self, Pause, Shared};
+use libcopy::p2p::{self, Shared};
 
 use super::super::governed::{Class, Watched};
 use super::super::handle::Handle;
@@ -271,12 +271,7 @@ impl State {
     /// The same, waiting until they are there.
     pub(super) fn arrive_wholly(&mut self, world: &World, status: Status) {
         self.arrive(world, status);
-        let mut pause = Pause::new();
-        while !self.is_copied(world) {
-            if pause.step() {
-                world.attend_all();
-            }
-        }
+        world.attend_until(|| self.is_copied(world).then_some(()));
     }
 
     /// Whether no device copies data any more; notes what became of them.
