@@ -1130,6 +1130,29 @@ fn ranks_that_send_to_each_other_copy_what_they_receive() {
 }
 
 #[test]
+fn messages_without_a_receive_are_not_packed() {
+    let _turn = turn();
+    let mut environment = with_messages(library()).to_vec();
+    environment.push(("LIBCOPY_GOVERNOR", "0"));
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, EXCHANGES, C) else {
+            continue;
+        };
+        let packed = |how: &str| {
+            let ours = mpi.run(2, &[how], &environment);
+            let (said, report) = (text(&ours.stdout), text(&ours.stderr));
+            assert_eq!(said, "10 exchanges: 0 wrong\n", "{name} {how}: {report}");
+            noted(&report, "bytes eager")
+        };
+        // A rank that has lost its processor for a tenth of a second may depend on buffering, as far as others know.
+        let late: Vec<u64> = (0..5).map(|_| packed("late")).collect();
+        assert!(late.contains(&0), "{name}: packed {late:?} bytes");
+        // Neither rank receives before the other one's message has been packed.
+        assert!(packed("unsafe") > 0, "{name}");
+    }
+}
+
+#[test]
 fn requests_that_were_freed_are_completed() {
     let _turn = turn();
     let library = library();

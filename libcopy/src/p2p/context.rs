@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libcopy_datatype::Layout;
@@ -76,6 +76,8 @@ pub struct Context {
     /// When each process was last seen to be receiving something of ours, in nanoseconds since [`BEGINNING`];
     /// 0: never.
     busy: Vec<AtomicU64>,
+    /// Processes that have left a message without a receive for so long that it was packed.
+    buffering: Vec<AtomicBool>,
 }
 
 impl Context {
@@ -89,6 +91,7 @@ impl Context {
         Context {
             me,
             busy: pids.iter().map(|_| AtomicU64::new(0)).collect(),
+            buffering: pids.iter().map(|_| AtomicBool::new(false)).collect(),
             pids,
             magic,
             segment,
@@ -163,5 +166,20 @@ impl Context {
                 .saturating_sub(Duration::from_nanos(busy))
         };
         (busy != 0).then(since)
+    }
+
+    /// Whether a process has no receive that may have matched a message of ours, but for one that it is in. It
+    /// fetches what that one matches, so that nobody has to pack for it.
+    pub(super) fn is_without_receives(&self, member: usize) -> bool {
+        self.segment
+            .receive_requests(member)
+            .load(Ordering::Relaxed)
+            == 1
+            && !self.buffering[member].load(Ordering::Relaxed)
+    }
+
+    /// A process may depend on buffering (MPI 4.1, section 3.5): from now on messages to it are packed sooner.
+    pub(super) fn note_buffering(&self, member: usize) {
+        self.buffering[member].store(true, Ordering::Relaxed);
     }
 }

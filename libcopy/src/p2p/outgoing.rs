@@ -26,6 +26,8 @@ const CHUNK: u64 = 32 << 10;
 const PATIENCE: Duration = Duration::from_millis(1);
 /// The same where the receiver can copy out of our memory, which is worth more than packing early.
 const LONG_PATIENCE: Duration = Duration::from_millis(10);
+/// How long a sender waits for the receive of a message that is long enough for the MPI library to wait for it, too.
+const UNMATCHED_PATIENCE: Duration = Duration::from_millis(100);
 /// How much longer a sender waits for a receiver that is busy with other messages of ours. Not for ever:
 /// one thread may wait for what another one's messages keep from happening.
 const WHILE_BUSY: u32 = 50;
@@ -687,6 +689,15 @@ impl Outgoing {
         let waited = self.posted.elapsed();
         if begun || is_blind || waited <= patience + more {
             return false;
+        }
+        // It has to come to the receive anyway, and packing would cost both.
+        let is_host = matches!(self.content, Content::Host(_));
+        if is_host && self.total >= SPLIT_MIN && context.is_without_receives(self.to) {
+            let over = waited > UNMATCHED_PATIENCE + more;
+            if over {
+                context.note_buffering(self.to);
+            }
+            return over;
         }
         let idle = context.idle(self.to);
         idle.is_none_or(|idle| idle > patience + more) || waited > WHILE_BUSY * (patience + more)

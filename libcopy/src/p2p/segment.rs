@@ -303,6 +303,8 @@ const SLOT_BYTES: usize = (SLOTS * size_of::<Slot>()).next_multiple_of(4096);
 const WORDS: usize = 4096;
 /// Where the second one of them is.
 const RECEIVES: usize = 64;
+/// Where the third one of them is.
+const RECEIVE_REQUESTS: usize = 128;
 /// Bytes of each process's slots, with those words; lanes are elsewhere.
 pub const HEAD: usize = SLOT_BYTES + WORDS;
 
@@ -457,6 +459,21 @@ impl Segment {
     /// If there is no such process.
     pub fn note_receiving(&self, member: usize) -> Busy<'_> {
         Busy::new(self.receives(member))
+    }
+
+    /// 1, and one more for each request of a process that receives: only those may have matched a message that the
+    /// process does not fetch, since it is in a call of other libraries. 0 if it does not count them.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such process.
+    #[inline]
+    pub fn receive_requests(&self, member: usize) -> &AtomicU32 {
+        let at = self
+            .head(member)
+            .wrapping_add(SLOT_BYTES + RECEIVE_REQUESTS);
+        // SAFETY: within the mapping, in a line of its own; all zeros are valid.
+        unsafe { &*at.cast() }
     }
 
     /// A lane of a process.

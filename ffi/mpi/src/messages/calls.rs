@@ -265,7 +265,7 @@ pub unsafe fn receive(
         if code != 0 {
             return code;
         }
-        requests::remember(world, request.pointer(), Work::Receive(arrival), false);
+        requests::remember_own(world, request.pointer(), arrival);
         // SAFETY: our own request.
         return unsafe { requests::wait_own(world, request.pointer(), status, comm) };
     }
@@ -353,7 +353,7 @@ unsafe fn exchange_remote(
         return code;
     }
     if let Some(arrival) = arrival(world, recv, (source, to.comm), (0, When::Waiting)) {
-        requests::remember(world, request.pointer(), Work::Receive(arrival), false);
+        requests::remember_own(world, request.pointer(), arrival);
     }
     // SAFETY: the caller's promise, and then our own request.
     unsafe {
@@ -401,7 +401,7 @@ pub unsafe fn exchange_posted(
     // Of any length: what came is looked at when it is here.
     let how = (0, When::Waiting);
     if let Some(arrival) = arrival(world, recv, (source, to.comm), how) {
-        requests::remember(world, request.pointer(), Work::Receive(arrival), false);
+        requests::remember_own(world, request.pointer(), arrival);
     }
     let (how, none) = ((Mode::Standard, SendMode::Blocking), std::ptr::null_mut());
     // SAFETY: the message lives until the header has been sent.

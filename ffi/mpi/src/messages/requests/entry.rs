@@ -46,6 +46,8 @@ pub struct Entry {
     pub(super) starts: bool,
     /// Whether it receives once.
     pub(super) is_receive: bool,
+    /// Whether it receives, once or with every start, and the program may be elsewhere meanwhile.
+    pub(super) receives: bool,
 }
 
 pub(super) struct State {

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use libcopy::lock::lock;
@@ -13,10 +13,11 @@ use libcopy::p2p;
 
 use super::super::arguments::{Address, Mode};
 use super::super::governed::Watched;
+use super::super::incoming::Arrival;
 use super::super::offering::Candidate;
 use super::super::probes;
 use super::super::sending::Plan;
-use super::super::world::World;
+use super::super::world::{World, world};
 use super::entry::{Entry, State, Work};
 use crate::abi::Word;
 
@@ -66,6 +67,16 @@ pub fn remember(world: &World, request: *const c_void, work: Work, persistent: b
     remember_watched(world, request, work, persistent, None);
 }
 
+/// Makes a receive known that the call which made it waits for, so that it is fetched as soon as it has come.
+pub fn remember_own(world: &World, request: *const c_void, arrival: Arrival) {
+    let entry = Entry {
+        receives: false,
+        ..entry(world, request, Work::Receive(arrival), false, None)
+    };
+    let handle = lock(&entry.state).handle;
+    insert(handle, Arc::new(entry));
+}
+
 /// Has the starts of a persistent send offer what is in device memory.
 pub fn offers(world: &World, request: *const c_void, (mode, to): (Mode, Address), what: Candidate) {
     // SAFETY: the library has written a handle there.
@@ -89,11 +100,25 @@ pub fn remember_watched(
     persistent: bool,
     watched: Option<Watched>,
 ) {
+    let entry = entry(world, request, work, persistent, watched);
+    let handle = lock(&entry.state).handle;
+    insert(handle, Arc::new(entry));
+}
+
+/// What is known of a request that the library has made.
+fn entry(
+    world: &World,
+    request: *const c_void,
+    work: Work,
+    persistent: bool,
+    watched: Option<Watched>,
+) -> Entry {
     // SAFETY: the library has written a handle there.
     let handle = unsafe { world.abi.handle_at(request, 0) } & world.abi.handle;
-    let entry = Entry {
+    Entry {
         starts: matches!(work, Work::Start(..)),
         is_receive: matches!(work, Work::Receive(_)) && !persistent,
+        receives: matches!(work, Work::Receive(_)),
         state: Mutex::new(State {
             handle,
             work,
@@ -108,21 +133,36 @@ pub fn remember_watched(
             watched,
         }),
         persistent,
-    };
-    insert(handle, Arc::new(entry));
+    }
 }
 
 pub(super) fn insert(handle: Word, entry: Arc<Entry>) {
     let others = usize::from(!entry.is_receive);
+    if entry.receives {
+        count_receive(|requests| requests.fetch_add(1, Ordering::Relaxed));
+    }
     let before = lock(&TABLE).insert(handle, entry);
     OTHERS.fetch_add(others, Ordering::Relaxed);
     match before {
         None => {
             KNOWN.fetch_add(1, Ordering::Relaxed);
         }
-        Some(before) => {
-            OTHERS.fetch_sub(usize::from(!before.is_receive), Ordering::Relaxed);
-        }
+        Some(before) => is_gone(&before),
+    }
+}
+
+/// Has senders see how many requests receive.
+fn count_receive(change: impl FnOnce(&AtomicU32) -> u32) {
+    if let Some(world) = world() {
+        change(world.segment.receive_requests(world.me));
+    }
+}
+
+/// An entry is not in the table any more.
+fn is_gone(entry: &Entry) {
+    OTHERS.fetch_sub(usize::from(!entry.is_receive), Ordering::Relaxed);
+    if entry.receives {
+        count_receive(|requests| requests.fetch_sub(1, Ordering::Relaxed));
     }
 }
 
@@ -137,7 +177,7 @@ pub(super) fn forget(handle: Word) {
     let before = lock(&TABLE).remove(&handle);
     if let Some(entry) = before {
         KNOWN.fetch_sub(1, Ordering::Relaxed);
-        OTHERS.fetch_sub(usize::from(!entry.is_receive), Ordering::Relaxed);
+        is_gone(&entry);
     }
 }
 
