@@ -9,7 +9,7 @@
 #   result_NAME             prints what has to be the same, from the file `output` of the run
 
 # What is there; a subset of it is what --quick runs.
-apps=(lammps qe xzllt xdtrd xdlu xdinv fftw petsc-mumps petsc-hypre icofoam hpcc h5py boost nwchem)
+apps=(lammps qe xzllt xdtrd xdlu xdinv fftw petsc-mumps petsc-hypre icofoam hpcc h5py mpi4py-fft boost nwchem)
 quick_apps=(xdtrd fftw boost)
 
 declare -A app_packages=(
@@ -22,6 +22,7 @@ declare -A app_packages=(
     [icofoam]='openfoam openfoam-examples'
     [hpcc]=hpcc
     [h5py]='python3-h5py-mpi python3-mpi4py'
+    [mpi4py-fft]='python3-mpi4py-fft python3-mpi4py'
     [boost]='libboost-mpi-dev libboost-serialization-dev g++'
     [nwchem]=nwchem-openmpi
 )
@@ -191,6 +192,10 @@ result_hpcc() { grep -E '^(Success|HPL_N|PTRANS_residual|StarDGEMM_N|CommWorldPr
 prepare_h5py() { :; }
 command_h5py() { argv=(/usr/bin/python3 "$root/tests/apps/h5.py" data.h5 5); }
 result_h5py() { grep sha256 output; }
+
+prepare_mpi4py-fft() { :; }
+command_mpi4py-fft() { argv=(/usr/bin/python3 "$root/tests/apps/fft.py" 96 60); }
+result_mpi4py-fft() { grep sums output; }
 
 prepare_boost() { OMPI_CXX=g++ mpicxx.openmpi -O2 -o boost "$root/tests/apps/boost.cpp" -lboost_mpi -lboost_serialization; }
 command_boost() { argv=(./boost 60); }

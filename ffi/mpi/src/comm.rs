@@ -230,7 +230,13 @@ impl Comm {
         self.agreed
     }
 
-    /// The same, with what becomes of its calls if it has not.
+    /// Whether this process is its only rank.
+    #[inline(always)]
+    pub fn is_alone(&self) -> bool {
+        self.size == 1 && !self.inter
+    }
+
+    /// Whether it has several ranks that call the same, with what becomes of its calls if not.
     pub fn admits(&self) -> Result<(), Outcome> {
         match () {
             () if self.inter || self.size < 2 => Err(Outcome::Communicator),

@@ -3,6 +3,7 @@
 //! Collectives whose parts differ in length.
 
 use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libcopy::Parts;
 
@@ -18,7 +19,8 @@ use crate::intercept::{Call, Knows, intercept_vector};
 use crate::partition::Partition;
 use crate::pmpi::forward;
 use crate::scratch::Scratch;
-use crate::stats::Function;
+use crate::stats::{self, Function, Outcome};
+use crate::threshold::least;
 use crate::type_size;
 
 /// `MPI_Gatherv`
@@ -374,6 +376,52 @@ pub unsafe fn alltoallv<N: Count>(
     }
 }
 
+/// `MPI_Alltoallw` of a rank with itself, which copies from layout to layout what the MPI library packs and unpacks; `None`
+/// if this is nothing for us.
+///
+/// # Safety
+///
+/// The buffers are what the MPI standard says.
+unsafe fn alone<N: Count>(
+    comm: Word,
+    (send, sent, send_types): (*const c_void, (*const N, *const N::Place), *const c_void),
+    (recv, received, recv_types): (*mut c_void, (*const N, *const N::Place), *const c_void),
+) -> Option<c_int> {
+    let function = Function::Alltoallw;
+    let work = || {
+        let abi = active()?;
+        let known = comm::of(abi, comm).ok().filter(|known| known.is_alone())?;
+        if is_in_place(send) || is_same(send, recv) {
+            return None;
+        }
+        let (agree, largest) = known.irregular(function);
+        let least = least(function);
+        if !agree && largest < least {
+            return None;
+        }
+        // SAFETY: the caller's promise: there is one of each for the only rank.
+        let (mut from, mut to) = unsafe {
+            let from = Partition::varied(abi, comm, 1, sent, send_types)?;
+            (from, Partition::varied(abi, comm, 1, received, recv_types)?)
+        };
+        let bytes = to.bytes(0);
+        known.agreed(function, bytes as u64);
+        // Lengths that differ are the library's to refuse.
+        if (bytes as u64) < least || from.bytes(0) != bytes {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let code = match unsafe { from.settle(send, (&mut to, recv), 0) } {
+            Ok(()) => 0,
+            Err(Failure::Code(code)) => code,
+            Err(Failure::Team(_)) => return None,
+        };
+        stats::count(function, Outcome::Intercepted, bytes as u64);
+        Some(code)
+    };
+    catch_unwind(AssertUnwindSafe(work)).ok().flatten()
+}
+
 /// `MPI_Alltoallw`
 ///
 /// # Safety
@@ -395,6 +443,12 @@ pub unsafe fn alltoallw<N: Count>(
     let _span = Span;
     let (mut from, mut to) = (None, None);
     let (sent, received) = ((send_counts, send_places), (recv_counts, recv_places));
+    // SAFETY: the caller's promise.
+    if let Some(code) =
+        unsafe { alone(comm, (send, sent, send_types), (recv, received, recv_types)) }
+    {
+        return code;
+    }
     let call = intercept_vector(Function::Alltoallw, comm, Knows::Each, |abi, known| {
         let size = known.size;
         // SAFETY: the caller's promise: there is one of each per rank.

@@ -46,6 +46,7 @@ const ABSENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/absent.c");
 const COMMUNICATORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/communicators.c");
 const WAITING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting.c");
 const EXCHANGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exchanges.c");
+const ALONE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/alone.c");
 const ORPHANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/orphans.c");
 const TRUNCATED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/truncated.c");
 const PROBING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probing.c");
@@ -1126,6 +1127,25 @@ fn ranks_that_send_to_each_other_copy_what_they_receive() {
         // A rank that has lost its processor is helped; most of the time both are there.
         let [read, written] = ["bytes by get", "bytes by put"].map(|what| noted(&report, what));
         assert!(written < read / 2, "{name}: {report}");
+    }
+}
+
+#[test]
+fn what_a_rank_exchanges_with_itself_is_copied_from_layout_to_layout() {
+    let _turn = turn();
+    let preload = ("LD_PRELOAD", library().to_str().expect("a plain path"));
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, ALONE, C) else {
+            continue;
+        };
+        let plain = text(&mpi.run(2, &[], &[]).stdout);
+        assert!(plain.starts_with("0 wrong"), "{name}: {plain}");
+        let ours = mpi.run(2, &[], &[preload, ("LIBCOPY_STATS", "1")]);
+        let report = text(&ours.stderr);
+        assert_eq!(plain, text(&ours.stdout), "{name}: {report}");
+        // All but the one with different lengths, on both ranks.
+        let taken = taken_of(&report, &["MPI_Alltoallw"])[0].1;
+        assert_eq!(taken, 2 * 40, "{name}: {report}");
     }
 }
 
