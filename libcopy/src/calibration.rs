@@ -49,6 +49,8 @@ pub struct Measured {
     pub profile: CpuProfile,
     /// Block length, level of the caches (0: the first) and name of each kernel that was better.
     pub changes: Vec<(usize, usize, &'static str)>,
+    /// Flags that differ from the vendor's table, by name.
+    pub flags: Vec<(&'static str, bool)>,
 }
 
 /// Measures several times for at most 20 ms each, and keeps what nearly all found.
@@ -56,18 +58,35 @@ pub fn measure() -> Measured {
     let all: Vec<Calibration> = (0..MEASUREMENTS)
         .map(|_| CpuProfile::calibrate(BUDGET))
         .collect();
-    let mut changes = Vec::new();
-    for change in all.iter().flat_map(|one| &one.changes) {
-        let votes = all.iter().filter(|one| one.changes.contains(change));
-        if votes.count() >= AGREED && !changes.contains(change) {
-            changes.push(*change);
-        }
-    }
+    let changes = agreed(&all, |one| &one.changes);
+    let flags = agreed(&all, |one| &one.flags);
     let mut profile = CpuProfile::of_vendor().clone();
     for (len, level, name) in &changes {
         profile.choose(*len, *level, name);
     }
-    Measured { profile, changes }
+    for (name, value) in &flags {
+        profile.set_flag(name, *value);
+    }
+    Measured {
+        profile,
+        changes,
+        flags,
+    }
+}
+
+/// What nearly all measurements found, each once.
+fn agreed<T: Copy + PartialEq>(
+    all: &[Calibration],
+    of: impl Fn(&Calibration) -> &Vec<T>,
+) -> Vec<T> {
+    let mut kept = Vec::new();
+    for found in all.iter().flat_map(&of) {
+        let votes = all.iter().filter(|one| of(one).contains(found));
+        if votes.count() >= AGREED && !kept.contains(found) {
+            kept.push(*found);
+        }
+    }
+    kept
 }
 
 impl Measured {

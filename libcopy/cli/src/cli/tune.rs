@@ -67,6 +67,9 @@ pub fn run(args: &TuneArgs) -> Result<()> {
         for (len, level, name) in &kernels.changes {
             println!("  blocks of {len} bytes, level {level}: {name}");
         }
+        for (name, value) in &kernels.flags {
+            println!("  {name}: {}", if *value { "yes" } else { "no" });
+        }
         let path: std::path::PathBuf = Profile::save(&profile)?;
         println!("profile: {}", path.display());
         print!("{}", libcopy::policy::Policy::load()?.table());

@@ -21,6 +21,8 @@ pub struct Calibration {
     /// What differs from the vendor's table: block length, level (0: the first-level cache), and the
     /// kernel's name.
     pub changes: Vec<(usize, usize, &'static str)>,
+    /// Flags that differ from the vendor's table, by name.
+    pub flags: Vec<(&'static str, bool)>,
     /// Whether all was measured before the time was over.
     pub is_complete: bool,
 }
@@ -33,6 +35,9 @@ const LOSS: f64 = 1.02;
 
 /// One more level than this, memory, takes too long to measure.
 const MEASURED: usize = LEVELS - 1;
+
+/// Bytes that are packed where blocks are far apart.
+const FAR_PACKED: usize = 128 << 10;
 
 /// Two buffers, and whether there is time left.
 struct Bench {
@@ -50,6 +55,7 @@ impl CpuProfile {
         let mut found = Calibration {
             profile: vendor.clone(),
             changes: Vec::new(),
+            flags: Vec::new(),
             is_complete: true,
         };
         let totals: [usize; MEASURED] = [
@@ -66,6 +72,11 @@ impl CpuProfile {
             start,
             budget,
         };
+        if !bench.is_over() && bench.wants_other_far_writes(vendor) {
+            let flag = !vendor.few_far_writes;
+            found.profile.few_far_writes = flag;
+            found.flags.push(("few-far-writes", flag));
+        }
         // The lengths that stand for their classes, with the kernels that know them.
         let medium = MEDIUM.into_iter().chain([104]);
         let long = [1024, 1472, 3072, 12_288, 32 << 10];
@@ -124,6 +135,40 @@ impl Bench {
         let (_, block, name) = best?;
         // Once more, and longer: of many, one is the first by chance.
         (self.ratio(&with(block), vendor, len, total, 8) < GAIN).then_some((block, name))
+    }
+
+    /// Whether short blocks a KiB apart are better written in the other way than the table's.
+    fn wants_other_far_writes(&mut self, vendor: &CpuProfile) -> bool {
+        const STRIDE: usize = 1024;
+        let other = CpuProfile {
+            few_far_writes: !vendor.few_far_writes,
+            ..vendor.clone()
+        };
+        let count = (self.memory.len() - FAR_PACKED) / STRIDE;
+        let (user, packed) = self.memory.split_at_mut(count * STRIDE);
+        let count = count.min(packed.len() / size_of::<u64>());
+        let far = Dim {
+            count,
+            to: STRIDE as isize,
+            from: size_of::<u64>() as isize,
+        };
+        let nest = |profile| Nest::with(profile, size_of::<u64>(), &[far]);
+        let (Some(other), Some(usual)) = (nest(&other), nest(vendor)) else {
+            return false;
+        };
+        // Twice, and longer: of many, one is the first by chance.
+        [3, 8].into_iter().all(|rounds| {
+            let mut least = [f64::INFINITY; 2];
+            for _ in 0..rounds {
+                for (nest, least) in [&other, &usual].into_iter().zip(&mut least) {
+                    let start = Instant::now();
+                    // SAFETY: both buffers hold all blocks.
+                    unsafe { nest.run(user.as_mut_ptr(), packed.as_ptr()) };
+                    *least = least.min(start.elapsed().as_secs_f64());
+                }
+            }
+            least[0] < GAIN * least[1]
+        })
     }
 
     /// How long one profile's kernels take compared with the other's, packing and unpacking, by the least
@@ -190,7 +235,7 @@ mod tests {
     fn a_calibration_ends_in_time_and_changes_only_what_it_says() {
         let start = Instant::now();
         let none = CpuProfile::calibrate(Duration::ZERO);
-        assert!(!none.is_complete && none.changes.is_empty());
+        assert!(!none.is_complete && none.changes.is_empty() && none.flags.is_empty());
         assert_eq!(&none.profile, CpuProfile::of_vendor());
         let some = CpuProfile::calibrate(Duration::from_millis(20));
         // Debug builds and other tests beside it take a while for the last of the measurements.
@@ -200,6 +245,29 @@ mod tests {
             let block = Block::ALL.iter().find(|(_, known)| known == name);
             expected.blocks_mut(*len)[*level] = block.unwrap().0;
         }
+        for (name, value) in &some.flags {
+            expected.set_flag(name, *value);
+        }
         assert_eq!(some.profile, expected);
+    }
+    #[test]
+    #[cfg_attr(miri, ignore = "measures")]
+    fn no_way_to_write_far_blocks_is_better_than_itself() {
+        let mut bench = Bench {
+            memory: vec![1; 4 << 20],
+            start: Instant::now(),
+            budget: Duration::from_secs(1),
+        };
+        let wants: Vec<bool> = [false, true]
+            .into_iter()
+            .map(|few_far_writes| {
+                bench.wants_other_far_writes(&CpuProfile {
+                    few_far_writes,
+                    ..CpuProfile::of_vendor().clone()
+                })
+            })
+            .collect();
+        assert_ne!(wants, [true, true]);
+        println!("wants the other: {wants:?}");
     }
 }

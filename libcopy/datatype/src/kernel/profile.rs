@@ -3,8 +3,8 @@
 //! What the choice of a kernel depends on besides the layout: the one table of constants that differ
 //! between processors. Layer: below `strip`, `rows` and `x86`, above nothing.
 //!
-//! There is a table for Intel's processors (measured on Cascade Lake and a newer Xeon) and one for AMD's
-//! (measured on Zen 5). [`CpuProfile::install`] replaces it, with one that was calibrated on the
+//! There is a table for Intel's processors (measured on Cascade Lake and a newer Xeon), one for AMD's from Zen 5
+//! on, and one for AMD's earlier ones (measured on Zen 4). [`CpuProfile::install`] replaces it, with one that was calibrated on the
 //! machine; layouts made before keep their kernels.
 
 use std::fmt::Write as _;
@@ -93,7 +93,7 @@ pub struct CpuProfile {
     pub(super) ask_far_writes: bool,
     /// Short blocks with such strides are written a few at a time: a place depends on what was read
     /// at an earlier one. More lines on their way than a set of the first-level cache can take are
-    /// thrown out before they are written (Zen 5: a third of the time).
+    /// thrown out before they are written (Zen 5: a third of the time; Zen 4 loses by it, up to 2.5 times the time).
     pub(super) few_far_writes: bool,
     /// Short blocks with such strides are read a few at a time whatever their number, and not only
     /// where the second-level cache has as many lines.
@@ -181,6 +181,15 @@ const AMD: CpuProfile = CpuProfile {
     pairs_far: true,
 };
 
+/// AMD's before Zen 5.
+const AMD_BEFORE_ZEN_5: CpuProfile = CpuProfile {
+    few_far_writes: false,
+    ..AMD
+};
+
+/// The family of Zen 5, as `cpuid` says it; Zen to Zen 4 are 0x17 to 0x19.
+const ZEN_5: u32 = 0x1a;
+
 /// Where the profile in force is; null until somebody asked or installed one.
 static INSTALLED: AtomicPtr<CpuProfile> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -188,12 +197,16 @@ impl CpuProfile {
     /// The built-in table for the processor that we run on: AMD's for AMD's and Hygon's, else Intel's.
     pub fn of_vendor() -> &'static CpuProfile {
         static VENDOR: OnceLock<&CpuProfile> = OnceLock::new();
-        VENDOR.get_or_init(|| CpuProfile::of(&vendor()))
+        VENDOR.get_or_init(|| {
+            let (vendor, family) = vendor();
+            CpuProfile::of(&vendor, family)
+        })
     }
 
-    fn of(vendor: &[u8; 12]) -> &'static CpuProfile {
+    fn of(vendor: &[u8; 12], family: u32) -> &'static CpuProfile {
         match vendor {
-            b"AuthenticAMD" | b"HygonGenuine" => &AMD,
+            b"AuthenticAMD" | b"HygonGenuine" if family >= ZEN_5 => &AMD,
+            b"AuthenticAMD" | b"HygonGenuine" => &AMD_BEFORE_ZEN_5,
             _ => &INTEL,
         }
     }
@@ -216,6 +229,13 @@ impl CpuProfile {
     pub fn choose(&mut self, len: usize, level: usize, name: &str) {
         if let Some(block) = Block::parse(name) {
             self.blocks_mut(len)[level] = block;
+        }
+    }
+
+    /// Sets what [`CpuProfile::calibrate`] calls so. Another name changes nothing.
+    pub fn set_flag(&mut self, name: &str, value: bool) {
+        if let Some((_, flag)) = FLAGS.iter().find(|(known, _)| *known == name) {
+            *flag(self) = value;
         }
     }
 
@@ -315,24 +335,28 @@ fn class(len: usize) -> Class {
     }
 }
 
-/// The processor's name of its maker; zeros elsewhere than on x86-64.
+/// The processor's name of its maker, and its family (Intel's and AMD's manuals, `cpuid` leaves 0 and 1); zeros elsewhere
+/// than on x86-64.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 // Newer compilers need no block.
 #[allow(unused_unsafe)]
-fn vendor() -> [u8; 12] {
+fn vendor() -> ([u8; 12], u32) {
+    use std::arch::x86_64::__cpuid;
     let mut name = [0; 12];
-    // SAFETY: every x86-64 processor has the instruction.
-    let leaf = unsafe { std::arch::x86_64::__cpuid(0) };
+    // SAFETY: every x86-64 processor has the instruction and these leaves.
+    let (leaf, signature) = unsafe { (__cpuid(0), __cpuid(1).eax) };
     for (to, word) in name.chunks_mut(4).zip([leaf.ebx, leaf.edx, leaf.ecx]) {
         to.copy_from_slice(&word.to_le_bytes());
     }
-    name
+    let (base, extended) = (signature >> 8 & 0xf, signature >> 20 & 0xff);
+    let family = if base == 0xf { base + extended } else { base };
+    (name, family)
 }
 
 /// Nothing is known of the processor's maker.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-fn vendor() -> [u8; 12] {
-    [0; 12]
+fn vendor() -> ([u8; 12], u32) {
+    ([0; 12], 0)
 }
 
 #[cfg(test)]
@@ -363,11 +387,12 @@ mod tests {
 
     #[test]
     fn vendors_have_their_tables() {
-        assert_eq!(CpuProfile::of(b"GenuineIntel"), &INTEL);
-        assert_eq!(CpuProfile::of(b"AuthenticAMD"), &AMD);
-        assert_eq!(CpuProfile::of(b"HygonGenuine"), &AMD);
-        assert_eq!(CpuProfile::of(&[0; 12]), &INTEL);
-        assert!([&INTEL, &AMD].contains(&CpuProfile::of_vendor()));
+        assert_eq!(CpuProfile::of(b"GenuineIntel", 6), &INTEL);
+        assert_eq!(CpuProfile::of(b"AuthenticAMD", 0x1a), &AMD);
+        assert_eq!(CpuProfile::of(b"AuthenticAMD", 0x19), &AMD_BEFORE_ZEN_5);
+        assert_eq!(CpuProfile::of(b"HygonGenuine", 0x18), &AMD_BEFORE_ZEN_5);
+        assert_eq!(CpuProfile::of(&[0; 12], 0), &INTEL);
+        assert!([&INTEL, &AMD, &AMD_BEFORE_ZEN_5].contains(&CpuProfile::of_vendor()));
     }
 
     #[test]
@@ -390,7 +415,7 @@ mod tests {
 
     #[test]
     fn text_says_everything_and_nothing_else_is_read() {
-        for profile in [&INTEL, &AMD] {
+        for profile in [&INTEL, &AMD, &AMD_BEFORE_ZEN_5] {
             let text = profile.to_text();
             assert_eq!(
                 CpuProfile::from_text(&text).as_ref(),
