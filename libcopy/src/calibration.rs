@@ -27,12 +27,15 @@ const BUDGET: Duration = Duration::from_millis(20);
 const MEASUREMENTS: usize = 9;
 const AGREED: usize = 7;
 
+/// From this many bytes on, what `libcopy tune` found is worth reading a file.
+const LARGE: u64 = 64 << 10;
+
 /// Reads the file, once per process, so that the kernels of layouts made from now on are those that were
-/// found to be best here. Call it before a layout of something large is made.
+/// found to be best here. Call it before a layout of `bytes` bytes is made: for less than 64 KiB it does nothing.
 #[inline]
-pub fn load_once() {
+pub fn load_for(bytes: u64) {
     static ONCE: Once = Once::new();
-    if !ONCE.is_completed() {
+    if bytes >= LARGE && !ONCE.is_completed() {
         ONCE.call_once(|| {
             let place = directory().filter(|_| is_wanted());
             if let Some(profile) = place.and_then(|place| read(&place, &machine())) {

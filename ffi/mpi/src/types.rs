@@ -663,18 +663,13 @@ fn forget(id: u64) {
     lock(&LAYOUTS).retain(|(other, _)| *other != id);
 }
 
-/// From this many bytes on, it is worth reading what `libcopy tune` found out about kernels.
-const LARGE: u64 = 64 << 10;
-
 /// The layout of `count` elements; `None` if there can be none.
 pub fn layout(datatype: &Datatype, count: u64) -> Option<Arc<Prepared>> {
     let request = (datatype.id(), count);
     if let Some(prepared) = lock(&LAYOUTS).get(&request) {
         return Some(prepared.clone());
     }
-    if datatype.size().saturating_mul(count) >= LARGE {
-        libcopy::calibration::load_once();
-    }
+    libcopy::calibration::load_for(datatype.size().saturating_mul(count));
     let layout = Layout::new(datatype, count).ok()?;
     let made = Arc::new(Prepared {
         described: Arc::new(DescribedLayout::new(layout.clone())),

@@ -3,6 +3,7 @@
 //! Handles of types, and the arrays and addresses that calls are given.
 
 use crate::error::{Failure, guarded, invalid};
+use libcopy::calibration;
 use libcopy::datatype::{Datatype, Layout};
 use libcopy::lock::lock;
 use libcopy_gpu::GpuLayout;
@@ -45,7 +46,7 @@ impl libcopy_type_t {
             if let Some(layout) = self.single.get() {
                 return Ok(layout.clone());
             }
-            let layout = Layout::new(&self.datatype, 1)?;
+            let layout = self.new_layout(1)?;
             return Ok(self.single.get_or_init(|| layout).clone());
         }
         let mut several = lock(&self.several);
@@ -54,9 +55,14 @@ impl libcopy_type_t {
                 return Ok(layout.clone());
             }
         }
-        let layout = Layout::new(&self.datatype, count)?;
+        let layout = self.new_layout(count)?;
         *several = Some((count, layout.clone()));
         Ok(layout)
+    }
+
+    fn new_layout(&self, count: u64) -> Result<Layout, Failure> {
+        calibration::load_for(self.datatype.size().saturating_mul(count));
+        Ok(Layout::new(&self.datatype, count)?)
     }
 
     /// The plan for the GPU of `count` elements. Dropping a plan frees its tables with `cuMemFree`, which waits for
