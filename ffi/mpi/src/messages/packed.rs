@@ -234,12 +234,15 @@ fn pays(
     };
     let count = c_int::try_from(count).ok()?;
     let begun = Instant::now();
-    let theirs = || {
+    let pack = |count, datatype| {
         let mut end = 0;
         let (from, room) = (what.buffer.cast_const(), (bytes + MORE) as c_int);
         // SAFETY: the program's elements, of which it has sent or received such before; room for more.
-        unsafe { pmpi::pack(from, count, what.datatype, to.cast(), room, &mut end, comm) == 0 }
+        unsafe { pmpi::pack(from, count, datatype, to.cast(), room, &mut end, comm) == 0 }
     };
+    let theirs = || pack(count, what.datatype);
+    // A message does not pay for the call.
+    let call = || pack(0, world.abi.byte);
     let ours = || {
         // SAFETY: as above.
         unsafe { prepared.layout.pack_raw(what.buffer.cast(), 0..bytes, to) };
@@ -253,7 +256,8 @@ fn pays(
         });
         times.collect::<Option<Vec<_>>>()?.into_iter().min()
     };
-    let (ours, theirs) = (shortest(&ours)?, shortest(&theirs)?);
+    let (ours, theirs, call) = (shortest(&ours)?, shortest(&theirs)?, shortest(&call)?);
+    let theirs = theirs.saturating_sub(call);
     let took = begun.elapsed().as_nanos() as u64;
     let again = RARELY * took / (ours / u64::from(ROUNDS)).max(1);
     (2 * theirs > 2 * ours + u64::from(ROUNDS) * toll).then_some(again.max(1))
