@@ -76,9 +76,6 @@ pub(crate) fn read_pieces(address: u64, count: u32) -> Result<Few<uapi::Piece>> 
     Ok(pieces)
 }
 
-/// Pieces that are read together.
-const PIECES_AT_ONCE: usize = 32;
-
 /// Reads an array of pieces, once.
 ///
 /// - `EINVAL`: there are none, or more than [`uapi::MAX_IOV`].
@@ -87,19 +84,17 @@ pub(crate) fn read_ranges(address: u64, count: u32) -> Result<Few<uapi::Piece>> 
         return Err(EINVAL);
     }
     let count = count as usize;
-    let mut pieces = Few::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
     let bytes = count * size_of::<uapi::Piece>();
     let mut reader = UserSlice::new(UserPtr::from_addr(address as usize), bytes).reader();
-    // To open and close access to user memory for each piece would take longer than the rest.
-    let mut some = [uapi::Piece::default(); PIECES_AT_ONCE];
-    while !reader.is_empty() {
-        let len = usize::min(reader.len(), size_of_val(&some));
-        reader.read_slice(&mut some.as_bytes_mut()[..len])?;
-        for piece in &some[..len / size_of::<uapi::Piece>()] {
-            pieces.push(*piece, GFP_KERNEL_ACCOUNT)?;
-        }
+    let none = uapi::Piece::default();
+    if count == 1 {
+        let mut one = [none];
+        reader.read_slice(one.as_bytes_mut())?;
+        return Ok(Few::One(one));
     }
-    Ok(pieces)
+    let mut list = KVVec::from_elem(none, count, GFP_KERNEL_ACCOUNT)?;
+    reader.read_slice(list.as_bytes_mut())?;
+    Ok(Few::Many(list))
 }
 
 /// Refuses flags that are not known.

@@ -5,18 +5,23 @@
 //! No lock is held while bytes move; a copy ends early, with what it has done so far, when a signal
 //! is pending, and gives way to other tasks between chunks.
 
+use crate::few::Few;
 use crate::pin::PinnedPages;
 use crate::region::Region;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::{
-    Piece, RegionCopy, COPY_COUNT_USE, COPY_FROM_REGION, COPY_TO_REGION, RIGHT_READ, RIGHT_WRITE,
+    Piece, RegionCopy, COPY_COUNT_USE, COPY_FROM_REGION, COPY_TO_REGION, MAX_REGION_BYTES,
+    RIGHT_READ, RIGHT_WRITE,
 };
 use core::marker::PhantomData;
+use core::mem::size_of;
 use kernel::bindings;
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
 use kernel::sync::Arc;
+use kernel::transmute::AsBytes;
+use kernel::uaccess::{UserPtr, UserSlice};
 
 /// Bytes copied between two looks at signals: long enough not to be felt, short enough to be
 /// interrupted within a fraction of a millisecond.
@@ -30,6 +35,9 @@ const SHORT: usize = 256;
 /// Pieces, and bytes, of a [`Batch`], which is on the stack.
 const BATCH_PIECES: usize = 32;
 const BATCH_BYTES: usize = 1024;
+
+/// Offsets of blocks that are read together.
+const OFFSETS_AT_ONCE: usize = 64;
 
 /// What `import_iovec()` accepts at most (MAX_RW_COUNT in `include/linux/fs.h`).
 const MAX_PER_CALL: usize = (i32::MAX as usize) & !(PAGE_SIZE - 1);
@@ -97,33 +105,33 @@ impl Drop for UserPieces<'_> {
     }
 }
 
-/// Performs [`crate::uapi::REGION_COPY`]; fills in `args.done`. `ranges` are what the caller listed of the
-/// region, if it did.
-pub(crate) fn region_copy(
-    region: &Arc<Region>,
-    args: &mut RegionCopy,
-    ranges: Option<&[Piece]>,
-) -> Result {
+/// Where the bytes of a copy are in the region.
+pub(crate) enum Ranges {
+    /// One behind the other, from the copy's offset on.
+    Whole,
+    /// In pieces, whose `base` counts from there.
+    Listed(Few<Piece>),
+    /// In blocks of one length.
+    Blocks(Places),
+}
+
+/// Where blocks begin.
+pub(crate) enum Places {
+    /// At equal distances, so many bytes apart.
+    Stride(i64),
+    /// At the offsets of a list at this address of the caller.
+    List(usize),
+}
+
+/// Performs [`crate::uapi::REGION_COPY`]; fills in `args.done`.
+pub(crate) fn region_copy(region: &Arc<Region>, args: &mut RegionCopy, ranges: &Ranges) -> Result {
     let from_region = match args.flags & (COPY_FROM_REGION | COPY_TO_REGION) {
         COPY_FROM_REGION => true,
         COPY_TO_REGION => false,
         _ => return Err(EINVAL),
     };
     region.permit(if from_region { RIGHT_READ } else { RIGHT_WRITE })?;
-    let whole = [Piece {
-        base: 0,
-        len: args.length,
-    }];
-    let ranges = ranges.unwrap_or(&whole);
-    let mut listed = 0u64;
-    for range in ranges {
-        let start = args.offset.checked_add(range.base).ok_or(ERANGE)?;
-        region.contains(start, range.len)?;
-        listed = listed.saturating_add(range.len);
-    }
-    if listed < args.length {
-        return Err(EINVAL);
-    }
+    check_ranges(region, args, ranges)?;
     let mut few = core::array::from_fn(|_| bindings::iovec::default());
     let mut user = UserPieces::import(args.iov, args.iov_count, from_region, &mut few)?;
     let available = user.left();
@@ -136,7 +144,18 @@ pub(crate) fn region_copy(
     if !from_region && wanted != 0 {
         pages.mark_written();
     }
-    let done = move_bytes(pages, (args.offset, ranges), wanted, &mut user, from_region);
+    let mut mover = Mover {
+        pages,
+        user: &mut user,
+        from_region,
+        batch: Batch::new(),
+        hint: 0,
+        done: 0,
+        left: wanted,
+        since_check: 0,
+    };
+    let moved = mover.move_ranges(args, ranges);
+    let done = mover.done as u64;
     let stats = &region.owner.domain.stats;
     stats.add(
         if from_region {
@@ -144,25 +163,75 @@ pub(crate) fn region_copy(
         } else {
             Counter::BytesToRegion
         },
-        done.bytes as u64,
+        done,
     );
-    if done.fault {
-        stats.add(Counter::Faults, 1);
+    if let Err(stop) = moved {
+        if matches!(stop, Stop::Fault) {
+            stats.add(Counter::Faults, 1);
+        }
+        if done == 0 && wanted != 0 {
+            return Err(stop.into());
+        }
     }
-    if done.bytes == 0 && wanted != 0 {
-        return Err(if done.fault { EFAULT } else { EINTR });
-    }
-    args.done = done.bytes as u64;
+    args.done = done;
     if args.done == args.length && args.flags & COPY_COUNT_USE != 0 {
         region.count_copy();
     }
     Ok(())
 }
 
-/// How far a copy came, and whether memory of the caller stopped it.
-struct Progress {
-    bytes: usize,
-    fault: bool,
+/// Whether there are as many bytes as are to be copied, and they are in the region, as far as that can be told before
+/// blocks are looked at.
+fn check_ranges(region: &Region, args: &RegionCopy, ranges: &Ranges) -> Result {
+    let held = match ranges {
+        Ranges::Whole => {
+            region.contains(args.offset, args.length)?;
+            args.length
+        }
+        Ranges::Listed(pieces) => {
+            let mut held = 0u64;
+            for piece in pieces.iter() {
+                let start = args.offset.checked_add(piece.base).ok_or(ERANGE)?;
+                region.contains(start, piece.len)?;
+                held = held.saturating_add(piece.len);
+            }
+            held
+        }
+        Ranges::Blocks(places) => {
+            // So that no sum of it and an offset or a stride comes back into the region.
+            region.contains(args.offset, 0)?;
+            match places {
+                Places::Stride(stride) if stride.unsigned_abs() > MAX_REGION_BYTES => {
+                    return Err(ERANGE)
+                }
+                _ => u64::from(args.region_iov_count).saturating_mul(args.block_len),
+            }
+        }
+    };
+    if held < args.length {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+/// What ends a copy early.
+enum Stop {
+    /// Memory of the caller.
+    Fault,
+    /// A signal.
+    Signal,
+    /// A block that is not in the region.
+    Outside,
+}
+
+impl From<Stop> for Error {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Fault => EFAULT,
+            Stop::Signal => EINTR,
+            Stop::Outside => ERANGE,
+        }
+    }
 }
 
 /// Short pieces of pinned memory whose bytes go to or come from the caller together: to open and close
@@ -278,72 +347,189 @@ unsafe fn move_piece(
     }
 }
 
-/// Copies `wanted` bytes of the ranges, which lie in the region if they count from `offset`.
-fn move_bytes(
-    pages: &PinnedPages,
-    (offset, ranges): (u64, &[Piece]),
-    wanted: usize,
-    user: &mut UserPieces<'_>,
+/// A copy between a region and the caller's pieces that is under way.
+struct Mover<'a, 'u> {
+    pages: &'a PinnedPages,
+    user: &'a mut UserPieces<'u>,
     from_region: bool,
-) -> Progress {
-    let stopped = |bytes, fault| Progress { bytes, fault };
-    let mut batch = Batch::new();
-    // Bytes that were moved, and those that are in the batch.
-    let (mut done, mut left) = (0, wanted);
-    let mut hint = 0;
-    let mut since_check = 0;
-    for range in ranges {
-        let mut at = offset + range.base;
-        let end = at + u64::min(range.len, left as u64);
-        while at < end {
-            let Some((address, len)) = pages.locate(at, &mut hint) else {
-                return stopped(done, false);
-            };
-            let len = len.min((end - at) as usize).min(CHUNK);
-            let is_short = len <= SHORT;
-            if batch.count > 0 && !(is_short && batch.takes(len)) {
-                let wanted = batch.bytes;
-                // SAFETY: `locate` returned pinned memory.
-                let moved = unsafe { batch.flush(user, from_region) };
-                done += moved;
-                if moved < wanted {
-                    return stopped(done, true);
-                }
+    batch: Batch,
+    /// The run where the last piece was.
+    hint: usize,
+    /// Bytes that were moved.
+    done: usize,
+    /// Bytes that are neither moved nor in the batch.
+    left: usize,
+    /// What was moved since the last look at signals, in bytes.
+    since_check: usize,
+}
+
+impl Mover<'_, '_> {
+    /// Moves what is left, out of ranges that [`check_ranges`] has seen.
+    fn move_ranges(&mut self, args: &RegionCopy, ranges: &Ranges) -> Result<(), Stop> {
+        let moved = match ranges {
+            Ranges::Whole => self.range(args.offset, args.length),
+            Ranges::Listed(pieces) => self.pieces(pieces.len(), |index| {
+                let piece = &pieces[index];
+                (args.offset.wrapping_add(piece.base), piece.len)
+            }),
+            Ranges::Blocks(Places::Stride(stride)) => {
+                self.pieces(args.region_iov_count as usize, |index| {
+                    let distance = (index as u64).wrapping_mul(*stride as u64);
+                    (args.offset.wrapping_add(distance), args.block_len)
+                })
             }
-            if is_short {
-                batch.pieces[batch.count] = bindings::kvec {
+            Ranges::Blocks(Places::List(address)) => self.listed_blocks(args, *address),
+        };
+        // What was not stopped by memory of the caller's is moved as far as it came.
+        self.flush().and(moved)
+    }
+
+    /// Moves blocks whose offsets the caller lists, which are read and looked at as the copy comes to them.
+    fn listed_blocks(&mut self, args: &RegionCopy, address: usize) -> Result<(), Stop> {
+        let bytes = args.region_iov_count as usize * size_of::<i32>();
+        let mut reader = UserSlice::new(UserPtr::from_addr(address), bytes).reader();
+        let mut some = [0i32; OFFSETS_AT_ONCE];
+        while self.left > 0 && !reader.is_empty() {
+            let blocks = (self.left as u64).div_ceil(args.block_len);
+            let count = usize::min(some.len(), reader.len() / size_of::<i32>());
+            let count = u64::min(count as u64, blocks) as usize;
+            let some = &mut some[..count];
+            // Newer kernels have a method of this name in their prelude, too.
+            reader
+                .read_slice(AsBytes::as_bytes_mut(some))
+                .map_err(|_| Stop::Fault)?;
+            self.pieces(some.len(), |index| {
+                let at = args.offset.wrapping_add_signed(some[index].into());
+                (at, args.block_len)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Moves pieces, of which `piece` tells the offset and the length, as far as bytes are left.
+    #[inline(always)]
+    fn pieces(&mut self, count: usize, piece: impl Fn(usize) -> (u64, u64)) -> Result<(), Stop> {
+        let mut index = 0;
+        while self.left > 0 {
+            index += self.batch_pieces(index..count, &piece);
+            if index >= count {
+                break;
+            }
+            let (at, len) = piece(index);
+            let short = u64::min(len, SHORT as u64) as usize;
+            if self.batch.count > 0 && !self.batch.takes(short) {
+                self.flush()?;
+                continue;
+            }
+            let end = at.checked_add(len);
+            if end.is_none_or(|end| end > self.pages.length()) {
+                return Err(Stop::Outside);
+            }
+            self.range(at, len)?;
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// Puts short pieces into the batch, as long as it has room for them and they lie in the run where the last piece was;
+    /// returns how many.
+    #[inline(always)]
+    fn batch_pieces(
+        &mut self,
+        indices: core::ops::Range<usize>,
+        piece: impl Fn(usize) -> (u64, u64),
+    ) -> usize {
+        let Some(run) = self.pages.runs().get(self.hint) else {
+            return 0;
+        };
+        let Batch {
+            pieces,
+            count,
+            bytes,
+        } = &mut self.batch;
+        let free = &mut pieces[*count..];
+        let first = indices.start;
+        let mut next = usize::min(indices.end, first + free.len());
+        let most = usize::min(BATCH_BYTES - *bytes, self.left) as u64;
+        let mut room = most;
+        for (index, free) in indices.zip(free) {
+            let (at, len) = piece(index);
+            // Before the run this is larger than any length.
+            let skip = at.wrapping_sub(run.offset);
+            let inside = skip < run.len as u64 && len <= run.len as u64 - skip;
+            if !inside || len > room || len > SHORT as u64 {
+                next = index;
+                break;
+            }
+            *free = bindings::kvec {
+                iov_base: run.address.wrapping_add(skip as usize).cast(),
+                iov_len: len as usize,
+            };
+            room -= len;
+        }
+        let used = (most - room) as usize;
+        *count += next - first;
+        *bytes += used;
+        self.left -= used;
+        next - first
+    }
+
+    /// Moves a range, which lies in the region, or puts it into the batch, as far as bytes are left.
+    fn range(&mut self, mut at: u64, len: u64) -> Result<(), Stop> {
+        let end = at + u64::min(len, self.left as u64);
+        while at < end {
+            let (address, len) = self.pages.locate(at, &mut self.hint).ok_or(Stop::Outside)?;
+            let len = len.min((end - at) as usize).min(CHUNK);
+            if len > SHORT {
+                self.flush()?;
+                // SAFETY: `locate` returned pinned memory of at least `len` bytes.
+                let moved = unsafe { move_piece(address, len, self.user, self.from_region) };
+                self.left -= len;
+                self.moved((moved, len), 1)?;
+            } else {
+                if !self.batch.takes(len) {
+                    self.flush()?;
+                }
+                self.batch.pieces[self.batch.count] = bindings::kvec {
                     iov_base: address.cast(),
                     iov_len: len,
                 };
-                batch.count += 1;
-                batch.bytes += len;
-            } else {
-                // SAFETY: `locate` returned pinned memory of at least `len` bytes.
-                let moved = unsafe { move_piece(address, len, user, from_region) };
-                done += moved;
-                if moved < len {
-                    return stopped(done, true);
-                }
+                self.batch.count += 1;
+                self.batch.bytes += len;
+                self.left -= len;
             }
             at += len as u64;
-            left -= len;
-            // Short pieces cost time without adding up to bytes.
-            since_check += usize::max(len, MIN_COST);
-            if since_check >= CHUNK {
-                since_check = 0;
-                if shim::cond_resched_interrupted() {
-                    return stopped(done, false);
-                }
+        }
+        Ok(())
+    }
+
+    /// Moves what is in the batch.
+    fn flush(&mut self) -> Result<(), Stop> {
+        let (pieces, wanted) = (self.batch.count, self.batch.bytes);
+        if pieces == 0 {
+            return Ok(());
+        }
+        // SAFETY: `locate` and the runs have told pinned memory.
+        let moved = unsafe { self.batch.flush(self.user, self.from_region) };
+        self.moved((moved, wanted), pieces)
+    }
+
+    /// Counts what was moved; whether the copy goes on.
+    fn moved(&mut self, (moved, wanted): (usize, usize), pieces: usize) -> Result<(), Stop> {
+        self.done += moved;
+        if moved < wanted {
+            return Err(Stop::Fault);
+        }
+        // Short pieces cost time without adding up to bytes.
+        self.since_check += usize::max(moved, pieces * MIN_COST);
+        if self.since_check >= CHUNK {
+            self.since_check = 0;
+            if shim::cond_resched_interrupted() {
+                return Err(Stop::Signal);
             }
         }
+        Ok(())
     }
-    if batch.count == 0 {
-        return stopped(done, false);
-    }
-    let wanted = batch.bytes;
-    // SAFETY: As above.
-    let moved = unsafe { batch.flush(user, from_region) };
-    stopped(done + moved, moved < wanted)
 }
 
 /// Copies a range between pinned memory along the runs of both sides, whatever signals there are, unless `stop`

@@ -5,7 +5,7 @@
 use crate::argument::{only, read_pieces, read_ranges, zero, Argument};
 use crate::attach;
 use crate::channel::Channel;
-use crate::copy;
+use crate::copy::{self, Places, Ranges};
 use crate::domains::Shared;
 use crate::engines;
 use crate::errno;
@@ -232,15 +232,25 @@ impl Handle {
         if args.iov_count > MAX_IOV {
             return Err(EINVAL);
         }
-        let ranges = match args.region_iov_count {
-            0 => {
-                zero(args.region_iov)?;
-                None
+        let ranges = match (args.block_len, args.region_iov_count) {
+            (0, 0) => {
+                zero(args.region_iov | args.stride as u64)?;
+                Ranges::Whole
             }
-            count => Some(read_ranges(args.region_iov, count)?),
+            (0, count) => {
+                zero(args.stride as u64)?;
+                Ranges::Listed(read_ranges(args.region_iov, count)?)
+            }
+            _ => Ranges::Blocks(match args.region_iov {
+                0 => Places::Stride(args.stride),
+                list => {
+                    zero(args.stride as u64)?;
+                    Places::List(list as usize)
+                }
+            }),
         };
         let region = self.find(mm, args.region)?;
-        copy::region_copy(&region, &mut args, ranges.as_deref())?;
+        copy::region_copy(&region, &mut args, &ranges)?;
         arg.write(&args)
     }
 

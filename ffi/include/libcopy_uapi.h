@@ -165,7 +165,7 @@
 #define LIBCOPY_REGION_USE_SIZE_VER1 16
 
 // Size of `libcopy_region_copy` in ABI version 1.
-#define LIBCOPY_REGION_COPY_SIZE_VER1 56
+#define LIBCOPY_REGION_COPY_SIZE_VER1 72
 
 // Size of `libcopy_region_attach` in ABI version 1.
 #define LIBCOPY_REGION_ATTACH_SIZE_VER1 32
@@ -285,19 +285,25 @@
 // the bytes copied. The copy moves `length` bytes, starting at byte `offset` of the region's
 // pieces laid end to end, to or from the caller's pieces laid end to end, which may hold more. With
 // `region_iov` it is vectored on the region's side, too: the bytes are those of the ranges that `region_iov`
-// lists, laid end to end, which may hold more; a range begins `base` bytes behind `offset`.
+// lists, laid end to end, which may hold more; a range begins `base` bytes behind `offset`. With `block_len` the
+// ranges are `region_iov_count` blocks of that many bytes each, whose offsets, relative to `offset`, are given in one
+// of two ways: `region_iov` is an array of 32-bit signed numbers, or it is zero, and each block begins `stride` bytes
+// behind the one before it. Blocks are looked at as the copy comes to them; one outside the region, and an array that
+// cannot be read on, end it.
 // It may end early with `done < length` and success when a signal arrives, the caller's memory
-// faults half way, or `LIBCOPY_MAX_COPY_BYTES` were copied; call again for the rest. No lock is held while bytes move.
+// faults or a block is outside half way, or `LIBCOPY_MAX_COPY_BYTES` were copied; call again for the rest. No lock is held
+// while bytes move.
 //
 // - `ENOENT`: no such region.
 // - `EACCES`: the region's rights do not allow this direction.
-// - `ERANGE`: `offset + length`, or one of the ranges, is beyond the end of the region.
-// - `EINVAL`: not exactly one direction, more than `LIBCOPY_MAX_IOV` pieces or ranges, pieces or ranges that hold
-//   fewer than `length` bytes, or `region_iov` without ranges.
+// - `ERANGE`: `offset + length`, or one of the ranges, is beyond the end of the region; `offset` is, or `stride` is
+//   longer than any region, with blocks; or the first block is outside, and nothing was copied.
+// - `EINVAL`: not exactly one direction, more than `LIBCOPY_MAX_IOV` pieces or ranges that are not blocks, pieces or ranges
+//   that hold fewer than `length` bytes, `region_iov` without ranges, or `stride` without blocks or with an array.
 // - `EFAULT`: the caller's memory cannot be read or written and nothing was copied.
 // - `ESTALE`: the owner unmapped or replaced the memory.
 // - `EOWNERDEAD`: the owner is gone.
-#define LIBCOPY_REGION_COPY 0xC038CC09U
+#define LIBCOPY_REGION_COPY 0xC048CC09U
 
 // Asks for the `mmap` offset of a region.
 //
@@ -515,12 +521,17 @@ struct libcopy_region_copy {
   uint64_t iov;
   // In: number of pieces, 0 to `LIBCOPY_MAX_IOV`.
   uint32_t iov_count;
-  // In: number of ranges of the region, 0 to `LIBCOPY_MAX_IOV`; 0: one of `length` bytes.
+  // In: number of ranges of the region, 0 to `LIBCOPY_MAX_IOV`; 0: one of `length` bytes. Of blocks, any number.
   uint32_t region_iov_count;
   // Out: bytes copied.
   uint64_t done;
-  // In: address of an array of `libcopy_piece` whose `base` counts from `offset`; zero without ranges.
+  // In: address of an array of `libcopy_piece` whose `base` counts from `offset`, or of the 32-bit offsets of blocks; zero
+  // without ranges, and for blocks at equal distances.
   uint64_t region_iov;
+  // In: bytes of each block; zero if the ranges are no blocks.
+  uint64_t block_len;
+  // In: bytes from the beginning of a block to that of the next one, without an array; zero otherwise.
+  int64_t stride;
 };
 
 // Argument of `LIBCOPY_REGION_CREATE`.

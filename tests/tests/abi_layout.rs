@@ -35,9 +35,9 @@ fn fields_lie_where_they_always_did() {
         id: 0, rights: 4, length: 8, pages: 16, uses_left: 24, state: 28, reserved: 32,
     });
     layout!(RegionUse = 16 { id: 0, flags: 4, count: 8, uses_left: 12 });
-    layout!(RegionCopy = 56 {
+    layout!(RegionCopy = 72 {
         region: 0, flags: 4, offset: 8, length: 16, iov: 24, iov_count: 32,
-        region_iov_count: 36, done: 40, region_iov: 48,
+        region_iov_count: 36, done: 40, region_iov: 48, block_len: 56, stride: 64,
     });
     layout!(RegionAttach = 32 {
         id: 0, access: 4, map_offset: 8, map_length: 16, data_offset: 24,
@@ -80,7 +80,7 @@ fn commands_are_what_c_would_compute() {
         (REGION_WAIT, 24),
         (REGION_INFO, 48),
         (REGION_USE, 16),
-        (REGION_COPY, 56),
+        (REGION_COPY, 72),
         (REGION_ATTACH, 32),
         (ENGINE_INFO, 120),
         (REQUEST_SUBMIT, 64),

@@ -9,8 +9,9 @@
 
 use libcopy_walk::State;
 
-use super::form::Form;
+use super::form::{Form, Node};
 use super::layout::{Layout, Segment};
+use super::offsets::Offsets;
 use crate::{Error, Result};
 
 /// Frames of a cursor; deeper forms are rare, and descended again from the root when the outer frames are needed.
@@ -21,6 +22,36 @@ const DEPTH: usize = 6;
 pub struct Cursor {
     layout: Layout,
     state: State<DEPTH, i64>,
+}
+
+/// Blocks of one length that follow each other in the packed stream: see [`Cursor::blocks`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks<'a> {
+    /// What their places count from, in bytes from the layout's origin.
+    pub offset: i64,
+    /// Bytes of each.
+    pub len: u64,
+    /// Where they begin.
+    pub places: Places<'a>,
+}
+
+/// Where blocks begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Places<'a> {
+    /// So many, at equal distances, from 0 on.
+    Stride(u64, i64),
+    /// At these offsets.
+    List(&'a [i32]),
+}
+
+impl Places<'_> {
+    /// How many.
+    pub fn count(&self) -> u64 {
+        match self {
+            Places::Stride(count, _) => *count,
+            Places::List(list) => list.len() as u64,
+        }
+    }
 }
 
 impl Layout {
@@ -155,6 +186,49 @@ impl Cursor {
         if segment.len > 0 {
             sink(segment);
         }
+    }
+
+    /// The blocks from the position on, if it is at the beginning of one: as many as the innermost node of the form has
+    /// left, as it has them. `None` for pieces of different lengths, within a block, for offsets that do not fit into 32
+    /// bits, and at the end.
+    ///
+    /// ```
+    /// use libcopy_datatype::{Blocks, Datatype, Layout, Named, Places};
+    /// let words = Datatype::named(Named::Byte).hindexed(&[8, 8, 8], &[5, 100, 50])?;
+    /// let layout = Layout::new(&words, 1)?;
+    /// let mut cursor = layout.cursor();
+    /// cursor.seek(8)?;
+    /// let places = Places::List(&[95, 45]);
+    /// assert_eq!(cursor.blocks(), Some(Blocks { offset: 5, len: 8, places }));
+    /// # Ok::<(), libcopy_datatype::Error>(())
+    /// ```
+    pub fn blocks(&self) -> Option<Blocks<'_>> {
+        let form: &Form = self.layout.form();
+        let frame = self.state.frame()?;
+        let (offset, child, places) = match form.node(frame.id) {
+            Node::Stream {
+                count,
+                stride,
+                child,
+            } => {
+                let count = (count - frame.index) as u64;
+                let offset = frame.base + frame.index * stride;
+                (offset, child, Places::Stride(count, *stride))
+            }
+            Node::Blocks {
+                offsets: Offsets::Narrow(list),
+                child,
+            } => {
+                let list = &list[frame.index as usize..];
+                (frame.base, child, Places::List(list))
+            }
+            _ => return None,
+        };
+        Some(Blocks {
+            offset,
+            len: form.extent(*child).size as u64,
+            places,
+        })
     }
 
     /// Fills a list with the next pieces, joining those that are adjacent, and moves behind them:
@@ -304,5 +378,69 @@ impl Checkpoints {
         }
         cursor.state.resume(self.layout.form(), position as i64);
         Ok(cursor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Datatype, Named};
+
+    fn layout(lengths: &[u64], offsets: &[i64], count: u64) -> Layout {
+        let list = Datatype::named(Named::Byte).hindexed(lengths, offsets);
+        Layout::new(&list.unwrap(), count).unwrap()
+    }
+
+    #[test]
+    fn blocks_are_those_that_are_left() {
+        let column = Datatype::named(Named::Double).vector(9, 1, 20).unwrap();
+        let column = Layout::new(&column, 1).unwrap();
+        let mut cursor = column.cursor();
+        cursor.seek(24).unwrap();
+        let places = Places::Stride(6, 160);
+        let offset = 480;
+        assert_eq!(
+            cursor.blocks(),
+            Some(Blocks {
+                offset,
+                len: 8,
+                places
+            })
+        );
+        // Not at the beginning of one, and at the end.
+        for position in [25, 31, 72] {
+            cursor.seek(position).unwrap();
+            assert_eq!(cursor.blocks(), None, "{position}");
+        }
+    }
+
+    #[test]
+    fn other_pieces_are_no_blocks() {
+        // Of different lengths.
+        let mixed = layout(&[8, 9, 10, 8], &[0, 100, 150, 300], 1);
+        assert_eq!(mixed.cursor().blocks(), None);
+        // Too far apart for 32 bits.
+        let far = layout(&[8, 8, 8, 8], &[0, 100, 5 << 32, 7 << 32], 1);
+        assert_eq!(far.cursor().blocks(), None);
+        assert_eq!(layout(&[], &[], 1).cursor().blocks(), None);
+    }
+
+    #[test]
+    fn a_list_that_repeats_is_one_list_each_time() {
+        let lists = layout(&[8, 8, 8], &[16, 100, 50], 3);
+        let mut cursor = lists.cursor();
+        let mut seen = Vec::new();
+        while let Some(blocks) = cursor.blocks() {
+            let Places::List(list) = blocks.places else {
+                panic!("{blocks:?}");
+            };
+            let bytes = list.iter().map(|at| blocks.offset + i64::from(*at));
+            seen.extend(bytes);
+            let behind = cursor.position() + blocks.len * blocks.places.count();
+            cursor.seek(behind).unwrap();
+        }
+        assert_eq!(cursor.position(), lists.size());
+        let all: Vec<i64> = lists.segments().map(|segment| segment.offset).collect();
+        assert_eq!(seen, all);
     }
 }

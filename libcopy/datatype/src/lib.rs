@@ -59,7 +59,7 @@ pub mod canonical {
     pub use crate::offsets::Offsets;
 }
 
-pub use cursor::{Checkpoints, Cursor};
+pub use cursor::{Blocks, Checkpoints, Cursor, Places};
 pub use datatype::{Combiner, Contents, Datatype, Distribution, Envelope, Order};
 pub use elements::Elements;
 pub use error::{Allowed, Error, Result, Value};

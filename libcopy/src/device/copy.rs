@@ -8,6 +8,7 @@ use super::domain::Domain;
 use super::ioctl::ioctl;
 use super::region::piece_count;
 use super::region_id::RegionId;
+use crate::datatype::Places;
 use crate::error::{Error, Result};
 use crate::uapi;
 
@@ -129,6 +130,53 @@ impl Domain {
             to = to.wrapping_add(len as usize);
         }
         Ok(())
+    }
+
+    /// Fills memory with the first `len` bytes of blocks of a region, laid end to end, whose offsets count from byte
+    /// `offset` of it. Returns how many bytes were copied, at least one: a signal may end the copy early.
+    ///
+    /// # Safety
+    ///
+    /// `to` is writable for `len` bytes, which is not zero.
+    pub(crate) unsafe fn gather_blocks(
+        &self,
+        region: RegionId,
+        offset: u64,
+        block_len: u64,
+        places: Places<'_>,
+        to: *mut u8,
+        len: u64,
+    ) -> Result<u64> {
+        let piece = uapi::Piece {
+            base: to as u64,
+            len,
+        };
+        // A call takes no more blocks than this.
+        let count = u32::try_from(places.count()).unwrap_or(u32::MAX);
+        let length = len.min(block_len.saturating_mul(count.into()));
+        let (list, stride) = match places {
+            Places::Stride(_, stride) => (0, stride),
+            Places::List(list) => (list.as_ptr() as u64, 0),
+        };
+        let mut arg = uapi::RegionCopy {
+            region: region.get(),
+            flags: uapi::COPY_FROM_REGION,
+            offset,
+            length,
+            iov: &raw const piece as u64,
+            iov_count: 1,
+            region_iov: list,
+            region_iov_count: count,
+            block_len,
+            stride,
+            ..Default::default()
+        };
+        // SAFETY: the caller vouches for the memory; the list is read only.
+        unsafe { ioctl(self.as_fd(), "REGION_COPY", uapi::REGION_COPY, &mut arg) }?;
+        if arg.done == 0 || arg.done > length {
+            return Err(Error::corrupt("bytes copied", arg.done));
+        }
+        Ok(arg.done)
     }
 
     /// Copies `length` bytes at `base`: from or to `ranges`, or, without them, the bytes from `offset` on.

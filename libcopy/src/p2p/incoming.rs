@@ -34,7 +34,7 @@ const PATIENCE: [Duration; 2] = [Duration::from_micros(300), Duration::from_mill
 /// What the kernel takes for a piece that it copies out of the sender's memory.
 const PIECE: Duration = Duration::from_nanos(100);
 /// What the module takes for a piece that it copies out of memory that is published or lent.
-const PUBLISHED_PIECE: Duration = Duration::from_nanos(20);
+const PUBLISHED_PIECE: Duration = Duration::from_nanos(10);
 
 /// Why a message was not received.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -35,6 +35,9 @@ const KEPT_BYTES: usize = 1 << 30;
 const RANGES: usize = 4 * uapi::MAX_IOV as usize;
 /// Bytes that they have at most, which bounds their number where some are much shorter than the average.
 const MOST_LISTED: u64 = 1 << 20;
+/// Blocks from which on the module is given their list, or their distance, in a call of its own, instead of being told
+/// where each one is: that spares less than a call costs where there are fewer.
+const FEWEST_BLOCKS: u64 = 64;
 /// Messages from the same memory before it is published, which pays only if more follow.
 const AFTER: u32 = 1;
 /// Messages for which memory that could not be published is left alone.
@@ -103,34 +106,64 @@ impl RemotePieces<'_> {
         if self.cursor.position() != position {
             self.cursor.seek(position)?;
         }
-        let form = self.cursor.layout().form();
-        let average = form.size() / form.segments().max(1);
-        let at_once = average
-            .max(1)
-            .saturating_mul(RANGES as u64)
-            .min(MOST_LISTED) as usize;
-        let mut ranges = Vec::with_capacity(RANGES);
-        let (origin, mut done) = (self.origin, 0);
-        while done < len {
-            let bytes = (len - done).min(at_once);
-            ranges.clear();
-            self.cursor.segments(bytes as u64, |piece| {
-                ranges.push(uapi::Piece {
-                    // Below the region it is far beyond its end.
-                    base: origin.wrapping_add(piece.offset as u64),
-                    len: piece.len,
-                });
-            });
-            let to_here = position + (done + bytes) as u64;
-            if self.cursor.position() != to_here {
-                return Err(Error::corrupt("the length of a message", to_here));
-            }
-            let to = to.wrapping_add(done);
-            // SAFETY: the caller's promise: `bytes` of these are left, and the ranges have as many.
-            unsafe { self.domain.gather_ranges(self.region, 0, &mut ranges, to) }?;
-            done += bytes;
+        let mut ranges = Vec::new();
+        let (mut to, mut left) = (to, len as u64);
+        while left > 0 {
+            let blocks = self.cursor.blocks();
+            let many = blocks.filter(|blocks| blocks.places.count() >= FEWEST_BLOCKS);
+            let done = match many {
+                Some(blocks) => {
+                    let place = self.origin.wrapping_add(blocks.offset as u64);
+                    let most = blocks.len.saturating_mul(blocks.places.count());
+                    let (len, count) = (blocks.len, left.min(most));
+                    let (domain, region) = (self.domain, self.region);
+                    // SAFETY: the caller's promise: at least `count` of these bytes are left.
+                    let done = unsafe {
+                        domain.gather_blocks(region, place, len, blocks.places, to, count)
+                    }?;
+                    self.cursor.seek(self.cursor.position() + done)?;
+                    done
+                }
+                // SAFETY: the caller's promise.
+                None => unsafe { self.read_pieces(left, to, &mut ranges) }?,
+            };
+            to = to.wrapping_add(done as usize);
+            left -= done;
         }
         Ok(())
+    }
+
+    /// Copies some of the next `left` bytes, which is not zero, piece by piece; returns how many.
+    ///
+    /// # Safety
+    ///
+    /// As for [`RemotePieces::read`].
+    unsafe fn read_pieces(
+        &mut self,
+        left: u64,
+        to: *mut u8,
+        ranges: &mut Vec<uapi::Piece>,
+    ) -> Result<u64> {
+        let form = self.cursor.layout().form();
+        let average = (form.size() / form.segments().max(1)).max(1);
+        let at_once = average.saturating_mul(RANGES as u64).min(MOST_LISTED);
+        let (bytes, origin) = (left.min(at_once), self.origin);
+        let end = self.cursor.position() + bytes;
+        ranges.clear();
+        ranges.reserve(RANGES);
+        self.cursor.segments(bytes, |piece| {
+            ranges.push(uapi::Piece {
+                // Below the region it is far beyond its end.
+                base: origin.wrapping_add(piece.offset as u64),
+                len: piece.len,
+            });
+        });
+        if self.cursor.position() != end {
+            return Err(Error::corrupt("the length of a message", end));
+        }
+        // SAFETY: the caller's promise: there is room for these bytes, and the ranges have as many.
+        unsafe { self.domain.gather_ranges(self.region, 0, ranges, to) }?;
+        Ok(bytes)
     }
 }
 

@@ -231,6 +231,13 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
         }
     }
 
+    /// The innermost node that the position is in, and which of its blocks or pieces begins there; `None` at the end, and
+    /// within a block.
+    #[inline]
+    pub fn frame(&self) -> Option<Frame<W>> {
+        self.top().filter(|_| self.skip == W::ZERO)
+    }
+
     /// The blocks from the position on, as many as the innermost node has left; `None` at the end.
     #[inline]
     pub fn strip<T: Tree<Word = W>>(&self, tree: T) -> Option<Strip<W>> {

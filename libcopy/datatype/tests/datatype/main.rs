@@ -13,7 +13,9 @@ mod oracle;
 mod variants;
 
 use generate::{Choices, build, counted, shifted, tree};
-use libcopy_datatype::{Checkpoints, Datatype, Elements, Layout, Named, Segment};
+use libcopy_datatype::{
+    Blocks, Checkpoints, Cursor, Datatype, Elements, Layout, Named, Places, Segment,
+};
 use oracle::Map;
 use proptest::prelude::*;
 
@@ -261,6 +263,32 @@ impl Follow<'_> {
     }
 }
 
+/// The blocks of a cursor are what comes next.
+fn blocks(cursor: &Cursor, mut bytes: Follow<'_>) -> Result<(), TestCaseError> {
+    let Some(Blocks {
+        offset,
+        len,
+        places,
+    }) = cursor.blocks()
+    else {
+        return Ok(());
+    };
+    let starts: Vec<i64> = match places {
+        Places::Stride(count, stride) => (0..count as i64).map(|index| index * stride).collect(),
+        Places::List(list) => list.iter().map(|at| i64::from(*at)).collect(),
+    };
+    prop_assert_eq!(starts.len() as u64, places.count());
+    prop_assert!(!starts.is_empty());
+    for start in starts {
+        let block = Segment {
+            offset: offset + start,
+            len,
+        };
+        prop_assert!(bytes.by(block), "{block:?} of {places:?}");
+    }
+    Ok(())
+}
+
 /// Cursors and checkpoints at random positions continue as the oracle's list does.
 fn cursors(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
     let size = case.layout.size();
@@ -273,6 +301,7 @@ fn cursors(case: &Case, choices: &mut Choices) -> Result<(), TestCaseError> {
         cursor.seek(position).unwrap();
         let mut other = checkpoints.cursor(position).unwrap();
         prop_assert_eq!(other.position(), position);
+        blocks(&cursor, Follow(&case.bytes[position as usize..]))?;
         let (most, mut listed) = (choices.below(200), Vec::new());
         let (mut at_once, mut one_by_one) = (cursor.clone(), cursor.clone());
         at_once.segments(most, |segment| listed.push(segment));

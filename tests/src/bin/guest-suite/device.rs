@@ -4,6 +4,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use libcopy::datatype::Places;
 use nix::errno::Errno;
 
 use crate::abi::{self, *};
@@ -272,6 +273,36 @@ impl Device {
             iov_count: pieces.len() as u32,
             region_iov: ranges.as_ptr() as u64,
             region_iov_count: ranges.len() as u32,
+            ..Default::default()
+        };
+        self.answer(REGION_COPY, argument).map(|answer| answer.done)
+    }
+
+    /// Copies between blocks of `block_len` bytes of a region, whose offsets count from `offset`, and pieces of our own.
+    pub fn copy_blocks(
+        &self,
+        region: u32,
+        flags: u32,
+        (offset, length): (u64, u64),
+        block_len: u64,
+        places: Places<'_>,
+        pieces: &[Piece],
+    ) -> Answer<u64> {
+        let (list, count, stride) = match places {
+            Places::List(list) => (list.as_ptr() as u64, list.len() as u32, 0),
+            Places::Stride(count, stride) => (0, count as u32, stride),
+        };
+        let argument = RegionCopy {
+            region,
+            flags,
+            offset,
+            length,
+            iov: pieces.as_ptr() as u64,
+            iov_count: pieces.len() as u32,
+            region_iov: list,
+            region_iov_count: count,
+            block_len,
+            stride,
             ..Default::default()
         };
         self.answer(REGION_COPY, argument).map(|answer| answer.done)

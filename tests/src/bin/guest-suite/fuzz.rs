@@ -295,6 +295,16 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
                     words[3] = pieces;
                     words[4] = count | ranges.1 << 32;
                     words[6] = ranges.0;
+                    (words[7], words[8]) = (0, 0);
+                    if ranges.1 > 0 && rng.one_in(2) {
+                        // Blocks: the same bytes are a list of offsets, of which many are in the region.
+                        words[7] = rng.below(300);
+                        words[2] = rng.below(words[7] * ranges.1 + 1);
+                        if rng.one_in(2) {
+                            words[6] = 0;
+                            words[8] = rng.below(600).wrapping_sub(200);
+                        }
+                    }
                 }
                 REGION_DESTROY | REGION_INFO | REGION_USE | REGION_ATTACH | REGION_WAIT => {
                     let words = &mut arguments.words;

@@ -5,6 +5,7 @@
 //! every test whether anything was left behind.
 
 mod attach;
+mod blocks;
 mod collective;
 mod copy;
 mod coverage;
@@ -84,6 +85,7 @@ fn all() -> Vec<&'static Test> {
         pinning::TESTS,
         copy::TESTS,
         ranges::TESTS,
+        blocks::TESTS,
         request::TESTS,
         request_death::TESTS,
         request_engines::TESTS,

@@ -258,6 +258,21 @@ fn reserved_fields(_: &Context) -> Outcome {
         ..scene.copy()
     };
     check_err!(device.call(REGION_COPY, &mut copy), EINVAL);
+    // A distance without blocks, with and without ranges, and with a list of offsets.
+    for (region_iov_count, block_len) in [(0, 0), (1, 0), (1, 64)] {
+        let mut copy = RegionCopy {
+            region_iov: u64::from(region_iov_count) * scene.pieces.as_ptr() as u64,
+            region_iov_count,
+            block_len,
+            stride: 8,
+            ..scene.copy()
+        };
+        check_err!(
+            device.call(REGION_COPY, &mut copy),
+            EINVAL,
+            "{region_iov_count} ranges, {block_len}"
+        );
+    }
     Ok(())
 }
 
@@ -532,6 +547,20 @@ fn bad_addresses(_: &Context) -> Outcome {
             EFAULT,
             "ranges at {address:#x}"
         );
+        // At 0 there is no list.
+        if address != 0 {
+            let mut copy = RegionCopy {
+                region_iov: address,
+                region_iov_count: 8,
+                block_len: 8,
+                ..scene.copy()
+            };
+            check_err!(
+                device.call(REGION_COPY, &mut copy),
+                EFAULT,
+                "offsets at {address:#x}"
+            );
+        }
     }
     for address in [0, 8, gone.addr(), 0xffff_8880_0000_0000, u64::MAX - 7] {
         let piece = [Piece {
