@@ -241,6 +241,10 @@ impl Handle {
                 zero(args.stride as u64)?;
                 Ranges::Listed(read_ranges(args.region_iov, count)?)
             }
+            (_, 0) => {
+                zero(args.region_iov | args.stride as u64)?;
+                Ranges::Blocks(Places::Stride(0))
+            }
             _ => Ranges::Blocks(match args.region_iov {
                 0 => Places::Stride(args.stride),
                 list => {

@@ -26,9 +26,9 @@
 
 #include "shim.h"
 
-/* Region memory is addressed through the kernel's direct map, which 32-bit HIGHMEM kernels lack. */
-#ifdef CONFIG_HIGHMEM
-#error "libcopy needs a kernel whose direct map covers all memory"
+/* Region memory is addressed through the kernel's direct map, and sizes of user space are 64 bits wide. */
+#if defined(CONFIG_HIGHMEM) || !defined(CONFIG_64BIT)
+#error "libcopy needs a 64-bit kernel, whose direct map covers all memory"
 #endif
 
 void *libcopy_page_address(struct page *page)

@@ -175,7 +175,7 @@ fn reaches(bytes: u64) -> bool {
 
 /// Whether messages of this size are faster with us. Ranks that outnumber processors are another
 /// matter, but only the team knows; so the first question is whether any case could be ours.
-fn beats_mpi(
+pub fn beats_mpi(
     abi: &Abi,
     function: Function,
     bytes: u64,

@@ -9,18 +9,18 @@ use libcopy::Parts;
 
 use crate::abi::Word;
 use crate::active::{active, is_in_place, is_same};
+use crate::bootstrap::{self, feature};
 use crate::buffer::{Kind, incoming, outgoing};
 use crate::comm;
 use crate::count::Count;
 use crate::errors;
 use crate::failure::Failure;
 use crate::governor::Span;
-use crate::intercept::{Call, Knows, intercept_vector};
+use crate::intercept::{Call, Knows, beats_mpi, intercept_vector};
 use crate::partition::Partition;
 use crate::pmpi::forward;
 use crate::scratch::Scratch;
 use crate::stats::{self, Function, Outcome};
-use crate::threshold::least;
 use crate::type_size;
 
 /// `MPI_Gatherv`
@@ -391,12 +391,13 @@ unsafe fn alone<N: Count>(
     let work = || {
         let abi = active()?;
         let known = comm::of(abi, comm).ok().filter(|known| known.is_alone())?;
+        bootstrap::world().filter(|world| world.has(feature::COLLECTIVES))?;
         if is_in_place(send) || is_same(send, recv) {
             return None;
         }
         let (agree, largest) = known.irregular(function);
-        let least = least(function);
-        if !agree && largest < least {
+        let pays = |bytes| beats_mpi(abi, function, bytes, None);
+        if !agree && !pays(largest) {
             return None;
         }
         // SAFETY: the caller's promise: there is one of each for the only rank.
@@ -405,19 +406,22 @@ unsafe fn alone<N: Count>(
             (from, Partition::varied(abi, comm, 1, received, recv_types)?)
         };
         let bytes = to.bytes(0);
-        known.agreed(function, bytes as u64);
+        if agree {
+            known.agreed(function, bytes as u64);
+        }
         // Lengths that differ are the library's to refuse.
-        if (bytes as u64) < least || from.bytes(0) != bytes {
+        if !pays(bytes as u64) || from.bytes(0) != bytes {
             return None;
         }
         // SAFETY: the caller's promise.
-        let code = match unsafe { from.settle(send, (&mut to, recv), 0) } {
-            Ok(()) => 0,
-            Err(Failure::Code(code)) => code,
+        match unsafe { from.settle(send, (&mut to, recv), 0) } {
+            Ok(()) => {}
+            // Its functions that pack have told the error handler.
+            Err(Failure::Code(code)) => return Some(code),
             Err(Failure::Team(_)) => return None,
-        };
+        }
         stats::count(function, Outcome::Intercepted, bytes as u64);
-        Some(code)
+        Some(0)
     };
     catch_unwind(AssertUnwindSafe(work)).ok().flatten()
 }
@@ -444,9 +448,8 @@ pub unsafe fn alltoallw<N: Count>(
     let (mut from, mut to) = (None, None);
     let (sent, received) = ((send_counts, send_places), (recv_counts, recv_places));
     // SAFETY: the caller's promise.
-    if let Some(code) =
-        unsafe { alone(comm, (send, sent, send_types), (recv, received, recv_types)) }
-    {
+    let done = unsafe { alone(comm, (send, sent, send_types), (recv, received, recv_types)) };
+    if let Some(code) = done {
         return code;
     }
     let call = intercept_vector(Function::Alltoallw, comm, Knows::Each, |abi, known| {

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libcopy_datatype::Layout;
@@ -51,6 +51,10 @@ pub trait Owner: fmt::Debug + Send + Sync {
     }
 }
 
+/// So many messages are packed soon for a process that may depend on buffering, before it is waited for again: a program that does
+/// depend on it loses a ten-thousandth of a second per message.
+const PACKED_SOON: u32 = 1000;
+
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The processes, what they share, and what this one has of it.
@@ -76,8 +80,8 @@ pub struct Context {
     /// When each process was last seen to be receiving something of ours, in nanoseconds since [`BEGINNING`];
     /// 0: never.
     busy: Vec<AtomicU64>,
-    /// Processes that have left a message without a receive for so long that it was packed.
-    buffering: Vec<AtomicBool>,
+    /// How many more messages for each process are packed soon, since it has left one without a receive for long.
+    buffering: Vec<AtomicU32>,
 }
 
 impl Context {
@@ -91,7 +95,7 @@ impl Context {
         Context {
             me,
             busy: pids.iter().map(|_| AtomicU64::new(0)).collect(),
-            buffering: pids.iter().map(|_| AtomicBool::new(false)).collect(),
+            buffering: pids.iter().map(|_| AtomicU32::new(0)).collect(),
             pids,
             magic,
             segment,
@@ -171,15 +175,18 @@ impl Context {
     /// Whether a process has no receive that may have matched a message of ours, but for one that it is in. It
     /// fetches what that one matches, so that nobody has to pack for it.
     pub(super) fn is_without_receives(&self, member: usize) -> bool {
-        self.segment
-            .receive_requests(member)
-            .load(Ordering::Relaxed)
-            == 1
-            && !self.buffering[member].load(Ordering::Relaxed)
+        let requests = self.segment.receive_requests(member);
+        requests.load(Ordering::Relaxed) == 1 && self.buffering[member].load(Ordering::Relaxed) == 0
     }
 
-    /// A process may depend on buffering (MPI 4.1, section 3.5): from now on messages to it are packed sooner.
-    pub(super) fn note_buffering(&self, member: usize) {
-        self.buffering[member].store(true, Ordering::Relaxed);
+    /// A long message was packed, as its receiver is late. If it has no receive, it may depend on buffering (MPI 4.1,
+    /// section 3.5): the next [`PACKED_SOON`] that are packed for it are packed soon.
+    pub(super) fn note_packed(&self, member: usize) {
+        let more = |soon: u32| Some(soon.checked_sub(1).unwrap_or(PACKED_SOON));
+        let requests = self.segment.receive_requests(member);
+        if requests.load(Ordering::Relaxed) == 1 {
+            let order = Ordering::Relaxed;
+            let _ = self.buffering[member].fetch_update(order, order, more);
+        }
     }
 }

@@ -686,21 +686,25 @@ impl Outgoing {
             (Some(_), _) | (None, Content::Device(_)) => LONG_PATIENCE,
             (None, Content::Host(_)) => PATIENCE,
         };
+        // A receiver without a request has to come to the receive anyway, and packing would cost both.
+        let is_host = matches!(self.content, Content::Host(_));
+        let is_unmatched =
+            is_host && self.total >= SPLIT_MIN && context.is_without_receives(self.to);
+        let patience = if is_unmatched {
+            patience.max(UNMATCHED_PATIENCE)
+        } else {
+            patience
+        };
         let waited = self.posted.elapsed();
         if begun || is_blind || waited <= patience + more {
             return false;
         }
-        // It has to come to the receive anyway, and packing would cost both.
-        let is_host = matches!(self.content, Content::Host(_));
-        if is_host && self.total >= SPLIT_MIN && context.is_without_receives(self.to) {
-            let over = waited > UNMATCHED_PATIENCE + more;
-            if over {
-                context.note_buffering(self.to);
-            }
-            return over;
-        }
         let idle = context.idle(self.to);
-        idle.is_none_or(|idle| idle > patience + more) || waited > WHILE_BUSY * (patience + more)
+        let is_idle = idle.is_none_or(|idle| idle > patience + more);
+        if is_idle && is_host && self.total >= SPLIT_MIN {
+            context.note_packed(self.to);
+        }
+        is_idle || waited > WHILE_BUSY * (patience + more)
     }
 
     /// Packs what is not in the lane; returns whether the program may have its buffer back.

@@ -147,7 +147,10 @@ impl RemotePieces<'_> {
         let form = self.cursor.layout().form();
         let average = (form.size() / form.segments().max(1)).max(1);
         let at_once = average.saturating_mul(RANGES as u64).min(MOST_LISTED);
-        let (bytes, origin) = (left.min(at_once), self.origin);
+        // To the end of a block, if all are as long as the average: those that follow may be copied as blocks.
+        let over = (self.cursor.position() + at_once) % average;
+        let to_end = at_once.checked_sub(over).filter(|bytes| *bytes > 0);
+        let (bytes, origin) = (left.min(to_end.unwrap_or(at_once)), self.origin);
         let end = self.cursor.position() + bytes;
         ranges.clear();
         ranges.reserve(RANGES);

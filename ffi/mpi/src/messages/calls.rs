@@ -376,6 +376,10 @@ unsafe fn exchange_chosen(
 ) -> c_int {
     let posted = chosen.and_then(|chosen| chosen.post(world, owned, to.tag));
     let Some(shared) = posted else {
+        let both = |status| {
+            let _unfetched = requests::Unfetched::new();
+            both(status)
+        };
         // SAFETY: the caller's promise.
         return unsafe { receive(world, recv, (source, to.comm), status, both, None) };
     };
@@ -404,8 +408,10 @@ pub unsafe fn exchange_posted(
         requests::remember_own(world, request.pointer(), arrival);
     }
     let (how, none) = ((Mode::Standard, SendMode::Blocking), std::ptr::null_mut());
+    let unfetched = requests::Unfetched::new();
     // SAFETY: the message lives until the header has been sent.
     let sent = unsafe { send_header(world, shared, how, to, none) };
+    drop(unfetched);
     let sent = sent.and_then(|()| {
         let waited = waiting::wait(world, shared);
         waited.map_err(|code| raise(to.comm, code))

@@ -456,6 +456,7 @@ pub unsafe fn exchange(
         let receive = |bytes: Bytes, status| {
             let (at, room) = bytes.arguments();
             let (dest, tag, comm) = (to.dest, to.tag, to.comm);
+            let _unfetched = requests::Unfetched::new();
             // SAFETY: what is packed, room for the bytes, and for a status.
             unsafe {
                 pmpi::sendrecv(

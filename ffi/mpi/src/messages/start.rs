@@ -232,9 +232,11 @@ fn meet(abi: &'static Abi) {
                     Box::new(Matching),
                 )),
             });
-            // Those of `requests` are counted from now on.
-            let requests = world.segment.receive_requests(world.me);
-            requests.store(1, Ordering::Relaxed);
+            // Those of `requests` are counted from now on; not those that receive into device memory.
+            if !gpu::may_be_loaded() {
+                let requests = world.segment.receive_requests(world.me);
+                requests.store(1, Ordering::Relaxed);
+            }
             WORLD.store(Box::into_raw(world), Ordering::Release);
         }
         // Who did not ask for messages need not hear of it.

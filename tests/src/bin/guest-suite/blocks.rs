@@ -367,14 +367,16 @@ fn read_only_once(context: &Context) -> Outcome {
             let mut rng = context.rng();
             while !stop.load(Ordering::Relaxed) {
                 let at = &list[rng.index(64)];
+                // As long wrong as right, so that the copy meets both, and the change.
                 at.store(rng.pick(&[986, 1000, -1, i32::MIN]), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_micros(rng.below(50)));
                 at.store(985, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_micros(rng.below(50)));
             }
         });
         let piece = [scene.buffer.part(0, 1000)];
         let end = Instant::now() + context.second();
-        let (mut copied, mut result) = (0u64, Ok(()));
+        let (mut whole, mut ended, mut result) = (0u64, 0u64, Ok(()));
         while Instant::now() < end && result.is_ok() {
             let mut copy = RegionCopy {
                 region: scene.id,
@@ -389,8 +391,8 @@ fn read_only_once(context: &Context) -> Outcome {
             };
             scene.buffer.fill(0x55);
             match scene.device.call(REGION_COPY, &mut copy) {
-                Ok(()) => copied += copy.done,
-                Err(Errno::ERANGE) => {}
+                Ok(()) if copy.done == copy.length => whole += 1,
+                Ok(()) | Err(Errno::ERANGE) => ended += 1,
                 Err(errno) => result = Err(format!("{errno}")),
             }
             if scene.buffer.read(0, 1000) != [0x55; 1000] {
@@ -398,9 +400,13 @@ fn read_only_once(context: &Context) -> Outcome {
             }
         }
         stop.store(true, Ordering::Relaxed);
-        result.map(|()| copied)
+        result.map(|()| (whole, ended))
     });
-    check!(outcome? > 0, "nothing was ever copied");
+    let (whole, ended) = outcome?;
+    check!(
+        whole > 0 && ended > 0,
+        "{whole} whole copies, {ended} that ended early"
+    );
     Ok(())
 }
 

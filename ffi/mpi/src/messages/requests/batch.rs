@@ -14,7 +14,7 @@ use super::super::incoming::raise;
 use super::super::status::{Room, Status, is_ignored};
 use super::super::world::World;
 use super::entry::{Entry, State, Work, quietly, reported};
-use super::table::{KNOWN, TABLE, any, find, forget, insert};
+use super::table::{KNOWN, TABLE, Unfetched, any, find, forget, insert};
 use crate::abi::{UNDEFINED, Word};
 use crate::pmpi;
 
@@ -187,7 +187,9 @@ impl<'a> Batch<'a> {
         let count = self.entries.len();
         // SAFETY: the caller's promise, and then statuses that were written.
         unsafe {
+            let unfetched = Unfetched::new();
             let code = pmpi::waitall(count as c_int, self.requests, statuses);
+            drop(unfetched);
             let abi = self.world.abi;
             let status = Status::of_array(abi, statuses, index);
             if code != 0 && (code != abi.in_status || status.error() != 0) {

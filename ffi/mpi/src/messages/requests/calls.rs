@@ -15,7 +15,7 @@ use super::super::world::{World, world};
 use super::batch::{Batch, Owner, conclude, concluded, finish, is_alone};
 use super::entry::Work;
 use super::progress::{ORPHANS, finish_copies, settle, until};
-use super::table::{find, forget, library_first, remember};
+use super::table::{Unfetched, find, forget, library_first, remember};
 use crate::abi::{UNDEFINED, Word};
 use crate::fallback::{self, Look};
 use crate::nonblocking::persistent::{self as collectives, Start};
@@ -77,7 +77,10 @@ unsafe fn wait_as(
             let at = room.instead_of(status);
             // SAFETY: the caller's promise, and then a status that was written.
             return Some(unsafe {
+                // It may be one that sends as well.
+                let unfetched = Unfetched::new();
                 let code = owner.wait(world, request, at);
+                drop(unfetched);
                 if code != 0 {
                     if let Work::Receive(arrival) = &state.work {
                         arrival.give_back(world);

@@ -158,6 +158,24 @@ fn count_receive(change: impl FnOnce(&AtomicU32) -> u32) {
     }
 }
 
+/// For as long as it lives, senders see one more request that receives: while the MPI library is in a call that may match
+/// a message, and does not return before something else has happened.
+pub struct Unfetched(());
+
+impl Unfetched {
+    /// Before the call.
+    pub fn new() -> Unfetched {
+        count_receive(|requests| requests.fetch_add(1, Ordering::Relaxed));
+        Unfetched(())
+    }
+}
+
+impl Drop for Unfetched {
+    fn drop(&mut self) {
+        count_receive(|requests| requests.fetch_sub(1, Ordering::Relaxed));
+    }
+}
+
 /// An entry is not in the table any more.
 fn is_gone(entry: &Entry) {
     OTHERS.fetch_sub(usize::from(!entry.is_receive), Ordering::Relaxed);
