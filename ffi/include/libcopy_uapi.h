@@ -288,8 +288,8 @@
 // lists, laid end to end, which may hold more; a range begins `base` bytes behind `offset`. With `block_len` the
 // ranges are `region_iov_count` blocks of that many bytes each, whose offsets, relative to `offset`, are given in one
 // of two ways: `region_iov` is an array of 32-bit signed numbers, or it is zero, and each block begins `stride` bytes
-// behind the one before it. Blocks are looked at as the copy comes to them; one outside the region, and an array that
-// cannot be read on, end it.
+// behind the one before it. Blocks are looked at as the copy comes to them, those of an array in groups: one that is not
+// wholly in the region, and an array that cannot be read on, end the copy before that block or group.
 // It may end early with `done < length` and success when a signal arrives, the caller's memory
 // faults or a block is outside half way, or `LIBCOPY_MAX_COPY_BYTES` were copied; call again for the rest. No lock is held
 // while bytes move.
@@ -299,7 +299,7 @@
 // - `ERANGE`: `offset + length`, or one of the ranges, is beyond the end of the region; `offset` is, or `stride` is
 //   longer than any region, with blocks; or the first block is outside, and nothing was copied.
 // - `EINVAL`: not exactly one direction, more than `LIBCOPY_MAX_IOV` pieces or ranges that are not blocks, pieces or ranges
-//   that hold fewer than `length` bytes, `region_iov` without ranges, or `stride` without blocks or with an array.
+//   that hold fewer than `length` bytes, `region_iov` or `stride` without ranges, or `stride` without blocks or with an array.
 // - `EFAULT`: the caller's memory cannot be read or written and nothing was copied.
 // - `ESTALE`: the owner unmapped or replaced the memory.
 // - `EOWNERDEAD`: the owner is gone.
