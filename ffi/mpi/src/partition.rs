@@ -166,6 +166,11 @@ impl Partition {
         (0..self.counts.len()).all(same)
     }
 
+    /// Where a rank's part begins, in bytes.
+    pub fn place(&self, rank: usize) -> isize {
+        self.places[rank]
+    }
+
     /// Bytes of a rank's part.
     pub fn bytes(&self, rank: usize) -> usize {
         self.kind(rank)

@@ -409,6 +409,10 @@ unsafe fn alone<N: Count>(
         if agree {
             known.agreed(function, bytes as u64);
         }
+        // Open MPI 4.1 takes places for elements here, not for bytes, and programs may know.
+        if from.place(0) != 0 || to.place(0) != 0 {
+            return None;
+        }
         // Lengths that differ are the library's to refuse.
         if !pays(bytes as u64) || from.bytes(0) != bytes {
             return None;

@@ -20,7 +20,7 @@ int PMPI_Pack(const void *from, int count, MPI_Datatype type, void *to, int room
 		(int (*)(const void *, int, MPI_Datatype, void *, int, int *, MPI_Comm))dlsym(RTLD_NEXT,
 											    "PMPI_Pack");
 	void (*pack)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "library_packs");
-	if (pack)
+	if (pack && count > 0)
 		pack();
 	return next(from, count, type, to, room, position, comm);
 }

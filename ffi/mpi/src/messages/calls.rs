@@ -408,10 +408,8 @@ pub unsafe fn exchange_posted(
         requests::remember_own(world, request.pointer(), arrival);
     }
     let (how, none) = ((Mode::Standard, SendMode::Blocking), std::ptr::null_mut());
-    let unfetched = requests::Unfetched::new();
     // SAFETY: the message lives until the header has been sent.
     let sent = unsafe { send_header(world, shared, how, to, none) };
-    drop(unfetched);
     let sent = sent.and_then(|()| {
         let waited = waiting::wait(world, shared);
         waited.map_err(|code| raise(to.comm, code))

@@ -233,7 +233,7 @@ fn meet(abi: &'static Abi) {
                 )),
             });
             // Those of `requests` are counted from now on; not those that receive into device memory.
-            if !gpu::may_be_loaded() {
+            if !gpu::is_loaded() {
                 let requests = world.segment.receive_requests(world.me);
                 requests.store(1, Ordering::Relaxed);
             }
