@@ -701,9 +701,6 @@ impl Outgoing {
         }
         let idle = context.idle(self.to);
         let is_idle = idle.is_none_or(|idle| idle > patience + more);
-        if is_idle && is_host && self.total >= SPLIT_MIN {
-            context.note_packed(self.to);
-        }
         is_idle || waited > WHILE_BUSY * (patience + more)
     }
 
@@ -714,6 +711,9 @@ impl Outgoing {
             return self.attend(context, false);
         }
         self.held = true;
+        if self.total >= SPLIT_MIN {
+            context.note_packed(self.to);
+        }
         self.pack(slot);
         self.complete
     }

@@ -268,6 +268,5 @@ mod tests {
             })
             .collect();
         assert_ne!(wants, [true, true]);
-        println!("wants the other: {wants:?}");
     }
 }

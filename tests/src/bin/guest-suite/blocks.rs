@@ -13,6 +13,7 @@ use crate::abi::*;
 use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome};
 use crate::kernel::Stats;
+use crate::ranges::Scene;
 use crate::rng::{Rng, pattern};
 use crate::sys::{self, Child, Map, PAGE, SharedCounters};
 use crate::{check, check_eq, check_err, tests};
@@ -33,37 +34,11 @@ fn bytes_of(places: Places<'_>, len: usize) -> Vec<usize> {
     starts.into_iter().flat_map(bytes).collect()
 }
 
-/// A region of 1000 bytes inside memory of ours, so that nothing would fault around it.
-struct Scene {
-    device: Device,
-    map: Map,
-    buffer: Map,
-    id: u32,
-}
-
 impl Scene {
-    fn new() -> Outcome<Self> {
-        let (device, _) = Device::domain()?;
-        let map = Map::filled(3 * PAGE, 1)?;
-        let buffer = Map::filled(PAGE, 2)?;
-        let rights = RIGHT_READ | RIGHT_WRITE;
-        let id = device.publish(&[map.part(PAGE, 1000)], rights)?.id;
-        Ok(Self {
-            device,
-            map,
-            buffer,
-            id,
-        })
-    }
-
-    fn copy(&self, flag: u32, at: (u64, u64), len: u64, places: Places<'_>) -> Answer<u64> {
+    fn copy_blocks(&self, flag: u32, at: (u64, u64), len: u64, places: Places<'_>) -> Answer<u64> {
         let pieces = [self.buffer.piece()];
         self.device
             .copy_blocks(self.id, flag, at, len, places, &pieces)
-    }
-
-    fn untouched(&self) -> bool {
-        self.map.bytes() == pattern(1, 3 * PAGE) && self.buffer.bytes() == pattern(2, PAGE)
     }
 }
 
@@ -71,7 +46,7 @@ fn by_hand(_: &Context) -> Outcome {
     let scene = Scene::new()?;
     let theirs = pattern(1, 3 * PAGE)[PAGE..].to_vec();
     let list = Places::List(&[7, -20, 900, 7]);
-    check_eq!(scene.copy(COPY_FROM_REGION, (50, 38), 10, list)?, 38);
+    check_eq!(scene.copy_blocks(COPY_FROM_REGION, (50, 38), 10, list)?, 38);
     let mut expected = pattern(2, PAGE);
     for (block, at) in [57, 30, 950].into_iter().enumerate() {
         expected[10 * block..][..10].copy_from_slice(&theirs[at..at + 10]);
@@ -80,13 +55,16 @@ fn by_hand(_: &Context) -> Outcome {
     check!(scene.buffer.bytes() == expected);
     // Backwards, the last one but in part; and the other way.
     let back = Places::Stride(5, -30);
-    check_eq!(scene.copy(COPY_FROM_REGION, (990, 25), 10, back)?, 25);
+    check_eq!(
+        scene.copy_blocks(COPY_FROM_REGION, (990, 25), 10, back)?,
+        25
+    );
     for (block, (at, len)) in [(990, 10), (960, 10), (930, 5)].into_iter().enumerate() {
         expected[10 * block..][..len].copy_from_slice(&theirs[at..at + len]);
     }
     check!(scene.buffer.bytes() == expected);
     check_eq!(
-        scene.copy(COPY_TO_REGION, (100, 6), 3, Places::Stride(2, 500))?,
+        scene.copy_blocks(COPY_TO_REGION, (100, 6), 3, Places::Stride(2, 500))?,
         6
     );
     let mut image = pattern(1, 3 * PAGE);
@@ -233,12 +211,12 @@ fn outside_the_region(_: &Context) -> Outcome {
     ];
     for flag in [COPY_FROM_REGION, COPY_TO_REGION] {
         for (offset, len, list) in lists {
-            let alone = scene.copy(flag, (offset, 1), len, Places::List(list));
+            let alone = scene.copy_blocks(flag, (offset, 1), len, Places::List(list));
             check_err!(alone, ERANGE, "{len} bytes at {list:?} from {offset}");
         }
         // Also where it does not matter what the blocks are.
         for offset in [1001, 1 << 40, u64::MAX] {
-            let beyond = scene.copy(flag, (offset, 0), 8, Places::List(&[-8]));
+            let beyond = scene.copy_blocks(flag, (offset, 0), 8, Places::List(&[-8]));
             check_err!(beyond, ERANGE, "from {offset}");
         }
         for stride in [
@@ -246,22 +224,25 @@ fn outside_the_region(_: &Context) -> Outcome {
             -1 - (MAX_REGION_BYTES as i64),
             i64::MIN,
         ] {
-            let far = scene.copy(flag, (0, 1), 1, Places::Stride(1, stride));
+            let far = scene.copy_blocks(flag, (0, 1), 1, Places::Stride(1, stride));
             check_err!(far, ERANGE, "{stride} bytes apart");
         }
-        check_err!(scene.copy(flag, (993, 8), 8, Places::Stride(9, 0)), ERANGE);
         check_err!(
-            scene.copy(flag, (0, 8), u64::MAX, Places::Stride(9, 0)),
+            scene.copy_blocks(flag, (993, 8), 8, Places::Stride(9, 0)),
+            ERANGE
+        );
+        check_err!(
+            scene.copy_blocks(flag, (0, 8), u64::MAX, Places::Stride(9, 0)),
             ERANGE
         );
     }
     check!(scene.untouched());
     check_eq!(
-        scene.copy(COPY_FROM_REGION, (1000, 0), 8, Places::List(&[0]))?,
+        scene.copy_blocks(COPY_FROM_REGION, (1000, 0), 8, Places::List(&[0]))?,
         0
     );
     check_eq!(
-        scene.copy(COPY_FROM_REGION, (1000, 1), 1, Places::List(&[-1]))?,
+        scene.copy_blocks(COPY_FROM_REGION, (1000, 1), 1, Places::List(&[-1]))?,
         1
     );
     Ok(())
@@ -282,7 +263,10 @@ fn ends_before_a_block_outside(_: &Context) -> Outcome {
         ] {
             let scene = Scene::new()?;
             let at = (0, copied + 7);
-            check_eq!(scene.copy(COPY_FROM_REGION, at, len, places)?, copied);
+            check_eq!(
+                scene.copy_blocks(COPY_FROM_REGION, at, len, places)?,
+                copied
+            );
             let theirs = pattern(1, 3 * PAGE)[PAGE..].to_vec();
             let mut expected = pattern(2, PAGE);
             for (here, there) in bytes_of(places, 5)[..copied as usize].iter().enumerate() {
@@ -320,8 +304,8 @@ fn too_few(_: &Context) -> Outcome {
     let scene = Scene::new()?;
     for flag in [COPY_FROM_REGION, COPY_TO_REGION] {
         for places in [Places::List(&[0, 20, 40]), Places::Stride(3, 20)] {
-            check_err!(scene.copy(flag, (0, 31), 10, places), EINVAL);
-            check_err!(scene.copy(flag, (0, u64::MAX), 10, places), EINVAL);
+            check_err!(scene.copy_blocks(flag, (0, 31), 10, places), EINVAL);
+            check_err!(scene.copy_blocks(flag, (0, u64::MAX), 10, places), EINVAL);
             // The caller's side.
             let pieces = [scene.buffer.part(0, 29)];
             let few = scene
@@ -329,9 +313,18 @@ fn too_few(_: &Context) -> Outcome {
                 .copy_blocks(scene.id, flag, (0, 30), 10, places, &pieces);
             check_err!(few, EINVAL);
         }
-        check_err!(scene.copy(flag, (0, 1), 10, Places::Stride(0, 0)), EINVAL);
-        check_eq!(scene.copy(flag, (0, 0), 10, Places::Stride(0, 0))?, 0);
-        check_eq!(scene.copy(flag, (0, 0), 10, Places::List(&[5000]))?, 0);
+        check_err!(
+            scene.copy_blocks(flag, (0, 1), 10, Places::Stride(0, 0)),
+            EINVAL
+        );
+        check_eq!(
+            scene.copy_blocks(flag, (0, 0), 10, Places::Stride(0, 0))?,
+            0
+        );
+        check_eq!(
+            scene.copy_blocks(flag, (0, 0), 10, Places::List(&[5000]))?,
+            0
+        );
     }
     check!(scene.untouched());
     Ok(())
@@ -343,14 +336,14 @@ fn how_many(_: &Context) -> Outcome {
     let list: Vec<i32> = (0..4096).map(|at| at % 1000).collect();
     let all = PAGE as u64;
     check_eq!(
-        scene.copy(COPY_FROM_REGION, (0, all), 1, Places::List(&list))?,
+        scene.copy_blocks(COPY_FROM_REGION, (0, all), 1, Places::List(&list))?,
         all
     );
     let theirs = &pattern(1, 3 * PAGE)[PAGE..];
     let expected: Vec<u8> = list.iter().map(|at| theirs[*at as usize]).collect();
     check!(scene.buffer.bytes() == expected);
     let many = Places::Stride(u64::from(u32::MAX), 999);
-    check_eq!(scene.copy(COPY_FROM_REGION, (0, 2), 1, many)?, 2);
+    check_eq!(scene.copy_blocks(COPY_FROM_REGION, (0, 2), 1, many)?, 2);
     check!(scene.buffer.read(0, 2) == [theirs[0], theirs[999]]);
     Ok(())
 }

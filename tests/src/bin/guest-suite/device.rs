@@ -190,13 +190,12 @@ impl Device {
         .map(|answer| answer.uses_left)
     }
 
-    /// Copies between a region and pieces of our own.
-    pub fn copy(
+    /// Copies `length` bytes between what `of` tells of a region and pieces of our own.
+    fn region_copy(
         &self,
-        region: u32,
-        flags: u32,
-        offset: u64,
-        length: u64,
+        (region, flags): (u32, u32),
+        (offset, length): (u64, u64),
+        of: RegionCopy,
         pieces: &[Piece],
     ) -> Answer<u64> {
         let argument = RegionCopy {
@@ -206,9 +205,26 @@ impl Device {
             length,
             iov: pieces.as_ptr() as u64,
             iov_count: pieces.len() as u32,
-            ..Default::default()
+            ..of
         };
         self.answer(REGION_COPY, argument).map(|answer| answer.done)
+    }
+
+    /// Copies between a region and pieces of our own.
+    pub fn copy(
+        &self,
+        region: u32,
+        flags: u32,
+        offset: u64,
+        length: u64,
+        pieces: &[Piece],
+    ) -> Answer<u64> {
+        self.region_copy(
+            (region, flags),
+            (offset, length),
+            Default::default(),
+            pieces,
+        )
     }
 
     /// Copies all of it, going on after interruptions.
@@ -264,18 +280,12 @@ impl Device {
         ranges: &[Piece],
         pieces: &[Piece],
     ) -> Answer<u64> {
-        let argument = RegionCopy {
-            region,
-            flags,
-            offset,
-            length,
-            iov: pieces.as_ptr() as u64,
-            iov_count: pieces.len() as u32,
+        let ranges = RegionCopy {
             region_iov: ranges.as_ptr() as u64,
             region_iov_count: ranges.len() as u32,
             ..Default::default()
         };
-        self.answer(REGION_COPY, argument).map(|answer| answer.done)
+        self.region_copy((region, flags), (offset, length), ranges, pieces)
     }
 
     /// Copies between blocks of `block_len` bytes of a region, whose offsets count from `offset`, and pieces of our own.
@@ -283,7 +293,7 @@ impl Device {
         &self,
         region: u32,
         flags: u32,
-        (offset, length): (u64, u64),
+        at: (u64, u64),
         block_len: u64,
         places: Places<'_>,
         pieces: &[Piece],
@@ -292,20 +302,14 @@ impl Device {
             Places::List(list) => (list.as_ptr() as u64, list.len() as u32, 0),
             Places::Stride(count, stride) => (0, count as u32, stride),
         };
-        let argument = RegionCopy {
-            region,
-            flags,
-            offset,
-            length,
-            iov: pieces.as_ptr() as u64,
-            iov_count: pieces.len() as u32,
+        let blocks = RegionCopy {
             region_iov: list,
             region_iov_count: count,
             block_len,
             stride,
             ..Default::default()
         };
-        self.answer(REGION_COPY, argument).map(|answer| answer.done)
+        self.region_copy((region, flags), at, blocks, pieces)
     }
 
     pub fn attach(&self, id: u32, access: u32) -> Answer<RegionAttach> {

@@ -507,47 +507,35 @@ fn of_copies(context: &Context) -> Outcome {
             len: 8,
         })
         .collect();
-    injector.each("REGION_COPY of ranges", |attempt| {
-        for flags in [COPY_FROM_REGION, COPY_TO_REGION] {
-            buffer.fill(attempt.n as u8);
-            let answer =
-                attempt.call(|| device.copy_ranges(id, flags, 0, 960, &ranges, &pieces))?;
-            let done = answer.unwrap_or(0) as usize;
-            check!(attempt.injected.get() || done == 960, "{done} bytes");
-            for at in 0..done {
-                check!(
-                    map.read(at / 8 * 24 + at % 8, 1) == buffer.read(at, 1),
-                    "byte {at} of {done}"
-                );
-            }
-            if attempt.injected.get() {
-                break;
-            }
-        }
-        Ok(())
-    })?;
     let places: Vec<i32> = (0..120).map(|index| 24 * index).collect();
-    injector.each("REGION_COPY of blocks", |attempt| {
-        for flags in [COPY_FROM_REGION, COPY_TO_REGION] {
-            buffer.fill(attempt.n as u8);
-            let answer = attempt.call(|| {
-                let list = Places::List(&places);
-                device.copy_blocks(id, flags, (0, 960), 8, list, &pieces)
-            })?;
-            let done = answer.unwrap_or(0) as usize;
-            check!(attempt.injected.get() || done == 960, "{done} bytes");
-            for at in 0..done {
-                check!(
-                    map.read(at / 8 * 24 + at % 8, 1) == buffer.read(at, 1),
-                    "byte {at} of {done}"
-                );
+    for is_list in [false, true] {
+        let what = if is_list { "blocks" } else { "ranges" };
+        injector.each(&format!("REGION_COPY of {what}"), |attempt| {
+            for flags in [COPY_FROM_REGION, COPY_TO_REGION] {
+                buffer.fill(attempt.n as u8);
+                let answer = attempt.call(|| {
+                    if is_list {
+                        let list = Places::List(&places);
+                        device.copy_blocks(id, flags, (0, 960), 8, list, &pieces)
+                    } else {
+                        device.copy_ranges(id, flags, 0, 960, &ranges, &pieces)
+                    }
+                })?;
+                let done = answer.unwrap_or(0) as usize;
+                check!(attempt.injected.get() || done == 960, "{done} bytes");
+                for at in 0..done {
+                    check!(
+                        map.read(at / 8 * 24 + at % 8, 1) == buffer.read(at, 1),
+                        "byte {at} of {done}"
+                    );
+                }
+                if attempt.injected.get() {
+                    break;
+                }
             }
-            if attempt.injected.get() {
-                break;
-            }
-        }
-        Ok(())
-    })?;
+            Ok(())
+        })?;
+    }
     injector.each("REGION_COPY of what may have changed", |attempt| {
         let map = Map::filled(LEN, 9)?;
         let id = device.share(&map, RIGHT_READ)?;

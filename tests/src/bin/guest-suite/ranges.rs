@@ -175,15 +175,15 @@ fn scattered_region(context: &Context) -> Outcome {
 }
 
 /// One region of 1000 bytes inside memory of ours, so that nothing would fault around it.
-struct Scene {
-    device: Device,
-    map: Map,
-    buffer: Map,
-    id: u32,
+pub struct Scene {
+    pub device: Device,
+    pub map: Map,
+    pub buffer: Map,
+    pub id: u32,
 }
 
 impl Scene {
-    fn new() -> Outcome<Self> {
+    pub fn new() -> Outcome<Self> {
         let (device, _) = Device::domain()?;
         let map = Map::filled(3 * PAGE, 1)?;
         let buffer = Map::filled(PAGE, 2)?;
@@ -203,7 +203,7 @@ impl Scene {
             .copy_ranges(self.id, flag, offset, length, ranges, &pieces)
     }
 
-    fn untouched(&self) -> bool {
+    pub fn untouched(&self) -> bool {
         self.map.bytes() == pattern(1, 3 * PAGE) && self.buffer.bytes() == pattern(2, PAGE)
     }
 }
