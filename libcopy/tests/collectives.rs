@@ -8,8 +8,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use libcopy::{Error, Parts, Team, TransportKind, team};
+use libcopy::datatype::Layout;
+use libcopy::{Error, Parts, RecvBuffer, SendBuffer, Team, TransportKind, team};
 use proptest::prelude::*;
+
+mod layouts;
+
+use layouts::mix;
 
 /// What takes so long hangs, also on a machine that others keep busy or that is emulated.
 const HANGS: Duration = Duration::from_secs(900);
@@ -64,7 +69,7 @@ fn a_rank() {
 }
 
 /// What `Case::op` goes up to.
-const OPERATIONS: usize = 13;
+const OPERATIONS: usize = 14;
 
 /// One operation with everything that can vary.
 #[derive(Clone, Debug)]
@@ -74,12 +79,6 @@ struct Case {
     root: usize,
     in_place: bool,
     salt: u64,
-}
-
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ x >> 31
 }
 
 /// The bytes that a rank contributes.
@@ -221,6 +220,72 @@ fn alltoall(team: &mut Team, case: &Case, what: &str) {
     recv.check(&expected, what);
 }
 
+/// What a rank sends or receives as the elements of layouts: a buffer, its layout, and the origin in it.
+type Spot = (Vec<u8>, Layout, isize);
+
+/// An alltoall of layouts' elements, of which a third are dense. Some ranks call it as an alltoallv.
+fn alltoallw(team: &mut Team, case: &Case, what: &str) {
+    let (me, size, salt) = (team.rank(), team.size(), case.salt);
+    let length =
+        |from: usize, to: usize| mix(salt + (from * size + to) as u64) as usize % (case.len + 1);
+    let bytes = |from: usize, to: usize| pattern(salt + to as u64, from, length(from, to));
+    if mix(salt ^ 77 ^ me as u64) % 4 == 0 {
+        let source: Vec<u8> = (0..size).flat_map(|to| bytes(me, to)).collect();
+        let expected: Vec<u8> = (0..size).flat_map(|from| bytes(from, me)).collect();
+        let (out_counts, out_offsets, _) = spread(size, 0, |to| length(me, to));
+        let (in_counts, in_offsets, _) = spread(size, 0, |from| length(from, me));
+        let outgoing = Parts {
+            counts: &out_counts,
+            offsets: &out_offsets,
+        };
+        let incoming = Parts {
+            counts: &in_counts,
+            offsets: &in_offsets,
+        };
+        let mut recv = Skewed::new(salt, &vec![0x22; expected.len()]);
+        team.alltoallv((&source, outgoing), (recv.get(), incoming))
+            .unwrap();
+        return recv.check(&expected, what);
+    }
+    let spot = |len: usize, kind: u64, fill: u8| -> Spot {
+        let (layout, room, origin) = layouts::layout(mix(salt ^ kind), len);
+        (vec![fill; room], layout, origin)
+    };
+    let mut sent: Vec<Spot> = (0..size)
+        .map(|to| spot(length(me, to), (me * size + to) as u64, 0x11))
+        .collect();
+    for (to, (buffer, layout, origin)) in sent.iter_mut().enumerate() {
+        layout.unpack(&bytes(me, to), buffer, *origin).unwrap();
+    }
+    let mut received: Vec<Spot> = (0..size)
+        .map(|from| spot(length(from, me), 1 << 20 | (from * size + me) as u64, 0x22))
+        .collect();
+    let expected: Vec<Vec<u8>> = received
+        .iter()
+        .enumerate()
+        .map(|(from, (buffer, layout, origin))| {
+            let mut buffer = buffer.clone();
+            layout
+                .unpack(&bytes(from, me), &mut buffer, *origin)
+                .unwrap();
+            buffer
+        })
+        .collect();
+    let send: Vec<SendBuffer<'_>> = sent
+        .iter()
+        .map(|(buffer, layout, origin)| SendBuffer::typed(buffer, *origin, layout).unwrap())
+        .collect();
+    let mut recv: Vec<RecvBuffer<'_>> = received
+        .iter_mut()
+        .map(|(buffer, layout, origin)| RecvBuffer::typed(buffer, *origin, layout).unwrap())
+        .collect();
+    team.alltoallw(&send, &mut recv).unwrap();
+    drop(recv);
+    for (from, ((buffer, ..), expected)) in received.iter().zip(&expected).enumerate() {
+        assert!(buffer == expected, "{what}: wrong bytes from {from}");
+    }
+}
+
 /// Adds elements of four bytes.
 fn add(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len());
@@ -284,6 +349,7 @@ fn reduction(team: &mut Team, case: &Case, what: &str) {
 fn one(team: &mut Team, case: &Case, what: &str) {
     match case.op {
         8 | 9 => return alltoall(team, case, what),
+        13 => return alltoallw(team, case, what),
         10.. => return reduction(team, case, what),
         _ => {}
     }

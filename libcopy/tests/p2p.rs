@@ -13,6 +13,10 @@ use libcopy::{
     ANY_SOURCE, ANY_TAG, Error, RecvBuffer, Result, SendBuffer, Status, Team, TeamKey, team,
 };
 
+mod layouts;
+
+use layouts::{Random, layout, mix};
+
 /// What a rank does; `LIBCOPY_TEST` says which.
 const SCRIPT: &str = "LIBCOPY_TEST";
 
@@ -58,22 +62,6 @@ fn threads(size: usize, work: impl Fn(&mut Team) + Send + Sync) {
             scope.spawn(move || work(&mut Team::join(&key, rank, size).unwrap()));
         }
     });
-}
-
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ x >> 31
-}
-
-/// Numbers that look random; the same for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0) % end.max(1)
-    }
 }
 
 /// The bytes of a message.
@@ -126,43 +114,6 @@ fn schedule(seed: u64, round: usize, size: usize) -> Vec<Message> {
 
 /// What is between the elements of a layout.
 const GAP: u8 = 0xE7;
-
-/// A layout of `len` bytes, and a buffer for its elements with its origin.
-fn layout(kind: u64, len: usize) -> (Layout, usize, isize) {
-    let byte = Datatype::named(Named::Byte);
-    let datatype = match kind % 4 {
-        0 => byte.contiguous(len as u64).unwrap(),
-        // Blocks with gaps, and what is left over at the end.
-        1 | 2 => {
-            let block = 1 + (kind / 4 % 97) as usize;
-            let (blocks, rest) = (len / block, len % block);
-            let stride = (block + 1 + (kind / 512 % 13) as usize) as i64;
-            let all = byte.vector(blocks as u64, block as u64, stride).unwrap();
-            let end = byte.contiguous(rest as u64).unwrap();
-            let types = [all, end];
-            Datatype::structure(&[1, 1], &[0, blocks as i64 * stride + 3], &types).unwrap()
-        }
-        // Irregular pieces, the later ones at lower addresses.
-        _ => {
-            let mut random = Random(kind);
-            let (mut left, mut at) = (len as u64, 0);
-            let (mut lengths, mut places) = (Vec::new(), Vec::new());
-            let longest = (len as u64 / 8).max(8);
-            while left > 0 {
-                let n = (1 + random.below(longest)).min(left);
-                at -= n as i64 + random.below(20) as i64;
-                lengths.push(n);
-                places.push(at);
-                left -= n;
-            }
-            byte.hindexed(&lengths, &places).unwrap()
-        }
-    };
-    let layout = Layout::new(&datatype, 1).unwrap();
-    let bounds = layout.bounds();
-    let room = (bounds.end - bounds.start) as usize + 10;
-    (layout, room, 5 - bounds.start as isize)
-}
 
 /// How a rank receives the messages of a round.
 #[derive(Clone, Copy, Debug)]

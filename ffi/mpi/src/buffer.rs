@@ -201,7 +201,7 @@ impl Kind {
 
     /// The layout of `count` elements at this address, which are `bytes` long, if we are the ones to
     /// pack it. What is at `MPI_BOTTOM` the library packs.
-    fn layout(&self, base: *const c_void, count: usize, bytes: usize) -> Option<Arc<Prepared>> {
+    pub fn layout(&self, base: *const c_void, count: usize, bytes: usize) -> Option<Arc<Prepared>> {
         if base.is_null() {
             return None;
         }

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use libcopy::Parts;
+use libcopy::{Parts, RecvBuffer, SendBuffer};
 
 use crate::abi::Abi;
 use crate::abi::Word;
@@ -286,6 +286,56 @@ impl Partition {
         self.counts[rank] = 0;
         to.counts[rank] = 0;
         Ok(())
+    }
+
+    /// The elements of all parts as libcopy sends them; `None` if it cannot pack some.
+    ///
+    /// # Safety
+    ///
+    /// The elements are readable, and stay as they are for as long as what is returned is used.
+    pub unsafe fn to_send<'a>(&self, base: *const c_void) -> Option<Vec<SendBuffer<'a>>> {
+        let part = |rank| {
+            let Some((kind, place, count)) = self.elements(rank, base.cast_mut()) else {
+                return Some(SendBuffer::from(&[]));
+            };
+            let (bytes, place) = (self.bytes(rank), place.cast_const());
+            // SAFETY: dense elements are their bytes; the caller's promise.
+            unsafe {
+                if kind.is_dense() {
+                    let bytes = std::slice::from_raw_parts(place.cast::<u8>(), bytes);
+                    return Some(SendBuffer::from(bytes));
+                }
+                let prepared = kind.layout(place, count, bytes)?;
+                let described = prepared.described.clone();
+                Some(SendBuffer::described(place.cast(), described))
+            }
+        };
+        (0..self.counts.len()).map(part).collect()
+    }
+
+    /// The same as libcopy receives them.
+    ///
+    /// # Safety
+    ///
+    /// The elements are writable, and used by nobody else for as long as what is returned is used.
+    pub unsafe fn to_receive<'a>(&self, base: *mut c_void) -> Option<Vec<RecvBuffer<'a>>> {
+        let part = |rank| {
+            let Some((kind, place, count)) = self.elements(rank, base) else {
+                return Some(RecvBuffer::from(&mut []));
+            };
+            let bytes = self.bytes(rank);
+            // SAFETY: dense elements are their bytes; the caller's promise.
+            unsafe {
+                if kind.is_dense() {
+                    let bytes = std::slice::from_raw_parts_mut(place.cast::<u8>(), bytes);
+                    return Some(RecvBuffer::from(bytes));
+                }
+                let prepared = kind.layout(place, count, bytes)?;
+                let described = prepared.described.clone();
+                Some(RecvBuffer::described(place.cast(), described))
+            }
+        };
+        (0..self.counts.len()).map(part).collect()
     }
 
     /// Does `work` with the bytes that are sent.

@@ -286,6 +286,11 @@ pub unsafe fn exchange(
         }) {
             // SAFETY: the caller's promise.
             unsafe { from.settle(send, (&mut incoming, recv), own)? };
+            // SAFETY: likewise; what the two make is gone when this returns.
+            let both = unsafe { (from.to_send(send), incoming.to_receive(recv)) };
+            if let (Some(parts), Some(mut places)) = both {
+                return Ok(call.group.team().alltoallw(&parts, &mut places)?);
+            }
         }
         let receive = |bytes: &[u8], outgoing: Parts<'_>| {
             // SAFETY: the caller's promise.

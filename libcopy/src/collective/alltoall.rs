@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Alltoall: everybody opens its send buffer, everybody copies its parts from everybody else's.
+//! Alltoall: everybody opens its send buffer, everybody copies its parts from everybody else's. Elements that are not
+//! dense are packed into the ring of each pair, and unpacked out of it, while the other side does the same.
 //!
 //! The two ranks of a part both know its length, so they choose its way without asking; where memory
 //! is to be opened, its owner tells whether that could be done.
@@ -8,127 +9,250 @@
 use super::cooperative::{Rts, one_sided_kind};
 use super::division::{Division, own_part};
 use crate::error::Result;
-use crate::memcpy;
 use crate::op::{Call, Op};
+use crate::p2p::buffer::Elements;
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
-use crate::transport::stream::{Receiving, Sending, exchange};
+use crate::transport::remote_key::RemoteKey;
+use crate::transport::stream::{Flow, Place, Receiving, Sending, exchange};
+
+/// Bytes that are read out of a peer's memory before they are unpacked: they stay in a second-level cache.
+const PULLED: usize = 256 << 10;
+
+/// What a rank sends to all, or receives from all.
+#[derive(Debug)]
+pub(super) enum Side<'a> {
+    /// Parts of one buffer, which begins at this address and is this long.
+    Bytes(*mut u8, usize, Division<'a>),
+    /// Elements of their own for each rank.
+    Elements(Vec<&'a Elements>),
+}
+
+impl Side<'_> {
+    /// Where a rank's part is, and its bytes.
+    fn part(&self, rank: usize) -> (Place<'_>, usize) {
+        match self {
+            Side::Bytes(base, _, division) => {
+                let (offset, len) = division.part(rank);
+                (Place::Dense(base.wrapping_add(offset)), len)
+            }
+            Side::Elements(all) => {
+                let (elements, origin) = (all[rank], all[rank].origin());
+                let place = match elements.layout() {
+                    None => Place::Dense(origin),
+                    Some(layout) => Place::Typed(layout, origin),
+                };
+                (place, elements.bytes() as usize)
+            }
+        }
+    }
+
+    fn len(&self, rank: usize) -> usize {
+        self.part(rank).1
+    }
+
+    /// Where a rank's part begins in the buffer that is opened.
+    fn offset(&self, rank: usize) -> u64 {
+        match self {
+            Side::Bytes(_, _, division) => division.part(rank).0 as u64,
+            Side::Elements(_) => 0,
+        }
+    }
+}
+
+/// Copies `len` bytes out of a peer's memory to where they belong.
+///
+/// # Safety
+///
+/// `to` has `len` bytes, which are writable.
+unsafe fn pull(
+    team: &mut Team,
+    rank: usize,
+    (key, at): (RemoteKey, u64),
+    (to, len): (Place<'_>, usize),
+) -> Result<()> {
+    if let Place::Dense(base) = to {
+        // SAFETY: the caller's promise.
+        return unsafe { team.one_sided(key.kind())?.pull(rank, key, at, base, len) };
+    }
+    let mut scratch = team.take_scratch(len.min(PULLED));
+    let packed = scratch.as_mut_ptr().cast::<u8>();
+    let transport = team.one_sided(key.kind())?;
+    let copied = (0..len).step_by(PULLED).try_for_each(|start| {
+        let n = PULLED.min(len - start);
+        // SAFETY: the scratch memory has room for `n` bytes; the caller's promise.
+        unsafe {
+            transport.pull(rank, key, at + start as u64, packed, n)?;
+            to.unpack(packed, start..start + n, false);
+        }
+        Ok(())
+    });
+    team.keep_scratch(scratch);
+    copied
+}
+
+/// Copies our own part.
+///
+/// # Safety
+///
+/// Both places have `len` bytes, which are readable and writable; no byte is both.
+unsafe fn copy_own(from: Place<'_>, to: Place<'_>, len: usize, flow: Flow) {
+    if len == 0 {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (from, to) {
+            (Place::Dense(from), to) => to.unpack(from, 0..len, flow.streaming),
+            (from, Place::Dense(to)) => from.pack(0..len, to),
+            (Place::Typed(from, origin), Place::Typed(to, target)) => {
+                from.copy_raw(origin, to, target)
+            }
+        }
+    }
+}
 
 /// Every rank's side.
-pub(super) fn run(
-    team: &mut Team,
-    send: &[u8],
-    outgoing: Division<'_>,
-    recv: &mut [u8],
-    incoming: Division<'_>,
-) -> Result<()> {
+///
+/// # Safety
+///
+/// All parts of `outgoing` are readable and stay as they are, those of `incoming` are writable and used by nobody else, and
+/// no byte is in both, until this returns.
+pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'_>) -> Result<()> {
     let me = team.rank();
-    let (own_from, own_len) = outgoing.part(me);
-    let (own_to, own_room) = incoming.part(me);
-    own_part(own_len, own_room)?;
-    let (from, to) = (send.as_ptr(), recv.as_mut_ptr());
+    own_part(outgoing.len(me), incoming.len(me))?;
     // Each starts with its successor, so that they do not all ask the same one.
     let peers: Vec<usize> = (me + 1..team.size()).chain(0..me).collect();
     let call = |len| Call::new(Op::Alltoall, 0, len);
 
-    let decide = |rank: &usize| team.decide(Op::Alltoall, outgoing.part(*rank).1);
+    let decide = |rank: &usize| team.decide(Op::Alltoall, outgoing.len(*rank));
     let decisions: Vec<Decision> = peers.iter().map(decide).collect();
-    let opened = match one_sided_kind(&decisions) {
-        // SAFETY: the slice is borrowed until all peers are done with it, below; an error breaks
+    let opened = match (outgoing, one_sided_kind(&decisions)) {
+        // SAFETY: the caller lends the buffer until all peers are done with it, below; an error breaks
         // the team, after which they fail, and it is opened for reading only.
-        Some(kind) => unsafe { team.open(kind, from.cast_mut(), send.len(), false) },
-        None => None,
+        (Side::Bytes(base, len, _), Some(kind)) => unsafe { team.open(kind, *base, *len, false) },
+        _ => None,
     };
     let (mut lent, mut sending) = (Vec::new(), Vec::new());
     for (&rank, decision) in peers.iter().zip(&decisions) {
-        let (offset, len) = outgoing.part(rank);
+        let (place, len) = outgoing.part(rank);
         let (call, target) = (call(len), Target::One(rank));
         let rts = match decision.path {
             Path::Eager => {
-                let bytes = &send[offset..offset + len];
-                team.mailbox.send(target, call, bytes)?;
+                // SAFETY: the caller's promise.
+                unsafe { send(team, target, call, place) }?;
                 continue;
             }
             Path::Via(kind) if kind != TransportKind::Shm => Rts {
                 key: opened,
-                offset: offset as u64,
+                offset: outgoing.offset(rank),
                 shared: false,
             },
             Path::Via(_) => Rts::STREAM,
         };
         team.mailbox.tell(target, Step::Rts, call, rts.to_words())?;
         match rts.key {
-            Some(key) => lent.push((rank, offset, len, key)),
-            None => sending.push((rank, offset, len)),
+            Some(key) => lent.push((rank, key)),
+            None => sending.push(rank),
         }
     }
 
     let (mut pulls, mut receiving) = (Vec::new(), Vec::new());
     for &rank in &peers {
-        let (offset, len) = incoming.part(rank);
+        let (place, len) = incoming.part(rank);
         let (call, source) = (call(len), Source::One(rank));
         let eager = team.decide(Op::Alltoall, len).path == Path::Eager;
         let step = if eager { Step::Message } else { Step::Rts };
         let header = team.mailbox.expect(source, call, &[step])?;
         if eager {
-            // SAFETY: the part is inside the buffer, and as long as the call says.
-            unsafe { team.mailbox.receive(source, &header, to.add(offset)) }?;
+            // SAFETY: the part is as long as the call says.
+            unsafe {
+                match place {
+                    Place::Dense(to) => team.mailbox.receive(source, &header, to)?,
+                    Place::Typed(..) => {
+                        let mut scratch = team.take_scratch(len);
+                        let packed = scratch.as_mut_ptr().cast();
+                        team.mailbox.receive(source, &header, packed)?;
+                        place.unpack(packed, 0..len, false);
+                        team.keep_scratch(scratch);
+                    }
+                }
+            }
             continue;
         }
         let rts = Rts::from_words(header.words)?;
         match rts.key {
-            Some(key) => pulls.push((rank, offset, len, (key, rts.offset))),
-            None => receiving.push((rank, offset, len)),
+            Some(key) => pulls.push((rank, key, rts.offset)),
+            None => receiving.push(rank),
         }
     }
-    for (rank, offset, len, (key, at)) in pulls {
-        // SAFETY: the part is inside the buffer.
-        let copied = unsafe {
-            let to = to.add(offset);
-            team.one_sided(key.kind())?.pull(rank, key, at, to, len)
-        };
+    for (rank, key, at) in pulls {
+        let (place, len) = incoming.part(rank);
+        // SAFETY: the caller's promise.
+        let copied = unsafe { pull(team, rank, (key, at), (place, len)) };
         let words = [u64::from(copied.is_err()), 0, 0, 0, 0, 0];
         team.mailbox
             .tell(Target::One(rank), Step::Fin, call(len), words)?;
         if copied.is_err() {
             team.invalidate(key.kind());
-            receiving.push((rank, offset, len));
+            receiving.push(rank);
         }
     }
-    let flow = team.flow(recv.len().saturating_mul(team.size()));
-    // SAFETY: both parts are inside their buffers, which cannot overlap: one is borrowed mutably.
-    unsafe {
-        let (from, to) = (from.add(own_from), to.add(own_to));
-        if flow.streaming {
-            memcpy::streaming(to, from, own_len)
-        } else {
-            memcpy::cached(to, from, own_len)
-        }
-    }
-    for (rank, offset, len, key) in lent {
-        let header = team
-            .mailbox
-            .expect(Source::One(rank), call(len), &[Step::Fin])?;
+    let received: usize = (0..team.size()).map(|rank| incoming.len(rank)).sum();
+    let flow = team.flow(received.saturating_mul(team.size()));
+    let ((from, len), (to, _)) = (outgoing.part(me), incoming.part(me));
+    // SAFETY: the parts are as long as each other; the caller's promise.
+    unsafe { copy_own(from, to, len, flow) };
+    for (rank, key) in lent {
+        let call = call(outgoing.len(rank));
+        let header = team.mailbox.expect(Source::One(rank), call, &[Step::Fin])?;
         if header.words[0] != 0 {
             team.invalidate(key.kind());
-            sending.push((rank, offset, len));
+            sending.push(rank);
         }
     }
-    let mut sending: Vec<_> = sending
-        .into_iter()
-        // SAFETY: the part is inside the buffer, which outlives the stream.
-        .map(|(rank, offset, len)| unsafe {
-            Sending::new(Target::One(rank), from.add(offset), len)
-        })
-        .collect();
-    let mut receiving: Vec<_> = receiving
-        .into_iter()
+    let sending = sending.into_iter().map(|rank| {
+        let (place, len) = outgoing.part(rank);
+        // SAFETY: the caller's promise.
+        unsafe { Sending::out_of(Target::One(rank), place, len) }
+    });
+    let receiving = receiving.into_iter().map(|rank| {
+        let (place, len) = incoming.part(rank);
         // SAFETY: likewise.
-        .map(|(rank, offset, len)| unsafe {
-            Receiving::new(Source::One(rank), to.add(offset), len)
-        })
-        .collect();
+        unsafe { Receiving::into(Source::One(rank), place, len) }
+    });
+    let (mut sending, mut receiving): (Vec<_>, Vec<_>) = (sending.collect(), receiving.collect());
     exchange(&mut team.mailbox, flow, &mut sending, &mut receiving)
+}
+
+/// Sends a part that fits into the ring.
+///
+/// # Safety
+///
+/// `from` has as many bytes as the call says, which are readable.
+unsafe fn send(team: &mut Team, target: Target, call: Call, from: Place<'_>) -> Result<()> {
+    let len = call.len as usize;
+    if len == 0 {
+        return team.mailbox.send(target, call, &[]);
+    }
+    // SAFETY: the caller's promise; the scratch memory has room for `len` bytes.
+    unsafe {
+        match from {
+            Place::Dense(bytes) => {
+                let bytes = std::slice::from_raw_parts(bytes, len);
+                team.mailbox.send(target, call, bytes)
+            }
+            Place::Typed(..) => {
+                let mut scratch = team.take_scratch(len);
+                let packed = scratch.as_mut_ptr().cast::<u8>();
+                from.pack(0..len, packed);
+                let bytes = std::slice::from_raw_parts(packed, len);
+                let sent = team.mailbox.send(target, call, bytes);
+                team.keep_scratch(scratch);
+                sent
+            }
+        }
+    }
 }

@@ -2,11 +2,13 @@
 
 //! The collectives as methods of [`Team`]: arguments are checked, what is pending on the buffers is waited for.
 
+use super::alltoall::Side;
 use super::division::{Division, Parts, own_part};
 use super::{allgather, alltoall, bcast, gather, reduce, scatter};
 use crate::error::{Error, Result, Value};
 use crate::offload;
 use crate::op::{Call, Op};
+use crate::p2p::buffer::{Elements, RecvBuffer, SendBuffer};
 use crate::team::Team;
 
 impl Team {
@@ -297,7 +299,8 @@ impl Team {
         self.collective(Op::Alltoall, 0, |team| {
             let outgoing = Division::equal(send.len(), team.size(), "buffer of an alltoall")?;
             let incoming = Division::equal(recv.len(), team.size(), "buffer of an alltoall")?;
-            alltoall::run(team, send, outgoing, recv, incoming)
+            // SAFETY: both are borrowed, and the divisions are of these lengths.
+            unsafe { alltoall::run(team, &sent(send, outgoing), &received(recv, incoming)) }
         })
     }
 
@@ -317,7 +320,42 @@ impl Team {
         self.collective(Op::Alltoall, 0, |team| {
             let outgoing = Division::parts(outgoing, send.len(), team.size(), false)?;
             let incoming = Division::parts(incoming, recv.len(), team.size(), true)?;
-            alltoall::run(team, send, outgoing, recv, incoming)
+            // SAFETY: both are borrowed, and the divisions are of these lengths.
+            unsafe { alltoall::run(team, &sent(send, outgoing), &received(recv, incoming)) }
+        })
+    }
+
+    /// [`Team::alltoallv`] with elements of their own for each rank, dense or of a layout: what rank `i` has for rank
+    /// `j` has as many bytes as what `j` expects from `i`. Elements of a layout are packed into the memory that the
+    /// two share piece by piece, while the other rank unpacks the pieces before (MPI 4.1, 6.8, `MPI_Alltoallw`).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if there are not as many elements as ranks, or if our own part
+    /// has two lengths.
+    pub fn alltoallw(
+        &mut self,
+        send: &[SendBuffer<'_>],
+        recv: &mut [RecvBuffer<'_>],
+    ) -> Result<()> {
+        let outgoing: Vec<&Elements> = send.iter().map(|buffer| &buffer.elements).collect();
+        let incoming: Vec<&Elements> = recv.iter().map(|buffer| &buffer.elements).collect();
+        let settled = outgoing.iter().chain(&incoming).try_for_each(|elements| {
+            let (start, len) = elements.range();
+            offload::settle(start, len)
+        });
+        self.settle(settled)?;
+        self.collective(Op::Alltoall, 0, |team| {
+            for (what, given) in [
+                ("number of elements that are sent", outgoing.len()),
+                ("number of elements that are received", incoming.len()),
+            ] {
+                if given != team.size() {
+                    return Err(Error::argument(what, given, team.size()));
+                }
+            }
+            // SAFETY: the buffers are borrowed, or their owner has promised as much.
+            unsafe { alltoall::run(team, &Side::Elements(outgoing), &Side::Elements(incoming)) }
         })
     }
 
@@ -457,6 +495,16 @@ impl Team {
             unsafe { reduce::scatter(team, op, from, to, division, element, combine) }
         })
     }
+}
+
+/// The parts of a buffer that is sent.
+fn sent<'a>(bytes: &[u8], division: Division<'a>) -> Side<'a> {
+    Side::Bytes(bytes.as_ptr().cast_mut(), bytes.len(), division)
+}
+
+/// The parts of a buffer that is filled.
+fn received<'a>(bytes: &mut [u8], division: Division<'a>) -> Side<'a> {
+    Side::Bytes(bytes.as_mut_ptr(), bytes.len(), division)
 }
 
 fn missing(what: &'static str) -> Error {

@@ -39,8 +39,11 @@ impl Elements {
     }
 
     fn typed(origin: *mut u8, layout: &Layout) -> Elements {
-        let bytes = layout.size();
-        let described = Arc::new(DescribedLayout::new(layout.clone()));
+        Elements::described(origin, Arc::new(DescribedLayout::new(layout.clone())))
+    }
+
+    fn described(origin: *mut u8, described: Arc<DescribedLayout>) -> Elements {
+        let bytes = described.layout.size();
         match View::of(described.clone(), origin) {
             View::Dense(base) => Elements {
                 origin: base,
@@ -60,7 +63,17 @@ impl Elements {
         self.bytes
     }
 
+    /// The address that the layout's offsets count from, or where dense bytes begin.
+    pub(crate) fn origin(&self) -> *mut u8 {
+        self.origin
+    }
+
     /// The layout, if they are not dense.
+    pub(crate) fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref().map(|described| &described.layout)
+    }
+
+    /// The same, as peers get to know it.
     pub(crate) fn layout_mut(&mut self) -> Option<&mut Arc<DescribedLayout>> {
         self.layout.as_mut()
     }
@@ -111,10 +124,22 @@ impl<'a> SendBuffer<'a> {
     ///
     /// # Safety
     ///
-    /// All bytes of the layout are readable, and nobody changes them, for as long as the message is under way.
+    /// All bytes of the layout are readable, and nobody changes them, for as long as the operation is under way.
     pub unsafe fn raw(origin: *const u8, layout: &Layout) -> Self {
         SendBuffer {
             elements: Elements::typed(origin.cast_mut(), layout),
+            _borrowed: PhantomData,
+        }
+    }
+
+    /// The same with a layout that peers get to know once.
+    ///
+    /// # Safety
+    ///
+    /// As for [`SendBuffer::raw`].
+    pub unsafe fn described(origin: *const u8, described: Arc<DescribedLayout>) -> Self {
+        SendBuffer {
+            elements: Elements::described(origin.cast_mut(), described),
             _borrowed: PhantomData,
         }
     }
@@ -167,10 +192,22 @@ impl<'a> RecvBuffer<'a> {
     ///
     /// # Safety
     ///
-    /// All bytes of the layout are writable, and nobody else uses them, for as long as the message is under way.
+    /// All bytes of the layout are writable, and nobody else uses them, for as long as the operation is under way.
     pub unsafe fn raw(origin: *mut u8, layout: &Layout) -> Self {
         RecvBuffer {
             elements: Elements::typed(origin, layout),
+            _borrowed: PhantomData,
+        }
+    }
+
+    /// The same with a layout that peers get to know once.
+    ///
+    /// # Safety
+    ///
+    /// As for [`RecvBuffer::raw`].
+    pub unsafe fn described(origin: *mut u8, described: Arc<DescribedLayout>) -> Self {
+        RecvBuffer {
+            elements: Elements::described(origin, described),
             _borrowed: PhantomData,
         }
     }

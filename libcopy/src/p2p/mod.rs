@@ -12,7 +12,7 @@
 //! ([`Registration`]), streamed through a lane of the [`Segment`], or copied by both sides at the same time.
 //! `docs/design/p2p-protocol.md` says why nothing can be mistaken or left waiting.
 
-mod buffer;
+pub(crate) mod buffer;
 mod calls;
 mod context;
 pub mod events;

@@ -447,18 +447,32 @@ impl Mailbox {
         len: usize,
         chunk: usize,
     ) -> Result<usize> {
+        // SAFETY: at most `len` bytes are asked for; the ring has room for them.
+        self.push_with(to, len, chunk, |place, n| unsafe {
+            memcpy::cached(place, from, n)
+        })
+    }
+
+    /// The same with what `fill` writes: as many bytes as it is told, to the address.
+    pub(crate) fn push_with(
+        &mut self,
+        to: Target,
+        len: usize,
+        chunk: usize,
+        fill: impl FnOnce(*mut u8, usize),
+    ) -> Result<usize> {
         // Where a header is not published yet, the ring is not empty.
         self.grow(to, len)?;
         let n = len.min(chunk).min(self.room(to, len.min(chunk))?);
+        let n = if n == len { n } else { n - n % LINE };
         if n == 0 {
             return Ok(0);
         }
-        // SAFETY: `n` bytes are free at `place`, and readable at `from`.
-        unsafe { memcpy::cached(self.place(to), from, n) };
+        fill(self.place(to), n);
         // `room` is a multiple of the line, so the padding is free too.
-        self.advance(to, if n == len { padded(n) } else { n - n % LINE });
+        self.advance(to, if n == len { padded(n) } else { n });
         self.publish(to);
-        Ok(if n == len { n } else { n - n % LINE })
+        Ok(n)
     }
 
     /// Bytes that are there, without wrapping around.
@@ -645,19 +659,30 @@ impl Mailbox {
         chunk: usize,
         streaming: bool,
     ) -> Result<usize> {
+        // SAFETY: at most `len` bytes are handed over; the ring has them.
+        self.pull_with(from, len, chunk, |bytes, n| unsafe {
+            if streaming {
+                memcpy::streaming(to, bytes, n)
+            } else {
+                memcpy::cached(to, bytes, n)
+            }
+        })
+    }
+
+    /// The same, handing the bytes to `take`, which gets the address and how many there are.
+    pub(crate) fn pull_with(
+        &mut self,
+        from: Source,
+        len: usize,
+        chunk: usize,
+        take: impl FnOnce(*const u8, usize),
+    ) -> Result<usize> {
         let n = len.min(chunk).min(self.available(from, len.min(chunk))?);
+        let n = if n == len { n } else { n - n % LINE };
         if n == 0 {
             return Ok(0);
         }
-        let n = if n == len { n } else { n - n % LINE };
-        // SAFETY: `n` bytes are there, and writable at `to`.
-        unsafe {
-            if streaming {
-                memcpy::streaming(to, self.source(from), n)
-            } else {
-                memcpy::cached(to, self.source(from), n)
-            }
-        }
+        take(self.source(from), n);
         self.release(from, if n == len { padded(n) } else { n });
         Ok(n)
     }

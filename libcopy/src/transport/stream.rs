@@ -3,9 +3,66 @@
 //! Two copies through a shared ring, overlapped: the sender fills chunks while receivers empty
 //! those before. Always there, between any two peers.
 
+use std::ops::Range;
+
+use libcopy_datatype::Layout;
+
 use super::kind::{TransportKind, TransportReport};
 use crate::error::Result;
+use crate::memcpy;
 use crate::shm::mailbox::{Mailbox, Source, Target};
+
+/// Where bytes are that are sent or received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place<'a> {
+    /// One behind the other.
+    Dense(*mut u8),
+    /// In the elements of a layout, whose displacements count from the address.
+    Typed(&'a Layout, *mut u8),
+}
+
+impl Place<'_> {
+    /// Copies some of the bytes, one behind the other.
+    ///
+    /// # Safety
+    ///
+    /// There are these bytes, and they are readable; `to` is writable for as many.
+    pub(crate) unsafe fn pack(self, range: Range<usize>, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Place::Dense(base) => memcpy::cached(to, base.add(range.start), range.len()),
+                Place::Typed(layout, origin) => {
+                    layout.pack_raw(origin, range.start as u64..range.end as u64, to)
+                }
+            }
+        }
+    }
+
+    /// Writes some of the bytes; `streaming` past the cache, if they are dense.
+    ///
+    /// # Safety
+    ///
+    /// There are these bytes, and they are writable; `from` has as many.
+    pub(crate) unsafe fn unpack(self, from: *const u8, range: Range<usize>, streaming: bool) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Place::Dense(base) => {
+                    let to = base.add(range.start);
+                    if streaming {
+                        memcpy::streaming(to, from, range.len())
+                    } else {
+                        memcpy::cached(to, from, range.len())
+                    }
+                }
+                Place::Typed(layout, origin) => {
+                    layout.unpack_raw(from, range.start as u64..range.end as u64, origin)
+                }
+            }
+        }
+    }
+}
 
 /// How bytes are handed over.
 #[derive(Clone, Copy, Debug)]
@@ -27,18 +84,26 @@ fn ramp(done: usize, flow: Flow) -> usize {
 
 /// Bytes under way to one target.
 #[derive(Debug)]
-pub(crate) struct Sending {
+pub(crate) struct Sending<'a> {
     pub(crate) target: Target,
-    from: *const u8,
+    from: Place<'a>,
     len: usize,
     done: usize,
 }
 
-impl Sending {
+impl<'a> Sending<'a> {
     /// # Safety
     ///
     /// `from` stays readable for `len` bytes as long as this lives.
     pub(crate) unsafe fn new(target: Target, from: *const u8, len: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Sending::out_of(target, Place::Dense(from.cast_mut()), len) }
+    }
+
+    /// # Safety
+    ///
+    /// `from` has `len` bytes, which stay readable as long as this lives.
+    pub(crate) unsafe fn out_of(target: Target, from: Place<'a>, len: usize) -> Self {
         Sending {
             target,
             from,
@@ -65,8 +130,11 @@ impl Sending {
     }
 
     fn step_by(&mut self, mailbox: &mut Mailbox, chunk: usize) -> Result<bool> {
-        // SAFETY: `done` is below `len`, and `new` was promised that many bytes.
-        let n = unsafe { mailbox.push(self.target, self.from.add(self.done), self.left(), chunk) }?;
+        let (from, done) = (self.from, self.done);
+        let n = mailbox.push_with(self.target, self.left(), chunk, |place, n| {
+            // SAFETY: `done + n` is at most `len`, and `out_of` was promised that many bytes; the ring has room.
+            unsafe { from.pack(done..done + n, place) }
+        })?;
         self.done += n;
         Ok(n > 0)
     }
@@ -98,18 +166,26 @@ impl Sending {
 
 /// Bytes under way from one source.
 #[derive(Debug)]
-pub(crate) struct Receiving {
+pub(crate) struct Receiving<'a> {
     pub(crate) source: Source,
-    to: *mut u8,
+    to: Place<'a>,
     len: usize,
     done: usize,
 }
 
-impl Receiving {
+impl<'a> Receiving<'a> {
     /// # Safety
     ///
     /// `to` stays writable for `len` bytes as long as this lives.
     pub(crate) unsafe fn new(source: Source, to: *mut u8, len: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Receiving::into(source, Place::Dense(to), len) }
+    }
+
+    /// # Safety
+    ///
+    /// `to` has `len` bytes, which stay writable as long as this lives.
+    pub(crate) unsafe fn into(source: Source, to: Place<'a>, len: usize) -> Self {
         Receiving {
             source,
             to,
@@ -128,16 +204,11 @@ impl Receiving {
             return Ok(false);
         }
         let (left, chunk) = (self.len - self.done, ramp(self.done, flow));
-        // SAFETY: `done` is below `len`, and `new` was promised that many bytes.
-        let n = unsafe {
-            mailbox.pull(
-                self.source,
-                self.to.add(self.done),
-                left,
-                chunk,
-                flow.streaming,
-            )
-        }?;
+        let (to, done) = (self.to, self.done);
+        let n = mailbox.pull_with(self.source, left, chunk, |bytes, n| {
+            // SAFETY: `done + n` is at most `len`, and `into` was promised that many bytes; the ring has them.
+            unsafe { to.unpack(bytes, done..done + n, flow.streaming) }
+        })?;
         self.done += n;
         Ok(n > 0)
     }
@@ -158,8 +229,8 @@ impl Receiving {
 pub(crate) fn exchange(
     mailbox: &mut Mailbox,
     flow: Flow,
-    sending: &mut [Sending],
-    receiving: &mut [Receiving],
+    sending: &mut [Sending<'_>],
+    receiving: &mut [Receiving<'_>],
 ) -> Result<()> {
     loop {
         let mut moved = false;
