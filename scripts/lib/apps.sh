@@ -4,7 +4,8 @@
 # The applications of scripts/apps. Of each: the Debian packages it is in, the MPI libraries it is there for,
 # and three functions:
 #
-#   prepare_NAME            makes the input, in the current directory
+#   prepare_NAME RANKS MPI  makes the input, in the current directory; what it says goes to a log, but to descriptor 3
+#                           what the user should know
 #   command_NAME MPI RANKS  sets the array `argv` to what the ranks run there; run once per measurement
 #   result_NAME             prints what has to be the same, from the file `output` of the run
 
@@ -22,12 +23,13 @@ declare -A app_packages=(
     [icofoam]='openfoam openfoam-examples'
     [hpcc]=hpcc
     [h5py]='python3-h5py-mpi python3-mpi4py'
-    [mpi4py-fft]='python3-mpi4py-fft python3-mpi4py'
+    [mpi4py-fft]='python3-mpi4py-fft python3-mpi4py python3-venv python3-dev libfftw3-dev gcc'
     [boost]='libboost-mpi-dev libboost-serialization-dev g++'
     [nwchem]=nwchem-openmpi
 )
 declare -A app_mpis=(
     [xzllt]='openmpi mpich' [xdtrd]='openmpi mpich' [xdlu]='openmpi mpich' [xdinv]='openmpi mpich'
+    [mpi4py-fft]='openmpi mpich'
 )
 
 # Solid argon after Lennard and Jones, 32,000 atoms.
@@ -193,8 +195,22 @@ prepare_h5py() { :; }
 command_h5py() { argv=(/usr/bin/python3 "$root/tests/apps/h5.py" data.h5 5); }
 result_h5py() { grep sha256 output; }
 
-prepare_mpi4py-fft() { :; }
-command_mpi4py-fft() { argv=(/usr/bin/python3 "$root/tests/apps/fft.py" 96 60); }
+# Debian's mpi4py-fft is for Open MPI. That of PyPI takes the MPI library that it finds: Debian's MPICH, by the name that
+# MPICH's ABI initiative gave it.
+mpi4py_fft=${XDG_CACHE_HOME:-$HOME/.cache}/libcopy/mpi4py-fft-2.0.6
+prepare_mpi4py-fft() {
+    [[ $2 == mpich && ! -e $mpi4py_fft/complete ]] || return 0
+    say "installing mpi4py and mpi4py-fft from PyPI into $mpi4py_fft" 2>&3
+    rm -rf "$mpi4py_fft"
+    python3 -m venv "$mpi4py_fft" &&
+        "$mpi4py_fft/bin/python" -m pip install -q --disable-pip-version-check mpi4py==4.1.2 mpi4py-fft==2.0.6 &&
+        ln -s "/usr/lib/$(gcc -print-multiarch)/libmpich.so.12" "$mpi4py_fft/lib/libmpi.so.12" &&
+        touch "$mpi4py_fft/complete"
+}
+command_mpi4py-fft() {
+    argv=(/usr/bin/python3 "$root/tests/apps/fft.py" 96 60)
+    [[ $1 != mpich ]] || argv=(env MPI4PY_MPIABI=mpich "LD_LIBRARY_PATH=$mpi4py_fft/lib" "$mpi4py_fft/bin/python" "${argv[@]:1}")
+}
 result_mpi4py-fft() { grep sums output; }
 
 prepare_boost() { OMPI_CXX=g++ mpicxx.openmpi -O2 -o boost "$root/tests/apps/boost.cpp" -lboost_mpi -lboost_serialization; }
