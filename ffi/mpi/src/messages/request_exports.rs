@@ -16,8 +16,8 @@ use crate::{fallback, gpu, nonblocking, persistent};
 /// Functions without counts, intercepted if `$try` does. Where nonblocking collectives are under way,
 /// `$first` comes before, and may do what the function has to. Functions with one are about requests: they
 /// are forwarded before anything else as long as none is known here. Where `$is_noted` finds short receives
-/// among them, `$short` does the rest with the function as it is without it. `$at_once` comes before everything else
-/// where no nonblocking collective is under way. Requests with buffers in device memory come before all of that.
+/// among them, `$short` does the rest with the function as it is without it. `$at_once` comes next where no nonblocking
+/// collective is under way. Requests with buffers in device memory come before all of that.
 macro_rules! plain {
     ($($name:ident $arguments:tt => $pass:path, $try:expr
         $(, $first:expr $(, $is_noted:expr => $short:expr $(, $at_once:path)?)?)?;)*) => { $(
@@ -34,7 +34,6 @@ macro_rules! plain {
             // Elsewhere, so that what is forwarded at once needs no room on the stack.
             #[inline(never)]
             unsafe extern "C" fn other($($argument: $kind),*) -> c_int {
-                plain!(@at_once $at_once ($($argument),*));
                 // SAFETY: the caller's promise.
                 let code = guarded(|| unsafe {
                     plain!(@first $first ($($argument),*));
@@ -52,52 +51,72 @@ requests::settle_orphans(code)
 code
 }
             }
+            plain!(@known $at_once ($($argument: $kind),*));
+            #[inline(always)]
+            unsafe extern "C" fn rest($($argument: $kind),*) -> c_int {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    plain!(@quick $first $short $pass, ($($argument: $kind),*));
+                    known($($argument),*)
+                }
+            }
+            // Elsewhere, as above.
+            #[cold]
+            unsafe extern "C" fn with_device_requests($($argument: $kind),*) -> c_int {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    plain!(@gpu $name ($($argument),*));
+                    rest($($argument),*)
+                }
+            }
             // SAFETY: the caller's promise.
             unsafe {
-                plain!(@gpu $name ($($argument),*));
-                plain!(@quick $first $short $pass, ($($argument: $kind),*));
-                other($($argument),*)
+                if gpu::has_requests() {
+                    with_device_requests($($argument),*)
+                } else {
+                    rest($($argument),*)
+                }
             }
         }
     };
     (@gpu MPI_Wait ($request:ident, $status:ident)) => {
-        plain!(@known gpu::wait($request, $status, move |status| MPI_Wait($request, status)));
+        plain!(@device gpu::wait($request, $status, move |status| MPI_Wait($request, status)));
     };
     (@gpu MPI_Test ($request:ident, $flag:ident, $status:ident)) => {
-        plain!(@known gpu::test($request, $flag, $status, move |status| MPI_Test($request, $flag, status)));
+        plain!(@device gpu::test($request, $flag, $status, move |status| MPI_Test($request, $flag, status)));
     };
     (@gpu MPI_Waitall ($count:ident, $requests:ident, $statuses:ident)) => {
-        plain!(@known gpu::waitall($count, $requests, $statuses, move |statuses| {
+        plain!(@device gpu::waitall($count, $requests, $statuses, move |statuses| {
             MPI_Waitall($count, $requests, statuses)
         }));
     };
     (@gpu MPI_Testall ($count:ident, $requests:ident, $flag:ident, $statuses:ident)) => {
-        plain!(@known gpu::testall($count, $requests, $flag, $statuses, move |statuses| {
+        plain!(@device gpu::testall($count, $requests, $flag, $statuses, move |statuses| {
             MPI_Testall($count, $requests, $flag, statuses)
         }));
     };
     (@gpu MPI_Waitany ($count:ident, $requests:ident, $index:ident, $status:ident)) => {
-        plain!(@known gpu::waitany($count, $requests, $index, $status, move |status| {
+        plain!(@device gpu::waitany($count, $requests, $index, $status, move |status| {
             MPI_Waitany($count, $requests, $index, status)
         }));
     };
     (@gpu MPI_Testany ($count:ident, $requests:ident, $index:ident, $flag:ident, $status:ident)) => {
-        plain!(@known gpu::testany($count, $requests, $index, $flag, $status, move |status| {
+        plain!(@device gpu::testany($count, $requests, $index, $flag, $status, move |status| {
             MPI_Testany($count, $requests, $index, $flag, status)
         }));
     };
     (@gpu MPI_Waitsome ($count:ident, $requests:ident, $done:ident, $indices:ident, $statuses:ident)) => {
-        plain!(@known gpu::some(($count, $requests), ($done, $indices), $statuses, true, move |statuses| {
+        plain!(@device gpu::some(($count, $requests), ($done, $indices), $statuses, true, move |statuses| {
             MPI_Waitsome($count, $requests, $done, $indices, statuses)
         }));
     };
     (@gpu MPI_Testsome ($count:ident, $requests:ident, $done:ident, $indices:ident, $statuses:ident)) => {
-        plain!(@known gpu::some(($count, $requests), ($done, $indices), $statuses, false, move |statuses| {
+        plain!(@device gpu::some(($count, $requests), ($done, $indices), $statuses, false, move |statuses| {
             MPI_Testsome($count, $requests, $done, $indices, statuses)
         }));
     };
     (@gpu MPI_Request_get_status ($request:ident, $flag:ident, $status:ident)) => {
-        plain!(@known gpu::get_status($request, $flag, $status, move |status| {
+        plain!(@device gpu::get_status($request, $flag, $status, move |status| {
             MPI_Request_get_status($request, $flag, status)
         }));
     };
@@ -111,18 +130,16 @@ code
         plain!(@asked MPI_Request_get_status_some $arguments);
     };
     (@gpu MPI_Request_free ($request:ident)) => {
-        plain!(@known gpu::free($request, MPI_Test, MPI_Request_free));
+        plain!(@device gpu::free($request, MPI_Test, MPI_Request_free));
     };
     (@gpu MPI_Start ($request:ident)) => {
-        plain!(@known gpu::before_start(1, $request).err());
+        plain!(@device gpu::before_start(1, $request).err());
     };
     (@gpu MPI_Startall ($count:ident, $requests:ident)) => {
-        plain!(@known gpu::before_start($count, $requests).err());
+        plain!(@device gpu::before_start($count, $requests).err());
     };
     (@gpu MPI_Cancel $arguments:tt) => {
-        if gpu::has_requests() {
-            gpu::before_cancel();
-        }
+        gpu::before_cancel();
     };
     (@gpu MPI_Probe $arguments:tt) => {
         plain!(@waits);
@@ -137,24 +154,18 @@ code
         plain!(@asks);
     };
     (@waits) => {
-        if gpu::has_requests() {
-            gpu::wait_for_others();
-        }
+        gpu::wait_for_others();
     };
     (@asks) => {
-        if gpu::has_requests() {
-            gpu::get_on();
-        }
+        gpu::get_on();
     };
-    (@known $code:expr) => {
-        if gpu::has_requests() {
-            if let Some(code) = $code {
-                return code;
-            }
+    (@device $code:expr) => {
+        if let Some(code) = $code {
+            return code;
         }
     };
     (@asked $name:ident ($count:ident, $requests:ident $(, $more:ident)*)) => {
-        if gpu::has_requests() && gpu::is_outside() {
+        if gpu::is_outside() {
             gpu::wait_for_others();
             let code = gpu::inside(|| $name($count, $requests $(, $more)*));
             gpu::after_get_status($count, $requests, MPI_Request_get_status);
@@ -168,25 +179,51 @@ code
         }
     };
     (@quick [$first:expr] [$is_noted:expr => $short:expr] $pass:path, ($($argument:ident: $kind:ty),*)) => {
-        let is_idle = !requests::any() && !nonblocking::any();
-        if $is_noted {
-            return $short($($argument,)* move |$($argument: $kind),*| if is_idle {
-$pass($($argument),*)
-} else {
-other($($argument),*)
-});
+        // Elsewhere, as above.
+        #[inline(never)]
+        unsafe extern "C" fn noted($($argument: $kind),*) -> c_int {
+            let is_idle = !requests::any() && !nonblocking::any();
+            // SAFETY: the caller's promise.
+            unsafe {
+                let forwarded = move |$($argument: $kind),*| if is_idle {
+                    $pass($($argument),*)
+                } else {
+                    known($($argument),*)
+                };
+                if $is_noted {
+                    $short($($argument,)* forwarded)
+                } else {
+                    forwarded($($argument),*)
+                }
+            }
         }
-        if is_idle {
+        if short::is_in_use() {
+            return noted($($argument),*);
+        }
+        if !requests::any() && !nonblocking::any() {
             return $pass($($argument),*);
         }
     };
-    (@at_once [] $arguments:tt) => {};
-    (@at_once [$at_once:path] ($($argument:ident),*)) => {
-        if !requests::has_orphans() && !nonblocking::any() {
+    (@known [] ($($argument:ident: $kind:ty),*)) => {
+        #[inline(always)]
+        unsafe extern "C" fn known($($argument: $kind),*) -> c_int {
             // SAFETY: the caller's promise.
-            let code = unsafe { $at_once($($argument),*) };
-            if let Some(code) = code {
-                return code;
+            unsafe { other($($argument),*) }
+        }
+    };
+    (@known [$at_once:path] ($($argument:ident: $kind:ty),*)) => {
+        // Elsewhere, as above.
+        #[inline(never)]
+        unsafe extern "C" fn known($($argument: $kind),*) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if !requests::has_orphans() && !nonblocking::any() {
+                    let code = $at_once($($argument),*);
+                    if let Some(code) = code {
+                        return code;
+                    }
+                }
+                other($($argument),*)
             }
         }
     };

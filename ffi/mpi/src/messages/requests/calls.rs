@@ -285,13 +285,54 @@ pub unsafe fn testany_at_once(
     if !(1..=MOST_COPIED).contains(&count) {
         return None;
     }
+    if count == 1 {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { testany_of_one(world, requests, (index, flag), status) });
+    }
+    // SAFETY: likewise; there are as many handles as this.
+    Some(unsafe { testany_of_some(world, (count, requests), (index, flag), status) })
+}
+
+/// `MPI_Testany` of one request, as the library is asked first: programs poll with it as with `MPI_Test`.
+#[inline(always)]
+unsafe fn testany_of_one(
+    world: &World,
+    request: *mut c_void,
+    (index, flag): (*mut c_int, *mut c_int),
+    status: *mut c_void,
+) -> c_int {
+    let mut room = MaybeUninit::<Room>::uninit();
+    let at = Room::instead_of_uninit(&mut room, status);
+    // SAFETY: the caller's promise; the library writes the status if it completes the request.
+    unsafe {
+        let handle = world.abi.handle_at(request, 0);
+        match pmpi::testany(1, request, index, flag, at) {
+            0 if *flag == 0 || *index != 0 => 0,
+            code => {
+                if code != 0 {
+                    room.write(Room::new());
+                }
+                concluded(world, handle, at, code)
+            }
+        }
+    }
+}
+
+/// The same of up to [`MOST_COPIED`].
+#[inline(never)]
+unsafe fn testany_of_some(
+    world: &World,
+    (count, requests): (c_int, *mut c_void),
+    (index, flag): (*mut c_int, *mut c_int),
+    status: *mut c_void,
+) -> c_int {
     // Zeros cost more than the rest of this function.
     let mut handles = [const { MaybeUninit::<Word>::uninit() }; MOST_COPIED as usize];
     let mut room = MaybeUninit::<Room>::uninit();
     let at = Room::instead_of_uninit(&mut room, status);
     // SAFETY: the caller's promise; the library writes the status if it completes a request, whose
     // index it says; there are `count` handles.
-    Some(unsafe {
+    unsafe {
         for (i, handle) in handles.iter_mut().enumerate().take(count as usize) {
             handle.write(world.abi.handle_at(requests, i));
         }
@@ -307,7 +348,7 @@ pub unsafe fn testany_at_once(
             }
             _ => code,
         }
-    })
+    }
 }
 
 /// `MPI_Testany`
