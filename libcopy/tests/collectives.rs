@@ -223,7 +223,7 @@ fn alltoall(team: &mut Team, case: &Case, what: &str) {
 /// What a rank sends or receives as the elements of layouts: a buffer, its layout, and the origin in it.
 type Spot = (Vec<u8>, Layout, isize);
 
-/// An alltoall of layouts' elements, of which a third are dense. Some ranks call it as an alltoallv.
+/// An alltoall of layouts' elements, some of them dense. Some ranks call it as an alltoallv.
 fn alltoallw(team: &mut Team, case: &Case, what: &str) {
     let (me, size, salt) = (team.rank(), team.size(), case.salt);
     let length =
@@ -279,8 +279,12 @@ fn alltoallw(team: &mut Team, case: &Case, what: &str) {
         .iter_mut()
         .map(|(buffer, layout, origin)| RecvBuffer::typed(buffer, *origin, layout).unwrap())
         .collect();
+    let before: Vec<Vec<u8>> = sent.iter().map(|(buffer, ..)| buffer.clone()).collect();
     team.alltoallw(&send, &mut recv).unwrap();
     drop(recv);
+    for ((buffer, ..), before) in sent.iter().zip(&before) {
+        assert!(buffer == before, "{what}: what is sent has changed");
+    }
     for (from, ((buffer, ..), expected)) in received.iter().zip(&expected).enumerate() {
         assert!(buffer == expected, "{what}: wrong bytes from {from}");
     }
@@ -612,6 +616,8 @@ fn a_mismatch_is_an_error_on_every_rank() {
         "operation",
         "root",
         "gather",
+        "elements",
+        "parts",
         "transport",
         "argument",
     ] {
@@ -639,6 +645,27 @@ fn mismatch(team: &mut Team, what: &str) {
             let recv = (team.rank() == 0).then_some(&mut all[..]);
             team.gather(&bytes[..lens(1 << 20, 1 << 19)], recv, 0)
         }
+        "elements" => {
+            let send: Vec<SendBuffer<'_>> = (0..3).map(|_| (&bytes[..1 << 20]).into()).collect();
+            let len = |from: usize| {
+                if from == 0 {
+                    lens(1 << 20, 1 << 19)
+                } else {
+                    1 << 20
+                }
+            };
+            let parts = all.chunks_mut(1 << 20).enumerate();
+            let mut recv: Vec<RecvBuffer<'_>> = parts
+                .map(|(from, part)| (&mut part[..len(from)]).into())
+                .collect();
+            team.alltoallw(&send, &mut recv)
+        }
+        "parts" => {
+            let send: Vec<SendBuffer<'_>> = (0..lens(3, 2)).map(|_| (&bytes[..9]).into()).collect();
+            let parts = all.chunks_mut(1 << 20);
+            let mut recv: Vec<RecvBuffer<'_>> = parts.map(|part| (&mut part[..9]).into()).collect();
+            team.alltoallw(&send, &mut recv)
+        }
         "transport" => team.set_transport(Some(if odd {
             TransportKind::Shm
         } else {
@@ -658,7 +685,10 @@ fn mismatch(team: &mut Team, what: &str) {
     }
     let error = result.expect_err(what);
     let again = team.barrier().expect_err("the team is broken");
-    if what != "argument" {
+    if what == "parts" {
+        let is_argument = matches!(error, Error::Argument { .. });
+        assert_eq!(is_argument, odd, "{what}: {error}");
+    } else if what != "argument" {
         assert!(matches!(error, Error::Mismatch { .. }), "{what}: {error}");
         assert!(matches!(again, Error::Mismatch { .. }), "{what}: {again}");
     }

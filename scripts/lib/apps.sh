@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# The applications of scripts/apps. Of each: the Debian packages it is in, the MPI libraries it is there for,
-# and three functions:
+# The applications of scripts/apps. Of each: the Debian packages it is in (of NAME,MPI where they depend on the MPI library),
+# the MPI libraries it is there for, and three functions:
 #
 #   prepare_NAME RANKS MPI  makes the input, in the current directory; what it says goes to a log, but to descriptor 3
 #                           what the user should know
@@ -23,7 +23,9 @@ declare -A app_packages=(
     [icofoam]='openfoam openfoam-examples'
     [hpcc]=hpcc
     [h5py]='python3-h5py-mpi python3-mpi4py'
-    [mpi4py-fft]='python3-mpi4py-fft python3-mpi4py python3-venv python3-dev libfftw3-dev gcc'
+    [mpi4py-fft]='python3-mpi4py-fft python3-mpi4py'
+    # What PyPI's are built with.
+    [mpi4py-fft,mpich]='python3-venv python3-dev libfftw3-dev gcc'
     [boost]='libboost-mpi-dev libboost-serialization-dev g++'
     [nwchem]=nwchem-openmpi
 )
@@ -197,19 +199,21 @@ result_h5py() { grep sha256 output; }
 
 # Debian's mpi4py-fft is for Open MPI. That of PyPI takes the MPI library that it finds: Debian's MPICH, by the name that
 # MPICH's ABI initiative gave it.
-mpi4py_fft=${XDG_CACHE_HOME:-$HOME/.cache}/libcopy/mpi4py-fft-2.0.6
+mpi4py=4.1.2 mpi4py_fft=2.0.6
+mpi4py_place=${XDG_CACHE_HOME:-$HOME/.cache}/libcopy/mpi4py-$mpi4py-fft-$mpi4py_fft
 prepare_mpi4py-fft() {
-    [[ $2 == mpich && ! -e $mpi4py_fft/complete ]] || return 0
-    say "installing mpi4py and mpi4py-fft from PyPI into $mpi4py_fft" 2>&3
-    rm -rf "$mpi4py_fft"
-    python3 -m venv "$mpi4py_fft" &&
-        "$mpi4py_fft/bin/python" -m pip install -q --disable-pip-version-check mpi4py==4.1.2 mpi4py-fft==2.0.6 &&
-        ln -s "/usr/lib/$(gcc -print-multiarch)/libmpich.so.12" "$mpi4py_fft/lib/libmpi.so.12" &&
-        touch "$mpi4py_fft/complete"
+    [[ $2 == mpich && ! -e $mpi4py_place/complete ]] || return 0
+    say "installing mpi4py $mpi4py and mpi4py-fft $mpi4py_fft from PyPI into $mpi4py_place" 2>&3
+    rm -rf "$mpi4py_place"
+    python3 -m venv "$mpi4py_place" &&
+        "$mpi4py_place/bin/python" -m pip install -q --disable-pip-version-check "mpi4py==$mpi4py" "mpi4py-fft==$mpi4py_fft" &&
+        ln -s "/usr/lib/$(gcc -print-multiarch)/libmpich.so.12" "$mpi4py_place/lib/libmpi.so.12" &&
+        touch "$mpi4py_place/complete"
 }
 command_mpi4py-fft() {
-    argv=(/usr/bin/python3 "$root/tests/apps/fft.py" 96 60)
-    [[ $1 != mpich ]] || argv=(env MPI4PY_MPIABI=mpich "LD_LIBRARY_PATH=$mpi4py_fft/lib" "$mpi4py_fft/bin/python" "${argv[@]:1}")
+    argv=(/usr/bin/python3)
+    [[ $1 != mpich ]] || argv=(env MPI4PY_MPIABI=mpich "LD_LIBRARY_PATH=$mpi4py_place/lib" "$mpi4py_place/bin/python")
+    argv+=("$root/tests/apps/fft.py" 96 60)
 }
 result_mpi4py-fft() { grep sums output; }
 

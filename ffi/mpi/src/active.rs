@@ -70,8 +70,8 @@ pub fn is_in_place(buffer: *const c_void) -> bool {
     active().is_some_and(|abi| buffer as usize == abi.in_place)
 }
 
-/// Whether what is sent lies where something is received, which the standard does not allow. What is at
-/// `MPI_BOTTOM` its datatype says.
+/// Whether what is sent and what is received have one address. If they are the same bytes, the standard does not allow
+/// that; their datatypes may say other places. What is at `MPI_BOTTOM` its datatype says as well.
 pub fn is_same(send: *const c_void, recv: *mut c_void) -> bool {
     !send.is_null() && std::ptr::eq(send, recv)
 }

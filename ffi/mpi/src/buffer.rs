@@ -109,6 +109,17 @@ impl Kind {
         (layout.layout.size() == bytes as u64).then_some(layout)
     }
 
+    /// Whether `count` elements and `other_count` of another kind, which are as many bytes, are the same bytes in the same
+    /// order wherever both begin at one address.
+    pub fn is_like(&self, count: usize, (other, other_count): (&Kind, usize)) -> bool {
+        let layout = |kind: &Kind, count| kind.prepared(count, count * kind.size);
+        self.datatype == other.datatype
+            || self.dense && other.dense
+            || layout(self, count)
+                .zip(layout(other, other_count))
+                .is_some_and(|(own, theirs)| own.layout.form() == theirs.layout.form())
+    }
+
     /// The datatype.
     pub fn datatype(&self) -> Word {
         self.datatype

@@ -54,10 +54,15 @@ impl Irregular {
     }
 }
 
-/// The number of the first call after this one whose ranks agree: every power of two at first and then now and then, less
-/// often where messages are so short that it would be noticed.
+/// The number of the first call after this one whose ranks agree: every power of two at first, so that no more calls go
+/// by unnoticed than came before, and then now and then. To agree takes some microseconds and has all ranks wait for each
+/// other, which a gather does not: the shorter the messages, the less often.
 fn agreement_after(call: u64, largest: u64) -> u64 {
-    let every = if largest < 4096 { 256 } else { 64 };
+    let every = match largest {
+        0..4096 => 4096,
+        4096..65536 => 256,
+        _ => 64,
+    };
     let multiple = (call / every + 1) * every;
     // Powers of two from `every` on are multiples.
     multiple.min((call + 1).next_power_of_two())
@@ -446,9 +451,17 @@ mod tests {
 
     #[test]
     fn ranks_agree_at_powers_of_two_and_then_now_and_then() {
-        for (largest, every) in [(0, 256), (4095, 256), (4096, 64), (u64::MAX, 64)] {
+        let cases = [
+            (0, 4096),
+            (4095, 4096),
+            (4096, 256),
+            (65535, 256),
+            (65536, 64),
+            (u64::MAX, 64),
+        ];
+        for (largest, every) in cases {
             let history = Irregular::default();
-            for call in 1..2000 {
+            for call in 1..10_000 {
                 let (number, agree, _) = history.next();
                 assert_eq!(number, call);
                 let is_due = call % every == 0 || (call < every && call.is_power_of_two());

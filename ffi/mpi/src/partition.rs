@@ -3,7 +3,9 @@
 //! A buffer that is divided among the ranks as a caller of an irregular collective likes.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
+use libcopy::p2p::DescribedLayout;
 use libcopy::{Parts, RecvBuffer, SendBuffer};
 
 use crate::abi::Abi;
@@ -22,6 +24,15 @@ pub struct Partition {
     counts: Vec<usize>,
     /// Where each part starts, in bytes.
     places: Vec<isize>,
+}
+
+/// Where the bytes of a part are that libcopy can pack and unpack.
+enum Spot {
+    Empty,
+    /// So many bytes from an address on.
+    Dense(*mut u8, usize),
+    /// The elements of a layout at an address.
+    Typed(*mut u8, Arc<DescribedLayout>),
 }
 
 /// Counts that are all possible.
@@ -159,10 +170,16 @@ impl Partition {
         self.bytes(rank) > 0 && count == Some(self.counts[rank]) && is_same(address, part)
     }
 
-    /// Whether the parts of another buffer are as long, at the same places.
+    /// Whether the parts of another buffer are the same bytes, if both buffers begin at one address.
     pub fn is_like(&self, other: &Partition) -> bool {
-        let same =
-            |rank| self.bytes(rank) == other.bytes(rank) && self.places[rank] == other.places[rank];
+        let same = |rank: usize| match (self.kind(rank), other.kind(rank)) {
+            _ if self.bytes(rank) != other.bytes(rank) => false,
+            (Some(own), Some(kind)) if self.bytes(rank) > 0 => {
+                self.places[rank] == other.places[rank]
+                    && own.is_like(self.counts[rank], (kind, other.counts[rank]))
+            }
+            _ => true,
+        };
         (0..self.counts.len()).all(same)
     }
 
@@ -288,29 +305,43 @@ impl Partition {
         Ok(())
     }
 
+    /// Where the bytes of each rank's part are; `None` if only the MPI library can pack some.
+    fn spots(&self, base: *mut c_void) -> Option<Vec<Spot>> {
+        let spot = |rank| match self.elements(rank, base) {
+            None => Some(Spot::Empty),
+            Some((kind, place, _)) if kind.is_dense() => {
+                Some(Spot::Dense(place.cast(), self.bytes(rank)))
+            }
+            Some((kind, place, count)) => {
+                let prepared = kind.layout(place, count, self.bytes(rank))?;
+                Some(Spot::Typed(place.cast(), prepared.described.clone()))
+            }
+        };
+        (0..self.counts.len()).map(spot).collect()
+    }
+
     /// The elements of all parts as libcopy sends them; `None` if it cannot pack some.
     ///
     /// # Safety
     ///
     /// The elements are readable, and stay as they are for as long as what is returned is used.
     pub unsafe fn to_send<'a>(&self, base: *const c_void) -> Option<Vec<SendBuffer<'a>>> {
-        let part = |rank| {
-            let Some((kind, place, count)) = self.elements(rank, base.cast_mut()) else {
-                return Some(SendBuffer::from(&[]));
-            };
-            let (bytes, place) = (self.bytes(rank), place.cast_const());
-            // SAFETY: dense elements are their bytes; the caller's promise.
-            unsafe {
-                if kind.is_dense() {
-                    let bytes = std::slice::from_raw_parts(place.cast::<u8>(), bytes);
-                    return Some(SendBuffer::from(bytes));
+        // SAFETY: dense elements are their bytes, and there are some; the caller's promise.
+        let buffer = |spot| unsafe {
+            match spot {
+                Spot::Empty => SendBuffer::from(&[]),
+                Spot::Dense(place, bytes) => {
+                    SendBuffer::from(std::slice::from_raw_parts(place.cast_const(), bytes))
                 }
-                let prepared = kind.layout(place, count, bytes)?;
-                let described = prepared.described.clone();
-                Some(SendBuffer::described(place.cast(), described))
+                Spot::Typed(place, described) => SendBuffer::described(place, described),
             }
         };
-        (0..self.counts.len()).map(part).collect()
+        Some(
+            self.spots(base.cast_mut())?
+                .into_iter()
+                .map(buffer)
+                .collect(),
+        )
     }
 
     /// The same as libcopy receives them.
@@ -319,23 +350,17 @@ impl Partition {
     ///
     /// The elements are writable, and used by nobody else for as long as what is returned is used.
     pub unsafe fn to_receive<'a>(&self, base: *mut c_void) -> Option<Vec<RecvBuffer<'a>>> {
-        let part = |rank| {
-            let Some((kind, place, count)) = self.elements(rank, base) else {
-                return Some(RecvBuffer::from(&mut []));
-            };
-            let bytes = self.bytes(rank);
-            // SAFETY: dense elements are their bytes; the caller's promise.
-            unsafe {
-                if kind.is_dense() {
-                    let bytes = std::slice::from_raw_parts_mut(place.cast::<u8>(), bytes);
-                    return Some(RecvBuffer::from(bytes));
+        // SAFETY: dense elements are their bytes, and there are some; the caller's promise.
+        let buffer = |spot| unsafe {
+            match spot {
+                Spot::Empty => RecvBuffer::from(&mut []),
+                Spot::Dense(place, bytes) => {
+                    RecvBuffer::from(std::slice::from_raw_parts_mut(place, bytes))
                 }
-                let prepared = kind.layout(place, count, bytes)?;
-                let described = prepared.described.clone();
-                Some(RecvBuffer::described(place.cast(), described))
+                Spot::Typed(place, described) => RecvBuffer::described(place, described),
             }
         };
-        (0..self.counts.len()).map(part).collect()
+        Some(self.spots(base)?.into_iter().map(buffer).collect())
     }
 
     /// Does `work` with the bytes that are sent.

@@ -47,6 +47,8 @@ const COMMUNICATORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/communic
 const WAITING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting.c");
 const EXCHANGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exchanges.c");
 const ALONE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/alone.c");
+const WITHIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/within.c");
+const POLLED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/polled.c");
 const ORPHANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/orphans.c");
 const TRUNCATED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/truncated.c");
 const PROBING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probing.c");
@@ -1146,6 +1148,41 @@ fn what_a_rank_exchanges_with_itself_is_copied_from_layout_to_layout() {
         // All but the one with different lengths, on both ranks.
         let taken = taken_of(&report, &["MPI_Alltoallw"])[0].1;
         assert_eq!(taken, 2 * 40, "{name}: {report}");
+    }
+}
+
+#[test]
+fn requests_that_are_asked_again_and_again_say_the_same() {
+    let _turn = turn();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, POLLED, C) else {
+            continue;
+        };
+        let plain = text(&mpi.run(2, &[], &[]).stdout);
+        assert!(!plain.contains("WRONG"), "{name}: {plain}");
+        assert_eq!(plain.lines().count(), 3 * 20, "{name}: {plain}");
+        let ours = mpi.run(2, &[], &with_messages(library()));
+        assert_eq!(text(&ours.stdout), plain, "{name}: {}", text(&ours.stderr));
+    }
+}
+
+/// Parts of one array that are sent and received are not taken for parts that are exchanged in place.
+#[test]
+fn alltoalls_within_one_array_are_the_same() {
+    let _turn = turn();
+    let preload = ("LD_PRELOAD", library().to_str().expect("a plain path"));
+    let environment = [preload, ("LIBCOPY_STATS", "1"), ("LIBCOPY_GOVERNOR", "0")];
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, WITHIN, C) else {
+            continue;
+        };
+        assert_eq!(text(&mpi.run(2, &[], &[]).stdout), "0 wrong\n", "{name}");
+        let ours = mpi.run(2, &[], &environment);
+        let report = text(&ours.stderr);
+        assert_eq!(text(&ours.stdout), "0 wrong\n", "{name}: {report}");
+        for (function, taken) in taken_of(&report, &["MPI_Alltoallw", "MPI_Alltoallv"]) {
+            assert!(taken >= 20, "{name}: {function}: {report}");
+        }
     }
 }
 

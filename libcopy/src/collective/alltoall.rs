@@ -7,8 +7,8 @@
 //! is to be opened, its owner tells whether that could be done.
 
 use super::cooperative::{Rts, one_sided_kind};
-use super::division::{Division, own_part};
-use crate::error::Result;
+use super::division::{Division, Parts, own_part};
+use crate::error::{Error, Result};
 use crate::op::{Call, Op};
 use crate::p2p::buffer::Elements;
 use crate::policy::Path;
@@ -20,6 +20,11 @@ use crate::transport::stream::{Flow, Place, Receiving, Sending, exchange};
 
 /// Bytes that are read out of a peer's memory before they are unpacked: they stay in a second-level cache.
 const PULLED: usize = 256 << 10;
+
+/// Bytes of a pair's ring from which on elements are streamed through it. The more ranks, the shorter the rings: with many
+/// each hand-over would move little, and may cost a switch between processes. Elements are packed as a whole then, and
+/// their packed bytes lent like any others.
+const STREAMED: usize = 64 << 10;
 
 /// What a rank sends to all, or receives from all.
 #[derive(Debug)]
@@ -97,7 +102,7 @@ unsafe fn pull(
 ///
 /// # Safety
 ///
-/// Both places have `len` bytes, which are readable and writable; no byte is both.
+/// Both places have `len` bytes, readable at `from` and writable at `to`; no byte is both.
 unsafe fn copy_own(from: Place<'_>, to: Place<'_>, len: usize, flow: Flow) {
     if len == 0 {
         return;
@@ -112,6 +117,49 @@ unsafe fn copy_own(from: Place<'_>, to: Place<'_>, len: usize, flow: Flow) {
             }
         }
     }
+}
+
+/// Every rank's side of an alltoall of elements.
+///
+/// # Safety
+///
+/// As for [`run`].
+pub(super) unsafe fn run_elements(
+    team: &mut Team,
+    outgoing: Vec<&Elements>,
+    incoming: Vec<&Elements>,
+) -> Result<()> {
+    let incoming = Side::Elements(incoming);
+    if team.pair_ring() >= STREAMED {
+        // SAFETY: the caller's promise.
+        return unsafe { run(team, &Side::Elements(outgoing), &incoming) };
+    }
+    let counts: Vec<usize> = outgoing.iter().map(|part| part.bytes() as usize).collect();
+    let whole = counts
+        .iter()
+        .try_fold(0usize, |sum, count| sum.checked_add(*count));
+    let whole =
+        whole.ok_or_else(|| Error::argument("bytes that are sent", "too many", ..usize::MAX))?;
+    let mut packed = vec![0u8; whole];
+    let mut offsets = Vec::with_capacity(counts.len());
+    let elements = Side::Elements(outgoing);
+    let mut end = 0;
+    for (rank, count) in counts.iter().enumerate() {
+        let (place, len) = elements.part(rank);
+        if len > 0 {
+            // SAFETY: the caller's promise; the vector has room for all parts.
+            unsafe { place.pack(0..len, packed.as_mut_ptr().add(end)) };
+        }
+        offsets.push(end);
+        end += count;
+    }
+    let parts = Parts {
+        counts: &counts,
+        offsets: &offsets,
+    };
+    let bytes = Side::Bytes(packed.as_mut_ptr(), whole, Division::Parts(parts));
+    // SAFETY: the caller's promise, and memory of our own.
+    unsafe { run(team, &bytes, &incoming) }
 }
 
 /// Every rank's side.
@@ -167,7 +215,8 @@ pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'
         let step = if eager { Step::Message } else { Step::Rts };
         let header = team.mailbox.expect(source, call, &[step])?;
         if eager {
-            // SAFETY: the part is as long as the call says.
+            // SAFETY: the part is as long as the call says, and writable by the caller's promise; so long is the scratch
+            // memory, too.
             unsafe {
                 match place {
                     Place::Dense(to) => team.mailbox.receive(source, &header, to)?,
@@ -190,6 +239,8 @@ pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'
     }
     for (rank, key, at) in pulls {
         let (place, len) = incoming.part(rank);
+        // That there is no such transport is no failed copy.
+        team.one_sided(key.kind())?;
         // SAFETY: the caller's promise.
         let copied = unsafe { pull(team, rank, (key, at), (place, len)) };
         let words = [u64::from(copied.is_err()), 0, 0, 0, 0, 0];

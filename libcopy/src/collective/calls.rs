@@ -355,7 +355,7 @@ impl Team {
                 }
             }
             // SAFETY: the buffers are borrowed, or their owner has promised as much.
-            unsafe { alltoall::run(team, &Side::Elements(outgoing), &Side::Elements(incoming)) }
+            unsafe { alltoall::run_elements(team, outgoing, incoming) }
         })
     }
 

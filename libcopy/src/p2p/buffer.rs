@@ -132,7 +132,7 @@ impl<'a> SendBuffer<'a> {
         }
     }
 
-    /// The same with a layout that peers get to know once.
+    /// [`SendBuffer::raw`] with a layout whose description for peers is kept for the next message with it.
     ///
     /// # Safety
     ///
@@ -200,7 +200,7 @@ impl<'a> RecvBuffer<'a> {
         }
     }
 
-    /// The same with a layout that peers get to know once.
+    /// [`RecvBuffer::raw`] with a layout whose description for peers is kept for the next message with it.
     ///
     /// # Safety
     ///

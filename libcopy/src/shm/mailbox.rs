@@ -397,7 +397,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Announces a message whose bytes follow with [`Self::push`]; not yet shown to anybody.
+    /// Announces a message whose bytes follow with [`Self::push_with`]; not yet shown to anybody.
     pub(crate) fn announce(
         &mut self,
         to: Target,
@@ -440,7 +440,7 @@ impl Mailbox {
     /// # Safety
     ///
     /// `from` is readable for `len` bytes.
-    pub(crate) unsafe fn push(
+    unsafe fn push(
         &mut self,
         to: Target,
         from: *const u8,
@@ -453,7 +453,8 @@ impl Mailbox {
         })
     }
 
-    /// The same with what `fill` writes: as many bytes as it is told, to the address.
+    /// Has `fill` write as many of `len` bytes as there is room for, at most `chunk`: it gets the address and how many.
+    /// Returns how many. When the last of them is written, the next header can follow.
     pub(crate) fn push_with(
         &mut self,
         to: Target,
@@ -625,7 +626,7 @@ impl Mailbox {
     /// # Safety
     ///
     /// `to` is writable for `len` bytes.
-    pub(crate) unsafe fn drain(
+    unsafe fn drain(
         &mut self,
         from: Source,
         to: *mut u8,
@@ -651,7 +652,7 @@ impl Mailbox {
     /// # Safety
     ///
     /// `to` is writable for `len` bytes.
-    pub(crate) unsafe fn pull(
+    unsafe fn pull(
         &mut self,
         from: Source,
         to: *mut u8,
@@ -669,7 +670,8 @@ impl Mailbox {
         })
     }
 
-    /// The same, handing the bytes to `take`, which gets the address and how many there are.
+    /// Has `take` read as many of `len` bytes as are there, at most `chunk`: it gets their address and how many. Returns
+    /// how many.
     pub(crate) fn pull_with(
         &mut self,
         from: Source,

@@ -485,6 +485,11 @@ impl Team {
         }
     }
 
+    /// Bytes of the ring from one rank to another.
+    pub(crate) fn pair_ring(&self) -> usize {
+        self.segment.pair_ring()
+    }
+
     /// The one-sided transport of this kind; shared memory has none.
     pub(crate) fn one_sided(&self, kind: TransportKind) -> Result<&dyn Transport> {
         let transport = match kind {

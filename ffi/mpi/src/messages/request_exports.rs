@@ -62,6 +62,7 @@ code
             }
             // Elsewhere, as above.
             #[cold]
+            #[inline(never)]
             unsafe extern "C" fn with_device_requests($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {

@@ -108,14 +108,19 @@ pub unsafe fn test_at_once(
     flag: *mut c_int,
     status: *mut c_void,
 ) -> Option<c_int> {
-    let world = world().filter(|world| library_first(world) && !request.is_null())?;
+    let world = world().filter(|world| library_first(world))?;
+    if request.is_null() || flag.is_null() {
+        return None;
+    }
     let mut room = MaybeUninit::<Room>::uninit();
     let at = Room::instead_of_uninit(&mut room, status);
     // SAFETY: the caller's promise; the library writes the status if it completes the request.
     Some(unsafe {
         let handle = world.abi.handle_at(request, 0);
+        // What is refused is not complete.
+        *flag = 0;
         match pmpi::test(request, flag, at) {
-            0 if *flag == 0 => 0,
+            code if *flag == 0 => code,
             code => {
                 if code != 0 {
                     room.write(Room::new());
@@ -281,8 +286,9 @@ pub unsafe fn testany_at_once(
     flag: *mut c_int,
     status: *mut c_void,
 ) -> Option<c_int> {
-    let world = world().filter(|world| library_first(world) && !requests.is_null())?;
-    if !(1..=MOST_COPIED).contains(&count) {
+    let world = world().filter(|world| library_first(world))?;
+    let are_given = !requests.is_null() && !index.is_null() && !flag.is_null();
+    if !are_given || !(1..=MOST_COPIED).contains(&count) {
         return None;
     }
     if count == 1 {
@@ -306,8 +312,11 @@ unsafe fn testany_of_one(
     // SAFETY: the caller's promise; the library writes the status if it completes the request.
     unsafe {
         let handle = world.abi.handle_at(request, 0);
+        // What is refused is not complete. Not all errors say that something is.
+        *index = UNDEFINED;
         match pmpi::testany(1, request, index, flag, at) {
-            0 if *flag == 0 || *index != 0 => 0,
+            0 if *flag == 0 => 0,
+            code if *index != 0 => code,
             code => {
                 if code != 0 {
                     room.write(Room::new());
