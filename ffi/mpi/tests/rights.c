@@ -86,6 +86,8 @@ static void late(void)
 
 static void collective(int which)
 {
+	/* What is dense here goes into rows there. */
+	const int bytes[2] = { 24 * ROWS, 24 * ROWS }, at[2] = { 0, 24 * ROWS }, ones[2] = { 1, 1 }, places[2] = { 0, 1 };
 	MPI_Request request;
 	int part = LARGE / size / 8 * 8;
 	switch (which) {
@@ -124,6 +126,10 @@ static void collective(int which)
 		MPI_Iallreduce(a, b, LARGE / 4, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
 		MPI_Wait(&request, MPI_STATUS_IGNORE);
 		break;
+	case 11:
+		if (size == 2)
+			MPI_Alltoallv(a, bytes, at, MPI_BYTE, b, ones, places, rows, MPI_COMM_WORLD);
+		break;
 	default:
 		MPI_Ibcast(rank == 1 ? a : b, LARGE, MPI_BYTE, 1, MPI_COMM_WORLD, &request);
 		MPI_Wait(&request, MPI_STATUS_IGNORE);
@@ -132,7 +138,8 @@ static void collective(int which)
 
 static const char *const names[] = { "bcast",	  "bcast from 1", "gather",	    "scatter",
 				     "allgather", "alltoall",	  "allreduce",	    "reduce",
-				     "slices",	  "iallgather",	  "iallreduce",	    "ibcast" };
+				     "slices",	  "iallgather",	  "iallreduce",	    "alltoallv",
+				     "ibcast" };
 
 static void all(const char *only)
 {
@@ -146,7 +153,7 @@ static void all(const char *only)
 		late();
 		show("late");
 	}
-	for (int which = 0; which < 12; which++) {
+	for (int which = 0; which < 13; which++) {
 		if (strstr("collectives", only) == NULL && strcmp(names[which], only))
 			continue;
 		collective(which);
