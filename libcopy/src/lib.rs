@@ -61,6 +61,8 @@ pub mod offload;
 mod op;
 pub mod p2p;
 pub mod policy;
+#[doc(hidden)]
+pub mod scratch;
 pub mod shm;
 pub mod team;
 pub mod topology;

@@ -41,6 +41,23 @@ pub(crate) unsafe fn streaming(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// [`streaming`] if the bytes written are to bypass the cache, else [`cached`].
+///
+/// # Safety
+///
+/// As for [`cached`].
+#[inline]
+pub(crate) unsafe fn either(to: *mut u8, from: *const u8, len: usize, bypass: bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if bypass {
+            streaming(to, from, len)
+        } else {
+            cached(to, from, len)
+        }
+    }
+}
+
 /// # Safety
 ///
 /// As for [`cached`] with `64 * lines` bytes; `to` is aligned to 64; the processor has AVX.

@@ -197,8 +197,7 @@ prepare_h5py() { :; }
 command_h5py() { argv=(/usr/bin/python3 "$root/tests/apps/h5.py" data.h5 5); }
 result_h5py() { grep sha256 output; }
 
-# Debian's mpi4py-fft is for Open MPI. That of PyPI takes the MPI library that it finds: Debian's MPICH, by the name that
-# MPICH's ABI initiative gave it.
+# Debian's mpi4py-fft is for Open MPI. That of PyPI takes the MPI library that it finds.
 mpi4py=4.1.2 mpi4py_fft=2.0.6
 mpi4py_place=${XDG_CACHE_HOME:-$HOME/.cache}/libcopy/mpi4py-$mpi4py-fft-$mpi4py_fft
 prepare_mpi4py-fft() {
@@ -207,7 +206,7 @@ prepare_mpi4py-fft() {
     rm -rf "$mpi4py_place"
     python3 -m venv "$mpi4py_place" &&
         "$mpi4py_place/bin/python" -m pip install -q --disable-pip-version-check "mpi4py==$mpi4py" "mpi4py-fft==$mpi4py_fft" &&
-        ln -s "/usr/lib/$(gcc -print-multiarch)/libmpich.so.12" "$mpi4py_place/lib/libmpi.so.12" &&
+        mpich_by_abi_name "$mpi4py_place/lib" &&
         touch "$mpi4py_place/complete"
 }
 command_mpi4py-fft() {
@@ -241,4 +240,4 @@ TEXT
 }
 command_nwchem() { argv=(nwchem.openmpi water.nw); }
 # The last digits depend on the order in which processes add.
-result_nwchem() { awk '/Total SCF energy/ { printf "%.9f\n", $NF }' output; }
+result_nwchem() { awk '/Total SCF energy/ { printf "%.10f\n", $NF }' output; }

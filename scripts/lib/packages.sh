@@ -35,3 +35,9 @@ ensure_packages() {
         return 1
     }
 }
+
+# mpich_by_abi_name DIRECTORY: a link to Debian's MPICH there, by the name of MPICH's ABI initiative, which Debian does not
+# give it: wheels of mpi4py look for that.
+mpich_by_abi_name() {
+    mkdir -p "$1" && ln -sf "/usr/lib/$(uname -m)-linux-gnu/libmpich.so.12" "$1/libmpi.so.12"
+}

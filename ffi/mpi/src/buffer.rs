@@ -6,12 +6,13 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use libcopy::scratch::Scratch;
+
 use crate::abi::{Abi, Word};
 use crate::count::Count;
 use crate::errors;
 use crate::failure::Failure;
 use crate::pmpi;
-use crate::scratch::Scratch;
 use crate::types::{self, Known, Prepared};
 
 /// Bytes that are packed or combined with one call of the library: positions are `int`s.

@@ -77,7 +77,6 @@ mod rdma;
 mod reductions;
 mod relocations;
 mod rights;
-mod scratch;
 mod small_calls;
 mod stats;
 mod teams;

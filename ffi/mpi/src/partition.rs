@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use libcopy::p2p::DescribedLayout;
+use libcopy::scratch::Scratch;
 use libcopy::{Parts, RecvBuffer, SendBuffer};
 
 use crate::abi::Abi;
@@ -14,7 +15,6 @@ use crate::active::is_same;
 use crate::buffer::Kind;
 use crate::count::Count;
 use crate::failure::Failure;
-use crate::scratch::Scratch;
 
 /// The parts of a buffer, one for each rank.
 #[derive(Debug)]

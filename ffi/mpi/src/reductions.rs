@@ -7,6 +7,8 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
+use libcopy::scratch::Scratch;
+
 use crate::abi::{Abi, Word};
 use crate::active::{active, is_in_place, is_same};
 use crate::buffer::{Kind, MOST, incoming, outgoing};
@@ -18,7 +20,6 @@ use crate::governor::Span;
 use crate::hierarchy::{Combine, What};
 use crate::intercept::{Call, intercept, plausible, rank_of};
 use crate::pmpi::{self, forward};
-use crate::scratch::Scratch;
 use crate::stats::Function;
 
 /// The elements of a reduction.

@@ -4,6 +4,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use libcopy::scratch::Scratch;
+
 use crate::abi::Word;
 use crate::active::{is_in_place, is_same};
 use crate::buffer::{Kind, incoming, outgoing};
@@ -12,7 +14,6 @@ use crate::errors;
 use crate::governor::Span;
 use crate::intercept::{intercept, plausible, rank_of};
 use crate::pmpi::forward;
-use crate::scratch::Scratch;
 use crate::stats::Function;
 
 /// `MPI_Bcast`

@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libcopy::Parts;
+use libcopy::scratch::Scratch;
 
 use crate::abi::Word;
 use crate::active::{active, is_in_place, is_same};
@@ -19,7 +20,6 @@ use crate::governor::Span;
 use crate::intercept::{Call, Knows, beats_mpi, intercept_vector};
 use crate::partition::Partition;
 use crate::pmpi::forward;
-use crate::scratch::Scratch;
 use crate::stats::{self, Function, Outcome};
 use crate::type_size;
 

@@ -44,13 +44,7 @@ pub(super) fn run(
     let keep_own = |flow: Flow| {
         if own.is_some() {
             // SAFETY: our part is inside the buffer, and `own` is borrowed, so it is elsewhere.
-            unsafe {
-                if flow.streaming {
-                    memcpy::streaming(in_place, mine, own_len)
-                } else {
-                    memcpy::cached(in_place, mine, own_len)
-                }
-            }
+            unsafe { memcpy::either(in_place, mine, own_len, flow.streaming) }
         }
     };
     let decision = team.decide(Op::Allgather, largest);

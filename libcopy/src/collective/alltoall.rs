@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::op::{Call, Op};
 use crate::p2p::buffer::Elements;
 use crate::policy::Path;
+use crate::scratch::Scratch;
 use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
@@ -73,7 +74,7 @@ impl Side<'_> {
 ///
 /// `to` has `len` bytes, which are writable.
 unsafe fn pull(
-    team: &mut Team,
+    team: &Team,
     rank: usize,
     (key, at): (RemoteKey, u64),
     (to, len): (Place<'_>, usize),
@@ -82,10 +83,10 @@ unsafe fn pull(
         // SAFETY: the caller's promise.
         return unsafe { team.one_sided(key.kind())?.pull(rank, key, at, base, len) };
     }
-    let mut scratch = team.take_scratch(len.min(PULLED));
-    let packed = scratch.as_mut_ptr().cast::<u8>();
+    let mut scratch = Scratch::new(len.min(PULLED));
+    let packed = scratch.as_mut_ptr();
     let transport = team.one_sided(key.kind())?;
-    let copied = (0..len).step_by(PULLED).try_for_each(|start| {
+    (0..len).step_by(PULLED).try_for_each(|start| {
         let n = PULLED.min(len - start);
         // SAFETY: the scratch memory has room for `n` bytes; the caller's promise.
         unsafe {
@@ -93,9 +94,7 @@ unsafe fn pull(
             to.unpack(packed, start..start + n, false);
         }
         Ok(())
-    });
-    team.keep_scratch(scratch);
-    copied
+    })
 }
 
 /// Copies our own part.
@@ -140,14 +139,14 @@ pub(super) unsafe fn run_elements(
         .try_fold(0usize, |sum, count| sum.checked_add(*count));
     let whole =
         whole.ok_or_else(|| Error::argument("bytes that are sent", "too many", ..usize::MAX))?;
-    let mut packed = vec![0u8; whole];
+    let mut packed = Scratch::new(whole);
     let mut offsets = Vec::with_capacity(counts.len());
     let elements = Side::Elements(outgoing);
     let mut end = 0;
     for (rank, count) in counts.iter().enumerate() {
         let (place, len) = elements.part(rank);
         if len > 0 {
-            // SAFETY: the caller's promise; the vector has room for all parts.
+            // SAFETY: the caller's promise; the scratch memory has room for all parts.
             unsafe { place.pack(0..len, packed.as_mut_ptr().add(end)) };
         }
         offsets.push(end);
@@ -221,11 +220,10 @@ pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'
                 match place {
                     Place::Dense(to) => team.mailbox.receive(source, &header, to)?,
                     Place::Typed(..) => {
-                        let mut scratch = team.take_scratch(len);
-                        let packed = scratch.as_mut_ptr().cast();
+                        let mut scratch = Scratch::new(len);
+                        let packed = scratch.as_mut_ptr();
                         team.mailbox.receive(source, &header, packed)?;
                         place.unpack(packed, 0..len, false);
-                        team.keep_scratch(scratch);
                     }
                 }
             }
@@ -296,13 +294,9 @@ unsafe fn send(team: &mut Team, target: Target, call: Call, from: Place<'_>) -> 
                 team.mailbox.send(target, call, bytes)
             }
             Place::Typed(..) => {
-                let mut scratch = team.take_scratch(len);
-                let packed = scratch.as_mut_ptr().cast::<u8>();
-                from.pack(0..len, packed);
-                let bytes = std::slice::from_raw_parts(packed, len);
-                let sent = team.mailbox.send(target, call, bytes);
-                team.keep_scratch(scratch);
-                sent
+                let mut packed = Scratch::new(len);
+                from.pack(0..len, packed.as_mut_ptr());
+                team.mailbox.send(target, call, &packed)
             }
         }
     }

@@ -75,11 +75,7 @@ pub(super) fn root(
             // SAFETY: the part is inside the buffer, and `own` cannot overlap it: it is borrowed.
             unsafe {
                 let to = base.add(own_offset);
-                if flow.streaming {
-                    memcpy::streaming(to, own.as_ptr(), own_len)
-                } else {
-                    memcpy::cached(to, own.as_ptr(), own_len)
-                }
+                memcpy::either(to, own.as_ptr(), own_len, flow.streaming)
             }
         }
     };

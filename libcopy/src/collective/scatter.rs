@@ -68,11 +68,7 @@ pub(super) fn root(
             // SAFETY: the part is inside the slice, and `own` is borrowed mutably, so it is elsewhere.
             unsafe {
                 let from = base.add(own_offset);
-                if flow.streaming {
-                    memcpy::streaming(own.as_mut_ptr(), from, own_len)
-                } else {
-                    memcpy::cached(own.as_mut_ptr(), from, own_len)
-                }
+                memcpy::either(own.as_mut_ptr(), from, own_len, flow.streaming)
             }
         }
     };

@@ -424,33 +424,16 @@ impl Mailbox {
         let mut sent = 0;
         while sent < bytes.len() {
             let left = bytes.len() - sent;
-            // SAFETY: `sent` is within the slice.
-            let n = unsafe { self.push(to, bytes.as_ptr().add(sent), left, left) }?;
+            let n = self.push_with(to, left, left, |place, n| {
+                // SAFETY: at most `left` bytes are asked for, and the ring has room for them.
+                unsafe { memcpy::cached(place, bytes.as_ptr().add(sent), n) }
+            })?;
             if n == 0 {
                 self.wait_room(to, LINE)?;
             }
             sent += n;
         }
         Ok(())
-    }
-
-    /// Writes as many of `len` bytes as there is room for, at most `chunk`; returns how many. When
-    /// the last of them is written, the next header can follow.
-    ///
-    /// # Safety
-    ///
-    /// `from` is readable for `len` bytes.
-    unsafe fn push(
-        &mut self,
-        to: Target,
-        from: *const u8,
-        len: usize,
-        chunk: usize,
-    ) -> Result<usize> {
-        // SAFETY: at most `len` bytes are asked for; the ring has room for them.
-        self.push_with(to, len, chunk, |place, n| unsafe {
-            memcpy::cached(place, from, n)
-        })
     }
 
     /// Has `fill` write as many of `len` bytes as there is room for, at most `chunk`: it gets the address and how many.
@@ -600,7 +583,7 @@ impl Mailbox {
         Ok(header)
     }
 
-    /// Receives the bytes of a message whose header was taken.
+    /// Receives the bytes of a message whose header was taken, waiting for them.
     ///
     /// # Safety
     ///
@@ -617,27 +600,13 @@ impl Mailbox {
             unsafe { memcpy::cached(to, header.words.as_ptr().cast(), len) };
             return Ok(());
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.drain(from, to, len, len, false) }
-    }
-
-    /// Reads `len` bytes, waiting for them.
-    ///
-    /// # Safety
-    ///
-    /// `to` is writable for `len` bytes.
-    unsafe fn drain(
-        &mut self,
-        from: Source,
-        to: *mut u8,
-        len: usize,
-        chunk: usize,
-        streaming: bool,
-    ) -> Result<()> {
         let mut done = 0;
         while done < len {
-            // SAFETY: `done` is below `len`.
-            let n = unsafe { self.pull(from, to.add(done), len - done, chunk, streaming) }?;
+            let left = len - done;
+            let n = self.pull_with(from, left, left, |bytes, n| {
+                // SAFETY: at most `left` bytes are handed over, for which `to` has room behind `done`.
+                unsafe { memcpy::cached(to.add(done), bytes, n) }
+            })?;
             if n == 0 {
                 let only = from.rank();
                 self.wait_any(|rank| (rank == only).then_some(from), |_| None)?;
@@ -645,29 +614,6 @@ impl Mailbox {
             done += n;
         }
         Ok(())
-    }
-
-    /// Reads as many of `len` bytes as are there, at most `chunk`; returns how many.
-    ///
-    /// # Safety
-    ///
-    /// `to` is writable for `len` bytes.
-    unsafe fn pull(
-        &mut self,
-        from: Source,
-        to: *mut u8,
-        len: usize,
-        chunk: usize,
-        streaming: bool,
-    ) -> Result<usize> {
-        // SAFETY: at most `len` bytes are handed over; the ring has them.
-        self.pull_with(from, len, chunk, |bytes, n| unsafe {
-            if streaming {
-                memcpy::streaming(to, bytes, n)
-            } else {
-                memcpy::cached(to, bytes, n)
-            }
-        })
     }
 
     /// Has `take` read as many of `len` bytes as are there, at most `chunk`: it gets their address and how many. Returns

@@ -50,11 +50,7 @@ impl Place<'_> {
             match self {
                 Place::Dense(base) => {
                     let to = base.add(range.start);
-                    if streaming {
-                        memcpy::streaming(to, from, range.len())
-                    } else {
-                        memcpy::cached(to, from, range.len())
-                    }
+                    memcpy::either(to, from, range.len(), streaming)
                 }
                 Place::Typed(layout, origin) => {
                     layout.unpack_raw(from, range.start as u64..range.end as u64, origin)

@@ -33,7 +33,7 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/src/lib.rs",
         order: "
             transport/kind
-            < error op lock lru mapping
+            < error op lock lru mapping scratch
             < config topology memcpy
             < policy/executor policy/bands policy/oversubscription policy/backoff policy/comparison policy/governor
             < policy/thresholds policy/monitor
@@ -247,7 +247,7 @@ pub const TABLE: &[Layers] = &[
         root: "ffi/mpi/src/lib.rs",
         order: "
             against_mpi
-            < loaded abi tools stats scratch count relocations uses exchange failure threshold
+            < loaded abi tools stats count relocations uses exchange failure threshold
             < pmpi/functions
             < attributes neighbourhood world_model
             < bootstrap/launcher bootstrap/table

@@ -9,12 +9,13 @@ use libcopy_gpu::Driver;
 use super::elements::{Elements, device, said};
 use super::report::{Event, note};
 use super::{requests, watch};
+use libcopy::scratch::Scratch;
+
 use crate::abi::{Abi, Word};
 use crate::active::active;
 use crate::buffer::Kind;
 use crate::count::Count;
 use crate::pmpi;
-use crate::scratch::Scratch;
 
 /// What a call is about.
 struct Call<N> {
