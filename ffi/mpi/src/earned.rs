@@ -16,7 +16,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::abi::{Abi, Word};
 use crate::uses::{self, EARNED, Entry, ONCE};
@@ -209,13 +209,13 @@ fn appraise(abi: &Abi, prices: &Prices, what: Use, bytes: u64, worth: &mut Worth
             }
         }
     }
-    let start = Instant::now();
+    let start = processor_time();
     if let Some(known) = types::of(abi, what.datatype) {
         if let Some(datatype) = &known.datatype {
             let _ = types::layout(datatype, what.count as u64);
         }
     }
-    prices.learn(parts, start.elapsed().as_nanos() as u64);
+    prices.learn(parts, since(start));
     None
 }
 
@@ -369,10 +369,10 @@ impl Sample {
 
     /// The layout, and what it took.
     fn layout(&self, abi: &Abi) -> Option<(std::sync::Arc<types::Prepared>, u64)> {
-        let start = Instant::now();
+        let start = processor_time();
         let known = types::of(abi, self.datatype)?;
         let prepared = types::layout(known.datatype.as_ref()?, 1)?;
-        Some((prepared, start.elapsed().as_nanos() as u64))
+        Some((prepared, since(start)))
     }
 }
 
@@ -381,6 +381,24 @@ impl Drop for Sample {
         // SAFETY: a type of our own.
         unsafe { pmpi::type_free(&mut self.datatype) };
     }
+}
+
+/// Processor time of this thread (clock_gettime(2), `CLOCK_THREAD_CPUTIME_ID`). A layout is made once, so there is no
+/// shortest of several times; and by a clock that runs on while another rank has the processor, a layout would seem to
+/// cost milliseconds, and types would never earn one.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a writable output.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Nanoseconds of processor time since then.
+fn since(start: Duration) -> u64 {
+    processor_time().saturating_sub(start).as_nanos() as u64
 }
 
 /// The shortest of several times.
@@ -513,6 +531,16 @@ mod tests {
         assert_eq!(prices.less(4096, theirs), 0);
         assert_eq!(prices.less(4096, ours + (theirs - ours) / 4), 2);
         assert!(prices.less(4096, 0) >= 8);
+    }
+
+    #[test]
+    fn what_a_layout_costs_does_not_depend_on_who_has_the_processor() {
+        let (start, wall) = (processor_time(), Instant::now());
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(wall.elapsed() >= Duration::from_millis(50));
+        assert!(since(start) < 25_000_000);
+        // It does run.
+        while since(start) < 1_000_000 {}
     }
 
     #[test]
