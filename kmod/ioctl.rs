@@ -206,7 +206,7 @@ impl Handle {
             length: pages.length(),
             pages: pages.pages().len() as u64,
             uses_left: region.uses_left(),
-            state: region.state(),
+            state: region.state()?,
             reserved: [0; 2],
         };
         arg.write(&args)

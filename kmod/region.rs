@@ -65,15 +65,19 @@ impl Region {
     }
 
     /// `STATE_*` bits.
-    pub(crate) fn state(&self) -> u32 {
+    ///
+    /// - `EINTR`, `ENOMEM`: whether the memory has changed is not known; that is not a change.
+    pub(crate) fn state(&self) -> Result<u32> {
         let mut state = 0;
         if self.owner.is_dead() {
             state |= STATE_OWNER_DEAD;
         }
-        if self.mapping.check().is_err() {
-            state |= STATE_STALE;
+        match self.mapping.check() {
+            Ok(()) => {}
+            Err(error) if error == errno::estale() => state |= STATE_STALE,
+            Err(error) => return Err(error),
         }
-        state
+        Ok(state)
     }
 
     /// Checks that the region may be used for `right` now.

@@ -287,6 +287,8 @@ pub const REGION_WAIT: u32 = 0xC018_CC06;
 ///
 /// - `ENOENT`: no such region.
 /// - `EOWNERDEAD`: the owner is gone, and the region with it.
+/// - `EINTR`, `ENOMEM`: a signal arrived, or memory was short, before it was known whether the owner's memory has
+///   changed. That says nothing about it ([`STATE_STALE`] would); ask again.
 pub const REGION_INFO: u32 = 0xC030_CC07;
 
 /// Counts expected uses down without copying, for peers that use load and store (see

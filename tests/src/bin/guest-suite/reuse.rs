@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -23,6 +24,7 @@ tests!(reuse:
     dropped_by_advice, parent_writes_after_fork, child_writes_after_fork, owner_writes_are_seen,
     truncated_memfd, truncated_tmpfs_is_fresh, hole_in_file, protection_changes_nothing,
     unmapped_while_published, part_of_several_pieces, swapped_by_huge_page_collapse,
+    signals_are_no_changes(120),
     random_changes(120), pressure_unpins(300),
 );
 
@@ -827,6 +829,54 @@ fn swapped_by_huge_page_collapse(_: &Context) -> Outcome {
         device.fetch(region.id, HUGE)? == pattern(3, HUGE),
         "stale after a collapse (cache)"
     );
+    Ok(())
+}
+
+/// A peer that is interrupted while it compares pages does not know whether they have changed: it hears of the signal, not
+/// that they have. The owner's memory is guarded, so that pages are looked up one by one, and announced as changed again
+/// and again (MADV_FREE leaves pinned pages where they are).
+fn signals_are_no_changes(_: &Context) -> Outcome {
+    const PAGES: usize = 2048;
+    const CALLS: usize = 4000;
+    let (device, key) = Device::domain()?;
+    let map = Map::filled(PAGES * PAGE, 1)?;
+    let id = device.share(&map, RIGHT_READ)?;
+    let counters = SharedCounters::new()?;
+    let peer = Child::spawn(|| {
+        let peer = Device::member(key)?;
+        counters.bump(0);
+        counters.await_at_least(1, 1)?;
+        let every = Duration::from_millis(3);
+        sys::alarm(every, every)?;
+        let (mut stale, mut interrupted, mut others) = (0, 0, Vec::new());
+        for _ in 0..CALLS {
+            match peer.region_info(id) {
+                Ok(info) => stale += usize::from(info.state & STATE_STALE != 0),
+                Err(Errno::EINTR) => interrupted += 1,
+                Err(errno) => others.push(errno),
+            }
+        }
+        sys::alarm(Duration::ZERO, Duration::ZERO)?;
+        counters.bump(2);
+        check!(
+            stale == 0,
+            "{stale} of {CALLS} answers call unchanged memory stale ({interrupted} were interrupted)"
+        );
+        check!(others.is_empty(), "{others:?}");
+        check!(interrupted > 0, "no signal arrived in a comparison");
+        peer.leave()?;
+        Ok(())
+    })?;
+    counters.await_at_least(0, 1)?;
+    map.protect(0, PAGES * PAGE, libc::PROT_NONE)?;
+    counters.bump(1);
+    while counters.get(2) == 0 {
+        map.advise(0, PAGES * PAGE, libc::MADV_FREE)?;
+    }
+    peer.join()?;
+    map.protect(0, PAGES * PAGE, sys::RW)?;
+    check!(device.fetch(id, PAGES * PAGE)? == pattern(1, PAGES * PAGE));
+    device.destroy(id)?;
     Ok(())
 }
 
