@@ -283,10 +283,6 @@ fn unread(error: &std::io::Error) -> Trouble {
 /// What a receiver says of a message that its sender could not pack.
 const UNPACKED: &str = "the sender could not pack its elements in device memory";
 
-/// How long a receiver that must not read the sender's memory waits for a sender that has packed what is
-/// left, and which may never come by again: it need not wait for this message.
-const FOR_THE_REST: Duration = Duration::from_secs(60);
-
 /// Elements of the sender's in our address space.
 struct Reached {
     /// The address that the layout's offsets count from.
@@ -419,7 +415,7 @@ impl<'a> ReceiveTransfer<'a> {
         slot.blind.store(1, Ordering::Release);
         // Packed by the sender, it stays so.
         let _ = exchange(&slot.mover, mover::RECEIVER, mover::NOBODY);
-        let (mut pause, mut since) = (Pause::new(), Instant::now());
+        let mut pause = Pause::new();
         while self.drained < total {
             let filled = slot.filled.load(Ordering::Acquire).min(total);
             if filled > self.drained {
@@ -431,7 +427,6 @@ impl<'a> ReceiveTransfer<'a> {
                 unsafe { self.take(lane.wrapping_add(at as usize), n)? };
                 slot.drained().store(self.drained, Ordering::Release);
                 pause.reset();
-                since = Instant::now();
                 continue;
             }
             if pause.step() {
@@ -441,12 +436,8 @@ impl<'a> ReceiveTransfer<'a> {
                 if !self.endpoint.lives(self.sender) {
                     return Err("the sender has ended".to_owned());
                 }
-                let who = slot.mover.load(Ordering::Relaxed);
-                if who == mover::FAILED {
+                if slot.mover.load(Ordering::Relaxed) == mover::FAILED {
                     return Err(UNPACKED.to_owned());
-                }
-                if who == mover::BUFFERED && since.elapsed() > FOR_THE_REST {
-                    return Err("its sender does not hand over what it has packed".to_owned());
                 }
             }
         }

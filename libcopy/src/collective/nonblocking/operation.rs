@@ -58,6 +58,11 @@ impl Participants {
 
     /// Whether the next operation is done here: all ranks find the same.
     pub fn admits_next(&self) -> bool {
+        // This process may have lost the right to read memory without a word.
+        let word = 0u64;
+        if !self.is_reachable((&raw const word).cast(), size_of::<u64>()) {
+            self.table.close();
+        }
         self.table.admits(self.coming())
     }
 
