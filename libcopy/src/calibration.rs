@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use crate::config;
 use crate::datatype::{Calibration, CpuProfile};
+use crate::refusal::without_signal;
 use crate::topology::Topology;
 
 /// How long one measurement may take.
@@ -171,8 +172,9 @@ fn write(directory: &Path, machine: &str, profile: &CpuProfile) -> io::Result<Pa
     fs::create_dir_all(directory)?;
     let path = path(directory, machine);
     let fresh = path.with_extension(std::process::id().to_string());
-    let written = fs::write(&fresh, format!("{machine}\n{}", profile.to_text()))
-        .and_then(|()| fs::rename(&fresh, &path));
+    let text = format!("{machine}\n{}", profile.to_text());
+    let written =
+        without_signal(|| fs::write(&fresh, text)).and_then(|()| fs::rename(&fresh, &path));
     if written.is_err() {
         let _ = fs::remove_file(&fresh);
     }

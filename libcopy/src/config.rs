@@ -225,7 +225,9 @@ pub fn warn_unknown() {
                 Some(nearest) => format!("did you mean {nearest}?"),
                 None => "`libcopy info` lists those that are".to_owned(),
             };
-            eprintln!("libcopy: {name} is no variable of libcopy and has no effect; {hint}");
+            crate::refusal::say(&format!(
+                "libcopy: {name} is no variable of libcopy and has no effect; {hint}\n"
+            ));
         }
     });
 }

@@ -61,6 +61,9 @@ pub mod offload;
 mod op;
 pub mod p2p;
 pub mod policy;
+/// What the kernel refuses, for statistics.
+#[doc(hidden)]
+pub mod refusal;
 #[doc(hidden)]
 pub mod scratch;
 pub mod shm;

@@ -9,7 +9,10 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use nix::errno::Errno;
+use nix::fcntl::posix_fallocate;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::refusal::{self, Service, without_signal};
 
 /// Bytes of a file in our address space; dropping it unmaps them. Who uses the memory says how threads and processes
 /// share it.
@@ -56,6 +59,42 @@ impl SharedMapping {
         self.len.get()
     }
 }
+
+/// Gives a file the memory of `len` bytes from `at` on, which are made if there are none, and stay as they are otherwise:
+/// a tmpfs that is full would kill a process that touches them. `EFBIG` if this process may not make such files.
+pub(crate) fn reserve(file: &File, at: usize, len: usize) -> io::Result<()> {
+    let error = loop {
+        let (at, len) = (at as libc::off_t, len as libc::off_t);
+        match without_signal(|| posix_fallocate(file, at, len)) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(errno @ (Errno::ENOSPC | Errno::EFBIG)) => return Err(errno.into()),
+            Err(errno) => break errno.into(),
+        }
+    };
+    // Refused, not exhausted: touched by the kernel, the pages are there, too.
+    refusal::note(Service::Reserve, &error);
+    if file.metadata()?.len() < (at + len) as u64 {
+        set_len(file, at + len)?;
+    }
+    let start = at - at % PAGE;
+    let mapping = SharedMapping::writable(file, start as u64, at - start + len)?;
+    // SAFETY: our own mapping, whose bytes stay as they are.
+    match unsafe { libc::madvise(mapping.base().cast(), mapping.len(), POPULATE_WRITE) } {
+        0 => Ok(()),
+        _ => Err(error),
+    }
+}
+
+/// Has a file have this length. `EFBIG` if this process may not make such files.
+pub(crate) fn set_len(file: &File, len: usize) -> io::Result<()> {
+    without_signal(|| file.set_len(len as u64))
+}
+
+/// `MADV_POPULATE_WRITE` (Linux 5.14): an error where touching the pages would raise a signal.
+const POPULATE_WRITE: libc::c_int = 23;
+/// Bytes of a page.
+const PAGE: usize = 4096;
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {

@@ -3,8 +3,12 @@
 //! Memory for packed bytes, which is used again: the kernel takes longer to zero fresh pages than the
 //! bytes take to be packed.
 
+use std::alloc::Layout;
 use std::cell::RefCell;
+use std::io;
 use std::ops::{Deref, DerefMut};
+
+use crate::error::{Error, Result};
 
 /// Bytes of a piece of memory that is kept for the next call.
 const MOST_BYTES: usize = 64 << 20;
@@ -13,6 +17,30 @@ const MOST: usize = 2;
 
 thread_local! {
     static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// As many zeros, on pages that the kernel makes when they are touched. For lengths that a type, a count or a peer
+/// says: without room for them a program gets an error, and does not end.
+///
+/// # Errors
+///
+/// [`Error::System`] with `ENOMEM` if there is no such room.
+pub fn zeros(length: usize) -> Result<Vec<u8>> {
+    let none = || {
+        let what = format!("making room for {length} bytes");
+        Error::system(what, io::Error::from_raw_os_error(libc::ENOMEM))
+    };
+    if length == 0 {
+        return Ok(Vec::new());
+    }
+    let layout = Layout::array::<u8>(length).map_err(|_| none())?;
+    // SAFETY: the length is not zero.
+    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+    if memory.is_null() {
+        return Err(none());
+    }
+    // SAFETY: memory of this length, all written, from the allocator that the vector gives it back to.
+    Ok(unsafe { Vec::from_raw_parts(memory, length, length) })
 }
 
 /// Some bytes of anything, until somebody writes them.
@@ -24,7 +52,11 @@ pub struct Scratch {
 
 impl Scratch {
     /// `length` bytes, out of memory that an earlier call kept if possible.
-    pub fn new(length: usize) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// As for [`zeros`].
+    pub fn new(length: usize) -> Result<Self> {
         let kept = KEPT.try_with(|kept| {
             let mut kept = kept.borrow_mut();
             // The smallest that is long enough, or else the longest, which is made longer.
@@ -35,9 +67,10 @@ impl Scratch {
         let mut memory = kept.ok().flatten().unwrap_or_default();
         if memory.len() < length {
             // What is in it matters to nobody, so it is not moved.
-            memory = vec![0u8; length];
+            drop(memory);
+            memory = zeros(length)?;
         }
-        Scratch { memory, length }
+        Ok(Scratch { memory, length })
     }
 }
 
@@ -81,23 +114,26 @@ mod tests {
 
     #[test]
     fn memory_is_used_again() {
-        let first = Scratch::new(1 << 20);
+        let first = Scratch::new(1 << 20).unwrap();
         let place = first.as_ptr();
         drop(first);
-        let again = Scratch::new(1000);
+        let again = Scratch::new(1000).unwrap();
         assert_eq!((again.as_ptr(), again.len()), (place, 1000));
-        let other = Scratch::new(1000);
+        let other = Scratch::new(1000).unwrap();
         assert_ne!(other.as_ptr(), place);
     }
 
     #[test]
     fn what_is_kept_is_limited() {
         for round in 0..5 {
-            let all: Vec<Scratch> = (1..5).map(|n| Scratch::new(n * 5000 + round)).collect();
+            let all: Vec<Scratch> = (1..5)
+                .map(|n| Scratch::new(n * 5000 + round).unwrap())
+                .collect();
             drop(all);
             KEPT.with_borrow(|kept| assert!(kept.len() <= MOST));
         }
-        drop(Scratch::new(MOST_BYTES + 1));
+        drop(Scratch::new(MOST_BYTES + 1).unwrap());
+        assert!(Scratch::new(1 << 60).is_err() && Scratch::new(usize::MAX).is_err());
         KEPT.with_borrow(|kept| assert!(kept.iter().all(|memory| memory.len() <= MOST_BYTES)));
     }
 }

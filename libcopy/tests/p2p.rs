@@ -360,6 +360,16 @@ fn a_rank_sends_to_itself() {
 }
 
 #[test]
+fn what_there_is_no_room_for_is_an_error() {
+    let mut team = Team::join(&TeamKey::random().unwrap(), 0, 1).unwrap();
+    let huge = Datatype::named(Named::Byte).vector(1 << 45, 1, 0).unwrap();
+    let layout = Layout::new(&huge, 1).unwrap();
+    let send = SendBuffer::typed(&[7], 0, &layout).unwrap();
+    let answer = team.send(send, 0, 3);
+    assert!(matches!(answer, Err(Error::System { .. })), "{answer:?}");
+}
+
+#[test]
 fn ranks_in_a_circle_do_not_wait_for_each_other() {
     threads(3, |team| {
         let (me, size) = (team.rank(), team.size());

@@ -447,7 +447,7 @@ pub fn permit_peers() {
 /// Says something once, as the first rank that gets there; MPI programs have many processes.
 pub fn complain(text: &str) {
     static SAID: OnceLock<()> = OnceLock::new();
-    SAID.get_or_init(|| eprintln!("libcopy_mpi: {text}"));
+    SAID.get_or_init(|| libcopy::refusal::say(&format!("libcopy_mpi: {text}\n")));
 }
 
 /// The name of a function of the MPI library, as the linker looks for it.

@@ -6,11 +6,11 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use libcopy::scratch::Scratch;
+use libcopy::scratch::{Scratch, zeros};
 
 use crate::abi::{Abi, Word};
 use crate::count::Count;
-use crate::errors;
+use crate::errors::{self, no_room};
 use crate::failure::Failure;
 use crate::pmpi;
 use crate::types::{self, Known, Prepared};
@@ -283,7 +283,7 @@ impl Kind {
     ///
     /// The elements are readable.
     pub unsafe fn copy_out(&self, base: *const c_void, count: usize) -> Result<Vec<u8>, c_int> {
-        let mut copy = vec![0u8; count * self.size];
+        let mut copy = zeros(count * self.size).map_err(no_room)?;
         // SAFETY: the caller's promise.
         unsafe { self.copy_to(base, count, &mut copy)? };
         Ok(copy)
@@ -408,7 +408,7 @@ impl Kind {
                     .copy_raw(base.cast(), &into.layout, target.cast());
                 return Ok(());
             }
-            let mut packed = Scratch::new(bytes);
+            let mut packed = Scratch::new(bytes).map_err(no_room)?;
             self.pack(base, count, &mut packed)?;
             to.unpack(&packed, target, to_count)
         }
@@ -477,7 +477,7 @@ pub unsafe fn outgoing<'a>(
         // SAFETY: dense elements are their bytes; the caller's promise.
         return Ok(unsafe { std::slice::from_raw_parts(base.cast(), count * kind.size) });
     }
-    *packed = Scratch::new(count * kind.size);
+    *packed = Scratch::new(count * kind.size).map_err(no_room)?;
     // SAFETY: the caller's promise.
     unsafe { kind.pack(base, count, packed)? };
     Ok(packed)
@@ -501,7 +501,7 @@ pub unsafe fn incoming(
         // SAFETY: dense elements are their bytes; the caller's promise.
         return work(unsafe { std::slice::from_raw_parts_mut(base.cast(), count * kind.size) });
     }
-    let mut packed = Scratch::new(count * kind.size);
+    let mut packed = Scratch::new(count * kind.size)?;
     work(&mut packed)?;
     // Rather than while it is read.
     libcopy::offload::settle(packed.as_ptr(), packed.len())?;

@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock};
 
 use libcopy::lock::lock;
 
-use crate::abi::{Abi, Word};
+use crate::abi::{self, Abi, Word};
 use crate::stats::{FUNCTIONS, Function};
 use crate::{pmpi, progress, world_model};
 
@@ -17,6 +17,16 @@ const MOST: usize = 200;
 
 /// The class, once there is one.
 static CLASS: Mutex<Option<c_int>> = Mutex::new(None);
+
+/// The code of a call that has no room for its bytes.
+#[cold]
+pub fn no_room(error: libcopy::Error) -> c_int {
+    match abi::get() {
+        Ok(abi) => failure(abi, &error.report()),
+        // Nobody gets here: without a library there are no calls.
+        Err(_) => 1,
+    }
+}
 
 /// A code of that class with this text, which replaces the one before; `MPI_ERR_OTHER` if the library makes
 /// no class.

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcopy::{Parts, Team};
 
+use libcopy::scratch::zeros;
+
 use crate::abi::{Abi, UNDEFINED, Word};
 use crate::buffer::MOST;
 use crate::failure::Failure;
@@ -399,7 +401,7 @@ impl Nodes {
         if parts.counts != lengths {
             // What comes does not fit, but those who send it must not wait for us.
             let (all, offsets) = one_behind_the_other(lengths);
-            let (mut room, counts) = (vec![0u8; all], lengths);
+            let (mut room, counts) = (zeros(all)?, lengths);
             let parts = Parts {
                 counts,
                 offsets: &offsets,
@@ -419,7 +421,7 @@ impl Nodes {
         if let (Some(leaders), Some(blocks)) = (&self.leaders, self.blocks_in_place(parts)) {
             return self.across(team, leaders.gatherv(&[], Some((recv, &blocks)), home));
         }
-        let mut far = vec![0u8; self.foreign(lengths)];
+        let mut far = zeros(self.foreign(lengths))?;
         match &self.leaders {
             Some(leaders) => {
                 let blocks = self.blocks(lengths, true);
@@ -452,7 +454,7 @@ impl Nodes {
             return Ok(());
         };
         if self.node != home {
-            let mut all = vec![0u8; self.total(self.node, lengths)];
+            let mut all = zeros(self.total(self.node, lengths))?;
             let (counts, offsets) = self.tight(lengths, 0);
             let parts = Parts {
                 counts: &counts,
@@ -462,7 +464,7 @@ impl Nodes {
             return self.across(team, leaders.gatherv(&all, None, home));
         }
         team.gatherv(own, None, place)?;
-        let mut far = vec![0u8; self.foreign(lengths)];
+        let mut far = zeros(self.foreign(lengths))?;
         let blocks = self.blocks(lengths, true);
         self.across(team, leaders.gatherv(&[], Some((&mut far, &blocks)), home))?;
         let (counts, offsets) = self.only(place, far.len());
@@ -490,7 +492,7 @@ impl Nodes {
         if parts.counts != lengths {
             // Others get what there is; nobody waits for more.
             let (all, offsets) = one_behind_the_other(lengths);
-            let mut room = vec![0u8; all];
+            let mut room = zeros(all)?;
             for (rank, at) in offsets.iter().enumerate() {
                 let length = lengths[rank].min(parts.counts[rank]);
                 let from = &bytes[parts.offsets[rank]..][..length];
@@ -510,7 +512,8 @@ impl Nodes {
                 leaders.scatterv(Some((bytes, &blocks)), &mut [], home),
             )?;
         } else {
-            let mut far = Vec::with_capacity(self.foreign(lengths));
+            let mut far = zeros(self.foreign(lengths))?;
+            far.clear();
             for rank in self.others() {
                 far.extend_from_slice(&bytes[parts.offsets[rank]..][..lengths[rank]]);
             }
@@ -547,7 +550,7 @@ impl Nodes {
             return Ok(team.scatterv(None, own, place)?);
         };
         if hands_over {
-            let mut far = vec![0u8; self.foreign(lengths)];
+            let mut far = zeros(self.foreign(lengths))?;
             let (counts, offsets) = self.only(place, far.len());
             let parts = Parts {
                 counts: &counts,
@@ -559,7 +562,7 @@ impl Nodes {
             self.across(team, code)?;
             return Ok(team.scatterv(None, own, place)?);
         }
-        let mut all = vec![0u8; self.total(self.node, lengths)];
+        let mut all = zeros(self.total(self.node, lengths))?;
         self.across(team, leaders.scatterv(None, &mut all, home))?;
         let (counts, offsets) = self.tight(lengths, 0);
         let parts = Parts {
@@ -580,10 +583,10 @@ impl Nodes {
         let total: usize = parts.counts.iter().sum();
         let order = self.members.iter().flatten().copied();
         let first = run(order, parts).map(|(first, _)| first);
-        let mut room = Vec::new();
-        if first.is_none() {
-            room.resize(total, 0u8);
-        }
+        let mut room = match first {
+            None => zeros(total)?,
+            Some(_) => Vec::new(),
+        };
         match &self.leaders {
             None => {
                 let me = self.me(team);
@@ -651,12 +654,12 @@ impl Nodes {
             }
             return Ok(());
         };
-        let mut near = vec![0u8; send.len()];
+        let mut near = zeros(send.len())?;
         team.reduce(Some(send), Some(&mut near), 0, what.size, combine)?;
         if self.node != home || into.is_some() {
             return self.across(team, leaders.reduce(what, &near, into, home));
         }
-        let mut all = vec![0u8; near.len()];
+        let mut all = zeros(near.len())?;
         self.across(team, leaders.reduce(what, &near, Some(&mut all), home))?;
         let (counts, offsets) = self.only(seat, all.len());
         let parts = Parts {

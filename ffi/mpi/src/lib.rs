@@ -95,6 +95,7 @@ use std::io::Write as _;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use libcopy::refusal;
 // Nobody here calls its functions, which programs find instead of the C library's.
 use libcopy_interpose as _;
 
@@ -115,6 +116,7 @@ fn tell() {
             tools::switched_off().map(|(name, why)| format!("libcopy_mpi: {name} off: {why}"));
         let lines = [
             messages::report(),
+            refused(),
             rdma::report(),
             gpu::report(),
             async_guard::report(nonblocking::parts()),
@@ -129,8 +131,7 @@ fn tell() {
             text.push_str(&line);
         }
         text.push('\n');
-        // One call, so that the lines of ranks do not mix.
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        refusal::say(&text);
         return;
     };
     let off: Vec<_> = tools::switched_off()
@@ -147,10 +148,22 @@ fn tell() {
     );
     let file = OpenOptions::new().append(true).create(true).open(&path);
     // One call, so that the lines of ranks do not mix.
-    let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    let written =
+        file.and_then(|mut file| refusal::without_signal(|| file.write_all(line.as_bytes())));
     if let Err(error) = written {
         abi::complain(&format!("LIBCOPY_STATS, {}: {error}", path.display()));
     }
+}
+
+/// A line for the report about what the kernel has refused; nothing if it has not.
+fn refused() -> Option<String> {
+    let refused = refusal::refused().map(|(call, times, errno)| {
+        let error = std::io::Error::from_raw_os_error(errno);
+        format!(" {call} {times} times, first: {error};")
+    });
+    let list: String = refused.collect();
+    let list = list.strip_suffix(';')?;
+    Some(format!("libcopy_mpi: refused by the kernel:{list}"))
 }
 
 /// `MPI_Finalize`

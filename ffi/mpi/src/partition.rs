@@ -263,7 +263,7 @@ impl Partition {
     ///
     /// The elements of all parts are readable.
     pub unsafe fn pack(&self, base: *const c_void) -> Result<Scratch, Failure> {
-        let mut packed = Scratch::new(self.total());
+        let mut packed = Scratch::new(self.total())?;
         let mut end = 0;
         for rank in 0..self.counts.len() {
             let bytes = self.bytes(rank);
@@ -418,7 +418,7 @@ impl Partition {
             }
             None => {}
         }
-        let mut packed = Scratch::new(self.total());
+        let mut packed = Scratch::new(self.total())?;
         let range = |rank: usize| offsets[rank]..offsets[rank] + counts[rank];
         if let Some(rank) = keep {
             if let Some((kind, place, count)) = self.elements(rank, base) {

@@ -246,7 +246,7 @@ unsafe fn scatter(
         };
         if in_place {
             // The result goes to where others read our elements until the end.
-            let mut result = Scratch::new(own * kind.size());
+            let mut result = Scratch::new(own * kind.size())?;
             reduce(&mut result)?;
             // SAFETY: the caller's promise.
             unsafe { kind.unpack_any(&result, recv, own)? };

@@ -44,7 +44,7 @@ pub unsafe fn bcast<N: Count>(
     call.run(|call| {
         let root_rank = root as usize;
         if call.is_root(root) && !kind.is_dense() {
-            let mut packed = Scratch::new(call.bytes);
+            let mut packed = Scratch::new(call.bytes)?;
             // SAFETY: the caller's promise.
             unsafe { kind.pack(buffer, count.elements(), &mut packed)? };
             return call.group.bcast(&mut packed, root_rank);
@@ -209,7 +209,7 @@ pub unsafe fn scatter<N: Count>(
                     if kind.is_dense() {
                         std::slice::from_raw_parts(send.cast::<u8>(), call.bytes * call.group.size)
                     } else {
-                        packed = Scratch::new(call.bytes * call.group.size);
+                        packed = Scratch::new(call.bytes * call.group.size)?;
                         kind.pack(send, elements, &mut packed)?;
                         &packed
                     }
@@ -219,7 +219,7 @@ pub unsafe fn scatter<N: Count>(
         };
         let Some(kind) = own else {
             // The root keeps its part where it is, so nobody looks at what is received here.
-            let mut unused = Scratch::new(call.bytes);
+            let mut unused = Scratch::new(call.bytes)?;
             return call.group.scatter(whole, &mut unused, root);
         };
         // SAFETY: the caller's promise.
@@ -362,7 +362,7 @@ pub unsafe fn alltoall<N: Count>(
                 Some(kind) => outgoing(&kind, send, send_count.elements() * size, &mut packed)?,
                 None => {
                     // What is sent is overwritten by what is received.
-                    packed = Scratch::new(elements * all.size());
+                    packed = Scratch::new(elements * all.size())?;
                     all.copy_to(recv, elements, &mut packed)?;
                     &packed
                 }

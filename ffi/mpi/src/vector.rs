@@ -175,7 +175,7 @@ pub unsafe fn scatterv<N: Count>(
                         }),
                         None => {
                             // The root keeps its part, so nobody looks at what is received here.
-                            let mut unused = vec![0u8; parts.counts[root]];
+                            let mut unused = Scratch::new(parts.counts[root])?;
                             call.group.scatterv(whole, &mut unused, root, &lengths)
                         }
                     }

@@ -83,7 +83,7 @@ unsafe fn pull(
         // SAFETY: the caller's promise.
         return unsafe { team.one_sided(key.kind())?.pull(rank, key, at, base, len) };
     }
-    let mut scratch = Scratch::new(len.min(PULLED));
+    let mut scratch = Scratch::new(len.min(PULLED))?;
     let packed = scratch.as_mut_ptr();
     let transport = team.one_sided(key.kind())?;
     (0..len).step_by(PULLED).try_for_each(|start| {
@@ -139,7 +139,7 @@ pub(super) unsafe fn run_elements(
         .try_fold(0usize, |sum, count| sum.checked_add(*count));
     let whole =
         whole.ok_or_else(|| Error::argument("bytes that are sent", "too many", ..usize::MAX))?;
-    let mut packed = Scratch::new(whole);
+    let mut packed = Scratch::new(whole)?;
     let mut offsets = Vec::with_capacity(counts.len());
     let elements = Side::Elements(outgoing);
     let mut end = 0;
@@ -220,7 +220,7 @@ pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'
                 match place {
                     Place::Dense(to) => team.mailbox.receive(source, &header, to)?,
                     Place::Typed(..) => {
-                        let mut scratch = Scratch::new(len);
+                        let mut scratch = Scratch::new(len)?;
                         let packed = scratch.as_mut_ptr();
                         team.mailbox.receive(source, &header, packed)?;
                         place.unpack(packed, 0..len, false);
@@ -294,7 +294,7 @@ unsafe fn send(team: &mut Team, target: Target, call: Call, from: Place<'_>) -> 
                 team.mailbox.send(target, call, bytes)
             }
             Place::Typed(..) => {
-                let mut packed = Scratch::new(len);
+                let mut packed = Scratch::new(len)?;
                 from.pack(0..len, packed.as_mut_ptr());
                 team.mailbox.send(target, call, &packed)
             }

@@ -9,6 +9,7 @@ use crate::error::{Error, Result, Value};
 use crate::offload;
 use crate::op::{Call, Op};
 use crate::p2p::buffer::{Elements, RecvBuffer, SendBuffer};
+use crate::scratch::zeros;
 use crate::team::Team;
 
 impl Team {
@@ -387,7 +388,7 @@ impl Team {
                 let send = send.ok_or_else(|| missing("send buffer"))?;
                 reduce::whole_elements(send.len(), element)?;
                 let (counts, offsets) = reduce::slices(send.len(), element, size);
-                let mut slice = vec![0u8; counts[rank]];
+                let mut slice = zeros(counts[rank])?;
                 let division = Division::Parts(Parts {
                     counts: &counts,
                     offsets: &offsets,

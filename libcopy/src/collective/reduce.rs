@@ -103,7 +103,7 @@ pub(super) unsafe fn scatter(
     // How much of our slice came out of each peer's memory; what is missing is streamed.
     let mut got = vec![0; peers.len()];
     let largest = (CHUNK / element).max(1) * element;
-    let mut scratch = team.take_scratch(largest.min(own_len));
+    let mut scratch = team.take_scratch(largest.min(own_len))?;
     let mut start = 0;
     while start < own_len {
         let n = largest.min(own_len - start);
@@ -160,7 +160,7 @@ pub(super) unsafe fn scatter(
         return Ok(());
     }
     let flow = team.flow(len);
-    let mut rests = team.take_scratch(missing);
+    let mut rests = team.take_scratch(missing)?;
     let place = rests.as_mut_ptr().cast::<u8>();
     let (mut receiving, mut filled) = (Vec::new(), 0);
     for (&rank, &got) in peers.iter().zip(&got).filter(|(_, got)| **got < own_len) {

@@ -2,7 +2,6 @@
 
 //! The requests behind a guarded buffer, and what a team needs to make them.
 
-use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -171,7 +170,7 @@ impl Offload {
                 number(decision.touched_after_us),
             );
             // One system call: what is written must not become what is measured.
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            crate::refusal::say(&line);
         }
         decision.way
     }
@@ -235,10 +234,10 @@ impl Offload {
         let told = self.told.load(Ordering::Relaxed);
         if let Err(errno) = guard::retire(self.owner, told) {
             if !told {
-                eprintln!(
-                    "libcopy: {}; its buffer stays guarded, and touching it raises SIGBUS",
+                crate::refusal::say(&format!(
+                    "libcopy: {}; its buffer stays guarded, and touching it raises SIGBUS\n",
                     guard::loss(errno)
-                );
+                ));
             }
         }
     }

@@ -188,7 +188,7 @@ impl Endpoint {
         let start = transfer.class.map(|_| Instant::now());
         let moved = timed(Event::ReceiveTime, || {
             let moved = if slot.blind.load(Ordering::Relaxed) != 0 {
-                transfer.run_blindly()
+                transfer.run_blindly(false)
             } else {
                 let run = if is_on_device {
                     transfer.run_packed()
@@ -196,8 +196,8 @@ impl Endpoint {
                     transfer.run()
                 };
                 match run {
-                    Err(trouble) if trouble.forbidden => transfer.run_blindly(),
-                    Err(trouble) => Err(trouble.why),
+                    Err(Trouble::Unread { for_good }) => transfer.run_blindly(for_good),
+                    Err(Trouble::Failed(why)) => Err(why),
                     Ok(()) => Ok(()),
                 }
             };
@@ -258,35 +258,30 @@ impl Drop for Over<'_> {
 }
 
 /// Why data could not be moved.
-struct Trouble {
-    /// Whether this process must not read the sender's memory.
-    forbidden: bool,
-    why: String,
+enum Trouble {
+    /// The kernel does not read the sender's memory for us, or we have no room for what it would read: no memory at
+    /// all from now on (`for_good`), or not this.
+    Unread { for_good: bool },
+    /// Nobody can.
+    Failed(String),
 }
 
 impl From<String> for Trouble {
     fn from(why: String) -> Trouble {
-        Trouble {
-            forbidden: false,
-            why,
-        }
+        Trouble::Failed(why)
     }
 }
 
-/// The sender's memory, or what of it, could not be read.
-fn unread(what: &str, error: &std::io::Error) -> Trouble {
-    Trouble {
-        forbidden: error.raw_os_error() == Some(libc::EPERM),
-        why: format!("reading the sender's {what}: {error}"),
+/// The sender's memory could not be read, whatever the kernel says why: the sender hands it over, where its own
+/// accesses show whether there is any.
+fn unread(error: &std::io::Error) -> Trouble {
+    Trouble::Unread {
+        for_good: process_memory::is_for_good(error),
     }
 }
 
 /// What a receiver says of a message that its sender could not pack.
 const UNPACKED: &str = "the sender could not pack its elements in device memory";
-
-/// How long a receiver that must not read the sender's memory waits for a sender that has packed what is
-/// left, and which may never come by again: it need not wait for this message.
-const FOR_THE_REST: Duration = Duration::from_secs(60);
 
 /// Elements of the sender's in our address space.
 struct Reached {
@@ -386,6 +381,8 @@ impl<'a> ReceiveTransfer<'a> {
         } else {
             // SAFETY: the caller's promise.
             let bytes = unsafe { std::slice::from_raw_parts(from, n as usize) };
+            let room = self.whole.try_reserve(bytes.len());
+            room.map_err(|error| format!("room for the whole message: {error}"))?;
             self.whole.extend_from_slice(bytes);
         }
         self.drained += n;
@@ -401,16 +398,16 @@ impl<'a> ReceiveTransfer<'a> {
         unpacked.map_err(|code| format!("error code {code}"))
     }
 
-    /// This process must not read the sender's memory (any more): has the sender put everything into a lane,
-    /// from what it has put there before on, whenever it is in a call of ours. A process that sends to us
-    /// from now on leaves the message to the MPI library.
+    /// This process cannot read the sender's memory: has the sender put everything into a lane,
+    /// from what it has put there before on, whenever it is in a call of ours. If that is `for_good`, a process that
+    /// sends to us from now on leaves the message to the MPI library.
     #[cold]
-    fn run_blindly(&mut self) -> Result<(), String> {
+    fn run_blindly(&mut self, for_good: bool) -> Result<(), String> {
         let (endpoint, slot, total) = (self.endpoint, self.slot, self.header.total);
-        endpoint
-            .segment
-            .lost_rights(endpoint.me)
-            .store(1, Ordering::Relaxed);
+        if for_good {
+            let lost = endpoint.segment.lost_rights(endpoint.me);
+            lost.store(1, Ordering::Relaxed);
+        }
         // What was read past the lane is received again.
         self.drained = slot.drained().load(Ordering::Relaxed);
         self.whole.truncate(self.drained as usize);
@@ -418,7 +415,7 @@ impl<'a> ReceiveTransfer<'a> {
         slot.blind.store(1, Ordering::Release);
         // Packed by the sender, it stays so.
         let _ = exchange(&slot.mover, mover::RECEIVER, mover::NOBODY);
-        let (mut pause, mut since) = (Pause::new(), Instant::now());
+        let mut pause = Pause::new();
         while self.drained < total {
             let filled = slot.filled.load(Ordering::Acquire).min(total);
             if filled > self.drained {
@@ -430,7 +427,6 @@ impl<'a> ReceiveTransfer<'a> {
                 unsafe { self.take(lane.wrapping_add(at as usize), n)? };
                 slot.drained().store(self.drained, Ordering::Release);
                 pause.reset();
-                since = Instant::now();
                 continue;
             }
             if pause.step() {
@@ -440,12 +436,8 @@ impl<'a> ReceiveTransfer<'a> {
                 if !self.endpoint.lives(self.sender) {
                     return Err("the sender has ended".to_owned());
                 }
-                let who = slot.mover.load(Ordering::Relaxed);
-                if who == mover::FAILED {
+                if slot.mover.load(Ordering::Relaxed) == mover::FAILED {
                     return Err(UNPACKED.to_owned());
-                }
-                if who == mover::BUFFERED && since.elapsed() > FOR_THE_REST {
-                    return Err("its sender does not hand over what it has packed".to_owned());
                 }
             }
         }
@@ -647,7 +639,7 @@ impl<'a> ReceiveTransfer<'a> {
         drop(receiving);
         if let Some(error) = failed {
             self.close();
-            return Err(unread("memory", &error));
+            return Err(unread(&error));
         }
         let mut pause = Pause::new();
         while split.moved.load(Ordering::Acquire) < total {
@@ -655,7 +647,7 @@ impl<'a> ReceiveTransfer<'a> {
                 self.close();
                 // SAFETY: the capacity was compared.
                 let read = unsafe { process_memory::read(pid, origin, base, total as usize) };
-                return read.map_err(|error| unread("memory", &error));
+                return read.map_err(|error| unread(&error));
             }
             if pause.step() {
                 self.endpoint.attend_all();
@@ -706,7 +698,7 @@ impl<'a> ReceiveTransfer<'a> {
     fn fetch(&mut self, remote: &mut Source<'_>, start: u64) -> Result<(), Trouble> {
         let total = self.header.total;
         note(Event::Get, total - self.drained);
-        let failed = |error: std::io::Error| unread("memory", &error);
+        let failed = |error: std::io::Error| unread(&error);
         if let View::Dense(base) = self.view {
             let (at, len) = (self.drained as usize, (total - self.drained) as usize);
             let to = base.wrapping_add(at);
@@ -739,8 +731,8 @@ impl<'a> ReceiveTransfer<'a> {
 
 /// Bytes of forms of peers' that are kept.
 const MOST_BYTES: usize = 64 << 20;
-/// Words that a layout may have: more is damage.
-const MOST_WORDS: u64 = 1 << 32;
+/// Words of a layout that there is room for before they are read: a sender that says more has to have them.
+const ROOM_WORDS: usize = 1 << 17;
 
 /// Layouts of peers by hash, with the number of words that describe one.
 type Remembered = LruMap<[u64; 2], (Layout, u64)>;
@@ -749,19 +741,24 @@ static REMEMBERED: LazyLock<Mutex<Remembered>> = LazyLock::new(Mutex::default);
 
 /// Reads a layout out of the sender's memory.
 fn read_layout(pid: i32, header: &Header) -> Result<Layout, Trouble> {
-    if header.layout_words > MOST_WORDS {
-        return Err(format!("a layout of {} words", header.layout_words).into());
+    // Without room for it the sender packs: it has the layout.
+    let no_room = |_| Trouble::Unread { for_good: false };
+    let all = usize::try_from(header.layout_words).unwrap_or(usize::MAX);
+    let mut words: Vec<u64> = Vec::new();
+    while words.len() < all {
+        let (at, n) = (words.len(), ROOM_WORDS.min(all - words.len()));
+        words.try_reserve(n).map_err(no_room)?;
+        words.resize(at + n, 0);
+        let from = header.layout_at.wrapping_add(8 * at as u64);
+        let to = words[at..].as_mut_ptr().cast::<u8>();
+        // SAFETY: room for `n` words.
+        unsafe { process_memory::read(pid, from, to, 8 * n) }.map_err(|error| unread(&error))?;
     }
-    let mut words = vec![0u64; header.layout_words as usize];
-    let (to, len) = (words.as_mut_ptr().cast::<u8>(), words.len() * 8);
-    // SAFETY: room for all words.
-    unsafe { process_memory::read(pid, header.layout_at, to, len) }
-        .map_err(|error| unread("layout", &error))?;
     if view::hash(&words) != header.layout_hash {
         return Err("its layout is not what it says".to_owned().into());
     }
     let form = Form::from_words(&words).map_err(|error| error.to_string())?;
-    note(Event::LayoutSent, len as u64);
+    note(Event::LayoutSent, 8 * words.len() as u64);
     Ok(Layout::from_form(form))
 }
 
@@ -789,4 +786,33 @@ fn find_layout(endpoint: &Endpoint, header: &Header) -> Result<Layout, Trouble> 
     );
     lock(&REMEMBERED).insert(header.layout_hash, kept, bytes, (usize::MAX, MOST_BYTES));
     Ok(layout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_that_is_not_there_is_left_to_its_sender() {
+        let pid = std::process::id() as i32;
+        let words = [0u64; 8];
+        let mut header = Header {
+            magic: [0; 2],
+            sequence: 1,
+            sender: 0,
+            slot: 0,
+            total: 1,
+            origin: 0,
+            layout_words: 0,
+            layout_at: 0,
+            layout_hash: [0; 2],
+            committed: 0,
+        };
+        let here = words.as_ptr() as u64;
+        for (at, len) in [(here, 1 << 60), (8, 1 << 32), (0, u64::MAX)] {
+            (header.layout_at, header.layout_words) = (at, len);
+            let read = read_layout(pid, &header);
+            assert!(matches!(read, Err(Trouble::Unread { for_good: false })));
+        }
+    }
 }

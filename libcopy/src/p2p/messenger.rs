@@ -25,6 +25,7 @@ use super::view::DescribedLayout;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::lru::Lru;
+use crate::scratch::zeros;
 use crate::shm::message_segment::MessageSegment;
 use crate::shm::ring::{ReaderState, WriterState};
 use crate::shm::segment::{LINE, Segment as TeamSegment};
@@ -583,16 +584,16 @@ impl Messenger {
                 let outcome = self.fetch(envelope, &header, &posted.elements);
                 self.requests.insert(posted.request, State::Done(outcome));
             }
-            None if self.left[envelope.source] < MOST_LEFT => {
-                self.left[envelope.source] += 1;
-                self.matcher.keep(envelope, Unexpected::Long(header));
-            }
             None => {
-                let rank = envelope.source;
-                let mut bytes = allocate(header.total).ok_or_else(|| Error::Message {
-                    rank,
-                    why: format!("there is no memory for its {} bytes", header.total),
-                })?;
+                let is_left = self.left[envelope.source] < MOST_LEFT;
+                // Its length is what the sender says: without room for it, it stays where it is.
+                let len = usize::try_from(header.total).unwrap_or(usize::MAX);
+                let room = if is_left { None } else { zeros(len).ok() };
+                let Some(mut bytes) = room else {
+                    self.left[envelope.source] += 1;
+                    self.matcher.keep(envelope, Unexpected::Long(header));
+                    return Ok(());
+                };
                 let elements = Elements::of_owned(&mut bytes);
                 self.fetch(envelope, &header, &elements)?;
                 self.matcher.keep(envelope, Unexpected::Eager(bytes));
@@ -754,18 +755,10 @@ fn corrupt_code(code: i32) -> Error {
     Error::corrupt("the result of packing", code as u64)
 }
 
-/// Memory for a message; `None` if there is none: its length is what the sender says.
-fn allocate(bytes: u64) -> Option<Vec<u8>> {
-    let len = usize::try_from(bytes).ok()?;
-    let mut memory = Vec::new();
-    memory.try_reserve_exact(len).ok()?;
-    memory.resize(len, 0);
-    Some(memory)
-}
-
 /// A copy of the elements' bytes.
 fn packed(elements: &Elements) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; elements.bytes() as usize];
+    let len = usize::try_from(elements.bytes()).unwrap_or(usize::MAX);
+    let mut bytes = zeros(len)?;
     // SAFETY: the program has lent its elements; the vector has room for all of them.
     unsafe {
         elements

@@ -15,6 +15,7 @@ use super::thresholds::Policy;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::lock::lock;
+use crate::refusal::without_signal;
 use crate::topology::Topology;
 
 /// What was measured on a machine.
@@ -178,7 +179,7 @@ fn change(change: impl FnOnce(&mut ProfileFile)) -> Result<PathBuf> {
     }
     // A process that reads at the same time sees the old file or the new one.
     let fresh = path.with_extension(format!("toml.{}", std::process::id()));
-    fs::write(&fresh, text)
+    without_signal(|| fs::write(&fresh, text))
         .and_then(|()| fs::rename(&fresh, &path))
         .map_err(|e| wrong(e.to_string()))?;
     *lock(&CURRENT) = None;

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::FromRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::mapping::SharedMapping;
+use crate::mapping::{self, SharedMapping};
 
 /// Bytes in front of what is shared, where it says which memory it is.
 const PAGE: usize = 4096;
@@ -39,7 +39,7 @@ impl AnonymousSegment {
             }
             File::from_raw_fd(fd)
         };
-        file.set_len((PAGE + bytes) as u64)?;
+        mapping::set_len(&file, PAGE + bytes)?;
         let segment = AnonymousSegment::map(&file, bytes)?;
         for (place, word) in segment.magic().iter().zip(magic) {
             place.store(word, Ordering::Release);

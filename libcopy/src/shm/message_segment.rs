@@ -5,13 +5,10 @@
 
 use std::sync::Arc;
 
-use nix::errno::Errno;
-use nix::fcntl::posix_fallocate;
-
 use super::ring::{Counter, Head};
 use super::segment::Segment;
 use crate::error::{Error, Result};
-use crate::mapping::SharedMapping;
+use crate::mapping::{self, SharedMapping};
 
 /// Where things are of what messages between two ranks need, behind everything else: first what are slots
 /// of all ranks, then a row of rings for each sender, then lanes.
@@ -71,11 +68,11 @@ impl MessageSegment {
         let (rank, size) = segment.place();
         let plan = MessagePlan::new(size, sizes);
         let (file, first) = segment.file();
-        let length = (first + plan.total) as u64;
+        let length = first + plan.total;
         let sized = file.metadata().and_then(|file_data| {
             // The first rank that needs it; others do the same.
-            if file_data.len() < length {
-                file.set_len(length)?;
+            if file_data.len() < length as u64 {
+                mapping::set_len(file, length)?;
             }
             Ok(())
         });
@@ -95,17 +92,9 @@ impl MessageSegment {
     /// Has the file have these bytes: a tmpfs that is full would otherwise kill a process that touches them.
     fn reserve(&self, at: usize, bytes: usize) -> Result<()> {
         let (file, first) = self.segment.file();
-        let at = (first + at) as libc::off_t;
-        loop {
-            match posix_fallocate(file, at, bytes as libc::off_t) {
-                Ok(()) => return Ok(()),
-                Err(Errno::EINTR) => {}
-                Err(errno) => {
-                    let what = format!("reserving {} KiB for messages", bytes >> 10);
-                    return Err(Error::system(what, errno));
-                }
-            }
-        }
+        mapping::reserve(file, first + at, bytes).map_err(|error| {
+            Error::system(format!("reserving {} KiB for messages", bytes >> 10), error)
+        })
     }
 
     /// Reserves the rings that we write.

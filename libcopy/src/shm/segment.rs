@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl, posix_fallocate};
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::geteuid;
 
 use super::barrier::Barrier;
@@ -32,7 +32,7 @@ use super::ring::{Counter, Head};
 use super::sync::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 use crate::lock::lock;
-use crate::mapping::SharedMapping;
+use crate::mapping::{self, SharedMapping};
 use crate::policy::POLICY_WORDS;
 use crate::team::key::TeamKey;
 
@@ -252,11 +252,14 @@ impl Segment {
         let mut plan = Plan::new(size, blueprint.pair_ring, blueprint.bcast_ring);
         loop {
             // Reserve now: a tmpfs that is full would otherwise kill us in the middle of a copy.
-            let length = plan.total as libc::off_t;
-            match posix_fallocate(&file, 0, length) {
+            let is_full = |error: &io::Error| {
+                matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EFBIG))
+            };
+            match mapping::reserve(&file, 0, plan.total) {
                 Ok(()) => break,
-                Err(Errno::EINTR) => {}
-                Err(Errno::ENOSPC) if plan.pair_ring > 4096 || plan.bcast_ring > 16384 => {
+                Err(error)
+                    if is_full(&error) && (plan.pair_ring > 4096 || plan.bcast_ring > 16384) =>
+                {
                     plan = Plan::new(
                         size,
                         (plan.pair_ring / 2).max(4096),
@@ -264,7 +267,7 @@ impl Segment {
                     );
                     let _ = file.set_len(0);
                 }
-                Err(errno) => {
+                Err(error) => {
                     return Err(Error::system(
                         format!(
                             "reserving {} KiB in {} for a team of {size} (give it more room, or \
@@ -272,13 +275,13 @@ impl Segment {
                             plan.total >> 10,
                             path.display()
                         ),
-                        errno,
+                        error,
                     ));
                 }
             }
         }
         // A retry may have reserved more than it needs in the end.
-        file.set_len(plan.total as u64)
+        mapping::set_len(&file, plan.total)
             .map_err(|source| Error::system(format!("sizing {}", path.display()), source))?;
         let segment = Self::map(path, file, 0, plan)?;
         let preamble = segment.preamble();

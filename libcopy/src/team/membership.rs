@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+
 use super::decision::Decision;
 use super::key::TeamKey;
 use super::probe;
@@ -569,12 +571,16 @@ impl Team {
     }
 
     /// Memory of at least `len` bytes, aligned for any type.
-    pub(crate) fn take_scratch(&mut self, len: usize) -> Vec<u128> {
+    pub(crate) fn take_scratch(&mut self, len: usize) -> Result<Vec<u128>> {
         let mut scratch = std::mem::take(&mut self.scratch);
-        if scratch.len() < len.div_ceil(16) {
-            scratch = vec![0; len.div_ceil(16)];
+        let words = len.div_ceil(16);
+        if scratch.len() < words {
+            scratch.clear();
+            let more = scratch.try_reserve_exact(words);
+            more.map_err(|_| Error::system(format!("making room for {len} bytes"), Errno::ENOMEM))?;
+            scratch.resize(words, 0);
         }
-        scratch
+        Ok(scratch)
     }
 
     /// Gives it back, unless it is too large to be kept.

@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use libcopy_datatype::{Cursor, Layout};
 
+use crate::refusal::{self, Service};
+
 /// Pieces that one call takes (`IOV_MAX`).
 const MOST_PIECES: usize = 1024;
 /// Bytes that one call takes; Linux moves at most about 2 GiB.
@@ -22,14 +24,17 @@ type Call = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> isize;
 
-/// Moves bytes between our memory and another process's, once; returns how many. `nothing` is the error if none.
+/// One of them, what it is, and the error if it moves nothing.
+type Way = (Call, Service, io::ErrorKind);
+
+/// Moves bytes between our memory and another process's, once; returns how many.
 ///
 /// # Safety
 ///
 /// `ours` is readable, and for `process_vm_readv` writable, for `len` bytes, the lengths of `theirs` together.
 #[inline(always)]
 unsafe fn transfer(
-    (call, nothing): (Call, io::ErrorKind),
+    (call, _, nothing): Way,
     pid: i32,
     theirs: &[libc::iovec],
     ours: *mut u8,
@@ -58,8 +63,42 @@ unsafe fn transfer(
     }
 }
 
-const READ: (Call, io::ErrorKind) = (libc::process_vm_readv, io::ErrorKind::UnexpectedEof);
-const WRITE: (Call, io::ErrorKind) = (libc::process_vm_writev, io::ErrorKind::WriteZero);
+const READ: Way = (
+    libc::process_vm_readv,
+    Service::Read,
+    io::ErrorKind::UnexpectedEof,
+);
+const WRITE: Way = (
+    libc::process_vm_writev,
+    Service::Write,
+    io::ErrorKind::WriteZero,
+);
+
+/// The same, where an error is one that the kernel has refused us something by.
+///
+/// # Safety
+///
+/// As for [`transfer`].
+#[inline(always)]
+unsafe fn granted(
+    way: Way,
+    pid: i32,
+    theirs: &[libc::iovec],
+    ours: *mut u8,
+    len: usize,
+) -> io::Result<usize> {
+    // SAFETY: the caller's promise.
+    unsafe { transfer(way, pid, theirs, ours, len) }
+        .inspect_err(|error| refusal::note(way.1, error))
+}
+
+/// Whether, after this error, no memory of other processes may be read any more, not only that which was asked for:
+/// this process has lost the right, or not even its own memory is read for it.
+pub fn is_for_good(error: &io::Error) -> bool {
+    let word = 0u64;
+    let here = (&raw const word) as u64;
+    error.raw_os_error() == Some(libc::EPERM) || !is_reachable(std::process::id() as i32, [here; 2])
+}
 
 /// Moves `len` dense bytes.
 ///
@@ -68,7 +107,7 @@ const WRITE: (Call, io::ErrorKind) = (libc::process_vm_writev, io::ErrorKind::Wr
 /// As for [`transfer`].
 #[inline(always)]
 unsafe fn transfer_all(
-    call: (Call, io::ErrorKind),
+    way: Way,
     pid: i32,
     address: u64,
     ours: *mut u8,
@@ -82,7 +121,7 @@ unsafe fn transfer_all(
             iov_len: n,
         };
         // SAFETY: the caller's promise.
-        done += unsafe { transfer(call, pid, &[theirs], ours.wrapping_add(done), n)? };
+        done += unsafe { granted(way, pid, &[theirs], ours.wrapping_add(done), n)? };
     }
     Ok(())
 }
@@ -196,7 +235,7 @@ impl Remote {
                 });
             }
             // SAFETY: the caller's promise: `bytes` of these are left.
-            done += unsafe { transfer(READ, pid, &pieces, to.wrapping_add(done), bytes)? };
+            done += unsafe { granted(READ, pid, &pieces, to.wrapping_add(done), bytes)? };
         }
         Ok(())
     }
@@ -208,7 +247,14 @@ pub fn lives(pid: i32) -> bool {
     let descriptor = unsafe {
         let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
         if fd < 0 {
-            return io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() == Some(libc::ESRCH) {
+                return false;
+            }
+            refusal::note(Service::Watch, &error);
+            let gone = libc::kill(pid, 0) != 0
+                && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+            return !gone;
         }
         OwnedFd::from_raw_fd(fd as i32)
     };

@@ -33,7 +33,8 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/src/lib.rs",
         order: "
             transport/kind
-            < error op lock lru mapping scratch
+            < error op lock lru refusal scratch
+            < mapping
             < config topology memcpy
             < policy/executor policy/bands policy/oversubscription policy/backoff policy/comparison policy/governor
             < policy/thresholds policy/monitor

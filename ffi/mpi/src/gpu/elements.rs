@@ -5,6 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use libcopy::scratch::zeros;
 use libcopy_gpu::{Driver, Error, GpuLayout, Pending, Pointer, Space};
 
 use super::method::{self, Method, Size};
@@ -12,8 +13,9 @@ use super::report::{Event, note, note_method};
 use super::staging::OnDevice;
 use crate::abi::{Abi, Word, complain};
 use crate::buffer::Kind;
+use crate::errors::{self, no_room};
 use crate::types::Prepared;
-use crate::{errors, pmpi, threshold};
+use crate::{pmpi, threshold};
 
 /// Elements in memory that only kernels reach.
 #[derive(Clone, Debug)]
@@ -333,7 +335,7 @@ impl Elements {
     /// unpack it.
     fn image(&self, (driver, abi): (&Driver, &Abi)) -> Result<Vec<u8>, c_int> {
         let (_, len) = self.span().ok_or(abi.error)?;
-        let mut image = vec![0_u8; len];
+        let mut image = zeros(len).map_err(no_room)?;
         self.copy_out((driver, abi), image.as_mut_ptr() as u64)?;
         Ok(image)
     }
@@ -352,7 +354,7 @@ impl Elements {
         image: &[u8],
         to: u64,
     ) -> Result<(), c_int> {
-        let mut packed = vec![0_u8; self.bytes()];
+        let mut packed = zeros(self.bytes()).map_err(no_room)?;
         let origin = self.origin(abi, image)?;
         // SAFETY: the copy has all bytes of the elements.
         unsafe { self.kind.pack(origin, self.count, &mut packed)? };
@@ -381,7 +383,7 @@ impl Elements {
     ) -> Result<(), c_int> {
         let mut image = self.image((driver, abi))?;
         let origin = self.origin(abi, &image)?;
-        let mut packed = vec![0_u8; self.bytes()];
+        let mut packed = zeros(self.bytes()).map_err(no_room)?;
         // SAFETY: the copy has all bytes of the elements; the caller of `unpack` has `bytes` bytes.
         unsafe {
             if bytes < packed.len() {

@@ -15,6 +15,7 @@ use crate::abi::{Abi, Word};
 use crate::active::active;
 use crate::buffer::Kind;
 use crate::count::Count;
+use crate::errors::no_room;
 use crate::pmpi;
 
 /// What a call is about.
@@ -78,7 +79,7 @@ impl<N: Count> Call<N> {
         if let Some(elements) = &self.elements {
             return elements.pack(both, self.packed);
         }
-        let mut packed = Scratch::new(self.bytes);
+        let mut packed = Scratch::new(self.bytes).map_err(no_room)?;
         // SAFETY: the program's elements, which a processor reaches, and its room for their bytes.
         unsafe {
             self.kind.copy_to(self.base, self.count, &mut packed)?;
@@ -95,7 +96,7 @@ impl<N: Count> Call<N> {
         if let Some(elements) = &self.elements {
             return elements.unpack(both, self.packed, self.bytes as u64);
         }
-        let mut packed = Scratch::new(self.bytes);
+        let mut packed = Scratch::new(self.bytes).map_err(no_room)?;
         // SAFETY: the program's packed bytes, and its elements, which a processor reaches.
         unsafe {
             let to = packed.as_mut_ptr() as u64;

@@ -326,9 +326,10 @@ pub unsafe fn replace(
     };
     let (this, _watched) = governed::sift(world, this, what, function, to);
     if let Some(mut this) = this {
-        let mut packed: Vec<u8> = Vec::with_capacity(this.bytes as usize);
+        let mut packed: Vec<u8> = Vec::new();
+        let has_room = packed.try_reserve_exact(this.bytes as usize).is_ok();
         // SAFETY: the program's elements; room for all bytes.
-        if unsafe { this.view.pack(0..this.bytes, packed.as_mut_ptr()) }.is_ok() {
+        if has_room && unsafe { this.view.pack(0..this.bytes, packed.as_mut_ptr()) }.is_ok() {
             this.view = View::Dense(packed.as_mut_ptr());
             chosen = Some(this);
             owned = Some(packed);

@@ -15,10 +15,12 @@ use super::handle::Handle;
 use super::status::{Room, Status};
 use super::world::{World, has_threads, world};
 use super::{lengths, view, waiting};
+use libcopy::scratch::zeros;
+
 use crate::abi::{Abi, Word};
 use crate::comm::{self, Comm};
 use crate::count::Large;
-use crate::errors::raise;
+use crate::errors::{no_room, raise};
 use crate::rdma::{self, Envelope, Own, Patience, Route};
 use crate::{active, bootstrap, pmpi, progress, types};
 use std::sync::atomic::Ordering::Relaxed;
@@ -400,7 +402,13 @@ pub fn receive(
     }
     // What only the library can unpack is received as bytes.
     let mut bytes: Vec<u8> = match view {
-        View::Opaque(_) => vec![0; total as usize],
+        View::Opaque(_) => match zeros(total as usize) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                rdma::refuse(rank, &header);
+                return Some(Err(no_room(error)));
+            }
+        },
         _ => Vec::new(),
     };
     let to = match view {

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use libcopy::p2p::events::{EVENTS, counts};
+use libcopy::refusal::refused;
 
 use super::world::world;
 use crate::{earned, types};
@@ -17,6 +18,10 @@ pub fn numbers() -> Vec<(&'static str, u64)> {
     let types = [
         ("layouts made", types::made()),
         ("uses of fresh types", earned::forwarded()),
+        (
+            "refused by the kernel",
+            refused().map(|(_, times, _)| times).sum(),
+        ),
     ];
     let names = EVENTS.iter().map(|(_, name)| *name);
     names.zip(counts()).chain(types).collect()

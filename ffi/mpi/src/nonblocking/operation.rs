@@ -11,6 +11,8 @@ use libcopy::collective::nonblocking::operation::{
 };
 
 use super::group::{NonblockingGroup, UnderWay};
+use libcopy::scratch::zeros;
+
 use crate::abi::{Abi, complain};
 use crate::buffer::Kind;
 use crate::errors;
@@ -76,7 +78,7 @@ impl Own {
             self.recv = base.cast();
             return Ok(());
         }
-        let mut bytes = vec![0u8; len];
+        let mut bytes = zeros(len).map_err(errors::no_room)?;
         if let Some((first, elements)) = keep {
             // SAFETY: the caller's promise.
             let own = unsafe { kind.copy_out(kind.element(base, first), elements)? };

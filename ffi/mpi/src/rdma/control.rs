@@ -5,7 +5,10 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use libcopy::scratch::zeros;
+
 use crate::abi::{Abi, Word};
+use crate::errors::no_room;
 use crate::messages::status::{Room, Status};
 use crate::pmpi;
 
@@ -112,7 +115,7 @@ impl Channel {
         let count = c_int::try_from(total).map_err(|_| abi.error)?;
         let mut data = Data {
             request: 0,
-            bytes: vec![0; total as usize],
+            bytes: zeros(total as usize).map_err(no_room)?,
         };
         let (to, request) = (
             data.bytes.as_mut_ptr().cast(),
@@ -172,7 +175,7 @@ impl Channel {
         // SAFETY: the library wrote a status.
         let status = unsafe { Status::new(abi, room.pointer()) };
         let (from, len) = (status.source(), status.bytes() as usize);
-        let mut bytes = vec![0; len];
+        let mut bytes = zeros(len).map_err(no_room)?;
         let (to, count) = (bytes.as_mut_ptr().cast(), len as c_int);
         let ignored = abi.status_ignore();
         // SAFETY: room for the bytes.

@@ -114,7 +114,17 @@ impl Mpi {
         arguments: &[&str],
         environment: &[(&str, &str)],
     ) -> (Command, Output) {
-        let mut command = self.launch(LIMIT);
+        self.output_of(self.launch(LIMIT), ranks, arguments, environment)
+    }
+
+    /// The same of a launcher with its options.
+    pub fn output_of(
+        &self,
+        mut command: Command,
+        ranks: usize,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> (Command, Output) {
         command.args(["-n", &ranks.to_string()]);
         // The launcher itself is no MPI program.
         command.arg("env");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::engine::{Engines, Held, State};
-use super::table::{Buffers, MOST_PIECES, Table};
+use super::table::{Buffers, Errand, MOST_PIECES, ROOM, Table};
 use crate::op::Op;
 use crate::transport::process_memory;
 
@@ -58,6 +58,11 @@ impl Participants {
 
     /// Whether the next operation is done here: all ranks find the same.
     pub fn admits_next(&self) -> bool {
+        // This process may have lost the right to read memory without a word.
+        let word = 0u64;
+        if !self.is_reachable((&raw const word).cast(), size_of::<u64>()) {
+            self.table.close();
+        }
         self.table.admits(self.coming())
     }
 
@@ -155,6 +160,32 @@ pub enum Failure {
     Failed(String),
 }
 
+/// Bytes that the kernel does not copy for us: their owner does, through shared memory.
+struct Owed {
+    peer: usize,
+    /// Whether they go to the peer.
+    is_write: bool,
+    /// Where they are in what the peer sends or receives.
+    at: u64,
+    /// Where they are in our memory, and how many.
+    ours: *mut u8,
+    len: usize,
+    /// Those that are there.
+    done: usize,
+    /// The sender and the receiver whose piece this is, if it is not combined.
+    between: Option<(usize, usize)>,
+}
+
+/// A piece that we combine.
+struct Current {
+    at: usize,
+    len: usize,
+    /// Ranks whose elements were combined, and then ranks that have the result.
+    step: usize,
+    /// Whether what the step moves has been moved, or is owed.
+    is_moved: bool,
+}
+
 /// How elements are combined.
 struct Combining {
     elements: Box<dyn Combine>,
@@ -162,6 +193,7 @@ struct Combining {
     to: Vec<usize>,
     acc: Vec<u128>,
     other: Vec<u128>,
+    current: Option<Current>,
 }
 
 /// One that is under way.
@@ -179,6 +211,9 @@ pub struct Operation {
     /// Our own part, from here to there.
     own_part: Option<(*const u8, *mut u8)>,
     combining: Option<Combining>,
+    /// What the kernel does not copy for us, and the room for it, if we have it.
+    owed: Option<Owed>,
+    room: Option<*mut u8>,
     failure: Option<Failure>,
     is_first: bool,
 }
@@ -251,6 +286,7 @@ impl Operation {
                 },
                 acc: Vec::new(),
                 other: Vec::new(),
+                current: None,
             }
         });
         let held = match &group.engines {
@@ -273,6 +309,8 @@ impl Operation {
             own_part,
             combining,
             held,
+            owed: None,
+            room: None,
             failure: None,
             is_first: false,
         };
@@ -396,12 +434,100 @@ impl Operation {
             self.failure.get_or_insert(Failure::Broken);
             return false;
         }
+        let mut moved = self.serve();
+        if self.owed.is_some() {
+            moved |= self.collect();
+        }
+        if self.owed.is_some() {
+            return moved || left < budget;
+        }
         if self.combining.is_some() {
             self.combine(&mut left);
         } else {
             self.copy(&mut left, budget == usize::MAX);
         }
-        left < budget
+        moved || left < budget
+    }
+
+    /// Copies between our buffers and shared memory what the kernel does not copy for others.
+    fn serve(&self) -> bool {
+        let copy = |errand: Errand, room: *mut u8| {
+            let at = errand.at as usize;
+            // SAFETY: `begin` was promised our buffers, which have what the other rank has to do with; the room has as
+            // many bytes, and is elsewhere.
+            unsafe {
+                if errand.is_write {
+                    std::ptr::copy_nonoverlapping(room, self.recv.wrapping_add(at), errand.len);
+                } else {
+                    std::ptr::copy_nonoverlapping(self.send.wrapping_add(at), room, errand.len);
+                }
+            }
+        };
+        self.group.table.serve(self.group.rank, self.number, copy)
+    }
+
+    /// The kernel does not copy these bytes: their owner is to do it, when it goes on with this operation. If it
+    /// does not copy any for us, nobody begins another operation here.
+    #[cold]
+    fn owe(&mut self, owed: Owed, error: &std::io::Error) {
+        if process_memory::is_for_good(error) {
+            self.group.table.close();
+        }
+        self.owed = Some(owed);
+        self.collect();
+    }
+
+    /// Goes on with what is owed; returns whether anything was moved.
+    #[cold]
+    fn collect(&mut self) -> bool {
+        let (table, me) = (&self.group.table, self.group.rank);
+        let Some(owed) = &mut self.owed else {
+            return false;
+        };
+        let mut moved = false;
+        let room = match self.room {
+            Some(_) if !table.is_done(me) => return false,
+            Some(room) => {
+                let len = ROOM.min(owed.len - owed.done);
+                if !owed.is_write {
+                    // SAFETY: the owner has put these bytes into the room; ours has a place for them.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(room, owed.ours.wrapping_add(owed.done), len);
+                    }
+                }
+                owed.done += len;
+                moved = true;
+                room
+            }
+            // Another operation of ours may have it.
+            None => match table.take_desk(me) {
+                Some(room) => *self.room.insert(room),
+                None => return false,
+            },
+        };
+        if owed.done == owed.len {
+            if let Some((from, to)) = owed.between {
+                table.between(from, to, self.number).end(1);
+            }
+            self.owed = None;
+            self.room = None;
+            table.free_desk(me);
+            return moved;
+        }
+        let len = ROOM.min(owed.len - owed.done);
+        if owed.is_write {
+            // SAFETY: our own bytes, and the room, which nobody looks at now.
+            unsafe { std::ptr::copy_nonoverlapping(owed.ours.wrapping_add(owed.done), room, len) };
+        }
+        let errand = Errand {
+            owner: owed.peer,
+            number: self.number,
+            is_write: owed.is_write,
+            at: owed.at + owed.done as u64,
+            len,
+        };
+        table.ask(me, errand);
+        moved
     }
 
     fn copy(&mut self, left: &mut usize, waits: bool) {
@@ -418,7 +544,7 @@ impl Operation {
             if self.attend(&transfer, waits) {
                 *left = left.saturating_sub(self.shape.bytes);
             }
-            while *left > 0 && self.failure.is_none() {
+            while *left > 0 && self.failure.is_none() && self.owed.is_none() {
                 let Some(theirs) = self.find(peer) else {
                     break;
                 };
@@ -441,9 +567,23 @@ impl Operation {
                     }
                 };
                 if let Err(error) = moved {
-                    self.fail(Failure::Failed(format!(
-                        "the memory of rank {peer}: {error}"
-                    )));
+                    let is_write = transfer.from == me;
+                    let (at, ours) = if is_write {
+                        (recv_at, self.send.wrapping_add(send_at as usize))
+                    } else {
+                        (send_at, self.recv.wrapping_add(recv_at as usize))
+                    };
+                    let owed = Owed {
+                        peer,
+                        is_write,
+                        at,
+                        ours,
+                        len,
+                        done: 0,
+                        between: Some((transfer.from, transfer.to)),
+                    };
+                    self.owe(owed, &error);
+                    break;
                 }
                 pieces.end(1);
                 *left = left.saturating_sub(len);
@@ -466,71 +606,116 @@ impl Operation {
         }
         let pieces = group.table.combined(self.number);
         while *left > 0 && self.failure.is_none() {
-            let Some(index) = pieces.begin(self.number, self.total) else {
+            let Some(combining) = &mut self.combining else {
                 return;
             };
-            let at = index as usize * self.piece;
-            let len = self.piece.min(self.shape.bytes - at);
-            if let Err(why) = self.combine_piece(&all, at, len) {
-                self.fail(Failure::Failed(why));
+            if combining.current.is_none() {
+                let Some(index) = pieces.begin(self.number, self.total) else {
+                    return;
+                };
+                let at = index as usize * self.piece;
+                combining.current = Some(Current {
+                    at,
+                    len: self.piece.min(self.shape.bytes - at),
+                    step: 0,
+                    is_moved: false,
+                });
+            }
+            match self.combine_piece(&all) {
+                Ok(None) => return,
+                Ok(Some(len)) => *left = left.saturating_sub(len),
+                Err(why) => self.fail(Failure::Failed(why)),
             }
             pieces.end(1);
-            *left = left.saturating_sub(len);
         }
     }
 
-    /// Combines a piece of all ranks' elements, always in their order.
-    fn combine_piece(&mut self, all: &[Buffers], at: usize, len: usize) -> Result<(), String> {
-        let (me, group) = (self.group.rank, &self.group);
-        let Some(combining) = &mut self.combining else {
-            return Ok(());
-        };
-        let words = len.div_ceil(size_of::<u128>());
-        for room in [&mut combining.acc, &mut combining.other] {
-            if room.len() < words {
-                room.resize(words, 0);
-            }
-        }
-        let (acc, other) = (
-            combining.acc.as_mut_ptr().cast::<u8>(),
-            combining.other.as_mut_ptr().cast::<u8>(),
-        );
-        let fetch = |rank: usize, to: *mut u8| {
-            let from = all[rank].send.wrapping_add(at as u64);
-            // SAFETY: `to` has room for a piece; the kernel checks `from`.
-            unsafe { process_memory::read(group.pids[rank], from, to, len) }
-                .map_err(|error| format!("the memory of rank {rank}: {error}"))
-        };
-        let own = self.send.wrapping_add(at).cast_const();
-        let last = group.size() - 1;
-        if last == me {
-            // SAFETY: our own elements, and room for a piece.
-            unsafe { std::ptr::copy_nonoverlapping(own, acc, len) }
-        } else {
-            fetch(last, acc)?
-        }
-        for rank in (0..last).rev() {
-            let from = if rank == me {
-                own
-            } else {
-                fetch(rank, other)?;
-                other.cast_const()
+    /// Combines a piece of all ranks' elements, always in their order; its length, or nothing as long as another rank
+    /// has to move some.
+    fn combine_piece(&mut self, all: &[Buffers]) -> Result<Option<usize>, String> {
+        let (me, group) = (self.group.rank, self.group.clone());
+        let size = group.size();
+        loop {
+            let Some(combining) = &mut self.combining else {
+                return Ok(None);
             };
-            // SAFETY: both have `len` bytes, which are whole elements.
-            unsafe { combining.elements.add(from, acc, len) }?;
-        }
-        for rank in &combining.to {
-            if *rank == me {
-                // SAFETY: our own room for the result, which is not `acc`.
-                unsafe { std::ptr::copy_nonoverlapping(acc, self.recv.wrapping_add(at), len) };
-                continue;
+            let Some(current) = &mut combining.current else {
+                return Ok(None);
+            };
+            let (at, len, step) = (current.at, current.len, current.step);
+            let words = len.div_ceil(size_of::<u128>());
+            for room in [&mut combining.acc, &mut combining.other] {
+                if room.len() < words {
+                    let more = room.try_reserve_exact(words - room.len());
+                    more.map_err(|error| format!("room for a piece of {len} bytes: {error}"))?;
+                    room.resize(words, 0);
+                }
             }
-            let to = all[*rank].recv.wrapping_add(at as u64);
-            // SAFETY: `acc` has `len` bytes; the kernel checks `to`.
-            unsafe { process_memory::write(group.pids[*rank], to, acc, len) }
-                .map_err(|error| format!("the memory of rank {rank}: {error}"))?;
+            let (acc, other) = (
+                combining.acc.as_mut_ptr().cast::<u8>(),
+                combining.other.as_mut_ptr().cast::<u8>(),
+            );
+            if step == size + combining.to.len() {
+                combining.current = None;
+                return Ok(Some(len));
+            }
+            // First all elements, from the last rank's on, then the result.
+            let is_write = step >= size;
+            let rank = if is_write {
+                combining.to[step - size]
+            } else {
+                size - 1 - step
+            };
+            let own = self.send.wrapping_add(at);
+            let ours = if is_write || step == 0 { acc } else { other };
+            if !current.is_moved {
+                current.is_moved = true;
+                let (base, pid) = (all[rank], group.pids[rank]);
+                // SAFETY: our own elements and room for the result, which is not `acc`; `acc` and `other` have room
+                // for a piece; the kernel checks the others' addresses.
+                let moved = unsafe {
+                    match (rank == me, is_write) {
+                        (true, true) => {
+                            std::ptr::copy_nonoverlapping(acc, self.recv.wrapping_add(at), len);
+                            Ok(())
+                        }
+                        (true, false) if step == 0 => {
+                            std::ptr::copy_nonoverlapping(own, acc, len);
+                            Ok(())
+                        }
+                        (true, false) => Ok(()),
+                        (false, true) => {
+                            let to = base.recv.wrapping_add(at as u64);
+                            process_memory::write(pid, to, ours, len)
+                        }
+                        (false, false) => {
+                            let from = base.send.wrapping_add(at as u64);
+                            process_memory::read(pid, from, ours, len)
+                        }
+                    }
+                };
+                if let Err(error) = moved {
+                    let owed = Owed {
+                        peer: rank,
+                        is_write,
+                        at: at as u64,
+                        ours,
+                        len,
+                        done: 0,
+                        between: None,
+                    };
+                    self.owe(owed, &error);
+                    return Ok(None);
+                }
+            }
+            if step > 0 && !is_write {
+                let from = if rank == me { own } else { other };
+                // SAFETY: both have `len` bytes, which are whole elements.
+                unsafe { combining.elements.add(from, acc, len) }?;
+            }
+            current.step += 1;
+            current.is_moved = false;
         }
-        Ok(())
     }
 
     /// Whether everything that we have to do with is over.
@@ -577,14 +762,21 @@ mod tests {
     use super::super::table::ONE_AFTER_ANOTHER;
     use super::*;
 
-    /// Ranks that are all in this process.
-    fn groups(size: usize) -> Vec<Arc<Participants>> {
+    /// Ranks that are all in this process; which of them take it for another one, whose memory is not read for them.
+    fn groups(size: usize, refused: &[usize]) -> Vec<Arc<Participants>> {
         let (pid, magic) = (std::process::id() as i32, [5, 6]);
         let (first, file) = Table::create(size, ONE_AFTER_ANOTHER, magic).unwrap();
         let shape = (size, ONE_AFTER_ANOTHER);
         let others = (1..size).map(|_| Table::open(pid, file.as_raw_fd(), shape, magic).unwrap());
         let tables: Vec<Table> = [first].into_iter().chain(others).collect();
-        let group = |(rank, table)| Arc::new(Participants::new(table, vec![pid; size], rank, None));
+        let group = |(rank, table)| {
+            let seen = if refused.contains(&rank) {
+                i32::MAX
+            } else {
+                pid
+            };
+            Arc::new(Participants::new(table, vec![seen; size], rank, None))
+        };
         tables.into_iter().enumerate().map(group).collect()
     }
 
@@ -606,9 +798,9 @@ mod tests {
     }
 
     /// What each rank receives where it sends words that name it, the receiver and the place.
-    fn run(op: Op, words: usize) -> Vec<Vec<u64>> {
+    fn run(op: Op, words: usize, refused: &[usize]) -> Vec<Vec<u64>> {
         let (size, root) = (3, 1);
-        let groups = groups(size);
+        let groups = groups(size, refused);
         let shape = Shape {
             op,
             root,
@@ -687,17 +879,20 @@ mod tests {
             (Op::Allreduce, &allreduce),
             (Op::Reduce, &reduce),
         ];
-        for (op, expected) in all {
-            for (me, recv) in run(op, words).iter().enumerate() {
-                let wrong = (0..recv.len()).find(|index| recv[*index] != expected(me, *index));
-                assert_eq!(wrong, None, "{op}, rank {me}");
+        // What the kernel does not copy goes through shared memory.
+        for refused in [&[][..], &[1], &[0, 2], &[0, 1, 2]] {
+            for (op, expected) in all {
+                for (me, recv) in run(op, words, refused).iter().enumerate() {
+                    let wrong = (0..recv.len()).find(|index| recv[*index] != expected(me, *index));
+                    assert_eq!(wrong, None, "{op}, rank {me}, refused {refused:?}");
+                }
             }
         }
     }
 
     #[test]
     fn all_hear_of_a_rank_that_calls_another_operation() {
-        let groups = groups(2);
+        let groups = groups(2, &[]);
         let mut bytes = [[0u8; 64]; 4];
         let mut places = bytes.iter_mut().map(|bytes| bytes.as_mut_ptr());
         let mut begin = |group, op| {

@@ -86,6 +86,53 @@ impl Ticket {
     }
 }
 
+/// What a rank has another one do with its memory, since the kernel does not for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Errand {
+    /// The other rank.
+    pub owner: usize,
+    /// The operation.
+    pub number: u64,
+    /// Whether what is in the room goes into what the owner receives; else what it sends goes into the room.
+    pub is_write: bool,
+    /// Where it is in the owner's buffer.
+    pub at: u64,
+    /// Bytes: [`ROOM`] at most.
+    pub len: usize,
+}
+
+/// Bytes that go through shared memory at a time where the kernel does not copy them.
+pub const ROOM: usize = 64 << 10;
+
+/// A rank's errand, with room for its bytes behind.
+#[repr(C, align(64))]
+struct Desk {
+    /// One of [`desk`].
+    state: AtomicU64,
+    owner: AtomicU64,
+    number: AtomicU64,
+    is_write: AtomicU64,
+    at: AtomicU64,
+    len: AtomicU64,
+    /// A bit for each rank that has an errand for this one.
+    asked_by: AtomicU64,
+}
+
+/// States of a rank's errand.
+mod desk {
+    /// There is none.
+    pub const FREE: u64 = 0;
+    /// One is written, or over and read.
+    pub const TAKEN: u64 = 1;
+    /// Its owner is to do it.
+    pub const ASKED: u64 = 2;
+    /// It is done.
+    pub const DONE: u64 = 3;
+}
+
+/// Bytes of a rank's errand.
+const DESK: usize = size_of::<Desk>() + ROOM;
+
 /// The shared memory of a communicator.
 #[derive(Debug)]
 pub struct Table {
@@ -115,9 +162,14 @@ fn topics(ranks: usize, depth: u64) -> usize {
         .next_multiple_of(HEAD)
 }
 
+/// Where the ranks' errands begin.
+fn desks(ranks: usize, depth: u64) -> usize {
+    (topics(ranks, depth) + agreement::bytes(ranks)).next_multiple_of(HEAD)
+}
+
 /// Bytes for `ranks` ranks.
 fn bytes(ranks: usize, depth: u64) -> usize {
-    topics(ranks, depth) + agreement::bytes(ranks)
+    desks(ranks, depth) + ranks * DESK
 }
 
 impl Table {
@@ -212,6 +264,79 @@ impl Table {
         let memory = self.shared.place(at, agreement::bytes(self.ranks));
         // SAFETY: the bytes of a row, which only this uses; the mapping is aligned, and so is the place in it.
         unsafe { Topic::of(memory, self.ranks, topic, rank) }
+    }
+
+    /// A rank's errand, and its room.
+    fn desk(&self, rank: usize) -> (&Desk, *mut u8) {
+        assert!(rank < self.ranks, "a rank of the communicator");
+        let at = desks(self.ranks, self.depth) + rank * DESK;
+        let place = self.shared.place(at, DESK);
+        // SAFETY: within the memory, aligned as the mapping is; all zeros are valid.
+        let desk = unsafe { &*place.cast::<Desk>() };
+        (desk, place.wrapping_add(size_of::<Desk>()))
+    }
+
+    /// Takes our errand for one operation, until [`Table::free_desk`]; [`ROOM`] bytes, unless another one has it.
+    pub fn take_desk(&self, rank: usize) -> Option<*mut u8> {
+        let (desk, room) = self.desk(rank);
+        let order = (Ordering::Acquire, Ordering::Relaxed);
+        let taken = desk
+            .state
+            .compare_exchange(desk::FREE, desk::TAKEN, order.0, order.1);
+        taken.is_ok().then_some(room)
+    }
+
+    /// Has another rank do our errand, as soon as it goes on with that operation.
+    pub fn ask(&self, rank: usize, errand: Errand) {
+        let (desk, _) = self.desk(rank);
+        desk.owner.store(errand.owner as u64, Ordering::Relaxed);
+        desk.number.store(errand.number, Ordering::Relaxed);
+        desk.is_write
+            .store(errand.is_write.into(), Ordering::Relaxed);
+        desk.at.store(errand.at, Ordering::Relaxed);
+        desk.len.store(errand.len as u64, Ordering::Relaxed);
+        desk.state.store(desk::ASKED, Ordering::Release);
+        let (owner, _) = self.desk(errand.owner);
+        owner.asked_by.fetch_or(1 << rank, Ordering::Release);
+    }
+
+    /// Whether our errand is done.
+    pub fn is_done(&self, rank: usize) -> bool {
+        self.desk(rank).0.state.load(Ordering::Acquire) == desk::DONE
+    }
+
+    /// Gives our errand back to the operations of this rank.
+    pub fn free_desk(&self, rank: usize) {
+        self.desk(rank).0.state.store(desk::FREE, Ordering::Release);
+    }
+
+    /// Does the errands that others have for this rank in an operation: `copy` is given each, and its room.
+    /// Returns whether there were any.
+    #[inline]
+    pub fn serve(&self, rank: usize, number: u64, copy: impl Fn(Errand, *mut u8)) -> bool {
+        let asked_by = &self.desk(rank).0.asked_by;
+        let mut bits = asked_by.load(Ordering::Acquire);
+        let mut served = false;
+        while bits != 0 {
+            let (other, bit) = (bits.trailing_zeros() as usize, bits & bits.wrapping_neg());
+            bits ^= bit;
+            let (desk, room) = self.desk(other);
+            let errand = Errand {
+                owner: desk.owner.load(Ordering::Relaxed) as usize,
+                number: desk.number.load(Ordering::Relaxed),
+                is_write: desk.is_write.load(Ordering::Relaxed) != 0,
+                at: desk.at.load(Ordering::Relaxed),
+                len: (desk.len.load(Ordering::Relaxed) as usize).min(ROOM),
+            };
+            if (errand.owner, errand.number) != (rank, number) {
+                continue;
+            }
+            copy(errand, room);
+            asked_by.fetch_and(!bit, Ordering::Relaxed);
+            desk.state.store(desk::DONE, Ordering::Release);
+            served = true;
+        }
+        served
     }
 
     /// Says where our buffers are: from now on others use them, until everything that we have to do

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Environments that restrict a program: whatever the kernel refuses on its behalf, it gets its bytes, no error that it would
+//! not have without libcopy, and not later. Prints a table; what is not possible on this machine is named there.
+//!
+//! With Open MPI; with `LIBCOPY_TEST_ENVIRONMENTS=all` with MPICH, too. The first `mpicc` and `mpirun` of `PATH` may be
+//! other libraries.
+
+// Other tests use other parts of it.
+#[allow(dead_code)]
+mod common;
+
+use std::io::Write as _;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{BOTH, C, Mpi, library, mpi, text, turn};
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/environments.c");
+const RANKS: usize = 3;
+
+/// After so long a program hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+/// So much longer than alone a program may take with libcopy: more shows that something waits, less may be the machine.
+const LONGER: f64 = 2.0;
+/// How often a program may be too late on a busy machine before something waits.
+const TRIES: usize = 3;
+
+/// The kinds, and what each restricts.
+const KINDS: [(&str, &str); 27] = [
+    ("eperm", "seccomp: reads of other processes are EPERM"),
+    ("eperm-late", "the same after MPI_Init"),
+    ("enosys", "seccomp: ENOSYS"),
+    ("enosys-late", "the same after MPI_Init"),
+    ("efault", "seccomp: EFAULT"),
+    ("efault-late", "the same after MPI_Init"),
+    ("no-fallocate", "seccomp: no fallocate"),
+    ("no-memfd", "seccomp: no memfd_create"),
+    ("no-pidfd", "seccomp: no pidfd_open"),
+    ("user-namespace", "users of its own"),
+    ("pid-namespace", "processes of its own"),
+    ("mount-namespace", "mounts of its own"),
+    ("ipc-namespace", "IPC objects of its own"),
+    ("private-shm", "a /dev/shm of its own"),
+    ("tiny-shm", "a /dev/shm of its own, 1 MiB"),
+    ("shared-tiny-shm", "a /dev/shm for all, 1 MiB"),
+    ("read-only-shm", "a /dev/shm that is not writable"),
+    ("limit-file", "ulimit -f 5 MiB"),
+    ("limit-descriptors", "ulimit -n 48"),
+    ("limit-locked", "ulimit -l 0"),
+    ("landlock", "Landlock: files below /tmp alone"),
+    ("secret", "sends out of memfd_secret"),
+    ("device", "sends out of mapped pages of the kernel's"),
+    ("huge", "sends out of huge pages"),
+    ("read-only", "sends out of a file that is mapped to be read"),
+    ("file", "sends out of a mapped file"),
+    ("none", "nothing"),
+];
+
+/// Kinds in which ranks of a team wait for one that cannot come, as long as [`LIBCOPY_JOIN_TIMEOUT`](JOINING) says.
+const WAITING: [&str; 4] = [
+    "private-shm",
+    "tiny-shm",
+    "shared-tiny-shm",
+    "read-only-shm",
+];
+const JOINING: (&str, &str) = ("LIBCOPY_JOIN_TIMEOUT", "0.5");
+
+/// What must show that the kernel has refused something.
+const REFUSED: [&str; 5] = [
+    "eperm-late",
+    "enosys-late",
+    "efault-late",
+    "secret",
+    "device",
+];
+
+/// Without libcopy Open MPI 4.1 never ends here.
+const HANGS: (&str, &str) = ("read-only-shm", "odd");
+
+/// What came of a program.
+struct Run {
+    /// What became of each case, the worst of all ranks; nothing if the program failed.
+    cases: Vec<(String, String)>,
+    /// Of the slowest rank.
+    seconds: f64,
+    skipped: Option<String>,
+    /// What the kernel has refused, as libcopy says.
+    refused: bool,
+    all: String,
+}
+
+fn run(mpi: &Mpi, kind: &str, who: &str, environment: &[(&str, &str)]) -> Run {
+    let mut command = mpi.launch(LIMIT);
+    let mut inner = kind;
+    if kind == "shared-tiny-shm" {
+        let mut within = Command::new("unshare");
+        let mount = "mount -t tmpfs -o size=1m own /dev/shm && exec \"$@\"";
+        within.args(["--mount", "sh", "-c", mount, "sh"]);
+        within.arg(command.get_program()).args(command.get_args());
+        (command, inner) = (within, "none");
+    }
+    let (_, output) = mpi.output_of(command, RANKS, &[inner, who], environment);
+    let all = text(&output.stdout) + &text(&output.stderr);
+    let mut found = Run {
+        cases: Vec::new(),
+        seconds: 0.0,
+        skipped: None,
+        refused: all.contains("refused by the kernel: process_vm_readv"),
+        all,
+    };
+    let lines = found.all.lines();
+    let lines: Vec<&str> = lines
+        .filter_map(|line| line.strip_prefix("environment: "))
+        .collect();
+    if lines.len() != RANKS || !output.status.success() {
+        return found;
+    }
+    for line in lines {
+        let (line, skipped) = line.split_once(" skipped: ").unwrap_or((line, ""));
+        if !skipped.is_empty() {
+            found.skipped = Some(skipped.to_owned());
+        }
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let pairs: Vec<(&str, &str)> = words
+            .chunks_exact(2)
+            .map(|pair| (pair[0], pair[1]))
+            .collect();
+        let seconds = |name| {
+            let pair = pairs.iter().find(|(found, _)| *found == name);
+            pair.and_then(|(_, value)| value.parse::<f64>().ok())
+        };
+        let both = seconds("init").unwrap_or(0.0) + seconds("spent").unwrap_or(0.0);
+        found.seconds = found.seconds.max(both);
+        for (name, word) in &pairs[3..] {
+            match found.cases.iter_mut().find(|(known, _)| known == name) {
+                Some((_, worst)) if worst == "ok" => *worst = (*word).to_owned(),
+                Some(_) => {}
+                None => found.cases.push(((*name).to_owned(), (*word).to_owned())),
+            }
+        }
+    }
+    found
+}
+
+/// What a program has with libcopy, against what it has alone; an error if that is worse.
+fn judge(mpi: &Mpi, kind: &str, who: &str, usual: f64) -> Result<String, String> {
+    let preload = library().to_str().expect("a plain path");
+    let mut environment = vec![
+        ("LD_PRELOAD", preload),
+        ("LIBCOPY_MPI_MESSAGES", "1"),
+        ("LIBCOPY_MPI_MIN", "4096"),
+        ("LIBCOPY_GOVERNOR", "0"),
+        ("LIBCOPY_STATS", "1"),
+    ];
+    if WAITING.contains(&kind) {
+        environment.push(JOINING);
+    }
+    let mut usual = usual;
+    for attempt in 1.. {
+        let ours = run(mpi, kind, who, &environment);
+        if let Some(why) = ours.skipped {
+            return Ok(format!("skipped: {why}"));
+        }
+        let is_right = !ours.cases.is_empty() && ours.cases.iter().all(|(_, word)| word == "ok");
+        if is_right && ours.seconds <= usual + LONGER {
+            if REFUSED.contains(&kind) && !ours.refused {
+                return Err(format!("nothing was refused\n{}", ours.all));
+            }
+            return Ok("ok".to_owned());
+        }
+        let plain = run(mpi, kind, who, &[]);
+        if !is_right {
+            return if plain.cases == ours.cases {
+                Ok("plain's own error".to_owned())
+            } else {
+                let (ours, all) = (ours.cases, ours.all);
+                Err(format!("{ours:?}, alone {:?}\n{all}", plain.cases))
+            };
+        }
+        usual = usual.max(plain.seconds);
+        if attempt == TRIES {
+            let seconds = ours.seconds;
+            return Err(format!(
+                "slower: {seconds:.1} s, alone {usual:.1} s\n{}",
+                ours.all
+            ));
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn environments_cost_programs_nothing() {
+    let libraries = match std::env::var_os("LIBCOPY_TEST_ENVIRONMENTS") {
+        Some(_) => &BOTH[..],
+        None => &BOTH[..1],
+    };
+    let mut failures = Vec::new();
+    let mut table = String::new();
+    for (name, launcher) in libraries {
+        let Some(mpi) = mpi(name, launcher, SOURCE, C) else {
+            continue;
+        };
+        let _turn = turn();
+        let usual = run(&mpi, "none", "all", &[]).seconds;
+        assert!(usual > 0.0, "{name}");
+        table += &format!(
+            "{name:<18} {:<44} {:<24} odd ranks\n",
+            "what is restricted", "all ranks"
+        );
+        for (kind, what) in KINDS {
+            let mut cells = Vec::new();
+            for who in ["all", "odd"] {
+                let verdict = match (kind, who) {
+                    both if both == HANGS && *name == "openmpi" => Ok("plain hangs".to_owned()),
+                    ("shared-tiny-shm" | "none", "odd") => Ok("as all".to_owned()),
+                    _ => judge(&mpi, kind, who, usual),
+                };
+                cells.push(verdict.unwrap_or_else(|why| {
+                    failures.push(format!("{name}, {kind}, {who}: {why}"));
+                    why.lines().next().unwrap_or("failed").to_owned()
+                }));
+            }
+            table += &format!("{kind:<18} {what:<44} {:<24} {}\n", cells[0], cells[1]);
+        }
+    }
+    // Shown whatever the test runner does with what tests print.
+    let _ = std::io::stderr().write_all(format!("\n{table}").as_bytes());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
