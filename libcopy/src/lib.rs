@@ -62,6 +62,8 @@ mod op;
 pub mod p2p;
 pub mod policy;
 #[doc(hidden)]
+pub mod process;
+#[doc(hidden)]
 pub mod scratch;
 pub mod shm;
 pub mod team;

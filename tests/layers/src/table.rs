@@ -34,6 +34,7 @@ pub const TABLE: &[Layers] = &[
         order: "
             transport/kind
             < error op lock lru mapping scratch
+            < process
             < config topology memcpy
             < policy/executor policy/bands policy/oversubscription policy/backoff policy/comparison policy/governor
             < policy/thresholds policy/monitor
@@ -48,7 +49,7 @@ pub const TABLE: &[Layers] = &[
             < device
             < team/key
             < shm/sync
-            < shm/claims shm/doorbell shm/ring shm/reports shm/anonymous
+            < shm/claims shm/doorbell shm/ring shm/reports shm/turns shm/anonymous shm/meeting
             < shm/barrier
             < shm/segment
             < shm/message_segment
