@@ -77,7 +77,8 @@ pub enum Error {
     /// A rank did not come in time.
     #[error(
         "{missing} of {size} ranks (the first is rank {rank}) did not join within {waited:?}: start \
-         them all with the same key and size, or raise LIBCOPY_JOIN_TIMEOUT"
+         them all with the same key and size, where they share LIBCOPY_SHM_DIR or a network namespace, or raise \
+         LIBCOPY_JOIN_TIMEOUT"
     )]
     JoinTimeout {
         /// The first rank that is missing.
@@ -88,6 +89,14 @@ pub enum Error {
         size: usize,
         /// How long we waited.
         waited: Duration,
+    },
+    /// A rank could not join, so there is no team.
+    #[error("rank {rank} could not join the team: {why}")]
+    Join {
+        /// Which.
+        rank: usize,
+        /// What it says.
+        why: String,
     },
     /// Somebody else uses the key or the rank.
     #[error("{what} is in use already: every team needs a fresh key, every process its own rank")]
@@ -134,6 +143,16 @@ pub enum Error {
     Broken {
         /// The rank that gave up.
         rank: usize,
+    },
+    /// The handle belongs to the process that this one was forked from.
+    #[error(
+        "{what} belongs to process {owner}, of which this process is a forked child: a child makes its own"
+    )]
+    Forked {
+        /// What was used.
+        what: &'static str,
+        /// The process that it belongs to.
+        owner: u32,
     },
     /// A transport cannot be used here.
     #[error("transport {kind} cannot be used: {why}")]

@@ -61,6 +61,8 @@ pub mod offload;
 mod op;
 pub mod p2p;
 pub mod policy;
+#[doc(hidden)]
+pub mod process;
 /// What the kernel refuses, for statistics.
 #[doc(hidden)]
 pub mod refusal;

@@ -20,7 +20,7 @@ impl Team {
     /// As for [`Team::bcast`].
     pub fn barrier(&mut self) -> Result<()> {
         if self.size() == 1 {
-            return Ok(());
+            return self.check_home();
         }
         let result = self
             .begin(Call::new(Op::Barrier, 0, 0))

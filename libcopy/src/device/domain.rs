@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::ioctl::ioctl;
 use super::key::DomainKey;
 use crate::error::{Error, Result};
+use crate::process::Home;
 use crate::uapi;
 
 /// The first version of the ABI, which everything here but what has a feature bit needs.
@@ -83,6 +84,7 @@ impl Device {
         Ok(Domain {
             file: self.file,
             key: Some(DomainKey::from_bytes(arg.key)),
+            home: Home::here(),
         })
     }
 
@@ -118,7 +120,11 @@ impl Device {
         let file = self.file;
         // SAFETY: DOMAIN_JOIN only reads the structure.
         unsafe { ioctl(file.as_fd(), "DOMAIN_JOIN", uapi::DOMAIN_JOIN, &mut arg) }?;
-        Ok(Domain { file, key })
+        Ok(Domain {
+            file,
+            key,
+            home: Home::here(),
+        })
     }
 }
 
@@ -129,10 +135,13 @@ impl AsFd for Device {
 }
 
 /// Membership in a domain; dropping it leaves the domain in good order.
+///
+/// A forked child has inherited the file, and with it the membership; dropping it there leaves nothing.
 #[derive(Debug)]
 pub struct Domain {
     file: OwnedFd,
     key: Option<DomainKey>,
+    home: Home,
 }
 
 impl Domain {
@@ -163,6 +172,11 @@ impl Domain {
         Device::open()?.join_fd(other)
     }
 
+    /// Whether this is the process that joined, and no forked child of it.
+    pub(super) fn is_at_home(&self) -> bool {
+        self.home.is_here()
+    }
+
     /// The key of the domain, if this member knows it (one that joined by file does not).
     pub fn key(&self) -> Option<DomainKey> {
         self.key
@@ -178,7 +192,11 @@ impl AsFd for Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         let mut arg = uapi::DomainLeave::default();
-        // Fails if a fork's child already left or the module is going: nothing is left to undo.
+        // A forked child would end the membership of its parent.
+        if !self.is_at_home() {
+            return;
+        }
+        // Fails if the module is going: nothing is left to undo.
         // SAFETY: DOMAIN_LEAVE only reads the structure.
         let _ = unsafe {
             ioctl(

@@ -11,6 +11,7 @@ use super::domain::Domain;
 use super::ioctl::ioctl;
 use super::region_id::{RegionId, Rights};
 use crate::error::{Error, Result};
+use crate::process::Home;
 use crate::uapi;
 
 impl Domain {
@@ -110,6 +111,7 @@ impl Domain {
             domain: self,
             arg,
             live: true,
+            home: Home::here(),
             memory: PhantomData,
         })
     }
@@ -205,6 +207,7 @@ pub struct Region<'a> {
     domain: &'a Domain,
     arg: uapi::RegionCreate,
     live: bool,
+    home: Home,
     memory: PhantomData<&'a mut [u8]>,
 }
 
@@ -287,7 +290,8 @@ impl Region<'_> {
 
 impl Drop for Region<'_> {
     fn drop(&mut self) {
-        if self.live {
+        // A forked child does not take back what its parent has published.
+        if self.live && self.home.is_here() {
             // ENOENT is the only way this fails: then it is gone already.
             let _ = self.domain.destroy_region(self.id(), 0);
         }

@@ -19,6 +19,7 @@ use super::ioctl::ioctl;
 use super::region_id::RegionId;
 use crate::error::{Error, Result};
 use crate::mapping::SharedMapping;
+use crate::process::Home;
 use crate::uapi;
 
 /// What an engine is made of.
@@ -244,6 +245,7 @@ impl Domain {
             fragment_pages: arg.fragment_pages,
             engine: arg.engine,
             live: true,
+            home: Home::here(),
         })
     }
 
@@ -399,6 +401,7 @@ pub struct Request<'a> {
     fragment_pages: u32,
     engine: u32,
     live: bool,
+    home: Home,
 }
 
 impl Request<'_> {
@@ -515,7 +518,8 @@ fn cancel(domain: &Domain, id: RequestId) -> Result<uapi::RequestCancel> {
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
-        if self.live {
+        // A forked child does not stop what its parent has submitted.
+        if self.live && self.home.is_here() {
             // ENOENT is the only way this fails: then it is gone already.
             let _ = cancel(self.domain, self.id);
         }

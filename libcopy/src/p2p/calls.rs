@@ -209,6 +209,7 @@ impl Team {
     ///
     /// As for [`Team::send`] and [`Team::recv`].
     pub fn wait(&mut self, request: Request) -> Result<Status> {
+        self.check_home()?;
         let Some(number) = request.number else {
             return Ok(request.status);
         };
@@ -222,6 +223,7 @@ impl Team {
     ///
     /// As for [`Team::wait`]; the request is over then.
     pub fn test(&mut self, request: &mut Request) -> Result<Option<Status>> {
+        self.check_home()?;
         let Some(number) = request.number else {
             return Ok(Some(request.status));
         };

@@ -15,6 +15,7 @@ use super::protocol::Protocol;
 use super::registration::Registration;
 use super::segment::{LANES, Segment};
 use super::view::{DeviceCopy, DeviceHandle, View};
+use crate::process::Home;
 use crate::transport::process_memory;
 
 /// What the code that matches messages knows better than this module.
@@ -75,6 +76,8 @@ pub struct Context {
     /// What messages took that could come out of mapped memory.
     pub paths: PathLearner,
     owner: Box<dyn Owner>,
+    /// The process that it belongs to.
+    pub(super) home: Home,
     /// Lanes that nobody uses.
     free_lanes: AtomicU32,
     /// When each process was last seen to be receiving something of ours, in nanoseconds since [`BEGINNING`];
@@ -103,6 +106,7 @@ impl Context {
             registration,
             paths: PathLearner::default(),
             owner,
+            home: Home::here(),
             free_lanes: AtomicU32::new((1 << LANES) - 1),
         }
     }

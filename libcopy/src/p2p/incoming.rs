@@ -92,6 +92,8 @@ impl Endpoint {
         view: &View,
         capacity: u64,
     ) -> Result<Arriving<'_>, ReceiveError> {
+        let here = self.home.check("this endpoint");
+        here.map_err(|error| ReceiveError::Failed(error.to_string()))?;
         let sender = header.sender as usize;
         let slot = self.segment.slot(sender, header.slot as usize);
         if !claim(slot) {

@@ -255,6 +255,9 @@ impl Endpoint {
     /// again, so that its length always means such a message. Returns a mask of all such slots.
     #[cold]
     pub fn retire(&self, slot: usize) -> u64 {
+        if !self.home.is_here() {
+            return 0;
+        }
         let mut outbox = lock(&self.outbox);
         if outbox.retired >> slot & 1 == 1 {
             return outbox.retired;
@@ -272,8 +275,8 @@ impl Endpoint {
         outbox.retired
     }
 
-    /// Makes a message known to its receiver; `None` if there is no slot, or if the receiver must not read our
-    /// memory. `owned` is what `content` shows, if that is not the program's; `committed` the number that its type
+    /// Makes a message known to its receiver; `None` if there is no slot, if the receiver must not read our
+    /// memory, or in a forked child. `owned` is what `content` shows, if that is not the program's; `committed` the number that its type
     /// was given together, or 0; `fits` says whether a header may have a given number of bytes.
     pub fn post(
         &self,
@@ -284,6 +287,9 @@ impl Endpoint {
         fits: impl Fn(u64) -> bool,
     ) -> Option<Shared> {
         let context = &self.context;
+        if !context.home.is_here() {
+            return None;
+        }
         let is_blind = context.is_closed(to);
         let device = match &content {
             Content::Host(_) => None,
@@ -428,7 +434,7 @@ impl Endpoint {
 
     fn attend_those(&self, wanted: impl Fn(&Outgoing) -> bool) {
         let context = &self.context;
-        if LIVE.load(Ordering::Relaxed) == 0 {
+        if LIVE.load(Ordering::Relaxed) == 0 || !context.home.is_here() {
             return;
         }
         let Ok(mut outbox) = self.outbox.try_lock() else {
@@ -448,6 +454,9 @@ impl Endpoint {
     /// Packs all messages in device memory that their receivers are not copying: before a call that waits for other
     /// processes without letting messages get on, since a receiver that cannot copy out of device memory waits for that.
     pub fn pack_all(&self) {
+        if !self.home.is_here() {
+            return;
+        }
         let live = lock(&self.outbox).live.clone();
         for shared in live {
             let mut message = lock(&shared);
@@ -460,7 +469,7 @@ impl Endpoint {
     /// Gives up what nobody will receive, since the receiver has died while it was receiving.
     pub fn give_up_lost(&self) {
         let context = &self.context;
-        if !any() {
+        if !any() || !context.home.is_here() {
             return;
         }
         let Ok(outbox) = self.outbox.try_lock() else {
@@ -504,6 +513,10 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
+        // Another thread of a forked child's parent may have held the lock.
+        if !self.home.is_here() {
+            return;
+        }
         // Nobody goes on with these; the counts are of all endpoints.
         for shared in lock(&self.outbox).live.drain(..) {
             lock(&shared).completed();
@@ -534,6 +547,10 @@ impl Outgoing {
     /// Puts into the lane what fits; returns whether the program may have its buffer back. `keep`
     /// says that this will be called again at once, so that the receiver need not do it all.
     pub fn attend(&mut self, context: &Context, keep: bool) -> bool {
+        // A forked child's copy of the buffer is its own, and the message its parent's.
+        if !context.home.is_here() {
+            return true;
+        }
         let slot = self.slot(context);
         if self.complete {
             if slot.blind.load(Ordering::Acquire) != 0 && self.rest.is_some() {
@@ -707,7 +724,7 @@ impl Outgoing {
     /// Packs what is not in the lane; returns whether the program may have its buffer back.
     pub fn buffer(&mut self, context: &Context) -> bool {
         let slot = self.slot(context);
-        if self.complete || !self.held && !hold(slot) {
+        if self.complete || !context.home.is_here() || !self.held && !hold(slot) {
             return self.attend(context, false);
         }
         self.held = true;
@@ -753,6 +770,9 @@ impl Outgoing {
     /// Nobody will receive this: its header could not be sent, or was cancelled.
     pub fn withdraw(&mut self, context: &Context) {
         self.completed();
+        if !context.home.is_here() {
+            return;
+        }
         self.slot(context)
             .state
             .store(state::DONE, Ordering::Release);

@@ -14,6 +14,17 @@ use crate::mapping::{self, SharedMapping};
 /// Bytes in front of what is shared, where it says which memory it is.
 const PAGE: usize = 4096;
 
+/// An anonymous file without bytes.
+pub(crate) fn file(name: &CStr) -> io::Result<File> {
+    // SAFETY: a valid name; the new descriptor is ours.
+    unsafe {
+        match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
+            fd if fd < 0 => Err(io::Error::last_os_error()),
+            fd => Ok(File::from_raw_fd(fd)),
+        }
+    }
+}
+
 /// Memory of an anonymous file, mapped; all zeros at first.
 #[derive(Debug)]
 pub struct AnonymousSegment {
@@ -31,14 +42,7 @@ impl AnonymousSegment {
         bytes: usize,
         magic: [u64; 2],
     ) -> io::Result<(AnonymousSegment, File)> {
-        // SAFETY: a valid name; the new descriptor is ours.
-        let file = unsafe {
-            let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            File::from_raw_fd(fd)
-        };
+        let file = file(name)?;
         mapping::set_len(&file, PAGE + bytes)?;
         let segment = AnonymousSegment::map(&file, bytes)?;
         for (place, word) in segment.magic().iter().zip(magic) {

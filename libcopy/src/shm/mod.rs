@@ -3,17 +3,20 @@
 //! Memory that the ranks of a team share, and what goes through it: rings, messages, a barrier, waiting.
 //!
 //! [`segment`] lays the memory out. [`ring`], [`doorbell`], [`barrier`], [`claims`] and [`reports`] are protocols on
-//! words in it, which `loom` checks through [`sync`]. [`wait`] waits for peers and notices who died; [`mailbox`] sends
-//! and receives messages. [`anonymous`] is memory of processes that are no team.
+//! words in it, which `loom` checks through [`sync`]. [`wait`] waits for peers and notices who died, by [`turns`]; [`mailbox`] sends
+//! and receives messages. [`meeting`] is how ranks that do not see
+//! one file meet. [`anonymous`] is memory of processes that are no team.
 
 pub mod anonymous;
 pub(crate) mod barrier;
 pub mod claims;
 pub(crate) mod doorbell;
 pub(crate) mod mailbox;
+pub(crate) mod meeting;
 pub(crate) mod message_segment;
 pub(crate) mod reports;
 pub(crate) mod ring;
 pub(crate) mod segment;
 pub(crate) mod sync;
+pub mod turns;
 pub(crate) mod wait;

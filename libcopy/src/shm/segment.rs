@@ -3,7 +3,8 @@
 //! The memory that a team shares: a file in a tmpfs, mapped by every rank.
 //!
 //! Rank 0 creates the file, all map it, and as soon as all are there its name is removed: from
-//! then on nobody can come in and nothing is left behind, however the processes end.
+//! then on nobody can come in and nothing is left behind, however the processes end. Where the directory has no room,
+//! the file is anonymous; rank 0 sends it to ranks that do not see it ([`super::meeting`]).
 //!
 //! A rank is alive as long as it holds a POSIX record lock on byte `rank` of the file. The kernel
 //! drops the lock when the process ends, for whatever reason and before it is reaped; a child does
@@ -24,16 +25,20 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::geteuid;
 
+use super::anonymous;
 use super::barrier::Barrier;
 use super::claims::Claims;
 use super::doorbell::Doorbell;
+use super::meeting::{self, Directory, Failed, Guest, Host, Reply};
 use super::reports::Reports;
 use super::ring::{Counter, Head};
 use super::sync::{AtomicU64, Ordering};
+use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::mapping::{self, SharedMapping};
 use crate::policy::POLICY_WORDS;
+use crate::process::Home;
 use crate::team::key::TeamKey;
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
@@ -42,8 +47,17 @@ const READY: u64 = u64::from_le_bytes(*b"libcopy\x01");
 /// Most ranks a team may have.
 pub(crate) const MAX_RANKS: usize = 1024;
 
+/// For so long a rank that cannot join tells others that have not come yet.
+const NEWS: Duration = Duration::from_secs(2);
+
+/// How often ranks that wait look whether everybody is alive; survivors know within a second.
+pub(crate) const HEALTH_EVERY: Duration = Duration::from_millis(200);
+
 /// Bytes between two headers in a ring are padded to this; rings are multiples of it.
 pub(crate) const LINE: usize = 64;
+
+/// Words of a text that says why a rank could not join.
+const REASON_WORDS: usize = 48;
 
 /// First page of the segment.
 #[repr(C)]
@@ -59,6 +73,8 @@ pub(crate) struct Preamble {
     /// Why the team cannot be used any more; 0 as long as it can.
     pub(crate) broken: AtomicU64,
     pub(crate) details: [AtomicU64; 6],
+    /// The same as a text, where a rank could not join.
+    reason: [AtomicU64; REASON_WORDS],
     /// Key of the kernel module's domain, made by rank 0.
     pub(crate) domain_key: [AtomicU64; 2],
     pub(crate) barrier: Barrier,
@@ -68,6 +84,8 @@ pub(crate) struct Preamble {
     pub(crate) retired: AtomicU64,
     /// What ranks have reported since a disagreement, for [`crate::team::Resumption`].
     pub(crate) reports: Reports,
+    /// Who looks next whether which rank is alive.
+    turns: Turns,
 }
 
 /// What a rank says about itself.
@@ -78,6 +96,8 @@ pub(crate) struct RankBlock {
     pub(crate) joined: AtomicU64,
     /// 1 once the rank has left in good order.
     pub(crate) left: AtomicU64,
+    /// 1 once another rank has seen that this one has ended without having left.
+    died: AtomicU64,
     /// Distinguishes processes; ranks of one process cannot see each other's locks.
     pub(crate) process: AtomicU64,
     pub(crate) cpus: [AtomicU64; 16],
@@ -170,7 +190,27 @@ pub(crate) struct Segment {
     plan: Plan,
     rank: usize,
     file: Arc<File>,
-    path: PathBuf,
+    place: Place,
+    home: Home,
+}
+
+/// Where a file is.
+#[derive(Debug, Default)]
+struct Place {
+    /// `None` if it has no name.
+    path: Option<PathBuf>,
+    /// The directory of a name that rank 0 has given it.
+    directory: Directory,
+}
+
+impl Place {
+    /// What it is called in errors.
+    fn name(&self) -> String {
+        let path = self.path.as_ref();
+        path.map_or("an anonymous file".to_owned(), |path| {
+            path.display().to_string()
+        })
+    }
 }
 
 /// What rank 0 needs to know to make a segment.
@@ -178,6 +218,8 @@ pub(crate) struct Blueprint {
     pub(crate) pair_ring: usize,
     pub(crate) bcast_ring: usize,
     pub(crate) policy: [u64; POLICY_WORDS],
+    /// Whether somebody has chosen the directory.
+    pub(crate) is_chosen: bool,
 }
 
 impl Blueprint {
@@ -188,7 +230,10 @@ impl Blueprint {
 }
 
 impl Segment {
-    /// Makes the segment (rank 0) or waits for it, maps it, and takes the rank.
+    /// Makes the segment (rank 0) or waits for it, maps it, and takes the rank. Rank 0 gets what it is asked through,
+    /// until all have joined.
+    ///
+    /// What goes wrong on one rank all others hear of, where they reach each other at all.
     pub(crate) fn open(
         directory: &Path,
         key: &TeamKey,
@@ -196,94 +241,134 @@ impl Segment {
         size: usize,
         blueprint: &Blueprint,
         deadline: Instant,
-    ) -> Result<Self> {
+    ) -> Result<(Self, Option<Host>)> {
         let path = directory.join(format!("libcopy-{key}"));
-        let started = Instant::now();
-        if rank == 0 {
-            let file = process_file(key, || create(&path))?;
-            let made = Self::make(&path, file, size, blueprint);
-            if made.is_err() {
-                unlink(&path);
-            }
-            return made;
+        if rank > 0 {
+            let visited = Self::visit((directory, &path), key, (rank, size), deadline);
+            return visited.map(|segment| (segment, None));
         }
-        let late = || Error::JoinTimeout {
-            rank: 0,
-            missing: 1,
-            size,
-            waited: started.elapsed(),
+        // First of all, as what goes wrong is told through it.
+        let mut host = if size > 1 { Host::open(key) } else { None };
+        let is_reached = host.is_some() || size == 1;
+        match Self::found((directory, &path), key, size, blueprint, is_reached) {
+            Ok(segment) => Ok((segment, host)),
+            Err(error) => {
+                if let Some(host) = &mut host {
+                    refuse(host, &error, size - 1, || 0);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the segment. `is_reached`: whether the others get it without a name.
+    fn found(
+        (directory, path): (&Path, &Path),
+        key: &TeamKey,
+        size: usize,
+        blueprint: &Blueprint,
+        is_reached: bool,
+    ) -> Result<Self> {
+        let named = |plan| {
+            let file = new_file(key, || create(path))?;
+            let place = Place {
+                path: Some(path.to_owned()),
+                directory: meeting::directory(directory),
+            };
+            Self::make(place, file, plan, blueprint).inspect_err(|_| unlink(path))
         };
+        let mut plan = Plan::new(size, blueprint.pair_ring, blueprint.bcast_ring);
+        let mut made = named(plan);
+        // A directory that somebody has chosen is used, or an error, unless it is merely too small.
+        let may_leave = made.as_ref().is_err_and(|error| {
+            is_full(error) || matches!(error, Error::System { .. }) && !blueprint.is_chosen
+        });
+        if is_reached && may_leave {
+            let file = new_file(key, || {
+                anonymous::file(c"libcopy-team")
+                    .map_err(|source| Error::system("making an anonymous file", source))
+            });
+            let unnamed = file.and_then(|file| Self::make(Place::default(), file, plan, blueprint));
+            if unnamed.is_ok() {
+                return unnamed;
+            }
+        }
+        while made.as_ref().is_err_and(is_full)
+            && (plan.pair_ring > 4096 || plan.bcast_ring > 16384)
+        {
+            let (pair_ring, bcast_ring) = (plan.pair_ring / 2, plan.bcast_ring / 2);
+            plan = Plan::new(size, pair_ring.max(4096), bcast_ring.max(16384));
+            made = named(plan);
+        }
+        made
+    }
+
+    /// Waits for the segment, in the directory or from rank 0, and takes a rank.
+    fn visit(
+        (directory, path): (&Path, &Path),
+        key: &TeamKey,
+        (rank, size): (usize, usize),
+        deadline: Instant,
+    ) -> Result<Self> {
+        let started = Instant::now();
+        let (mut guest, mut held) = (None, None);
         let mut pause = Duration::from_micros(100);
-        let file = loop {
-            match process_file(key, || open(&path)) {
-                Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
-                other => break other?,
+        let outcome = loop {
+            if held.is_none() {
+                held = match process_file(key, || find((directory, path), key, &mut guest)) {
+                    Ok(file) => Some(file),
+                    Err(Error::System { source, .. }) if is_absent(&source) => None,
+                    Err(error) => break Err(error),
+                };
+            }
+            if let Some(file) = &held {
+                let mut words = [0u8; 32];
+                let is_read = file.read_exact_at(&mut words, 0).is_ok();
+                let word = |i: usize| {
+                    u64::from_ne_bytes(words[8 * i..][..8].try_into().unwrap_or_default())
+                };
+                if is_read && word(0) == READY {
+                    let (file, sizes) = (file.clone(), [word(1), word(2), word(3)]);
+                    break Self::map_existing(path, file, rank, size, sizes);
+                }
+                // Rank 0 has given it up, and may make another one.
+                if file.metadata().is_ok_and(|file| file.nlink() == 0) {
+                    held = None;
+                }
             }
             if Instant::now() > deadline {
-                return Err(late());
+                break Err(Error::JoinTimeout {
+                    rank: 0,
+                    missing: 1,
+                    size,
+                    waited: started.elapsed(),
+                });
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(5));
         };
-        loop {
-            let mut words = [0u8; 32];
-            if file.read_exact_at(&mut words, 0).is_ok() {
-                let word = |i: usize| {
-                    u64::from_ne_bytes(words[8 * i..][..8].try_into().unwrap_or_default())
-                };
-                if word(0) == READY {
-                    return Self::map_existing(
-                        &path,
-                        file,
-                        rank,
-                        size,
-                        [word(1), word(2), word(3)],
-                    );
-                }
-            }
-            if Instant::now() > deadline {
-                return Err(late());
-            }
-            std::thread::sleep(pause);
+        if let Err(error @ (Error::System { .. } | Error::TeamSize { .. })) = &outcome {
+            tell(key, guest, rank, error);
         }
+        outcome
     }
 
-    fn make(path: &Path, file: Arc<File>, size: usize, blueprint: &Blueprint) -> Result<Self> {
-        let mut plan = Plan::new(size, blueprint.pair_ring, blueprint.bcast_ring);
-        loop {
-            // Reserve now: a tmpfs that is full would otherwise kill us in the middle of a copy.
-            let is_full = |error: &io::Error| {
-                matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EFBIG))
-            };
-            match mapping::reserve(&file, 0, plan.total) {
-                Ok(()) => break,
-                Err(error)
-                    if is_full(&error) && (plan.pair_ring > 4096 || plan.bcast_ring > 16384) =>
-                {
-                    plan = Plan::new(
-                        size,
-                        (plan.pair_ring / 2).max(4096),
-                        (plan.bcast_ring / 2).max(16384),
-                    );
-                    let _ = file.set_len(0);
-                }
-                Err(error) => {
-                    return Err(Error::system(
-                        format!(
-                            "reserving {} KiB in {} for a team of {size} (give it more room, or \
-                             choose another tmpfs with LIBCOPY_SHM_DIR)",
-                            plan.total >> 10,
-                            path.display()
-                        ),
-                        error,
-                    ));
-                }
-            }
-        }
-        // A retry may have reserved more than it needs in the end.
-        mapping::set_len(&file, plan.total)
-            .map_err(|source| Error::system(format!("sizing {}", path.display()), source))?;
-        let segment = Self::map(path, file, 0, plan)?;
+    fn make(place: Place, file: Arc<File>, plan: Plan, blueprint: &Blueprint) -> Result<Self> {
+        // Reserve now: a tmpfs that is full would otherwise kill us in the middle of a copy.
+        mapping::reserve(&file, 0, plan.total).map_err(|error| {
+            Error::system(
+                format!(
+                    "reserving {} KiB in {} for a team of {} (give it more room, or choose another \
+                     tmpfs with LIBCOPY_SHM_DIR)",
+                    plan.total >> 10,
+                    place.name(),
+                    plan.size
+                ),
+                error,
+            )
+        })?;
+        let size = plan.size;
+        let segment = Self::map(place, file, 0, plan)?;
         let preamble = segment.preamble();
         preamble.size.store(size as u64, Ordering::Relaxed);
         preamble
@@ -323,20 +408,25 @@ impl Segment {
         if length < plan.total as u64 {
             return Err(Error::corrupt("the length of the file", length));
         }
-        let segment = Self::map(path, file, rank, plan)?;
+        let place = Place {
+            path: Some(path.to_owned()),
+            directory: Directory::default(),
+        };
+        let segment = Self::map(place, file, rank, plan)?;
         segment.take_rank()?;
         Ok(segment)
     }
 
-    fn map(path: &Path, file: Arc<File>, rank: usize, plan: Plan) -> Result<Self> {
+    fn map(place: Place, file: Arc<File>, rank: usize, plan: Plan) -> Result<Self> {
         let mapping = SharedMapping::writable(&file, 0, plan.total);
         Ok(Segment {
             mapping: mapping
-                .map_err(|source| Error::system(format!("mapping {}", path.display()), source))?,
+                .map_err(|source| Error::system(format!("mapping {}", place.name()), source))?,
             plan,
             rank,
             file,
-            path: path.to_owned(),
+            place,
+            home: Home::here(),
         })
     }
 
@@ -348,7 +438,7 @@ impl Segment {
         let block = self.block(self.rank);
         if block
             .process
-            .compare_exchange(0, process_nonce()?, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(0, self.home.name(), Ordering::AcqRel, Ordering::Relaxed)
             != Ok(0)
         {
             return Err(in_use());
@@ -356,7 +446,7 @@ impl Segment {
         let lock = self.record(libc::F_WRLCK, self.rank);
         fcntl(&self.file, FcntlArg::F_SETLK(&lock)).map_err(|errno| match errno {
             Errno::EACCES | Errno::EAGAIN => in_use(),
-            _ => Error::system(format!("locking a byte of {}", self.path.display()), errno),
+            _ => Error::system(format!("locking a byte of {}", self.place.name()), errno),
         })?;
         for cpu in crate::topology::affinity() {
             if let Some(word) = block.cpus.get(cpu / 64) {
@@ -380,7 +470,7 @@ impl Segment {
     /// The process that holds a rank, as our pid namespace numbers it (0: not visible from here);
     /// `None` if nobody does any more.
     pub(crate) fn holder(&self, rank: usize) -> Result<Option<i32>> {
-        if self.block(rank).process.load(Ordering::Acquire) == process_nonce()? {
+        if self.block(rank).process.load(Ordering::Acquire) == self.home.name() {
             // Our own locks do not show.
             return Ok(Some(std::process::id() as i32));
         }
@@ -388,6 +478,41 @@ impl Segment {
         fcntl(&self.file, FcntlArg::F_GETLK(&mut lock))
             .map_err(|errno| Error::system("asking for a record lock", errno))?;
         Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
+    }
+
+    /// Looks whether those ranks are alive whose turn it is: all ranks that do this look at all others together, once in
+    /// [`HEALTH_EVERY`], and each tells the others whom it has found dead ([`Self::has_died`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the kernel does not say who holds a lock.
+    pub(crate) fn look_around(&self) -> Result<()> {
+        let drawn = self.preamble().turns.draw(self.plan.size, HEALTH_EVERY);
+        for rank in drawn.iter().filter(|rank| *rank != self.rank) {
+            let block = self.block(rank);
+            // Looking for the lock first: a rank says that it leaves before it lets go.
+            let gone = block.joined.load(Ordering::Acquire) != 0 && self.holder(rank)?.is_none();
+            if gone && block.left.load(Ordering::Acquire) == 0 {
+                block.died.store(1, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any rank has seen that this one has ended without having left.
+    pub(crate) fn has_died(&self, rank: usize) -> bool {
+        self.block(rank).died.load(Ordering::Acquire) != 0
+    }
+
+    /// The process whose rank this is.
+    pub(crate) fn home(&self) -> &Home {
+        &self.home
+    }
+
+    /// Fails in any other process: a forked child has inherited the mapping.
+    #[inline]
+    pub(crate) fn check_home(&self) -> Result<()> {
+        self.home.check("this team")
     }
 
     /// Our rank, and how many there are.
@@ -400,9 +525,46 @@ impl Segment {
         (&self.file, self.plan.total)
     }
 
+    /// Says in words why a rank cannot join: whoever breaks the team, before it says so.
+    pub(crate) fn write_reason(&self, why: &str) {
+        let bytes = why.bytes().take(8 * REASON_WORDS);
+        let mut text = [0u8; 8 * REASON_WORDS];
+        text.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+        for (word, bytes) in self.preamble().reason.iter().zip(text.chunks_exact(8)) {
+            word.store(
+                u64::from_ne_bytes(bytes.try_into().unwrap_or_default()),
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// What it says.
+    pub(crate) fn reason(&self) -> String {
+        let words = self.preamble().reason.iter();
+        let bytes: Vec<u8> = words
+            .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
+            .take_while(|byte| *byte != 0)
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Gives the file to those who look elsewhere; who cannot join, if somebody says so.
+    pub(crate) fn serve(&self, host: &mut Host) -> Option<Failed> {
+        host.serve(&self.file, self.place.directory)
+    }
+
+    /// Tells those who have not joined yet that there will be no team.
+    pub(crate) fn refuse(&self, host: &mut Host, error: &Error) {
+        let is_here = |rank: &usize| self.block(*rank).joined.load(Ordering::Acquire) != 0;
+        let others = self.plan.size - 1;
+        refuse(host, error, others, || (1..=others).filter(is_here).count());
+    }
+
     /// Removes the name of the file.
     pub(crate) fn unlink(&self) {
-        unlink(&self.path);
+        if let Some(path) = &self.place.path {
+            unlink(path);
+        }
     }
 
     /// Entry `index` of the table that starts at byte `table`.
@@ -477,6 +639,9 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            return;
+        }
         // Our lock goes now rather than with the file, which other ranks of this process may use.
         let lock = self.record(libc::F_UNLCK, self.rank);
         let _ = fcntl(&self.file, FcntlArg::F_SETLK(&lock));
@@ -491,6 +656,80 @@ pub(crate) fn remove_leftover(directory: &Path, key: &TeamKey) {
 fn unlink(path: &Path) {
     // Usually another rank was faster.
     let _ = std::fs::remove_file(path);
+}
+
+/// Whether an error says that there is no room.
+fn is_full(error: &Error) -> bool {
+    matches!(
+        error.errno(),
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
+    )
+}
+
+/// Whether there is no file yet, as far as this rank may look.
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | NotADirectory | PermissionDenied)
+}
+
+/// What rank 0 tells the others who cannot join, and why.
+fn reason(error: &Error) -> Failed {
+    let (rank, why) = match error {
+        Error::Join { rank, why } => (*rank, why.clone()),
+        error => (0, error.report()),
+    };
+    Failed { rank, why }
+}
+
+/// Tells `others` that there will be no team; `joined` of them hear it elsewhere.
+fn refuse(host: &mut Host, error: &Error, others: usize, joined: impl Fn() -> usize) {
+    let (failed, started) = (reason(error), Instant::now());
+    // Who was not there in all the time does not come now.
+    let patience = match error {
+        Error::JoinTimeout { .. } => Duration::ZERO,
+        _ => NEWS,
+    };
+    while host.refuse(&failed) + joined() < others && started.elapsed() < patience {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Tells rank 0 that a rank cannot join.
+fn tell(key: &TeamKey, guest: Option<Guest>, rank: usize, error: &Error) {
+    let Some(guest) = guest.or_else(|| Guest::open(key)) else {
+        return;
+    };
+    let why = error.report();
+    let (failed, started) = (Failed { rank, why }, Instant::now());
+    while !guest.tell(&failed) && started.elapsed() < NEWS {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The file with the segment: in the directory, or from rank 0.
+fn find(
+    (directory, path): (&Path, &Path),
+    key: &TeamKey,
+    guest: &mut Option<Guest>,
+) -> Result<File> {
+    let absent = match open(path) {
+        Err(Error::System { source, what }) if is_absent(&source) => (source, what),
+        found => return found,
+    };
+    // Where this rank may not look, it sees nothing that rank 0 sees.
+    let is_visible = absent.0.kind() == io::ErrorKind::NotFound;
+    let here = is_visible.then(|| meeting::directory(directory));
+    if guest.is_none() {
+        *guest = Guest::open(key);
+    }
+    let reply = guest
+        .as_mut()
+        .and_then(|guest| guest.ask(here.unwrap_or_default()));
+    match reply {
+        Some(Reply::File(file)) => Ok(file),
+        Some(Reply::Failed(Failed { rank, why })) => Err(Error::Join { rank, why }),
+        None => Err(Error::system(absent.1, absent.0)),
+    }
 }
 
 fn create(path: &Path) -> Result<File> {
@@ -534,35 +773,31 @@ fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// The files of teams that this process has open, by key and process.
+static FILES: Mutex<Vec<(TeamKey, u64, Weak<File>)>> = Mutex::new(Vec::new());
+
+/// A team's file that is new, in place of any that rank 0 has given up.
+fn new_file(key: &TeamKey, make: impl FnOnce() -> Result<File>) -> Result<Arc<File>> {
+    let file = Arc::new(make()?);
+    let process = Home::here().name();
+    let mut files = lock(&FILES);
+    files.retain(|(k, p, _)| k != key || *p != process);
+    files.push((*key, process, Arc::downgrade(&file)));
+    Ok(file)
+}
+
 /// The one descriptor that this process has of a team's file.
 fn process_file(key: &TeamKey, open: impl FnOnce() -> Result<File>) -> Result<Arc<File>> {
-    static FILES: Mutex<Vec<(TeamKey, u32, Weak<File>)>> = Mutex::new(Vec::new());
-    let pid = std::process::id();
+    let process = Home::here().name();
     let mut files = lock(&FILES);
     files.retain(|(_, _, file)| file.strong_count() > 0);
-    let mine = files.iter().find(|(k, p, _)| k == key && *p == pid);
+    let mine = files.iter().find(|(k, p, _)| k == key && *p == process);
     if let Some(file) = mine.and_then(|(_, _, file)| file.upgrade()) {
         return Ok(file);
     }
     let file = Arc::new(open()?);
-    files.push((*key, pid, Arc::downgrade(&file)));
+    files.push((*key, process, Arc::downgrade(&file)));
     Ok(file)
-}
-
-/// A number that no other process has, also in another pid namespace.
-fn process_nonce() -> Result<u64> {
-    static NONCE: Mutex<(u32, u64)> = Mutex::new((0, 0));
-    let pid = std::process::id();
-    let mut nonce = lock(&NONCE);
-    if nonce.0 != pid {
-        // The first call, or the first one in a forked child.
-        let random = TeamKey::random()?.to_bytes();
-        *nonce = (
-            pid,
-            u64::from_ne_bytes(random[..8].try_into().unwrap_or_default()) | 1,
-        );
-    }
-    Ok(nonce.1)
 }
 
 #[cfg(all(test, not(loom)))]

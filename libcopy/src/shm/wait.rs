@@ -7,14 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::segment::{HISTORY, Segment};
+use super::segment::{HEALTH_EVERY, HISTORY, Segment};
 use super::sync::Ordering;
 use crate::error::{Error, Result};
 use crate::op::{Call, Op};
 use crate::policy::Oversubscription;
-
-/// How often sleepers look whether everybody is alive; survivors know within a second.
-const HEALTH_EVERY: Duration = Duration::from_millis(200);
 
 /// Longest sleep; a peer that was killed between changing something and ringing costs this much.
 const NAP: Duration = Duration::from_millis(50);
@@ -31,6 +28,7 @@ const DIED: u64 = 1;
 const LEFT: u64 = 2;
 pub(crate) const MISMATCH: u64 = 3;
 pub(crate) const BROKEN: u64 = 4;
+const NOT_JOINED: u64 = 5;
 
 /// What a rank that waits does for peers that wait for bytes of an engine.
 #[derive(Debug)]
@@ -267,14 +265,13 @@ impl Waiter {
             return Ok(None);
         }
         self.last_health.set(Instant::now());
+        self.segment.look_around()?;
         for rank in (0..self.size).filter(|rank| *rank != self.rank) {
-            // Looking for the lock first: a rank says that it leaves before it lets go.
-            let gone = self.segment.holder(rank)?.is_none();
             if self.segment.block(rank).left.load(Ordering::Acquire) != 0 {
                 if from(rank) {
                     return Ok(Some(Error::PeerLeft { rank }));
                 }
-            } else if gone && self.segment.block(rank).joined.load(Ordering::Acquire) != 0 {
+            } else if self.segment.has_died(rank) {
                 return Err(self.break_team(Error::PeerDied { rank }));
             }
             self.compare(rank)?;
@@ -282,9 +279,10 @@ impl Waiter {
         Ok(None)
     }
 
-    /// The error that broke the team, if one did.
+    /// The error that broke the team, if one did, or that of a forked child.
     #[inline]
     pub(crate) fn verdict(&self) -> Result<()> {
+        self.segment.check_home()?;
         match self.segment.preamble().broken.load(Ordering::Acquire) {
             0 => Ok(()),
             word => Err(self.explain(word)),
@@ -304,6 +302,10 @@ impl Waiter {
                 expected: Call::from_words([detail(2), detail(3)]).to_string(),
             },
             BROKEN => Error::Broken { rank },
+            NOT_JOINED => Error::Join {
+                rank,
+                why: self.segment.reason(),
+            },
             _ => Error::corrupt("the state of the team", word),
         }
     }
@@ -315,9 +317,14 @@ impl Waiter {
         let word = match &error {
             Error::PeerDied { rank } => DIED << 32 | *rank as u64,
             Error::PeerLeft { rank } => LEFT << 32 | *rank as u64,
+            Error::Join { rank, .. } => NOT_JOINED << 32 | *rank as u64,
             _ => BROKEN << 32 | self.rank as u64,
         };
-        let first = self.break_with(word, [0; 4]);
+        let why = match &error {
+            Error::Join { why, .. } => why,
+            _ => "",
+        };
+        let first = self.break_with(word, [0; 4], why);
         match error {
             Error::PeerDied { .. } | Error::PeerLeft { .. } if !first => {
                 // The first rank may have been killed before it wrote why.
@@ -335,7 +342,7 @@ impl Waiter {
     #[cold]
     pub(crate) fn mismatch(&self, rank: usize, theirs: Call, expected: Call) -> Error {
         let ([a, b], [c, d]) = (theirs.to_words(), expected.to_words());
-        self.break_with(MISMATCH << 32 | rank as u64, [a, b, c, d]);
+        self.break_with(MISMATCH << 32 | rank as u64, [a, b, c, d], "");
         Error::Mismatch {
             rank,
             theirs: theirs.to_string(),
@@ -343,8 +350,11 @@ impl Waiter {
         }
     }
 
-    /// Whether nobody else had broken the team before.
-    fn break_with(&self, word: u64, details: [u64; 4]) -> bool {
+    /// Whether nobody else had broken the team before. A forked child breaks nothing.
+    fn break_with(&self, word: u64, details: [u64; 4], why: &str) -> bool {
+        if !self.segment.home().is_here() {
+            return true;
+        }
         let preamble = self.segment.preamble();
         let claim = &preamble.claim;
         let first = claim
@@ -354,6 +364,7 @@ impl Waiter {
             for (word, value) in preamble.details.iter().zip(details) {
                 word.store(value, Ordering::Relaxed);
             }
+            self.segment.write_reason(why);
             preamble.broken.store(word, Ordering::Release);
         }
         for rank in 0..self.size {

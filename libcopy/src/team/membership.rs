@@ -23,6 +23,7 @@ use crate::p2p::messenger::{Means, Messenger};
 use crate::p2p::registration::Registration;
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
+use crate::shm::meeting::{Failed, Host};
 use crate::shm::segment::{Blueprint, MAX_RANKS, Segment};
 use crate::shm::sync::Ordering;
 use crate::shm::wait::Waiter;
@@ -39,6 +40,9 @@ use crate::transport::{TransportKind, TransportReport};
 /// The operations are collective: all ranks call the same ones in the same order. An error of
 /// one breaks the team for all, since nobody could tell what the others have done; start a new
 /// one. Dropping it leaves the team in good order.
+///
+/// A team belongs to the process that joined it. In a forked child every operation fails with [`Error::Forked`], and
+/// dropping it does nothing to the team; a child may join teams of its own.
 ///
 /// Usually each rank is a process (see [`launch()`]); threads of one process can be ranks as well:
 ///
@@ -100,7 +104,7 @@ impl Team {
     /// # Errors
     ///
     /// [`Error::Argument`] if no team can have this size or rank, or the policy does not fit;
-    /// [`Error::JoinTimeout`] if not all ranks come in time, [`Error::InUse`] if the key or the rank is taken,
+    /// [`Error::JoinTimeout`] if not all ranks come in time, [`Error::Join`] if another rank cannot join, [`Error::InUse`] if the key or the rank is taken,
     /// [`Error::TeamSize`] if rank 0 says another size, [`Error::System`] if the segment cannot be made,
     /// [`Error::PeerDied`] if a rank dies meanwhile.
     pub fn join_with(key: &TeamKey, rank: usize, size: usize, policy: Policy) -> Result<Self> {
@@ -114,14 +118,19 @@ impl Team {
         let deadline = started + patience.unwrap_or(Duration::from_secs(30));
         let directory = PathBuf::from(config::SHM_DIR.or_default());
         let policy = policy.checked()?;
-        let blueprint = blueprint(&policy, size);
-        let segment = Segment::open(&directory, key, rank, size, &blueprint, deadline)?;
+        let mut blueprint = blueprint(&policy, size);
+        blueprint.is_chosen = config::SHM_DIR.value().is_some();
+        let opened = Segment::open(&directory, key, rank, size, &blueprint, deadline)?;
+        let (segment, mut host) = opened;
         let segment = Arc::new(segment);
         let mut mailbox = Mailbox::new(segment.clone(), rank, size);
-        let gathered = gathered(&segment, &mailbox, started, deadline);
+        let gathered = gathered(&segment, &mailbox, host.as_mut(), started, deadline);
         // From here on nobody needs the name: either all have the file open, or nobody will.
         if rank == 0 || gathered.is_err() {
             segment.unlink();
+        }
+        if let (Err(error), Some(host)) = (&gathered, &mut host) {
+            segment.refuse(host, error);
         }
         gathered?;
         let mut words = [0; POLICY_WORDS];
@@ -339,6 +348,7 @@ impl Team {
 
     /// Starts an operation; all ranks count along.
     pub(crate) fn begin(&mut self, call: Call) -> Result<()> {
+        self.check_home()?;
         if let Some(offload) = &self.offload {
             offload.reap();
         }
@@ -362,6 +372,8 @@ impl Team {
     /// Ends an operation: an error breaks the team, so that nobody waits for us, and takes back
     /// what we had opened, so that nobody who is late copies to memory that the caller uses again.
     pub(crate) fn settle<T>(&mut self, result: Result<T>) -> Result<T> {
+        // In a forked child nothing is ours to be ended.
+        self.check_home()?;
         if let Some(offload) = &mut self.offload {
             offload.ended();
         }
@@ -382,8 +394,15 @@ impl Team {
         })
     }
 
+    /// Fails in a forked child of the process that joined the team.
+    #[inline]
+    pub(crate) fn check_home(&self) -> Result<()> {
+        self.segment.check_home()
+    }
+
     /// Our messages, and what waits for peers.
     pub(crate) fn messages(&mut self) -> Result<(&mut Messenger, &Waiter)> {
+        self.check_home()?;
         if self.messenger.is_none() {
             let may = |kind| self.forced.is_none_or(|forced| forced == kind);
             let cma = self.cma.as_ref().filter(|_| may(TransportKind::Cma));
@@ -629,6 +648,7 @@ fn blueprint(policy: &Policy, size: usize) -> Blueprint {
         pair_ring: policy.pair_ring(size),
         bcast_ring: policy.bcast_ring(size, cpus),
         policy: policy.to_words(),
+        is_chosen: false,
     }
 }
 
@@ -636,6 +656,7 @@ fn blueprint(policy: &Policy, size: usize) -> Blueprint {
 fn gathered(
     segment: &Segment,
     mailbox: &Mailbox,
+    mut host: Option<&mut Host>,
     started: Instant,
     deadline: Instant,
 ) -> Result<()> {
@@ -659,6 +680,9 @@ fn gathered(
             return Err(mailbox.waiter.break_team(error));
         }
         mailbox.waiter.check(&|_| true)?;
+        if let Some(Failed { rank, why }) = host.as_mut().and_then(|host| segment.serve(host)) {
+            return Err(mailbox.waiter.break_team(Error::Join { rank, why }));
+        }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(2));
     }
@@ -666,6 +690,10 @@ fn gathered(
 
 impl Drop for Team {
     fn drop(&mut self) {
+        // A forked child has inherited it; the rank is its parent.
+        if self.check_home().is_err() {
+            return;
+        }
         // Before the others hear that we left: our memory is still read or written.
         if let Some(offload) = &self.offload {
             offload.retire();

@@ -48,7 +48,7 @@ impl Resumption {
     }
 
     fn report(&self, number: u64) {
-        if !self.reported.swap(true, Ordering::AcqRel) {
+        if self.segment.home().is_here() && !self.reported.swap(true, Ordering::AcqRel) {
             self.reports().report(number);
         }
     }
@@ -63,6 +63,9 @@ impl Resumption {
     /// waits up to `patience` for ranks that have not made the call yet, and has `progress` called meanwhile; if
     /// one does not come, or has ended, the call fails in the team.
     pub fn goes_past(&self, number: u64, patience: Duration, progress: impl Fn()) -> bool {
+        if !self.segment.home().is_here() {
+            return false;
+        }
         let (reports, size) = (self.reports(), self.size as u64);
         self.report(number - 1);
         let started = Instant::now();
@@ -84,11 +87,13 @@ impl Resumption {
     }
 
     fn is_anybody_gone(&self) -> bool {
+        let is_blind = self.segment.look_around().is_err();
         let mut others = (0..self.size).filter(|rank| *rank != self.rank);
-        others.any(|rank| {
-            let left = self.segment.block(rank).left.load(Ordering::Acquire) != 0;
-            left || !matches!(self.segment.holder(rank), Ok(Some(_)))
-        })
+        is_blind
+            || others.any(|rank| {
+                let left = self.segment.block(rank).left.load(Ordering::Acquire) != 0;
+                left || self.segment.has_died(rank)
+            })
     }
 }
 

@@ -22,14 +22,25 @@ impl Usage {
         Usage(segment)
     }
 
+    /// A forked child uses none of its parent's teams, and gives none back.
+    fn is_here(&self) -> bool {
+        self.0.home().is_here()
+    }
+
     /// Lends the team to `users` ranks: the leader, for all of them.
     pub fn lend(&self, users: usize) {
+        if !self.is_here() {
+            return;
+        }
         let lent = &self.0.preamble().lent;
         lent.fetch_add(users as u64, Ordering::AcqRel);
     }
 
     /// Gives it back: each of these ranks for itself, after its last collective.
     pub fn give_back(&self) {
+        if !self.is_here() {
+            return;
+        }
         // A rank may be done before the leader has counted it; the sum comes out all the same.
         self.0.preamble().lent.fetch_sub(1, Ordering::AcqRel);
     }
@@ -42,7 +53,9 @@ impl Usage {
 
     /// Says that the team will not be lent again: the leader, when it is idle or broken.
     pub fn retire(&self) {
-        self.0.preamble().retired.store(1, Ordering::Release);
+        if self.is_here() {
+            self.0.preamble().retired.store(1, Ordering::Release);
+        }
     }
 
     /// Whether it will not be lent again, so that a rank that does not use it can drop it.
@@ -50,9 +63,9 @@ impl Usage {
         self.0.preamble().retired.load(Ordering::Acquire) != 0
     }
 
-    /// Whether an error or a death has broken the team.
+    /// Whether an error or a death has broken the team, or this is a forked child.
     pub fn is_broken(&self) -> bool {
-        self.0.preamble().broken.load(Ordering::Acquire) != 0
+        !self.is_here() || self.0.preamble().broken.load(Ordering::Acquire) != 0
     }
 
     /// Whether ranks that called different operations, or one of them whose operation failed half way,

@@ -35,6 +35,7 @@ pub const TABLE: &[Layers] = &[
             transport/kind
             < error op lock lru refusal scratch
             < mapping
+            < process
             < config topology memcpy
             < policy/executor policy/bands policy/oversubscription policy/backoff policy/comparison policy/governor
             < policy/thresholds policy/monitor
@@ -49,7 +50,7 @@ pub const TABLE: &[Layers] = &[
             < device
             < team/key
             < shm/sync
-            < shm/claims shm/doorbell shm/ring shm/reports shm/anonymous
+            < shm/claims shm/doorbell shm/ring shm/reports shm/turns shm/anonymous shm/meeting
             < shm/barrier
             < shm/segment
             < shm/message_segment
@@ -248,7 +249,7 @@ pub const TABLE: &[Layers] = &[
         root: "ffi/mpi/src/lib.rs",
         order: "
             against_mpi
-            < loaded abi tools stats count relocations uses exchange failure threshold
+            < loaded abi tools stats count relocations uses exchange failure threshold forked
             < pmpi/functions
             < attributes neighbourhood world_model
             < bootstrap/launcher bootstrap/table

@@ -204,7 +204,7 @@ fn decide(
             give_up(table, reason::LATE);
         } else if wait(table, heard) {
             idle();
-            if !all_live(&table.slots[..word.announced]) {
+            if !all_live(table, word.announced) {
                 give_up(table, reason::DEAD);
             }
         }
@@ -294,7 +294,7 @@ impl Meeting {
                 settle(table, all);
             } else if wait(table, heard) {
                 idle();
-                if late() || !all_live(&table.slots[..self.members.len()]) {
+                if late() || !all_live(table, self.members.len()) {
                     settle(table, DECIDED);
                 }
             }

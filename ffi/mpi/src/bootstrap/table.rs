@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
+use libcopy::shm::turns::Turns;
 use libcopy::transport::process_memory::lives;
 
 /// Processes of one machine that find each other.
@@ -79,6 +80,8 @@ pub struct Table {
     pub verdict: AtomicU64,
     /// Members that are in `MPI_Finalize`.
     pub departed: AtomicU32,
+    /// Who looks next whether which process lives.
+    turns: Turns,
     pub offer: [AtomicU64; OFFER_WORDS],
     pub slots: [Slot; MOST_MEMBERS],
 }
@@ -162,10 +165,17 @@ pub fn give_up(table: &Table, why: u32) {
     }
 }
 
-/// Whether all processes of slots that say who they are live.
-pub fn all_live(slots: &[Slot]) -> bool {
-    let mut pids = slots.iter().map(|slot| slot.pid.load(Ordering::Acquire));
-    pids.all(|pid| pid == 0 || lives(pid))
+/// How often those who wait look whether everybody lives.
+const LOOKING: Duration = Duration::from_millis(100);
+
+/// Whether all processes of slots live that say who they are, as far as it is this process's turn to look: all who
+/// wait look at everybody together. Who finds one that has ended tells the others.
+pub fn all_live(table: &Table, members: usize) -> bool {
+    let mut drawn = table.turns.draw(members, LOOKING).iter();
+    drawn.all(|member| {
+        let pid = table.slots[member].pid.load(Ordering::Acquire);
+        pid == 0 || lives(pid)
+    })
 }
 
 /// Wakes all waiters.

@@ -7,13 +7,9 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::table::{ring, table_in, wait};
+use super::table::{all_live, ring, table_in, wait};
 use libcopy::lock::lock;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
-use libcopy::transport::process_memory::lives;
-
-/// After this many of them a process that waits in `MPI_Finalize`, maybe for hours, looks whether everybody lives.
-const LOOKING: u32 = 20;
 
 /// What became of it.
 pub static OUTCOME: Mutex<Outcome> = Mutex::new(Outcome::None);
@@ -57,7 +53,6 @@ impl World {
         if table.departed.fetch_add(1, Ordering::AcqRel) as usize + 1 == members {
             return ring(table);
         }
-        let mut ticks = 0;
         loop {
             let heard = table.bell.load(Ordering::Acquire);
             if table.departed.load(Ordering::Acquire) as usize >= members {
@@ -65,9 +60,9 @@ impl World {
             }
             if wait(table, heard) {
                 idle();
-                ticks += 1;
-                if ticks % LOOKING == 0 && !self.pids.iter().all(|pid| lives(*pid)) {
-                    return;
+                if !all_live(table, members) {
+                    table.departed.fetch_add(members as u32, Ordering::AcqRel);
+                    return ring(table);
                 }
             }
         }

@@ -8,11 +8,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::engine::{Engines, Held, State};
 use super::table::{Buffers, Errand, MOST_PIECES, ROOM, Table};
 use crate::op::Op;
+use crate::process::Home;
 use crate::transport::process_memory;
+
+/// So many peers each rank looks after alone.
+const FEW: usize = 4;
+/// How often all ranks that wait look at all others.
+const LOOKING: Duration = Duration::from_millis(100);
 
 /// The ranks of a communicator that reach each other's memory.
 #[derive(Debug)]
@@ -25,6 +32,7 @@ pub struct Participants {
     pub rank: usize,
     /// Engines that move parts, if all ranks have them.
     pub engines: Option<Arc<Engines>>,
+    home: Home,
     last: AtomicU64,
 }
 
@@ -41,6 +49,7 @@ impl Participants {
             pids,
             rank,
             engines,
+            home: Home::here(),
             last: AtomicU64::new(0),
         }
     }
@@ -56,8 +65,11 @@ impl Participants {
         len == 0 || process_memory::is_reachable(self.pids[self.rank], ends)
     }
 
-    /// Whether the next operation is done here: all ranks find the same.
+    /// Whether the next operation is done here: all ranks find the same. None is in a forked child.
     pub fn admits_next(&self) -> bool {
+        if !self.home.is_here() {
+            return false;
+        }
         // This process may have lost the right to read memory without a word.
         let word = 0u64;
         if !self.is_reachable((&raw const word).cast(), size_of::<u64>()) {
@@ -395,7 +407,8 @@ impl Operation {
 
     /// Nothing more comes of it: all ranks hear of that.
     fn fail(&mut self, failure: Failure) {
-        self.is_first = self.group.table.broken().swap(1, Ordering::AcqRel) == 0;
+        self.is_first =
+            self.group.home.is_here() && self.group.table.broken().swap(1, Ordering::AcqRel) == 0;
         self.failure = Some(failure);
     }
 
@@ -430,7 +443,9 @@ impl Operation {
             unsafe { std::ptr::copy(from, to, self.shape.bytes) };
             left = left.saturating_sub(self.shape.bytes);
         }
-        if self.group.table.broken().load(Ordering::Acquire) != 0 {
+        // A forked child's parent goes on with it.
+        let is_here = self.group.home.is_here();
+        if !is_here || self.group.table.broken().load(Ordering::Acquire) != 0 {
             self.failure.get_or_insert(Failure::Broken);
             return false;
         }
@@ -725,9 +740,12 @@ impl Operation {
 
     /// Looks whether those live with whom we have to do something yet.
     pub fn look(&mut self) {
-        let me = self.group.rank;
+        if !self.group.home.is_here() {
+            return;
+        }
+        let (me, size) = (self.group.rank, self.group.size());
         let mut peers: Vec<usize> = match &self.combining {
-            Some(_) => (0..self.group.size()).collect(),
+            Some(_) => (0..size).collect(),
             None => {
                 let peers = self.transfers.iter();
                 peers
@@ -735,6 +753,16 @@ impl Operation {
                     .collect()
             }
         };
+        // Who has to do with many has to do with all, as others have: they look at all of them together.
+        if peers.len() > FEW {
+            peers = self
+                .group
+                .table
+                .turns()
+                .draw(size, LOOKING)
+                .iter()
+                .collect();
+        }
         peers.retain(|rank| *rank != me && !process_memory::lives(self.group.pids[*rank]));
         // One that has ended may have done its part before.
         if let (Some(rank), false) = (peers.first(), self.is_done()) {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::agreement::{self, Topic};
 use crate::shm::anonymous::AnonymousSegment;
 use crate::shm::claims::Claims;
+use crate::shm::turns::Turns;
 
 /// Operations that a rank may have under way on a communicator.
 pub const DEPTH: u64 = 1024;
@@ -412,6 +413,12 @@ impl Table {
     fn admitted(&self) -> &AtomicU64 {
         // SAFETY: within the memory, aligned as words are; all zeros are valid.
         unsafe { &*self.shared.place(8, 8).cast() }
+    }
+
+    /// Who looks next whether which rank lives.
+    pub fn turns(&self) -> &Turns {
+        // SAFETY: within the memory, aligned as words are; all zeros are valid.
+        unsafe { &*self.shared.place(16, 8).cast() }
     }
 
     /// Whether something went wrong, for all operations from then on: 0, or why.
