@@ -6,7 +6,8 @@
 //!
 //! Every element is combined by one rank only, so that all get the same result even where rounding
 //! depends on the order. The order is the ranks' from the combining one on, around the circle: the
-//! operation must be commutative.
+//! operation must be commutative. Nothing but the number of ranks and the division of the elements has a part in it,
+//! neither the transport nor what it refuses, so that the same elements give the same bits each time.
 
 use super::cooperative::Rts;
 use super::division::Division;
@@ -100,30 +101,32 @@ pub(super) unsafe fn scatter(
         keys.push(Rts::from_words(header.words)?.key);
     }
 
-    // How much of our slice came out of each peer's memory; what is missing is streamed.
+    // How much of our slice came out of each peer's memory; what is missing is streamed. No peer's elements are
+    // combined before those of the peers in front of it, so the first that cannot be reached ends this for all.
     let mut got = vec![0; peers.len()];
     let largest = (CHUNK / element).max(1) * element;
     let mut scratch = team.take_scratch(largest.min(own_len));
     let mut start = 0;
-    while start < own_len {
+    'reached: while start < own_len {
         let n = largest.min(own_len - start);
         keep_own(start, n);
         for (index, &rank) in peers.iter().enumerate() {
-            let Some(key) = keys[index].filter(|_| got[index] == start) else {
-                continue;
-            };
             let at = (own_offset + start) as u64;
             let place = scratch.as_mut_ptr().cast::<u8>();
-            // SAFETY: the scratch has room for a chunk; the chunk is inside our slice.
+            let pulled = match keys[index] {
+                // SAFETY: the scratch has room for a chunk.
+                Some(key) => unsafe {
+                    let pulled = team.one_sided(key.kind())?.pull(rank, key, at, place, n);
+                    pulled.inspect_err(|_| team.invalidate(key.kind())).is_ok()
+                },
+                None => false,
+            };
+            if !pulled {
+                keep_own(start + n, own_len - start - n);
+                break 'reached;
+            }
+            // SAFETY: the chunk is inside our slice, and the scratch has as many bytes of the peer's.
             unsafe {
-                if team
-                    .one_sided(key.kind())?
-                    .pull(rank, key, at, place, n)
-                    .is_err()
-                {
-                    team.invalidate(key.kind());
-                    continue;
-                }
                 let theirs = std::slice::from_raw_parts(place, n);
                 combine(theirs, std::slice::from_raw_parts_mut(to.add(start), n));
             }
@@ -173,16 +176,17 @@ pub(super) unsafe fn scatter(
     }
     exchange(&mut team.mailbox, flow, &mut sending, &mut receiving)?;
     let mut filled = 0;
+    // In chunks again: what an operation does with the last elements of many may be something else.
     for &got in got.iter().filter(|got| **got < own_len) {
-        // SAFETY: as above; the rest of our slice is writable.
-        unsafe {
-            let theirs = std::slice::from_raw_parts(place.add(filled), own_len - got);
-            combine(
-                theirs,
-                std::slice::from_raw_parts_mut(to.add(got), own_len - got),
-            );
+        for start in (got..own_len).step_by(largest) {
+            let n = largest.min(own_len - start);
+            // SAFETY: as above; the rest of our slice is writable.
+            unsafe {
+                let theirs = std::slice::from_raw_parts(place.add(filled), n);
+                combine(theirs, std::slice::from_raw_parts_mut(to.add(start), n));
+            }
+            filled += n;
         }
-        filled += own_len - got;
     }
     team.keep_scratch(rests);
     Ok(())

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::engine::{Engines, Held, State};
 use super::table::{Buffers, MOST_PIECES, Table};
+use crate::collective::reduce::slices;
 use crate::op::Op;
 use crate::transport::process_memory;
 
@@ -158,6 +159,8 @@ pub enum Failure {
 /// How elements are combined.
 struct Combining {
     elements: Box<dyn Combine>,
+    /// Where the slices begin that the ranks would combine in a blocking collective.
+    slices: Vec<usize>,
     /// Who gets the result.
     to: Vec<usize>,
     acc: Vec<u128>,
@@ -243,8 +246,10 @@ impl Operation {
         };
         let combining = elements.map(|elements| {
             piece = piece.next_multiple_of(elements.size());
+            let (_, slices) = slices(bytes, elements.size(), size);
             Combining {
                 elements,
+                slices,
                 to: match shape.op {
                     Op::Reduce => vec![root],
                     _ => (0..size).collect(),
@@ -479,7 +484,8 @@ impl Operation {
         }
     }
 
-    /// Combines a piece of all ranks' elements, always in their order.
+    /// Combines a piece of all ranks' elements, in the same order as a blocking collective: from the rank on that
+    /// combines them there, around the circle.
     fn combine_piece(&mut self, all: &[Buffers], at: usize, len: usize) -> Result<(), String> {
         let (me, group) = (self.group.rank, &self.group);
         let Some(combining) = &mut self.combining else {
@@ -495,29 +501,37 @@ impl Operation {
             combining.acc.as_mut_ptr().cast::<u8>(),
             combining.other.as_mut_ptr().cast::<u8>(),
         );
-        let fetch = |rank: usize, to: *mut u8| {
+        let fetch = |rank: usize, at: usize, to: *mut u8, len: usize| {
             let from = all[rank].send.wrapping_add(at as u64);
             // SAFETY: `to` has room for a piece; the kernel checks `from`.
             unsafe { process_memory::read(group.pids[rank], from, to, len) }
                 .map_err(|error| format!("the memory of rank {rank}: {error}"))
         };
-        let own = self.send.wrapping_add(at).cast_const();
-        let last = group.size() - 1;
-        if last == me {
-            // SAFETY: our own elements, and room for a piece.
-            unsafe { std::ptr::copy_nonoverlapping(own, acc, len) }
-        } else {
-            fetch(last, acc)?
-        }
-        for rank in (0..last).rev() {
-            let from = if rank == me {
-                own
+        let (own, size, slices) = (self.send.cast_const(), group.size(), &combining.slices);
+        let mut start = at;
+        while start < at + len {
+            // The last slice that begins here or before: those before it that do so have no elements.
+            let first = slices.partition_point(|slice| *slice <= start) - 1;
+            let end = slices.get(first + 1).copied().unwrap_or(usize::MAX);
+            let len = end.min(at + len) - start;
+            let acc = acc.wrapping_add(start - at);
+            if first == me {
+                // SAFETY: our own elements, and room for a piece.
+                unsafe { std::ptr::copy_nonoverlapping(own.wrapping_add(start), acc, len) }
             } else {
-                fetch(rank, other)?;
-                other.cast_const()
-            };
-            // SAFETY: both have `len` bytes, which are whole elements.
-            unsafe { combining.elements.add(from, acc, len) }?;
+                fetch(first, start, acc, len)?
+            }
+            for rank in (first + 1..size).chain(0..first) {
+                let from = if rank == me {
+                    own.wrapping_add(start)
+                } else {
+                    fetch(rank, start, other, len)?;
+                    other.cast_const()
+                };
+                // SAFETY: both have `len` bytes, which are whole elements.
+                unsafe { combining.elements.add(from, acc, len) }?;
+            }
+            start += len;
         }
         for rank in &combining.to {
             if *rank == me {
@@ -588,10 +602,14 @@ mod tests {
         tables.into_iter().enumerate().map(group).collect()
     }
 
-    /// Adds words.
-    struct Sum;
+    /// Combines words commutatively, but not associatively.
+    struct Mix;
 
-    impl Combine for Sum {
+    fn mix(a: u64, b: u64) -> u64 {
+        (a ^ b).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    impl Combine for Mix {
         fn size(&self) -> usize {
             8
         }
@@ -599,7 +617,10 @@ mod tests {
         unsafe fn add(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
             for at in 0..len / 8 {
                 // SAFETY: the caller's promise.
-                unsafe { *to.cast::<u64>().add(at) += *from.cast::<u64>().add(at) };
+                unsafe {
+                    let to = to.cast::<u64>().add(at);
+                    *to = mix(*from.cast::<u64>().add(at), *to);
+                }
             }
             Ok(())
         }
@@ -622,7 +643,7 @@ mod tests {
         for (group, (send, recv)) in groups.iter().zip(send.iter_mut().zip(&mut recv)) {
             let buffers = (send.as_mut_ptr().cast(), recv.as_mut_ptr().cast());
             let combines = matches!(op, Op::Reduce | Op::Allreduce);
-            let elements = combines.then(|| Box::new(Sum) as Box<dyn Combine>);
+            let elements = combines.then(|| Box::new(Mix) as Box<dyn Combine>);
             let is_root = group.rank == root;
             let copies_own = match op {
                 Op::Gather | Op::Scatter => is_root,
@@ -670,9 +691,13 @@ mod tests {
         };
         let allgather = |_, index| word(place(index).0, place(index).1);
         let alltoall = |me: usize, index| word(place(index).0, me * words + place(index).1);
+        // From the rank on that combines the word in a blocking collective.
+        let (_, slices) = slices(words, 1, 3);
         let allreduce = |_, index: usize| {
+            let owner = slices.iter().rposition(|start| *start <= index).unwrap();
+            let ranks = (owner..3).chain(0..owner);
             if index < words {
-                (0..3).map(|rank| word(rank, index)).sum()
+                ranks.map(|rank| word(rank, index)).reduce(mix).unwrap()
             } else {
                 0
             }
