@@ -64,6 +64,7 @@ fn a_rank() {
         "huge" => huge(&mut Team::from_env().unwrap()),
         "barriers" => barriers(&mut Team::from_env().unwrap()),
         "transports" => transports(&mut Team::from_env().unwrap()),
+        "root" => wrong_root(&mut Team::from_env().unwrap(), words.next().unwrap()),
         "order" => order(&mut Team::from_env().unwrap()),
         other => panic!("no script {other}"),
     }
@@ -780,6 +781,31 @@ fn mismatch(team: &mut Team, what: &str) {
         assert!(matches!(error, Error::Mismatch { .. }), "{what}: {error}");
         assert!(matches!(again, Error::Mismatch { .. }), "{what}: {again}");
     }
+}
+
+#[test]
+fn every_rank_hears_of_its_wrong_root() {
+    for what in ["bcast", "gather", "scatter", "reduce"] {
+        expect_success(3, &format!("root {what}"), &[]);
+    }
+}
+
+fn wrong_root(team: &mut Team, what: &str) {
+    team.barrier().unwrap();
+    // The others call when this one has broken the team.
+    if team.rank() != 0 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (mut bytes, root) = ([0; 8], team.size());
+    let result = match what {
+        "bcast" => team.bcast(&mut bytes, root),
+        "gather" => team.gather(&bytes, None, root),
+        "scatter" => team.scatter(None, &mut bytes, root),
+        _ => team.reduce(Some(&bytes), None, root, 4, add),
+    };
+    let error = result.unwrap_err();
+    assert!(matches!(error, Error::Argument { .. }), "{error}");
+    assert!(team.barrier().is_err());
 }
 
 #[test]
