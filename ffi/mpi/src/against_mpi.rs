@@ -186,4 +186,15 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn long_reductions_in_a_fixed_order_are_taken_where_ranks_share_processors() {
+        let taken = |bytes, oversubscription| {
+            let library = MpiImplementation::Mpich;
+            library.is_beaten_in_fixed_order(Op::Allreduce, bytes, oversubscription)
+        };
+        assert!(taken(64 << 10, Oversubscription::None));
+        assert!(!taken(1 << 20, Oversubscription::None));
+        assert!(taken(1 << 20, Oversubscription::Moderate));
+    }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libcopy::config;
 use libcopy::datatype::{Class, Named};
 
-use crate::abi::{Abi, Word};
+use crate::abi::{Abi, Word, complain};
 use crate::types;
 
 /// What may become of the calls of a class.
@@ -49,7 +49,15 @@ impl Order {
 /// Whether the user does not mind.
 fn is_any() -> bool {
     static ANY: OnceLock<bool> = OnceLock::new();
-    *ANY.get_or_init(|| config::REDUCTIONS.or_default().trim() == "any")
+    *ANY.get_or_init(|| match config::REDUCTIONS.or_default().trim() {
+        "any" => true,
+        "fixed" => false,
+        other => {
+            let name = config::REDUCTIONS.name;
+            complain(&format!("{name} is {other}, not fixed or any; it is fixed"));
+            false
+        }
+    })
 }
 
 /// What elements of a datatype are to the predefined operations.

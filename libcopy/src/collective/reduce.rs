@@ -17,14 +17,18 @@ use crate::op::{Call, Op};
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
+use crate::topology::Topology;
 use crate::transport::TransportKind;
 use crate::transport::stream::{Receiving, Sending, exchange};
 
 /// Combines the elements of its first argument into those of its second, which are as many.
 pub(super) type Combine<'a> = &'a mut dyn FnMut(&[u8], &mut [u8]);
 
-/// Bytes that are fetched from a peer at a time: they are combined while they are in the cache.
-const CHUNK: usize = 128 << 10;
+/// Bytes that are fetched from a peer at a time: they are combined while they are in the second-level cache. At least three
+/// times as many are in it then: a peer's, where these are fetched to, and what they are combined with.
+fn chunk() -> usize {
+    (Topology::current().l2 / 8).clamp(32 << 10, 128 << 10)
+}
 
 /// Counts and offsets, in bytes, of slices of about the same number of elements.
 pub(super) fn slices(len: usize, element: usize, size: usize) -> (Vec<usize>, Vec<usize>) {
@@ -104,17 +108,31 @@ pub(super) unsafe fn scatter(
     // How much of our slice came out of each peer's memory; what is missing is streamed. No peer's elements are
     // combined before those of the peers in front of it, so the first that cannot be reached ends this for all.
     let mut got = vec![0; peers.len()];
-    let largest = (CHUNK / element).max(1) * element;
-    let mut scratch = team.take_scratch(largest.min(own_len));
+    let largest = (chunk() / element).max(1) * element;
+    // SAFETY: our slice is inside our elements.
+    let own = unsafe { from.add(own_offset) };
+    let in_place = std::ptr::eq(own, to);
+    // The first peer's need not be copied where ours are elsewhere.
+    let is_fetched_twice = in_place || peers.len() > 1;
+    let mut scratch = team.take_scratch(if is_fetched_twice {
+        largest.min(own_len)
+    } else {
+        0
+    });
     let mut start = 0;
     'reached: while start < own_len {
         let n = largest.min(own_len - start);
-        keep_own(start, n);
         for (index, &rank) in peers.iter().enumerate() {
             let at = (own_offset + start) as u64;
-            let place = scratch.as_mut_ptr().cast::<u8>();
+            let is_first = index == 0 && !in_place;
+            let place = if is_first {
+                // SAFETY: the chunk is inside our slice.
+                unsafe { to.add(start) }
+            } else {
+                scratch.as_mut_ptr().cast::<u8>()
+            };
             let pulled = match keys[index] {
-                // SAFETY: the scratch has room for a chunk.
+                // SAFETY: there is room for a chunk.
                 Some(key) => unsafe {
                     let pulled = team.one_sided(key.kind())?.pull(rank, key, at, place, n);
                     pulled.inspect_err(|_| team.invalidate(key.kind())).is_ok()
@@ -122,13 +140,16 @@ pub(super) unsafe fn scatter(
                 None => false,
             };
             if !pulled {
-                keep_own(start + n, own_len - start - n);
+                let begun = start + if index == 0 { 0 } else { n };
+                keep_own(begun, own_len - begun);
                 break 'reached;
             }
-            // SAFETY: the chunk is inside our slice, and the scratch has as many bytes of the peer's.
+            // SAFETY: the chunk is inside our slice, and the scratch has as many bytes of the peer's. Ours are elsewhere
+            // than the result if the peer's are where that will be.
             unsafe {
-                let theirs = std::slice::from_raw_parts(place, n);
-                combine(theirs, std::slice::from_raw_parts_mut(to.add(start), n));
+                let others = if is_first { own.add(start) } else { place };
+                let others = std::slice::from_raw_parts(others, n);
+                combine(others, std::slice::from_raw_parts_mut(to.add(start), n));
             }
             got[index] = start + n;
         }
