@@ -140,6 +140,7 @@ settings! {
         DISABLE = "LIBCOPY_DISABLE", "", "Forward every call to the MPI library if this is set to something else than 0.";
         STATS = "LIBCOPY_STATS", "", "At MPI_Finalize, print what was intercepted and what was forwarded if this is set to 1; any other value but 0 names a file that each rank adds a line of JSON to.";
         GOVERNOR = "LIBCOPY_GOVERNOR", "1", "0: intercept what the thresholds say, without measuring whether forwarding is faster (for benchmarks).";
+        REDUCTIONS = "LIBCOPY_REDUCTIONS", "fixed", "Order in which reductions combine floating-point numbers: fixed (a call with the same arguments gives the same bits each time) or any (whichever way costs less, so that the last bits may change from call to call).";
         MPI_MESSAGES = "LIBCOPY_MPI_MESSAGES", "1", "0 on any rank: forward messages between two processes.";
         MPI_NONBLOCKING = "LIBCOPY_MPI_NONBLOCKING", "1", "0 on any rank: forward nonblocking collectives, for tools that wait for requests past libcopy_mpi.so.";
         MPI_EVERYWHERE = "LIBCOPY_MPI_EVERYWHERE", "", "1: all ranks on all machines have libcopy_mpi.so, which then works across machines; a rank without it would hang the job.";

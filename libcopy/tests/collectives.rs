@@ -64,6 +64,8 @@ fn a_rank() {
         "huge" => huge(&mut Team::from_env().unwrap()),
         "barriers" => barriers(&mut Team::from_env().unwrap()),
         "transports" => transports(&mut Team::from_env().unwrap()),
+        "root" => wrong_root(&mut Team::from_env().unwrap(), words.next().unwrap()),
+        "order" => order(&mut Team::from_env().unwrap()),
         other => panic!("no script {other}"),
     }
 }
@@ -348,6 +350,93 @@ fn reduction(team: &mut Team, case: &Case, what: &str) {
         }
     }
     send.check(&mine, what);
+}
+
+/// Combines words commutatively, but not associatively, as floating-point numbers are added.
+fn mix_words(from: &[u8], to: &mut [u8]) {
+    let number = |bytes: &[u8]| u32::from_ne_bytes(bytes.try_into().unwrap());
+    for (a, b) in from.chunks_exact(4).zip(to.chunks_exact_mut(4)) {
+        let mixed = (number(a) ^ number(b)).wrapping_mul(0x9e37_79b1);
+        b.copy_from_slice(&mixed.to_ne_bytes());
+    }
+}
+
+/// Bytes that other processes, and the kernel for them, cannot read; `None` where the kernel has no such.
+fn secret(len: usize) -> Option<&'static mut [u8]> {
+    // SAFETY: a descriptor of our own, and memory that nobody else has.
+    unsafe {
+        let file = libc::syscall(libc::SYS_memfd_secret, 0) as i32;
+        if file < 0 || libc::ftruncate(file, len as i64) != 0 {
+            return None;
+        }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            protection,
+            libc::MAP_SHARED,
+            file,
+            0,
+        );
+        libc::close(file);
+        (at != libc::MAP_FAILED).then(|| std::slice::from_raw_parts_mut(at.cast(), len))
+    }
+}
+
+#[test]
+fn the_order_of_a_reduction_does_not_depend_on_how_bytes_travel() {
+    expect_success(4, "order", &[]);
+}
+
+fn order(team: &mut Team) {
+    let (me, size) = (team.rank(), team.size());
+    // Several chunks of a slice, which ends in the middle of one.
+    let len = 4 * 300_001;
+    let mine = pattern(5, me, len);
+    let reduce = |team: &mut Team, bytes: &mut [u8]| {
+        bytes.copy_from_slice(&mine);
+        let mut sum = vec![0; len];
+        team.allreduce(Some(bytes), &mut sum, 4, mix_words).unwrap();
+        sum
+    };
+    let mut bytes = vec![0; len];
+    team.set_transport(Some(TransportKind::Shm)).unwrap();
+    let expected = reduce(team, &mut bytes);
+    // Each word from the rank on that combines it, around the circle.
+    for (index, sum) in expected.chunks_exact(4).enumerate() {
+        let (share, rest) = (300_001 / size, 300_001 % size);
+        let owner = (0..size)
+            .rposition(|rank| share * rank + rest.min(rank) <= index)
+            .unwrap();
+        let word = |rank: usize| pattern(5, rank, len)[4 * index..][..4].to_vec();
+        if index % 50_000 > 1 {
+            continue;
+        }
+        let mut mixed = word(owner);
+        for rank in (owner + 1..size).chain(0..owner) {
+            mix_words(&word(rank), &mut mixed);
+        }
+        assert_eq!(sum, mixed, "word {index}");
+    }
+    for kind in [None, Some(TransportKind::Cma), Some(TransportKind::Kmod)] {
+        if team.set_transport(kind).is_err() {
+            continue;
+        }
+        assert!(reduce(team, &mut bytes) == expected, "{kind:?}");
+        // One rank's bytes have to be sent, those of the others are fetched.
+        let Some(secret) = secret(len) else {
+            eprintln!("skipped: no memory that others cannot read");
+            continue;
+        };
+        for hidden in 0..size {
+            let from = if me == hidden {
+                &mut *secret
+            } else {
+                &mut bytes[..]
+            };
+            assert!(reduce(team, from) == expected, "{kind:?}, rank {hidden}");
+        }
+    }
 }
 
 fn one(team: &mut Team, case: &Case, what: &str) {
@@ -692,6 +781,31 @@ fn mismatch(team: &mut Team, what: &str) {
         assert!(matches!(error, Error::Mismatch { .. }), "{what}: {error}");
         assert!(matches!(again, Error::Mismatch { .. }), "{what}: {again}");
     }
+}
+
+#[test]
+fn every_rank_hears_of_its_wrong_root() {
+    for what in ["bcast", "gather", "scatter", "reduce"] {
+        expect_success(3, &format!("root {what}"), &[]);
+    }
+}
+
+fn wrong_root(team: &mut Team, what: &str) {
+    team.barrier().unwrap();
+    // The others call when this one has broken the team.
+    if team.rank() != 0 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (mut bytes, root) = ([0; 8], team.size());
+    let result = match what {
+        "bcast" => team.bcast(&mut bytes, root),
+        "gather" => team.gather(&bytes, None, root),
+        "scatter" => team.scatter(None, &mut bytes, root),
+        _ => team.reduce(Some(&bytes), None, root, 4, add),
+    };
+    let error = result.unwrap_err();
+    assert!(matches!(error, Error::Argument { .. }), "{error}");
+    assert!(team.barrier().is_err());
 }
 
 #[test]

@@ -56,6 +56,10 @@ pub struct Abi {
     type_null: Word,
     /// The predefined operations that reductions accept.
     operations: Vec<Word>,
+    /// `MPI_SUM`
+    pub sum: Word,
+    /// `MPI_PROD`
+    pub product: Word,
     /// `MPI_BYTE`
     pub byte: Word,
     /// `MPI_PACKED`
@@ -273,6 +277,8 @@ fn detect() -> Result<Abi, String> {
                 .into_iter()
                 .flatten()
                 .collect(),
+            sum: 0x21,
+            product: 0x24,
             byte: STANDARD_BYTE,
             packed: 0x207,
             info_null: 0x130,
@@ -323,6 +329,8 @@ fn detect() -> Result<Abi, String> {
                 .map(word)
                 .filter(|w| *w != 0)
                 .collect(),
+            sum: word(c"ompi_mpi_op_sum"),
+            product: word(c"ompi_mpi_op_prod"),
             byte,
             packed: word(c"ompi_mpi_packed"),
             info_null: info,
@@ -356,6 +364,8 @@ fn detect() -> Result<Abi, String> {
             type_null: 0x0c00_0000,
             // MPI_MAX to MPI_MAXLOC.
             operations: (0x5800_0001..=0x5800_000c).collect(),
+            sum: 0x5800_0003,
+            product: 0x5800_0004,
             byte: 0x4c00_010d,
             packed: 0x4c00_010f,
             info_null: 0x1c00_0000,

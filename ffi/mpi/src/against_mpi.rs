@@ -26,6 +26,29 @@ impl MpiImplementation {
             .is_some_and(|bytes_won| bytes_won.contains(&bytes))
     }
 
+    /// The same for a reduction whose calls all have to go one way, so that no trial mends a wrong choice: only what is
+    /// faster on each processor that it was measured on.
+    pub fn is_beaten_in_fixed_order(
+        self,
+        op: Op,
+        bytes: u64,
+        oversubscription: Oversubscription,
+    ) -> bool {
+        is_clear(bytes, oversubscription != Oversubscription::None)
+            && self.is_beaten(op, bytes, oversubscription)
+    }
+
+    /// The same for reductions that return at once.
+    pub fn is_beaten_nonblocking_in_fixed_order(
+        self,
+        op: Op,
+        bytes: u64,
+        is_oversubscribed: bool,
+    ) -> bool {
+        is_clear(bytes, is_oversubscribed)
+            && self.is_beaten_nonblocking(op, bytes, is_oversubscribed)
+    }
+
     /// The smallest message for which [`MpiImplementation::is_beaten`] may hold, however ranks and processors go
     /// together; `None` if it never does.
     pub fn least(self, op: Op) -> Option<u64> {
@@ -125,6 +148,13 @@ impl MpiImplementation {
     }
 }
 
+/// Whether processors agree about reductions of `bytes` bytes. Where each rank has one, an allreduce of this length or more
+/// gains on one processor and loses on another (Zen 4 and Zen 3); where ranks share them, context switches decide.
+fn is_clear(bytes: u64, is_oversubscribed: bool) -> bool {
+    const MOST: u64 = 1 << 20;
+    is_oversubscribed || bytes < MOST
+}
+
 /// [`MpiImplementation::is_beaten`] for either library, where the ranks are on several machines, and the MPI library goes on moving the bytes
 /// between these: as far as `scripts/mpi-nodes` with `tests/peers/mpi_coll.c` found, whose network
 /// is no slower than memory, so that only what is copied inside the nodes counts.
@@ -155,5 +185,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn long_reductions_in_a_fixed_order_are_taken_where_ranks_share_processors() {
+        let taken = |bytes, oversubscription| {
+            let library = MpiImplementation::Mpich;
+            library.is_beaten_in_fixed_order(Op::Allreduce, bytes, oversubscription)
+        };
+        assert!(taken(64 << 10, Oversubscription::None));
+        assert!(!taken(1 << 20, Oversubscription::None));
+        assert!(taken(1 << 20, Oversubscription::Moderate));
     }
 }

@@ -13,15 +13,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use libcopy::policy::Oversubscription;
+
 use crate::abi::{Abi, Word, complain};
 use crate::active;
 use crate::attributes::{Cache, Kept, Unknown};
 use crate::bootstrap::{self, feature};
 use crate::classes::{self, Classes};
+use crate::exchange::allgather;
 use crate::group::{Group, create, world_ranks};
 use crate::messages::Peers;
 use crate::neighbourhood::Neighbours;
 use crate::nonblocking::NonblockingGroup;
+use crate::order::Order;
 use crate::pmpi::{self, CopyAttribute, DeleteAttribute};
 use crate::stats::{FUNCTIONS, Function, Outcome};
 use crate::teams::{self, Demand, Lease};
@@ -109,6 +113,10 @@ pub struct Comm {
     pub freed: Arc<AtomicBool>,
     /// What its nonblocking collectives share, once its ranks have met for that.
     nonblocking_group: OnceLock<Option<Arc<NonblockingGroup>>>,
+    /// Whether they had when the first nonblocking reduction came whose order has to stay the same.
+    had_met: OnceLock<bool>,
+    /// How its ranks and processors go together, once its first reduction has come whose order has to stay the same.
+    oversubscription: OnceLock<Oversubscription>,
     /// Whether they are to meet.
     wants_circle: AtomicBool,
 }
@@ -124,8 +132,13 @@ impl Drop for Comm {
 
 impl Comm {
     /// Its team, for a call that moves `bytes` bytes on each rank; collective as long as there is none. All its ranks
-    /// get the same answer.
-    pub fn group(&self, abi: &'static Abi, comm: Word, bytes: u64) -> Result<&Arc<Group>, Outcome> {
+    /// get the same answer. Where the order is fixed, that is the last one: there is a team at once, or none ever.
+    pub fn group(
+        &self,
+        abi: &'static Abi,
+        comm: Word,
+        (bytes, order): (u64, Order),
+    ) -> Result<&Arc<Group>, Outcome> {
         if let Some(group) = self.group.get() {
             return group.as_deref().map_err(|outcome| *outcome);
         }
@@ -134,7 +147,8 @@ impl Comm {
         let calls = self.large.load(Ordering::Relaxed) + 1;
         let bytes = self.moved.load(Ordering::Relaxed).saturating_add(bytes);
         self.large.store(calls, Ordering::Relaxed);
-        if !calls.is_power_of_two() {
+        let at_once = order == Order::Fixed;
+        if !at_once && !calls.is_power_of_two() {
             self.moved.store(bytes, Ordering::Relaxed);
             return Err(Outcome::Communicator);
         }
@@ -143,6 +157,7 @@ impl Comm {
             calls,
             bytes,
             time: Duration::from_nanos(self.waited.swap(0, Ordering::Relaxed)),
+            at_once,
         };
         let make = || match create(abi, comm, self.rank, self.size) {
             Ok(Some(group)) => Ok(Arc::new(group)),
@@ -153,11 +168,38 @@ impl Comm {
             }
         };
         let lease = teams::of(abi, comm, (self.rank, self.size), demand, make);
-        let lease = lease.ok_or(Outcome::Communicator)?;
+        let lease = match lease {
+            Some(lease) => lease,
+            None if at_once => Err(Outcome::NoTeam),
+            None => return Err(Outcome::Communicator),
+        };
         self.group
             .get_or_init(|| lease)
             .as_deref()
             .map_err(|outcome| *outcome)
+    }
+
+    /// How its ranks and processors go together, if they have told each other.
+    pub fn known_oversubscription(&self) -> Option<Oversubscription> {
+        self.oversubscription.get().copied()
+    }
+
+    /// The same, whether there is a team or not; collective for the first time, and all ranks get the same answer.
+    pub fn oversubscription(&self, abi: &Abi, comm: Word) -> Oversubscription {
+        *self.oversubscription.get_or_init(|| {
+            let mut own = [0u64; 16];
+            for cpu in libcopy::topology::affinity() {
+                if let Some(word) = own.get_mut(cpu / 64) {
+                    *word |= 1 << (cpu % 64);
+                }
+            }
+            let mut all = [0u64; 16];
+            for one in allgather(abi, comm, own, self.size).into_iter().flatten() {
+                all.iter_mut().zip(one).for_each(|(all, one)| *all |= one);
+            }
+            let processors: u32 = all.iter().map(|word| word.count_ones()).sum();
+            Oversubscription::of(self.size, processors as usize)
+        })
     }
 
     /// Whether it has no team yet, and may have one some day.
@@ -177,6 +219,12 @@ impl Comm {
     /// What nonblocking collectives share, if the ranks have met.
     pub fn met(&self) -> Option<&Arc<NonblockingGroup>> {
         self.nonblocking_group.get()?.as_ref()
+    }
+
+    /// Whether the ranks had met before the first nonblocking reduction whose order has to stay the same: if not, all such
+    /// ones are the MPI library's, as the first was.
+    pub fn had_met_for_reductions(&self) -> bool {
+        *self.had_met.get_or_init(|| self.met().is_some())
     }
 
     /// What nonblocking collectives share; the first time, its ranks are asked to meet.
@@ -428,6 +476,8 @@ fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
         classes: Classes::default(),
         freed: Arc::default(),
         nonblocking_group: OnceLock::new(),
+        had_met: OnceLock::new(),
+        oversubscription: OnceLock::new(),
         wants_circle: AtomicBool::new(false),
     })
 }

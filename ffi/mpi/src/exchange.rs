@@ -17,6 +17,8 @@ pub unsafe trait Plain: Copy + Default {}
 
 // SAFETY: integers only.
 unsafe impl Plain for [u64; 2] {}
+// SAFETY: integers only.
+unsafe impl Plain for [u64; 16] {}
 
 /// Gives all ranks the value of the first one; returns the library's code. Collective.
 pub fn bcast<T: Plain>(abi: &Abi, comm: Word, value: &mut T) -> c_int {

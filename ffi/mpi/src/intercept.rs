@@ -13,6 +13,7 @@ use libcopy::policy::governor::Decision;
 use crate::abi::{Abi, Word, complain};
 use crate::active::{self, active, least};
 use crate::against_mpi::is_beaten_across;
+use crate::bootstrap;
 use crate::buffer::Kind;
 use crate::classes::{PersistentClass, power};
 use crate::comm::{self, Comm};
@@ -22,6 +23,7 @@ use crate::failure::Failure;
 use crate::governor;
 use crate::group::Group;
 use crate::nonblocking::{self, NonblockingGroup};
+use crate::order::Order;
 use crate::pmpi;
 use crate::stats::{self, Across, Function, Outcome};
 use crate::type_size;
@@ -44,7 +46,19 @@ pub struct Call {
 pub fn intercept(
     function: Function,
     comm: Word,
+    pair: (Option<usize>, Word),
+    kinds: impl FnOnce(&'static Abi) -> Option<()>,
+) -> Option<Call> {
+    intercept_reduction(function, comm, pair, None, kinds)
+}
+
+/// The same for a call that combines the elements with `op`.
+#[inline]
+pub fn intercept_reduction(
+    function: Function,
+    comm: Word,
     (count, datatype): (Option<usize>, Word),
+    op: Option<Word>,
     kinds: impl FnOnce(&'static Abi) -> Option<()>,
 ) -> Option<Call> {
     let Some(abi) = active() else {
@@ -59,18 +73,27 @@ pub fn intercept(
         return None;
     };
     // Below this, no communicator is worth the team that would tell whether ranks outnumber processors.
-    if !beats_mpi(abi, function, bytes as u64, None) {
+    if !beats_mpi(abi, function, bytes as u64, None, Order::Free) {
         stats::count(function, outside(abi, function, bytes as u64), 0);
         return None;
     }
     decide(function, || {
         let known = comm::of(abi, comm)?;
+        let order = Order::of(abi, known.size, datatype, op);
         // Before the datatypes are looked at, which costs more.
-        if known.classes.rests_forwarding(function, bytes as u64) {
+        let is_forwarded = match order {
+            Order::Free => known.classes.rests_forwarding(function, bytes as u64),
+            Order::Fixed => {
+                let oversubscription = known.known_oversubscription();
+                !beats_mpi(abi, function, bytes as u64, oversubscription, order)
+            }
+        };
+        if is_forwarded {
             return Err(Outcome::NoGain);
         }
         kinds(abi).ok_or(Outcome::Arguments)?;
-        let (group, number) = admit(function, abi, comm, &known, (bytes as u64, true))?;
+        let what = (bytes as u64, true, order);
+        let (group, number) = admit(function, abi, comm, &known, what)?;
         Ok(Call {
             abi,
             comm,
@@ -119,7 +142,7 @@ pub fn intercept_vector(
                 return Err(Outcome::Arguments);
             }
         }
-        if !agree && !beats_mpi(abi, function, largest, None) {
+        if !agree && !beats_mpi(abi, function, largest, None, Order::Free) {
             return Err(outside(abi, function, largest));
         }
         if !agree && known.classes.rests_forwarding(function, largest) {
@@ -130,7 +153,8 @@ pub fn intercept_vector(
             largest = agreed(abi, comm, &known, knows, mine).ok_or(Outcome::NoTeam)?;
             known.agreed(function, largest);
         }
-        let (group, number) = admit(function, abi, comm, &known, (largest, false))?;
+        let what = (largest, false, Order::Free);
+        let (group, number) = admit(function, abi, comm, &known, what)?;
         Ok(Call {
             abi,
             comm,
@@ -180,6 +204,7 @@ pub fn beats_mpi(
     function: Function,
     bytes: u64,
     oversubscription: Option<Oversubscription>,
+    order: Order,
 ) -> bool {
     if let Some(least) = least() {
         return bytes >= least;
@@ -187,7 +212,11 @@ pub fn beats_mpi(
     let Some(op) = function.op() else {
         return false;
     };
-    let beats = |oversubscription| abi.implementation().is_beaten(op, bytes, oversubscription);
+    let library = abi.implementation();
+    let beats = |oversubscription| match order {
+        Order::Free => library.is_beaten(op, bytes, oversubscription),
+        Order::Fixed => library.is_beaten_in_fixed_order(op, bytes, oversubscription),
+    };
     match oversubscription {
         Some(oversubscription) => beats(oversubscription),
         None => Oversubscription::ALL.into_iter().any(beats),
@@ -229,19 +258,27 @@ pub fn intercept_nonblocking<K>(
     function: Function,
     comm: Word,
     (count, datatype): (Option<usize>, Word),
+    op: Option<Word>,
     kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
 ) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K)> {
     let decision = || {
         let (abi, bytes) = nonblocking_candidate(function, (count, datatype))?;
         let power = power(bytes as u64);
-        let takes = |known: &Comm| known.classes.ahead.take(function, power);
+        let order = |known: &Comm| Order::of(abi, known.size, datatype, op);
+        let takes =
+            |known: &Comm| order(known) == Order::Free && known.classes.ahead.take(function, power);
         if comm::with_last(comm, || abi.handle, takes) == Some(true) {
             return Err(Outcome::NoGain);
         }
-        let beats =
-            |is_oversubscribed| beats_nonblocking(abi, function, bytes as u64, is_oversubscribed);
         let known = comm::of(abi, comm)?;
         known.admits()?;
+        let order = order(&known);
+        let beats = |is_oversubscribed| {
+            beats_nonblocking(abi, function, bytes as u64, is_oversubscribed, order)
+        };
+        if order == Order::Fixed && !known.had_met_for_reductions() {
+            return Err(Outcome::NoTeam);
+        }
         // Before the datatypes are looked at, which costs more.
         if known
             .met()
@@ -249,7 +286,7 @@ pub fn intercept_nonblocking<K>(
         {
             return Err(Outcome::Small);
         }
-        if let Some(members) = known.met() {
+        if let (Some(members), Order::Free) = (known.met(), order) {
             match governor::decide_nonblocking(&known, members, function, bytes as u64) {
                 Decision::Intercept => {}
                 Decision::Forward => return Err(Outcome::NoGain),
@@ -272,6 +309,7 @@ pub fn intercept_persistent<K>(
     function: Function,
     comm: Word,
     pair: (Option<usize>, Word),
+    op: Option<Word>,
     kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
 ) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K, usize)> {
     let decision = || {
@@ -279,7 +317,14 @@ pub fn intercept_persistent<K>(
         let known = comm::of(abi, comm)?;
         known.admits()?;
         let members = nonblocking::meet_now(abi, comm, &known).ok_or(Outcome::NoTeam)?;
-        if !beats_nonblocking(abi, function, bytes as u64, members.is_oversubscribed) {
+        let order = Order::of(abi, known.size, pair.1, op);
+        if !beats_nonblocking(
+            abi,
+            function,
+            bytes as u64,
+            members.is_oversubscribed,
+            order,
+        ) {
             return Err(Outcome::Small);
         }
         let kinds = kinds(abi, &known);
@@ -303,8 +348,9 @@ fn nonblocking_candidate(
     }
     let bytes = count.and_then(|count| type_size::bytes(abi, count, datatype));
     let bytes = bytes.ok_or(Outcome::Arguments)?;
-    let beats =
-        |is_oversubscribed| beats_nonblocking(abi, function, bytes as u64, is_oversubscribed);
+    let beats = |is_oversubscribed| {
+        beats_nonblocking(abi, function, bytes as u64, is_oversubscribed, Order::Free)
+    };
     if beats(false) || beats(true) {
         Ok((abi, bytes))
     } else {
@@ -313,14 +359,23 @@ fn nonblocking_candidate(
 }
 
 /// Whether nonblocking calls with `bytes` bytes are faster with us.
-fn beats_nonblocking(abi: &Abi, function: Function, bytes: u64, is_oversubscribed: bool) -> bool {
-    match (least(), function.op()) {
-        (Some(least), _) => bytes >= least,
-        (None, Some(op)) => {
-            let implementation = abi.implementation();
-            implementation.is_beaten_nonblocking(op, bytes, is_oversubscribed)
+fn beats_nonblocking(
+    abi: &Abi,
+    function: Function,
+    bytes: u64,
+    is_oversubscribed: bool,
+    order: Order,
+) -> bool {
+    let library = abi.implementation();
+    match (least(), function.op(), order) {
+        (Some(least), _, _) => bytes >= least,
+        (None, Some(op), Order::Free) => {
+            library.is_beaten_nonblocking(op, bytes, is_oversubscribed)
         }
-        (None, None) => false,
+        (None, Some(op), Order::Fixed) => {
+            library.is_beaten_nonblocking_in_fixed_order(op, bytes, is_oversubscribed)
+        }
+        (None, None, _) => false,
     }
 }
 
@@ -336,18 +391,22 @@ fn counted<T>(function: Function, decision: impl FnOnce() -> Result<T, Outcome>)
     }
 }
 
-/// The group, if messages of this size are to go through it, by the thresholds and by the governor, and the
-/// number of the call there. `exact`:
+/// The group, if messages of this size are to go through it, by the thresholds and, where the order is free, by the
+/// governor, and the number of the call there. `exact`:
 /// all ranks' messages have exactly these bytes, not just about as many.
 fn admit(
     function: Function,
     abi: &'static Abi,
     comm: Word,
     known: &Arc<Comm>,
-    (bytes, exact): (u64, bool),
+    (bytes, exact, order): (u64, bool, Order),
 ) -> Result<(Arc<Group>, u64), Outcome> {
-    let group = admit_by_thresholds(function, abi, comm, known, bytes)?;
-    match governor::decide(known, &group, function, (bytes, exact)) {
+    let group = admit_by_thresholds(function, abi, comm, known, (bytes, order))?;
+    let decision = match order {
+        Order::Free => governor::decide(known, &group, function, (bytes, exact)),
+        Order::Fixed => Decision::Intercept,
+    };
+    match decision {
         Decision::Intercept => {
             let number = group.next_call().ok_or(Outcome::NoTeam)?;
             Ok((group, number))
@@ -362,12 +421,21 @@ fn admit_by_thresholds(
     abi: &'static Abi,
     comm: Word,
     known: &Arc<Comm>,
-    bytes: u64,
+    (bytes, order): (u64, Order),
 ) -> Result<Arc<Group>, Outcome> {
-    if !beats_mpi(abi, function, bytes, None) {
+    // Where the order is fixed, what is forwarded is not worth the team that would tell this. On several machines
+    // ranks of different ones do not share processors.
+    let oversubscription = match order {
+        Order::Fixed if !bootstrap::world().is_some_and(|world| world.everywhere) => {
+            known.admits()?;
+            Some(known.oversubscription(abi, comm))
+        }
+        _ => None,
+    };
+    if !beats_mpi(abi, function, bytes, oversubscription, order) {
         return Err(outside(abi, function, bytes));
     }
-    let group = known.group(abi, comm, function.moves(bytes, known.size));
+    let group = known.group(abi, comm, (function.moves(bytes, known.size), order));
     let group = group.inspect_err(|_| {
         if known.is_waiting() {
             governor::measure_waiting(known);
@@ -393,7 +461,8 @@ fn admit_by_thresholds(
     if !group.direct && function.op().is_some_and(reduces) {
         return Err(Outcome::NoTeam);
     }
-    if !beats_mpi(abi, function, bytes, Some(group.oversubscription)) {
+    let oversubscription = Some(oversubscription.unwrap_or(group.oversubscription));
+    if !beats_mpi(abi, function, bytes, oversubscription, order) {
         return Err(outside(abi, function, bytes));
     }
     Ok(group.clone())

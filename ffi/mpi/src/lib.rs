@@ -68,6 +68,7 @@ mod narrow;
 mod neighbourhood;
 mod neighbours;
 mod nonblocking;
+mod order;
 mod pack_governor;
 mod packing;
 mod partition;

@@ -18,7 +18,7 @@ use crate::errors;
 use crate::failure::Failure;
 use crate::governor::Span;
 use crate::hierarchy::{Combine, What};
-use crate::intercept::{Call, intercept, plausible, rank_of};
+use crate::intercept::{Call, intercept_reduction, plausible, rank_of};
 use crate::pmpi::{self, forward};
 use crate::stats::Function;
 
@@ -132,7 +132,8 @@ pub unsafe fn reduce<N: Count>(
 ) -> c_int {
     let _span = Span;
     let (mut elements, mut is_root, mut in_place) = (None, false, false);
-    let call = intercept(Function::Reduce, comm, (count.number(), datatype), |abi| {
+    let pair = (count.number(), datatype);
+    let call = intercept_reduction(Function::Reduce, comm, pair, Some(op), |abi| {
         is_root = rank_of(abi, comm)? == plausible(abi, comm, root)?;
         // Elsewhere nothing is received.
         let both = (send, if is_root { recv } else { ptr::null_mut() });
@@ -184,17 +185,13 @@ pub unsafe fn allreduce<N: Count>(
 ) -> c_int {
     let _span = Span;
     let (mut elements, mut in_place) = (None, false);
-    let call = intercept(
-        Function::Allreduce,
-        comm,
-        (count.number(), datatype),
-        |abi| {
-            let (both, what) = ((send, recv), (datatype, op, comm));
-            let (kinds, same) = Elements::between(abi, Function::Allreduce, both, what)?;
-            (elements, in_place) = (Some(kinds), same);
-            Some(())
-        },
-    );
+    let pair = (count.number(), datatype);
+    let call = intercept_reduction(Function::Allreduce, comm, pair, Some(op), |abi| {
+        let (both, what) = ((send, recv), (datatype, op, comm));
+        let (kinds, same) = Elements::between(abi, Function::Allreduce, both, what)?;
+        (elements, in_place) = (Some(kinds), same);
+        Some(())
+    });
     let (Some(call), Some(elements)) = (call, elements) else {
         // SAFETY: the caller's promise.
         return unsafe { forward::allreduce(send, recv, count, datatype, op, comm) };
@@ -281,7 +278,7 @@ pub unsafe fn reduce_scatter<N: Count>(
     });
     let mut elements = None;
     let one = (total, datatype);
-    let call = intercept(Function::ReduceScatter, comm, one, |abi| {
+    let call = intercept_reduction(Function::ReduceScatter, comm, one, Some(op), |abi| {
         let (both, what) = ((send, recv), (datatype, op, comm));
         elements = Some(Elements::between(abi, Function::ReduceScatter, both, what)?);
         Some(())
@@ -327,7 +324,7 @@ pub unsafe fn reduce_scatter_block<N: Count>(
     let _span = Span;
     let mut elements = None;
     let one = (count.number(), datatype);
-    let call = intercept(Function::ReduceScatterBlock, comm, one, |abi| {
+    let call = intercept_reduction(Function::ReduceScatterBlock, comm, one, Some(op), |abi| {
         let (both, what) = ((send, recv), (datatype, op, comm));
         elements = Some(Elements::between(
             abi,

@@ -72,6 +72,8 @@ pub struct Demand {
     pub bytes: u64,
     /// What they have taken on this rank since then.
     pub time: Duration,
+    /// Whether it has a team now or never.
+    pub at_once: bool,
 }
 
 /// What a communicator has of a team: given back when the communicator goes.
@@ -248,7 +250,7 @@ fn decide(abi: &Abi, list: &[c_int], demand: Demand) -> Offer {
     asks.add(demand);
     // One more beside a team that is in use is earned with the fourth large call of one communicator at the earliest.
     let has_paid = asks.has_paid() && (is_first || demand.calls >= 4);
-    let earned = least().is_some() || !is_wanted() || has_paid;
+    let earned = demand.at_once || least().is_some() || !is_wanted() || has_paid;
     if !earned || kept.iter().filter(led).count() >= LED {
         asked.push_back(asks);
         if asked.len() > ASKED {
@@ -342,6 +344,7 @@ mod tests {
             calls: 1,
             bytes,
             time: Duration::from_micros(time),
+            at_once: false,
         };
         // Calls until a team is made.
         let calls = |demand: Demand| {

@@ -203,6 +203,18 @@ fn with_bounds(datatype: Datatype, (size, lower, extent): (u64, i64, i64)) -> Op
     }
 }
 
+/// Which predefined type this is; `None` if it is none, or none that has a name in the standard.
+pub fn predefined(abi: &Abi, datatype: Word) -> Option<Named> {
+    let mut combiner = 0;
+    // SAFETY: a writable output; the library checks the datatype.
+    let answer = unsafe { pmpi::type_combiner(datatype, &mut combiner) };
+    if answer == 0 && combiner == abi.named {
+        named(datatype)
+    } else {
+        None
+    }
+}
+
 fn counts(integers: &[i64]) -> Option<Vec<u64>> {
     integers.iter().map(|n| u64::try_from(*n).ok()).collect()
 }

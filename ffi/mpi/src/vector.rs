@@ -18,6 +18,7 @@ use crate::errors;
 use crate::failure::Failure;
 use crate::governor::Span;
 use crate::intercept::{Call, Knows, beats_mpi, intercept_vector};
+use crate::order::Order;
 use crate::partition::Partition;
 use crate::pmpi::forward;
 use crate::stats::{self, Function, Outcome};
@@ -401,7 +402,7 @@ unsafe fn alone<N: Count>(
             return None;
         }
         let (agree, largest) = known.irregular(function);
-        let pays = |bytes| beats_mpi(abi, function, bytes, None);
+        let pays = |bytes| beats_mpi(abi, function, bytes, None, Order::Free);
         if !agree && !pays(largest) {
             return None;
         }

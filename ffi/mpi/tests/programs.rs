@@ -52,6 +52,7 @@ const POLLED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/polled.c");
 const ORPHANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/orphans.c");
 const TRUNCATED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/truncated.c");
 const PROBING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probing.c");
+const REDUCTIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reductions.c");
 const RIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rights.c");
 const FORTRAN_MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.f90");
 const FORTRAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fortran.f90");
@@ -1669,6 +1670,49 @@ fn collectives_take_the_way_that_costs_less_on_all_ranks() {
                 assert_eq!(first[2], 1, "{name}: {first:?}");
             }
         }
+    }
+}
+
+#[test]
+fn reductions_give_the_same_bits_each_time() {
+    let _turn = turn();
+    let library = library();
+    let preload = [
+        ("LD_PRELOAD", library.to_str().expect("a plain path")),
+        ("LIBCOPY_STATS", "1"),
+    ];
+    // Enough calls for a team to be earned and, where ranks do not poll for processors, for the governor's first trial.
+    let runs = [("openmpi", 4, "40"), ("mpich", 3, "20")];
+    for ((name, launcher), (_, ranks, calls)) in BOTH.into_iter().zip(runs) {
+        let flags = [C.1, &["-pthread"]].concat();
+        let Some(mpi) = mpi(name, launcher, REDUCTIONS, (C.0, &flags)) else {
+            continue;
+        };
+        let run = |environment: &[(&str, &str)]| {
+            let output = mpi.run(ranks, &[calls], environment);
+            let said = text(&output.stdout);
+            let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
+            lines.sort();
+            (lines, text(&output.stderr))
+        };
+        let [(first, report), (second, _)] = [run(&preload), run(&preload)];
+        let same = first.iter().filter(|line| line.contains(": 0 differ,"));
+        assert_eq!(same.count(), ranks, "{name}: {first:?}");
+        assert_eq!(first, second, "{name}");
+        // Not since all of them are the library's: some are ours, from the first call on.
+        let in_time = |report: &str| {
+            let of = |column| {
+                let counts = counted(report, column);
+                let all = counts.iter().filter(|(name, _)| *name == "MPI_Allreduce");
+                all.map(|(_, count)| count).sum::<u64>()
+            };
+            // In the statistics the fourth column is of calls whose communicator has no team yet.
+            (of(1) > 0, of(4) == 0)
+        };
+        assert_eq!(in_time(&report), (true, true), "{name}: {report}");
+        let any = [&preload[..], &[("LIBCOPY_REDUCTIONS", "any")]].concat();
+        let (_, report) = run(&any);
+        assert_eq!(in_time(&report), (true, false), "{name}: {report}");
     }
 }
 

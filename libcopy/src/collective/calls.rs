@@ -34,7 +34,8 @@ impl Team {
         self.settle(settled)
     }
 
-    /// Runs an operation between checks of the root before it and of the team after it.
+    /// Runs an operation between checks of the root before it and of the team after it. The root comes first, so that a
+    /// rank that has called with a wrong one hears of that, whether others with it have broken the team already or not.
     fn collective(
         &mut self,
         op: Op,
@@ -42,13 +43,11 @@ impl Team {
         run: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         let size = self.size();
-        let result = self.begin(Call::new(op, root, 0)).and_then(|()| {
-            if root < size {
-                run(self)
-            } else {
-                Err(Error::argument("root", root, ..size))
-            }
-        });
+        let result = if root < size {
+            self.begin(Call::new(op, root, 0)).and_then(|()| run(self))
+        } else {
+            Err(Error::argument("root", root, ..size))
+        };
         self.settle(result)
     }
 

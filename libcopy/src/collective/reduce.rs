@@ -6,7 +6,8 @@
 //!
 //! Every element is combined by one rank only, so that all get the same result even where rounding
 //! depends on the order. The order is the ranks' from the combining one on, around the circle: the
-//! operation must be commutative.
+//! operation must be commutative. Nothing but the number of ranks and the division of the elements has a part in it,
+//! neither the transport nor what it refuses, so that the same elements give the same bits each time.
 
 use super::cooperative::Rts;
 use super::division::Division;
@@ -16,14 +17,18 @@ use crate::op::{Call, Op};
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
 use crate::team::Team;
+use crate::topology::Topology;
 use crate::transport::TransportKind;
 use crate::transport::stream::{Receiving, Sending, exchange};
 
 /// Combines the elements of its first argument into those of its second, which are as many.
 pub(super) type Combine<'a> = &'a mut dyn FnMut(&[u8], &mut [u8]);
 
-/// Bytes that are fetched from a peer at a time: they are combined while they are in the cache.
-const CHUNK: usize = 128 << 10;
+/// Bytes that are fetched from a peer at a time: they are combined while they are in the second-level cache. At least three
+/// times as many are in it then: a peer's, where these are fetched to, and what they are combined with.
+fn chunk() -> usize {
+    (Topology::current().l2 / 8).clamp(32 << 10, 128 << 10)
+}
 
 /// Counts and offsets, in bytes, of slices of about the same number of elements.
 pub(super) fn slices(len: usize, element: usize, size: usize) -> (Vec<usize>, Vec<usize>) {
@@ -100,32 +105,51 @@ pub(super) unsafe fn scatter(
         keys.push(Rts::from_words(header.words)?.key);
     }
 
-    // How much of our slice came out of each peer's memory; what is missing is streamed.
+    // How much of our slice came out of each peer's memory; what is missing is streamed. No peer's elements are
+    // combined before those of the peers in front of it, so the first that cannot be reached ends this for all.
     let mut got = vec![0; peers.len()];
-    let largest = (CHUNK / element).max(1) * element;
-    let mut scratch = team.take_scratch(largest.min(own_len))?;
+    let largest = (chunk() / element).max(1) * element;
+    // SAFETY: our slice is inside our elements.
+    let own = unsafe { from.add(own_offset) };
+    let in_place = std::ptr::eq(own, to);
+    // The first peer's need not be copied where ours are elsewhere.
+    let is_fetched_twice = in_place || peers.len() > 1;
+    let mut scratch = team.take_scratch(if is_fetched_twice {
+        largest.min(own_len)
+    } else {
+        0
+    })?;
     let mut start = 0;
-    while start < own_len {
+    'reached: while start < own_len {
         let n = largest.min(own_len - start);
-        keep_own(start, n);
         for (index, &rank) in peers.iter().enumerate() {
-            let Some(key) = keys[index].filter(|_| got[index] == start) else {
-                continue;
-            };
             let at = (own_offset + start) as u64;
-            let place = scratch.as_mut_ptr().cast::<u8>();
-            // SAFETY: the scratch has room for a chunk; the chunk is inside our slice.
+            let is_first = index == 0 && !in_place;
+            let place = if is_first {
+                // SAFETY: the chunk is inside our slice.
+                unsafe { to.add(start) }
+            } else {
+                scratch.as_mut_ptr().cast::<u8>()
+            };
+            let pulled = match keys[index] {
+                // SAFETY: there is room for a chunk.
+                Some(key) => unsafe {
+                    let pulled = team.one_sided(key.kind())?.pull(rank, key, at, place, n);
+                    pulled.inspect_err(|_| team.invalidate(key.kind())).is_ok()
+                },
+                None => false,
+            };
+            if !pulled {
+                let begun = start + if index == 0 { 0 } else { n };
+                keep_own(begun, own_len - begun);
+                break 'reached;
+            }
+            // SAFETY: the chunk is inside our slice, and the scratch has as many bytes of the peer's. Ours are elsewhere
+            // than the result if the peer's are where that will be.
             unsafe {
-                if team
-                    .one_sided(key.kind())?
-                    .pull(rank, key, at, place, n)
-                    .is_err()
-                {
-                    team.invalidate(key.kind());
-                    continue;
-                }
-                let theirs = std::slice::from_raw_parts(place, n);
-                combine(theirs, std::slice::from_raw_parts_mut(to.add(start), n));
+                let others = if is_first { own.add(start) } else { place };
+                let others = std::slice::from_raw_parts(others, n);
+                combine(others, std::slice::from_raw_parts_mut(to.add(start), n));
             }
             got[index] = start + n;
         }
@@ -173,16 +197,17 @@ pub(super) unsafe fn scatter(
     }
     exchange(&mut team.mailbox, flow, &mut sending, &mut receiving)?;
     let mut filled = 0;
+    // In chunks again: what an operation does with the last elements of many may be something else.
     for &got in got.iter().filter(|got| **got < own_len) {
-        // SAFETY: as above; the rest of our slice is writable.
-        unsafe {
-            let theirs = std::slice::from_raw_parts(place.add(filled), own_len - got);
-            combine(
-                theirs,
-                std::slice::from_raw_parts_mut(to.add(got), own_len - got),
-            );
+        for start in (got..own_len).step_by(largest) {
+            let n = largest.min(own_len - start);
+            // SAFETY: as above; the rest of our slice is writable.
+            unsafe {
+                let theirs = std::slice::from_raw_parts(place.add(filled), n);
+                combine(theirs, std::slice::from_raw_parts_mut(to.add(start), n));
+            }
+            filled += n;
         }
-        filled += own_len - got;
     }
     team.keep_scratch(rests);
     Ok(())

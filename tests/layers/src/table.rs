@@ -272,7 +272,7 @@ pub const TABLE: &[Layers] = &[
             < gpu/requests
             < gpu/collective gpu/packing gpu/external
             < gpu
-            < earned messages/world
+            < earned order messages/world
             < group teams classes
             < nonblocking/group
             < comm

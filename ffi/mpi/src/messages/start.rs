@@ -30,11 +30,12 @@ use crate::tools::{self, Feature};
 use crate::{forked, gpu, nonblocking, pmpi, progress, rdma, stats, world_model};
 
 /// Variables that have to be the same on all ranks: otherwise some would take part in what others forward.
-static SETTINGS: [&Setting; 4] = [
+static SETTINGS: [&Setting; 5] = [
     &config::MPI_MIN,
     &config::MPI_NODE_RANKS,
     &config::MPI_EVERYWHERE,
     &config::RDMA,
+    &config::REDUCTIONS,
 ];
 
 /// What the owner of the bootstrap table says about the segment.

@@ -23,6 +23,7 @@ use crate::count::{Count, Large};
 use crate::errors;
 use crate::gpu;
 use crate::intercept::{intercept_nonblocking, intercept_persistent, plausible, rank_of};
+use crate::order::Order;
 use crate::pmpi::{self, forward};
 use crate::reductions::Elements;
 use crate::stats::{self, Function, Outcome};
@@ -38,6 +39,8 @@ struct Intercepted {
     request: Request,
     /// Persistent requests that share what trials may cost.
     sharing: usize,
+    /// Whether the governor may have the library do starts of a persistent request.
+    order: Order,
 }
 
 /// What stands for a call.
@@ -60,7 +63,7 @@ impl Intercepted {
             Request::New(variable) => variable,
             Request::Persistent(handle) => {
                 let (members, what) = (self.members.clone(), (self.function, self.shape.bytes));
-                let sharing = self.sharing;
+                let how = (self.sharing, self.order);
                 let start = move || {
                     self.started(|| {
                         let mut own = Own::default();
@@ -69,7 +72,7 @@ impl Intercepted {
                         Ok(unsafe { self.operation(own, copies_own, elements.clone()) })
                     })
                 };
-                persistent::keep(handle, members, what, sharing, Box::new(start));
+                persistent::keep(handle, members, what, how, Box::new(start));
                 return 0;
             }
         };
@@ -267,6 +270,7 @@ impl About {
 fn decide<K>(
     about: About,
     pair: (Option<usize>, Word),
+    op: Option<Word>,
     kinds: impl FnOnce(&'static Abi, bool) -> Option<K>,
 ) -> Option<(Intercepted, K)> {
     let (mut root, mut sharing) = (0, 0);
@@ -275,9 +279,9 @@ fn decide<K>(
         kinds(abi, known.rank == root)
     };
     let (abi, members, bytes, kinds) = match about.request {
-        Request::New(_) => intercept_nonblocking(about.function, about.comm, pair, kinds)?,
+        Request::New(_) => intercept_nonblocking(about.function, about.comm, pair, op, kinds)?,
         Request::Persistent(_) => {
-            let made = intercept_persistent(about.function, about.comm, pair, kinds)?;
+            let made = intercept_persistent(about.function, about.comm, pair, op, kinds)?;
             let (abi, members, bytes, kinds, requests) = made;
             sharing = requests;
             (abi, members, bytes, kinds)
@@ -290,6 +294,7 @@ fn decide<K>(
     };
     let intercepted = Intercepted {
         abi,
+        order: Order::of(abi, members.group.size(), pair.1, op),
         members,
         function: about.function,
         shape,
@@ -302,7 +307,7 @@ fn decide<K>(
 
 /// `MPI_Ibcast`, `MPI_Bcast_init`
 pub unsafe fn bcast<N: Count + 'static>(about: About, buffer: Received<N>) -> Option<c_int> {
-    let (intercepted, kind) = decide(about, buffer.pair(), |abi, _| {
+    let (intercepted, kind) = decide(about, buffer.pair(), None, |abi, _| {
         about.kind(abi, buffer.datatype)
     })?;
     Some(intercepted.start(None, move |intercepted, own| {
@@ -333,7 +338,7 @@ pub unsafe fn gather<N: Count + 'static>(
 ) -> Option<c_int> {
     let in_place = is_in_place(send.base);
     let pair = if in_place { recv.pair() } else { send.pair() };
-    let (intercepted, (own_kind, all)) = decide(about, pair, |abi, is_root| {
+    let (intercepted, (own_kind, all)) = decide(about, pair, None, |abi, is_root| {
         let all = about.kind_if(is_root, abi, recv.datatype)?;
         let own = about.kind_if(!in_place, abi, send.datatype)?;
         let at = all.as_ref().map(|all| recv.part(all, about));
@@ -384,7 +389,7 @@ pub unsafe fn scatter<N: Count + 'static>(
 ) -> Option<c_int> {
     let in_place = is_in_place(recv.base);
     let pair = if in_place { send.pair() } else { recv.pair() };
-    let (intercepted, (all, own_kind)) = decide(about, pair, |abi, is_root| {
+    let (intercepted, (all, own_kind)) = decide(about, pair, None, |abi, is_root| {
         let all = about.kind_if(is_root, abi, send.datatype)?;
         let own = about.kind_if(!in_place, abi, recv.datatype)?;
         let at = all.as_ref().map(|all| send.part(all, about));
@@ -420,7 +425,7 @@ pub unsafe fn allgather<N: Count + 'static>(
     recv: Received<N>,
 ) -> Option<c_int> {
     let in_place = is_in_place(send.base);
-    let (intercepted, (own_kind, all)) = decide(about, recv.pair(), |abi, _| {
+    let (intercepted, (own_kind, all)) = decide(about, recv.pair(), None, |abi, _| {
         let own = about.kind_if(!in_place, abi, send.datatype)?;
         if own.is_some() {
             send.count.number()?;
@@ -472,7 +477,7 @@ pub unsafe fn alltoall<N: Count + 'static>(
         stats::count(about.function, Outcome::Arguments, 0);
         return None;
     }
-    let (intercepted, (kind, all)) = decide(about, recv.pair(), |abi, _| {
+    let (intercepted, (kind, all)) = decide(about, recv.pair(), None, |abi, _| {
         let own = about.kind(abi, send.datatype)?;
         let all = about.kind(abi, recv.datatype)?;
         // In place, every rank's part would have to be copied first.
@@ -511,7 +516,7 @@ pub unsafe fn reduce<N: Count + 'static>(
     recv: Received<N>,
     op: Word,
 ) -> Option<c_int> {
-    let (intercepted, (elements, same)) = decide(about, recv.pair(), |abi, is_root| {
+    let (intercepted, (elements, same)) = decide(about, recv.pair(), Some(op), |abi, is_root| {
         let gets = is_root || for_all(about.function);
         let to = if gets { recv.base } else { ptr::null_mut() };
         let what = (recv.datatype, op, about.comm);

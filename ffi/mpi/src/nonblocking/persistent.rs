@@ -21,6 +21,7 @@ use super::operation::Operation;
 use crate::abi::{Abi, Word};
 use crate::classes::PersistentClass;
 use crate::governor;
+use crate::order::Order;
 use crate::stats::{self, Function, Outcome};
 
 /// Starts a collective of ours, or says what went wrong, of which the error handler has heard.
@@ -31,6 +32,7 @@ struct Plan {
     function: Function,
     members: Arc<NonblockingGroup>,
     class: Arc<PersistentClass>,
+    order: Order,
     begin: Box<Begin>,
 }
 
@@ -50,12 +52,12 @@ pub fn any() -> bool {
 }
 
 /// Has the starts of a request be ours: `function` with `bytes` bytes, in a group of its own; `sharing` persistent
-/// requests share what trials may cost.
+/// requests share what trials may cost, unless the order is fixed.
 pub(super) fn keep(
     handle: Word,
     members: Arc<NonblockingGroup>,
     (function, bytes): (Function, usize),
-    sharing: usize,
+    (sharing, order): (usize, Order),
     begin: Box<Begin>,
 ) {
     let ranks = members.group.size();
@@ -63,6 +65,7 @@ pub(super) fn keep(
         function,
         class: PersistentClass::new(function, ranks, bytes as u64, sharing),
         members,
+        order,
         begin,
     };
     let mut plans = lock(&PLANS);
@@ -120,7 +123,8 @@ pub unsafe fn start(abi: &Abi, request: *mut c_void) -> Start {
     let Some(plan) = plan else {
         return Start::Forwarded;
     };
-    if governor::decide_persistent(&plan.members, &plan.class) == Decision::Forward {
+    let is_free = plan.order == Order::Free;
+    if is_free && governor::decide_persistent(&plan.members, &plan.class) == Decision::Forward {
         stats::count(plan.function, Outcome::NoGain, 0);
         return Start::Forwarded;
     }

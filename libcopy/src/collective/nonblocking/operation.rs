@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::engine::{Engines, Held, State};
 use super::table::{Buffers, Errand, MOST_PIECES, ROOM, Table};
+use crate::collective::reduce::slices;
 use crate::op::Op;
 use crate::process::Home;
 use crate::transport::process_memory;
@@ -192,7 +193,9 @@ struct Owed {
 struct Current {
     at: usize,
     len: usize,
-    /// Ranks whose elements were combined, and then ranks that have the result.
+    /// Where the part of it begins that belongs to one slice, and is combined now.
+    slice: usize,
+    /// Ranks whose elements of that were combined, and then ranks that have the result.
     step: usize,
     /// Whether what the step moves has been moved, or is owed.
     is_moved: bool,
@@ -201,6 +204,8 @@ struct Current {
 /// How elements are combined.
 struct Combining {
     elements: Box<dyn Combine>,
+    /// Where the slices begin that the ranks would combine in a blocking collective.
+    slices: Vec<usize>,
     /// Who gets the result.
     to: Vec<usize>,
     acc: Vec<u128>,
@@ -290,8 +295,10 @@ impl Operation {
         };
         let combining = elements.map(|elements| {
             piece = piece.next_multiple_of(elements.size());
+            let (_, slices) = slices(bytes, elements.size(), size);
             Combining {
                 elements,
+                slices,
                 to: match shape.op {
                     Op::Reduce => vec![root],
                     _ => (0..size).collect(),
@@ -631,6 +638,7 @@ impl Operation {
                 let at = index as usize * self.piece;
                 combining.current = Some(Current {
                     at,
+                    slice: at,
                     len: self.piece.min(self.shape.bytes - at),
                     step: 0,
                     is_moved: false,
@@ -645,8 +653,8 @@ impl Operation {
         }
     }
 
-    /// Combines a piece of all ranks' elements, always in their order; its length, or nothing as long as another rank
-    /// has to move some.
+    /// Combines a piece of all ranks' elements, in the same order as a blocking collective: from the rank on that
+    /// combines them there, around the circle. Its length, or nothing as long as another rank has to move some.
     fn combine_piece(&mut self, all: &[Buffers]) -> Result<Option<usize>, String> {
         let (me, group) = (self.group.rank, self.group.clone());
         let size = group.size();
@@ -657,12 +665,12 @@ impl Operation {
             let Some(current) = &mut combining.current else {
                 return Ok(None);
             };
-            let (at, len, step) = (current.at, current.len, current.step);
-            let words = len.div_ceil(size_of::<u128>());
+            let (piece, whole, step) = (current.at, current.len, current.step);
+            let words = whole.div_ceil(size_of::<u128>());
             for room in [&mut combining.acc, &mut combining.other] {
                 if room.len() < words {
                     let more = room.try_reserve_exact(words - room.len());
-                    more.map_err(|error| format!("room for a piece of {len} bytes: {error}"))?;
+                    more.map_err(|error| format!("room for a piece of {whole} bytes: {error}"))?;
                     room.resize(words, 0);
                 }
             }
@@ -672,17 +680,22 @@ impl Operation {
             );
             if step == size + combining.to.len() {
                 combining.current = None;
-                return Ok(Some(len));
+                return Ok(Some(whole));
             }
-            // First all elements, from the last rank's on, then the result.
+            // First all elements, slice by slice, then the result as a whole.
             let is_write = step >= size;
-            let rank = if is_write {
-                combining.to[step - size]
+            let (at, len, rank) = if is_write {
+                (piece, whole, combining.to[step - size])
             } else {
-                size - 1 - step
+                let (at, slices) = (current.slice, &combining.slices);
+                // The last slice that begins here or before: those before it that do so have no elements.
+                let first = slices.partition_point(|slice| *slice <= at) - 1;
+                let end = slices.get(first + 1).copied().unwrap_or(usize::MAX);
+                (at, end.min(piece + whole) - at, (first + step) % size)
             };
             let own = self.send.wrapping_add(at);
-            let ours = if is_write || step == 0 { acc } else { other };
+            let result = acc.wrapping_add(at - piece);
+            let ours = if is_write || step == 0 { result } else { other };
             if !current.is_moved {
                 current.is_moved = true;
                 let (base, pid) = (all[rank], group.pids[rank]);
@@ -691,11 +704,11 @@ impl Operation {
                 let moved = unsafe {
                     match (rank == me, is_write) {
                         (true, true) => {
-                            std::ptr::copy_nonoverlapping(acc, self.recv.wrapping_add(at), len);
+                            std::ptr::copy_nonoverlapping(result, self.recv.wrapping_add(at), len);
                             Ok(())
                         }
                         (true, false) if step == 0 => {
-                            std::ptr::copy_nonoverlapping(own, acc, len);
+                            std::ptr::copy_nonoverlapping(own, result, len);
                             Ok(())
                         }
                         (true, false) => Ok(()),
@@ -726,10 +739,13 @@ impl Operation {
             if step > 0 && !is_write {
                 let from = if rank == me { own } else { other };
                 // SAFETY: both have `len` bytes, which are whole elements.
-                unsafe { combining.elements.add(from, acc, len) }?;
+                unsafe { combining.elements.add(from, result, len) }?;
             }
             current.step += 1;
             current.is_moved = false;
+            if current.step == size && at + len < piece + whole {
+                (current.slice, current.step) = (at + len, 0);
+            }
         }
     }
 
@@ -808,10 +824,14 @@ mod tests {
         tables.into_iter().enumerate().map(group).collect()
     }
 
-    /// Adds words.
-    struct Sum;
+    /// Combines words commutatively, but not associatively.
+    struct Mix;
 
-    impl Combine for Sum {
+    fn mix(a: u64, b: u64) -> u64 {
+        (a ^ b).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    impl Combine for Mix {
         fn size(&self) -> usize {
             8
         }
@@ -819,7 +839,10 @@ mod tests {
         unsafe fn add(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
             for at in 0..len / 8 {
                 // SAFETY: the caller's promise.
-                unsafe { *to.cast::<u64>().add(at) += *from.cast::<u64>().add(at) };
+                unsafe {
+                    let to = to.cast::<u64>().add(at);
+                    *to = mix(*from.cast::<u64>().add(at), *to);
+                }
             }
             Ok(())
         }
@@ -842,7 +865,7 @@ mod tests {
         for (group, (send, recv)) in groups.iter().zip(send.iter_mut().zip(&mut recv)) {
             let buffers = (send.as_mut_ptr().cast(), recv.as_mut_ptr().cast());
             let combines = matches!(op, Op::Reduce | Op::Allreduce);
-            let elements = combines.then(|| Box::new(Sum) as Box<dyn Combine>);
+            let elements = combines.then(|| Box::new(Mix) as Box<dyn Combine>);
             let is_root = group.rank == root;
             let copies_own = match op {
                 Op::Gather | Op::Scatter => is_root,
@@ -890,9 +913,13 @@ mod tests {
         };
         let allgather = |_, index| word(place(index).0, place(index).1);
         let alltoall = |me: usize, index| word(place(index).0, me * words + place(index).1);
+        // From the rank on that combines the word in a blocking collective.
+        let (_, slices) = slices(words, 1, 3);
         let allreduce = |_, index: usize| {
+            let owner = slices.iter().rposition(|start| *start <= index).unwrap();
+            let ranks = (owner..3).chain(0..owner);
             if index < words {
-                (0..3).map(|rank| word(rank, index)).sum()
+                ranks.map(|rank| word(rank, index)).reduce(mix).unwrap()
             } else {
                 0
             }
