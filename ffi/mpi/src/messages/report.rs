@@ -17,6 +17,7 @@ pub fn numbers() -> Vec<(&'static str, u64)> {
     let types = [
         ("layouts made", types::made()),
         ("uses of fresh types", earned::forwarded()),
+        ("types read differently", types::read_differently()),
     ];
     let names = EVENTS.iter().map(|(_, name)| *name);
     names.zip(counts()).chain(types).collect()
