@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use libcopy::datatype::canonical::Node;
-use libcopy::datatype::{Class, Datatype, Distribution, Element, Layout, Named, Order};
+use libcopy::datatype::{Class, Contents, Datatype, Distribution, Element, Layout, Named, Order};
 use libcopy::lock::lock;
 use libcopy::lru::LruMap;
 use libcopy::p2p::DescribedLayout;
@@ -28,7 +28,7 @@ pub struct Known {
     pub size: u64,
     /// Whether elements are their bytes, one behind the other, from the address on.
     pub dense: bool,
-    /// The same type; `None` if it was made in a way that we do not know.
+    /// The same type; `None` if it was made in a way that we do not know, or if the library reads it differently.
     pub datatype: Option<Datatype>,
     /// Pieces of one element; 1 if that is not known.
     pub pieces: u64,
@@ -162,18 +162,139 @@ mod combiner {
 /// Nesting that is followed; more is not likely to be anybody's intention.
 const DEEPEST: usize = 64;
 
-/// Size, lower bound and extent as the library says.
-fn facts(datatype: Word) -> Option<(u64, i64, i64)> {
-    let (mut size, mut lower, mut extent) = (0i64, 0isize, 0isize);
-    // SAFETY: writable outputs; the library checks the datatype.
-    let answers = unsafe {
-        [
-            pmpi::type_size(datatype, &mut size),
-            pmpi::type_get_extent(datatype, &mut lower, &mut extent),
-        ]
+/// What the library says about a type.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    size: u64,
+    lower: i64,
+    extent: i64,
+    true_lower: i64,
+    true_extent: i64,
+}
+
+impl Facts {
+    fn of(datatype: Word) -> Option<Facts> {
+        let (mut size, mut lower, mut extent) = (0i64, 0isize, 0isize);
+        let (mut true_lower, mut true_extent) = (0isize, 0isize);
+        // SAFETY: writable outputs; the library checks the datatype.
+        let answers = unsafe {
+            [
+                pmpi::type_size(datatype, &mut size),
+                pmpi::type_get_extent(datatype, &mut lower, &mut extent),
+                pmpi::type_get_true_extent(datatype, &mut true_lower, &mut true_extent),
+            ]
+        };
+        let size = u64::try_from(size).ok().filter(|_| answers == [0; 3])?;
+        let [lower, extent, true_lower, true_extent] =
+            [lower, extent, true_lower, true_extent].map(|bytes| bytes as i64);
+        Some(Facts {
+            size,
+            lower,
+            extent,
+            true_lower,
+            true_extent,
+        })
+    }
+}
+
+/// How the library reads a type and those that it is made of, as far as that is known.
+#[derive(Debug, Default)]
+struct Reading {
+    /// In another way than MPI defines it.
+    differs: bool,
+    /// Only its bytes can tell: it goes backwards somewhere, or has other bounds than MPI defines. Open MPI takes blocks
+    /// that end where those before them begin for ascending ones, and MPICH some of a negative extent.
+    is_doubtful: bool,
+    /// Part of it has no data. MPICH divides by zero when it packs some of these.
+    has_empty: bool,
+}
+
+impl Reading {
+    /// A translated type with the bounds that the library gives it, which count when it is repeated. `None` if its
+    /// data are elsewhere for the library.
+    fn bounded(&mut self, made: Datatype, facts: &Facts) -> Option<Datatype> {
+        let is_same = made.size() == facts.size
+            && (facts.size == 0
+                || (made.true_lower_bound(), made.true_extent())
+                    == (facts.true_lower, facts.true_extent));
+        if !is_same {
+            self.differs = true;
+            return None;
+        }
+        self.has_empty |= facts.size == 0;
+        if (made.lower_bound(), made.extent()) == (facts.lower, facts.extent) {
+            return Some(made);
+        }
+        self.is_doubtful |= facts.size > 0;
+        made.resized(facts.lower, facts.extent).ok()
+    }
+
+    /// Looks whether a type goes backwards, and not only within those that it is made of.
+    fn look(&mut self, made: &Datatype) {
+        let contents = made.contents();
+        let is_back = match contents {
+            Contents::Vector { count, stride, .. } | Contents::Hvector { count, stride, .. } => {
+                *count > 1 && *stride < 0
+            }
+            _ => false,
+        };
+        let has_negative = |child: &Datatype| child.extent() < 0 && child.size() > 0;
+        self.is_doubtful |= is_back || contents.children().iter().any(has_negative);
+    }
+
+    /// Whether the library reads a type as it was translated.
+    fn agrees(&mut self, abi: &Abi, datatype: Word, translated: &Datatype) -> bool {
+        if self.is_doubtful {
+            self.differs = self.has_empty || !packs_alike(abi, datatype, translated);
+        }
+        !self.differs
+    }
+}
+
+/// Whether the library packs three elements of a type as we do. `false` if they reach too far to be tried.
+fn packs_alike(abi: &Abi, datatype: Word, translated: &Datatype) -> bool {
+    /// Bytes from the first to the last one, and of data.
+    const MOST: i64 = 1 << 20;
+    /// What a library may want beyond the bytes.
+    const MORE: usize = 256;
+    const COUNT: u64 = 3;
+    let Ok(layout) = Layout::new(translated, COUNT) else {
+        return false;
     };
-    let size = u64::try_from(size).ok().filter(|_| answers == [0; 2])?;
-    Some((size, lower as i64, extent as i64))
+    let bounds = layout.bounds();
+    let Some(span) = bounds.end.checked_sub(bounds.start) else {
+        return false;
+    };
+    if span > MOST || layout.size() > MOST as u64 {
+        return false;
+    }
+    let bytes = layout.size() as usize;
+    // Bytes that tell places apart, and as many on either side, for a library that goes the other way.
+    let place = |i: usize| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+    let memory: Vec<u8> = (0..3 * span as usize).map(place).collect();
+    let origin = memory
+        .as_ptr()
+        .wrapping_offset((span - bounds.start) as isize);
+    let mut packed = [vec![0u8; bytes + MORE], vec![0u8; bytes + MORE]];
+    let [ours, theirs] = &mut packed;
+    let (mut own, mut end) = (0, 0);
+    // SAFETY: all data lie within the memory, and the rooms are longer than they are. The program may not have
+    // committed its type yet, so a duplicate is, which is our own; a word has room for either kind of handle.
+    let answers = unsafe {
+        layout.pack_raw(origin, 0..layout.size(), ours.as_mut_ptr());
+        let dup = pmpi::type_dup(datatype, &mut own);
+        if dup != 0 {
+            return false;
+        }
+        let (to, room) = (theirs.as_mut_ptr().cast(), theirs.len() as c_int);
+        let mut answer = pmpi::type_commit(&mut own);
+        if answer == 0 {
+            let count = COUNT as c_int;
+            answer = pmpi::pack(origin.cast(), count, own, to, room, &mut end, abi.world);
+        }
+        [answer, pmpi::type_free(&mut own)]
+    };
+    answers == [0; 2] && usize::try_from(end) == Ok(bytes) && ours[..bytes] == theirs[..bytes]
 }
 
 /// The name of a predefined type.
@@ -189,18 +310,6 @@ fn named(datatype: Word) -> Option<Named> {
     // SAFETY: the library ends names with a zero.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) };
     Named::from_name(name.to_str().ok()?)
-}
-
-/// A translated type with the bounds that the library gives it, which count when it is repeated.
-fn with_bounds(datatype: Datatype, (size, lower, extent): (u64, i64, i64)) -> Option<Datatype> {
-    if datatype.size() != size {
-        return None;
-    }
-    if (datatype.lower_bound(), datatype.extent()) == (lower, extent) {
-        Some(datatype)
-    } else {
-        datatype.resized(lower, extent).ok()
-    }
 }
 
 /// Which predefined type this is; `None` if it is none, or none that has a name in the standard.
@@ -236,11 +345,11 @@ fn with_large(how: c_int, integers: &[c_int], large: &[i64]) -> Option<Vec<i64>>
 }
 
 /// Asks the library how a datatype was made.
-fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
+fn translate(abi: &Abi, datatype: Word, depth: usize, reading: &mut Reading) -> Option<Translated> {
     if depth > DEEPEST {
         return None;
     }
-    let facts = facts(datatype)?;
+    let facts = Facts::of(datatype)?;
     let mut envelope = pmpi::Envelope::default();
     // SAFETY: a writable output; the library checks the datatype.
     if unsafe { pmpi::type_envelope(datatype, &mut envelope) } != 0 {
@@ -248,7 +357,12 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
     }
     let how = combiner::of(abi, envelope.combiner)?;
     if combiner::is_basic(how) {
-        let (size, lower, extent) = facts;
+        let Facts {
+            size,
+            lower,
+            extent,
+            ..
+        } = facts;
         let named = named(datatype);
         // Anything may be received from packed bytes, with elements of any size.
         if named == Some(Named::Packed) {
@@ -284,7 +398,7 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
             let bytes = Datatype::named(Named::Byte).contiguous(size).ok()?;
             return Some((bytes, grain));
         }
-        return Some((with_bounds(Datatype::named(named?), facts)?, grain));
+        return Some((reading.bounded(Datatype::named(named?), &facts)?, grain));
     }
     let length = |count: i64| usize::try_from(count).ok();
     let mut integers = vec![0 as c_int; length(envelope.integers)?];
@@ -309,7 +423,7 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
     for i in 0..n {
         // SAFETY: the library wrote `n` handles.
         let mut child = unsafe { abi.handle_at(types_at, i) };
-        children.push(translate(abi, child, depth + 1));
+        children.push(translate(abi, child, depth + 1, reading));
         let mut named = 0;
         // SAFETY: what is derived is a new reference, which is ours to free.
         unsafe {
@@ -332,7 +446,8 @@ fn translate(abi: &Abi, datatype: Word, depth: usize) -> Option<Translated> {
         }
         _ => grains.into_iter().next()?,
     };
-    Some((with_bounds(made, facts)?, grain))
+    reading.look(&made);
+    Some((reading.bounded(made, &facts)?, grain))
 }
 
 /// Where the elements of a structure end.
@@ -455,10 +570,24 @@ fn follows_a_rule(node: &Node) -> bool {
     }
 }
 
+/// Types that the MPI library reads in another way than MPI defines them.
+static READ_DIFFERENTLY: AtomicU64 = AtomicU64::new(0);
+
+/// Such types: what is done with them is forwarded, so that the program sees one reading only.
+pub fn read_differently() -> u64 {
+    READ_DIFFERENTLY.load(Ordering::Relaxed)
+}
+
 /// What this type is.
 fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
-    let (size, _, _) = facts(datatype)?;
-    let (translated, grain) = translate(abi, datatype, 0).unzip();
+    let size = Facts::of(datatype)?.size;
+    let mut reading = Reading::default();
+    let translated = translate(abi, datatype, 0, &mut reading)
+        .filter(|(translated, _)| reading.agrees(abi, datatype, translated));
+    if reading.differs {
+        READ_DIFFERENTLY.fetch_add(1, Ordering::Relaxed);
+    }
+    let (translated, grain) = translated.unzip();
     let (mut pieces, mut is_regular) = (1, false);
     let dense = translated.as_ref().is_some_and(|known| {
         let form = known.commit();

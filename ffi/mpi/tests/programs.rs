@@ -1408,6 +1408,40 @@ fn what_is_packed_is_the_same() {
     }
 }
 
+/// A type that the MPI library reads in a way of its own is read in that way whether it has earned a layout or not.
+#[test]
+fn a_type_keeps_its_reading() {
+    let _turn = turn();
+    let library = library().to_str().expect("a plain path");
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, PACKING, (C.0, &[C.1, &["-DINT"]].concat())) else {
+            continue;
+        };
+        let arguments = ["readings", "200"];
+        let off = [("LD_PRELOAD", library), ("LIBCOPY_DISABLE", "1")];
+        let plain = text(&mpi.run(2, &arguments, &off).stdout);
+        // Everything; what is worth it from the first use of a type on; and as types earn it.
+        let everything = Some(("LIBCOPY_MPI_MIN", "0"));
+        let at_once = Some(("LIBCOPY_MPI_PACKED", "0"));
+        for least in [everything, at_once, None] {
+            let environment = [("LD_PRELOAD", library), ("LIBCOPY_STATS", "1")];
+            let environment: Vec<_> = environment.into_iter().chain(least).collect();
+            let ours = mpi.run(2, &arguments, &environment);
+            assert_eq!(plain, text(&ours.stdout), "{name} {least:?}");
+            let report = text(&ours.stderr);
+            let differently = noted(&report, "types read differently");
+            // On each of two ranks Open MPI has three, of which a fourth one is made, and MPICH at least one.
+            let least_of_them = if name == "openmpi" { 6 } else { 2 };
+            if least == everything {
+                assert!(differently >= least_of_them, "{name}: {report}");
+                // The others are packed here.
+                let made = noted(&report, "layouts made");
+                assert!(made >= 8, "{name}: {report}");
+            }
+        }
+    }
+}
+
 #[test]
 fn neighbours_get_the_same() {
     let _turn = turn();

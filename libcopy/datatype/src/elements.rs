@@ -181,3 +181,112 @@ impl Iterator for Elements {
         }
     }
 }
+
+impl Datatype {
+    /// How many basic elements the first `bytes` bytes of the packed stream of any number of these
+    /// are: `MPI_Get_elements`. `None` if they end within an element, or the type has no data.
+    ///
+    /// In O(depth + members of structs), however many elements there are.
+    pub fn elements_in(&self, bytes: u64) -> Option<u64> {
+        let (mut at, mut left, mut elements) = (self, bytes, 0);
+        // All children of a type have the same bytes, one behind the other, but for a struct's.
+        while left > 0 {
+            let whole = left.checked_div(at.size())?;
+            elements += whole.checked_mul(at.signature().elements())?;
+            left %= at.size();
+            at = at.essence();
+            match at.contents() {
+                Contents::Named(named) => {
+                    for element in named.elements() {
+                        if left > 0 {
+                            left = left.checked_sub(element.size.into())?;
+                            elements += 1;
+                        }
+                    }
+                }
+                Contents::Struct {
+                    blocklengths,
+                    children,
+                    ..
+                } => {
+                    for (length, child) in blocklengths.iter().zip(children.iter()) {
+                        at = child;
+                        let bytes = length.wrapping_mul(child.size());
+                        if left < bytes {
+                            break;
+                        }
+                        left -= bytes;
+                        elements += length.wrapping_mul(child.signature().elements());
+                    }
+                }
+                contents => at = contents.children().first()?,
+            }
+        }
+        Some(elements)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Named, Order};
+
+    #[test]
+    fn elements_are_counted_as_mpi_does() {
+        let mixed: Datatype = "struct([2,1],[0,8],[int,double])".parse().unwrap();
+        for (bytes, elements) in [
+            (0, Some(0)),
+            (4, Some(1)),
+            (8, Some(2)),
+            (12, None),
+            (16, Some(3)),
+            (20, Some(4)),
+            (160, Some(30)),
+            (161, None),
+        ] {
+            assert_eq!(mixed.elements_in(bytes), elements, "{bytes}");
+        }
+        let nothing: Datatype = "contiguous(0,int)".parse().unwrap();
+        assert_eq!(
+            (nothing.elements_in(0), nothing.elements_in(4)),
+            (Some(0), None)
+        );
+    }
+
+    #[test]
+    fn many_elements_are_counted_at_once() {
+        const MANY: u64 = 1_000_000_000_000;
+        let row: Datatype = format!("contiguous({MANY},int)").parse().unwrap();
+        assert_eq!(row.elements_in(4 * MANY + 4), Some(MANY + 1));
+        assert_eq!(row.elements_in(6), None);
+        // Of different kinds, so that no division does; a walk would take an hour.
+        let pair: Datatype = "struct([1,1],[0,4],[int,short])".parse().unwrap();
+        let half = 6 * (MANY / 2);
+        for datatype in [
+            pair.contiguous(MANY),
+            pair.vector(MANY / 1000, 1000, 2000),
+            pair.hvector(1000, MANY / 1000, 8),
+            pair.indexed(&[MANY - 7, 7], &[5, 0]),
+            pair.hindexed_block(MANY / 2, &[0, 8]),
+            pair.subarray(
+                &[2 * MANY / 1000, 1000],
+                &[MANY / 1000, 1000],
+                &[0, 0],
+                Order::C,
+            ),
+            Datatype::structure(&[MANY, 1], &[0, 0], &[pair.clone(), Named::Byte.into()]),
+        ] {
+            let datatype = datatype.unwrap().contiguous(3).unwrap();
+            let whole = datatype.signature().elements();
+            for (bytes, elements) in [
+                (half, Some(MANY)),
+                (half + 4, Some(MANY + 1)),
+                (half + 5, None),
+                (datatype.size() + half + 10, Some(whole + MANY + 3)),
+            ] {
+                let found = datatype.elements_in(bytes);
+                assert_eq!(found, elements, "{bytes} bytes of {datatype:?}");
+            }
+        }
+    }
+}

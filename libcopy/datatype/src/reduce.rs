@@ -148,33 +148,6 @@ impl Datatype {
         let all = Signature::of_element(&first).repeat(self.signature().elements());
         (all == *self.signature()).then_some(first)
     }
-
-    /// How many basic elements the first `bytes` bytes of the packed stream of any number of these
-    /// are: `MPI_Get_elements`. `None` if they end within an element, or the type has no data.
-    pub fn elements_in(&self, bytes: u64) -> Option<u64> {
-        if bytes == 0 {
-            return Some(0);
-        }
-        let whole = bytes.checked_div(self.size())?;
-        let mut left = bytes % self.size();
-        let elements = whole.checked_mul(self.signature().elements())?;
-        if left == 0 {
-            return Some(elements);
-        }
-        if let Some(one) = self.uniform_element() {
-            let each = u64::from(one.size);
-            return (left % each == 0).then_some(elements + left / each);
-        }
-        let mut partial = 0;
-        for (element, _) in Elements::new(self, 1).ok()? {
-            left = left.checked_sub(element.size.into())?;
-            partial += 1;
-            if left == 0 {
-                return Some(elements + partial);
-            }
-        }
-        None
-    }
 }
 
 /// A reduction of the elements of one type.
@@ -473,30 +446,5 @@ mod tests {
         let layout = Layout::new(&one, 1).unwrap();
         product.pack(&layout, &from, 0, 0, &mut into).unwrap();
         assert_eq!(into, bytes(&[5.0, 5.0], f64::to_ne_bytes));
-    }
-
-    #[test]
-    fn elements_are_counted_as_mpi_does() {
-        let mixed: Datatype = "struct([2,1],[0,8],[int,double])".parse().unwrap();
-        for (bytes, elements) in [
-            (0, Some(0)),
-            (4, Some(1)),
-            (8, Some(2)),
-            (12, None),
-            (16, Some(3)),
-            (20, Some(4)),
-            (160, Some(30)),
-            (161, None),
-        ] {
-            assert_eq!(mixed.elements_in(bytes), elements, "{bytes}");
-        }
-        let row: Datatype = "contiguous(1000000000000,int)".parse().unwrap();
-        assert_eq!(row.elements_in(4_000_000_000_004), Some(1_000_000_000_001));
-        assert_eq!(row.elements_in(6), None);
-        let nothing: Datatype = "contiguous(0,int)".parse().unwrap();
-        assert_eq!(
-            (nothing.elements_in(0), nothing.elements_in(4)),
-            (Some(0), None)
-        );
     }
 }

@@ -22,6 +22,7 @@ pub fn numbers() -> Vec<(&'static str, u64)> {
             "refused by the kernel",
             refused().map(|(_, times, _)| times).sum(),
         ),
+        ("types read differently", types::read_differently()),
     ];
     let names = EVENTS.iter().map(|(_, name)| *name);
     names.zip(counts()).chain(types).collect()

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Structs of many small, regular and different members, as arrays of pieces.
+//! Members of structs that are nests of dense blocks.
 //!
-//! The general way makes nodes of each member (a hash look-up per level of a nest), looks for equal
-//! members next to each other, finds none, and writes the nests out as a list of pieces in the end.
-//! Here the pieces are written at once. Whether that is so is seen from a sample of the members.
+//! Their nodes are made at once: the general way remembers each type and its uses, and keeps a list for
+//! it, which costs more than all else where each member has a type of its own.
+//!
+//! Many small members that differ are written as arrays of pieces. Their nodes (a hash look-up per level
+//! of a nest) would only be searched for equal neighbours, of which there are none, and be written out as a
+//! list of pieces in the end. Whether that is so is seen from a sample of the members.
 
 use super::super::datatype::{Contents, Datatype, fastest_first};
+use super::super::form::NodeId;
 use super::arena::{Arena, Placed};
 use super::lists::Number;
 use super::long::List;
@@ -22,12 +26,12 @@ const SAMPLE: usize = 16;
 const PIECES: u64 = 16;
 const BYTES: u64 = 128;
 
-/// Most dimensions of a member.
+/// Most dimensions of a nest.
 const DIMS: usize = 4;
 
 /// Dense blocks, repeated along dimensions.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Nest {
+pub(super) struct Nest {
     /// Where the first block is.
     at: i64,
     /// Bytes of a block; none if there is no data.
@@ -51,7 +55,7 @@ impl Nest {
         }
     }
 
-    /// Repeats it; `None` if that is not small any more.
+    /// Repeats it; `None` if it has too many dimensions.
     #[inline]
     fn repeat(&mut self, count: u64, stride: i64) -> Option<()> {
         match count {
@@ -62,9 +66,6 @@ impl Nest {
             }
             _ => {
                 self.pieces = self.pieces.checked_mul(count)?;
-                if self.pieces > PIECES {
-                    return None;
-                }
                 *self.dims.get_mut(self.used)? = (count, stride);
                 self.used += 1;
             }
@@ -181,8 +182,10 @@ impl Nest {
 struct Members<'a>(&'a [u64], &'a [i64], &'a [Datatype]);
 
 impl Members<'_> {
+    /// A member that is a small nest.
     fn nest(&self, i: usize) -> Option<Nest> {
-        Nest::of(self.0[i], self.1[i], &self.2[i])
+        let nest = Nest::of(self.0[i], self.1[i], &self.2[i]);
+        nest.filter(|nest| nest.pieces <= PIECES)
     }
 
     /// Whether some members, spread evenly, are small nests that mostly differ from the ones before
@@ -229,6 +232,31 @@ impl Members<'_> {
         }
         Some((origin?, List::joined(offsets, starts)))
     }
+}
+
+/// The member of a struct that was placed last, at 0, and its node.
+pub(super) type Last = Option<(Nest, NodeId)>;
+
+/// A member of a struct as a node, if it is a nest with data.
+pub(super) fn placed(
+    arena: &mut Arena,
+    last: &mut Last,
+    (length, displacement, child): (u64, i64, &Datatype),
+) -> Option<Placed> {
+    let nest = Nest::of(length, displacement, child).filter(|nest| nest.len > 0)?;
+    let shape = Nest { at: 0, ..nest };
+    let id = match last {
+        Some((known, id)) if *known == shape => *id,
+        _ => {
+            let dims = &nest.dims[..nest.used];
+            let id = dims.iter().fold(arena.dense(nest.len), |id, &(n, stride)| {
+                arena.stream(n as i64, stride, id)
+            });
+            *last = Some((shape, id));
+            id
+        }
+    };
+    Some((nest.at, id))
 }
 
 /// The pieces of a struct as one node, if it has many members that are small nests of all kinds.

@@ -102,6 +102,7 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
     let mut memo: HashMap<u64, Placed> = HashMap::new();
     let mut lists: Vec<Vec<Placed>> = vec![Vec::new()];
     let mut values: Vec<Placed> = Vec::new();
+    let mut last = None;
     let mut tasks = vec![Task::Emit(root, at)];
     while let Some(task) = tasks.pop() {
         match task {
@@ -179,17 +180,14 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
                     if length == 0 || child.size() == 0 {
                         continue;
                     }
-                    let (inner, inner_at) = peel(child);
-                    if let Contents::Named(_) = inner.contents() {
-                        if inner.size() == inner.true_extent() as u64 {
-                            let id = arena.dense(inner.size() as i64);
-                            let id = arena.stream(length as i64, child.extent(), id);
-                            if let Some(list) = lists.last_mut() {
-                                list.push((at.wrapping_add(inner_at), id));
-                            }
-                            continue;
+                    let member = (length, at, child);
+                    if let Some(placed) = members::placed(arena, &mut last, member) {
+                        if let Some(list) = lists.last_mut() {
+                            list.push(placed);
                         }
+                        continue;
                     }
+                    let (inner, inner_at) = peel(child);
                     tasks.push(Task::Members(datatype, offset, next));
                     if length == 1 && uses().get(&inner.id()).copied().unwrap_or(0) <= 1 {
                         tasks.push(Task::Emit(inner, at.wrapping_add(inner_at)));

@@ -99,11 +99,28 @@ fn facts(case: &Case) -> Result<(), TestCaseError> {
     let elements = Elements::new(datatype, 1).unwrap();
     let elements = elements.map(|(e, at)| (at, i64::from(e.size)));
     prop_assert!(elements.eq(one.entries.iter().copied()));
+    elements_in(datatype, one)?;
     let (low, high) = match (case.bytes.iter().min(), case.bytes.iter().max()) {
         (Some(low), Some(high)) => (*low, high + 1),
         _ => (0, 0),
     };
     prop_assert_eq!(case.layout.bounds(), low..high);
+    Ok(())
+}
+
+/// Basic elements in the first bytes of two elements: every number of bytes, or some hundred.
+fn elements_in(datatype: &Datatype, one: &Map) -> Result<(), TestCaseError> {
+    const MOST: usize = 300;
+    let mut ends = vec![0];
+    for (_, len) in one.entries.iter().chain(&one.entries) {
+        ends.push(ends[ends.len() - 1] + *len as u64);
+    }
+    let all = 0..=ends[ends.len() - 1];
+    let some = all.step_by(1 + 2 * one.size() as usize / MOST);
+    for bytes in some.chain(ends.iter().copied().step_by(1 + ends.len() / MOST)) {
+        let elements = ends.binary_search(&bytes).ok().map(|i| i as u64);
+        prop_assert_eq!(datatype.elements_in(bytes), elements);
+    }
     Ok(())
 }
 
