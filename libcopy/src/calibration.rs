@@ -17,7 +17,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use crate::config;
-use crate::datatype::{Calibration, CpuProfile};
+use crate::datatype::{Calibration, CpuProfile, InstructionSet};
 use crate::refusal::without_signal;
 use crate::topology::Topology;
 
@@ -31,11 +31,16 @@ const AGREED: usize = 7;
 /// From this many bytes on, what `libcopy tune` found is worth reading a file.
 const LARGE: u64 = 64 << 10;
 
-/// Reads the file, once per process, so that the kernels of layouts made from now on are those that were
-/// found to be best here. Call it before a layout of `bytes` bytes is made: for less than 64 KiB it does nothing.
+/// Reads `LIBCOPY_CPU` and the file, once per process, so that the kernels of layouts made from now on are those
+/// that were found to be best here. Call it before a layout of `bytes` bytes is made: for less than 64 KiB it does
+/// not look for the file.
 #[inline]
 pub fn load_for(bytes: u64) {
     static ONCE: Once = Once::new();
+    static LIMIT: Once = Once::new();
+    if !LIMIT.is_completed() {
+        LIMIT.call_once(limit);
+    }
     if bytes >= LARGE && !ONCE.is_completed() {
         ONCE.call_once(|| {
             let place = directory().filter(|_| is_wanted());
@@ -43,6 +48,26 @@ pub fn load_for(bytes: u64) {
                 profile.install();
             }
         });
+    }
+}
+
+/// Has kernels use no more instructions than `LIBCOPY_CPU` says.
+#[cold]
+fn limit() {
+    let Some(name) = config::CPU.value() else {
+        return;
+    };
+    match InstructionSet::parse(name.trim()) {
+        Some(set) => {
+            set.limit();
+        }
+        None => {
+            let names = InstructionSet::ALL.map(|(_, name)| name).join(", ");
+            eprintln!(
+                "libcopy: {}={name} is not one of {names}; it is ignored",
+                config::CPU.name
+            );
+        }
     }
 }
 

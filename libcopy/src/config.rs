@@ -128,6 +128,7 @@ settings! {
         TRANSPORT = "LIBCOPY_TRANSPORT", "", "Use this transport for everything: kmod, cma or shm (default: the policy decides).";
         PROFILE = "LIBCOPY_PROFILE", "", "Profile file of `libcopy tune` (default: $XDG_CONFIG_HOME/libcopy/profile.toml; `none`: no file).";
         CALIBRATION = "LIBCOPY_CALIBRATION", "", "0: pack and unpack with the built-in table of the processor's vendor, whatever `libcopy tune` found.";
+        CPU = "LIBCOPY_CPU", "", "avx512, avx2 or portable: the vector instructions that packing and unpacking use at most, to measure and test what other processors do.";
         EAGER_MAX = "LIBCOPY_EAGER_MAX", "", "Messages up to this size are sent without asking the receiver first.";
         SHM_CHUNK = "LIBCOPY_SHM_CHUNK", "", "Bytes that shared memory hands over at a time.";
         SHM_RING = "LIBCOPY_SHM_RING", "", "Bytes of each rank's broadcast ring in shared memory (a power of two).";

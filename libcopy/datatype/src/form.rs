@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::kernel::Sorted;
 use super::offsets::Offsets;
 use super::steps::Steps;
 
@@ -89,6 +90,8 @@ pub struct Form {
     offset: i64,
     /// What the nodes lead to.
     pub(super) steps: Steps,
+    /// For each node whether it is pieces, and if so, how they are sorted.
+    pub(super) sorted: Vec<Option<Sorted>>,
     /// Found when it is asked for; see `overlap.rs`.
     overlap: Overlap,
     /// Found when it is asked for; see [`Form::by_segments`].
@@ -118,6 +121,7 @@ impl Form {
             extents,
             offset,
             steps: Steps::default(),
+            sorted: Vec::new(),
             overlap: Overlap::default(),
             joined: OnceLock::new(),
         }
@@ -186,12 +190,25 @@ impl Form {
             + self.nodes.capacity() * size_of::<Node>()
             + self.extents.capacity() * size_of::<Extent>()
             + self.steps.memory()
+            + self.sorted.capacity() * size_of::<Option<Sorted>>()
+            + self
+                .sorted
+                .iter()
+                .flatten()
+                .map(Sorted::memory)
+                .sum::<usize>()
             + lists
     }
 
     /// What is known about overlapping pieces.
     pub(super) fn overlap(&self) -> &Overlap {
         &self.overlap
+    }
+
+    /// How a node's pieces are sorted, if it is such a node.
+    #[inline]
+    pub(super) fn sorted(&self, id: NodeId) -> Option<&Sorted> {
+        self.sorted.get(id as usize)?.as_ref()
     }
 
     /// The plan, if there is one.

@@ -63,7 +63,7 @@ pub use cursor::{Blocks, Checkpoints, Cursor, Places};
 pub use datatype::{Combiner, Contents, Datatype, Distribution, Envelope, Order};
 pub use elements::Elements;
 pub use error::{Allowed, Error, Result, Value};
-pub use kernel::{Calibration, CpuProfile};
+pub use kernel::{Calibration, CpuProfile, InstructionSet};
 pub use layout::{Layout, Segment, Segments};
 pub use named::{Class, Element, Named};
 pub use reduce::{Reducer, Reduction};

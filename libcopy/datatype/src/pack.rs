@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::form::{Form, Node, NodeId};
-use super::kernel::{self, Dim};
+use super::kernel::{self, Dim, Pieces};
 use super::layout::Layout;
 use super::overlap::FEW;
 use crate::Result;
@@ -167,9 +167,15 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
                 end(first);
                 if first + 1 < last {
                     let packed = to(starts.get(first + 1));
+                    let sorted = form.sorted(id);
+                    let pieces = Pieces {
+                        offsets,
+                        starts,
+                        sorted,
+                    };
                     // SAFETY: see above.
                     unsafe {
-                        kernel::pieces::<PACK>(user, offsets, starts, (first + 1, last), packed);
+                        kernel::pieces::<PACK>(user, pieces, (first + 1, last), packed);
                     }
                 }
                 if first < last {
@@ -241,9 +247,15 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
             Node::Pieces { offsets, starts } => {
                 let n = offsets.len();
                 if around.len == 0 || n > FEW {
+                    let sorted = form.sorted(id);
+                    let pieces = Pieces {
+                        offsets,
+                        starts,
+                        sorted,
+                    };
                     // SAFETY: the caller's promise; each call of the closure is one node.
                     return self.each(user, packed, around, |user, packed| unsafe {
-                        kernel::pieces::<PACK>(user, offsets, starts, (0, n), packed);
+                        kernel::pieces::<PACK>(user, pieces, (0, n), packed);
                     });
                 }
                 let size = form.extent(id).size;
@@ -668,5 +680,40 @@ impl Layout {
     #[inline]
     fn is_planned(&self, range: &Range<u64>) -> bool {
         range.start == 0 && range.end == self.size() && self.form.steps().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::datatype::Datatype;
+    use super::super::kernel::InstructionSet;
+    use super::*;
+
+    /// However many pieces there are, and however long they are on average.
+    #[test]
+    #[cfg_attr(miri, ignore = "too much for it")]
+    fn without_masks_no_branch_depends_on_the_length_of_a_piece() {
+        for set in [InstructionSet::Portable, InstructionSet::Avx2] {
+            set.limit();
+            for (count, longest) in [(100, 16), (4000, 6), (65_535, 9), (70_000, 2), (70_000, 16)] {
+                let lengths: Vec<u64> = (0..count).map(|i| 1 + i * 7919 % 101 % longest).collect();
+                let mut end = 0;
+                let places: Vec<i64> = lengths
+                    .iter()
+                    .map(|length| {
+                        let at = end;
+                        end += *length as i64 + 1 + at % 3;
+                        at
+                    })
+                    .collect();
+                let double: Datatype = "double".parse().unwrap();
+                let list = double.indexed(&lengths, &places).unwrap();
+                let plan = Layout::new(&list, 1).unwrap().form().plan();
+                assert!(
+                    plan.contains("sorted by length"),
+                    "{count}, 1..{longest}: {plan}"
+                );
+            }
+        }
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The plan of a small layout, made at commit: loop nests with their kernels already chosen.
+//! The plan of a small layout, made at commit: loop nests with their kernels already chosen; and the order of listed pieces.
 //!
 //! Walking a form and choosing kernels takes tens of nanoseconds, as long as moving a few hundred
 //! bytes. Layouts that are a few loop nests, which most are, keep what that would lead to.
 
 use super::form::{Extent, Form, Node, NodeId};
-use super::kernel::{Dim, Nest};
+use super::kernel::{Dim, Nest, Sorted};
 use super::overlap::blocks_apart;
 use super::steps::{Step, Steps};
 
@@ -23,7 +23,21 @@ const DIMS: usize = 3;
 pub(super) fn assembled(nodes: Vec<Node>, extents: Vec<Extent>, offset: i64) -> Form {
     let mut form = Form::bare(nodes, extents, offset);
     form.steps = steps_of(&form);
+    form.sorted = sorted(&form.nodes);
     form
+}
+
+/// How the pieces of each node are sorted; empty if there are none.
+fn sorted(nodes: &[Node]) -> Vec<Option<Sorted>> {
+    let of = |node: &Node| match node {
+        Node::Pieces { offsets, starts } => Sorted::new(offsets, starts),
+        _ => None,
+    };
+    let is_list = |node: &Node| matches!(node, Node::Pieces { .. });
+    match nodes.iter().rposition(is_list) {
+        Some(last) => nodes[..=last].iter().map(of).collect(),
+        None => Vec::new(),
+    }
 }
 
 /// The plan of a whole form; an empty one if it is not a few loop nests.

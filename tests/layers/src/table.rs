@@ -114,13 +114,14 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/datatype/src/lib.rs",
         order: "
             error offsets
-            < kernel/caches kernel/loop_nest kernel/prefetch kernel/profile kernel/pattern
+            < kernel/caches kernel/loop_nest kernel/prefetch kernel/profile kernel/pattern kernel/instructions
             < kernel/far
             < kernel/x86/piece kernel/x86/short kernel/x86/long_blocks kernel/x86/periodic
             < kernel/short_blocks kernel/long_blocks kernel/periodic
             < kernel/tiles
             < kernel/x86
             < kernel/transpose kernel/piece
+            < kernel/sorted
             < kernel/indexed kernel/block_writer kernel/select
             < kernel
             < named signature steps

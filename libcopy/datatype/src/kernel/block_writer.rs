@@ -9,6 +9,7 @@
 
 use super::super::offsets::Offsets;
 use super::indexed::Number;
+use super::instructions::has_512;
 use super::loop_nest::{Dim, Nest, SMALL};
 use super::prefetch::prefetch;
 use super::short_blocks::by_length;
@@ -76,7 +77,7 @@ impl<const PACK: bool> Filler<PACK> {
             reciprocal: (u64::MAX / len as u64).wrapping_add(1),
             whole: Nest { run, len, dims },
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            masks: super::x86::has_512(),
+            masks: has_512(),
             #[cfg(not(all(target_arch = "x86_64", not(miri))))]
             masks: false,
         }

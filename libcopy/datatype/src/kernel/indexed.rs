@@ -3,28 +3,13 @@
 //! Blocks at listed offsets.
 
 use super::super::offsets::Offsets;
-use super::caches::{fit_second, overflow_last};
+use super::caches::{first_level, fit_second, overflow_last};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::instructions::has_512;
 use super::piece::dense;
 use super::prefetch::{prefetch, prefetch_to_write};
-
-/// A listed number.
-pub(super) trait Number: Copy {
-    fn get(self) -> isize;
-}
-
-impl Number for i32 {
-    #[inline(always)]
-    fn get(self) -> isize {
-        self as isize
-    }
-}
-
-impl Number for i64 {
-    #[inline(always)]
-    fn get(self) -> isize {
-        self as isize
-    }
-}
+pub(super) use super::sorted::Number;
+use super::sorted::{BOTH, NOTHING, PLACES, Sorted, in_order};
 
 /// Moves one block; `PACK` says which way.
 ///
@@ -187,33 +172,42 @@ unsafe fn either<const PACK: bool>(user: *mut u8, packed: *mut u8, len: usize) {
     }
 }
 
-/// Moves whole pieces `first` up to `end`, of different lengths; `packed` is where the first of
-/// them is.
+/// Dense pieces of different lengths at listed offsets.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Pieces<'a> {
+    /// Where each is.
+    pub(in super::super) offsets: &'a Offsets,
+    /// Bytes before each, and of all of them.
+    pub(in super::super) starts: &'a Offsets,
+    /// The order in which they are moved, where there is one.
+    pub(in super::super) sorted: Option<&'a Sorted>,
+}
+
+/// Moves whole pieces `first` up to `end`; `packed` is where the first of them is.
 ///
 /// # Safety
 ///
-/// As for [`scattered`].
+/// As for [`scattered`]; the lists belong together.
 pub(in super::super) unsafe fn pieces<const PACK: bool>(
     user: *mut u8,
-    offsets: &Offsets,
-    starts: &Offsets,
-    (first, end): (usize, usize),
+    pieces: Pieces,
+    range: (usize, usize),
     packed: *mut u8,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (offsets, starts) {
+        match (pieces.offsets, pieces.starts) {
             (Offsets::Narrow(o), Offsets::Narrow(s)) => {
-                piecewise::<PACK, i32, i32>(user, &o[first..end], &s[first..=end], packed)
+                piecewise::<PACK, i32, i32>(user, (o, s), pieces.sorted, range, packed)
             }
             (Offsets::Wide(o), Offsets::Narrow(s)) => {
-                piecewise::<PACK, i64, i32>(user, &o[first..end], &s[first..=end], packed)
+                piecewise::<PACK, i64, i32>(user, (o, s), pieces.sorted, range, packed)
             }
             (Offsets::Narrow(o), Offsets::Wide(s)) => {
-                piecewise::<PACK, i32, i64>(user, &o[first..end], &s[first..=end], packed)
+                piecewise::<PACK, i32, i64>(user, (o, s), pieces.sorted, range, packed)
             }
             (Offsets::Wide(o), Offsets::Wide(s)) => {
-                piecewise::<PACK, i64, i64>(user, &o[first..end], &s[first..=end], packed)
+                piecewise::<PACK, i64, i64>(user, (o, s), pieces.sorted, range, packed)
             }
         }
     }
@@ -231,16 +225,32 @@ const AHEAD: usize = 16;
 /// As for [`pieces`]; there is one more start than there are offsets.
 unsafe fn piecewise<const PACK: bool, O: Number, S: Number>(
     user: *mut u8,
-    offsets: &[O],
-    starts: &[S],
+    (offsets, starts): (&[O], &[S]),
+    sorted: Option<&Sorted>,
+    (first, end): (usize, usize),
     packed: *mut u8,
 ) {
-    let bytes = (starts[offsets.len()].get() - starts[0].get()) as usize;
+    let bytes = (starts[end].get() - starts[first].get()) as usize;
     let far = if PACK {
         !fit_second(bytes)
     } else {
         overflow_last(bytes)
     };
+    if let Some(sorted) = sorted {
+        let lists = (offsets, starts);
+        // SAFETY: the caller's promise.
+        // In the order of a batch, the hardware does not guess which line is next.
+        return unsafe {
+            if bytes <= first_level() {
+                in_order::<PACK, NOTHING, O, S>(sorted, user, lists, (first, end), packed)
+            } else if PACK && far {
+                in_order::<PACK, BOTH, O, S>(sorted, user, lists, (first, end), packed)
+            } else {
+                in_order::<PACK, PLACES, O, S>(sorted, user, lists, (first, end), packed)
+            }
+        };
+    }
+    let (offsets, starts) = (&offsets[first..end], &starts[first..=end]);
     let asked = if far {
         offsets.len().saturating_sub(AHEAD)
     } else {
@@ -298,7 +308,7 @@ unsafe fn each_piece<const PACK: bool, const ASK: bool, O: Number, S: Number>(
         }
     };
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if super::x86::has_masks() {
+    if has_512() {
         return each(true);
     }
     each(false);

@@ -11,6 +11,8 @@
 //! moves  8, 4, 4, 8; the next ones 32 bytes further there, 30 bytes further here
 //! ```
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::instructions::has_avx2;
 use super::pattern::{Piece, Repeats};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::x86::Shuffle;
@@ -104,7 +106,7 @@ impl Weave {
             _ => (to, from, repeats),
         };
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if std::arch::is_x86_feature_detected!("avx2") {
+        if has_avx2() {
             /// # Safety
             ///
             /// As for [`Weave::run`]; the processor has AVX2.

@@ -2,6 +2,7 @@
 
 //! Which loop copies a nest.
 
+use super::instructions::has_512;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::loop_nest::blocks;
 use super::loop_nest::{DIMS, Dim, Nest, SMALL};
@@ -132,12 +133,12 @@ pub(in super::super) fn name(len: usize, dims: &[Dim]) -> String {
 }
 
 /// Which loop [`pieces`] runs, for a person.
-pub(in super::super) fn name_of_pieces() -> &'static str {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if x86::has_masks() {
-        return "with masked vectors";
+pub(in super::super) fn name_of_pieces(sorted: bool) -> &'static str {
+    match sorted {
+        true => "sorted by length, a batch at a time",
+        false if has_512() => "with masked vectors",
+        false => "each by its length",
     }
-    "each by its length"
 }
 
 /// Calls `kernel` for every combination of indices of `dims`, the first one fastest.
@@ -176,8 +177,19 @@ fn odometer(
 #[cfg(test)]
 mod tests {
     use super::super::super::offsets::Offsets;
-    use super::super::indexed::{pieces, scattered};
+    use super::super::indexed::{Pieces, pieces, scattered};
+    use super::super::instructions::InstructionSet;
+    use super::super::sorted::Sorted;
     use super::*;
+
+    /// Runs a test for each set of instructions that the processor has.
+    fn with_each_set(test: impl Fn()) {
+        for (set, _) in InstructionSet::ALL {
+            if set.limit() == set {
+                test();
+            }
+        }
+    }
 
     /// Copies a nest block by block, to compare with.
     fn by_block(
@@ -254,93 +266,165 @@ mod tests {
 
     #[test]
     fn every_other_block_is_copied_wherever_lines_begin() {
-        for len in [4, 8, 16] {
-            for count in if cfg!(miri) { 8..12 } else { 8..90 } {
-                for start in (0..80).step_by(if cfg!(miri) { 28 } else { 4 }) {
-                    compare_at((start, start / 2), len, [count, 2, 1], len as isize);
+        with_each_set(|| {
+            for len in [4, 8, 16] {
+                for count in if cfg!(miri) { 8..12 } else { 8..90 } {
+                    for start in (0..80).step_by(if cfg!(miri) { 28 } else { 4 }) {
+                        compare_at((start, start / 2), len, [count, 2, 1], len as isize);
+                    }
                 }
             }
-        }
+        });
     }
 
     #[test]
     fn every_length_is_copied_whole_and_nothing_else() {
-        // Miri takes a thousand times as long.
-        let lengths: Vec<usize> = if cfg!(miri) {
-            vec![1, 2, 3, 5, 8, 12, 17, 31, 32, 47, 64, 65, 100, 128, 129]
-        } else {
-            (1..=700).collect()
-        };
-        for len in lengths {
-            for (counts, gap) in [
-                ([1, 1, 1], 0),
-                ([3, 1, 1], 1),
-                ([4, 1, 1], 7),
-                ([5, 3, 2], 24),
-                ([9, 2, 1], 100),
-            ] {
-                compare(len, counts, gap);
+        with_each_set(|| {
+            // Miri takes a thousand times as long.
+            let lengths: Vec<usize> = if cfg!(miri) {
+                vec![1, 2, 3, 5, 8, 12, 17, 31, 32, 47, 64, 65, 100, 128, 129]
+            } else {
+                (1..=700).collect()
+            };
+            for len in lengths {
+                for (counts, gap) in [
+                    ([1, 1, 1], 0),
+                    ([3, 1, 1], 1),
+                    ([4, 1, 1], 7),
+                    ([5, 3, 2], 24),
+                    ([9, 2, 1], 100),
+                ] {
+                    compare(len, counts, gap);
+                }
             }
-        }
-        let (lengths, many): (&[usize], _) = if cfg!(miri) {
-            (&[8], 1030)
-        } else {
-            (&[1, 4, 7, 8, 12, 16, 24, 40], 1500)
-        };
-        for &len in lengths {
-            for gap in [1, 4, 8, 16, 600] {
-                let far = gap == 600 || !cfg!(miri);
-                compare(len, [if far { many } else { 20 }, 1, 1], gap);
-                // Rows of which the next is asked for, and rows that are transposed.
-                compare(len, [37, if far { 30 } else { 3 }, 1], gap);
+            let (lengths, many): (&[usize], _) = if cfg!(miri) {
+                (&[8], 1030)
+            } else {
+                (&[1, 4, 7, 8, 12, 16, 24, 40], 1500)
+            };
+            for &len in lengths {
+                for gap in [1, 4, 8, 16, 600] {
+                    let far = gap == 600 || !cfg!(miri);
+                    compare(len, [if far { many } else { 20 }, 1, 1], gap);
+                    // Rows of which the next is asked for, and rows that are transposed.
+                    compare(len, [37, if far { 30 } else { 3 }, 1], gap);
+                }
             }
-        }
+        });
     }
 
     /// Each way to read them, by how many there are.
     #[test]
     #[cfg_attr(miri, ignore = "too much for it")]
     fn strides_of_powers_of_two_are_no_exception() {
-        for len in [1, 3, 8, 24] {
-            for count in [1700, 70_000] {
-                compare(len, [count, 1, 1], 1024 - len as isize);
+        with_each_set(|| {
+            for len in [1, 3, 8, 24] {
+                for count in [1700, 70_000] {
+                    compare(len, [count, 1, 1], 1024 - len as isize);
+                }
             }
-        }
-        compare(8, [40, 50, 1], 248);
+            compare(8, [40, 50, 1], 248);
+        });
     }
 
     #[test]
     fn listed_blocks_are_moved_whole_and_nothing_else() {
-        // Long lists ask for later places.
-        let counts: &[usize] = if cfg!(miri) {
-            &[8]
-        } else {
-            &[1, 7, 8, 9, 10, 11, 12, 40, 1100, 1101]
+        with_each_set(|| {
+            // Long lists ask for later places.
+            let counts: &[usize] = if cfg!(miri) {
+                &[8]
+            } else {
+                &[1, 7, 8, 9, 10, 11, 12, 40, 1100, 1101]
+            };
+            for len in 1..=40usize {
+                for &n in counts {
+                    let apart = len + 1 + n % 3;
+                    let place = |i: usize| (i * 7919 % n) * apart;
+                    let offsets: Vec<i32> = (0..n).map(|i| place(i) as i32).collect();
+                    let reach = (n - 1) * apart + len;
+                    let user: Vec<u8> = (0..reach).map(|i| (i * 167 / 5) as u8).collect();
+                    let mut packed = vec![0x5a; n * len + 3];
+                    let mut other = vec![0xa5; reach];
+                    let mut expected = (packed.clone(), other.clone());
+                    for i in 0..n {
+                        let (at, to) = (place(i), i * len);
+                        expected.0[to..to + len].copy_from_slice(&user[at..at + len]);
+                        expected.1[at..at + len].copy_from_slice(&user[at..at + len]);
+                    }
+                    let list = Offsets::Narrow(offsets.into());
+                    let source = user.as_ptr().cast_mut();
+                    // SAFETY: all blocks lie in the buffers; what is packed is only read.
+                    unsafe {
+                        scattered::<true>(source, &list, (0, n), packed.as_mut_ptr(), len);
+                        scattered::<false>(
+                            other.as_mut_ptr(),
+                            &list,
+                            (0, n),
+                            packed.as_mut_ptr(),
+                            len,
+                        );
+                    }
+                    assert!(packed == expected.0, "pack {n} of {len}");
+                    assert!(other == expected.1, "unpack {n} of {len}");
+                }
+            }
+        });
+    }
+
+    /// Moves pieces of these lengths at these places, whole and in parts, in both directions; where they
+    /// overlap, the last one wins.
+    fn compare_pieces(places: &[i64], lens: &[usize], reach: usize) {
+        let n = places.len();
+        let mut ends = vec![0i64];
+        lens.iter()
+            .for_each(|len| ends.push(ends[ends.len() - 1] + *len as i64));
+        let user: Vec<u8> = (0..reach).map(|i| (i * 167 / 5) as u8).collect();
+        let mut packed = vec![0x5a; ends[n] as usize];
+        // What is unpacked is not what was packed, so that pieces that overlap differ there.
+        let stream: Vec<u8> = (0..packed.len()).map(|i| (i * 131 / 3) as u8).collect();
+        let mut other = vec![0xa5; reach];
+        let mut expected = (packed.clone(), other.clone());
+        for i in 0..n {
+            let (at, to) = (places[i] as usize, ends[i] as usize);
+            expected.0[to..to + lens[i]].copy_from_slice(&user[at..at + lens[i]]);
+            expected.1[at..at + lens[i]].copy_from_slice(&stream[to..to + lens[i]]);
+        }
+        let narrow = |list: &[i64]| {
+            Offsets::Narrow(list.iter().map(|&at| at as i32).collect::<Vec<_>>().into())
         };
-        for len in 1..=40usize {
-            for &n in counts {
-                let apart = len + 1 + n % 3;
-                let place = |i: usize| (i * 7919 % n) * apart;
-                let offsets: Vec<i32> = (0..n).map(|i| place(i) as i32).collect();
-                let reach = (n - 1) * apart + len;
-                let user: Vec<u8> = (0..reach).map(|i| (i * 167 / 5) as u8).collect();
-                let mut packed = vec![0x5a; n * len + 3];
-                let mut other = vec![0xa5; reach];
-                let mut expected = (packed.clone(), other.clone());
-                for i in 0..n {
-                    let (at, to) = (place(i), i * len);
-                    expected.0[to..to + len].copy_from_slice(&user[at..at + len]);
-                    expected.1[at..at + len].copy_from_slice(&user[at..at + len]);
+        let wide = |list: &[i64]| Offsets::Wide(list.to_vec().into());
+        let widths = [
+            (narrow(places), narrow(&ends)),
+            (wide(places), narrow(&ends)),
+            (narrow(places), wide(&ends)),
+            (wide(places), wide(&ends)),
+        ];
+        // Megabytes take a while.
+        let widths = if n > 10_000 { &widths[..1] } else { &widths };
+        for (offsets, starts) in widths {
+            let sorted = Sorted::new(offsets, starts);
+            let list = Pieces {
+                offsets,
+                starts,
+                sorted: sorted.as_ref(),
+            };
+            // Whole, and cut where no batch ends.
+            for part in [n, n / 3 + 1] {
+                packed.fill(0x5a);
+                other.fill(0xa5);
+                for first in (0..n).step_by(part) {
+                    let range = (first, n.min(first + part));
+                    let start = ends[first] as usize;
+                    // SAFETY: all pieces lie in the buffers; what is packed is only read.
+                    unsafe {
+                        let to = packed.as_mut_ptr().add(start);
+                        pieces::<true>(user.as_ptr().cast_mut(), list, range, to);
+                        let from = stream.as_ptr().add(start).cast_mut();
+                        pieces::<false>(other.as_mut_ptr(), list, range, from);
+                    }
                 }
-                let list = Offsets::Narrow(offsets.into());
-                let source = user.as_ptr().cast_mut();
-                // SAFETY: all blocks lie in the buffers; what is packed is only read.
-                unsafe {
-                    scattered::<true>(source, &list, (0, n), packed.as_mut_ptr(), len);
-                    scattered::<false>(other.as_mut_ptr(), &list, (0, n), packed.as_mut_ptr(), len);
-                }
-                assert!(packed == expected.0, "pack {n} of {len}");
-                assert!(other == expected.1, "unpack {n} of {len}");
+                assert!(packed == expected.0, "pack {n} by {part}");
+                assert!(other == expected.1, "unpack {n} by {part}");
             }
         }
     }
@@ -349,89 +433,82 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "too much for it")]
     fn listed_pieces_are_moved_whole_and_nothing_else() {
-        for (n, longest) in [
-            (1, 9),
-            (15, 90),
-            (16, 90),
-            (17, 40),
-            (3000, 70),
-            (9000, 700),
-            (60_000, 900),
-        ] {
-            let len = |i: usize| 1 + i * 7919 % longest;
-            let (mut offsets, mut starts) = (Vec::new(), vec![0i64]);
-            let (mut at, mut start) = (0, 0);
-            for i in 0..n {
-                offsets.push(at as i64);
-                start += len(i);
-                starts.push(start as i64);
-                at += len(i) + i % 3;
-            }
-            offsets.reverse();
-            let place = |i: usize| offsets[i] as usize;
-            // Reversed, each place has room for the piece that was there.
-            let lens: Vec<usize> = (0..n).rev().map(len).collect();
-            let mut ends = vec![0i64];
-            lens.iter()
-                .for_each(|len| ends.push(ends[ends.len() - 1] + *len as i64));
-            let user: Vec<u8> = (0..at).map(|i| (i * 167 / 5) as u8).collect();
-            let mut packed = vec![0x5a; start];
-            let mut other = vec![0xa5; at];
-            let mut expected = (packed.clone(), other.clone());
-            for i in 0..n {
-                let (at, to) = (place(i), ends[i] as usize);
-                expected.0[to..to + lens[i]].copy_from_slice(&user[at..at + lens[i]]);
-                expected.1[at..at + lens[i]].copy_from_slice(&user[at..at + lens[i]]);
-            }
-            let small = |list: &[i64]| {
-                Offsets::Narrow(list.iter().map(|&at| at as i32).collect::<Vec<_>>().into())
-            };
-            let wide = |list: &[i64]| Offsets::Wide(list.to_vec().into());
-            for (o, s) in [
-                (small(&offsets), small(&ends)),
-                (wide(&offsets), small(&ends)),
-                (small(&offsets), wide(&ends)),
+        with_each_set(|| {
+            for (n, longest) in [
+                (1, 9),
+                (15, 90),
+                (16, 90),
+                (17, 40),
+                (64, 3),
+                (129, 300),
+                (3000, 70),
+                (9000, 700),
+                (60_000, 900),
             ] {
-                packed.fill(0x5a);
-                other.fill(0xa5);
-                let source = user.as_ptr().cast_mut();
-                // SAFETY: all pieces lie in the buffers; what is packed is only read.
-                unsafe {
-                    pieces::<true>(source, &o, &s, (0, n), packed.as_mut_ptr());
-                    pieces::<false>(other.as_mut_ptr(), &o, &s, (0, n), packed.as_mut_ptr());
-                }
-                assert!(packed == expected.0, "pack {n} of up to {longest}");
-                assert!(other == expected.1, "unpack {n} of up to {longest}");
+                let lens: Vec<usize> = (0..n).map(|i| 1 + i * 7919 % longest).collect();
+                let mut at = 0;
+                let ascending: Vec<i64> = lens
+                    .iter()
+                    .enumerate()
+                    .map(|(i, len)| {
+                        at += len + i % 3;
+                        (at - len) as i64
+                    })
+                    .collect();
+                compare_pieces(&ascending, &lens, at);
+                // The same pieces in the opposite order.
+                let (mut places, mut lens) = (ascending, lens);
+                places.reverse();
+                lens.reverse();
+                compare_pieces(&places, &lens, at);
             }
-        }
+        });
+    }
+
+    /// Pieces of which some share bytes, in any order.
+    #[test]
+    #[cfg_attr(miri, ignore = "too much for it")]
+    fn listed_pieces_that_overlap_are_written_in_order() {
+        with_each_set(|| {
+            for (n, longest, apart) in [(64, 9, 4), (300, 70, 20), (700, 150, 90), (500, 40, 39)] {
+                let lens: Vec<usize> = (0..n).map(|i| 1 + i * 7919 % longest).collect();
+                let ascending: Vec<i64> = (0..n).map(|i| (i * apart) as i64).collect();
+                let shuffled: Vec<i64> = (0..n).map(|i| (i * 7919 % n * apart) as i64).collect();
+                for places in [ascending, shuffled] {
+                    compare_pieces(&places, &lens, n * apart + longest);
+                }
+            }
+        });
     }
 
     /// Source and target dense along different dimensions.
     #[test]
     fn transposed_blocks_arrive_where_they_belong() {
-        for len in [1usize, 3, 4, 8, 16, 24, 40] {
-            let (rows, columns) = if cfg!(miri) { (9, 5) } else { (70, 37) };
-            let source: Vec<u8> = (0..len * rows * columns).map(|i| (i % 251) as u8).collect();
-            let unit = len as isize;
-            let x = Dim {
-                count: columns,
-                to: unit * rows as isize,
-                from: unit,
-            };
-            let y = Dim {
-                count: rows,
-                to: unit,
-                from: unit * columns as isize,
-            };
-            for dims in [[x, y], [y, x]] {
-                let (mut target, mut expected) = (source.clone(), source.clone());
-                by_block(&mut expected, 0, &source, 0, len, [x, y, Dim::ONCE]);
-                let nest = Nest::new(len, &dims).unwrap();
-                // SAFETY: both buffers hold all blocks.
-                unsafe { nest.run(target.as_mut_ptr(), source.as_ptr()) };
-                assert!(target == expected, "{len} {dims:?}");
+        with_each_set(|| {
+            for len in [1usize, 3, 4, 8, 16, 24, 40] {
+                let (rows, columns) = if cfg!(miri) { (9, 5) } else { (70, 37) };
+                let source: Vec<u8> = (0..len * rows * columns).map(|i| (i % 251) as u8).collect();
+                let unit = len as isize;
+                let x = Dim {
+                    count: columns,
+                    to: unit * rows as isize,
+                    from: unit,
+                };
+                let y = Dim {
+                    count: rows,
+                    to: unit,
+                    from: unit * columns as isize,
+                };
+                for dims in [[x, y], [y, x]] {
+                    let (mut target, mut expected) = (source.clone(), source.clone());
+                    by_block(&mut expected, 0, &source, 0, len, [x, y, Dim::ONCE]);
+                    let nest = Nest::new(len, &dims).unwrap();
+                    // SAFETY: both buffers hold all blocks.
+                    unsafe { nest.run(target.as_mut_ptr(), source.as_ptr()) };
+                    assert!(target == expected, "{len} {dims:?}");
+                }
             }
-        }
+        });
     }
 
     /// Whatever a profile says, on whatever processor: each kernel for each class of lengths, level and

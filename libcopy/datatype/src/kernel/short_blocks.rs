@@ -444,6 +444,22 @@ pub(super) unsafe fn lines(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// Two overlapping moves of `LEN` bytes.
+///
+/// # Safety
+///
+/// As for [`super::piece::dense`], with `LEN <= len <= 2 * LEN`.
+#[inline(always)]
+pub(super) unsafe fn ends<const LEN: usize>(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's promise. Both ends are read before anything is written.
+    unsafe {
+        let first = read::<LEN>(from);
+        let last = read::<LEN>(from.add(len - LEN));
+        to.cast::<[u8; LEN]>().write_unaligned(first);
+        to.add(len - LEN).cast::<[u8; LEN]>().write_unaligned(last);
+    }
+}
+
 /// One piece of at most 128 bytes: two overlapping moves of the largest power of two that fits.
 ///
 /// # Safety
@@ -451,19 +467,6 @@ pub(super) unsafe fn lines(to: *mut u8, from: *const u8, len: usize) {
 /// As for [`super::piece::dense`].
 #[inline(always)]
 pub(super) unsafe fn short(to: *mut u8, from: *const u8, len: usize) {
-    /// # Safety
-    ///
-    /// As for [`super::piece::dense`], with `LEN <= len <= 2 * LEN`.
-    #[inline(always)]
-    unsafe fn ends<const LEN: usize>(to: *mut u8, from: *const u8, len: usize) {
-        // SAFETY: the caller's promise. Both ends are read before anything is written.
-        unsafe {
-            let first = read::<LEN>(from);
-            let last = read::<LEN>(from.add(len - LEN));
-            to.cast::<[u8; LEN]>().write_unaligned(first);
-            to.add(len - LEN).cast::<[u8; LEN]>().write_unaligned(last);
-        }
-    }
     // SAFETY: the caller's promise.
     unsafe {
         match len {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::super::form::Extent;
 use super::super::offsets::Offsets;
 
-/// From this many pieces on a list is a long one.
+/// From this many pieces on a list is a long one. Beyond the second-level cache, cutting pieces gains
+/// little, and takes longer than all else at commit (see docs/performance/datatypes.md).
 pub(super) const MANY: usize = 1 << 16;
 
 /// Pieces of which most have one length or none: see above.
@@ -179,6 +180,10 @@ impl Stretch {
     const UNIT: i64 = 64;
     /// Most units in a piece.
     const MULTIPLE: i64 = 16;
+    /// Most quarters of the unit in a piece on average. While the caches hold a list, loops over its
+    /// units take less time than what sorts the pieces by length, up to four units and more, but the
+    /// list grows by 4 bytes with each (see docs/performance/datatypes.md).
+    const QUARTERS: i64 = 13;
     /// Fewest pieces.
     const PIECES: usize = 32;
     /// From this many pieces of the same other length on, they begin a stretch of their own.
@@ -186,7 +191,7 @@ impl Stretch {
 }
 
 /// The stretches that are worth cutting into blocks of their unit: long ones with a small unit, and
-/// at most two and a half of it in a piece on average.
+/// at most three and a quarter of it in a piece on average.
 pub(super) fn stretches<S: Number>(starts: &[S]) -> Vec<Stretch> {
     if starts.len() > MANY {
         return long_stretches(starts);
@@ -209,7 +214,7 @@ pub(super) fn stretches<S: Number>(starts: &[S]) -> Vec<Stretch> {
     let mut stretches = Vec::new();
     let mut close = |end: usize, (first, unit, units): (usize, i64, i64)| {
         let pieces = end - first;
-        if pieces >= PIECES && 2 * units <= 5 * pieces as i64 {
+        if pieces >= PIECES && 4 * units <= Stretch::QUARTERS * pieces as i64 {
             stretches.push(Stretch {
                 first,
                 end,

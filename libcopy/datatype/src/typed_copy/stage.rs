@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::super::form::{Form, Node, NodeId};
-use super::super::kernel::{self, Dim, Row};
+use super::super::kernel::{self, Dim, Pieces, Row};
 use super::super::offsets::Offsets;
 use super::buffer::Buffer;
 use super::walk::{Sink, walk};
@@ -185,7 +185,10 @@ impl<const PACK: bool> Sink<PACK> for Stage<PACK> {
         }
     }
 
-    unsafe fn pieces(&mut self, user: *mut u8, offsets: &Offsets, starts: &Offsets) {
+    unsafe fn pieces(&mut self, user: *mut u8, pieces: Pieces) {
+        let Pieces {
+            offsets, starts, ..
+        } = pieces;
         let (mut first, n) = (0, offsets.len());
         while first < n {
             let start = starts.get(first);
@@ -194,7 +197,7 @@ impl<const PACK: bool> Sink<PACK> for Stage<PACK> {
             unsafe {
                 if end > first {
                     let place = self.take((starts.get(end) - start) as usize);
-                    kernel::pieces::<PACK>(user, offsets, starts, (first, end), place);
+                    kernel::pieces::<PACK>(user, pieces, (first, end), place);
                     first = end;
                 } else if self.room() < self.capacity / 2 {
                     self.turn();

@@ -3,7 +3,7 @@
 //! The bytes of a layout in the order of its stream, given to what fills or empties equal blocks.
 
 use super::super::form::{Form, Node, NodeId};
-use super::super::kernel::{Filler, Row};
+use super::super::kernel::{Filler, Pieces, Row};
 use super::super::offsets::Offsets;
 
 /// What takes the bytes of a layout in the order of its stream (`PACK`), or gives them.
@@ -23,7 +23,7 @@ pub(super) trait Sink<const PACK: bool> {
     /// # Safety
     ///
     /// As for [`Filler::pieces`].
-    unsafe fn pieces(&mut self, user: *mut u8, offsets: &Offsets, starts: &Offsets);
+    unsafe fn pieces(&mut self, user: *mut u8, pieces: Pieces);
 }
 
 impl<const PACK: bool> Sink<PACK> for Filler<PACK> {
@@ -43,9 +43,9 @@ impl<const PACK: bool> Sink<PACK> for Filler<PACK> {
         unsafe { Filler::list(self, user, offsets, len) }
     }
 
-    unsafe fn pieces(&mut self, user: *mut u8, offsets: &Offsets, starts: &Offsets) {
+    unsafe fn pieces(&mut self, user: *mut u8, pieces: Pieces) {
         // SAFETY: the caller's promise.
-        unsafe { Filler::pieces(self, user, offsets, starts) }
+        unsafe { Filler::pieces(self, user, pieces.offsets, pieces.starts) }
     }
 }
 
@@ -118,8 +118,16 @@ pub(super) unsafe fn walk<const PACK: bool>(
                 }
             }
         },
-        // SAFETY: see above.
-        Node::Pieces { offsets, starts } => unsafe { filler.pieces(user, offsets, starts) },
+        Node::Pieces { offsets, starts } => {
+            let sorted = form.sorted(id);
+            let pieces = Pieces {
+                offsets,
+                starts,
+                sorted,
+            };
+            // SAFETY: see above.
+            unsafe { filler.pieces(user, pieces) }
+        }
         Node::Sequence { parts } => {
             for part in parts.iter() {
                 // SAFETY: see above.

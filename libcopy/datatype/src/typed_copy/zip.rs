@@ -71,7 +71,7 @@ impl<'a> Side<'a> {
 /// As for [`copy`]; the pointers are where the first bytes of the streams are.
 pub(super) unsafe fn zip(from: &Regular, source: *const u8, to: &Regular, target: *mut u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if std::arch::is_x86_feature_detected!("avx2") {
+    if kernel::has_avx2() {
         /// # Safety
         ///
         /// As for [`zip`]; the processor has AVX2.

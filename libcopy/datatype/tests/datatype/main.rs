@@ -14,9 +14,9 @@ mod variants;
 
 use generate::{Choices, build, counted, shifted, tree};
 use libcopy_datatype::{
-    Blocks, Checkpoints, Cursor, Datatype, Elements, Layout, Named, Places, Segment,
+    Blocks, Checkpoints, Cursor, Datatype, Elements, InstructionSet, Layout, Named, Places, Segment,
 };
-use oracle::Map;
+use oracle::{Map, Tree, map};
 use proptest::prelude::*;
 
 /// A type, its layout for a count, and what the oracle says about them.
@@ -404,6 +404,7 @@ proptest! {
     fn random_types_agree_with_their_type_maps(
         list in prop::collection::vec(any::<u16>(), 20..160)
     ) {
+        InstructionSet::ALL[list.len() % 3].0.limit();
         let mut choices = Choices::new(&list);
         match choices.below(32) {
             31 => copying_much(&mut choices)?,
@@ -523,7 +524,62 @@ proptest! {
     fn copies_of_many_elements_agree_with_their_type_maps(
         list in prop::collection::vec(any::<u16>(), 20..160)
     ) {
+        InstructionSet::ALL[list.len() % 3].0.limit();
         copying_much(&mut Choices::new(&list))?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Lists of blocks of all lengths, for each set of instructions: ascending, descending and in any order,
+    /// with and without blocks that share bytes.
+    #[test]
+    fn irregular_lists_agree_with_their_type_maps(
+        seed in any::<u64>(),
+        count in 33usize..1500,
+        unit in prop::sample::select(vec![1u64, 2, 4, 8, 12]),
+        longest in 2u64..40,
+        gap in -1i64..4,
+        order in 0..3,
+    ) {
+        let mut state = seed | 1;
+        let mut below = |bound: u64| (shifted(&mut state) >> 32) % bound;
+        let mut end = 0;
+        let mut blocks: Vec<(u64, i64)> = (0..count)
+            .map(|_| {
+                let (length, at) = (1 + below(longest), end);
+                end = (at + length as i64 + gap).max(0);
+                (length, at)
+            })
+            .collect();
+        match order {
+            0 => {}
+            1 => blocks.reverse(),
+            _ => (0..count).for_each(|i| blocks.swap(i, below(count as u64) as usize)),
+        }
+        let element = Tree::Contiguous(unit, Box::new(Tree::Named(Named::Uint8)));
+        let tree = Tree::Indexed(blocks, Box::new(element));
+        let (datatype, one) = (build(&tree).unwrap(), map(&tree));
+        let (low, high) = one.true_bounds();
+        for (set, _) in InstructionSet::ALL {
+            set.limit();
+            let case = Case {
+                datatype: datatype.clone(),
+                layout: Layout::new(&datatype, 1).unwrap(),
+                bytes: one.bytes(),
+                one: one.clone(),
+                buffer: (high - low) as usize + 13,
+                origin: 5 - low as isize,
+            };
+            let mut choices = Choices::new(&[]);
+            choices.go_on();
+            let buffer = pattern(case.buffer, seed);
+            let expected: Vec<u8> = case.bytes.iter().map(|&b| buffer[case.at(b)]).collect();
+            packing(&case, &buffer, &expected, &mut choices)?;
+            unpacking(&case, &mut choices)?;
+            copying(&case, &buffer, &expected, &mut choices)?;
+        }
     }
 }
 

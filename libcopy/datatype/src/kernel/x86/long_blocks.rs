@@ -2,16 +2,16 @@
 
 //! Blocks of more than 32 bytes in rows.
 
-use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
 use super::super::caches::{first_level, fit_second};
 use super::super::far::writes_few;
+use super::super::instructions::{has_512, has_avx2};
 use super::super::loop_nest::{Dim, Nest, Run, SMALL};
 use super::super::prefetch::{prefetch, prefetch_to_write};
 use super::super::profile::Block;
 use super::super::profile::CpuProfile;
-use super::piece::{has_512, lines, wide};
+use super::piece::{has_strings, lines, wide};
 
 /// Blocks of more bytes than this are worth a loop each.
 const LONGEST: usize = 512;
@@ -29,7 +29,7 @@ pub(in super::super) fn rows(
     if len < least || len > LONGEST {
         return None;
     }
-    if len > SMALL && writes_few(profile, len, dims) && is_x86_feature_detected!("avx2") {
+    if len > SMALL && writes_few(profile, len, dims) && has_avx2() {
         return Some(prefetched::<1>);
     }
     run_of(kernel(profile, len, total), profile, len, total, dims)
@@ -38,7 +38,7 @@ pub(in super::super) fn rows(
 /// What the profile says about blocks of this length.
 fn kernel(profile: &CpuProfile, len: usize, total: usize) -> Block {
     let levels = profile.blocks(len);
-    if total <= first_level() && has_512() {
+    if total <= first_level() {
         levels[0]
     } else if fit_second(total) {
         levels[1]
@@ -58,7 +58,7 @@ fn run_of(
     total: usize,
     dims: &[Dim; 3],
 ) -> Option<Run> {
-    let avx2 = is_x86_feature_detected!("avx2");
+    let avx2 = has_avx2();
     match block {
         Block::Wide if has_512() => {
             // Of half lines, vectors of 64 bytes cross into the next one each time.
@@ -94,8 +94,7 @@ pub(in super::super) fn few(profile: &CpuProfile, len: usize, total: usize) -> O
     if len <= LONGEST && total > first_level() && has_512() {
         return narrow_rows(len);
     }
-    rows(profile, len, total, &[Dim::ONCE; 3])
-        .or_else(|| is_x86_feature_detected!("avx2").then_some(plain as Run))
+    rows(profile, len, total, &[Dim::ONCE; 3]).or_else(|| has_avx2().then_some(plain as Run))
 }
 
 /// What [`rows`] chooses, for a person.
@@ -453,7 +452,7 @@ pub(in super::super) fn long(profile: &CpuProfile, len: usize, total: usize) -> 
 /// What runs a kernel for blocks of 64 bytes and more, if the processor can.
 fn long_run(block: Block) -> Option<Run> {
     let run: Run = match block {
-        Block::Strings => return is_x86_feature_detected!("ermsb").then_some(strings),
+        Block::Strings => return has_strings().then_some(strings),
         Block::Whole64 if has_512() => return Some(whole::<true>),
         Block::Ahead1 => prefetched::<1>,
         Block::Ahead2 => prefetched::<2>,
@@ -461,7 +460,7 @@ fn long_run(block: Block) -> Option<Run> {
         Block::Memcpy => return None,
         _ => whole::<false>,
     };
-    is_x86_feature_detected!("avx2").then_some(run)
+    has_avx2().then_some(run)
 }
 
 /// # Safety

@@ -14,6 +14,6 @@ mod transpose;
 
 pub(super) use long_blocks::{few, long, name, rows};
 pub(super) use periodic::Shuffle;
-pub(super) use piece::{has_512, has_masks, masked, masked_narrow, piece};
+pub(super) use piece::{masked, masked_narrow, piece};
 pub(super) use short::{listed, strip};
 pub(super) use transpose::{transpose, transposes};

@@ -7,8 +7,8 @@
 //! four vectors of 16 bytes    pieces farther apart, each of which is in one vector
 //! ```
 
+use super::super::instructions::has_512;
 use super::super::pattern::{Piece, Repeats};
-use super::piece::has_512;
 
 /// Bytes of a vector, and of a word of it.
 const VECTOR: i64 = 64;

@@ -2,17 +2,12 @@
 
 //! Single pieces.
 
-use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
-use super::super::caches::first_level;
-
-/// Whether [`masked`] may be used.
-#[inline]
-pub(in super::super) fn has_masks() -> bool {
-    is_x86_feature_detected!("avx512bw")
-}
+use super::super::caches::{first_level, second_level_bytes};
+use super::super::instructions::{has_512, has_avx2};
+use super::super::profile::CpuProfile;
 
 /// Copies one piece without a decision that depends on its length, as long as that is at most
 /// 64: lists of short pieces of all lengths would mispredict nearly every one.
@@ -100,20 +95,30 @@ pub(in super::super) unsafe fn masked_narrow<const ROOM: usize>(
     }
 }
 
-/// Whether there is AVX-512 for bytes and for all vector lengths.
-#[inline]
-pub(in super::super) fn has_512() -> bool {
-    is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl")
-}
-
 /// Lengths for which `memcpy` uses string instructions. Where they are not fast for short pieces
 /// either (before Ice Lake), they take half as long again in the second-level cache.
 const STRINGS: std::ops::RangeInclusive<usize> = 24 << 10..=256 << 10;
 
+/// From this length on, the C library may use them (glibc 2.39 and earlier), up to the size of the
+/// second-level cache.
+const FEWEST: usize = 2 << 10;
+
+/// Lengths for which vectors are faster than the C library's `memcpy` because that uses string
+/// instructions.
+fn slow_memcpy(profile: &CpuProfile) -> std::ops::RangeInclusive<usize> {
+    if profile.slow_strings {
+        FEWEST..=second_level_bytes()
+    } else if has_fast_strings() {
+        1..=0
+    } else {
+        STRINGS
+    }
+}
+
 /// Whether the processor says that its string instructions are fast for pieces of all lengths.
 // Newer compilers need no block.
 #[allow(unused_unsafe)]
-fn has_fast_strings() -> bool {
+pub(super) fn has_fast_strings() -> bool {
     static FAST: OnceLock<bool> = OnceLock::new();
     *FAST.get_or_init(|| {
         // SAFETY: every x86-64 processor has the instruction.
@@ -122,6 +127,11 @@ fn has_fast_strings() -> bool {
             __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & 1 << 4 != 0
         }
     })
+}
+
+/// Whether copies of blocks may use string instructions.
+pub(super) fn has_strings() -> bool {
+    has_avx2() && std::arch::is_x86_feature_detected!("ermsb")
 }
 
 /// One piece of a length for which the C library's `memcpy` is not the fastest; whether it was.
@@ -137,8 +147,7 @@ pub(in super::super) unsafe fn piece(to: *mut u8, from: *const u8, len: usize) -
     unsafe {
         if (65..=first_level()).contains(&len) && has_512() {
             wide(to, from, len);
-        } else if STRINGS.contains(&len) && is_x86_feature_detected!("avx2") && !has_fast_strings()
-        {
+        } else if len >= FEWEST && has_avx2() && slow_memcpy(CpuProfile::here()).contains(&len) {
             lines(to, from, len);
         } else {
             return false;

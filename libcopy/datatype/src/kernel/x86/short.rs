@@ -2,15 +2,15 @@
 
 //! Blocks of at most 32 bytes.
 
-use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
 use super::super::caches::LINE;
 use super::super::caches::{first_level, fit_second, overflow_first};
+use super::super::instructions::{has_512, has_avx2};
 use super::super::loop_nest::{Dim, Nest, Run, blocks};
 use super::super::prefetch::{prefetch, prefetch_to_write};
 use super::super::profile::CpuProfile;
-use super::piece::{has_512, masked_narrow};
+use super::piece::{has_fast_strings, masked_narrow};
 
 /// The vector loop for a nest of short blocks, if there is one; `far` if lines had better be asked
 /// for.
@@ -21,7 +21,7 @@ pub(in super::super) fn strip(
     far: bool,
 ) -> Option<Run> {
     let [a, ..] = *dims;
-    if !is_x86_feature_detected!("avx2") {
+    if !has_avx2() {
         return None;
     }
     let unit = len as isize;
@@ -57,7 +57,9 @@ pub(in super::super) fn strip(
                     _ => Some(packing::<32>),
                 }
             }
-            None if len == 8 && a.count >= 8 && !far => Some(fours),
+            // Processors with fast string instructions, from Ice Lake and Zen 3 on, store twice in a
+            // cycle: there, putting blocks together takes longer than storing each.
+            None if len == 8 && a.count >= 8 && !far && !has_fast_strings() => Some(fours),
             _ => None,
         };
     }
@@ -522,10 +524,7 @@ unsafe fn overrun<const ROOM: usize>(
 /// Whether blocks of this length are unpacked with one masked store each.
 #[inline]
 fn is_masked(len: usize) -> bool {
-    (5..32).contains(&len)
-        && !len.is_power_of_two()
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
+    (5..32).contains(&len) && !len.is_power_of_two() && has_512()
 }
 
 /// Unpacks blocks of 5 to 31 bytes, none of a length that is a power of two, with one masked store

@@ -2,11 +2,11 @@
 
 //! Transpositions in vector registers.
 
-use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
 use super::super::caches::LINE;
 use super::super::caches::{first_level, overflow_last, within_second};
+use super::super::instructions::has_avx2;
 use super::super::loop_nest::Dim;
 use super::super::prefetch::{prefetch, prefetch_to_write};
 use super::super::tiles::tiles;
@@ -61,7 +61,7 @@ fn axes(len: usize, a: Dim, b: Dim) -> Option<(Dim, Dim)> {
         _ => return None,
     };
     let is_square = x.count >= side && y.count >= side;
-    (is_square && is_x86_feature_detected!("avx2")).then_some((x, y))
+    (is_square && has_avx2()).then_some((x, y))
 }
 
 /// How lines come and go.
@@ -348,7 +348,7 @@ mod tests {
     /// Lines of both kinds, borders on all sides, and targets that do not start with a line.
     #[test]
     fn squares_transpose_whatever_surrounds_them() {
-        if !is_x86_feature_detected!("avx2") {
+        if !has_avx2() {
             return;
         }
         let places = [(16, 0), (16, 32), (8, 24), (8, 3), (4, 60), (4, 0), (4, 2)];
