@@ -319,12 +319,14 @@ mod tests {
     fn strides_of_powers_of_two_are_no_exception() {
         with_each_set(|| {
             for len in [1, 3, 8, 24] {
-                for count in [1700, 70_000] {
-                    compare(len, [count, 1, 1], 1024 - len as isize);
-                }
+                compare(len, [1700, 1, 1], 1024 - len as isize);
             }
             compare(8, [40, 50, 1], 248);
         });
+        // With all instructions: it takes a while.
+        for len in [1, 3, 8, 24] {
+            compare(len, [70_000, 1, 1], 1024 - len as isize);
+        }
     }
 
     #[test]
