@@ -269,14 +269,18 @@ fn a_shared_directory_without_room_is_not_needed() {
     std::fs::create_dir(&small).expect("can create a directory");
     let mount = format!("mount -t tmpfs -o size=64k none {}", small.display());
     let chosen = format!("LIBCOPY_SHM_DIR={}", small.display());
-    let may = Command::new("unshare").args(["-m", "sh", "-c", &mount]).output();
+    let may = Command::new("unshare")
+        .args(["-m", "sh", "-c", &mount])
+        .output();
     if may.is_ok_and(|output| output.status.success()) {
         for_both(|name, mpi, ours| {
             let environment = [ours, &[chosen.as_str()]].concat();
             let job = job(mpi, &[(4, &environment)], &[]);
             let mut inside = Command::new("unshare");
             let script = format!("{mount} && exec \"$@\"");
-            inside.args(["-m", "sh", "-c", &script, "sh"]).arg(job.get_program());
+            inside
+                .args(["-m", "sh", "-c", &script, "sh"])
+                .arg(job.get_program());
             let output = inside.args(job.get_args()).output().expect("a launcher");
             assert_intercepted(name, &report(mpi, &output, 4), 4);
         });
@@ -290,16 +294,30 @@ fn a_shared_directory_without_room_is_not_needed() {
 #[test]
 fn a_shared_directory_that_is_not_there_is_said_once() {
     for_both(|name, mpi, ours| {
-        let environment = [ours, &["LIBCOPY_SHM_DIR=/nonexistent", "LIBCOPY_JOIN_TIMEOUT=600"]];
+        let environment = [
+            ours,
+            &["LIBCOPY_SHM_DIR=/nonexistent", "LIBCOPY_JOIN_TIMEOUT=600"],
+        ];
         let started = Instant::now();
         let report = run(mpi, &[(4, &environment.concat())], &[], 4);
         let lines = report.lines().filter(|line| line.contains("/nonexistent"));
         // Two lists of ranks use collectives, and one process leads each.
         assert!((1..=2).contains(&lines.count()), "{name}: {report}");
-        assert!(!report.contains("did not join") && !report.contains("could not"), "{name}: {report}");
-        assert!(started.elapsed() < Duration::from_secs(300), "{name}: {report}");
-        assert!(intercepted(&report).iter().all(|(function, count)| *count == 0
-            || !matches!(*function, "MPI_Bcast" | "MPI_Allgather")), "{name}: {report}");
+        assert!(
+            !report.contains("did not join") && !report.contains("could not"),
+            "{name}: {report}"
+        );
+        assert!(
+            started.elapsed() < Duration::from_secs(300),
+            "{name}: {report}"
+        );
+        assert!(
+            intercepted(&report)
+                .iter()
+                .all(|(function, count)| *count == 0
+                    || !matches!(*function, "MPI_Bcast" | "MPI_Allgather")),
+            "{name}: {report}"
+        );
     });
 }
 
@@ -319,7 +337,12 @@ fn a_forked_child_takes_part_in_nothing() {
         run(&mpi, &[(2, &ours)], &[], 2);
         let lines = std::fs::read_to_string(&statistics).expect("statistics");
         assert_eq!(lines.lines().count(), 2, "{name}: {lines}");
-        assert!(lines.lines().all(|line| line.contains("all 2 ranks agreed")), "{name}: {lines}");
+        assert!(
+            lines
+                .lines()
+                .all(|line| line.contains("all 2 ranks agreed")),
+            "{name}: {lines}"
+        );
     }
     let _ = std::fs::remove_file(&statistics);
 }
