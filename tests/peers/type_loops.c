@@ -7,6 +7,7 @@
  *
  *   boxes N   (OFFSET BLOCK  N1 STRIDE1  N2 STRIDE2  N3 STRIDE3) * N    innermost first
  *   index N   (OFFSET BLOCK  COUNT INDEX...) * N                        of elements of BLOCK bytes
+ *   lengths N (OFFSET LENGTH) * N                                       of doubles
  *   columns   OFFSET ROWS STRIDE COLUMNS                                of elements of 16 bytes
  */
 #include "type_peer.h"
@@ -22,7 +23,14 @@ struct list {
 	int *index;
 };
 
+/* Doubles of a block, and where it is. */
+struct piece {
+	int offset, length;
+};
+
 static struct box *boxes;
+static struct piece *pieces;
+static long piece_count;
 static struct list *lists;
 static long box_count, list_count;
 static long columns_rows, columns_stride, columns;
@@ -167,6 +175,24 @@ static inline __attribute__((always_inline)) void all_lists(int unpack)
 	}
 }
 
+static inline __attribute__((always_inline)) void all_pieces(int unpack)
+{
+	double *restrict u = (double *)(user.data + origin);
+	double *restrict p = (double *)packed.data;
+
+	for (long i = 0; i < piece_count; i++) {
+		const long at = pieces[i].offset, n = pieces[i].length;
+
+		for (long k = 0; k < n; k++) {
+			if (unpack)
+				u[at + k] = p[k];
+			else
+				p[k] = u[at + k];
+		}
+		p += n;
+	}
+}
+
 /* In squares: the lines of cache that the columns touch are used up before they are lost. */
 static inline __attribute__((always_inline)) void all_columns(int unpack)
 {
@@ -195,6 +221,8 @@ static void pack(void)
 		all_columns(0);
 	else if (list_count)
 		all_lists(0);
+	else if (piece_count)
+		all_pieces(0);
 	else
 		all_boxes(0);
 }
@@ -205,6 +233,8 @@ static void unpack(void)
 		all_columns(1);
 	else if (list_count)
 		all_lists(1);
+	else if (piece_count)
+		all_pieces(1);
 	else
 		all_boxes(1);
 }
@@ -226,7 +256,7 @@ static const char *loop(const char *text)
 {
 	for (long i = 0; i < list_count; i++)
 		free(lists[i].index);
-	box_count = list_count = columns = 0;
+	box_count = list_count = piece_count = columns = 0;
 	if (!strncmp(text, "boxes ", 6)) {
 		text += 6;
 		box_count = (long)number(&text);
@@ -256,6 +286,16 @@ static const char *loop(const char *text)
 				die("malloc");
 			for (long i = 0; i < l->count; i++)
 				l->index[i] = (int)number(&text);
+		}
+	} else if (!strncmp(text, "lengths ", 8)) {
+		text += 8;
+		piece_count = (long)number(&text);
+		pieces = realloc(pieces, (size_t)piece_count * sizeof(*pieces));
+		if (!pieces)
+			die("realloc");
+		for (struct piece *one = pieces; one < pieces + piece_count; one++) {
+			one->offset = (int)number(&text);
+			one->length = (int)number(&text);
 		}
 	} else if (!strncmp(text, "columns ", 8)) {
 		text += 8;

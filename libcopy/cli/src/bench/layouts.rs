@@ -507,6 +507,50 @@ pub fn cases() -> Vec<Case> {
     by_layout(&book)
 }
 
+/// Lists of blocks of 1 to 2, ..., 1 to 16 doubles, in ascending places with gaps of 1 to 4 doubles.
+/// Lengths and gaps are random numbers, the same in each run.
+pub fn irregular_cases() -> Vec<Case> {
+    const COUNTS: [usize; 7] = [1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000];
+    const LONGEST: [u64; 10] = [2, 3, 4, 5, 6, 8, 10, 12, 14, 16];
+    let mut cases = Vec::new();
+    for count in COUNTS {
+        for longest in LONGEST {
+            let mut state = longest;
+            let mut below = |bound: u64| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % bound
+            };
+            let mut end = 0;
+            let blocks: Vec<(u64, u64)> = (0..count)
+                .map(|_| {
+                    let (length, at) = (1 + below(longest), end);
+                    end = at + length + 1 + below(4);
+                    (length, at)
+                })
+                .collect();
+            let lengths = joined(blocks.iter().map(|block| block.0));
+            let places = joined(blocks.iter().map(|block| block.1));
+            let mut loops = format!("lengths {count}");
+            for (length, at) in blocks {
+                let _ = write!(loops, " {at} {length}");
+            }
+            cases.push(Case {
+                layout: format!("1..{longest} x {count}"),
+                tier: match count {
+                    1000 | 10_000 | 100_000 => Tier::Medium,
+                    _ => Tier::Large,
+                },
+                expression: format!("indexed([{lengths}],[{places}],double)"),
+                element: "double",
+                loops,
+            });
+        }
+    }
+    cases
+}
+
 /// The parameter sets of figures 9 to 11 of the paper on FALCON-X: its MILC, WRF_y_vec and NAS_MG_z. Of
 /// WRF it gives the bounds in i alone; with the 65 levels and 3 rows of our other cases D has its 3.8 MB.
 pub fn paper_cases() -> Vec<Case> {

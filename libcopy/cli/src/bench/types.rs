@@ -11,7 +11,7 @@
 mod own;
 mod results;
 
-use own::{BOUNCE, CONTROL, LIBCOPY, MEMCPY, Op, Own};
+use own::{BOUNCE, CONTROL, LIBCOPY, MEMCPY, Made, Op, Own};
 use results::{Found, Timed, write};
 
 use super::buffer::Shared;
@@ -25,7 +25,7 @@ use super::sizes;
 use crate::cli::progress;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use libcopy::datatype::{Datatype, Layout};
+use libcopy::datatype::{Datatype, InstructionSet};
 use libcopy::topology;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -76,8 +76,48 @@ pub struct TypesArgs {
     #[arg(long)]
     pub paper: bool,
 
+    /// Lists of 1,000 to 1,000,000 blocks of 1 to 2, ..., 1 to 16 doubles instead, packed and
+    /// unpacked, with each set of instructions; prints nanoseconds per block and the ratio to the
+    /// fastest of the peers
+    #[arg(long, conflicts_with = "paper")]
+    pub irregular: bool,
+
+    /// Sets of instructions that libcopy's kernels may use, of those that the processor has: avx512,
+    /// avx2, portable. By default all of them with --irregular, else the processor's only
+    #[arg(long, value_delimiter = ',', value_parser = instruction_set, value_name = "LIST")]
+    pub cpu: Vec<InstructionSet>,
+
     #[command(flatten)]
     pub output: Output,
+}
+
+fn instruction_set(name: &str) -> Result<InstructionSet, String> {
+    InstructionSet::parse(name).ok_or_else(|| {
+        let names = InstructionSet::ALL.map(|(_, name)| name).join(", ");
+        format!("not one of {names}")
+    })
+}
+
+/// The sets of instructions to measure, and the variants that they are: the first is [`LIBCOPY`].
+fn sets(args: &TypesArgs) -> Vec<(InstructionSet, String)> {
+    let most = InstructionSet::of_processor();
+    let mut sets = match (&args.cpu[..], args.irregular) {
+        ([], true) => InstructionSet::ALL.map(|(set, _)| set).to_vec(),
+        ([], false) => vec![most],
+        (some, _) => some.to_vec(),
+    };
+    sets.sort_by(|a, b| b.cmp(a));
+    sets.retain(|set| *set <= most);
+    sets.dedup();
+    if sets.is_empty() {
+        sets.push(most);
+    }
+    let several = sets.len() > 1;
+    let variant = |set: InstructionSet| match several {
+        true if set != most => format!("{LIBCOPY}-{}", set.name()),
+        _ => LIBCOPY.to_owned(),
+    };
+    sets.into_iter().map(|set| (set, variant(set))).collect()
 }
 
 /// Runs it.
@@ -124,7 +164,9 @@ fn start(name: &str, command: &str, directory: &Path, core: usize) -> Result<Pee
 
 /// The layouts that the command line asks for, before any choice among them.
 fn cases(args: &TypesArgs) -> Vec<Case> {
-    if args.paper {
+    if args.irregular {
+        layouts::irregular_cases()
+    } else if args.paper {
         layouts::paper_cases()
     } else {
         layouts::cases()
@@ -182,14 +224,25 @@ fn compare(
     machine: Machine,
     peers: &mut [(String, PeerProcess)],
 ) -> Result<Found> {
-    let mut notes = vec![format!("libcopy {}", env!("CARGO_PKG_VERSION"))];
+    let sets = sets(args);
+    let names: Vec<&str> = sets.iter().map(|(set, _)| set.name()).collect();
+    let mut notes = vec![format!(
+        "libcopy {} ({})",
+        env!("CARGO_PKG_VERSION"),
+        names.join(", ")
+    )];
     notes.extend(peers.iter().map(|(_, peer)| peer.description.clone()));
     let mut cells = Vec::new();
     let cases = cases(args);
     for case in &cases {
         let datatype: Datatype = case.expression.parse()?;
         if wanted(args, case, datatype.size() as usize) {
-            cells.extend(args.ops.iter().map(|op| (case, *op)));
+            // Lists are copied as they are packed and unpacked.
+            let ops = args
+                .ops
+                .iter()
+                .filter(|op| !(args.irregular && **op == Op::Copy));
+            cells.extend(ops.map(|op| (case, *op)));
         }
     }
     ensure!(
@@ -212,12 +265,12 @@ fn compare(
         bar.set_message(format!("{} {}", op.name(), case.layout));
         if own.as_ref().is_none_or(|(of, _)| !std::ptr::eq(*of, case)) {
             let old = own.take().map(|(_, own)| own);
-            own = Some((case, prepare(case, old, peers, &mut refused)?));
+            own = Some((case, prepare(case, &sets, old, peers, &mut refused)?));
         }
         let Some((_, own)) = &mut own else {
             bail!("no buffers");
         };
-        let mut entries = entries(args, op, peers, &refused, case);
+        let mut entries = entries(args, op, &sets, peers, &refused, case);
         let expected = own.look(op, None, i as u64)?;
         for entry in &mut entries {
             if ![MEMCPY, CONTROL].contains(&entry.variant.as_str()) {
@@ -300,8 +353,10 @@ fn compare(
     }
     bar.finish_and_clear();
     notes.append(&mut refused);
+    InstructionSet::of_processor().limit();
     Ok(Found {
         title: "libcopy datatypes".to_owned(),
+        irregular: args.irregular,
         machine,
         notes,
         rows,
@@ -317,22 +372,26 @@ fn refusal(peer: &str, case: &Case) -> String {
 /// pages than the others.
 fn prepare(
     case: &Case,
+    sets: &[(InstructionSet, String)],
     old: Option<Own>,
     peers: &mut [(String, PeerProcess)],
     refused: &mut Vec<String>,
 ) -> Result<Own> {
     let datatype: Datatype = case.expression.parse()?;
-    let layout = Layout::new(&datatype, 1)?;
     let element: Datatype = case.element.parse()?;
-    let target = target_of(case, layout.size() / element.size());
+    let target = target_of(case, datatype.size() / element.size());
     let target_type: Datatype = target.parse()?;
-    let target_layout = Layout::new(&target_type, 1)?;
+    let made = sets
+        .iter()
+        .map(|set| Made::new(set, &datatype, &target_type))
+        .collect::<Result<Vec<Made>>>()?;
+    let layout = &made[0].layout;
     ensure!(
         layout.bounds().start >= 0,
         "{} starts before its origin",
         case.layout
     );
-    let span = layout.bounds().end.max(target_layout.bounds().end) as usize;
+    let span = layout.bounds().end.max(made[0].target.bounds().end) as usize;
     let size = layout.size() as usize;
     let mut memory = match old {
         Some(old) => old.memory,
@@ -371,17 +430,13 @@ fn prepare(
             }
         }
     }
-    Ok(Own {
-        layout,
-        target_layout,
-        memory,
-        size,
-    })
+    Ok(Own { made, memory, size })
 }
 
 fn entries(
     args: &TypesArgs,
     op: Op,
+    sets: &[(InstructionSet, String)],
     peers: &[(String, PeerProcess)],
     refused: &[String],
     case: &Case,
@@ -395,7 +450,8 @@ fn entries(
         timings: Vec::new(),
         best: f64::MAX,
     };
-    let mut entries = vec![entry(LIBCOPY, None)];
+    let own = sets.iter().map(|(_, variant)| entry(variant, None));
+    let mut entries: Vec<Entry> = own.collect();
     if op == Op::Copy {
         entries.push(entry(BOUNCE, None));
     }

@@ -5,7 +5,7 @@
 use super::super::buffer::Shared;
 use anyhow::Result;
 use clap::ValueEnum;
-use libcopy::datatype::Layout;
+use libcopy::datatype::{Datatype, InstructionSet, Layout};
 use std::time::Instant;
 
 /// What is done with a layout.
@@ -27,11 +27,35 @@ impl Op {
     }
 }
 
-/// This process as a peer: buffers, and the layouts of the current case.
-pub(super) struct Own {
+/// The layouts of a case, as they are made while kernels use one set of instructions.
+pub(super) struct Made {
+    set: InstructionSet,
+    variant: String,
     pub(super) layout: Layout,
     /// What `copy` copies to.
-    pub(super) target_layout: Layout,
+    pub(super) target: Layout,
+}
+
+impl Made {
+    pub(super) fn new(
+        (set, variant): &(InstructionSet, String),
+        datatype: &Datatype,
+        target: &Datatype,
+    ) -> Result<Made> {
+        set.limit();
+        Ok(Made {
+            set: *set,
+            variant: variant.clone(),
+            layout: Layout::new(datatype, 1)?,
+            target: Layout::new(target, 1)?,
+        })
+    }
+}
+
+/// This process as a peer: buffers, and the layouts of the current case.
+pub(super) struct Own {
+    /// The layouts for each set of instructions that is measured, at least one.
+    pub(super) made: Vec<Made>,
     /// What the layout describes, the packed bytes, and where `copy` copies to.
     pub(super) memory: Shared,
     pub(super) size: usize,
@@ -44,18 +68,29 @@ pub(super) const MEMCPY: &str = "memcpy";
 pub(super) const CONTROL: &str = "memcpy-control";
 
 impl Own {
+    /// The layouts of a variant; from now on, kernels use its instructions.
+    fn made<'a>(made: &'a [Made], variant: &str) -> &'a Made {
+        let found = made.iter().find(|made| made.variant == variant);
+        let found = found.unwrap_or(&made[0]);
+        found.set.limit();
+        found
+    }
+
     pub(super) fn call(&mut self, op: Op, variant: &str) -> Result<()> {
+        let Made {
+            layout, target: to, ..
+        } = Own::made(&self.made, variant);
         let [user, packed, target] = self.memory.parts();
         match (op, variant) {
             (Op::Pack, MEMCPY) => packed.copy_from_slice(&target[..self.size]),
             (_, MEMCPY) => target[..self.size].copy_from_slice(packed),
-            (Op::Pack, _) => self.layout.pack(user, 0, packed)?,
-            (Op::Unpack, _) => self.layout.unpack(packed, user, 0)?,
+            (Op::Pack, _) => layout.pack(user, 0, packed)?,
+            (Op::Unpack, _) => layout.unpack(packed, user, 0)?,
             (Op::Copy, BOUNCE) => {
-                self.layout.pack(user, 0, packed)?;
-                self.target_layout.unpack(packed, target, 0)?;
+                layout.pack(user, 0, packed)?;
+                to.unpack(packed, target, 0)?;
             }
-            (Op::Copy, _) => self.layout.copy(user, 0, &self.target_layout, target, 0)?,
+            (Op::Copy, _) => layout.copy(user, 0, to, target, 0)?,
         }
         Ok(())
     }
@@ -91,10 +126,13 @@ impl Own {
     }
 
     fn by_segments(&mut self, op: Op) {
+        let Made {
+            layout, target: to, ..
+        } = &self.made[0];
         let [user, packed, target] = self.memory.parts();
         if op != Op::Unpack {
             let mut at = 0;
-            for segment in self.layout.segments() {
+            for segment in layout.segments() {
                 let (from, len) = (segment.offset as usize, segment.len as usize);
                 packed[at..at + len].copy_from_slice(&user[from..from + len]);
                 at += len;
@@ -102,8 +140,8 @@ impl Own {
         }
         let (layout, to) = match op {
             Op::Pack => return,
-            Op::Unpack => (&self.layout, user),
-            Op::Copy => (&self.target_layout, target),
+            Op::Unpack => (layout, user),
+            Op::Copy => (to, target),
         };
         let mut at = 0;
         for segment in layout.segments() {
@@ -123,7 +161,9 @@ impl Own {
         calls: usize,
     ) -> Result<Vec<f64>> {
         let [user, packed, target] = self.memory.parts();
-        let (layout, to) = (&self.layout, &self.target_layout);
+        let Made {
+            layout, target: to, ..
+        } = Own::made(&self.made, variant);
         let bytes = packed.len();
         // One loop for each, as the peers have: what is called is not decided anew for each call.
         match (op, variant) {

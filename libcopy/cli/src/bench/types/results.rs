@@ -9,7 +9,7 @@ use super::super::ratio_plot;
 use super::super::report::{HEADER, Row, digits, first_seen, plain_table, right_aligned};
 use super::super::sample::geometric_mean;
 use super::super::sizes;
-use super::own::{BOUNCE, CONTROL, LIBCOPY, MEMCPY};
+use super::own::{CONTROL, LIBCOPY, MEMCPY};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -26,6 +26,9 @@ pub(super) struct Timed {
 #[derive(Serialize)]
 pub(super) struct Found {
     pub(super) title: String,
+    /// Whether the layouts are those of `--irregular`.
+    #[serde(skip)]
+    pub(super) irregular: bool,
     pub(super) machine: Machine,
     pub(super) notes: Vec<String>,
     pub(super) rows: Vec<Timed>,
@@ -105,12 +108,67 @@ fn lines<'a>(found: &'a Found, op: &str) -> Vec<Line<'a>> {
     lines
 }
 
+/// Whether a variant is libcopy's.
+fn is_own(variant: &str) -> bool {
+    variant
+        .strip_prefix(LIBCOPY)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+/// For each range of lengths and number of blocks: nanoseconds per block of each variant, and the ratio
+/// of the fastest that is not libcopy to each of libcopy's.
+fn irregular_table(found: &Found, op: &str) -> String {
+    let lines = lines(found, op);
+    let all = lines.iter().flat_map(|l| l.rows.iter());
+    let variants = first_seen(all.map(|r| r.variant.as_str()));
+    let (own, others): (Vec<&str>, Vec<&str>) = variants
+        .into_iter()
+        .filter(|v| ![MEMCPY, CONTROL].contains(v))
+        .partition(|v| is_own(v));
+    let mut table = plain_table();
+    let mut header = vec!["layout".to_owned()];
+    header.extend(own.iter().chain(&others).map(|v| (*v).to_owned()));
+    header.extend(own.iter().map(|v| format!("{v}\nvs fastest")));
+    table.set_header(header);
+    let mut lowest = vec![f64::MAX; own.len()];
+    for line in &lines {
+        let blocks = line.layout.split(' ').next_back();
+        let blocks: f64 = blocks.and_then(|n| n.parse().ok()).unwrap_or(1.0);
+        let fastest = others
+            .iter()
+            .filter_map(|v| line.median(v))
+            .reduce(f64::min);
+        let each = |v: &&str| {
+            let time = line.median(v).map(|us| 1e3 * us / blocks);
+            time.map_or(String::new(), |ns| format!("{ns:.2}"))
+        };
+        let mut cells = vec![line.layout.to_owned()];
+        cells.extend(own.iter().chain(&others).map(each));
+        for (v, lowest) in own.iter().zip(&mut lowest) {
+            let ratio = fastest.zip(line.median(v)).map(|(other, own)| other / own);
+            *lowest = lowest.min(ratio.unwrap_or(f64::MAX));
+            cells.push(ratio.map_or(String::new(), |ratio| format!("{ratio:.2}x")));
+        }
+        table.add_row(cells);
+    }
+    let mut last = vec!["lowest".to_owned()];
+    last.resize(1 + own.len() + others.len(), String::new());
+    let known = lowest.iter().map(|ratio| match *ratio {
+        f64::MAX => String::new(),
+        ratio => format!("{ratio:.2}x"),
+    });
+    last.extend(known);
+    table.add_row(last);
+    right_aligned(&mut table, 1);
+    format!("\n{op} · nanoseconds per block, median\n{table}\n")
+}
+
 /// What libcopy is compared with: a title, and the variants of which the fastest counts.
 fn comparisons<'a>(variants: &[&'a str]) -> Vec<(String, Vec<&'a str>)> {
     let mpis: Vec<&str> = variants
         .iter()
         .copied()
-        .filter(|v| ![LIBCOPY, BOUNCE, MEMCPY, CONTROL, "loop"].contains(v))
+        .filter(|v| ![MEMCPY, CONTROL, "loop"].contains(v) && !is_own(v))
         .collect();
     let mut comparisons = Vec::new();
     if mpis.len() > 1 {
@@ -129,6 +187,10 @@ fn table(found: &Found) -> String {
         let _ = writeln!(text, "{note}");
     }
     for op in first_seen(found.rows.iter().map(|r| r.row.op.as_str())) {
+        if found.irregular {
+            text.push_str(&irregular_table(found, op));
+            continue;
+        }
         let lines = lines(found, op);
         let variants = first_seen(
             lines
@@ -229,6 +291,7 @@ mod tests {
         };
         Found {
             title: "t".into(),
+            irregular: false,
             machine: Machine::here(),
             notes: vec!["a & b".into()],
             rows: vec![
@@ -263,6 +326,30 @@ mod tests {
             assert!(table.contains(part), "{part}: {table}");
         }
         assert!(draw(&found()).contains("a &amp; b"));
+    }
+
+    #[test]
+    fn irregular_lists_are_shown_by_block() {
+        let mut found = found();
+        found.irregular = true;
+        for timed in &mut found.rows {
+            timed.layout = "1..4 x 1000".to_owned();
+        }
+        let mut portable = found.rows[0].row.clone();
+        portable.variant = "libcopy-portable".to_owned();
+        portable.time.median = 22.0;
+        found.rows.insert(
+            1,
+            Timed {
+                layout: "1..4 x 1000".to_owned(),
+                row: portable,
+            },
+        );
+        let table = table(&found);
+        // Beside the loop, which is the fastest of the others.
+        for part in ["10.00", "22.00", "11.00", "1.10x", "0.50x"] {
+            assert!(table.contains(part), "{part}: {table}");
+        }
     }
 
     #[test]

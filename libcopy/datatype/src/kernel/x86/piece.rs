@@ -105,13 +105,13 @@ const FEWEST: usize = 2 << 10;
 
 /// Lengths for which vectors are faster than the C library's `memcpy` because that uses string
 /// instructions.
-fn slow_memcpy(profile: &CpuProfile) -> std::ops::RangeInclusive<usize> {
+fn slow_memcpy(profile: &CpuProfile) -> Option<std::ops::RangeInclusive<usize>> {
     if profile.slow_strings {
-        FEWEST..=second_level_bytes()
+        Some(FEWEST..=second_level_bytes())
     } else if has_fast_strings() {
-        1..=0
+        None
     } else {
-        STRINGS
+        Some(STRINGS)
     }
 }
 
@@ -147,7 +147,10 @@ pub(in super::super) unsafe fn piece(to: *mut u8, from: *const u8, len: usize) -
     unsafe {
         if (65..=first_level()).contains(&len) && has_512() {
             wide(to, from, len);
-        } else if len >= FEWEST && has_avx2() && slow_memcpy(CpuProfile::here()).contains(&len) {
+        } else if len >= FEWEST
+            && has_avx2()
+            && slow_memcpy(CpuProfile::here()).is_some_and(|lengths| lengths.contains(&len))
+        {
             lines(to, from, len);
         } else {
             return false;
