@@ -35,6 +35,8 @@ pub const LIBCOPY_EINTERNAL: c_int = -11;
 pub const LIBCOPY_ETRUNCATE: c_int = -12;
 /// The CUDA driver is not loaded or too old, or one of its calls failed.
 pub const LIBCOPY_EGPU: c_int = -13;
+/// The handle belongs to the process that this one was forked from: a child makes its own.
+pub const LIBCOPY_EFORKED: c_int = -14;
 
 thread_local! {
     static DETAIL: RefCell<CString> = RefCell::default();
@@ -50,7 +52,7 @@ impl From<Error> for Failure {
             Error::Device { .. } | Error::AbiVersion { .. } | Error::Ioctl { .. } => {
                 LIBCOPY_EDEVICE
             }
-            Error::System { .. } | Error::Message { .. } => LIBCOPY_ESYSTEM,
+            Error::System { .. } | Error::Message { .. } | Error::Join { .. } => LIBCOPY_ESYSTEM,
             Error::Environment { .. } | Error::Profile { .. } => LIBCOPY_ECONFIG,
             Error::JoinTimeout { .. } | Error::Timeout { .. } => LIBCOPY_ETIMEOUT,
             Error::InUse { .. } => LIBCOPY_EBUSY,
@@ -59,6 +61,7 @@ impl From<Error> for Failure {
             Error::Broken { .. } => LIBCOPY_EBROKEN,
             Error::Transport { .. } => LIBCOPY_ETRANSPORT,
             Error::Truncated { .. } => LIBCOPY_ETRUNCATE,
+            Error::Forked { .. } => LIBCOPY_EFORKED,
             _ => LIBCOPY_EINTERNAL,
         };
         Failure(code, error.report())
@@ -130,6 +133,7 @@ pub extern "C" fn libcopy_strerror(code: c_int) -> *const c_char {
         LIBCOPY_EINTERNAL => c"internal error",
         LIBCOPY_ETRUNCATE => c"a message is too long",
         LIBCOPY_EGPU => c"the CUDA driver cannot be used",
+        LIBCOPY_EFORKED => c"the handle belongs to the parent of this process",
         _ => c"unknown error code",
     };
     text.as_ptr()

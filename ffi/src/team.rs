@@ -4,6 +4,7 @@
 
 use crate::error::{Failure, LIBCOPY_EBUSY, guarded, invalid};
 use crate::memory::{bytes, bytes_mut, disjoint, parts, total};
+use libcopy::process::Home;
 use libcopy::{Team, TeamKey, TransportKind};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -11,10 +12,12 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 /// Bytes of the key of a team.
 pub const LIBCOPY_KEY_LENGTH: usize = 16;
 
-/// Membership of this process in a team.
+/// Membership of this process in a team. In a forked child all operations fail with `LIBCOPY_EFORKED`, and
+/// `libcopy_team_free` frees the child's copy alone.
 #[allow(non_camel_case_types, reason = "its name in C")]
 pub struct libcopy_team_t {
     team: Mutex<Team>,
+    home: Home,
     rank: usize,
     size: usize,
 }
@@ -31,6 +34,8 @@ pub(crate) unsafe fn handle<'a>(
 
 impl libcopy_team_t {
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Team>, Failure> {
+        // Another thread of its parent may have been inside a call.
+        self.home.check("this team")?;
         match self.team.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(guard)) => Ok(guard.into_inner()),
@@ -61,6 +66,7 @@ unsafe fn give(
     let boxed = Box::new(libcopy_team_t {
         rank: joined.rank(),
         size: joined.size(),
+        home: Home::here(),
         team: Mutex::new(joined),
     });
     // SAFETY: as above.

@@ -2,7 +2,11 @@
 
 /* Messages of the C API among several ranks: bytes and columns of a matrix, short and long, with wildcards,
  * requests and errors. */
+#define _DEFAULT_SOURCE
 #include "ranks.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { ROWS = 4000, COLUMNS = 8, LENGTH = ROWS * (int)sizeof(double) };
 
@@ -68,6 +72,34 @@ static void errors(void)
 	EXPECT(!libcopy_team_barrier(team));
 }
 
+/* A child has inherited its parent's team, and may do nothing with it but free its copy. */
+static void forked(void)
+{
+	libcopy_request_t *request;
+	int status = -1, flag;
+	char byte = 1;
+
+	EXPECT(!libcopy_team_irecv(team, &byte, 1, NULL, (ptrdiff_t)rank, 9, &request));
+	EXPECT(!libcopy_team_barrier(team));
+	pid_t child = fork();
+	if (!child) {
+		EXPECT(libcopy_team_barrier(team) == LIBCOPY_EFORKED);
+		EXPECT(strstr(libcopy_error_detail(), "forked child"));
+		EXPECT(libcopy_team_bcast(team, &byte, 1, 0) == LIBCOPY_EFORKED);
+		EXPECT(libcopy_team_send(team, &byte, 1, NULL, (rank + 1) % size, 9) == LIBCOPY_EFORKED);
+		EXPECT(libcopy_team_send(team, &byte, 1, NULL, rank, 9) == LIBCOPY_EFORKED);
+		EXPECT(libcopy_team_test(team, &request, &flag, NULL) == LIBCOPY_EFORKED);
+		EXPECT(libcopy_team_set_transport(team, NULL) == LIBCOPY_EFORKED);
+		EXPECT(!libcopy_team_free(team));
+		_exit(0);
+	}
+	EXPECT(waitpid(child, &status, 0) == child && !status);
+	EXPECT(!libcopy_team_barrier(team));
+	EXPECT(!libcopy_team_send(team, "\5", 1, NULL, rank, 9));
+	EXPECT(!libcopy_team_wait(team, &request, NULL) && byte == 5);
+	EXPECT(!libcopy_team_barrier(team));
+}
+
 int main(void)
 {
 	libcopy_type_t *number, *type;
@@ -80,6 +112,7 @@ int main(void)
 	for (int round = 0; round < 20; round++)
 		columns(round, type);
 	errors();
+	forked();
 	EXPECT(!libcopy_type_free(type) && !libcopy_type_free(number));
 	EXPECT(!libcopy_team_free(team));
 	printf("rank %zu is done\n", rank);

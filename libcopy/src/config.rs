@@ -121,8 +121,8 @@ settings! {
         KEY = "LIBCOPY_KEY", "", "Key of the team to join: 32 hexadecimal digits (set by `libcopy run`).";
         RANK = "LIBCOPY_RANK", "", "Rank of this process in its team (set by `libcopy run`).";
         SIZE = "LIBCOPY_SIZE", "", "Number of ranks of the team (set by `libcopy run`).";
-        JOIN_TIMEOUT = "LIBCOPY_JOIN_TIMEOUT", "30", "Seconds to wait for the other ranks when joining.";
-        SHM_DIR = "LIBCOPY_SHM_DIR", "/dev/shm", "Directory of the shared segments; must be a tmpfs.";
+        JOIN_TIMEOUT = "LIBCOPY_JOIN_TIMEOUT", "30", "Seconds to wait for ranks that do not come when joining.";
+        SHM_DIR = "LIBCOPY_SHM_DIR", "/dev/shm", "Directory of the shared segments; must be a tmpfs. Where it has no room, or ranks see another one, they share memory without a name.";
     }
     "Transports and thresholds": {
         TRANSPORT = "LIBCOPY_TRANSPORT", "", "Use this transport for everything: kmod, cma or shm (default: the policy decides).";

@@ -10,12 +10,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libcopy::config;
 
 use crate::abi::{self, Abi, complain};
-use crate::{bootstrap, stats, threshold};
+use crate::{bootstrap, forked, stats, threshold};
 
-/// The library that we stand in front of; none if we are to do nothing.
+/// The library that we stand in front of; none if we are to do nothing, as in a forked child.
 #[inline]
 pub fn active() -> Option<&'static Abi> {
     static ACTIVE: OnceLock<Option<&'static Abi>> = OnceLock::new();
+    if forked::is_marked() {
+        return None;
+    }
     *ACTIVE.get_or_init(|| {
         let abi = if config::DISABLE.is_on(false) {
             None
@@ -50,6 +53,11 @@ fn learn(abi: Option<&Abi>) {
         }),
         None => u64::MAX,
     });
+}
+
+/// Has everything be forwarded, in a forked child.
+pub fn forget() {
+    threshold::learn(threshold::handle_bits(), |_| u64::MAX);
 }
 
 /// The same, when what matters has changed.

@@ -148,7 +148,7 @@ impl Comm {
             Ok(Some(group)) => Ok(Arc::new(group)),
             Ok(None) => Err(Outcome::Communicator),
             Err(why) => {
-                complain(&why);
+                why.inspect(|why| complain(why));
                 Err(Outcome::NoTeam)
             }
         };

@@ -174,15 +174,36 @@ impl Drop for Node {
     }
 }
 
+/// Whether this rank of the machine, `seat`, says what has kept its team from being made: one for all does.
+fn says(seat: usize, error: &libcopy::Error) -> bool {
+    use libcopy::Error::{Broken, Join, JoinTimeout, PeerDied, PeerLeft};
+    match error {
+        // The rank that could not join does.
+        Join { .. } | Broken { .. } => false,
+        JoinTimeout { rank, .. } | PeerDied { rank } | PeerLeft { rank } => {
+            seat == usize::from(*rank == 0)
+        }
+        _ => true,
+    }
+}
+
 /// Makes the team, and finds out about other nodes; `None`: the communicator is none for us. All ranks
 /// give the same answer.
+///
+/// # Errors
+///
+/// Why there is no team, on the rank of each machine that is to say so.
 pub fn create(
     abi: &'static Abi,
     comm: Word,
     rank: usize,
     size: usize,
-) -> Result<Option<Group>, String> {
-    let failed = |what: &str| Err(format!("{what} failed; its collectives are forwarded"));
+) -> Result<Option<Group>, Option<String>> {
+    let failed = |what: &str| {
+        Err(Some(format!(
+            "{what} failed; its collectives are forwarded"
+        )))
+    };
     let Ok(node) = Node::of(abi, comm, rank as c_int) else {
         return failed("MPI_Comm_split_type");
     };
@@ -210,9 +231,8 @@ pub fn create(
     drop(node);
     // A rank that must not read another's memory cannot open what they share either.
     if !all_agree(abi, comm, size, !messages::has_lost_rights()) {
-        return Err(
-            "a rank must not read the others' memory; its collectives are forwarded".to_owned(),
-        );
+        let why = "a rank must not read the others' memory; its collectives are forwarded";
+        return Err((seat == 0).then(|| why.to_owned()));
     }
     let (mut key, mut leader) = ([0u8; 16], [0u8; 8]);
     key.copy_from_slice(&bytes[..16]);
@@ -237,9 +257,10 @@ pub fn create(
     progress::library(abi);
     // A leader has none to give if it got no random numbers.
     let team = if key == [0; 16] {
-        Err("no random numbers for a key".to_owned())
+        Err((seat == 0).then(|| "no random numbers for a key".to_owned()))
     } else {
-        join(&TeamKey::from_bytes(key), seat, here, nodes.is_none()).map_err(|e| e.report())
+        let joined = join(&TeamKey::from_bytes(key), seat, here, nodes.is_none());
+        joined.map_err(|error| says(seat, &error).then(|| error.report()))
     };
     let direct = |team: &Team| {
         let mut reports = team.transports().iter();
@@ -261,7 +282,8 @@ pub fn create(
     }
     let team = team?;
     if let Some(other) = all.iter().position(|fine| fine & 1 == 0) {
-        return Err(format!("rank {other} could not join its team"));
+        let why = format!("rank {other} could not join its team");
+        return Err((seat == 0).then_some(why));
     }
     Ok(Some(Group {
         oversubscription: Oversubscription::ALL

@@ -53,6 +53,7 @@ mod exports;
 mod external32;
 mod failure;
 mod fallback;
+mod forked;
 mod fortran;
 mod fortran_names;
 mod forwarded;
@@ -170,6 +171,10 @@ pub unsafe extern "C" fn MPI_Finalize() -> c_int {
 /// What comes before the MPI library's `MPI_Finalize`, once: a tool's may come here again.
 fn begin_end() {
     static BEGUN: AtomicBool = AtomicBool::new(false);
+    // A forked child that calls this is not the rank.
+    if forked::is_child() {
+        return;
+    }
     let is_known = abi::get().is_ok();
     if (is_known && !world_model::is_active()) || BEGUN.swap(true, Ordering::Relaxed) {
         return;
@@ -190,6 +195,9 @@ fn begin_end() {
 
 /// What comes behind it: sessions may go on, without us.
 fn end() {
+    if forked::is_child() {
+        return;
+    }
     world_model::end();
     let _ = catch_unwind(|| {
         messages::leave();

@@ -7,12 +7,14 @@
 #[allow(dead_code)]
 mod common;
 
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{BOTH, C, LIMIT, Mpi, intercepted, library, mpi, noted, text, turn};
 
 const PARTIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/partial.c");
+const FORKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/forked.c");
 const MEETINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/meetings.c");
 
 /// Ranks of a job, and whether they have the library.
@@ -235,4 +237,112 @@ fn mpi_init_has_no_collectives_of_ours() {
         let line = "right: 0 in MPI_Init, 1 in MPI_Barrier";
         assert_eq!(report.matches(line).count(), 8, "{name}: {report}");
     }
+}
+
+/// As in containers: ranks do not see each other's files.
+#[test]
+fn ranks_with_shared_directories_of_their_own_work_together() {
+    let own = |number: usize| {
+        let name = format!("libcopy-test-mpi-{}-{number}", std::process::id());
+        let path = Path::new("/dev/shm").join(name);
+        std::fs::create_dir(&path).expect("can create a directory");
+        path
+    };
+    let directories = [own(0), own(1)];
+    let chosen = directories
+        .each_ref()
+        .map(|path| format!("LIBCOPY_SHM_DIR={}", path.display()));
+    for_both(|name, mpi, ours| {
+        let parts = chosen.each_ref().map(|chosen| [ours, &[chosen]].concat());
+        let report = run(mpi, &[(2, &parts[0]), (2, &parts[1])], &[], 4);
+        assert_intercepted(name, &report, 4);
+    });
+    for path in directories {
+        std::fs::remove_dir(path).expect("nothing is left in it");
+    }
+}
+
+/// As in a container with little shared memory: the directory has no room for a team's memory.
+#[test]
+fn a_shared_directory_without_room_is_not_needed() {
+    let small = std::env::temp_dir().join(format!("libcopy-test-small-{}", std::process::id()));
+    std::fs::create_dir(&small).expect("can create a directory");
+    let mount = format!("mount -t tmpfs -o size=64k none {}", small.display());
+    let chosen = format!("LIBCOPY_SHM_DIR={}", small.display());
+    let may = Command::new("unshare")
+        .args(["-m", "sh", "-c", &mount])
+        .output();
+    if may.is_ok_and(|output| output.status.success()) {
+        for_both(|name, mpi, ours| {
+            let environment = [ours, &[chosen.as_str()]].concat();
+            let job = job(mpi, &[(4, &environment)], &[]);
+            let mut inside = Command::new("unshare");
+            let script = format!("{mount} && exec \"$@\"");
+            inside
+                .args(["-m", "sh", "-c", &script, "sh"])
+                .arg(job.get_program());
+            let output = inside.args(job.get_args()).output().expect("a launcher");
+            assert_intercepted(name, &report(mpi, &output, 4), 4);
+        });
+    } else {
+        eprintln!("skipped: no file system can be mounted here");
+    }
+    std::fs::remove_dir(small).expect("nothing is left in it");
+}
+
+/// What keeps one rank from making shared memory all hear of soon, and one of them says it.
+#[test]
+fn a_shared_directory_that_is_not_there_is_said_once() {
+    for_both(|name, mpi, ours| {
+        let environment = [
+            ours,
+            &["LIBCOPY_SHM_DIR=/nonexistent", "LIBCOPY_JOIN_TIMEOUT=600"],
+        ];
+        let started = Instant::now();
+        let report = run(mpi, &[(4, &environment.concat())], &[], 4);
+        let lines = report.lines().filter(|line| line.contains("/nonexistent"));
+        // Two lists of ranks use collectives, and one process leads each.
+        assert!((1..=2).contains(&lines.count()), "{name}: {report}");
+        assert!(
+            !report.contains("did not join") && !report.contains("could not"),
+            "{name}: {report}"
+        );
+        assert!(
+            started.elapsed() < Duration::from_secs(300),
+            "{name}: {report}"
+        );
+        assert!(
+            intercepted(&report)
+                .iter()
+                .all(|(function, count)| *count == 0
+                    || !matches!(*function, "MPI_Bcast" | "MPI_Allgather")),
+            "{name}: {report}"
+        );
+    });
+}
+
+/// A child of a rank has inherited what that shares with others, and is no rank.
+#[test]
+fn a_forked_child_takes_part_in_nothing() {
+    let _turn = turn();
+    let ours = with_library();
+    let statistics = Path::new(env!("CARGO_TARGET_TMPDIR")).join("forked.jsonl");
+    let told = format!("LIBCOPY_STATS={}", statistics.display());
+    let ours = [&ours.each_ref().map(String::as_str)[..], &[&told]].concat();
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, FORKED, C) else {
+            continue;
+        };
+        let _ = std::fs::remove_file(&statistics);
+        run(&mpi, &[(2, &ours)], &[], 2);
+        let lines = std::fs::read_to_string(&statistics).expect("statistics");
+        assert_eq!(lines.lines().count(), 2, "{name}: {lines}");
+        assert!(
+            lines
+                .lines()
+                .all(|line| line.contains("all 2 ranks agreed")),
+            "{name}: {lines}"
+        );
+    }
+    let _ = std::fs::remove_file(&statistics);
 }

@@ -172,6 +172,11 @@ impl Domain {
         Device::open()?.join_fd(other)
     }
 
+    /// Whether this is the process that joined, and no forked child of it.
+    pub(super) fn is_at_home(&self) -> bool {
+        self.home.is_here()
+    }
+
     /// The key of the domain, if this member knows it (one that joined by file does not).
     pub fn key(&self) -> Option<DomainKey> {
         self.key
@@ -188,7 +193,7 @@ impl Drop for Domain {
     fn drop(&mut self) {
         let mut arg = uapi::DomainLeave::default();
         // A forked child would end the membership of its parent.
-        if !self.home.is_here() {
+        if !self.is_at_home() {
             return;
         }
         // Fails if the module is going: nothing is left to undo.

@@ -90,9 +90,12 @@ impl Watcher {
     /// The generation of the pages that these pieces touch: the same number as before if they are still the same pages. As
     /// long as nobody unmaps or replaces them, what is made of them from now on is right whenever this gives the number again.
     ///
-    /// None the first time, for memory that cannot be watched, and now and then where watching has been of no use: the caller
-    /// then keeps nothing.
+    /// None the first time, for memory that cannot be watched, in a forked child, whose memory is another one, and now and
+    /// then where watching has been of no use: the caller then keeps nothing.
     pub fn generation(&mut self, pieces: impl IntoIterator<Item = Piece>) -> Option<u64> {
+        if !self.domain.is_at_home() {
+            return None;
+        }
         let ranges = page_ranges(pieces, self.page)?;
         // Whoever is known comes to the end of the list, from which nothing is taken while there are others.
         let Some(mut known) = self.known.take(|known| known.ranges == ranges) else {

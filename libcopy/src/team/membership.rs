@@ -346,6 +346,7 @@ impl Team {
 
     /// Starts an operation; all ranks count along.
     pub(crate) fn begin(&mut self, call: Call) -> Result<()> {
+        self.check_home()?;
         if let Some(offload) = &self.offload {
             offload.reap();
         }

@@ -248,7 +248,7 @@ pub const TABLE: &[Layers] = &[
         root: "ffi/mpi/src/lib.rs",
         order: "
             against_mpi
-            < loaded abi tools stats count relocations uses exchange failure threshold
+            < loaded abi tools stats count relocations uses exchange failure threshold forked
             < pmpi/functions
             < attributes neighbourhood world_model
             < bootstrap/launcher bootstrap/table

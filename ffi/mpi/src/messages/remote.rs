@@ -56,6 +56,13 @@ pub fn is_joint() -> bool {
     JOINT.load(Relaxed)
 }
 
+/// Has nothing go to other machines past the MPI library, in a forked child.
+pub fn forget() {
+    JOINT.store(false, Relaxed);
+    POSSIBLE.store(false, Relaxed);
+    rdma::forget();
+}
+
 /// After the ranks have agreed, on all of them.
 pub fn start(abi: &'static Abi) {
     if !spans_machines() || rdma::mode() == rdma::Mode::Off {

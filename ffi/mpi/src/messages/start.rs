@@ -27,7 +27,7 @@ use crate::active::{self, active};
 use crate::bootstrap::{self, MOST_MEMBERS, Meeting, feature};
 use crate::fortran_names;
 use crate::tools::{self, Feature};
-use crate::{gpu, nonblocking, pmpi, progress, rdma, stats, world_model};
+use crate::{forked, gpu, nonblocking, pmpi, progress, rdma, stats, world_model};
 
 /// Variables that have to be the same on all ranks: otherwise some would take part in what others forward.
 static SETTINGS: [&Setting; 4] = [
@@ -132,6 +132,7 @@ fn start_once() {
     if let Some(abi) = active() {
         meet(abi);
         active::relearn();
+        forked::watch(forget);
     }
     lengths::learn(world().map(|world| world.least));
     if let Some(abi) = active() {
@@ -337,6 +338,16 @@ fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> bool {
         pmpi::allgather(from, 1, abi.byte, to, 1, abi.byte, abi.world)
     };
     answer == 0 && agreed.is_some() && all.iter().all(|other| *other == fine)
+}
+
+/// In a forked child, which takes part in nothing.
+fn forget() {
+    active::forget();
+    remote::forget();
+    requests::forget_all();
+    nonblocking::forget();
+    leave();
+    bootstrap::close();
 }
 
 /// After `MPI_Finalize`: sessions may go on, without messages of ours.

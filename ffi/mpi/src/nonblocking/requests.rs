@@ -30,6 +30,11 @@ struct Entry {
 static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
 
+/// Has none be under way, in a forked child.
+pub fn forget() {
+    KNOWN.store(0, Ordering::Relaxed);
+}
+
 /// Whether any is under way.
 #[inline(always)]
 pub fn any() -> bool {

@@ -29,5 +29,5 @@ pub use incoming::{Receive, header_of, matched, refuse, refuse_cut, refuse_oldes
 pub use meet::{Own, meet};
 pub use mode::{Mode, mode};
 pub use outgoing::{Patience, Send};
-pub use state::{Elements, Route, is_on, notice_own, reaches};
+pub use state::{Elements, Route, forget, is_on, notice_own, reaches};
 pub use wire::Envelope;

@@ -119,6 +119,11 @@ pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
+/// Has nothing use it any more, in a forked child.
+pub fn forget() {
+    ON.store(false, Ordering::Relaxed);
+}
+
 /// Does something with the engine, if there is one.
 pub(super) fn with<R>(work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
     if !is_on() {

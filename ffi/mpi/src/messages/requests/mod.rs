@@ -19,5 +19,5 @@ pub use calls::{
     waitany, waitsome,
 };
 pub use entry::Work;
-pub use progress::{has_orphans, register, settle, settle_orphans};
+pub use progress::{forget_all, has_orphans, register, settle, settle_orphans};
 pub use table::{Unfetched, any, offers, remember, remember_own, remember_watched};

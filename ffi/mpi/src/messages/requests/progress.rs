@@ -14,7 +14,7 @@ use super::super::handle::Handle;
 use super::super::status::{Room, Status};
 use super::super::world::{self, World};
 use super::entry::{Entry, Work, is_any_copied};
-use super::table::{KNOWN, TABLE, any, forget};
+use super::table::{KNOWN, OTHERS, TABLE, any, forget};
 use crate::pmpi;
 
 /// Requests that are under way and that the program has freed: nobody will ask for them.
@@ -25,6 +25,13 @@ pub(super) static ORPHANS: AtomicUsize = AtomicUsize::new(0);
 #[inline(always)]
 pub fn has_orphans() -> bool {
     ORPHANS.load(Ordering::Relaxed) != 0
+}
+
+/// Has no request be known, in a forked child: those of its parent are not its own.
+pub fn forget_all() {
+    for count in [&KNOWN, &OTHERS, &ORPHANS] {
+        count.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Goes on with what is under way after a call that returns this code, and returns it.
