@@ -50,6 +50,9 @@
 // The CUDA driver is not loaded or too old, or one of its calls failed.
 #define LIBCOPY_EGPU (-13)
 
+// The handle belongs to the process that this one was forked from: a child makes its own.
+#define LIBCOPY_EFORKED (-14)
+
 // Bytes of the key of a team.
 #define LIBCOPY_KEY_LENGTH 16
 
@@ -197,7 +200,8 @@ typedef struct libcopy_cursor_t libcopy_cursor_t;
 // A message that may be under way.
 typedef struct libcopy_request_t libcopy_request_t;
 
-// Membership of this process in a team.
+// Membership of this process in a team. In a forked child all operations fail with `LIBCOPY_EFORKED`, and
+// `libcopy_team_free` frees the child's copy alone.
 typedef struct libcopy_team_t libcopy_team_t;
 
 // A datatype: which bytes lie where, relative to an address.

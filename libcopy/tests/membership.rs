@@ -102,10 +102,8 @@ fn limit_memory() {
         rlim_max: libc::RLIM_INFINITY,
     };
     // SAFETY: a valid limit.
-    assert_eq!(
-        unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) },
-        0
-    );
+    let answer = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
+    assert_eq!(answer, 0);
 }
 
 /// Ranks that got together, whatever they see of each other's files.

@@ -65,6 +65,8 @@ int main(int argc, char **argv)
 		for (int i = 0; i < LARGE; i++)
 			data[i] = i * 11 + 3;
 		MPI_Isend(data, LARGE, MPI_BYTE, 0, 5, MPI_COMM_WORLD, &request);
+		/* Nothing of the MPI library's is under way any more, which a child could take from its parent. */
+		MPI_Recv(&token, 1, MPI_INT, 0, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		pid_t forked = fork();
 		if (forked == 0)
 			child(&request);
@@ -73,6 +75,8 @@ int main(int argc, char **argv)
 		MPI_Send(&token, 1, MPI_INT, 0, 6, MPI_COMM_WORLD);
 		MPI_Wait(&request, MPI_STATUS_IGNORE);
 	} else {
+		MPI_Probe(1, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		MPI_Send(&token, 1, MPI_INT, 1, 7, MPI_COMM_WORLD);
 		MPI_Recv(&token, 1, MPI_INT, 1, 6, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		MPI_Recv(room, LARGE, MPI_BYTE, 1, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		for (int i = 0; i < LARGE; i++)

@@ -69,7 +69,8 @@ impl Turns {
             } else {
                 then + (count * period).div_ceil(all)
             };
-            let drawn = until << NEXT | (first + count) % all;
+            let next = (first + count) % all;
+            let drawn = until << NEXT | next;
             let order = Ordering::Relaxed;
             match self.0.compare_exchange(word, drawn, order, order) {
                 Ok(_) => {
