@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::engine::{Engines, Held, State};
 use super::table::{Buffers, MOST_PIECES, Table};
-use crate::collective::reduce::slices;
+use crate::collective::division::slices;
 use crate::op::Op;
 use crate::transport::process_memory;
 
