@@ -3,7 +3,7 @@
 //! The collectives as methods of [`Team`]: arguments are checked, what is pending on the buffers is waited for.
 
 use super::alltoall::Side;
-use super::division::{Division, Parts, own_part};
+use super::division::{Division, Parts, own_part, slices};
 use super::{allgather, alltoall, bcast, gather, reduce, scatter};
 use crate::error::{Error, Result, Value};
 use crate::offload;
@@ -386,7 +386,7 @@ impl Team {
             let Some(recv) = recv else {
                 let send = send.ok_or_else(|| missing("send buffer"))?;
                 reduce::whole_elements(send.len(), element)?;
-                let (counts, offsets) = reduce::slices(send.len(), element, size);
+                let (counts, offsets) = slices(send.len(), element, size);
                 let mut slice = zeros(counts[rank])?;
                 let division = Division::Parts(Parts {
                     counts: &counts,
@@ -405,7 +405,7 @@ impl Team {
             };
             let from = same_length(send, recv)?;
             reduce::whole_elements(recv.len(), element)?;
-            let (counts, offsets) = reduce::slices(recv.len(), element, size);
+            let (counts, offsets) = slices(recv.len(), element, size);
             let division = Division::Parts(Parts {
                 counts: &counts,
                 offsets: &offsets,
@@ -438,7 +438,7 @@ impl Team {
         self.collective(Op::Allreduce, 0, |team| {
             let from = same_length(send, recv)?;
             reduce::whole_elements(recv.len(), element)?;
-            let (counts, offsets) = reduce::slices(recv.len(), element, team.size());
+            let (counts, offsets) = slices(recv.len(), element, team.size());
             let division = Division::Parts(Parts {
                 counts: &counts,
                 offsets: &offsets,

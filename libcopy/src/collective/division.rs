@@ -83,6 +83,19 @@ impl<'a> Division<'a> {
     }
 }
 
+/// Counts and offsets, in bytes, of slices of about the same number of elements.
+pub(super) fn slices(len: usize, element: usize, size: usize) -> (Vec<usize>, Vec<usize>) {
+    let elements = len / element;
+    // Whole shares first, so that nothing overflows.
+    let start = |rank: usize| {
+        let (share, rest) = (elements / size, elements % size);
+        (share * rank + rest.min(rank)) * element
+    };
+    let offsets: Vec<usize> = (0..size).map(start).collect();
+    let counts = (0..size).map(|rank| start(rank + 1) - start(rank));
+    (counts.collect(), offsets)
+}
+
 /// Checks the length of the root's own part.
 pub(super) fn own_part(send: usize, count: usize) -> Result<()> {
     if send != count {
@@ -118,5 +131,21 @@ mod tests {
         assert!(!check(&[5, 5], &[0], false));
         assert!(Division::equal(10, 3, "x").is_err());
         assert_eq!(Division::equal(12, 3, "x").unwrap().part(2), (8, 4));
+    }
+
+    #[test]
+    fn slices_cover_all_elements_once() {
+        for (elements, size) in [(0, 3), (2, 3), (7, 3), (9, 3), (1000, 7)] {
+            let (counts, offsets) = slices(8 * elements, 8, size);
+            let mut end = 0;
+            for (count, offset) in counts.iter().zip(offsets) {
+                assert_eq!(offset, end);
+                assert_eq!(count % 8, 0);
+                end += count;
+            }
+            assert_eq!(end, 8 * elements);
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(most - least <= 8);
+        }
     }
 }

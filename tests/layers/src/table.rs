@@ -76,11 +76,11 @@ pub const TABLE: &[Layers] = &[
             < team/decision team/launch team/probe team/resumption team/usage
             < team/membership
             < team
+            < collective/division
             < collective/nonblocking/agreement
             < collective/nonblocking/engine collective/nonblocking/table
             < collective/nonblocking/operation
             < collective/nonblocking
-            < collective/division
             < collective/cooperative
             < collective/offloaded
             < collective/allgather collective/alltoall collective/bcast collective/gather collective/reduce

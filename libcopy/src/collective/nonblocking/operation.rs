@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::engine::{Engines, Held, State};
 use super::table::{Buffers, Errand, MOST_PIECES, ROOM, Table};
-use crate::collective::reduce::slices;
+use crate::collective::division::slices;
 use crate::op::Op;
 use crate::process::Home;
 use crate::transport::process_memory;
