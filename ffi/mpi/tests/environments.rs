@@ -197,7 +197,12 @@ fn environments_cost_programs_nothing() {
         None => &BOTH[..1],
     };
     let mut failures = Vec::new();
-    let mut table = String::new();
+    // Shown whatever the test runner does with what tests print.
+    let show = |cells: [&str; 4]| {
+        let [kind, what, all, odd] = cells;
+        let row = format!("{kind:<18} {what:<46} {all:<24} {odd}\n");
+        let _ = std::io::stderr().write_all(row.as_bytes());
+    };
     for (name, launcher) in libraries {
         let Some(mpi) = mpi(name, launcher, SOURCE, C) else {
             continue;
@@ -205,10 +210,7 @@ fn environments_cost_programs_nothing() {
         let _turn = turn();
         let usual = run(&mpi, "none", "all", &[]).seconds;
         assert!(usual > 0.0, "{name}");
-        table += &format!(
-            "{name:<18} {:<44} {:<24} odd ranks\n",
-            "what is restricted", "all ranks"
-        );
+        show([name, "what is restricted", "all ranks", "odd ranks"]);
         for (kind, what) in KINDS {
             let mut cells = Vec::new();
             for who in ["all", "odd"] {
@@ -222,10 +224,8 @@ fn environments_cost_programs_nothing() {
                     why.lines().next().unwrap_or("failed").to_owned()
                 }));
             }
-            table += &format!("{kind:<18} {what:<44} {:<24} {}\n", cells[0], cells[1]);
+            show([kind, what, &cells[0], &cells[1]]);
         }
     }
-    // Shown whatever the test runner does with what tests print.
-    let _ = std::io::stderr().write_all(format!("\n{table}").as_bytes());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
