@@ -39,7 +39,7 @@ impl AnonymousSegment {
             }
             File::from_raw_fd(fd)
         };
-        file.set_len((PAGE + bytes) as u64)?;
+        file.set_len(PAGE.saturating_add(bytes) as u64)?;
         let segment = AnonymousSegment::map(&file, bytes)?;
         for (place, word) in segment.magic().iter().zip(magic) {
             place.store(word, Ordering::Release);
@@ -55,7 +55,7 @@ impl AnonymousSegment {
     pub fn open(pid: i32, fd: i32, bytes: usize, magic: [u64; 2]) -> io::Result<AnonymousSegment> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        if file.metadata()?.len() != (PAGE + bytes) as u64 {
+        if file.metadata()?.len() != PAGE.saturating_add(bytes) as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let segment = AnonymousSegment::map(&file, bytes)?;

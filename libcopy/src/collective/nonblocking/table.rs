@@ -117,6 +117,10 @@ fn topics(ranks: usize, depth: u64) -> usize {
 
 /// Bytes for `ranks` ranks.
 fn bytes(ranks: usize, depth: u64) -> usize {
+    if ranks >= 1 << 20 || depth >= 1 << 16 {
+        // More than there is of memory: nobody can make it.
+        return usize::MAX;
+    }
     topics(ranks, depth) + agreement::bytes(ranks)
 }
 
@@ -184,13 +188,13 @@ impl Table {
     }
 
     /// What goes from one rank to another; the sender opens it.
-    pub fn between(&self, from: usize, to: usize, number: u64) -> &Claims<16> {
+    pub(super) fn between(&self, from: usize, to: usize, number: u64) -> &Claims<16> {
         assert!(from < self.ranks && to < self.ranks, "ranks");
         self.pieces(1 + from * self.ranks + to, number)
     }
 
     /// Which engine moves what goes from one rank to another.
-    pub fn ticket(&self, from: usize, to: usize, number: u64) -> &Ticket {
+    pub(super) fn ticket(&self, from: usize, to: usize, number: u64) -> &Ticket {
         assert!(from < self.ranks && to < self.ranks, "ranks");
         let index = self.slot(number) * self.ranks * self.ranks + from * self.ranks + to;
         let at = HEAD
@@ -202,7 +206,7 @@ impl Table {
     }
 
     /// What is combined of all ranks' elements; the first rank opens it.
-    pub fn combined(&self, number: u64) -> &Claims<16> {
+    pub(super) fn combined(&self, number: u64) -> &Claims<16> {
         self.pieces(0, number)
     }
 
@@ -216,7 +220,7 @@ impl Table {
 
     /// Says where our buffers are: from now on others use them, until everything that we have to do
     /// with is over.
-    pub fn publish(&self, rank: usize, number: u64, buffers: Buffers) {
+    pub(super) fn publish(&self, rank: usize, number: u64, buffers: Buffers) {
         if rank == 0 {
             self.combined(number).open(number);
         }
@@ -236,7 +240,7 @@ impl Table {
 
     /// Where another rank's buffers are, if it has come to the operation. True as long as something that
     /// both have to do with is not over.
-    pub fn find(&self, rank: usize, number: u64) -> Option<Buffers> {
+    pub(super) fn find(&self, rank: usize, number: u64) -> Option<Buffers> {
         let record = self.record(rank, number);
         (record.number.load(Ordering::Acquire) == number).then(|| Buffers {
             send: record.send.load(Ordering::Relaxed),
@@ -299,6 +303,17 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_ranks_than_memory_has_room_for_are_refused() {
+        // Their bytes, counted modulo 2^64, would be few.
+        for (ranks, depth) in [(1 << 58, 4), (1 << 32, 4), (4, 1 << 62)] {
+            assert!(
+                Table::create(ranks, depth, [3, 4]).is_err(),
+                "{ranks}, {depth}"
+            );
+        }
+    }
 
     #[test]
     fn an_engine_takes_all_pieces_or_none() {
