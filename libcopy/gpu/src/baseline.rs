@@ -103,7 +103,11 @@ impl Gemm {
     /// # Errors
     ///
     /// A driver that fails.
-    pub fn start(&self, driver: &'static Driver) -> Result<Pending> {
+    ///
+    /// # Safety
+    ///
+    /// This is not dropped before the result is done.
+    pub unsafe fn start(&self, driver: &'static Driver) -> Result<Pending> {
         let flat = |base| Side {
             base,
             kind: FLAT,

@@ -305,6 +305,14 @@ static MAPPINGS: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 /// [`Error::NoPeer`]: the driver refuses; go another way then.
 pub fn open(driver: &Driver, near: &Pointer, exported: &Exported) -> Result<Remote> {
     if (exported.process, exported.start_time) == own_process() {
+        // What names it came from elsewhere.
+        let there = Pointer::of(driver, exported.base)?;
+        if (there.space, there.buffer) != (Space::Device, exported.buffer) {
+            return Err(Error::NoPeer {
+                process: exported.process,
+                why: "its memory was freed".to_owned(),
+            });
+        }
         return Ok(Remote {
             mapping: Arc::new(Mapping {
                 address: exported.base,

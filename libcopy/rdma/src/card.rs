@@ -27,14 +27,23 @@ pub trait Card: std::fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// Memory that is not mapped or not writable, or more than may be locked.
-    fn register(&self, pieces: &[Iov], is_target: bool) -> Result<Self::Memory>;
+    ///
+    /// # Safety
+    ///
+    /// If `is_target`, nobody relies on what is in the pieces, and they are not freed, until the result is dropped and no
+    /// peer has a number left by which it could write to them.
+    unsafe fn register(&self, pieces: &[Iov], is_target: bool) -> Result<Self::Memory>;
 
     /// Maps an unmapped key to pieces of `memory`, and waits until it may be used.
     ///
     /// # Errors
     ///
     /// More pieces than the limit, a request that failed. The key is unmapped then.
-    fn map(
+    ///
+    /// # Safety
+    ///
+    /// The pieces are readable until the key is unmapped or dropped; as for [`Card::register`] if `is_target`.
+    unsafe fn map(
         &self,
         key: &Self::Key,
         pieces: &[Iov],

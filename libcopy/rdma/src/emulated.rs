@@ -377,11 +377,17 @@ impl Card for EmulatedEnd {
         key.number
     }
 
-    fn register(&self, pieces: &[Iov], _: bool) -> Result<EmulatedMemory> {
+    unsafe fn register(&self, pieces: &[Iov], _: bool) -> Result<EmulatedMemory> {
         self.card.register(pieces)
     }
 
-    fn map(&self, key: &EmulatedKey, pieces: &[Iov], _: &EmulatedMemory, _: bool) -> Result<()> {
+    unsafe fn map(
+        &self,
+        key: &EmulatedKey,
+        pieces: &[Iov],
+        _: &EmulatedMemory,
+        _: bool,
+    ) -> Result<()> {
         self.card.map(key, pieces)
     }
 

@@ -85,9 +85,9 @@ pub const MAX_WINDOWS: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Stage<E: Endpoint> {
     /// Before its memory.
-    pub memory: E::Memory,
+    pub(crate) memory: E::Memory,
     /// The buffer; its length is a power of two.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl<E: Endpoint> Stage<E> {
@@ -98,7 +98,8 @@ impl<E: Endpoint> Stage<E> {
     /// Memory that cannot be registered.
     pub fn new(endpoint: &E, len: usize) -> Result<Stage<E>> {
         let bytes = vec![0; len.next_power_of_two()];
-        let memory = endpoint.register(&[range(&bytes)], true)?;
+        // SAFETY: nobody else knows the buffer, which goes after its registration.
+        let memory = unsafe { endpoint.register(&[range(&bytes)], true) }?;
         Ok(Stage { memory, bytes })
     }
 

@@ -112,7 +112,12 @@ impl<C: Card> Keys<C> {
     ///
     /// [`Error::PoolExhausted`] if there are too few keys and no entry of the cache can go now; a layout that the cuts
     /// are not for; what [`Card::map`] fails with. No key is lost.
-    pub fn map(
+    ///
+    /// # Safety
+    ///
+    /// As for [`Card::register`] and [`Card::map`]; with a generation until that has expired, or its entry has left the
+    /// cache.
+    pub unsafe fn map(
         &mut self,
         card: &C,
         elements: &Elements,
@@ -167,7 +172,8 @@ impl<C: Card> Keys<C> {
         is_target: bool,
     ) -> Result<KeySet<C>> {
         let memory = loop {
-            match card.register(iovs, is_target) {
+            // SAFETY: the caller of `map` keeps the promises.
+            match unsafe { card.register(iovs, is_target) } {
                 Ok(memory) => break memory,
                 // Entries hold memory, of which no more may be locked.
                 Err(error) if is_locked_out(&error) => match self.local.evict() {
@@ -187,7 +193,8 @@ impl<C: Card> Keys<C> {
             }
         };
         for (done, (key, window)) in keys.iter().zip(windows.iter()).enumerate() {
-            if let Err(error) = card.map(key, window, &memory, is_target) {
+            // SAFETY: as above.
+            if let Err(error) = unsafe { card.map(key, window, &memory, is_target) } {
                 let unmapped = keys.len() - done;
                 // The first error is the one to tell.
                 let _ = self.give_back(Some(card), keys, unmapped);

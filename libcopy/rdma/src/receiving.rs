@@ -227,13 +227,10 @@ impl<E: Endpoint> Receiving<E> {
         let Some(mut keys) = wire.keys() else {
             return Err(Error::NoDevice("no memory keys".to_owned()));
         };
-        let mapped = keys.map(
-            &*endpoint,
-            &self.elements,
-            &cuts,
-            self.memory,
-            Some(wire.rank),
-        )?;
+        let elements = &self.elements;
+        // SAFETY: the caller of `Link::start_matched_receive` keeps the promises.
+        let mapped =
+            unsafe { keys.map(&*endpoint, elements, &cuts, self.memory, Some(wire.rank)) }?;
         let rkeys = keys.announce(&*endpoint, &mapped);
         drop(keys);
         let entry = mapped.entry;

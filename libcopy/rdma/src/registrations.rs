@@ -86,7 +86,9 @@ impl<M> Registrations<M> {
     ) -> Result<Arc<M>> {
         let iovs = elements.iovs()?;
         loop {
-            match card.register(&iovs, is_target) {
+            // SAFETY: elements of a transfer, whose caller keeps the promises of `Link::start_matched_send` or
+            // `Link::start_matched_receive`.
+            match unsafe { card.register(&iovs, is_target) } {
                 Ok(memory) => return Ok(Arc::new(memory)),
                 // What is kept is memory, of which no more may be locked.
                 Err(error) if is_locked_out(&error) && self.drop_oldest() => {}

@@ -288,9 +288,10 @@ impl<E: Endpoint> Sending<E> {
         let Some(mut keys) = wire.keys() else {
             return Err(wire.corrupt("method of a CTS", Method::Umr as u64));
         };
-        let mapped = keys
-            .map(&*endpoint, &self.elements, &remote.cuts, self.memory, None)
-            .map_err(|error| Self::wrong_sum(error, wire))?;
+        let elements = &self.elements;
+        // SAFETY: the caller of `Link::start_matched_send` keeps the promises.
+        let mapped = unsafe { keys.map(&*endpoint, elements, &remote.cuts, self.memory, None) };
+        let mapped = mapped.map_err(|error| Self::wrong_sum(error, wire))?;
         drop(keys);
         self.report.is_kept = mapped.is_kept;
         self.held = Held::Keys(mapped);

@@ -158,13 +158,17 @@ impl<'a> Write<'a> {
         is_target: bool,
     ) -> Write<'a> {
         let keys = devices.each_ref().map(|device| Mkey::new(device).unwrap());
-        let regions = [
-            Regions::new(&devices[0], pieces, false).unwrap(),
-            Regions::new(&devices[1], places, true).unwrap(),
-        ];
-        ends[0].map(&keys[0], pieces, &regions[0], false).unwrap();
-        let mapped = ends[1].map(&keys[1], places, &regions[1], is_target);
-        mapped.unwrap();
+        // SAFETY: the tests keep the memory for as long as the result, and look at it when the WRITEs are over.
+        let regions = unsafe {
+            let regions = [
+                Regions::new(&devices[0], pieces, false).unwrap(),
+                Regions::new(&devices[1], places, true).unwrap(),
+            ];
+            ends[0].map(&keys[0], pieces, &regions[0], false).unwrap();
+            let mapped = ends[1].map(&keys[1], places, &regions[1], is_target);
+            mapped.unwrap();
+            regions
+        };
         Write {
             ends,
             keys,
@@ -457,11 +461,13 @@ fn rules_of_the_card_are_kept() {
         let key = Mkey::new(&devices[0]).unwrap();
         let mut result = Ok(());
         for _ in 0..times {
-            result = connection.map(&key, pieces, regions, true);
+            // SAFETY: nobody is told of the key.
+            result = unsafe { connection.map(&key, pieces, regions, true) };
         }
         result.unwrap_err()
     };
-    let regions = Regions::new(&devices[0], &many, true).unwrap();
+    // SAFETY: nobody is told of the regions.
+    let regions = unsafe { Regions::new(&devices[0], &many, true) }.unwrap();
     // More pieces than max_entries; the connection holds.
     let [connection, _peer] = connections(&devices);
     let error = refused(&connection, &many[..33], &regions, 1);
@@ -485,9 +491,8 @@ fn rules_of_the_card_are_kept() {
     let [connection, _peer] = connections(&devices);
     let other = Device::open("rxe_a").unwrap();
     let key = Mkey::new(&other).unwrap();
-    let error = connection
-        .map(&key, &many[..2], &regions, true)
-        .unwrap_err();
+    // SAFETY: nobody is told of the key.
+    let error = unsafe { connection.map(&key, &many[..2], &regions, true) }.unwrap_err();
     assert!(
         matches!(error, Error::WorkRequest { code: 6, .. }),
         "{error}"

@@ -3,9 +3,9 @@
 //! Safe, owning wrappers over the ioctls of `/dev/libcopy`. Nothing else issues one.
 //!
 //! A [`Domain`] is a set of processes that may share; a [`Region`] is memory that one of them
-//! published. A region borrows its memory, so it cannot outlive it, and memory that peers may
-//! write to is borrowed mutably for as long as they may. Copies are loops: the kernel may stop
-//! half way when a signal arrives.
+//! published. A region borrows its memory, so it cannot outlive it. To let peers write to memory is
+//! `unsafe` ([`Domain::share_mut`]): they may do so when the region is gone. Copies are loops: the
+//! kernel may stop half way when a signal arrives.
 //!
 //! ```no_run
 //! use libcopy::device::Domain;

@@ -2,7 +2,7 @@
 
 //! [`Region`]: memory that a member of a domain has published.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -40,38 +40,42 @@ impl Domain {
         }
     }
 
-    /// Publishes memory with the given rights. While the region lives, peers may change it, which
-    /// is why it stays mutably borrowed.
+    /// Publishes memory with the given rights, so that peers may change it. No borrow ends when they are done:
+    /// a copy or a request that has begun goes on when the region is taken back, a peer that has attached the
+    /// memory writes to it for as long as it likes, and a region that is forgotten (`std::mem::forget`) is never taken
+    /// back. Programs that want none of this use a [`Team`](crate::Team).
+    ///
+    /// ```compile_fail,E0133
+    /// # use libcopy::device::{Domain, Rights};
+    /// # fn main() -> libcopy::Result<()> {
+    /// let domain = Domain::create()?;
+    /// let mut bytes = vec![0; 4096];
+    /// std::mem::forget(domain.share_mut(&mut bytes, Rights::Write, 0)?);
+    /// drop(bytes); // and peers write to what is there next
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
     /// As for [`Domain::share`].
-    pub fn share_mut<'a>(
+    ///
+    /// # Safety
+    ///
+    /// From this call until the region was dropped and every copy, request and attachment of a peer's is over,
+    /// nobody reads or writes the memory but as agreed with the peers, and it is freed by nobody.
+    pub unsafe fn share_mut<'a>(
         &'a self,
         bytes: &'a mut [u8],
         rights: Rights,
         uses: u32,
     ) -> Result<Region<'a>> {
-        self.share_slices_mut(&mut [IoSliceMut::new(bytes)], rights, uses)
-    }
-
-    /// Publishes several slices as one region with the given rights.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Domain::share_slices`].
-    pub fn share_slices_mut<'a>(
-        &'a self,
-        slices: &mut [IoSliceMut<'a>],
-        rights: Rights,
-        uses: u32,
-    ) -> Result<Region<'a>> {
-        // SAFETY: `IoSliceMut` has the layout of `struct iovec`; the slices stay mutably borrowed
-        // as long as the region lives.
-        unsafe {
-            let pieces = slices.as_ptr().cast();
-            self.region(pieces, slices.len(), rights, uses, 0)
-        }
+        let piece = uapi::Piece {
+            base: bytes.as_mut_ptr() as u64,
+            len: bytes.len() as u64,
+        };
+        // SAFETY: one piece is passed, for which the caller keeps the promises.
+        unsafe { self.region(&raw const piece, 1, rights, uses, 0) }
     }
 
     /// Publishes memory for reading without borrowing it: for memory that others change as they like,

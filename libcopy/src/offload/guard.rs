@@ -82,6 +82,8 @@ struct Slot {
     base: AtomicUsize,
     /// Protection to give back.
     restore: AtomicI32,
+    /// Protection that it has meanwhile.
+    held: AtomicI32,
     owner: AtomicU64,
     completion: UnsafeCell<Option<Box<dyn Completion>>>,
 }
@@ -190,6 +192,7 @@ impl Slot {
             lifted: AtomicUsize::new(0),
             base: AtomicUsize::new(0),
             restore: AtomicI32::new(0),
+            held: AtomicI32::new(0),
             owner: AtomicU64::new(0),
             completion: UnsafeCell::new(None),
         }
@@ -226,8 +229,22 @@ impl Slot {
         }
     }
 
+    /// Gives back the protection. An allocator that this library does not stand in front of may have unmapped some of the
+    /// memory (a vector that shrinks or goes), and something else may be there since, which is left alone where the kernel
+    /// tells.
     fn lift(&self, start: usize, end: usize) -> std::result::Result<(), i32> {
-        protect(start, end, self.restore.load(Ordering::SeqCst))
+        let restore = self.restore.load(Ordering::SeqCst);
+        let mut result = Ok(());
+        let mut lift = |start: usize, end: usize| match protect(start, end, restore) {
+            // Unmapped memory cannot be lifted, and need not be.
+            Ok(()) | Err(libc::ENOMEM) => {}
+            Err(errno) => result = Err(errno),
+        };
+        let held = self.held.load(Ordering::SeqCst);
+        if !vma::with_protection((start, end), held, &mut lift) {
+            lift(start, end);
+        }
+        result
     }
 
     /// Lifts what has arrived at the front.
@@ -307,8 +324,7 @@ impl Slot {
         });
         let lifted = self.lift(self.lifted.load(Ordering::SeqCst), end);
         self.lifted.store(end, Ordering::SeqCst);
-        // Unmapped memory cannot be lifted, and need not be.
-        debug_assert!(lifted.is_ok() || lifted == Err(libc::ENOMEM));
+        debug_assert!(lifted.is_ok());
         // Somebody else may have been faster.
         let _ = self
             .state
@@ -422,6 +438,7 @@ pub(crate) unsafe fn arm(
     slot.lifted.store(start, Ordering::SeqCst);
     slot.base.store(base, Ordering::SeqCst);
     slot.restore.store(restore, Ordering::SeqCst);
+    slot.held.store(protection, Ordering::SeqCst);
     slot.owner.store(owner, Ordering::SeqCst);
     slot.late.store(LATE, Ordering::SeqCst);
     slot.lost.store(0, Ordering::SeqCst);

@@ -41,12 +41,57 @@ static ASKED: Mutex<Option<(u32, RawFd)>> = Mutex::new(None);
 /// `PROCMAP_QUERY_VMA_SHARED`
 const SHARED: u64 = 8;
 
+/// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`
+const OR_NEXT: u64 = 0x10;
+
 /// The protection that all of `start..end` has, if it is all mapped alike and privately, with ordinary
 /// pages.
 pub(super) fn protection(start: usize, end: usize) -> Option<i32> {
+    match asking(|file| by_query(file, start, end))? {
+        Some(answer) => answer,
+        // An older kernel, whose text does not tell huge pages; mprotect refuses those.
+        None => by_text(
+            &std::fs::read_to_string("/proc/self/maps").ok()?,
+            start,
+            end,
+        ),
+    }
+}
+
+/// Calls `each` with the parts of `start..end` that are private and have this protection; whether the kernel can be asked
+/// for them. Async-signal-safe.
+pub(super) fn with_protection(
+    (start, end): (usize, usize),
+    protection: i32,
+    mut each: impl FnMut(usize, usize),
+) -> bool {
+    let mut at = start as u64;
+    let walk = |file| {
+        while at < end as u64 {
+            let Some(found) = query(file, at, OR_NEXT)? else {
+                break;
+            };
+            if found.vma_flags & SHARED == 0 && (found.vma_flags & 7) as i32 == protection {
+                let (from, to) = (found.start.max(at), found.end.min(end as u64));
+                if from < to {
+                    each(from as usize, to as usize);
+                }
+            }
+            if found.end <= at {
+                break;
+            }
+            at = found.end;
+        }
+        Some(())
+    };
+    asking(walk).flatten().is_some()
+}
+
+/// Asks with the file of this process.
+fn asking<T>(ask: impl FnOnce(RawFd) -> T) -> Option<T> {
     let open = || File::open("/proc/self/maps");
-    // A child may have been forked while another thread held the lock.
-    let answer = match ASKED.try_lock() {
+    // A child may have been forked while another thread held the lock, and a handler may have interrupted who does.
+    match ASKED.try_lock() {
         Ok(mut asked) => {
             let me = std::process::id();
             let file = match *asked {
@@ -58,18 +103,29 @@ pub(super) fn protection(start: usize, end: usize) -> Option<i32> {
                     file
                 }
             };
-            by_query(file, start, end)
+            Some(ask(file))
         }
-        Err(_) => by_query(open().ok()?.as_raw_fd(), start, end),
+        Err(_) => Some(ask(open().ok()?.as_raw_fd())),
+    }
+}
+
+/// The mapping at an address, or, as the flags ask, behind it; `Some(None)` if there is none, `None` if the kernel does not
+/// know the question.
+fn query(file: RawFd, address: u64, flags: u64) -> Option<Option<Query>> {
+    let mut query = Query {
+        size: std::mem::size_of::<Query>() as u64,
+        flags,
+        address,
+        ..Default::default()
     };
-    match answer {
-        Some(answer) => answer,
-        // An older kernel, whose text does not tell huge pages; mprotect refuses those.
-        None => by_text(
-            &std::fs::read_to_string("/proc/self/maps").ok()?,
-            start,
-            end,
-        ),
+    // SAFETY: the structure is what the command takes, and outlives the call.
+    let answer = unsafe { libc::ioctl(file, PROCMAP_QUERY as libc::Ioctl, &mut query) };
+    if answer >= 0 {
+        return Some(Some(query));
+    }
+    match std::io::Error::last_os_error().raw_os_error() {
+        Some(libc::ENOENT) => Some(None),
+        _ => None,
     }
 }
 
@@ -82,19 +138,9 @@ fn by_query(file: RawFd, start: usize, end: usize) -> Option<Option<i32>> {
     let mut at = start as u64;
     let mut all = None;
     while at < end as u64 {
-        let mut query = Query {
-            size: std::mem::size_of::<Query>() as u64,
-            address: at,
-            ..Default::default()
+        let Some(query) = query(file, at, 0)? else {
+            return Some(None);
         };
-        // SAFETY: the structure is what the command takes, and outlives the call.
-        let answer = unsafe { libc::ioctl(file, PROCMAP_QUERY as libc::Ioctl, &mut query) };
-        if answer < 0 {
-            return match std::io::Error::last_os_error().raw_os_error() {
-                Some(libc::ENOENT) => Some(None),
-                _ => None,
-            };
-        }
         // SAFETY: no memory is passed.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
         let one = (query.vma_flags & 7) as i32;

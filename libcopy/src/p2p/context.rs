@@ -89,7 +89,12 @@ pub struct Context {
 
 impl Context {
     /// Nothing is under way yet.
-    pub fn new(
+    ///
+    /// # Safety
+    ///
+    /// The processes with these identifiers, `me` among them, share the segment. All of them use it, from its beginning on,
+    /// through this module alone: what is in it says where a process reads and writes another one's memory.
+    pub unsafe fn new(
         (me, pids): (usize, Vec<i32>),
         (magic, segment): ([u64; 2], Segment),
         (protocol, registration): (Protocol, Option<Registration>),

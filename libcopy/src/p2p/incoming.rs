@@ -69,13 +69,19 @@ impl Endpoint {
     /// # Errors
     ///
     /// [`ReceiveError`] says which. In any case its sender hears that it is over.
-    pub fn receive(
+    ///
+    /// # Safety
+    ///
+    /// The header came from its sender as that wrote it. The elements of the view have `capacity` bytes, writable, which
+    /// nobody else uses until this returns.
+    pub unsafe fn receive(
         &self,
         header: &Header,
         view: &View,
         capacity: u64,
     ) -> Result<u64, ReceiveError> {
-        match self.begin(header, view, capacity)? {
+        // SAFETY: the caller's promise; what is copied is over before this returns.
+        match unsafe { self.begin(header, view, capacity) }? {
             Arriving::Here(bytes) => Ok(bytes),
             Arriving::Copied(mut copying) => self.attend_until(|| copying.advance()),
         }
@@ -86,7 +92,11 @@ impl Endpoint {
     /// # Errors
     ///
     /// As for [`Endpoint::receive`].
-    pub fn begin(
+    ///
+    /// # Safety
+    ///
+    /// As for [`Endpoint::receive`], until the result is dropped; one that is forgotten never is.
+    pub unsafe fn begin(
         &self,
         header: &Header,
         view: &View,

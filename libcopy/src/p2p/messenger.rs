@@ -172,12 +172,15 @@ impl Messenger {
         let owner = Team {
             segment: team.clone(),
         };
-        let endpoint = Endpoint::new(Context::new(
-            (rank, means.pids.unwrap_or_else(|| vec![0; size])),
-            (HEADERS, segment),
-            (Protocol::Best, means.registration),
-            Box::new(owner),
-        ));
+        // SAFETY: the ranks of the team share its memory, and each has said which process it is.
+        let endpoint = Endpoint::new(unsafe {
+            Context::new(
+                (rank, means.pids.unwrap_or_else(|| vec![0; size])),
+                (HEADERS, segment),
+                (Protocol::Best, means.registration),
+                Box::new(owner),
+            )
+        });
         let ring = memory.ring();
         Ok(Messenger {
             rank,
@@ -283,9 +286,10 @@ impl Messenger {
             }
             let fits = |_| true;
             let route = (bytes, to, tag);
-            let posted = self
-                .endpoint
-                .post(elements.view().into(), owned.take(), route, 0, fits);
+            let view = elements.view().into();
+            // SAFETY: the program has lent its elements until the request is complete, or given up; what is `owned` the
+            // message keeps.
+            let posted = unsafe { self.endpoint.post(view, owned.take(), route, 0, fits) };
             if let Some(shared) = posted {
                 let mut header = [0u8; header::BYTES];
                 header.copy_from_slice(&lock(&shared).wire()[..header::BYTES]);
@@ -413,9 +417,9 @@ impl Messenger {
     /// Moves the data of a long message.
     fn fetch(&self, envelope: Envelope, header: &Header, elements: &Elements) -> Result<Status> {
         let rank = envelope.source;
-        let received = self
-            .endpoint
-            .receive(header, &elements.view(), elements.bytes());
+        let (view, capacity) = (elements.view(), elements.bytes());
+        // SAFETY: the program has lent its elements until this request is complete; the header came through the team's ring.
+        let received = unsafe { self.endpoint.receive(header, &view, capacity) };
         // The sender may sleep until its buffer is free.
         self.team.block(rank).bell.ring();
         match received {

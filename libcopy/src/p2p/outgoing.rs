@@ -40,6 +40,8 @@ const PACE: u64 = 4096;
 #[derive(Debug)]
 pub struct Outgoing {
     slot: usize,
+    /// The segment that has the slot.
+    home: usize,
     to: usize,
     total: u64,
     content: Content,
@@ -278,7 +280,20 @@ impl Endpoint {
     /// Makes a message known to its receiver; `None` if there is no slot, if the receiver must not read our
     /// memory, or in a forked child. `owned` is what `content` shows, if that is not the program's; `committed` the number that its type
     /// was given together, or 0; `fits` says whether a header may have a given number of bytes.
-    pub fn post(
+    ///
+    /// ```compile_fail,E0133
+    /// # use libcopy::p2p::{Content, Endpoint, View};
+    /// fn send(endpoint: &Endpoint, address: usize) {
+    ///     let anything = View::Dense(address as *mut u8);
+    ///     endpoint.post(Content::Host(anything), None, (1 << 20, 1, 0), 0, |_| true);
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// The content has `total` bytes. Until the message is complete ([`Outgoing::attend`] or [`Outgoing::buffer`] says so),
+    /// or was withdrawn or lost, elements in host memory stay readable and nobody changes them.
+    pub unsafe fn post(
         &self,
         content: Content,
         owned: Option<Vec<u8>>,
@@ -380,6 +395,7 @@ impl Endpoint {
         slot.state.store(state::POSTED, Ordering::Release);
         let shared = Arc::new(Mutex::new(Outgoing {
             slot: number,
+            home: context.segment.place(),
             to,
             total,
             content,
@@ -541,6 +557,11 @@ impl Outgoing {
     }
 
     fn slot<'a>(&self, context: &'a Context) -> &'a Slot {
+        assert_eq!(
+            self.home,
+            context.segment.place(),
+            "the endpoint of the message"
+        );
         context.segment.slot(context.me, self.slot)
     }
 

@@ -237,7 +237,7 @@ impl Registration {
 
     /// Publishes memory for one message, to be copied from and not to be mapped; for as long as the result
     /// lives. Where that has been no use of late it is not done for a while, since to pin memory takes time.
-    pub fn lend(&self, base: usize, len: usize) -> Option<(Arc<Published>, RegionKey)> {
+    pub(super) fn lend(&self, base: usize, len: usize) -> Option<(Arc<Published>, RegionKey)> {
         if !self.lending.admits() {
             return None;
         }
@@ -261,13 +261,18 @@ impl Registration {
     }
 
     /// What was lent for a message is not needed any more; whether its receiver copied out of it.
-    pub fn returned(&self, was_used: bool) {
+    pub(super) fn returned(&self, was_used: bool) {
         self.lending.note(was_used);
     }
 
     /// A message of a peer's in memory that it has published or lent; `origin` is the owner's address that the
     /// offsets of `layout` count from.
-    pub fn pieces(&self, key: RegionKey, origin: u64, layout: &Layout) -> Option<RemotePieces<'_>> {
+    pub(super) fn pieces(
+        &self,
+        key: RegionKey,
+        origin: u64,
+        layout: &Layout,
+    ) -> Option<RemotePieces<'_>> {
         Some(RemotePieces {
             domain: &self.domain,
             region: RegionId::new(key.id).ok()?,
@@ -278,7 +283,7 @@ impl Registration {
 
     /// Publishes memory that a message is about to be sent from, if that is worth it. It stays
     /// published for as long as the result lives at least.
-    pub fn publish(
+    pub(super) fn publish(
         &self,
         to: usize,
         base: usize,
@@ -344,7 +349,7 @@ impl Registration {
 
     /// Has this memory not be published for that many more messages to a receiver, for whom other
     /// protocols are faster.
-    pub fn postpone(&self, to: usize, (base, len): (usize, usize), messages: u32) {
+    pub(super) fn postpone(&self, to: usize, (base, len): (usize, usize), messages: u32) {
         let mut own = lock(&self.own);
         let this = |seen: &&mut Seen| (seen.base, seen.len) == (base, len);
         if let Some(seen) = own.seen.iter_mut().find(this) {
@@ -357,7 +362,7 @@ impl Registration {
     }
 
     /// A peer's memory in our address space.
-    pub fn reach(&self, owner: usize, window: RegionKey) -> Option<Arc<Attachment>> {
+    pub(super) fn reach(&self, owner: usize, window: RegionKey) -> Option<Arc<Attachment>> {
         let mut mapped = lock(&self.mapped);
         let mapping = Mapping {
             serial: window.serial,

@@ -73,52 +73,52 @@ pub(super) fn exchange(word: &AtomicU32, from: u32, to: u32) -> Result<(), u32> 
 #[repr(C, align(128))]
 pub struct Slot {
     /// One of [`state`].
-    pub state: AtomicU32,
+    pub(super) state: AtomicU32,
     /// One of [`mover`].
-    pub mover: AtomicU32,
+    pub(super) mover: AtomicU32,
     /// Who receives.
-    pub to: AtomicU32,
+    pub(super) to: AtomicU32,
     /// The message's tag.
-    pub tag: AtomicI32,
+    pub(super) tag: AtomicI32,
     /// Which message this is.
-    pub sequence: AtomicU64,
+    pub(super) sequence: AtomicU64,
     /// Bytes of the message.
-    pub total: AtomicU64,
+    pub(super) total: AtomicU64,
     /// The sender's lane, or [`NO_LANE`].
-    pub lane: AtomicU32,
+    pub(super) lane: AtomicU32,
     /// Whether the receiver must not read the sender's memory: then everything goes through a lane.
-    pub blind: AtomicU32,
+    pub(super) blind: AtomicU32,
     /// Whether the program has sent a message of its own, to anybody, whose length names this slot.
-    pub ambiguous: AtomicU32,
+    pub(super) ambiguous: AtomicU32,
     /// Whether the message is in device memory.
     is_on_device: AtomicU32,
     /// Bytes that have been in the lane, and those that are.
-    pub filled: AtomicU64,
+    pub(super) filled: AtomicU64,
     /// Where the packed rest is.
-    pub rest: AtomicU64,
+    pub(super) rest: AtomicU64,
     window: Place,
     receiver: Receiver,
     /// Parts that both copy.
-    pub split: Split,
+    pub(super) split: Split,
     device: Device,
 }
 
 /// A message that both sides copy in parts.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Split {
+pub(super) struct Split {
     /// One of [`wish`].
-    pub wish: AtomicU32,
+    pub(super) wish: AtomicU32,
     /// Whether a part could not be copied: nobody begins another one then.
-    pub failed: AtomicU32,
+    pub(super) failed: AtomicU32,
     /// Where the receiver wants it.
-    pub target: AtomicU64,
+    pub(super) target: AtomicU64,
     /// Pages whose copies were begun: the receiver begins at the front, the sender at the back.
     begun: Claims<32>,
     /// Bytes that are there.
-    pub moved: AtomicU64,
+    pub(super) moved: AtomicU64,
     /// Parts that are being copied.
-    pub busy: AtomicU32,
+    pub(super) busy: AtomicU32,
 }
 
 /// Dense messages from this length on are copied by both sides.
@@ -145,7 +145,7 @@ fn part(left: u64, alone: bool) -> u64 {
 
 impl Split {
     /// The receiver wants the message at `target`, from both.
-    pub fn open(&self, target: u64) {
+    pub(super) fn open(&self, target: u64) {
         self.failed.store(0, Ordering::Relaxed);
         self.target.store(target, Ordering::Relaxed);
         self.begun.open(0);
@@ -156,7 +156,7 @@ impl Split {
 
     /// Copies a part with `copy`, which is given offset and length. Returns whether it did; else nobody has to
     /// begin one any more. `alone` says whether the other side has something else to do first.
-    pub fn help(
+    pub(super) fn help(
         &self,
         total: u64,
         end: End,
@@ -184,20 +184,20 @@ impl Split {
     }
 
     /// Has nobody begin a part any more; those that were begun are over when [`Split::is_idle`].
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.failed.store(1, Ordering::SeqCst);
         self.begun.close();
     }
 
     /// Whether nobody is copying.
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.busy.load(Ordering::SeqCst) == 0
     }
 }
 
 /// A part that is being copied, or a message.
 #[derive(Debug)]
-pub struct Busy<'a>(&'a AtomicU32);
+pub(super) struct Busy<'a>(&'a AtomicU32);
 
 impl<'a> Busy<'a> {
     fn new(parts: &'a AtomicU32) -> Self {
@@ -239,8 +239,44 @@ struct Device {
 }
 
 impl Slot {
+    /// One of [`state`].
+    #[inline]
+    pub fn state(&self, order: Ordering) -> u32 {
+        self.state.load(order)
+    }
+
+    /// Who receives.
+    #[inline]
+    pub fn to(&self, order: Ordering) -> u32 {
+        self.to.load(order)
+    }
+
+    /// The message's tag.
+    #[inline]
+    pub fn tag(&self, order: Ordering) -> i32 {
+        self.tag.load(order)
+    }
+
+    /// Which message this is.
+    #[inline]
+    pub fn sequence(&self, order: Ordering) -> u64 {
+        self.sequence.load(order)
+    }
+
+    /// Bytes of the message.
+    #[inline]
+    pub fn total(&self, order: Ordering) -> u64 {
+        self.total.load(order)
+    }
+
+    /// Whether the program has sent a message of its own, to anybody, whose length names this slot.
+    #[inline]
+    pub fn is_ambiguous(&self) -> bool {
+        self.ambiguous.load(Ordering::SeqCst) != 0
+    }
+
     /// Says how others reach the device memory that the message is in, if it is: before the message is posted.
-    pub fn set_device(&self, handle: Option<DeviceHandle>) {
+    pub(super) fn set_device(&self, handle: Option<DeviceHandle>) {
         self.is_on_device
             .store(u32::from(handle.is_some()), Ordering::Relaxed);
         let Some(handle) = handle else {
@@ -253,7 +289,7 @@ impl Slot {
     }
 
     /// The same of a message that was posted; `None` if it is in host memory.
-    pub fn device(&self) -> Option<DeviceHandle> {
+    pub(super) fn device(&self) -> Option<DeviceHandle> {
         let is_there = self.is_on_device.load(Ordering::Relaxed) != 0;
         is_there.then(|| DeviceHandle {
             memory: std::array::from_fn(|i| self.device.memory[i].load(Ordering::Relaxed)),
@@ -263,7 +299,7 @@ impl Slot {
 
     /// Says where the sender's memory is published or lent: before the message is posted, or while the sender
     /// is the one that moves it.
-    pub fn set_window(&self, window: RegionKey) {
+    pub(super) fn set_window(&self, window: RegionKey) {
         let name = u64::from(window.id) << 32 | u64::from(window.serial);
         self.window.oldest.store(window.oldest, Ordering::Relaxed);
         self.window.base.store(window.base, Ordering::Relaxed);
@@ -273,7 +309,7 @@ impl Slot {
     }
 
     /// Where the sender's memory is published, if it is.
-    pub fn window(&self) -> Option<RegionKey> {
+    pub(super) fn window(&self) -> Option<RegionKey> {
         let name = self.window.name.load(Ordering::Acquire);
         let window = RegionKey {
             id: (name >> 32) as u32,
@@ -287,13 +323,13 @@ impl Slot {
 
     /// For how many more messages like this one the receiver will not use memory that is mapped.
     #[inline]
-    pub fn unwanted(&self) -> &AtomicU32 {
+    pub(super) fn unwanted(&self) -> &AtomicU32 {
         &self.receiver.unwanted
     }
 
     /// Bytes that the receiver has taken out of the lane.
     #[inline]
-    pub fn drained(&self) -> &AtomicU64 {
+    pub(super) fn drained(&self) -> &AtomicU64 {
         &self.receiver.drained
     }
 }
@@ -309,7 +345,8 @@ const RECEIVE_REQUESTS: usize = 128;
 pub const HEAD: usize = SLOT_BYTES + WORDS;
 
 fn bytes(members: usize) -> usize {
-    members * (HEAD + LANES * LANE)
+    // More than there is of memory: nobody can make it.
+    members.saturating_mul(HEAD + LANES * LANE)
 }
 
 /// The shared memory, mapped. It is used through atomics, and lanes as slots say.
@@ -384,6 +421,12 @@ impl Segment {
         }
     }
 
+    /// Where it is mapped: different for each segment that this process has.
+    #[inline]
+    pub(super) fn place(&self) -> usize {
+        self.heads as usize
+    }
+
     #[inline]
     fn head(&self, member: usize) -> *mut u8 {
         assert!(member < self.members, "a member of the segment");
@@ -448,7 +491,7 @@ impl Segment {
     ///
     /// If there is no such process.
     #[inline]
-    pub fn is_receiving(&self, member: usize) -> bool {
+    pub(super) fn is_receiving(&self, member: usize) -> bool {
         self.receives(member).load(Ordering::Relaxed) != 0
     }
 
@@ -457,7 +500,7 @@ impl Segment {
     /// # Panics
     ///
     /// If there is no such process.
-    pub fn note_receiving(&self, member: usize) -> Busy<'_> {
+    pub(super) fn note_receiving(&self, member: usize) -> Busy<'_> {
         Busy::new(self.receives(member))
     }
 
@@ -482,7 +525,7 @@ impl Segment {
     ///
     /// If there is no such process or lane.
     #[inline]
-    pub fn lane(&self, member: usize, lane: usize) -> *mut u8 {
+    pub(super) fn lane(&self, member: usize, lane: usize) -> *mut u8 {
         assert!(member < self.members, "a member of the segment");
         assert!(lane < LANES, "a lane of the segment");
         self.lanes.wrapping_add((member * LANES + lane) * LANE)
@@ -635,5 +678,11 @@ mod tests {
         assert_eq!(seen, 9);
         assert!(Segment::open(pid, file.as_raw_fd(), 2, [3, 5]).is_err());
         assert!(Segment::open(pid, file.as_raw_fd(), 3, [3, 4]).is_err());
+    }
+
+    #[test]
+    fn more_members_than_memory_has_room_for_are_refused() {
+        // Their bytes, counted modulo 2^64, would be none.
+        assert!(Segment::create(1 << 60, [3, 4]).is_err());
     }
 }

@@ -43,7 +43,7 @@ impl AnonymousSegment {
         magic: [u64; 2],
     ) -> io::Result<(AnonymousSegment, File)> {
         let file = file(name)?;
-        mapping::set_len(&file, PAGE + bytes)?;
+        mapping::set_len(&file, PAGE.saturating_add(bytes))?;
         let segment = AnonymousSegment::map(&file, bytes)?;
         for (place, word) in segment.magic().iter().zip(magic) {
             place.store(word, Ordering::Release);
@@ -59,7 +59,7 @@ impl AnonymousSegment {
     pub fn open(pid: i32, fd: i32, bytes: usize, magic: [u64; 2]) -> io::Result<AnonymousSegment> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        if file.metadata()?.len() != (PAGE + bytes) as u64 {
+        if file.metadata()?.len() != PAGE.saturating_add(bytes) as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let segment = AnonymousSegment::map(&file, bytes)?;

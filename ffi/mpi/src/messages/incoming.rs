@@ -29,8 +29,8 @@ impl World {
     /// Whether a process has sent us the header of this slot, which we have not looked at.
     fn is_posted(&self, sender: usize, slot: usize) -> bool {
         let slot = self.segment.slot(sender, slot);
-        slot.state.load(Ordering::Acquire) == state::POSTED
-            && slot.to.load(Ordering::Relaxed) == self.me as u32
+        slot.state(Ordering::Acquire) == state::POSTED
+            && slot.to(Ordering::Relaxed) == self.me as u32
     }
 
     /// Whether nobody has, as far as a few looks tell.
@@ -260,7 +260,7 @@ impl Arrival {
             return None;
         }
         let slot = world.segment.slot(sender, number);
-        if header.sequence != slot.sequence.load(Ordering::Relaxed) {
+        if header.sequence != slot.sequence(Ordering::Relaxed) {
             return None;
         }
         Some(self.pull(world, &header, view))
@@ -285,11 +285,15 @@ impl Arrival {
     fn pull(&self, world: &World, header: &Header, view: &View) -> Fetching {
         let total = header.total;
         // A device may copy longer than `world` is borrowed.
-        let begun = match world::world() {
-            Some(lasting) => lasting.begin(header, view, self.capacity),
-            None => world
-                .receive(header, view, self.capacity)
-                .map(Arriving::Here),
+        // SAFETY: the slot says that the header is the one which its sender posted. The program has lent its buffer to
+        // the receive, which is not complete before what this returns is over.
+        let begun = unsafe {
+            match world::world() {
+                Some(lasting) => lasting.begin(header, view, self.capacity),
+                None => world
+                    .receive(header, view, self.capacity)
+                    .map(Arriving::Here),
+            }
         };
         match begun {
             Ok(Arriving::Here(bytes)) => Fetching::Over(Ok(bytes)),
@@ -377,8 +381,8 @@ fn give_back_from(world: &World, view: &View, capacity: u64) {
     }
     let slot = world.segment.slot(sender, number);
     // The sequence says that this is the message that is under way.
-    let ours = slot.to.load(Ordering::Relaxed) == world.me as u32
-        && slot.sequence.load(Ordering::Relaxed) == sequence;
+    let ours = slot.to(Ordering::Relaxed) == world.me as u32
+        && slot.sequence(Ordering::Relaxed) == sequence;
     if ours {
         reject(slot);
     }

@@ -65,7 +65,7 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
             None
         }
         None if has_threads(world) => {
-            let sequence = slot.sequence.load(Ordering::Acquire);
+            let sequence = slot.sequence(Ordering::Acquire);
             Some(Gone(sender, number, sequence))
         }
         None => None,
@@ -74,15 +74,15 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
 
 /// The length of the message that a slot stands for, if that is under way to us with the status's tag.
 fn posted(world: &World, slot: &Slot, status: Status) -> Option<u64> {
-    let sequence = slot.sequence.load(Ordering::Acquire);
-    let is_ours = slot.state.load(Ordering::Acquire) == state::POSTED
-        && slot.to.load(Ordering::Relaxed) == world.me as u32
-        && slot.tag.load(Ordering::Relaxed) == status.tag();
-    let total = slot.total.load(Ordering::Relaxed);
+    let sequence = slot.sequence(Ordering::Acquire);
+    let is_ours = slot.state(Ordering::Acquire) == state::POSTED
+        && slot.to(Ordering::Relaxed) == world.me as u32
+        && slot.tag(Ordering::Relaxed) == status.tag();
+    let total = slot.total(Ordering::Relaxed);
     // Another thread may receive it meanwhile, and the sender use the slot again.
     fence(Ordering::Acquire);
-    let is_same = slot.sequence.load(Ordering::Relaxed) == sequence
-        && slot.state.load(Ordering::Relaxed) == state::POSTED;
+    let is_same = slot.sequence(Ordering::Relaxed) == sequence
+        && slot.state(Ordering::Relaxed) == state::POSTED;
     (is_ours && is_same).then_some(total)
 }
 
@@ -95,7 +95,7 @@ pub fn is_header(world: &World, comm: Word, status: Status) -> Option<&Slot> {
     let sender = world.peers(&known, comm).of(status.source())?;
     let slot = world.segment.slot(sender, number);
     posted(world, slot, status)?;
-    (slot.ambiguous.load(Ordering::SeqCst) == 0).then_some(slot)
+    (!slot.is_ambiguous()).then_some(slot)
 }
 
 /// Messages that were taken out of the library's queue, and their communicators.

@@ -224,15 +224,19 @@ fn meet(abi: &'static Abi) {
                 ranks: agreed.ranks.clone(),
                 choice: Choice::of(abi),
                 least: offer.least,
-                endpoint: Endpoint::new(Context::new(
-                    (agreed.me, agreed.pids.clone()),
-                    (offer.magic, segment),
-                    (
-                        protocol::asked(),
-                        registration.filter(|_| agreed.has(feature::MODULE)),
-                    ),
-                    Box::new(Matching),
-                )),
+                // SAFETY: all of them opened the segment that the offer names, whose random number nobody else knows, and
+                // each has said which process it is.
+                endpoint: Endpoint::new(unsafe {
+                    Context::new(
+                        (agreed.me, agreed.pids.clone()),
+                        (offer.magic, segment),
+                        (
+                            protocol::asked(),
+                            registration.filter(|_| agreed.has(feature::MODULE)),
+                        ),
+                        Box::new(Matching),
+                    )
+                }),
             });
             // Those of `requests` are counted from now on; not those that receive into device memory.
             if !gpu::is_loaded() {

@@ -342,13 +342,17 @@ impl Region {
     /// # Errors
     ///
     /// [`Error::Register`]: memory that is not mapped, not writable, or more than may be locked.
-    pub fn new(device: &Arc<Device>, range: Iov, is_target: bool) -> Result<Region> {
+    ///
+    /// # Safety
+    ///
+    /// As for [`Card::register`](crate::card::Card::register).
+    pub unsafe fn new(device: &Arc<Device>, range: Iov, is_target: bool) -> Result<Region> {
         let access = if is_target {
             constant::ACCESS_LOCAL_WRITE | constant::ACCESS_REMOTE_WRITE
         } else {
             0
         };
-        // SAFETY: registering pins pages and changes no byte; what peers may write is the caller's to say.
+        // SAFETY: registering pins pages and changes no byte; what peers write the caller allows.
         let mr = unsafe {
             (device.verbs.reg_mr)(
                 device.pd,
@@ -416,12 +420,18 @@ impl Regions {
     /// # Errors
     ///
     /// As for [`Region::new`].
-    pub fn new(device: &Arc<Device>, iovs: &[Iov], is_target: bool) -> Result<Regions> {
+    ///
+    /// # Safety
+    ///
+    /// As for [`Card::register`](crate::card::Card::register), of the gaps between the pieces as well: peers that are given
+    /// the number write to pieces alone.
+    pub unsafe fn new(device: &Arc<Device>, iovs: &[Iov], is_target: bool) -> Result<Regions> {
         let register = |max_gap| -> Result<Vec<Region>> {
             let ranges = crate::iov::regions(iovs, max_gap);
             let regions = ranges.into_iter();
             regions
-                .map(|range| Region::new(device, range, is_target))
+                // SAFETY: the caller keeps the promises.
+                .map(|range| unsafe { Region::new(device, range, is_target) })
                 .collect()
         };
         // Something in a gap may be unmapped or read-only.

@@ -90,11 +90,18 @@ impl Card for Connection {
         key.rkey()
     }
 
-    fn register(&self, pieces: &[Iov], is_target: bool) -> Result<Regions> {
-        Regions::new(self.device(), pieces, is_target)
+    unsafe fn register(&self, pieces: &[Iov], is_target: bool) -> Result<Regions> {
+        // SAFETY: the caller keeps the promises.
+        unsafe { Regions::new(self.device(), pieces, is_target) }
     }
 
-    fn map(&self, key: &Mkey, pieces: &[Iov], memory: &Regions, is_target: bool) -> Result<()> {
+    unsafe fn map(
+        &self,
+        key: &Mkey,
+        pieces: &[Iov],
+        memory: &Regions,
+        is_target: bool,
+    ) -> Result<()> {
         let mut list = list(memory, pieces)?;
         let access = if is_target {
             constant::ACCESS_LOCAL_WRITE | constant::ACCESS_REMOTE_WRITE

@@ -73,12 +73,12 @@ impl Engines {
     }
 
     /// Whether parts of `bytes` go to engines.
-    pub fn takes(&self, bytes: usize) -> bool {
+    pub(super) fn takes(&self, bytes: usize) -> bool {
         bytes >= self.least
     }
 
     /// What has become of a request.
-    pub fn state(&self, id: u32) -> State {
+    pub(super) fn state(&self, id: u32) -> State {
         let progress = RequestId::new(id).map(|id| self.status.progress(id));
         match progress {
             Ok(Some(progress)) if progress.complete => State::Complete,
@@ -89,7 +89,7 @@ impl Engines {
     }
 
     /// Copies what the engine has not begun; bytes.
-    pub fn help(&self, id: u32) -> u64 {
+    pub(super) fn help(&self, id: u32) -> u64 {
         // What goes wrong, the request says.
         let helped = RequestId::new(id).and_then(|id| self.domain.help_request(id));
         helped.unwrap_or(0)
@@ -98,7 +98,7 @@ impl Engines {
 
 /// What has become of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(super) enum State {
     /// An engine works on it.
     Running,
     /// All its bytes are there.
@@ -121,7 +121,7 @@ unsafe fn lasting(engines: &Arc<Engines>) -> &'static Domain {
 
 /// What an operation has published and submitted.
 #[derive(Debug)]
-pub struct Held {
+pub(super) struct Held {
     // Dropped in this order: requests are stopped before their memory is taken back.
     requests: Vec<Request<'static>>,
     send: Option<Region<'static>>,
@@ -135,7 +135,7 @@ impl Held {
     /// # Safety
     ///
     /// Both are memory that the program has lent until this is dropped.
-    pub unsafe fn publish(
+    pub(super) unsafe fn publish(
         engines: &Arc<Engines>,
         (send, sent): (*const u8, usize),
         (recv, received): (*mut u8, usize),
@@ -148,9 +148,12 @@ impl Held {
             .flatten();
         let recv = (received > 0)
             .then(|| {
-                // SAFETY: the caller's promise; nobody uses it before the operation is over.
-                let bytes = unsafe { std::slice::from_raw_parts_mut(recv, received) };
-                domain.share_mut(bytes, Rights::Write, 0).ok()
+                // SAFETY: the caller's promise; nobody uses it before the operation is over, which is when all
+                // requests are. Peers do not copy into it, and what they may only write they cannot attach.
+                unsafe {
+                    let bytes = std::slice::from_raw_parts_mut(recv, received);
+                    domain.share_mut(bytes, Rights::Write, 0).ok()
+                }
             })
             .flatten();
         Held {
@@ -162,14 +165,14 @@ impl Held {
     }
 
     /// The regions for what is sent and what is received; 0 where there is none.
-    pub fn regions(&self) -> (u32, u32) {
+    pub(super) fn regions(&self) -> (u32, u32) {
         let id = |region: &Option<Region<'_>>| region.as_ref().map_or(0, |r| r.id().get());
         (id(&self.send), id(&self.recv))
     }
 
     /// Gives a part to an engine: `len` bytes from one region's offset to another's. The number of the
     /// request, if an engine takes it.
-    pub fn submit(&mut self, from: (u32, u64), to: (u32, u64), len: usize) -> Option<u32> {
+    pub(super) fn submit(&mut self, from: (u32, u64), to: (u32, u64), len: usize) -> Option<u32> {
         let region = |id| RegionId::new(id).ok();
         let what = Submission::new(region(from.0)?, region(to.0)?, len as u64);
         // SAFETY: the request goes into `self.requests`, which is dropped before `self.engines`.

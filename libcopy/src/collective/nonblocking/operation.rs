@@ -243,7 +243,8 @@ impl Operation {
     ///
     /// # Safety
     ///
-    /// The buffers have the parts of the shape until this is over.
+    /// The buffers have the parts of the shape, and nobody but the operation uses them, until this is over. The
+    /// participants' process identifiers are those of the ranks that share the table, all of which keep this promise.
     pub unsafe fn begin(
         group: &Arc<Participants>,
         shape: Shape,

@@ -170,6 +170,10 @@ fn desks(ranks: usize, depth: u64) -> usize {
 
 /// Bytes for `ranks` ranks.
 fn bytes(ranks: usize, depth: u64) -> usize {
+    if ranks >= 1 << 20 || depth >= 1 << 16 {
+        // More than there is of memory: nobody can make it.
+        return usize::MAX;
+    }
     desks(ranks, depth) + ranks * DESK
 }
 
@@ -237,13 +241,13 @@ impl Table {
     }
 
     /// What goes from one rank to another; the sender opens it.
-    pub fn between(&self, from: usize, to: usize, number: u64) -> &Claims<16> {
+    pub(super) fn between(&self, from: usize, to: usize, number: u64) -> &Claims<16> {
         assert!(from < self.ranks && to < self.ranks, "ranks");
         self.pieces(1 + from * self.ranks + to, number)
     }
 
     /// Which engine moves what goes from one rank to another.
-    pub fn ticket(&self, from: usize, to: usize, number: u64) -> &Ticket {
+    pub(super) fn ticket(&self, from: usize, to: usize, number: u64) -> &Ticket {
         assert!(from < self.ranks && to < self.ranks, "ranks");
         let index = self.slot(number) * self.ranks * self.ranks + from * self.ranks + to;
         let at = HEAD
@@ -255,7 +259,7 @@ impl Table {
     }
 
     /// What is combined of all ranks' elements; the first rank opens it.
-    pub fn combined(&self, number: u64) -> &Claims<16> {
+    pub(super) fn combined(&self, number: u64) -> &Claims<16> {
         self.pieces(0, number)
     }
 
@@ -278,7 +282,7 @@ impl Table {
     }
 
     /// Takes our errand for one operation, until [`Table::free_desk`]; [`ROOM`] bytes, unless another one has it.
-    pub fn take_desk(&self, rank: usize) -> Option<*mut u8> {
+    pub(super) fn take_desk(&self, rank: usize) -> Option<*mut u8> {
         let (desk, room) = self.desk(rank);
         let order = (Ordering::Acquire, Ordering::Relaxed);
         let taken = desk
@@ -288,7 +292,7 @@ impl Table {
     }
 
     /// Has another rank do our errand, as soon as it goes on with that operation.
-    pub fn ask(&self, rank: usize, errand: Errand) {
+    pub(super) fn ask(&self, rank: usize, errand: Errand) {
         let (desk, _) = self.desk(rank);
         desk.owner.store(errand.owner as u64, Ordering::Relaxed);
         desk.number.store(errand.number, Ordering::Relaxed);
@@ -302,19 +306,19 @@ impl Table {
     }
 
     /// Whether our errand is done.
-    pub fn is_done(&self, rank: usize) -> bool {
+    pub(super) fn is_done(&self, rank: usize) -> bool {
         self.desk(rank).0.state.load(Ordering::Acquire) == desk::DONE
     }
 
     /// Gives our errand back to the operations of this rank.
-    pub fn free_desk(&self, rank: usize) {
+    pub(super) fn free_desk(&self, rank: usize) {
         self.desk(rank).0.state.store(desk::FREE, Ordering::Release);
     }
 
     /// Does the errands that others have for this rank in an operation: `copy` is given each, and its room.
     /// Returns whether there were any.
     #[inline]
-    pub fn serve(&self, rank: usize, number: u64, copy: impl Fn(Errand, *mut u8)) -> bool {
+    pub(super) fn serve(&self, rank: usize, number: u64, copy: impl Fn(Errand, *mut u8)) -> bool {
         let asked_by = &self.desk(rank).0.asked_by;
         let mut bits = asked_by.load(Ordering::Acquire);
         let mut served = false;
@@ -342,7 +346,7 @@ impl Table {
 
     /// Says where our buffers are: from now on others use them, until everything that we have to do
     /// with is over.
-    pub fn publish(&self, rank: usize, number: u64, buffers: Buffers) {
+    pub(super) fn publish(&self, rank: usize, number: u64, buffers: Buffers) {
         if rank == 0 {
             self.combined(number).open(number);
         }
@@ -362,7 +366,7 @@ impl Table {
 
     /// Where another rank's buffers are, if it has come to the operation. True as long as something that
     /// both have to do with is not over.
-    pub fn find(&self, rank: usize, number: u64) -> Option<Buffers> {
+    pub(super) fn find(&self, rank: usize, number: u64) -> Option<Buffers> {
         let record = self.record(rank, number);
         (record.number.load(Ordering::Acquire) == number).then(|| Buffers {
             send: record.send.load(Ordering::Relaxed),
@@ -431,6 +435,17 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_ranks_than_memory_has_room_for_are_refused() {
+        // Their bytes, counted modulo 2^64, would be few.
+        for (ranks, depth) in [(1 << 58, 4), (1 << 32, 4), (4, 1 << 62)] {
+            assert!(
+                Table::create(ranks, depth, [3, 4]).is_err(),
+                "{ranks}, {depth}"
+            );
+        }
+    }
 
     #[test]
     fn an_engine_takes_all_pieces_or_none() {

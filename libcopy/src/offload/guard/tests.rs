@@ -671,3 +671,58 @@ fn buffers_on_the_stack_and_of_other_protections_are_not_guarded() {
     let mixed = unsafe { arm(memory.0, memory.1, Kind::Destination, owner(), handle()) };
     assert!(mixed.is_err());
 }
+
+#[test]
+fn a_vector_may_grow_shrink_and_go() {
+    let _alone = alone();
+    const LEN: usize = 4 << 20;
+    // What the allocator does then is its own: these are the C library's calls, and nobody's wrappers.
+    let guarded = |byte: u8| {
+        let mut bytes = vec![3_u8; LEN];
+        let memory = std::mem::ManuallyDrop::new(Memory(bytes.as_mut_ptr(), LEN));
+        let (fake, owner) = (Fake::new(&memory, byte), owner());
+        memory.arm(Kind::Destination, owner, &fake);
+        (bytes, fake, owner)
+    };
+    let status = child(|| {
+        let (mut bytes, ..) = guarded(8);
+        let before = bytes.as_ptr();
+        bytes.reserve_exact(16 * LEN);
+        assert_ne!(bytes.as_ptr(), before);
+        // What is not whole pages at both ends is there before a collective returns.
+        let (start, end) = interior(before as usize, LEN);
+        let guarded = start - before as usize..end - before as usize;
+        assert!(bytes[guarded].iter().all(|byte| *byte == 8));
+    });
+    assert_eq!(status, 0, "grows");
+    let status = child(|| {
+        // That of the language runtime lets the first one pass.
+        on_signal(libc::SIGBUS, libc::SIG_DFL, 0);
+        let (mut bytes, fake, _) = guarded(0);
+        let before = bytes.as_ptr();
+        bytes.truncate(LEN / 2);
+        bytes.shrink_to_fit();
+        assert_eq!(bytes.as_ptr(), before, "its second half is unmapped");
+        assert!(bytes.iter().all(|byte| *byte == 3));
+        assert_eq!(fake.hurries(), 1);
+    });
+    assert_eq!(status, 0, "shrinks");
+    let status = child(|| {
+        let (bytes, fake, _) = guarded(0);
+        let (start, end) = interior(bytes.as_ptr() as usize, LEN);
+        drop(bytes);
+        // Something else comes to the same place: the text of a library, say.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        let len = end - start;
+        // SAFETY: a new mapping where nothing is.
+        let other = unsafe { libc::mmap(start as *mut _, len, protection, flags, -1, 0) };
+        assert_eq!(other as usize, start);
+        assert_eq!(settle_range(start, end), Ok(()));
+        assert_eq!(fake.hurries(), 1);
+        if vma::with_protection((start, end), 0, |_, _| ()) {
+            assert_eq!(vma::protection(start, end), Some(protection));
+        }
+    });
+    assert_eq!(status, 0, "goes");
+}

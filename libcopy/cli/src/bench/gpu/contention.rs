@@ -137,7 +137,8 @@ fn beside(
             under_way.extend(submit()?);
         }
         let begin = Instant::now();
-        let mut product = gemm.start(setup.driver)?;
+        // SAFETY: `gemm` is the caller's, and the product is dropped here.
+        let mut product = unsafe { gemm.start(setup.driver) }?;
         let mut is_over = false;
         while !is_over {
             is_over = product.is_done()?;
