@@ -37,6 +37,7 @@ mod sending;
 mod short;
 mod start;
 pub mod status;
+mod truncation;
 mod view;
 mod waiting;
 pub mod world;
