@@ -11,6 +11,7 @@ use libcopy::policy::governor::Decision;
 
 use super::super::incoming::raise;
 use super::super::status::{Room, Status, is_ignored};
+use super::super::truncation::is_truncation;
 use super::super::world::{World, world};
 use super::batch::{Batch, Owner, conclude, concluded, finish, forget_freed, is_alone};
 use super::entry::Work;
@@ -117,7 +118,8 @@ pub unsafe fn test_at_once(
         match pmpi::test(request, flag, at) {
             code if *flag == 0 => code,
             code => {
-                if code != 0 {
+                // A library that truncates has written it.
+                if code != 0 && !is_truncation(world, code) {
                     room.write(Room::new());
                 }
                 concluded(world, handle, at, code)
@@ -313,7 +315,8 @@ unsafe fn testany_of_one(
             0 if *flag == 0 => 0,
             code if *index != 0 => code,
             code => {
-                if code != 0 {
+                // A library that truncates has written it.
+                if code != 0 && !is_truncation(world, code) {
                     room.write(Room::new());
                 }
                 concluded(world, handle, at, code)
@@ -345,7 +348,8 @@ unsafe fn testany_of_some(
         let code = pmpi::testany(count, requests, index, flag, at);
         match *index {
             which if (0..count).contains(&which) && (code != 0 || *flag != 0) => {
-                if code != 0 {
+                // A library that truncates has written it.
+                if code != 0 && !is_truncation(world, code) {
                     room.write(Room::new());
                 }
                 concluded(world, handles[which as usize].assume_init(), at, code)
