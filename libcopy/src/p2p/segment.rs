@@ -14,6 +14,9 @@ use super::view::{DeviceHandle, HANDLE_WORDS};
 use crate::shm::anonymous::AnonymousSegment;
 use crate::shm::claims::{Claims, End};
 
+/// What a process that does not count all its requests that receive has in their place.
+pub const UNCOUNTED: u32 = 1 << 31;
+
 /// Lanes of each process.
 pub const LANES: usize = 8;
 /// Bytes of a lane: small enough for a core's own cache.
@@ -501,7 +504,7 @@ impl Segment {
     }
 
     /// 1, and one more for each request of a process that receives: only those may have matched a message that the
-    /// process does not fetch, since it is in a call of other libraries. 0 if it does not count them.
+    /// process does not fetch, since it is in a call of other libraries. [`UNCOUNTED`] more if it does not count all of them.
     ///
     /// # Panics
     ///

@@ -264,7 +264,10 @@ impl Arrival {
         let known = self.known.as_deref();
         let senders = truncation::senders(world, known, self.comm, status.source())?;
         let found = truncation::find(world, senders, status, self.header, start)?;
-        truncation::receive(world, found, view, self.capacity)
+        // Where the library has left the buffer as it was, it stays so.
+        let is_there = code == 0 || world.choice.delivers_beginnings();
+        let wanted = if is_there { self.capacity } else { 0 };
+        truncation::receive(world, found, view, (wanted, self.capacity))
     }
 
     #[cold]
@@ -304,7 +307,8 @@ impl Arrival {
             return None;
         }
         if header.total > self.capacity {
-            let failed = truncation::receive(world, (sender, number), view, self.capacity)?;
+            let room = (self.capacity, self.capacity);
+            let failed = truncation::receive(world, (sender, number), view, room)?;
             return Some(Fetching::Over(Err(failed)));
         }
         Some(self.pull(world, &header, view))

@@ -53,4 +53,4 @@ pub use report::{numbers, report};
 pub use requests::{has_orphans, register, settle_orphans};
 pub use start::{announce, finish, leave, start};
 pub use waiting::progress_all;
-pub use world::{has_lost_rights, lose_rights};
+pub use world::{has_lost_rights, lose_rights, stop_counting};

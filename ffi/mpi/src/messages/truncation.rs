@@ -117,17 +117,17 @@ pub fn find(
         })
 }
 
-/// Receives the beginning of such a message into elements of `capacity` bytes; its sender hears that it is over. `None` if
+/// Receives `wanted` bytes of such a message into elements of `capacity` bytes; its sender hears that it is over. `None` if
 /// another thread has received it.
 pub fn receive(
     world: &World,
     (sender, number): (usize, usize),
     view: &View,
-    capacity: u64,
+    (wanted, capacity): (u64, u64),
 ) -> Option<Failed> {
     let slot = world.segment.slot(sender, number);
     let header = slot.header(world.magic, sender, number);
-    match world.receive_start(&header, view, capacity) {
+    match world.receive_start(&header, view, wanted) {
         Ok(()) | Err(ReceiveError::Truncated) => {}
         Err(ReceiveError::Claimed) => return None,
         Err(ReceiveError::Failed(why)) => complain(&format!(
