@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libcopy::p2p::Endpoint;
+use libcopy::p2p::segment::UNCOUNTED;
 
 use super::choice::Choice;
 use crate::abi::Abi;
@@ -59,6 +60,14 @@ pub fn lose_rights(lost: bool) -> bool {
 /// Whether this process has lost the right to read others' memory.
 pub fn has_lost_rights() -> bool {
     world().is_some_and(|world| world.segment.lost_rights(world.me).load(Ordering::Relaxed) != 0)
+}
+
+/// Says that this process does not count all its requests that receive any more, since some receive into device memory.
+pub fn stop_counting() {
+    if let Some(world) = world() {
+        let requests = world.segment.receive_requests(world.me);
+        requests.fetch_or(UNCOUNTED, Ordering::Relaxed);
+    }
 }
 
 /// Goes on with requests that are under way.
