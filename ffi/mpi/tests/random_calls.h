@@ -195,7 +195,16 @@ static MPI_Datatype repeated(struct rng *r, enum atom atom, long n, int outer, i
 {
 	MPI_Datatype inner = tree(r, atom, n / outer, depth + 1), type, other;
 	MPI_Aint lower, extent;
+	MPI_Aint true_lower, true_extent;
 	MPI_Type_get_extent(inner, &lower, &extent);
+	MPI_Type_get_true_extent(inner, &true_lower, &true_extent);
+	if (extent < true_extent) {
+		/* Open MPI gives a structure the bounds of a darray in it, so that its elements would overlap. */
+		MPI_Datatype tight = inner;
+		extent = (true_extent + 15) / 16 * 16;
+		MPI_Type_create_resized(tight, lower, extent, &inner);
+		MPI_Type_free(&tight);
+	}
 	int length = 1;
 	for (int i = 0; i < 4; i++) {
 		int factor = 1 + below(r, 8);
