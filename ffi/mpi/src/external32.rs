@@ -43,7 +43,7 @@ impl Grain {
             Grain::Basic(size, unit @ 1..) if size % u64::from(*unit) == 0 => {
                 usize::try_from(*size).ok()
             }
-            Grain::Basic(..) => None,
+            Grain::Basic(..) | Grain::Padded(_) => None,
             Grain::Mixed(parts) => {
                 let mut all = 0usize;
                 for (bytes, grain) in parts.iter() {
@@ -62,6 +62,8 @@ impl Grain {
     fn swap(&self, bytes: &mut [u8]) {
         match self {
             Grain::Basic(_, unit) => swap_units(usize::from(*unit), bytes),
+            // Has no period.
+            Grain::Padded(_) => {}
             Grain::Mixed(parts) => {
                 let mut left = bytes;
                 while !left.is_empty() {

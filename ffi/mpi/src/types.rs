@@ -47,6 +47,11 @@ impl Known {
         self.grain.as_ref()
     }
 
+    /// Whether the library may lose some of the bytes of elements, so that a header does not arrive among them.
+    pub fn loses_bytes(&self) -> bool {
+        self.grain.as_ref().is_some_and(Grain::has_padding)
+    }
+
     /// Whether the first `bytes` of elements are whole basic elements.
     pub fn ends_at(&self, bytes: u64) -> bool {
         self.grain
@@ -61,14 +66,25 @@ pub enum Grain {
     /// All have this size, and of each the given number of bytes are a number, of which external32 has the same in
     /// the other order; none where it has something else.
     Basic(u64, u8),
+    /// All have this size, and some of their bytes are no part of the number: x87's `long double`, with ten of sixteen
+    /// bytes. MPI libraries may copy these by way of a register, which has no more.
+    Padded(u64),
     /// Lengths in bytes, each with the kind of its bytes, one after the other.
     Mixed(Arc<[(u64, Grain)]>),
 }
 
 impl Grain {
+    fn has_padding(&self) -> bool {
+        match self {
+            Grain::Basic(..) => false,
+            Grain::Padded(_) => true,
+            Grain::Mixed(parts) => parts.iter().any(|(_, grain)| grain.has_padding()),
+        }
+    }
+
     fn ends_at(&self, bytes: u64) -> bool {
         match self {
-            Grain::Basic(size, _) => bytes % (*size).max(1) == 0,
+            Grain::Basic(size, _) | Grain::Padded(size) => bytes % (*size).max(1) == 0,
             Grain::Mixed(parts) => {
                 let whole: u64 = parts.iter().map(|(bytes, _)| bytes).sum();
                 let mut left = bytes % whole.max(1);
@@ -81,6 +97,18 @@ impl Grain {
                 true
             }
         }
+    }
+}
+
+/// What packed elements of a number are.
+fn grain_of(element: &Element, size: u64, unit: u8) -> Grain {
+    let number = match element.class {
+        Class::Complex => element.size / 2,
+        _ => element.size,
+    };
+    match element.class {
+        Class::Float | Class::Complex if number > 8 => Grain::Padded(size),
+        _ => Grain::Basic(size, unit),
     }
 }
 
@@ -384,11 +412,11 @@ fn translate(abi: &Abi, datatype: Word, depth: usize, reading: &mut Reading) -> 
         };
         let grain = match parts {
             [] => Grain::Basic(size, 0),
-            [one] => Grain::Basic(size, unit(one)),
+            [one] => grain_of(one, size, unit(one)),
             _ => {
                 let parts = parts.iter().map(|element| {
                     let size = u64::from(element.size);
-                    (size, Grain::Basic(size, unit(element)))
+                    (size, grain_of(element, size, unit(element)))
                 });
                 Grain::Mixed(parts.collect())
             }
@@ -454,7 +482,7 @@ fn translate(abi: &Abi, datatype: Word, depth: usize, reading: &mut Reading) -> 
 fn mixed(lengths: &[u64], children: &[Datatype], grains: Vec<Grain>) -> Grain {
     let basic = |grain: &Grain| match grain {
         Grain::Basic(size, unit) => Some((*size, *unit)),
-        Grain::Mixed(_) => None,
+        Grain::Padded(_) | Grain::Mixed(_) => None,
     };
     let first = grains.first().and_then(basic);
     if let Some((size, unit)) = first.filter(|_| grains.iter().all(|grain| basic(grain) == first)) {

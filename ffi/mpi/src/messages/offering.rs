@@ -45,7 +45,7 @@ impl Candidate {
         let known = types::of(world.abi, what.datatype)?;
         let bytes = known.size.checked_mul(count as u64)?;
         // What has a header's length is looked at where it is forwarded.
-        if bytes < least || header::slot_of(bytes).is_some() || to.tag < 0 {
+        if bytes < least || header::slot_of(bytes).is_some() || to.tag < 0 || known.loses_bytes() {
             return None;
         }
         let its = comm::of(world.abi, to.comm).ok()?;

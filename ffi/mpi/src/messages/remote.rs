@@ -180,7 +180,8 @@ fn choose_slowly(world: &World, what: Elements, to: Address) -> Option<Chosen> {
         rdma::Mode::Commit => known.committed.load(Relaxed) != 0,
         rdma::Mode::All => !known.dense && known.pieces.saturating_mul(count as u64) > 1,
     };
-    if !is_wanted || to.tag < 0 || bytes > i32::MAX as u64 || !known.ends_at(HEADER) {
+    let fits = known.ends_at(HEADER) && !known.loses_bytes();
+    if !is_wanted || to.tag < 0 || bytes > i32::MAX as u64 || !fits {
         return None;
     }
     let route = route(world.abi, to)?;

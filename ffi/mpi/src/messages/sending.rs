@@ -69,7 +69,10 @@ pub fn were_passed(datatype: Word, count: usize) -> bool {
 
 /// Whether elements of a type are forwarded to whichever rank they go, unless their length is one that names a slot.
 fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
-    if bytes < world.least[usize::from(!known.dense)] || known.datatype.is_none() {
+    if bytes < world.least[usize::from(!known.dense)]
+        || known.datatype.is_none()
+        || known.loses_bytes()
+    {
         return true;
     }
     // Before anything that takes longer.
