@@ -250,9 +250,7 @@ impl Arrival {
         {
             return Some(world.abi.truncate.into());
         }
-        let Some(view) = self.view(world) else {
-            return None;
-        };
+        let view = self.view(world)?;
         let view = view.get();
         remote::give_back(view, self.capacity);
         let mut bytes = [0; header::START];

@@ -4,11 +4,10 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use libcopy::p2p::header;
-use libcopy::p2p::segment::{Slot, state};
 
 use super::remote;
 use super::status::Status;
@@ -54,10 +53,10 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
     let sender = world.peers(&known, comm).of(status.source())?;
     let slot = world.segment.slot(sender, number);
     let total = || {
-        posted(world, slot, status)?;
+        world.posted(slot, status)?;
         // It may have been received already without anybody having looked.
         world.settle();
-        posted(world, slot, status)
+        world.posted(slot, status)
     };
     match total() {
         Some(total) => {
@@ -70,20 +69,6 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
         }
         None => None,
     }
-}
-
-/// The length of the message that a slot stands for, if that is under way to us with the status's tag.
-pub fn posted(world: &World, slot: &Slot, status: Status) -> Option<u64> {
-    let sequence = slot.sequence(Ordering::Acquire);
-    let is_ours = slot.state(Ordering::Acquire) == state::POSTED
-        && slot.to(Ordering::Relaxed) == world.me as u32
-        && slot.tag(Ordering::Relaxed) == status.tag();
-    let total = slot.total(Ordering::Relaxed);
-    // Another thread may receive it meanwhile, and the sender use the slot again.
-    fence(Ordering::Acquire);
-    let is_same = slot.sequence(Ordering::Relaxed) == sequence
-        && slot.state(Ordering::Relaxed) == state::POSTED;
-    (is_ours && is_same).then_some(total)
 }
 
 /// What a matched probe has found.

@@ -437,10 +437,12 @@ pub fn receive(
             progress::library(world.abi);
         }
     };
-    let result = result.and_then(|()| match is_indirect {
+    let result = result.and_then(|()| {
+        if !is_indirect {
+            return Ok(());
+        }
         // SAFETY: all bytes have come; the elements have room for these.
-        true => unsafe { view.unpack(bytes.as_ptr(), 0..total.min(capacity)) },
-        false => Ok(()),
+        unsafe { view.unpack(bytes.as_ptr(), 0..total.min(capacity)) }
     });
     Some(match result {
         Ok(()) if is_cut => Err(truncation::failed(world, true, total, capacity)),

@@ -755,7 +755,8 @@ pub unsafe fn get_status(
         Status::new(world.abi, at)
     };
     let is_named = header::slot_of(said.bytes()).is_some_and(|slot| !world.is_unposted(slot));
-    if !(code == 0 && is_named) && !truncation::is_truncation(world, code) {
+    let is_cut = code == 0 && is_named || truncation::is_truncation(world, code);
+    if !is_cut {
         return code;
     }
     let Some(found) = Found::take_handle(request & threshold::handle_bits(), 0) else {

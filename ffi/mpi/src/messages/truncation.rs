@@ -13,7 +13,6 @@ use libcopy::p2p::segment::state;
 use libcopy::p2p::{ReceiveError, View};
 
 use super::peers::Peers;
-use super::probes;
 use super::status::Status;
 use super::world::World;
 use crate::abi::{Word, complain};
@@ -93,7 +92,7 @@ pub fn find(
     }
     let is_posted = |sender: usize, number: usize| {
         let slot = world.segment.slot(sender, number);
-        probes::posted(world, slot, status).is_some() && !slot.is_ambiguous()
+        world.posted(slot, status).is_some() && !slot.is_ambiguous()
     };
     if let Some(number) = header::slot_of(bytes) {
         let sender = senders.clone().find(|sender| is_posted(*sender, number))?;

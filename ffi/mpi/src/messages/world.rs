@@ -5,12 +5,13 @@
 use std::ffi::c_int;
 use std::ops::Deref;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering, fence};
 
 use libcopy::p2p::Endpoint;
-use libcopy::p2p::segment::UNCOUNTED;
+use libcopy::p2p::segment::{Slot, UNCOUNTED, state};
 
 use super::choice::Choice;
+use super::status::Status;
 use crate::abi::Abi;
 use crate::{bootstrap, pmpi};
 
@@ -84,6 +85,20 @@ impl World {
         if let Some(settle) = SETTLE.get() {
             settle(self);
         }
+    }
+
+    /// The length of the message that a slot stands for, if that is under way to us with the status's tag.
+    pub fn posted(&self, slot: &Slot, status: Status) -> Option<u64> {
+        let sequence = slot.sequence(Ordering::Acquire);
+        let is_ours = slot.state(Ordering::Acquire) == state::POSTED
+            && slot.to(Ordering::Relaxed) == self.me as u32
+            && slot.tag(Ordering::Relaxed) == status.tag();
+        let total = slot.total(Ordering::Relaxed);
+        // Another thread may receive it meanwhile, and the sender use the slot again.
+        fence(Ordering::Acquire);
+        let is_same = slot.sequence(Ordering::Relaxed) == sequence
+            && slot.state(Ordering::Relaxed) == state::POSTED;
+        (is_ours && is_same).then_some(total)
     }
 }
 
