@@ -208,6 +208,7 @@ extern "C" fn register() {
         may_be_header: messages::may_be_header,
         arrived: messages::arrived_elsewhere,
         pack_all: messages::pack_all,
+        found_driver: messages::stop_counting,
     });
 }
 

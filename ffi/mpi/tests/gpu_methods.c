@@ -3,9 +3,10 @@
 /* Buffers in device memory: sends that return before they are packed, receives that are unpacked at the same time, collectives
  * with large counts, libraries that a program loads and closes.
  *
- * usage: gpu_methods later|together|large CASES       gpu_methods plugins FIRST SECOND
+ * usage: gpu_methods later|together|large|elsewhere CASES       gpu_methods plugins FIRST SECOND
  */
 #include "device.h"
+#include <time.h>
 
 enum { DEVICE = 3, TAG = 7 };
 
@@ -294,6 +295,32 @@ static void together(int cases)
 	}
 }
 
+/* A long message out of host memory into device memory, whose receiver is elsewhere after it has begun to receive. */
+static void elsewhere(int cases)
+{
+	enum { BYTES = 1 << 20 };
+	struct timespec while_elsewhere = { 0, 60000000 };
+	for (int i = 0; i < cases; i++) {
+		char *bytes = noise(i, BYTES);
+		if (rank == 0) {
+			MPI_Recv(NULL, 0, MPI_BYTE, 1, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+			MPI_Send(bytes, BYTES, MPI_BYTE, 1, TAG, MPI_COMM_WORLD);
+		} else if (rank == 1) {
+			struct memory memory = memory_new(DEVICE, BYTES);
+			MPI_Request request;
+			MPI_Irecv(memory.at, BYTES, MPI_BYTE, 0, TAG, MPI_COMM_WORLD, &request);
+			MPI_Send(NULL, 0, MPI_BYTE, 0, TAG, MPI_COMM_WORLD);
+			nanosleep(&while_elsewhere, NULL);
+			MPI_Wait(&request, MPI_STATUS_IGNORE);
+			char *got = memory_read(&memory);
+			CHECK(!memcmp(got, bytes, BYTES), "message %d", i);
+			free(got);
+			memory_free(&memory);
+		}
+		free(bytes);
+	}
+}
+
 #if MPI_VERSION >= 4
 /* Collectives with large counts that libcopy forwards, each compared with the library's own in host memory. */
 static void large(int cases)
@@ -423,6 +450,8 @@ int main(int argc, char **argv)
 		cuda_load();
 		if (!strcmp(argv[1], "later"))
 			later(atoi(argv[2]));
+		if (!strcmp(argv[1], "elsewhere"))
+			elsewhere(atoi(argv[2]));
 		if (!strcmp(argv[1], "together"))
 			together(atoi(argv[2]));
 #if MPI_VERSION >= 4

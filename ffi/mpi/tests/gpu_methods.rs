@@ -17,7 +17,7 @@ mod device;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Mpi, library, text, turn};
+use common::{Mpi, library, noted, text, turn};
 use device::{numbers, programs, run};
 
 const AWARE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/aware.c");
@@ -125,6 +125,24 @@ fn an_mpi_library_is_handed_device_memory() {
         for what in ["sends started later", "buffers handed over"] {
             assert!(numbers(&report, what) > 50, "{what}: {report}");
         }
+    }
+}
+
+/// The driver is loaded after `MPI_Init`. Receives of an MPI library that takes device memory are not counted among the requests
+/// that may match a message, so a sender must not take their process for one without such requests.
+#[test]
+fn messages_are_packed_for_who_receives_into_device_memory_and_is_elsewhere() {
+    let _turn = turn();
+    for program in programs(METHODS) {
+        let preloaded = aware(&program);
+        let more = [
+            ("LD_PRELOAD", preloaded.as_str()),
+            ("LIBCOPY_GPU_METHOD", "device"),
+            ("LIBCOPY_GOVERNOR", "0"),
+        ];
+        let (_, report) = run(&program, 2, &["elsewhere", "5"], &more);
+        let name = program.name;
+        assert!(noted(&report, "bytes eager") > 0, "{name}: {report}");
     }
 }
 

@@ -114,8 +114,38 @@ impl Endpoint {
                 }));
             }
         }
-        self.move_data(slot, header, view, device.is_some())
-            .map(Arriving::Here)
+        let moved = self.move_data(slot, header, view, header.total, device.is_some());
+        moved.map(|()| Arriving::Here(header.total))
+    }
+
+    /// Receives the first `len` bytes of a message that is longer than its receive, into elements that have room for these.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Endpoint::receive`]. In any case its sender hears that it is over.
+    pub fn receive_start(
+        &self,
+        header: &Header,
+        view: &View,
+        len: u64,
+    ) -> Result<(), ReceiveError> {
+        let slot = self
+            .segment
+            .slot(header.sender as usize, header.slot as usize);
+        if !claim(slot) {
+            return Err(ReceiveError::Claimed);
+        }
+        let _over = Over { slot };
+        note(Event::Truncated, 1);
+        let len = len.min(header.total);
+        if len == 0 {
+            return Ok(());
+        }
+        let is_on_device = slot.device().is_some();
+        if is_on_device {
+            slot.split.wish.store(wish::PACKED, Ordering::Release);
+        }
+        self.move_data(slot, header, view, len, is_on_device)
     }
 
     /// Has a device begin to copy a message out of its sender's device memory; `None` if the sender packs it.
@@ -164,14 +194,15 @@ impl Endpoint {
         }
     }
 
-    /// Reads the data; if they are in device memory of the sender's, what that packs.
+    /// Reads the first `wanted` bytes; if they are in device memory of the sender's, what that packs.
     fn move_data(
         &self,
         slot: &Slot,
         header: &Header,
         view: &View,
+        wanted: u64,
         is_on_device: bool,
-    ) -> Result<u64, ReceiveError> {
+    ) -> Result<(), ReceiveError> {
         let sender = header.sender as usize;
         let mut transfer = ReceiveTransfer {
             endpoint: self,
@@ -180,9 +211,10 @@ impl Endpoint {
             view,
             sender,
             pid: self.pids[sender],
+            wanted,
             drained: 0,
             whole: Vec::new(),
-            class: class_of(self, header, view).filter(|_| !is_on_device),
+            class: class_of(self, header, view).filter(|_| !is_on_device && wanted == header.total),
             path: DataPath::Pipelined,
         };
         let start = transfer.class.map(|_| Instant::now());
@@ -207,7 +239,7 @@ impl Endpoint {
             let left = self.paths.note(class, transfer.path, start.elapsed());
             slot.unwanted().store(left, Ordering::Relaxed);
         }
-        moved.map(|()| header.total).map_err(ReceiveError::Failed)
+        moved.map_err(ReceiveError::Failed)
     }
 }
 
@@ -345,6 +377,8 @@ struct ReceiveTransfer<'a> {
     view: &'a View,
     sender: usize,
     pid: i32,
+    /// Bytes that are received: all, but of a message that is longer than its receive.
+    wanted: u64,
     /// Bytes that are here.
     drained: u64,
     /// All of them, where only the library can unpack.
@@ -397,7 +431,7 @@ impl<'a> ReceiveTransfer<'a> {
             return Ok(());
         }
         // SAFETY: the capacity was compared; all bytes are here.
-        let unpacked = unsafe { self.view.unpack(self.whole.as_ptr(), 0..self.header.total) };
+        let unpacked = unsafe { self.view.unpack(self.whole.as_ptr(), 0..self.wanted) };
         unpacked.map_err(|code| format!("error code {code}"))
     }
 
@@ -406,7 +440,7 @@ impl<'a> ReceiveTransfer<'a> {
     /// from now on leaves the message to the MPI library.
     #[cold]
     fn run_blindly(&mut self) -> Result<(), String> {
-        let (endpoint, slot, total) = (self.endpoint, self.slot, self.header.total);
+        let (endpoint, slot, total) = (self.endpoint, self.slot, self.wanted);
         endpoint
             .segment
             .lost_rights(endpoint.me)
@@ -476,12 +510,14 @@ impl<'a> ReceiveTransfer<'a> {
     }
 
     fn run(&mut self) -> Result<(), Trouble> {
-        let total = self.header.total;
+        let total = self.wanted;
         let lane = match self.slot.lane.load(Ordering::Relaxed) {
             NO_LANE => None,
             lane => Some(self.endpoint.segment.lane(self.sender, lane as usize)),
         };
-        if self.header.layout_words == 0 && total >= SPLIT_MIN {
+        if total < self.header.total {
+            // The sender would copy more than there is room for, and a part is not worth mapping.
+        } else if self.header.layout_words == 0 && total >= SPLIT_MIN {
             if let View::Dense(base) = self.view {
                 if self.claim()? {
                     return self.share(*base);
@@ -704,7 +740,7 @@ impl<'a> ReceiveTransfer<'a> {
 
     /// Reads what is missing out of the sender's memory, whose stream begins at `start` of ours.
     fn fetch(&mut self, remote: &mut Source<'_>, start: u64) -> Result<(), Trouble> {
-        let total = self.header.total;
+        let total = self.wanted;
         note(Event::Get, total - self.drained);
         let failed = |error: std::io::Error| unread("memory", &error);
         if let View::Dense(base) = self.view {

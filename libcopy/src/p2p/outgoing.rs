@@ -351,8 +351,7 @@ impl Endpoint {
         let slot = context.segment.slot(context.me, number);
         slot.to.store(to as u32, Ordering::Relaxed);
         slot.tag.store(tag, Ordering::Relaxed);
-        slot.sequence.store(sequence, Ordering::Relaxed);
-        slot.total.store(total, Ordering::Relaxed);
+        slot.set_header(&header);
         let lane_word = lane.map_or(NO_LANE, |lane| lane as u32);
         slot.lane.store(lane_word, Ordering::Relaxed);
         slot.filled.store(0, Ordering::Relaxed);

@@ -8,11 +8,14 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use super::header::SLOTS;
+use super::header::{Header, SLOTS};
 use super::registration::RegionKey;
 use super::view::{DeviceHandle, HANDLE_WORDS};
 use crate::shm::anonymous::AnonymousSegment;
 use crate::shm::claims::{Claims, End};
+
+/// What a process that does not count all its requests that receive has in their place.
+pub const UNCOUNTED: u32 = 1 << 31;
 
 /// Lanes of each process.
 pub const LANES: usize = 8;
@@ -96,6 +99,8 @@ pub struct Slot {
     pub filled: AtomicU64,
     /// Where the packed rest is.
     pub rest: AtomicU64,
+    /// What the header says that is not above: where it cannot be read, since a receive has cut it off.
+    more: [AtomicU64; MORE],
     window: Place,
     receiver: Receiver,
     /// Parts that both copy.
@@ -238,7 +243,44 @@ struct Device {
     trial: AtomicU64,
 }
 
+/// Words of a header that only its receiver needs.
+const MORE: usize = 6;
+
 impl Slot {
+    /// Says what the header does, before the message is posted.
+    pub fn set_header(&self, header: &Header) {
+        let words = [
+            header.origin,
+            header.layout_words,
+            header.layout_at,
+            header.layout_hash[0],
+            header.layout_hash[1],
+            header.committed,
+        ];
+        self.sequence.store(header.sequence, Ordering::Relaxed);
+        self.total.store(header.total, Ordering::Relaxed);
+        for (to, word) in self.more.iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// The header of the message that is posted in this slot of a sender's.
+    pub fn header(&self, magic: [u64; 2], sender: usize, slot: usize) -> Header {
+        let more: [u64; MORE] = std::array::from_fn(|i| self.more[i].load(Ordering::Relaxed));
+        Header {
+            magic,
+            sequence: self.sequence.load(Ordering::Relaxed),
+            sender: sender as u32,
+            slot: slot as u32,
+            total: self.total.load(Ordering::Relaxed),
+            origin: more[0],
+            layout_words: more[1],
+            layout_at: more[2],
+            layout_hash: [more[3], more[4]],
+            committed: more[5],
+        }
+    }
+
     /// Says how others reach the device memory that the message is in, if it is: before the message is posted.
     pub fn set_device(&self, handle: Option<DeviceHandle>) {
         self.is_on_device
@@ -462,7 +504,7 @@ impl Segment {
     }
 
     /// 1, and one more for each request of a process that receives: only those may have matched a message that the
-    /// process does not fetch, since it is in a call of other libraries. 0 if it does not count them.
+    /// process does not fetch, since it is in a call of other libraries. [`UNCOUNTED`] more if it does not count all of them.
     ///
     /// # Panics
     ///

@@ -21,6 +21,8 @@ pub struct Messages {
     pub arrived: unsafe fn((*mut c_void, usize), Word, *mut c_void, c_int) -> c_int,
     /// Packs what was sent from device memory and that no receiver copies yet.
     pub pack_all: fn(),
+    /// From now on receives may go into device memory.
+    pub found_driver: fn(),
 }
 
 static MESSAGES: OnceLock<Messages> = OnceLock::new();

@@ -20,6 +20,8 @@ use crate::abi::complain;
 use crate::active::active;
 use crate::{pmpi, world_model};
 
+use super::upcalls;
+
 /// `struct link_map` of <link.h>.
 #[repr(C)]
 struct LinkMap {
@@ -208,6 +210,9 @@ fn found_driver() -> bool {
         None => false,
         Some(Ok(driver)) => {
             DRIVER.get_or_init(|| driver);
+            if let Some(messages) = upcalls::known() {
+                (messages.found_driver)();
+            }
             LAST.store((&raw const LOOK).cast_mut(), Ordering::Relaxed);
             true
         }

@@ -5,18 +5,19 @@
 
 use std::ffi::{c_int, c_void};
 
-use libcopy::p2p::{self, Pause, Shared, View, header};
+use libcopy::p2p::{self, Pause, Shared, View};
 use libcopy::policy::governor::Decision;
 
 use super::arguments::{Address, Elements, Mode};
 use super::governed::{self, Function, Watched};
 use super::handle::Handle;
-use super::incoming::{self, When, raise};
+use super::incoming::{Arrival, When, raise};
+use super::probes::Matched;
 use super::receiving::{arrival, arrived};
 use super::remote;
 use super::requests::{self, Work};
 use super::sending::{Chosen, Plan, Planned, SendMode, choose, notice, send_header};
-use super::status::Room;
+use super::status::{Room, Status};
 use super::world::World;
 use super::{lengths, packed, short, waiting};
 use crate::abi::Word;
@@ -218,15 +219,12 @@ pub fn expect(
     request: *const c_void,
     persistent: bool,
 ) {
-    let is_short = |bytes: u64| lengths::is_short(bytes) && header::may_arrive(bytes);
+    let note = || short::note(world, what, (source, comm), request, persistent);
     let quick = what
         .count
         .and_then(|count| types::quick_size(what.datatype, count));
-    if let Some(bytes) = quick.filter(|bytes| lengths::is_short(*bytes)) {
-        if is_short(bytes) {
-            short::note(world, source, comm, request);
-        }
-        return;
+    if quick.is_some_and(lengths::is_short) {
+        return note();
     }
     let least = world.least[0].min(world.least[1]);
     let when = if persistent { When::Often } else { When::Later };
@@ -235,8 +233,56 @@ pub fn expect(
         return;
     }
     let size = || types::size(what.datatype, what.count?);
-    if size().is_some_and(is_short) {
-        short::note(world, source, comm, request);
+    if size().is_some_and(lengths::is_short) {
+        note();
+    }
+}
+
+/// The same after `MPI_Imrecv`, of a message that a matched probe has found.
+pub fn expect_matched(world: &World, what: Elements, found: Matched, request: *const c_void) {
+    let elements = (what.buffer, what.count, what.datatype);
+    let arrival = found.header.and_then(|bytes| {
+        let arrival = Arrival::of_any_length(world, elements, found.comm, When::Later)?;
+        Some(arrival.of_header(bytes))
+    });
+    match arrival {
+        Some(arrival) => requests::remember(world, request, Work::Receive(arrival), false),
+        None => expect(
+            world,
+            what,
+            (world.abi.any_source, found.comm),
+            request,
+            false,
+        ),
+    }
+}
+
+/// `MPI_Mrecv`: `receive` is the library's function, which is given a status.
+pub unsafe fn receive_matched(
+    world: &World,
+    what: Elements,
+    found: Matched,
+    status: *mut c_void,
+    pass: impl FnOnce(*mut c_void) -> c_int,
+) -> c_int {
+    let Some(bytes) = found.header else {
+        let any = (world.abi.any_source, found.comm);
+        // SAFETY: the caller's promise.
+        return unsafe { receive(world, what, any, status, pass, None) };
+    };
+    gpu::before_waiting();
+    let mut room = Room::new();
+    let at = room.instead_of(status);
+    let code = pass(at);
+    let elements = (what.buffer, what.count, what.datatype);
+    let Some(arrival) = Arrival::of_any_length(world, elements, found.comm, When::Here) else {
+        return code;
+    };
+    // SAFETY: the library wrote a status if it did not fail, or says that the message was too long.
+    let status = unsafe { Status::new(world.abi, at) };
+    match arrival.of_header(bytes).conclude(world, status, code) {
+        0 => code,
+        code => raise(found.comm, code),
     }
 }
 
@@ -251,15 +297,9 @@ pub unsafe fn receive(
     post: Option<&dyn Fn(*mut c_void) -> c_int>,
 ) -> c_int {
     // While this waits, others must get on.
-    if let Some(post) = post.filter(|_| p2p::any() || requests::any()) {
-        let Some(arrival) = arrival(world, what, (source, comm), (0, When::Waiting)) else {
-            gpu::before_waiting();
-            let code = receive(status);
-            if code != 0 {
-                incoming::give_back(world, (what.buffer, what.count, what.datatype));
-            }
-            return code;
-        };
+    let arrival = |_: &_| arrival(world, what, (source, comm), (0, When::Waiting));
+    let post = post.filter(|_| p2p::any() || requests::any());
+    if let Some((post, arrival)) = post.and_then(|post| Some((post, arrival(post)?))) {
         let mut request = Handle::new(world, world.abi.request_null);
         let code = post(request.pointer());
         if code != 0 {

@@ -34,6 +34,19 @@ pub struct Choice {
     tiny: (u64, u64),
     /// This many pieces, of this many bytes at least, it has the kernel copy at once.
     few_pieces: (u64, u64),
+    /// What it says of a message that is too long.
+    truncated: Truncated,
+}
+
+/// How many bytes a status names whose message is longer than its receive.
+#[derive(Debug)]
+enum Truncated {
+    /// Those of the message.
+    Total,
+    /// Those that there was room for, unless the message is not dense and longer than this: then those of the message.
+    Room(u64),
+    /// None: what an earlier operation has left there, which is 1 for most.
+    Unset,
 }
 
 const OPEN_MPI_4: Choice = Choice {
@@ -44,6 +57,7 @@ const OPEN_MPI_4: Choice = Choice {
     long_piece: 4 << 10,
     tiny: (0, 0),
     few_pieces: (0, 0),
+    truncated: Truncated::Total,
 };
 
 const OPEN_MPI_5: Choice = Choice {
@@ -59,6 +73,7 @@ const MPICH_4: Choice = Choice {
     long_piece: 256,
     tiny: (0, 0),
     few_pieces: (0, 0),
+    truncated: Truncated::Unset,
 };
 
 const MPICH_5: Choice = Choice {
@@ -66,8 +81,12 @@ const MPICH_5: Choice = Choice {
     toll: 90,
     long_piece: 1024,
     few_pieces: (64, 2 << 10),
+    truncated: Truncated::Room(EAGER_OF_MPICH_5),
     ..MPICH_4
 };
+
+/// Bytes up to which MPICH 5.0 sends elements that are not dense without asking the receiver first.
+const EAGER_OF_MPICH_5: u64 = 16 << 10;
 
 /// Nanoseconds that it takes here to find out what to do.
 const FIXED: u64 = 20;
@@ -95,6 +114,20 @@ impl Choice {
     pub fn least(&self) -> [u64; 2] {
         let floor = wire_size(0) as u64;
         [LEAST_DENSE, self.least].map(|usual| active::least().unwrap_or(usual).max(floor))
+    }
+
+    /// How many bytes the library says of a message of `total` bytes that came where there was room for `capacity`.
+    pub fn truncated(&self, is_dense: bool, total: u64, capacity: u64) -> u64 {
+        match self.truncated {
+            Truncated::Room(eager) if is_dense || total <= eager => capacity,
+            Truncated::Room(_) | Truncated::Total => total,
+            Truncated::Unset => 1,
+        }
+    }
+
+    /// Whether the library delivers the bytes of a message that is too long which there is room for.
+    pub fn delivers_beginnings(&self) -> bool {
+        !matches!(self.truncated, Truncated::Unset)
     }
 
     /// Whether the library moves `bytes` of a type in `pieces` pieces as fast as we do together.

@@ -14,7 +14,7 @@ use super::receiving::arrived;
 use super::sending::{notice, were_passed};
 use super::status::{Room, Status};
 use super::world::{World, world};
-use super::{device, incoming, lengths, packed, probes, request_exports, requests, short};
+use super::{device, lengths, packed, probes, request_exports, requests, short};
 use crate::abi::{Word, function};
 use crate::count::{Count, Large};
 use crate::pmpi::forward;
@@ -187,23 +187,6 @@ fn is_passed_by_use(datatype: Word, count: usize) -> bool {
     entry.is(uses::PASSED, count) || entry.spares() && is_plain()
 }
 
-/// The code of a receive that is that short. What was cut off may be a header, whose sender gets its slot
-/// back.
-#[inline(always)]
-fn received<N: Count>(code: c_int, buffer: *mut c_void, count: N, datatype: Word) -> c_int {
-    if code != 0 {
-        cut_off(elements(buffer, count, datatype));
-    }
-    code
-}
-
-#[cold]
-fn cut_off(what: Elements) {
-    if let Some(world) = world() {
-        incoming::give_back(world, (what.buffer, what.count, what.datatype));
-    }
-}
-
 fn elements<N: Count>(buffer: *const c_void, count: N, datatype: Word) -> Elements {
     Elements {
         buffer: buffer.cast_mut(),
@@ -359,7 +342,7 @@ fn may_unpack<N: Count>(buffer: *mut c_void, count: N, datatype: Word, comm: Wor
         && world().is_some_and(|world| elements(buffer, count, datatype).have_earned(world, comm))
 }
 
-/// `MPI_Recv` while nothing else is under way: `pass` is the library's function, `arrived` looks at what may
+/// `MPI_Recv` while nothing else is under way, or of what is tiny: `pass` is the library's function, `arrived` looks at what may
 /// be a header.
 #[inline(always)]
 unsafe fn receive_at_once(
@@ -386,11 +369,8 @@ both! {
                             tag: c_int, comm: Word, status: *mut c_void|
     (new(Some(comm)), block(status), receives(buffer, count, datatype))
     library(is_idle() => forward::recv(buffer, count, datatype, source, tag, comm, status))
-    [is_tiny(count, datatype) || lengths::is_off() => received(
-        forward::recv(buffer, count, datatype, source, tag, comm, status),
-        buffer, count, datatype
-    )]
-    [is_idle() && !may_unpack(buffer, count, datatype, comm) => receive_at_once(
+    [lengths::is_off() => forward::recv(buffer, count, datatype, source, tag, comm, status)]
+    [is_tiny(count, datatype) || is_idle() && !may_unpack(buffer, count, datatype, comm) => receive_at_once(
         status,
         |status| forward::recv(buffer, count, datatype, source, tag, comm, status),
         |world, status, code| {
@@ -416,11 +396,9 @@ both! {
                               tag: c_int, comm: Word, request: *mut c_void|
     (new(Some(comm)), begin(request), receives(buffer, count, datatype))
     library(true => forward::irecv(buffer, count, datatype, source, tag, comm, request))
-    [is_tiny(count, datatype) =>
-        forward::irecv(buffer, count, datatype, source, tag, comm, request)]
     [is_short(count, datatype) => short::noted(
         forward::irecv(buffer, count, datatype, source, tag, comm, request),
-        source, comm, request
+        elements(buffer, count, datatype), (source, comm), request
     )] {
         let code = forward::irecv(buffer, count, datatype, source, tag, comm, request);
         if let Some(world) = world().filter(|_| code == 0) {
@@ -455,12 +433,16 @@ both! {
         (elements(send, send_count, send_type), address(dest, send_tag, comm)),
         (recv, recv_count, recv_type), (source, recv_tag), status,
     ))
-    [is_tiny(send_count, send_type) && is_tiny(recv_count, recv_type) => received(
-        forward::sendrecv(
+    [is_tiny(send_count, send_type) && is_tiny(recv_count, recv_type) => receive_at_once(
+        status,
+        |status| forward::sendrecv(
             send, send_count, send_type, dest, send_tag,
             recv, recv_count, recv_type, source, recv_tag, comm, status,
         ),
-        recv, recv_count, recv_type
+        |world, status, code| {
+            let what = elements(recv, recv_count, recv_type);
+            arrived(world, what, (source, comm), status, code)
+        },
     )] {
         let pass = |status| {
             forward::sendrecv(
@@ -553,26 +535,23 @@ both! {
     (new(None), block(status), receives(buffer, count, datatype)) {
         let pass = |status| forward::mrecv(buffer, count, datatype, message, status);
         let known = world().and_then(|world| {
-            probes::communicator(world, message).map(|comm| (world, comm))
+            probes::take_matched(world, message).map(|found| (world, found))
         });
-        let Some((world, comm)) = known else {
+        let Some((world, found)) = known else {
             return pass(status);
         };
-        let what = elements(buffer, count, datatype);
-        let any = (world.abi.any_source, comm);
-        calls::receive(world, what, any, status, pass, None)
+        calls::receive_matched(world, elements(buffer, count, datatype), found, status, pass)
     }
 
     MPI_Imrecv, MPI_Imrecv_c = |buffer: *mut c_void, count: N, datatype: Word,
                                 message: *mut c_void, request: *mut c_void|
     (new(None), begin(request), receives(buffer, count, datatype)) {
         let known = world().and_then(|world| {
-            probes::communicator(world, message).map(|comm| (world, comm))
+            probes::take_matched(world, message).map(|found| (world, found))
         });
         let code = forward::imrecv(buffer, count, datatype, message, request);
-        if let Some((world, comm)) = known.filter(|_| code == 0) {
-            let what = elements(buffer, count, datatype);
-            calls::expect(world, what, (world.abi.any_source, comm), request, false);
+        if let Some((world, found)) = known.filter(|_| code == 0) {
+            calls::expect_matched(world, elements(buffer, count, datatype), found, request);
         }
         code
     }

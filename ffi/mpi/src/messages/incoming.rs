@@ -4,18 +4,18 @@
 //! that it stands for.
 
 use std::ffi::{c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use libcopy::p2p::header::{self, Header};
 use libcopy::p2p::segment::state;
-use libcopy::p2p::{Arriving, Copying, ReceiveError, View, reject};
+use libcopy::p2p::{Arriving, Copying, ReceiveError, View};
 
 use super::peers::Peers;
 use super::status::Status;
+use super::truncation::{self, Failed};
 use super::world::{self, World};
-use super::{probes, remote, view};
+use super::{remote, view};
 use crate::abi::{Word, complain};
 use crate::comm::{self, Comm};
 use crate::earned::{self, Use};
@@ -90,6 +90,8 @@ pub struct Arrival {
     capacity: u64,
     /// Made in advance only where the library has to help, since the program may free the type.
     opaque: Option<View>,
+    /// Bytes of the header, if a matched probe has found one.
+    header: Option<u64>,
 }
 
 // SAFETY: the address is the program's, which lent it until the message is complete.
@@ -105,13 +107,23 @@ impl Arrival {
         comm: Word,
         (least, when): (u64, When),
     ) -> Option<Arrival> {
-        let count = count?;
+        let (count, least) = (count?, least.max(header::SHORTEST));
         if let Some(bytes) = types::quick_size(datatype, count) {
-            if bytes < least || !header::may_arrive(bytes) {
+            if bytes < least {
                 return None;
             }
         }
         Arrival::make(world, (base, count, datatype), comm, (least, when))
+    }
+
+    /// The same for elements of any length, which may get the beginning of a header.
+    pub fn of_any_length(
+        world: &World,
+        (base, count, datatype): (*mut c_void, Option<usize>, Word),
+        comm: Word,
+        when: When,
+    ) -> Option<Arrival> {
+        Arrival::make(world, (base, count?, datatype), comm, (0, when))
     }
 
     fn make(
@@ -146,7 +158,7 @@ impl Arrival {
             None if is_examined => u64::MAX,
             None => types::size(datatype, count)?,
         };
-        if capacity < least || !header::may_arrive(capacity) {
+        if capacity < least {
             return None;
         }
         let mut unexamined = None;
@@ -178,7 +190,16 @@ impl Arrival {
             count,
             capacity,
             opaque,
+            header: None,
         })
+    }
+
+    /// The same after a matched probe that has found a header of so many bytes.
+    pub fn of_header(self, bytes: u64) -> Arrival {
+        Arrival {
+            header: Some(bytes),
+            ..self
+        }
     }
 
     /// The communicator.
@@ -186,37 +207,65 @@ impl Arrival {
         self.comm
     }
 
-    /// What was received is there, as far as the library knows. If it is a header, fetches the data, or begins to.
-    pub fn complete(&self, world: &World, status: Status) -> Option<Fetching> {
+    /// What was received is there, as far as the library knows, which says so with this code. If it is a header, or the
+    /// beginning of one, fetches the data, or begins to.
+    pub fn complete(&self, world: &World, status: Status, code: c_int) -> Option<Fetching> {
+        if code != 0 || status.bytes() > self.capacity {
+            let cut = self.cut(world, status, code);
+            return cut.map(|failed| Fetching::Over(Err(failed)));
+        }
         let slot = header::slot_of(status.bytes())?;
-        if status.bytes() > self.capacity || status.is_cancelled() {
+        if status.is_cancelled() {
             return None;
         }
         self.fetch(world, slot, status.source())
     }
 
-    /// The same, for the status of the program; returns the code.
-    pub fn conclude(&self, world: &World, status: Status) -> c_int {
-        match self.complete(world, status).map(|it| it.wait(world)) {
+    /// The same, for the status of the program; returns an error code that the library has not reported, or 0.
+    pub fn conclude(&self, world: &World, status: Status, code: c_int) -> c_int {
+        match self.complete(world, status, code).map(|it| it.wait(world)) {
             None => 0,
             Some(Ok(bytes)) => {
                 status.set_bytes(bytes);
                 0
             }
-            Some(Err(code)) => {
-                status.set_error(code);
-                code
+            Some(Err(failed)) => {
+                if let Some(bytes) = failed.bytes {
+                    status.set_bytes(bytes);
+                }
+                if code == 0 { failed.code } else { 0 }
             }
         }
     }
 
-    /// The library could not receive all that came. If that was a header, its sender gets its slot
-    /// back.
-    pub fn give_back(&self, world: &World) {
-        if let Some(view) = self.view(world) {
-            give_back_from(world, view.get(), self.capacity);
-            remote::give_back(view.get(), self.capacity);
+    /// The library has received less than a header, or says that it has: receives the beginning of the message.
+    #[cold]
+    fn cut(&self, world: &World, status: Status, code: c_int) -> Option<Failed> {
+        if code != 0 && !truncation::is_truncation(world, code) || status.is_cancelled() {
+            return None;
         }
+        if code == 0
+            && self.capacity < header::SHORTEST
+            && remote::cut_short(world, self.comm, status)
+        {
+            return Some(world.abi.truncate.into());
+        }
+        let view = self.view(world)?;
+        let view = view.get();
+        remote::give_back(view, self.capacity);
+        let mut bytes = [0; header::START];
+        let start = &mut bytes[..self.capacity.min(header::START as u64) as usize];
+        // SAFETY: the elements have these bytes.
+        if unsafe { view.pack(0..start.len() as u64, start.as_mut_ptr()) }.is_err() {
+            return None;
+        }
+        let known = self.known.as_deref();
+        let senders = truncation::senders(world, known, self.comm, status.source())?;
+        let found = truncation::find(world, senders, status, self.header, start)?;
+        // Where the library has left the buffer as it was, it stays so.
+        let is_there = code == 0 || world.choice.delivers_beginnings();
+        let wanted = if is_there { self.capacity } else { 0 };
+        truncation::receive(world, found, view, (wanted, self.capacity))
     }
 
     #[cold]
@@ -227,18 +276,10 @@ impl Arrival {
             let Some(view) = self.view(world) else {
                 return Some(unseen(world, "its elements are none that can be described"));
             };
-            return remote::receive(world, rank, view.get(), self.capacity).map(Fetching::Over);
+            let received = remote::receive(world, rank, view.get(), self.capacity)?;
+            return Some(Fetching::Over(received));
         }
-        let senders = match &self.known {
-            Some(known) => match world.peers(known, self.comm) {
-                Peers::Unknown => 0..world.pids.len(),
-                peers => {
-                    let sender = peers.of(source)?;
-                    sender..sender + 1
-                }
-            },
-            None => 0..world.pids.len(),
-        };
+        let senders = truncation::senders(world, known.map(|known| &**known), self.comm, source)?;
         let is_posted = |sender: usize| world.is_posted(sender, number);
         if !senders.clone().any(is_posted) {
             return None;
@@ -262,6 +303,11 @@ impl Arrival {
         let slot = world.segment.slot(sender, number);
         if header.sequence != slot.sequence.load(Ordering::Relaxed) {
             return None;
+        }
+        if header.total > self.capacity {
+            let room = (self.capacity, self.capacity);
+            let failed = truncation::receive(world, (sender, number), view, room)?;
+            return Some(Fetching::Over(Err(failed)));
         }
         Some(self.pull(world, &header, view))
     }
@@ -294,27 +340,27 @@ impl Arrival {
         match begun {
             Ok(Arriving::Here(bytes)) => Fetching::Over(Ok(bytes)),
             Ok(Arriving::Copied(copying)) => Fetching::Copying(copying, total),
-            Err(error) => Fetching::Over(Err(code_of(world, total, error))),
+            Err(error) => Fetching::Over(Err(code_of(world, total, error).into())),
         }
     }
 }
 
 /// Data that a header stands for.
 pub enum Fetching {
-    /// The number of bytes that are here, or the error code of a message that never will be.
-    Over(Result<u64, c_int>),
+    /// The number of bytes that are here, or why they are not.
+    Over(Result<u64, Failed>),
     /// A device copies them; the length of the message in bytes.
     Copying(Copying<'static>, u64),
 }
 
 impl Fetching {
-    /// Goes on; once it is over, the bytes or an error code.
-    pub fn advance(&mut self, world: &World) -> Option<Result<u64, c_int>> {
+    /// Goes on; once it is over, the bytes, or why they are not here.
+    pub fn advance(&mut self, world: &World) -> Option<Result<u64, Failed>> {
         match self {
             Fetching::Over(result) => Some(*result),
             Fetching::Copying(copying, total) => {
                 let received = copying.advance()?;
-                let result = received.map_err(|error| code_of(world, *total, error));
+                let result = received.map_err(|error| code_of(world, *total, error).into());
                 *self = Fetching::Over(result);
                 Some(result)
             }
@@ -322,7 +368,7 @@ impl Fetching {
     }
 
     /// The same, waiting until it is over.
-    fn wait(mut self, world: &World) -> Result<u64, c_int> {
+    fn wait(mut self, world: &World) -> Result<u64, Failed> {
         world.attend_until(|| self.advance(world))
     }
 }
@@ -341,66 +387,6 @@ fn code_of(world: &World, total: u64, error: ReceiveError) -> c_int {
             errors::failure(world.abi, &text)
         }
     }
-}
-
-/// The library could not receive all that came into these elements. If that was a header, its sender
-/// gets its slot back.
-#[cold]
-pub fn give_back(world: &World, (base, count, datatype): (*mut c_void, Option<usize>, Word)) {
-    let view = || {
-        let known = types::of(world.abi, datatype)?;
-        let capacity = known.size.checked_mul(count? as u64)?;
-        Some((view::new(&known, base, count?)?, capacity))
-    };
-    if let Some((view, capacity)) = view() {
-        give_back_from(world, &view, capacity);
-        remote::give_back(&view, capacity);
-    }
-}
-
-/// What was cut off begins as it was sent. Shorter than the first words it is nobody's.
-fn give_back_from(world: &World, view: &View, capacity: u64) {
-    let mut bytes = [0u8; header::START];
-    let len = bytes.len() as u64;
-    if capacity < len {
-        return;
-    }
-    // SAFETY: the elements have these bytes.
-    if unsafe { view.pack(0..len, bytes.as_mut_ptr()) }.is_err() {
-        return;
-    }
-    let Some((sequence, sender, number)) = header::read_start(&bytes, world.magic) else {
-        return;
-    };
-    if sender >= world.pids.len() || number >= header::SLOTS {
-        return;
-    }
-    let slot = world.segment.slot(sender, number);
-    // The sequence says that this is the message that is under way.
-    let ours = slot.to.load(Ordering::Relaxed) == world.me as u32
-        && slot.sequence.load(Ordering::Relaxed) == sequence;
-    if ours {
-        reject(slot);
-    }
-}
-
-/// Whether what was received with this status, where there was less room than for any message that is
-/// intercepted, is a header. Then the message is truncated, and its sender gets its slot back.
-#[cold]
-pub fn cut_short(world: &World, comm: Word, status: Status) -> bool {
-    let claim = || {
-        if status.is_cancelled() {
-            return false;
-        }
-        if remote::cut_short(world, comm, status) {
-            return true;
-        }
-        let Some(slot) = probes::is_header(world, comm, status) else {
-            return false;
-        };
-        reject(slot)
-    };
-    catch_unwind(AssertUnwindSafe(claim)).unwrap_or(false)
 }
 
 /// A view that was made in advance or just now.
@@ -423,5 +409,5 @@ fn unseen(world: &World, why: &str) -> Fetching {
     complain(&format!(
         "a message was received without its data: {why}; try LIBCOPY_MPI_MESSAGES=0"
     ));
-    Fetching::Over(Err(world.abi.error))
+    Fetching::Over(Err(world.abi.error.into()))
 }

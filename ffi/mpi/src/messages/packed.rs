@@ -16,13 +16,13 @@ use libcopy::p2p::events::{Event, note};
 use libcopy::p2p::header;
 
 use super::arguments::{Address, Elements, Kind, Mode, PLACES, leave};
-use super::incoming;
 use super::lengths;
 use super::pack_memory::Memory;
 use super::peers::Peers;
 use super::receiving::arrived;
 use super::requests::{self, Work};
 use super::status::{Room, Status};
+use super::truncation::is_truncation;
 use super::world::World;
 use crate::abi::Word;
 use crate::types::{self, Prepared};
@@ -324,9 +324,17 @@ unsafe fn unpack(
     let number = capacity;
     let code = receive(Bytes { at, number }, status);
     if code != 0 {
-        incoming::give_back(world, (at.cast(), Some(capacity as usize), world.abi.byte));
+        if is_truncation(world, code) && world.choice.delivers_beginnings() {
+            // SAFETY: as many bytes came as there is room for; the program's elements.
+            unsafe {
+                prepared
+                    .layout
+                    .unpack_raw(at, 0..capacity, what.buffer.cast())
+            };
+        }
         Memory::tidy(at, capacity);
-        return Some(code);
+        // SAFETY: the caller's promise; a library that says so has written the status.
+        return Some(unsafe { arrived(world, what, (source, comm), status, code) });
     }
     // SAFETY: the library wrote a status.
     let bytes = unsafe { Status::new(world.abi, status) }

@@ -4,11 +4,10 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use libcopy::p2p::header;
-use libcopy::p2p::segment::{Slot, state};
 
 use super::remote;
 use super::status::Status;
@@ -54,10 +53,10 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
     let sender = world.peers(&known, comm).of(status.source())?;
     let slot = world.segment.slot(sender, number);
     let total = || {
-        posted(world, slot, status)?;
+        world.posted(slot, status)?;
         // It may have been received already without anybody having looked.
         world.settle();
-        posted(world, slot, status)
+        world.posted(slot, status)
     };
     match total() {
         Some(total) => {
@@ -72,53 +71,35 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
     }
 }
 
-/// The length of the message that a slot stands for, if that is under way to us with the status's tag.
-fn posted(world: &World, slot: &Slot, status: Status) -> Option<u64> {
-    let sequence = slot.sequence.load(Ordering::Acquire);
-    let is_ours = slot.state.load(Ordering::Acquire) == state::POSTED
-        && slot.to.load(Ordering::Relaxed) == world.me as u32
-        && slot.tag.load(Ordering::Relaxed) == status.tag();
-    let total = slot.total.load(Ordering::Relaxed);
-    // Another thread may receive it meanwhile, and the sender use the slot again.
-    fence(Ordering::Acquire);
-    let is_same = slot.sequence.load(Ordering::Relaxed) == sequence
-        && slot.state.load(Ordering::Relaxed) == state::POSTED;
-    (is_ours && is_same).then_some(total)
+/// What a matched probe has found.
+#[derive(Clone, Copy, Debug)]
+pub struct Matched {
+    pub comm: Word,
+    /// Its bytes, if it is a header.
+    pub header: Option<u64>,
 }
 
-/// Whether a message that was received on a communicator, with this status, is the header of a slot that is
-/// under way to us. No need to look at it: the sender says that a slot is ambiguous before a message of the
-/// program's own leaves that has the same length, and does not use the slot again.
-pub fn is_header(world: &World, comm: Word, status: Status) -> Option<&Slot> {
-    let number = header::slot_of(status.bytes())?;
-    let known = comm::of(world.abi, comm).ok()?;
-    let sender = world.peers(&known, comm).of(status.source())?;
-    let slot = world.segment.slot(sender, number);
-    posted(world, slot, status)?;
-    (slot.ambiguous.load(Ordering::SeqCst) == 0).then_some(slot)
-}
-
-/// Messages that were taken out of the library's queue, and their communicators.
-static MATCHED: LazyLock<Mutex<HashMap<Word, Word>>> = LazyLock::new(Mutex::default);
+/// Messages that were taken out of the library's queue.
+static MATCHED: LazyLock<Mutex<HashMap<Word, Matched>>> = LazyLock::new(Mutex::default);
 static ANY: AtomicUsize = AtomicUsize::new(0);
 
 /// A matched probe has found a message.
-pub fn matched(world: &World, comm: Word, message: *const c_void) {
+pub fn matched(world: &World, found: Matched, message: *const c_void) {
     // SAFETY: the library wrote a handle.
     let handle = unsafe { world.abi.handle_at(message, 0) } & world.abi.handle;
-    if lock(&MATCHED).insert(handle, comm).is_none() {
+    if lock(&MATCHED).insert(handle, found).is_none() {
         ANY.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// The communicator of a message that is about to be received.
-pub fn communicator(world: &World, message: *const c_void) -> Option<Word> {
+/// What is known of a message that is about to be received.
+pub fn take_matched(world: &World, message: *const c_void) -> Option<Matched> {
     if ANY.load(Ordering::Relaxed) == 0 {
         return None;
     }
     // SAFETY: the program's message.
     let handle = unsafe { world.abi.handle_at(message, 0) } & world.abi.handle;
-    let comm = lock(&MATCHED).remove(&handle)?;
+    let found = lock(&MATCHED).remove(&handle)?;
     ANY.fetch_sub(1, Ordering::Relaxed);
-    Some(comm)
+    Some(found)
 }

@@ -121,10 +121,11 @@ pub unsafe fn improbe(
             let status = Status::new(world.abi, at);
             let found = status.bytes();
             probes::correct(world, comm, status);
-            if status.bytes() != found {
+            let header = (status.bytes() != found).then_some(found);
+            if header.is_some() {
                 remote::matched(world, comm, (found, status));
             }
-            probes::matched(world, comm, message);
+            probes::matched(world, probes::Matched { comm, header }, message);
         }
         Some(code)
     }

@@ -7,8 +7,9 @@ use std::ffi::{c_int, c_void};
 use libcopy::p2p::header;
 
 use super::arguments::Elements;
-use super::incoming::{self, Arrival, When, raise};
+use super::incoming::{Arrival, When, raise};
 use super::status::Status;
+use super::truncation::is_truncation;
 use super::world::{World, world};
 use crate::abi::Word;
 
@@ -31,11 +32,11 @@ pub fn arrival(
     )
 }
 
-/// After `MPI_Recv` or a relative with this code: what has come may be a header.
+/// After `MPI_Recv` or a relative with this code: what has come may be a header, or the beginning of one.
 ///
 /// # Safety
 ///
-/// The library wrote the status if it did not fail; the elements are writable.
+/// The library wrote the status if it did not fail, or says that a message was too long; the elements are writable.
 pub unsafe fn arrived(
     world: &World,
     what: Elements,
@@ -43,24 +44,23 @@ pub unsafe fn arrived(
     status: *mut c_void,
     code: c_int,
 ) -> c_int {
-    if code != 0 {
-        incoming::give_back(world, (what.buffer, what.count, what.datatype));
+    if source < 0 && source != world.abi.any_source {
         return code;
     }
-    if source < 0 && source != world.abi.any_source {
-        return 0;
-    }
-    // SAFETY: the library wrote a status.
+    // SAFETY: the library wrote a status, which is looked at only then.
     let status = unsafe { Status::new(world.abi, status) };
-    if header::slot_of(status.bytes()).is_none_or(|slot| world.is_unposted(slot)) {
-        return 0;
+    let is_cut = code != 0 && is_truncation(world, code);
+    let is_named = || header::slot_of(status.bytes()).is_some_and(|slot| !world.is_unposted(slot));
+    if !is_cut && (code != 0 || !is_named()) {
+        return code;
     }
-    let Some(arrival) = arrival(world, what, (source, comm), (0, When::Here)) else {
-        return 0;
+    let elements = (what.buffer, what.count, what.datatype);
+    let Some(arrival) = Arrival::of_any_length(world, elements, comm, When::Here) else {
+        return code;
     };
-    match arrival.conclude(world, status) {
-        0 => 0,
-        code => raise(arrival.comm(), code),
+    match arrival.conclude(world, status, code) {
+        0 => code,
+        code => raise(comm, code),
     }
 }
 

@@ -13,6 +13,7 @@ use libcopy::p2p::{Pause, View};
 use super::arguments::{Address, Elements, Mode};
 use super::handle::Handle;
 use super::status::{Room, Status};
+use super::truncation::{self, Failed};
 use super::world::{World, has_threads, world};
 use super::{lengths, view, waiting};
 use crate::abi::{Abi, Word};
@@ -379,14 +380,14 @@ pub fn sender(
     rdma::reaches(rank).map(|_| rank)
 }
 
-/// Receives the message of a header that the library has delivered into elements of `capacity` bytes, and gives its
-/// bytes or an error code; `None` if that is none.
+/// Receives the message of a header that the library has delivered into elements of `capacity` bytes, or its beginning if
+/// it is longer, and gives its bytes, or why they are not here; `None` if that is no header.
 pub fn receive(
     world: &World,
     rank: c_int,
     view: &View,
     capacity: u64,
-) -> Option<Result<u64, c_int>> {
+) -> Option<Result<u64, Failed>> {
     let read = |bytes: &mut [u8; rdma::BYTES]| {
         let len = bytes.len() as u64;
         // SAFETY: `view` describes `capacity` bytes, and no more than those are packed.
@@ -394,23 +395,26 @@ pub fn receive(
     };
     let header = rdma::header_of(rank, read)?;
     let total = header.total;
-    if total > capacity {
-        rdma::refuse(rank, &header);
-        return Some(Err(world.abi.truncate));
+    let is_cut = total > capacity;
+    // What only the library can unpack is received as bytes, and what is too long.
+    let is_indirect = is_cut || matches!(view, View::Opaque(_));
+    let mut bytes: Vec<u8> = Vec::new();
+    if is_indirect {
+        let room = usize::try_from(total).ok();
+        if room.is_none_or(|room| bytes.try_reserve_exact(room).is_err()) {
+            rdma::refuse(rank, &header);
+            return Some(Err(world.abi.error.into()));
+        }
+        bytes.resize(total as usize, 0);
     }
-    // What only the library can unpack is received as bytes.
-    let mut bytes: Vec<u8> = match view {
-        View::Opaque(_) => vec![0; total as usize],
-        _ => Vec::new(),
-    };
     let to = match view {
-        View::Opaque(_) => elements(&View::Dense(bytes.as_mut_ptr()), total),
-        View::Dense(_) => elements(view, total),
+        _ if is_indirect => elements(&View::Dense(bytes.as_mut_ptr()), total),
         View::Typed(..) => elements(view, capacity),
+        _ => elements(view, total),
     };
     let Some(to) = to else {
         rdma::refuse(rank, &header);
-        return Some(Err(world.abi.error));
+        return Some(Err(world.abi.error.into()));
     };
     let mut message = rdma::Receive::begin(rank, &header, to)?;
     let mut pause = Pause::new();
@@ -423,12 +427,18 @@ pub fn receive(
             progress::library(world.abi);
         }
     };
-    let result = result.and_then(|()| match view {
-        // SAFETY: all bytes have come.
-        View::Opaque(_) => unsafe { view.unpack(bytes.as_ptr(), 0..total) },
-        _ => Ok(()),
+    let result = result.and_then(|()| {
+        if !is_indirect {
+            return Ok(());
+        }
+        // SAFETY: all bytes have come; the elements have room for these.
+        unsafe { view.unpack(bytes.as_ptr(), 0..total.min(capacity)) }
     });
-    Some(result.map(|()| total))
+    Some(match result {
+        Ok(()) if is_cut => Err(truncation::failed(world, true, total, capacity)),
+        Ok(()) => Ok(total),
+        Err(code) => Err(code.into()),
+    })
 }
 
 /// Who has sent a message that was found with these bytes, and its envelope, if that may be a header of a process that RDMA

@@ -264,18 +264,22 @@ plain! {
         statuses: *mut c_void
     ) => forward::testsome, requests::testsome, before::testsome, short::has_any(count, requests) => short::some;
     MPI_Request_get_status(request: Word, flag: *mut c_int, status: *mut c_void)
-        => forward::request_get_status, requests::get_status, before::get_status;
+        => forward::request_get_status, requests::get_status, before::get_status,
+        short::is_noted(request) => short::get_status;
     MPI_Request_get_status_any(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
-    ) => fallback::request_get_status_any, requests::get_status_any, before::testany;
+    ) => fallback::request_get_status_any, requests::get_status_any, before::testany,
+        short::has_any(count, requests) => short::get_status_any;
     MPI_Request_get_status_all(
         count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void
-    ) => fallback::request_get_status_all, requests::get_status_all, before::testall;
+    ) => fallback::request_get_status_all, requests::get_status_all, before::testall,
+        short::has_any(count, requests) => short::get_status_all;
     MPI_Request_get_status_some(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
-    ) => fallback::request_get_status_some, requests::get_status_some, before::testsome;
+    ) => fallback::request_get_status_some, requests::get_status_some, before::testsome,
+        short::has_any(count, requests) => short::get_status_some;
     MPI_Request_free(request: *mut c_void) => persistent::request_free, requests::free, before::free,
         short::has_any(1, request) => short::free;
     MPI_Cancel(request: *mut c_void) => forward::cancel, requests::cancel;

@@ -13,6 +13,7 @@ use libcopy::TeamKey;
 use libcopy::config::{self, Setting};
 use libcopy::datatype::Layout;
 use libcopy::p2p::header::Header;
+use libcopy::p2p::segment::UNCOUNTED;
 use libcopy::p2p::{
     Context, DeviceCopy, DeviceHandle, Endpoint, Owner, Protocol, Registration, Segment, View,
 };
@@ -233,10 +234,9 @@ fn meet(abi: &'static Abi) {
                 )),
             });
             // Those of `requests` are counted from now on; not those that receive into device memory.
-            if !gpu::is_loaded() {
-                let requests = world.segment.receive_requests(world.me);
-                requests.store(1, Ordering::Relaxed);
-            }
+            let uncounted = if gpu::is_loaded() { UNCOUNTED } else { 0 };
+            let requests = world.segment.receive_requests(world.me);
+            requests.store(1 + uncounted, Ordering::Relaxed);
             WORLD.store(Box::into_raw(world), Ordering::Release);
         }
         // Who did not ask for messages need not hear of it.

@@ -5,11 +5,13 @@
 use std::ffi::c_int;
 use std::ops::Deref;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering, fence};
 
 use libcopy::p2p::Endpoint;
+use libcopy::p2p::segment::{Slot, UNCOUNTED, state};
 
 use super::choice::Choice;
+use super::status::Status;
 use crate::abi::Abi;
 use crate::{bootstrap, pmpi};
 
@@ -61,6 +63,14 @@ pub fn has_lost_rights() -> bool {
     world().is_some_and(|world| world.segment.lost_rights(world.me).load(Ordering::Relaxed) != 0)
 }
 
+/// Says that this process does not count all its requests that receive any more, since some receive into device memory.
+pub fn stop_counting() {
+    if let Some(world) = world() {
+        let requests = world.segment.receive_requests(world.me);
+        requests.fetch_or(UNCOUNTED, Ordering::Relaxed);
+    }
+}
+
 /// Goes on with requests that are under way.
 static SETTLE: OnceLock<fn(&World)> = OnceLock::new();
 
@@ -75,6 +85,20 @@ impl World {
         if let Some(settle) = SETTLE.get() {
             settle(self);
         }
+    }
+
+    /// The length of the message that a slot stands for, if that is under way to us with the status's tag.
+    pub fn posted(&self, slot: &Slot, status: Status) -> Option<u64> {
+        let sequence = slot.sequence.load(Ordering::Acquire);
+        let is_ours = slot.state.load(Ordering::Acquire) == state::POSTED
+            && slot.to.load(Ordering::Relaxed) == self.me as u32
+            && slot.tag.load(Ordering::Relaxed) == status.tag();
+        let total = slot.total.load(Ordering::Relaxed);
+        // Another thread may receive it meanwhile, and the sender use the slot again.
+        fence(Ordering::Acquire);
+        let is_same = slot.sequence.load(Ordering::Relaxed) == sequence
+            && slot.state.load(Ordering::Relaxed) == state::POSTED;
+        (is_ours && is_same).then_some(total)
     }
 }
 

@@ -187,6 +187,8 @@ functions! {
     );
     /// `MPI_Comm_set_attr`
     comm_set_attr = c"PMPI_Comm_set_attr"(comm: Word, keyval: c_int, value: *mut c_void);
+    /// `MPI_Error_class`
+    error_class = c"PMPI_Error_class"(code: c_int, class: *mut c_int);
     /// `MPI_Add_error_class`
     add_error_class = c"PMPI_Add_error_class"(class: *mut c_int);
     /// `MPI_Add_error_string`

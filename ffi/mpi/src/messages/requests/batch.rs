@@ -40,14 +40,14 @@ pub(super) unsafe fn concluded(
         forget(state.handle);
         // SAFETY: the caller's promise.
         let status = unsafe { Status::new(world.abi, status) };
-        if code == 0 && !state.ready {
-            state.arrive_wholly(world, status);
+        if !state.ready {
+            state.arrive_wholly(world, status, code);
         }
         let end = state.end(world);
-        let error = end.error_of(world, &entry, &state, status, code);
+        let error = end.error_of(world, &entry, status, code);
         let comm = state.comm();
         drop(state);
-        reported(world, comm, status, error, code)
+        reported(world, comm, error, code)
     };
     catch_unwind(AssertUnwindSafe(conclude)).unwrap_or(world.abi.error)
 }
@@ -196,17 +196,24 @@ impl<'a> Batch<'a> {
                 // Where another one failed, ours may be under way still. MPI_ERR_PENDING is the
                 // number behind MPI_ERR_IN_STATUS in both libraries.
                 let handle = self.handle(index) & abi.handle;
+                let is_pending = code != abi.in_status || status.error() == abi.in_status + 1;
                 if entry.persistent {
-                    state.active = code != abi.in_status || status.error() == abi.in_status + 1;
+                    state.active = is_pending;
+                    forget_freed(self.world, entry, &mut state, self.request(index));
                 } else if abi.same(handle, state.handle) {
                     state.gone = false;
                     insert(state.handle, entry.clone());
                 }
+                if !is_pending {
+                    conclude(self.world, &state, status, status.error());
+                }
                 return Some(code);
             }
-            if conclude(self.world, &state, status) == 0 {
+            let error = conclude(self.world, &state, status, 0);
+            if error == 0 {
                 return Some(code);
             }
+            status.set_error(error);
             for i in (0..count).filter(|i| *i != index && code == 0) {
                 Status::of_array(abi, statuses, i).set_error(0);
             }
@@ -293,6 +300,7 @@ impl<'a> Batch<'a> {
             };
             let mut state = lock(&entry.state);
             let mut end = state.end(self.world);
+            forget_freed(self.world, entry, &mut state, self.request(i));
             let sent = match &state.work {
                 Work::Send(shared, _) => Some(shared),
                 _ => None,
@@ -366,6 +374,21 @@ impl Owner {
     }
 }
 
+/// After the library has completed a request in the program's variable: Open MPI frees a persistent one that has failed.
+pub(super) fn forget_freed(
+    world: &World,
+    entry: &Entry,
+    state: &mut State,
+    request: *const c_void,
+) {
+    // SAFETY: the program's variable.
+    let handle = unsafe { world.abi.handle_at(request, 0) } & world.abi.handle;
+    if entry.persistent && !world.abi.same(handle, state.handle) {
+        state.gone = true;
+        forget(state.handle);
+    }
+}
+
 /// Completes a request that is ready.
 ///
 /// # Safety
@@ -393,13 +416,14 @@ pub(super) unsafe fn finish(
         // SAFETY: the caller's promise, or our own.
         let status = unsafe { Status::new(world.abi, at) };
         status.fill_with_nothing(UNDEFINED);
-        return reported(world, comm, status, error, error);
+        return reported(world, comm, error, error);
     }
     // SAFETY: the caller's promise.
     let code = unsafe { owner.wait(world, request, at) };
+    forget_freed(world, entry, &mut state, request);
     // SAFETY: written just now.
     let status = unsafe { Status::new(world.abi, at) };
-    let error = end.error_of(world, entry, &state, status, code);
+    let error = end.error_of(world, entry, status, code);
     if let Work::Send(shared, _) = &state.work {
         if status.is_cancelled() {
             lock(shared).withdraw(world);
@@ -408,7 +432,7 @@ pub(super) unsafe fn finish(
         unsafe { pmpi::request_free(request) };
     }
     drop(state);
-    reported(world, comm, status, error, code)
+    reported(world, comm, error, code)
 }
 
 /// Whether one request is all that is under way, and a receive: then the library may wait for it,
@@ -418,10 +442,11 @@ pub(super) fn is_alone(state: &State) -> bool {
     receives && KNOWN.load(Ordering::Relaxed) == 1 && p2p::is_quiet()
 }
 
-/// What the status of a receive says after the library has waited for it, and the code.
-pub(super) fn conclude(world: &World, state: &State, status: Status) -> c_int {
+/// After the library has waited for a receive, with this code: corrects the status; an error that the library has not
+/// reported, or 0.
+pub(super) fn conclude(world: &World, state: &State, status: Status, code: c_int) -> c_int {
     match &state.work {
-        Work::Receive(arrival) => arrival.conclude(world, status),
+        Work::Receive(arrival) => arrival.conclude(world, status, code),
         _ => 0,
     }
 }

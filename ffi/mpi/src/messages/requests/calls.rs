@@ -11,8 +11,9 @@ use libcopy::policy::governor::Decision;
 
 use super::super::incoming::raise;
 use super::super::status::{Room, Status, is_ignored};
+use super::super::truncation::is_truncation;
 use super::super::world::{World, world};
-use super::batch::{Batch, Owner, conclude, concluded, finish, is_alone};
+use super::batch::{Batch, Owner, conclude, concluded, finish, forget_freed, is_alone};
 use super::entry::Work;
 use super::progress::{ORPHANS, finish_copies, settle, until};
 use super::table::{Unfetched, find, forget, library_first, remember};
@@ -81,14 +82,9 @@ unsafe fn wait_as(
                 let unfetched = Unfetched::new();
                 let code = owner.wait(world, request, at);
                 drop(unfetched);
-                if code != 0 {
-                    if let Work::Receive(arrival) = &state.work {
-                        arrival.give_back(world);
-                    }
-                    return Some(code);
-                }
-                match conclude(world, &state, Status::new(world.abi, at)) {
-                    0 => 0,
+                forget_freed(world, entry, &mut state, request);
+                match conclude(world, &state, Status::new(world.abi, at), code) {
+                    0 => code,
                     code => raise(state.comm().unwrap_or(world.abi.world), code),
                 }
             });
@@ -122,7 +118,8 @@ pub unsafe fn test_at_once(
         match pmpi::test(request, flag, at) {
             code if *flag == 0 => code,
             code => {
-                if code != 0 {
+                // A library that truncates has written it.
+                if code != 0 && !is_truncation(world, code) {
                     room.write(Room::new());
                 }
                 concluded(world, handle, at, code)
@@ -318,7 +315,8 @@ unsafe fn testany_of_one(
             0 if *flag == 0 => 0,
             code if *index != 0 => code,
             code => {
-                if code != 0 {
+                // A library that truncates has written it.
+                if code != 0 && !is_truncation(world, code) {
                     room.write(Room::new());
                 }
                 concluded(world, handle, at, code)
@@ -350,7 +348,8 @@ unsafe fn testany_of_some(
         let code = pmpi::testany(count, requests, index, flag, at);
         match *index {
             which if (0..count).contains(&which) && (code != 0 || *flag != 0) => {
-                if code != 0 {
+                // A library that truncates has written it.
+                if code != 0 && !is_truncation(world, code) {
                     room.write(Room::new());
                 }
                 concluded(world, handles[which as usize].assume_init(), at, code)
@@ -509,8 +508,12 @@ pub unsafe fn get_status(
         if let Some(bytes) = state.bytes {
             Status::new(world.abi, at).set_bytes(bytes);
         }
-        if state.error != 0 {
-            Status::new(world.abi, at).set_error(state.error);
+        // MPICH says here that a request has failed, Open MPI when it is completed.
+        if code == 0 && state.error != 0 && !world.abi.is_open_mpi() {
+            let comm = state.comm().unwrap_or(world.abi.world);
+            let error = state.error;
+            drop(state);
+            return Some(raise(comm, error));
         }
         Some(code)
     }

@@ -15,6 +15,7 @@ use super::super::incoming::{Arrival, Fetching, raise};
 use super::super::pack_memory::Memory;
 use super::super::sending::Plan;
 use super::super::status::{Room, Status};
+use super::super::truncation::Failed;
 use super::super::waiting;
 use super::super::world::World;
 use crate::abi::Word;
@@ -99,17 +100,10 @@ impl Drop for Copied {
 }
 
 /// The code for the program, whose error handler hears of an error of ours.
-pub(super) fn reported(
-    world: &World,
-    comm: Option<Word>,
-    status: Status,
-    error: c_int,
-    code: c_int,
-) -> c_int {
+pub(super) fn reported(world: &World, comm: Option<Word>, error: c_int, code: c_int) -> c_int {
     if error == 0 {
         return code;
     }
-    status.set_error(error);
     raise(comm.unwrap_or(world.abi.world), error)
 }
 
@@ -189,16 +183,14 @@ impl End {
         mut self,
         world: &World,
         entry: &Entry,
-        state: &State,
         status: Status,
         code: c_int,
     ) -> c_int {
         let seen = self.correct(world, entry.persistent, status, code);
-        if let (Work::Receive(arrival), true) = (&state.work, code != 0) {
-            arrival.give_back(world);
-        }
         match self.error {
-            0 if code == 0 => seen,
+            // The library has reported it.
+            _ if code != 0 => 0,
+            0 => seen,
             error => error,
         }
     }
@@ -223,7 +215,7 @@ impl State {
                     };
                     // SAFETY: the status was written just now.
                     let status = unsafe { Status::new(world.abi, room.pointer()) };
-                    self.arrive(world, status);
+                    self.arrive(world, status, code);
                     self.seen = Some((code, room));
                     // Asked for when others have been begun, too.
                     if self.copied.is_some() {
@@ -258,12 +250,12 @@ impl State {
         true
     }
 
-    /// Moves the data of a receive that the library has completed with this status, or has a device begin to.
-    fn arrive(&mut self, world: &World, status: Status) {
+    /// Moves the data of a receive that the library has completed with this status and code, or has a device begin to.
+    fn arrive(&mut self, world: &World, status: Status, code: c_int) {
         let Work::Receive(arrival) = &self.work else {
             return;
         };
-        match arrival.complete(world, status) {
+        match arrival.complete(world, status, code) {
             None => {}
             Some(Fetching::Over(result)) => self.fetched(result),
             Some(fetching) => self.copied = Some(Copied::new(fetching)),
@@ -271,8 +263,8 @@ impl State {
     }
 
     /// The same, waiting until they are there.
-    pub(super) fn arrive_wholly(&mut self, world: &World, status: Status) {
-        self.arrive(world, status);
+    pub(super) fn arrive_wholly(&mut self, world: &World, status: Status, code: c_int) {
+        self.arrive(world, status, code);
         world.attend_until(|| self.is_copied(world).then_some(()));
     }
 
@@ -289,10 +281,10 @@ impl State {
         true
     }
 
-    fn fetched(&mut self, result: Result<u64, c_int>) {
+    fn fetched(&mut self, result: Result<u64, Failed>) {
         match result {
             Ok(bytes) => self.bytes = Some(bytes),
-            Err(code) => self.error = code,
+            Err(failed) => (self.bytes, self.error) = (failed.bytes, failed.code),
         }
     }
 

@@ -20,4 +20,4 @@ pub use calls::{
 };
 pub use entry::Work;
 pub use progress::{has_orphans, register, settle, settle_orphans};
-pub use table::{Unfetched, any, offers, remember, remember_own, remember_watched};
+pub use table::{Unfetched, any, offers, remember, remember_own, remember_seen, remember_watched};

@@ -3,7 +3,7 @@
 //! The requests that we know, by handle.
 
 use std::collections::HashMap;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -17,6 +17,7 @@ use super::super::incoming::Arrival;
 use super::super::offering::Candidate;
 use super::super::probes;
 use super::super::sending::Plan;
+use super::super::status::{Room, Status};
 use super::super::world::{World, world};
 use super::entry::{Entry, State, Work};
 use crate::abi::Word;
@@ -102,6 +103,28 @@ pub fn remember_watched(
 ) {
     let entry = entry(world, request, work, persistent, watched);
     let handle = lock(&entry.state).handle;
+    insert(handle, Arc::new(entry));
+}
+
+/// Makes a receive known of which the library has said this, when it was asked.
+pub fn remember_seen(
+    world: &World,
+    request: *const c_void,
+    arrival: Arrival,
+    persistent: bool,
+    (code, mut room): (c_int, Room),
+) {
+    let entry = entry(world, request, Work::Receive(arrival), persistent, None);
+    let handle = {
+        let mut state = lock(&entry.state);
+        // SAFETY: the library has written it.
+        let status = unsafe { Status::new(world.abi, room.pointer()) };
+        state.active = true;
+        state.arrive_wholly(world, status, code);
+        state.seen = Some((code, room));
+        state.ready = true;
+        state.handle
+    };
     insert(handle, Arc::new(entry));
 }
 
