@@ -9,7 +9,7 @@ mod calls;
 fn random_calls_are_answered() {
     let rounds =
         std::env::var("LIBCOPY_TEST_ROUNDS").map(|rounds| rounds.parse().expect("a number"));
-    let rounds = rounds.unwrap_or(60);
+    let rounds = rounds.unwrap_or(1000);
     let mut made = 0;
     for seed in 0..rounds {
         println!("seed {seed}");

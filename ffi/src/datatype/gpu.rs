@@ -47,9 +47,11 @@ pub unsafe extern "C" fn libcopy_type_pack_gpu(
         // SAFETY: the caller's promise; the range lies in the stream. The handle keeps the layout, or drops it with
         // `cuMemFree`, which waits for the kernels.
         unsafe {
-            let layout = handle(datatype)?.gpu_layout(count)?;
-            let (range, bytes) = moved(layout.layout(), offset, max, buffer, packed)?;
+            let datatype = handle(datatype)?;
+            // Before a plan is made that nobody could use.
             let driver = driver()?;
+            let layout = datatype.gpu_layout(count)?;
+            let (range, bytes) = moved(layout.layout(), offset, max, buffer, packed)?;
             put("the number of bytes", actual, bytes)?;
             pack_on(driver, &layout, buffer as u64, range, packed as u64, stream)?;
             Ok(())
@@ -78,9 +80,11 @@ pub unsafe extern "C" fn libcopy_type_unpack_gpu(
     guarded(|| {
         // SAFETY: as in `libcopy_type_pack_gpu`.
         unsafe {
-            let layout = handle(datatype)?.gpu_layout(count)?;
-            let (range, bytes) = moved(layout.layout(), offset, length, buffer, packed)?;
+            let datatype = handle(datatype)?;
+            // Before a plan is made that nobody could use.
             let driver = driver()?;
+            let layout = datatype.gpu_layout(count)?;
+            let (range, bytes) = moved(layout.layout(), offset, length, buffer, packed)?;
             put("the number of bytes", actual, bytes)?;
             unpack_on(driver, &layout, buffer as u64, range, packed as u64, stream)?;
             Ok(())
