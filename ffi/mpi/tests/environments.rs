@@ -57,15 +57,6 @@ const KINDS: [(&str, &str); 27] = [
     ("none", "nothing"),
 ];
 
-/// Kinds in which ranks of a team wait for one that cannot come, as long as [`LIBCOPY_JOIN_TIMEOUT`](JOINING) says.
-const WAITING: [&str; 4] = [
-    "private-shm",
-    "tiny-shm",
-    "shared-tiny-shm",
-    "read-only-shm",
-];
-const JOINING: (&str, &str) = ("LIBCOPY_JOIN_TIMEOUT", "0.5");
-
 /// What must show that the kernel has refused something.
 const REFUSED: [&str; 5] = [
     "eperm-late",
@@ -146,16 +137,13 @@ fn run(mpi: &Mpi, kind: &str, who: &str, environment: &[(&str, &str)]) -> Run {
 /// What a program has with libcopy, against what it has alone; an error if that is worse.
 fn judge(mpi: &Mpi, kind: &str, who: &str, usual: f64) -> Result<String, String> {
     let preload = library().to_str().expect("a plain path");
-    let mut environment = vec![
+    let environment = [
         ("LD_PRELOAD", preload),
         ("LIBCOPY_MPI_MESSAGES", "1"),
         ("LIBCOPY_MPI_MIN", "4096"),
         ("LIBCOPY_GOVERNOR", "0"),
         ("LIBCOPY_STATS", "1"),
     ];
-    if WAITING.contains(&kind) {
-        environment.push(JOINING);
-    }
     let mut usual = usual;
     for attempt in 1.. {
         let ours = run(mpi, kind, who, &environment);
