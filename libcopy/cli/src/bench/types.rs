@@ -113,9 +113,12 @@ fn sets(args: &TypesArgs) -> Vec<(InstructionSet, String)> {
         sets.push(most);
     }
     let several = sets.len() > 1;
-    let variant = |set: InstructionSet| match several {
-        true if set != most => format!("{LIBCOPY}-{}", set.name()),
-        _ => LIBCOPY.to_owned(),
+    let variant = |set: InstructionSet| {
+        if several && set != most {
+            format!("{LIBCOPY}-{}", set.name())
+        } else {
+            LIBCOPY.to_owned()
+        }
     };
     sets.into_iter().map(|set| (set, variant(set))).collect()
 }

@@ -76,10 +76,7 @@ impl<const PACK: bool> Filler<PACK> {
             gap: stride - unit,
             reciprocal: (u64::MAX / len as u64).wrapping_add(1),
             whole: Nest { run, len, dims },
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
             masks: has_512(),
-            #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-            masks: false,
         }
     }
 
