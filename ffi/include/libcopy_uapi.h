@@ -269,6 +269,8 @@
 //
 // - `ENOENT`: no such region.
 // - `EOWNERDEAD`: the owner is gone, and the region with it.
+// - `EINTR`, `ENOMEM`: a signal arrived, or memory was short, before it was known whether the owner's memory has
+//   changed. That says nothing about it (`LIBCOPY_STATE_STALE` would); ask again.
 #define LIBCOPY_REGION_INFO 0xC030CC07U
 
 // Counts expected uses down without copying, for peers that use load and store (see
