@@ -43,11 +43,13 @@ impl Made {
         target: &Datatype,
     ) -> Result<Made> {
         set.limit();
+        // A type keeps its normal form, which was made for the set that was in force then.
+        let fresh = |datatype: &Datatype| Datatype::unflatten(&datatype.flatten());
         Ok(Made {
             set: *set,
             variant: variant.clone(),
-            layout: Layout::new(datatype, 1)?,
-            target: Layout::new(target, 1)?,
+            layout: Layout::new(&fresh(datatype)?, 1)?,
+            target: Layout::new(&fresh(target)?, 1)?,
         })
     }
 }
