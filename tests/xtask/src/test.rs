@@ -280,7 +280,7 @@ impl Tests {
             "what_is_packed",
             "neighbours",
             "types_that_are_committed",
-            "what_is_cut_off",
+            "what_is_cut_off_is_what",
             "reductions_give_the_same_bits",
             "a_type_keeps_its_reading",
             "--skip",
