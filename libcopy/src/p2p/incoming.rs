@@ -135,12 +135,18 @@ impl Endpoint {
     /// # Errors
     ///
     /// As for [`Endpoint::receive`]. In any case its sender hears that it is over.
-    pub fn receive_start(
+    ///
+    /// # Safety
+    ///
+    /// As for [`Endpoint::receive`], with `len` for the capacity.
+    pub unsafe fn receive_start(
         &self,
         header: &Header,
         view: &View,
         len: u64,
     ) -> Result<(), ReceiveError> {
+        let here = self.home.check("this endpoint");
+        here.map_err(|error| ReceiveError::Failed(error.to_string()))?;
         let slot = self
             .segment
             .slot(header.sender as usize, header.slot as usize);

@@ -265,7 +265,8 @@ impl Arrival {
         // Where the library has left the buffer as it was, it stays so.
         let is_there = code == 0 || world.choice.delivers_beginnings();
         let wanted = if is_there { self.capacity } else { 0 };
-        truncation::receive(world, found, view, (wanted, self.capacity))
+        // SAFETY: the program's elements, which it has lent until the request is complete; no more than they hold.
+        unsafe { truncation::receive(world, found, view, (wanted, self.capacity)) }
     }
 
     #[cold]
@@ -306,7 +307,8 @@ impl Arrival {
         }
         if header.total > self.capacity {
             let room = (self.capacity, self.capacity);
-            let failed = truncation::receive(world, (sender, number), view, room)?;
+            // SAFETY: the program's elements, which it has lent until the request is complete; no more than they hold.
+            let failed = unsafe { truncation::receive(world, (sender, number), view, room) }?;
             return Some(Fetching::Over(Err(failed)));
         }
         Some(self.pull(world, &header, view))

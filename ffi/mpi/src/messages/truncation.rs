@@ -118,7 +118,11 @@ pub fn find(
 
 /// Receives `wanted` bytes of such a message into elements of `capacity` bytes; its sender hears that it is over. `None` if
 /// another thread has received it.
-pub fn receive(
+///
+/// # Safety
+///
+/// The elements of the view have `wanted` bytes, writable, which nobody else uses until this returns.
+pub unsafe fn receive(
     world: &World,
     (sender, number): (usize, usize),
     view: &View,
@@ -126,7 +130,8 @@ pub fn receive(
 ) -> Option<Failed> {
     let slot = world.segment.slot(sender, number);
     let header = slot.header(world.magic, sender, number);
-    match world.receive_start(&header, view, wanted) {
+    // SAFETY: the caller's promise; the slot has the header as its sender wrote it.
+    match unsafe { world.receive_start(&header, view, wanted) } {
         Ok(()) | Err(ReceiveError::Truncated) => {}
         Err(ReceiveError::Claimed) => return None,
         Err(ReceiveError::Failed(why)) => complain(&format!(
