@@ -59,7 +59,7 @@ pub(crate) struct Failed {
 }
 
 /// A message that has come.
-struct Letter {
+struct Datagram {
     kind: u64,
     words: [u64; 2],
     text: String,
@@ -105,7 +105,7 @@ impl Socket {
     }
 
     /// The next message of our user's, if one has come.
-    fn receive(&self) -> Option<Letter> {
+    fn receive(&self) -> Option<Datagram> {
         loop {
             let mut bytes = [0u8; LONGEST];
             let mut room = nix::cmsg_space!(RawFd, libc::ucred);
@@ -141,7 +141,7 @@ impl Socket {
             if let ([Some(MAGIC), Some(kind), Some(a), Some(b)], true) =
                 ([0, 1, 2, 3].map(word), is_ours)
             {
-                return Some(Letter {
+                return Some(Datagram {
                     kind,
                     words: [a, b],
                     text: String::from_utf8_lossy(text).into_owned(),
@@ -182,14 +182,14 @@ impl Host {
     /// Takes what has come; who cannot join, if somebody says so.
     fn take(&mut self) -> Option<Failed> {
         let mut failed = None;
-        while let Some(letter) = self.socket.receive() {
-            match (letter.kind, letter.from) {
-                (kind::ASK, Some(from)) => self.asked.push((from, letter.words)),
+        while let Some(datagram) = self.socket.receive() {
+            match (datagram.kind, datagram.from) {
+                (kind::ASK, Some(from)) => self.asked.push((from, datagram.words)),
                 (kind::FAILED, _) => {
                     self.told += 1;
                     failed = failed.or(Some(Failed {
-                        rank: letter.words[0] as usize,
-                        why: letter.text,
+                        rank: datagram.words[0] as usize,
+                        why: datagram.text,
                     }));
                 }
                 _ => {}
@@ -266,13 +266,13 @@ impl Guest {
             self.has_asked = sent.is_ok();
         }
         loop {
-            let letter = self.socket.receive()?;
-            match (letter.kind, letter.file) {
+            let datagram = self.socket.receive()?;
+            match (datagram.kind, datagram.file) {
                 (kind::FILE, Some(file)) => return Some(Reply::File(file.into())),
                 (kind::FAILED, _) => {
                     return Some(Reply::Failed(Failed {
-                        rank: letter.words[0] as usize,
-                        why: letter.text,
+                        rank: datagram.words[0] as usize,
+                        why: datagram.text,
                     }));
                 }
                 _ => {}

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::engine::{Engines, Held, State};
-use super::table::{Buffers, Errand, MOST_PIECES, ROOM, Table};
+use super::table::{Buffers, CopyRequest, MOST_PIECES, ROOM, Table};
 use crate::collective::division::slices;
 use crate::op::Op;
 use crate::process::Home;
@@ -474,15 +474,15 @@ impl Operation {
 
     /// Copies between our buffers and shared memory what the kernel does not copy for others.
     fn serve(&self) -> bool {
-        let copy = |errand: Errand, room: *mut u8| {
-            let at = errand.at as usize;
+        let copy = |request: CopyRequest, room: *mut u8| {
+            let at = request.at as usize;
             // SAFETY: `begin` was promised our buffers, which have what the other rank has to do with; the room has as
             // many bytes, and is elsewhere.
             unsafe {
-                if errand.is_write {
-                    std::ptr::copy_nonoverlapping(room, self.recv.wrapping_add(at), errand.len);
+                if request.is_write {
+                    std::ptr::copy_nonoverlapping(room, self.recv.wrapping_add(at), request.len);
                 } else {
-                    std::ptr::copy_nonoverlapping(self.send.wrapping_add(at), room, errand.len);
+                    std::ptr::copy_nonoverlapping(self.send.wrapping_add(at), room, request.len);
                 }
             }
         };
@@ -523,7 +523,7 @@ impl Operation {
                 room
             }
             // Another operation of ours may have it.
-            None => match table.take_desk(me) {
+            None => match table.take_request_slot(me) {
                 Some(room) => *self.room.insert(room),
                 None => return false,
             },
@@ -534,7 +534,7 @@ impl Operation {
             }
             self.owed = None;
             self.room = None;
-            table.free_desk(me);
+            table.free_request_slot(me);
             return moved;
         }
         let len = ROOM.min(owed.len - owed.done);
@@ -542,14 +542,14 @@ impl Operation {
             // SAFETY: our own bytes, and the room, which nobody looks at now.
             unsafe { std::ptr::copy_nonoverlapping(owed.ours.wrapping_add(owed.done), room, len) };
         }
-        let errand = Errand {
+        let request = CopyRequest {
             owner: owed.peer,
             number: self.number,
             is_write: owed.is_write,
             at: owed.at + owed.done as u64,
             len,
         };
-        table.ask(me, errand);
+        table.ask(me, request);
         moved
     }
 

@@ -89,7 +89,7 @@ impl Ticket {
 
 /// What a rank has another one do with its memory, since the kernel does not for it.
 #[derive(Clone, Copy, Debug)]
-pub struct Errand {
+pub(super) struct CopyRequest {
     /// The other rank.
     pub owner: usize,
     /// The operation.
@@ -103,24 +103,24 @@ pub struct Errand {
 }
 
 /// Bytes that go through shared memory at a time where the kernel does not copy them.
-pub const ROOM: usize = 64 << 10;
+pub(super) const ROOM: usize = 64 << 10;
 
-/// A rank's errand, with room for its bytes behind.
+/// A rank's request, with room for its bytes behind.
 #[repr(C, align(64))]
-struct Desk {
-    /// One of [`desk`].
+struct RequestSlot {
+    /// One of [`request_state`].
     state: AtomicU64,
     owner: AtomicU64,
     number: AtomicU64,
     is_write: AtomicU64,
     at: AtomicU64,
     len: AtomicU64,
-    /// A bit for each rank that has an errand for this one.
+    /// A bit for each rank that has a request for this one.
     asked_by: AtomicU64,
 }
 
-/// States of a rank's errand.
-mod desk {
+/// States of a rank's request.
+mod request_state {
     /// There is none.
     pub const FREE: u64 = 0;
     /// One is written, or over and read.
@@ -131,8 +131,8 @@ mod desk {
     pub const DONE: u64 = 3;
 }
 
-/// Bytes of a rank's errand.
-const DESK: usize = size_of::<Desk>() + ROOM;
+/// Bytes of a rank's request.
+const REQUEST_SLOT: usize = size_of::<RequestSlot>() + ROOM;
 
 /// The shared memory of a communicator.
 #[derive(Debug)]
@@ -163,8 +163,8 @@ fn topics(ranks: usize, depth: u64) -> usize {
         .next_multiple_of(HEAD)
 }
 
-/// Where the ranks' errands begin.
-fn desks(ranks: usize, depth: u64) -> usize {
+/// Where the ranks' copy requests begin.
+fn request_slots(ranks: usize, depth: u64) -> usize {
     (topics(ranks, depth) + agreement::bytes(ranks)).next_multiple_of(HEAD)
 }
 
@@ -174,7 +174,7 @@ fn bytes(ranks: usize, depth: u64) -> usize {
         // More than there is of memory: nobody can make it.
         return usize::MAX;
     }
-    desks(ranks, depth) + ranks * DESK
+    request_slots(ranks, depth) + ranks * REQUEST_SLOT
 }
 
 impl Table {
@@ -271,74 +271,85 @@ impl Table {
         unsafe { Topic::of(memory, self.ranks, topic, rank) }
     }
 
-    /// A rank's errand, and its room.
-    fn desk(&self, rank: usize) -> (&Desk, *mut u8) {
+    /// A rank's request, and its room.
+    fn request_slot(&self, rank: usize) -> (&RequestSlot, *mut u8) {
         assert!(rank < self.ranks, "a rank of the communicator");
-        let at = desks(self.ranks, self.depth) + rank * DESK;
-        let place = self.shared.place(at, DESK);
+        let at = request_slots(self.ranks, self.depth) + rank * REQUEST_SLOT;
+        let place = self.shared.place(at, REQUEST_SLOT);
         // SAFETY: within the memory, aligned as the mapping is; all zeros are valid.
-        let desk = unsafe { &*place.cast::<Desk>() };
-        (desk, place.wrapping_add(size_of::<Desk>()))
+        let slot = unsafe { &*place.cast::<RequestSlot>() };
+        (slot, place.wrapping_add(size_of::<RequestSlot>()))
     }
 
-    /// Takes our errand for one operation, until [`Table::free_desk`]; [`ROOM`] bytes, unless another one has it.
-    pub(super) fn take_desk(&self, rank: usize) -> Option<*mut u8> {
-        let (desk, room) = self.desk(rank);
+    /// Takes our request for one operation, until [`Table::free_request_slot`]; [`ROOM`] bytes, unless another one has it.
+    pub(super) fn take_request_slot(&self, rank: usize) -> Option<*mut u8> {
+        let (slot, room) = self.request_slot(rank);
         let order = (Ordering::Acquire, Ordering::Relaxed);
-        let taken = desk
-            .state
-            .compare_exchange(desk::FREE, desk::TAKEN, order.0, order.1);
+        let taken = slot.state.compare_exchange(
+            request_state::FREE,
+            request_state::TAKEN,
+            order.0,
+            order.1,
+        );
         taken.is_ok().then_some(room)
     }
 
-    /// Has another rank do our errand, as soon as it goes on with that operation.
-    pub(super) fn ask(&self, rank: usize, errand: Errand) {
-        let (desk, _) = self.desk(rank);
-        desk.owner.store(errand.owner as u64, Ordering::Relaxed);
-        desk.number.store(errand.number, Ordering::Relaxed);
-        desk.is_write
-            .store(errand.is_write.into(), Ordering::Relaxed);
-        desk.at.store(errand.at, Ordering::Relaxed);
-        desk.len.store(errand.len as u64, Ordering::Relaxed);
-        desk.state.store(desk::ASKED, Ordering::Release);
-        let (owner, _) = self.desk(errand.owner);
+    /// Has another rank do our request, as soon as it goes on with that operation.
+    pub(super) fn ask(&self, rank: usize, request: CopyRequest) {
+        let (slot, _) = self.request_slot(rank);
+        slot.owner.store(request.owner as u64, Ordering::Relaxed);
+        slot.number.store(request.number, Ordering::Relaxed);
+        slot.is_write
+            .store(request.is_write.into(), Ordering::Relaxed);
+        slot.at.store(request.at, Ordering::Relaxed);
+        slot.len.store(request.len as u64, Ordering::Relaxed);
+        slot.state.store(request_state::ASKED, Ordering::Release);
+        let (owner, _) = self.request_slot(request.owner);
         owner.asked_by.fetch_or(1 << rank, Ordering::Release);
     }
 
-    /// Whether our errand is done.
+    /// Whether our request is done.
     pub(super) fn is_done(&self, rank: usize) -> bool {
-        self.desk(rank).0.state.load(Ordering::Acquire) == desk::DONE
+        self.request_slot(rank).0.state.load(Ordering::Acquire) == request_state::DONE
     }
 
-    /// Gives our errand back to the operations of this rank.
-    pub(super) fn free_desk(&self, rank: usize) {
-        self.desk(rank).0.state.store(desk::FREE, Ordering::Release);
+    /// Gives our request back to the operations of this rank.
+    pub(super) fn free_request_slot(&self, rank: usize) {
+        self.request_slot(rank)
+            .0
+            .state
+            .store(request_state::FREE, Ordering::Release);
     }
 
-    /// Does the errands that others have for this rank in an operation: `copy` is given each, and its room.
+    /// Does the copy requests that others have for this rank in an operation: `copy` is given each, and its room.
     /// Returns whether there were any.
     #[inline]
-    pub(super) fn serve(&self, rank: usize, number: u64, copy: impl Fn(Errand, *mut u8)) -> bool {
-        let asked_by = &self.desk(rank).0.asked_by;
+    pub(super) fn serve(
+        &self,
+        rank: usize,
+        number: u64,
+        copy: impl Fn(CopyRequest, *mut u8),
+    ) -> bool {
+        let asked_by = &self.request_slot(rank).0.asked_by;
         let mut bits = asked_by.load(Ordering::Acquire);
         let mut served = false;
         while bits != 0 {
             let (other, bit) = (bits.trailing_zeros() as usize, bits & bits.wrapping_neg());
             bits ^= bit;
-            let (desk, room) = self.desk(other);
-            let errand = Errand {
-                owner: desk.owner.load(Ordering::Relaxed) as usize,
-                number: desk.number.load(Ordering::Relaxed),
-                is_write: desk.is_write.load(Ordering::Relaxed) != 0,
-                at: desk.at.load(Ordering::Relaxed),
-                len: (desk.len.load(Ordering::Relaxed) as usize).min(ROOM),
+            let (slot, room) = self.request_slot(other);
+            let request = CopyRequest {
+                owner: slot.owner.load(Ordering::Relaxed) as usize,
+                number: slot.number.load(Ordering::Relaxed),
+                is_write: slot.is_write.load(Ordering::Relaxed) != 0,
+                at: slot.at.load(Ordering::Relaxed),
+                len: (slot.len.load(Ordering::Relaxed) as usize).min(ROOM),
             };
-            if (errand.owner, errand.number) != (rank, number) {
+            if (request.owner, request.number) != (rank, number) {
                 continue;
             }
-            copy(errand, room);
+            copy(request, room);
             asked_by.fetch_and(!bit, Ordering::Relaxed);
-            desk.state.store(desk::DONE, Ordering::Release);
+            slot.state.store(request_state::DONE, Ordering::Release);
             served = true;
         }
         served
