@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "error_class.h"
+
 enum { DENSE = 300000, LARGE = 1 << 20, PIECES = 1249, ROOM = (1 << 20) + (1 << 16), UNTOUCHED = 0xee };
 
 static int rank;
@@ -18,14 +20,6 @@ static unsigned char *bytes, *room;
 static MPI_Datatype pieces, spread;
 /* The compiler knows how long an array of statuses is that is ignored. */
 static MPI_Status *volatile nowhere;
-
-static const char *class_of(int code)
-{
-	int class;
-	MPI_Error_class(code, &class);
-	return class == MPI_SUCCESS ? "success" : class == MPI_ERR_TRUNCATE ? "truncate" :
-	       class == MPI_ERR_IN_STATUS ? "in status" : class == MPI_ERR_PENDING ? "pending" : "other";
-}
 
 static unsigned char data(int i)
 {
@@ -191,8 +185,8 @@ static void once(enum post post, enum complete complete, int ignored, int length
 	printf("%s %s%s %s %d%s of %d%s: %s, asked %s, error %s, %d bytes, %d elements, %d from %d, index %d%s; "
 	       "%d right, %d foreign\n",
 	       posts[post], posted ? completions[complete] : "", ignored ? ", ignored" : "", orders[order], length,
-	       typed ? " typed" : "", sender, any ? " any" : "", class_of(code), class_of(asked),
-	       class_of(status.MPI_ERROR), number, elements, status.MPI_TAG, status.MPI_SOURCE,
+	       typed ? " typed" : "", sender, any ? " any" : "", class_name(code), class_name(asked),
+	       class_name(status.MPI_ERROR), number, elements, status.MPI_TAG, status.MPI_SOURCE,
 	       complete == WAITSOME || complete == TESTSOME ? indices[0] : index, left ? ", left" : "", prefix, wrong);
 	if (left)
 		MPI_Request_free(&requests[1]);

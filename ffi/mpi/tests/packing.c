@@ -17,6 +17,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "error_class.h"
 #include "random.h"
 
 #ifdef LARGE
@@ -112,14 +113,6 @@ static MPI_Datatype random_type(int most, int kinds)
 	}
 	MPI_Type_commit(&type);
 	return type;
-}
-
-static int class_of(int code)
-{
-	int class = MPI_SUCCESS;
-	if (code)
-		MPI_Error_class(code, &class);
-	return class;
 }
 
 static int wrong;

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "error_class.h"
+
 enum { PIECES = 2048, DENSE = 1024, UNSET = -77 };
 
 static unsigned char *bytes;
@@ -18,13 +20,6 @@ static MPI_Status *volatile nowhere;
 
 enum what { LONG, SHORT, TOO_LONG, WHATS };
 static const char *const whats[] = { "long", "short", "too long" };
-
-static const char *class_of(int code)
-{
-	int class;
-	MPI_Error_class(code, &class);
-	return class == MPI_SUCCESS ? "success" : class == MPI_ERR_TRUNCATE ? "truncate" : "other";
-}
 
 static int ask(int any, MPI_Request *request, int *index, int *flag, MPI_Status *status)
 {
@@ -57,7 +52,7 @@ static void once(enum what what, int any, int ignored, int persistent)
 	if (persistent) {
 		MPI_Recv_init(bytes, elements, type, 0, 1, MPI_COMM_WORLD, &request);
 		code = ask(any, &request, &index, &flag, &status);
-		printf("inactive: %s, flag %d, %s; ", class_of(code), flag, index == MPI_UNDEFINED ? "undefined" : "none");
+		printf("inactive: %s, flag %d, %s; ", class_name(code), flag, index == MPI_UNDEFINED ? "undefined" : "none");
 		MPI_Start(&request);
 	} else {
 		MPI_Irecv(bytes, elements, type, 0, 1, MPI_COMM_WORLD, &request);
@@ -80,14 +75,14 @@ static void once(enum what what, int any, int ignored, int persistent)
 			right &= bytes[i] == (is_data ? (unsigned char)(i * 7 + what) : 0);
 		}
 	}
-	printf("%d of 1000 asked in vain, %s, index %d, %d elements from %d with %d, %s; ", asked, class_of(code), index,
+	printf("%d of 1000 asked in vain, %s, index %d, %d elements from %d with %d, %s; ", asked, class_name(code), index,
 	       ignored ? 0 : count, code || ignored ? 0 : status.MPI_SOURCE, code || ignored ? 0 : status.MPI_TAG,
 	       right ? "right" : "WRONG");
 	if (persistent && request != MPI_REQUEST_NULL)
 		MPI_Request_free(&request);
 	if (code == MPI_SUCCESS) {
 		code = ask(any, &request, &index, &flag, &status);
-		printf("null: %s, flag %d, %s\n", class_of(code), flag, index == MPI_UNDEFINED ? "undefined" : "none");
+		printf("null: %s, flag %d, %s\n", class_name(code), flag, index == MPI_UNDEFINED ? "undefined" : "none");
 	} else {
 		printf("\n");
 	}

@@ -12,6 +12,7 @@
  * What is received by a wildcard is determined: either one message only matches, or all do, and each sender's are looked at in
  * their order.
  */
+#include "error_class.h"
 #include "random_calls.h"
 
 /* Completes requests in some way. `statuses` are those of their last operations. */
@@ -91,14 +92,6 @@ static void say_status(struct context *c, MPI_Status *status, MPI_Datatype type,
 	if (!MPICH_MAJOR || (count != MPI_UNDEFINED && !is_mixed))
 		MPI_Get_elements(status, type, &elements);
 	say(c, " source %d tag %d count %d bytes %d elements %d", status->MPI_SOURCE, status->MPI_TAG, count, bytes, elements);
-}
-
-static int class_of(int code)
-{
-	int class = 0;
-	if (code != MPI_SUCCESS)
-		MPI_Error_class(code, &class);
-	return class;
 }
 
 /* Messages. */

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "error_class.h"
+
 enum { PIECES = 1249, CAPACITY = 9984, SHORT = 400, TIMES = 5, ROOM = 1 << 17 };
 
 static int rank;
@@ -18,14 +20,6 @@ static unsigned char *bytes, *more;
 static MPI_Datatype pieces, half;
 /* The compiler knows how long an array of statuses is that is ignored. */
 static MPI_Status *volatile nowhere;
-
-static const char *class_of(int code)
-{
-	int class;
-	MPI_Error_class(code, &class);
-	return class == MPI_SUCCESS ? "success" : class == MPI_ERR_TRUNCATE ? "truncate" :
-	       class == MPI_ERR_IN_STATUS ? "in status" : class == MPI_ERR_PENDING ? "pending" : "other";
-}
 
 static void fill(int seed)
 {
@@ -149,14 +143,14 @@ static void once(enum way way, int typed, int seed, int shown)
 				break;
 			for (int i = 0; i < done; i++)
 				if (indices[i] == 1 && code && !ignored)
-					strcpy(said, class_of(statuses[i].MPI_ERROR));
+					strcpy(said, class_name(statuses[i].MPI_ERROR));
 		}
 		break;
 	default:
 		break;
 	}
 	if (way == WAITALL || way == TESTALL)
-		sprintf(said, "%s, %s", class_of(statuses[0].MPI_ERROR), class_of(statuses[1].MPI_ERROR));
+		sprintf(said, "%s, %s", class_name(statuses[0].MPI_ERROR), class_name(statuses[1].MPI_ERROR));
 	if (way == WAITANY || way == TESTANY)
 		sprintf(said, "index %d", index);
 	if (way == MATCHED)
@@ -176,7 +170,7 @@ static void once(enum way way, int typed, int seed, int shown)
 	/* The library may have left it, where another one had failed. */
 	MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
 	if (shown)
-		printf("%s, %s: %s (%s)%s; short %s\n", names[way], typed ? "typed" : "dense", class_of(code), said,
+		printf("%s, %s: %s (%s)%s; short %s\n", names[way], typed ? "typed" : "dense", class_name(code), said,
 		       left && way != PERSISTENT ? ", left" : "", is_more(SHORT, seed) ? "right" : "wrong");
 }
 
@@ -209,8 +203,8 @@ static void beside(int length, int seed)
 		int at = i / 16 * 32 + i % 16;
 		wrong += bytes[at] != (unsigned char)(at * 7 + at / 251 + seed);
 	}
-	printf("beside %d: %s, %d bytes, %s; large %s, %d wrong\n", length, class_of(codes[0]), count,
-	       is_more(length, seed) ? "right" : "wrong", class_of(codes[1]), wrong);
+	printf("beside %d: %s, %d bytes, %s; large %s, %d wrong\n", length, class_name(codes[0]), count,
+	       is_more(length, seed) ? "right" : "wrong", class_name(codes[1]), wrong);
 }
 
 /* More receives than there is room for on a stack; the last message is too long. */
@@ -231,8 +225,8 @@ static void many(int ignored, int seed)
 	if (rank != 1)
 		return;
 	int code = MPI_Waitall(MANY, requests, ignored ? nowhere : statuses);
-	printf("many%s: %s%s%s; short %s\n", ignored ? ", ignored" : "", class_of(code), ignored ? "" : ", ",
-	       ignored ? "" : class_of(statuses[MANY - 1].MPI_ERROR),
+	printf("many%s: %s%s%s; short %s\n", ignored ? ", ignored" : "", class_name(code), ignored ? "" : ", ",
+	       ignored ? "" : class_name(statuses[MANY - 1].MPI_ERROR),
 	       is_more((MANY - 1) * SHORT, seed) ? "right" : "wrong");
 	if (requests[MANY - 1] != MPI_REQUEST_NULL)
 		MPI_Request_free(&requests[MANY - 1]);
@@ -266,7 +260,7 @@ static void elsewhere(int seed)
 			int at = i / 16 * 32 + i % 16;
 			wrong += bytes[at] != (unsigned char)(at * 7 + at / 251 + seed);
 		}
-		printf("elsewhere: %s, %d lengths; large %d wrong\n", class_of(code), lengths, wrong);
+		printf("elsewhere: %s, %d lengths; large %d wrong\n", class_name(code), lengths, wrong);
 	}
 	MPI_Wait(&large, MPI_STATUS_IGNORE);
 }
