@@ -62,7 +62,7 @@ macro_rules! plain {
 }
 
 plain! {
-    Info DomainCreate DomainJoin DomainLeave RegionCreate RegionDestroy RegionWait RegionInfo RegionUse
+    Info DomainCreate DomainJoin DomainLeave RegionCreate RegionDestroy RegionInfo
     RegionCopy RegionAttach EngineInfo RequestSubmit RequestWait RequestSwitch
     RequestInfo RequestCancel Piece
 }

@@ -11,7 +11,7 @@ use crate::region::Region;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::{
-    Piece, RegionCopy, COPY_COUNT_USE, COPY_FROM_REGION, COPY_TO_REGION, MAX_REGION_BYTES,
+    Piece, RegionCopy, COPY_FROM_REGION, COPY_TO_REGION, MAX_REGION_BYTES,
     RIGHT_READ, RIGHT_WRITE,
 };
 use core::marker::PhantomData;
@@ -174,9 +174,6 @@ pub(crate) fn region_copy(region: &Arc<Region>, args: &mut RegionCopy, ranges: &
         }
     }
     args.done = done;
-    if args.done == args.length && args.flags & COPY_COUNT_USE != 0 {
-        region.count_copy();
-    }
     Ok(())
 }
 

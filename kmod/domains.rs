@@ -3,7 +3,6 @@
 //! The list of domains, and [`Shared`]: what the files of one of them have in common.
 
 use crate::domain::Domain;
-use crate::errno;
 use crate::region::Region;
 use crate::regions::Regions;
 use crate::request::{Request, Requests};
@@ -97,17 +96,6 @@ impl Shared {
         Ok(entry.shared.clone())
     }
 
-    /// Joins because the caller holds a file of the domain.
-    pub(crate) fn join(self: &Arc<Self>) -> Result {
-        let mut domains = DOMAINS.lock();
-        let entry = domains
-            .iter_mut()
-            .find(|entry| Arc::ptr_eq(&entry.shared, self))
-            .ok_or(errno::enotconn())?;
-        entry.files += 1;
-        Ok(())
-    }
-
     /// A file of the domain was released.
     pub(crate) fn file_released(self: &Arc<Self>) {
         let entry = {
@@ -133,7 +121,6 @@ impl Shared {
         if !region.owner.disown(region.id) || self.regions.remove(region.id, false).is_none() {
             return false;
         }
-        region.close();
         if keep {
             region.owner.keep(region.mapping.clone());
         } else {

@@ -30,7 +30,7 @@ use crate::params::{self, EngineChoice};
 use crate::request::Request;
 use crate::shim;
 use crate::supervisor;
-use crate::uapi::{self, ENGINE_DMA, ENGINE_KTHREAD, NODE_ANY};
+use crate::uapi::{self, ENGINE_DMA, ENGINE_KTHREAD};
 use kernel::bindings;
 use kernel::prelude::*;
 use kernel::sync::atomic::Relaxed;
@@ -236,22 +236,16 @@ pub(crate) fn info(index: u32) -> Result<uapi::EngineInfo> {
 
 /// Chooses an engine for a request, and the channel of it that the process was given.
 ///
-/// - `ENODEV`: there is none, or none on this node.
-pub(crate) fn choose(member: &Member, node: i32) -> Result<(u32, Arc<Channel<Request>>)> {
+/// - `ENODEV`: there is none.
+pub(crate) fn choose(member: &Member) -> Result<(u32, Arc<Channel<Request>>)> {
     let look = ENGINES.lock().list.is_empty();
     update(look)?;
     let engines = ENGINES.lock();
-    let wanted = match node {
-        NODE_ANY => shim::current_node(),
-        node => node,
-    };
+    let here = shim::current_node();
     // The near ones first; a channel out of service is better than none, because it comes back.
     let mut best: Option<(u32, usize)> = None;
     for (index, entry) in engines.list.iter().enumerate() {
-        let near = entry.engine.node == wanted;
-        if !near && node != NODE_ANY {
-            continue;
-        }
+        let near = entry.engine.node == here;
         let channels = &entry.channels;
         let live = channels.iter().any(|channel| !channel.is_gone());
         let works = channels.iter().any(|channel| channel.usable());

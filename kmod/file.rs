@@ -2,20 +2,19 @@
 
 //! The device and its file operations.
 //!
-//! The kernel crate's `MiscDevice` has neither `poll` nor an owner for its operations (which would
-//! let the module be unloaded under an open file), so the table of operations is built here.
+//! The kernel crate's `MiscDevice` has no owner for its operations, which would let the module be unloaded under an open
+//! file, so the table of operations is built here. It has no `poll`: a completion must not walk a list of waiters as long
+//! as a user likes, with interrupts off. Without it, `epoll_ctl(2)` refuses the file.
 
 use crate::attach;
 use crate::attach_vma;
-use crate::handle::{self, Handle};
+use crate::handle::Handle;
 use crate::ioctl;
 use kernel::bindings;
 use kernel::ffi::{c_int, c_long, c_uint, c_ulong};
-use kernel::fs::File;
 use kernel::mm::virt::VmaNew;
 use kernel::prelude::*;
 use kernel::seq_file::SeqFile;
-use kernel::sync::poll::PollTable;
 use kernel::types::Opaque;
 
 /// The registered device.
@@ -48,14 +47,12 @@ impl Device {
                 mmap: Some(fop_mmap),
                 #[cfg(CONFIG_TRANSPARENT_HUGEPAGE)]
                 get_unmapped_area: Some(attach_vma::get_unmapped_area),
-                poll: Some(fop_poll),
                 show_fdinfo: Some(fop_show_fdinfo),
                 ..pin_init::zeroed()
             },
             GFP_KERNEL_ACCOUNT,
         )?;
         let fops: *const bindings::file_operations = &*operations;
-        handle::set_operations(fops);
         Ok(try_pin_init!(Self {
             operations,
             // INVARIANT: Registered if construction succeeds.
@@ -157,20 +154,6 @@ unsafe extern "C" fn fop_mmap(
     match map() {
         Ok(()) => 0,
         Err(error) => error.to_errno(),
-    }
-}
-
-/// # Safety
-///
-/// The VFS calls with an open file of ours and a valid table.
-unsafe extern "C" fn fop_poll(
-    file: *mut bindings::file,
-    table: *mut bindings::poll_table_struct,
-) -> bindings::__poll_t {
-    // SAFETY: Called on an open file of ours with a valid table.
-    unsafe {
-        let table = PollTable::from_raw(table);
-        handle_of(file).poll(File::from_raw_file(file), table)
     }
 }
 

@@ -4,21 +4,12 @@
 
 use crate::domains::Shared;
 use crate::errno;
-use crate::member::Events;
 use crate::process::Process;
-use kernel::bindings;
-use kernel::fs::{File, LocalFile};
 use kernel::mm::MmWithUser;
 use kernel::prelude::*;
 use kernel::seq_file::SeqFile;
 use kernel::seq_print;
-use kernel::sync::atomic::{Atomic, Relaxed};
-use kernel::sync::poll::PollTable;
 use kernel::sync::{new_mutex, Arc, Mutex, SetOnce};
-
-const EPOLLIN: u32 = 0x001;
-const EPOLLRDNORM: u32 = 0x040;
-const EPOLLERR: u32 = 0x008;
 
 /// What an open file stands for.
 #[pin_data]
@@ -32,25 +23,16 @@ pub(crate) struct Handle {
     /// The first of them, which is the only one that nearly every file ever has; found without
     /// the lock.
     first: SetOnce<Arc<Process>>,
-    /// What `poll` reports.
-    events: Arc<Events>,
 }
 
 impl Handle {
     /// A new file, of no domain.
     pub(crate) fn new() -> Result<Pin<KBox<Self>>> {
-        let events = Arc::new(
-            Events {
-                completed: Atomic::new(0),
-            },
-            GFP_KERNEL_ACCOUNT,
-        )?;
         KBox::pin_init(
             pin_init!(Self {
                 shared: SetOnce::new(),
                 processes <- new_mutex!(KVec::new()),
                 first: SetOnce::new(),
-                events,
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -78,7 +60,7 @@ impl Handle {
             return Ok(known);
         }
         // The memory manager's locks are taken in here, so ours is not held.
-        let new = Process::new(mm, shared, &self.events)?;
+        let new = Process::new(mm, shared)?;
         let mut processes = self.processes.lock();
         if let Some(known) = known(&processes) {
             drop(processes);
@@ -108,7 +90,7 @@ impl Handle {
         }
         let shared = find()?;
         // What can be interrupted comes first: an error leaves the file as it was.
-        let entered = Process::new(mm, &shared, &self.events).and_then(|process| {
+        let entered = Process::new(mm, &shared).and_then(|process| {
             let mut processes = self.processes.lock();
             let room = if self.shared.as_ref().is_some() {
                 Err(errno::eisconn())
@@ -152,19 +134,6 @@ impl Handle {
         Ok(())
     }
 
-    /// What `poll` reports.
-    pub(crate) fn poll(&self, file: &File, table: PollTable<'_>) -> u32 {
-        let Some(shared) = self.shared.as_ref() else {
-            return EPOLLERR;
-        };
-        table.register_wait(file, &shared.domain.changed);
-        if self.events.completed.load(Relaxed) > 0 {
-            EPOLLIN | EPOLLRDNORM
-        } else {
-            0
-        }
-    }
-
     /// What `/proc/<pid>/fdinfo/<fd>` shows.
     pub(crate) fn show(&self, seq: &SeqFile) {
         let Some(shared) = self.shared.as_ref() else {
@@ -202,26 +171,4 @@ impl Handle {
             shared.file_released();
         }
     }
-}
-
-/// The handle behind a file, if it is one of ours.
-pub(crate) fn of_file(file: &LocalFile) -> Option<&Handle> {
-    // SAFETY: The file is alive for as long as the reference.
-    let (operations, private) = unsafe {
-        let raw = file.as_ptr();
-        ((*raw).f_op, (*raw).private_data)
-    };
-    if operations != OPERATIONS.load(Relaxed) {
-        return None;
-    }
-    // SAFETY: A file with our operations has a handle as private data until it is released.
-    Some(unsafe { &*private.cast::<Handle>() })
-}
-
-/// The registered table of operations, by which a file is recognised as ours.
-static OPERATIONS: Atomic<*const bindings::file_operations> = Atomic::new(core::ptr::null());
-
-/// Says which table of operations is ours.
-pub(crate) fn set_operations(operations: *const bindings::file_operations) {
-    OPERATIONS.store(operations, Relaxed);
 }

@@ -9,12 +9,11 @@ use crate::copy::{self, Places, Ranges};
 use crate::domains::Shared;
 use crate::engines;
 use crate::errno;
-use crate::handle::{of_file, Handle};
+use crate::handle::Handle;
 use crate::params;
 use crate::region::Region;
 use crate::request::{Request, Submitter};
 use crate::uapi::{self, *};
-use kernel::fs::LocalFile;
 use kernel::mm::MmWithUser;
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
@@ -31,9 +30,7 @@ const COMMANDS: &[(u32, Handler)] = &[
     (DOMAIN_LEAVE, Handle::domain_leave),
     (REGION_CREATE, Handle::region_create),
     (REGION_DESTROY, Handle::region_destroy),
-    (REGION_WAIT, Handle::region_wait),
     (REGION_INFO, Handle::region_info),
-    (REGION_USE, Handle::region_use),
     (REGION_COPY, Handle::region_copy),
     (REGION_ATTACH, Handle::region_attach),
     (ENGINE_INFO, Handle::engine_info),
@@ -107,23 +104,12 @@ impl Handle {
 
     fn domain_join(&self, mm: &MmWithUser, arg: &Argument) -> Result {
         let args: DomainJoin = arg.read(DOMAIN_JOIN_SIZE_VER1)?;
-        zero(args.reserved)?;
-        match args.flags {
-            JOIN_BY_KEY => {
-                only(args.fd as u32, 0)?;
-                self.enter(mm, || Shared::join_by_key(&args.key))?;
-            }
-            JOIN_BY_FD => {
-                if args.key != [0; 16] {
-                    return Err(EINVAL);
-                }
-                let fd = u32::try_from(args.fd).map_err(|_| EBADF)?;
-                let file = LocalFile::fget(fd).map_err(|_| EBADF)?;
-                let shared = of_file(&file).ok_or(EBADF)?.shared()?.clone();
-                self.enter(mm, || shared.join().map(|()| shared.clone()))?;
-            }
-            _ => return Err(EINVAL),
+        only(args.reserved, 0)?;
+        zero(args.reserved2)?;
+        if args.flags != JOIN_BY_KEY {
+            return Err(EINVAL);
         }
+        self.enter(mm, || Shared::join_by_key(&args.key))?;
         Ok(())
     }
 
@@ -137,7 +123,7 @@ impl Handle {
         let mut args: RegionCreate = arg.read(REGION_CREATE_SIZE_VER1)?;
         only(args.flags, CREATE_NO_REUSE)?;
         only(args.rights, RIGHT_READ | RIGHT_WRITE)?;
-        zero(args.reserved.into())?;
+        only(args.reserved0 | args.reserved, 0)?;
         let process = self.process(mm)?;
         if args.rights == 0 {
             return Err(EINVAL);
@@ -152,7 +138,7 @@ impl Handle {
             }
         }
         let (region, result) =
-            process.create_region(mm, pieces, args.rights, args.uses, args.flags)?;
+            process.create_region(mm, pieces, args.rights, args.flags)?;
         args.id = region.id;
         args.result = result;
         args.length = region.length();
@@ -178,24 +164,6 @@ impl Handle {
         }
     }
 
-    fn region_wait(&self, mm: &MmWithUser, arg: &Argument) -> Result {
-        let mut args: RegionWait = arg.read(REGION_WAIT_SIZE_VER1)?;
-        only(args.flags, WAIT_DESTROY)?;
-        zero(args.reserved.into())?;
-        let region = self.find(mm, args.id)?;
-        let destroy = args.flags & WAIT_DESTROY != 0;
-        if destroy && !region.owner.is(mm) {
-            return Err(EPERM);
-        }
-        let result = region.wait(&mut args.timeout_ns);
-        args.uses_left = region.uses_left();
-        if result.is_ok() && destroy {
-            self.shared()?.destroy(&region, true);
-        }
-        arg.write(&args)?;
-        result
-    }
-
     fn region_info(&self, mm: &MmWithUser, arg: &Argument) -> Result {
         let mut args: uapi::RegionInfo = arg.read(REGION_INFO_SIZE_VER1)?;
         let region = self.find(mm, args.id)?;
@@ -205,30 +173,16 @@ impl Handle {
             rights: region.rights,
             length: pages.length(),
             pages: pages.pages().len() as u64,
-            uses_left: region.uses_left(),
+            reserved0: 0,
             state: region.state()?,
             reserved: [0; 2],
         };
         arg.write(&args)
     }
 
-    fn region_use(&self, mm: &MmWithUser, arg: &Argument) -> Result {
-        let mut args: RegionUse = arg.read(REGION_USE_SIZE_VER1)?;
-        only(args.flags, 0)?;
-        let region = self.find(mm, args.id)?;
-        if region.owner.is_dead() {
-            return Err(errno::eownerdead());
-        }
-        args.uses_left = region.count_use(args.count)?;
-        arg.write(&args)
-    }
-
     fn region_copy(&self, mm: &MmWithUser, arg: &Argument) -> Result {
         let mut args: RegionCopy = arg.read(REGION_COPY_SIZE_VER1)?;
-        only(
-            args.flags,
-            COPY_FROM_REGION | COPY_TO_REGION | COPY_COUNT_USE,
-        )?;
+        only(args.flags, COPY_FROM_REGION | COPY_TO_REGION)?;
         if args.iov_count > MAX_IOV {
             return Err(EINVAL);
         }
@@ -268,20 +222,15 @@ impl Handle {
 
     fn request_submit(&self, mm: &MmWithUser, arg: &Argument) -> Result {
         let mut args: RequestSubmit = arg.read(REQUEST_SUBMIT_SIZE_VER2)?;
-        only(
-            args.flags,
-            SUBMIT_VERIFY | SUBMIT_COUNT_USE | SUBMIT_EVENTFD,
-        )?;
-        zero(args.reserved)?;
-        if args.fragment_pages > MAX_FRAGMENT_PAGES
-            || (args.flags & SUBMIT_EVENTFD == 0 && args.eventfd != 0)
-        {
+        only(args.flags, SUBMIT_VERIFY)?;
+        zero(args.reserved0 | args.reserved)?;
+        if args.fragment_pages > MAX_FRAGMENT_PAGES {
             return Err(EINVAL);
         }
         let process = self.process(mm)?;
         let source = process.shared.regions.find(args.source)?;
         let destination = process.shared.regions.find(args.destination)?;
-        let (engine, channel) = engines::choose(&process.member, args.node)?;
+        let (engine, channel) = engines::choose(&process.member)?;
         let submitter = Submitter {
             member: &process.member,
             requests: &process.shared.requests,
@@ -312,13 +261,13 @@ impl Handle {
     fn request_wait(&self, mm: &MmWithUser, arg: &Argument) -> Result {
         let mut args: RequestWait = arg.read(REQUEST_WAIT_SIZE_VER2)?;
         only(args.flags, REQUEST_RELEASE)?;
-        zero(args.reserved.into())?;
+        zero(args.reserved0 | u64::from(args.reserved))?;
         let request = self.find_request(mm, args.id)?;
         let release = args.flags & REQUEST_RELEASE != 0;
         if release && !request.submitter.is(mm) {
             return Err(EPERM);
         }
-        let waited = request.wait(args.until, &mut args.timeout_ns);
+        let waited = request.wait(&mut args.timeout_ns);
         // Read once, and first: what is told, and whether the request is forgotten, follow from it.
         args.state = request.state();
         args.done = request.done();
@@ -328,7 +277,7 @@ impl Handle {
         // would not be there any more for a caller who heard otherwise and asked again.
         let late = |error: &Error| *error == ETIMEDOUT || *error == EINTR;
         let result = match waited {
-            Err(error) if ended && late(&error) => request.answer(args.until).unwrap_or(Err(error)),
+            Err(error) if ended && late(&error) => request.outcome().unwrap_or(Err(error)),
             other => other,
         };
         arg.write(&args)?;
@@ -363,7 +312,7 @@ impl Handle {
         }
         Request::fail(&request, errno::ecanceled());
         // Whatever the outcome, it is the end; only a signal comes before it.
-        let _ = request.wait(0, &mut -1);
+        let _ = request.wait(&mut -1);
         args.state = request.state();
         if args.state == REQUEST_RUNNING {
             return Err(EINTR);
@@ -377,8 +326,7 @@ impl Handle {
         self.process(mm)?.shared.requests.find(id)
     }
 
-    /// Finds a region for the calling process, which thereby becomes a member: its death must be
-    /// noticed by those who wait for its uses.
+    /// Finds a region for the calling process, which thereby becomes a member.
     fn find(&self, mm: &MmWithUser, id: u32) -> Result<Arc<Region>> {
         self.process(mm)?.shared.regions.find(id)
     }

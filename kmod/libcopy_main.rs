@@ -34,7 +34,6 @@ mod domains;
 mod engine;
 mod engines;
 mod errno;
-mod eventfd;
 mod few;
 mod file;
 mod fragments;

@@ -7,7 +7,6 @@
 //! 1. `Handle::processes` (handle.rs)
 //! 2. `Member::state`
 //! 3. the table of regions (regions.rs), then the lock of the region array
-//! 4. `Domain::wait_lock`
 //!
 //! Those of requests and engines are described in request.rs, slots.rs and engines.rs; they are taken without
 //! holding any of these but the first. The shrinker only tries to lock `Member::state`, under which memory
@@ -31,12 +30,6 @@ use kernel::prelude::*;
 use kernel::sync::aref::ARef;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
 use kernel::sync::{new_mutex, Arc, Mutex};
-
-/// What `poll` on a file reports about the regions created through it.
-pub(crate) struct Events {
-    /// Regions whose uses are all over and that still exist.
-    pub(crate) completed: Atomic<u32>,
-}
 
 struct State {
     /// No new regions and no reuse any more.
@@ -70,7 +63,6 @@ impl Drop for Estate {
 #[pin_data]
 pub(crate) struct Member {
     pub(crate) domain: Arc<Domain>,
-    pub(crate) events: Arc<Events>,
     /// Who pays for what outlives the process.
     pub(crate) user: User,
     mm: ARef<Mm>,
@@ -86,13 +78,11 @@ impl Member {
     pub(crate) fn new(
         mm: &MmWithUser,
         domain: &Arc<Domain>,
-        events: &Arc<Events>,
     ) -> Result<Arc<Self>> {
         let user = User::current()?;
         Arc::pin_init(
             pin_init!(Self {
                 domain: domain.clone(),
-                events: events.clone(),
                 user,
                 mm: ARef::from(&**mm),
                 process: shim::current_process(),
@@ -136,7 +126,6 @@ impl Member {
             return false;
         }
         self.domain.stats.add(Counter::MemberDeaths, 1);
-        self.domain.deaths.fetch_add(1, Full);
         true
     }
 

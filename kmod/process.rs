@@ -8,7 +8,7 @@ use crate::domains::Shared;
 use crate::errno;
 use crate::few::Few;
 use crate::mapping::{Mapping, Owner};
-use crate::member::{Events, Member};
+use crate::member::Member;
 use crate::notifier::{Listener, Notifier};
 use crate::pin;
 use crate::region::Region;
@@ -75,9 +75,8 @@ impl Process {
     pub(crate) fn new(
         mm: &MmWithUser,
         shared: &Arc<Shared>,
-        events: &Arc<Events>,
     ) -> Result<Arc<Self>> {
-        let member = Member::new(mm, &shared.domain, events)?;
+        let member = Member::new(mm, &shared.domain)?;
         let copier = Arc::pin_init(Copier::new(member.user.clone()), GFP_KERNEL_ACCOUNT)?;
         let this = Arc::pin_init(
             try_pin_init!(Self {
@@ -127,14 +126,12 @@ impl Process {
         }
         for id in &left.regions {
             if let Some(region) = self.shared.regions.remove(*id, self.member.is_dead()) {
-                region.close();
                 region.mapping.let_go();
             }
             shim::cond_resched_interrupted();
         }
         drop(left);
         drop(end);
-        self.member.domain.wake();
         // Last, because the thread gets as little of a CPU as its process was given.
         self.copier.stop();
     }
@@ -145,7 +142,7 @@ impl Process {
         while let Some(id) = self.member.take_request() {
             if let Some(request) = self.shared.requests.remove(id) {
                 Request::fail(&request, errno::ecanceled());
-                let _ = request.wait(0, &mut -1);
+                let _ = request.wait(&mut -1);
             }
         }
     }
@@ -156,7 +153,6 @@ impl Process {
         mm: &MmWithUser,
         pieces: Few<Piece>,
         rights: u32,
-        uses: u32,
         flags: u32,
     ) -> Result<(Arc<Region>, u32)> {
         let mut total = 0u64;
@@ -209,11 +205,10 @@ impl Process {
                 (mapping, 0)
             }
         };
-        let region = Region::new(owner, mapping, rights, uses)?;
+        let region = Region::new(owner, mapping, rights)?;
         let region = self.shared.regions.publish(region)?;
         if let Err(error) = owner.adopt(region.id) {
             self.shared.regions.remove(region.id, owner.is_dead());
-            region.close();
             region.mapping.let_go();
             return Err(error);
         }

@@ -32,7 +32,6 @@ use crate::atomic::Word;
 use crate::copier::{Copier, CpuWork};
 use crate::copy;
 use crate::errno;
-use crate::eventfd::EventFd;
 use crate::fragments::{self, Fragments, Worker};
 use crate::irqlock::{self, IrqLock};
 use crate::job::Job;
@@ -47,7 +46,7 @@ use crate::stats::Counter;
 use crate::status::Status;
 use crate::uapi::{
     self, RequestSubmit, MAX_FRAGMENTS, MAX_FRAGMENT_PAGES, MODE_CPU, REQUEST_DONE, REQUEST_FAILED,
-    REQUEST_RUNNING, RIGHT_READ, RIGHT_WRITE, SUBMIT_COUNT_USE, SUBMIT_EVENTFD, SUBMIT_VERIFY,
+    REQUEST_RUNNING, RIGHT_READ, RIGHT_WRITE, SUBMIT_VERIFY,
 };
 use crate::user::RequestQuota;
 use crate::workqueue;
@@ -70,11 +69,6 @@ const MAX_CHANNELS_LOST: u32 = 2;
 
 /// Words of the bitmap that the front advances over at a time, 64 fragments each.
 const FRONT_STEPS: u32 = 256;
-
-/// States of [`Request::announced`].
-const SILENT: u32 = 0;
-const ANNOUNCED: u32 = 1;
-const RELEASED: u32 = 2;
 
 /// The requests of a domain.
 pub(crate) type Requests = SlotTable<Request>;
@@ -110,8 +104,6 @@ pub(crate) struct Request {
     fragments: Fragments<KVVec<Word>>,
     state: Atomic<u32>,
     error: Atomic<i32>,
-    /// Whether the submitter's file counts it as ended.
-    announced: Atomic<u32>,
     /// Whether CPUs are to copy what nobody has claimed.
     taken_over: Atomic<u32>,
     /// Whether the workqueue is to find another channel.
@@ -126,15 +118,12 @@ pub(crate) struct Request {
     channels_lost: Atomic<u32>,
     engine_bytes: Atomic<u64>,
     cpu_bytes: Atomic<u64>,
-    eventfd: Option<EventFd>,
     status: Option<Status>,
-    /// Threads that wait for less than everything.
-    impatient: Word,
     /// Protects the fragments that engines have lost and no CPU has copied yet.
     #[pin]
     wait_lock: IrqLock<Lost>,
     #[pin]
-    changed: CondVar,
+    ended: CondVar,
     /// For [`crate::copier`].
     #[pin]
     links: ListLinks,
@@ -222,10 +211,6 @@ impl Request {
             return Err(EINVAL);
         }
         let quota = RequestQuota::take(&by.member.user)?;
-        let eventfd = match args.flags & SUBMIT_EVENTFD {
-            0 => None,
-            _ => Some(EventFd::get(args.eventfd)?),
-        };
         let mut pages = match args.fragment_pages {
             0 => params::fragment_pages().clamp(1, MAX_FRAGMENT_PAGES),
             given => given,
@@ -268,7 +253,6 @@ impl Request {
             fragments: Fragments::new(length, size, phase, bitmap),
             state: Atomic::new(REQUEST_RUNNING),
             error: Atomic::new(0),
-            announced: Atomic::new(SILENT),
             taken_over: Atomic::new(0),
             orphaned: Atomic::new(0),
             behind: Atomic::new(0),
@@ -277,11 +261,9 @@ impl Request {
             channels_lost: Atomic::new(0),
             engine_bytes: Atomic::new(0),
             cpu_bytes: Atomic::new(0),
-            eventfd,
             status: None,
-            impatient: Word::new(0),
             wait_lock <- irqlock::new(Lost::new(), c_str!("libcopy::Request::wait_lock"), static_lock_class!()),
-            changed <- CondVar::new(c_str!("libcopy::Request::changed"), static_lock_class!()),
+            ended <- CondVar::new(c_str!("libcopy::Request::ended"), static_lock_class!()),
             links <- ListLinks::new(),
             tracker <- AtomicTracker::new(),
             work <- new_work!("libcopy::Request::work"),
@@ -315,9 +297,6 @@ impl Request {
             let front = self.fragments.advance(FRONT_STEPS);
             if let Some(status) = &self.status {
                 status.moved(0, front.advanced);
-            }
-            if front.advanced != 0 && self.impatient.latest() != 0 {
-                self.wake();
             }
             if !front.more {
                 return;
@@ -396,8 +375,8 @@ impl Request {
         if this.state.load(Acquire) != REQUEST_RUNNING {
             return;
         }
-        // Checksums take long, and counting uses takes a mutex.
-        if this.fragments.complete() && this.flags & (SUBMIT_VERIFY | SUBMIT_COUNT_USE) != 0 {
+        // Checksums take long.
+        if this.fragments.complete() && this.flags & SUBMIT_VERIFY != 0 {
             let _ = workqueue::enqueue(this.clone());
         } else {
             this.end();
@@ -409,14 +388,8 @@ impl Request {
         if self.state.load(Acquire) != REQUEST_RUNNING || self.concluding.xchg(1, Full) != 0 {
             return;
         }
-        if self.fragments.complete() {
-            if self.flags & SUBMIT_VERIFY != 0 {
-                self.verify();
-            }
-            if self.flags & SUBMIT_COUNT_USE != 0 && self.error.load(Relaxed) == 0 {
-                self.source.count_copy();
-                self.destination.count_copy();
-            }
+        if self.fragments.complete() && self.flags & SUBMIT_VERIFY != 0 {
+            self.verify();
         }
         self.end();
     }
@@ -481,21 +454,15 @@ impl Request {
         if let Some(status) = &self.status {
             status.end(state, error);
         }
-        if self.announced.cmpxchg(SILENT, ANNOUNCED, Full).is_ok() {
-            self.submitter.events.completed.fetch_add(1, Full);
-            // For `poll`, which looks again after it has registered; nobody else waits for this.
-            self.submitter.domain.changed.notify_all();
-        }
-        if let Some(eventfd) = &self.eventfd {
-            eventfd.signal();
-        }
-        self.wake();
+        // Whoever looked before the state was written holds the lock until it sleeps.
+        drop(self.wait_lock.lock());
+        self.pass_wakeup_on();
     }
 
-    fn wake(&self) {
-        // Whoever checked its condition before we changed it holds the lock until it sleeps.
-        drop(self.wait_lock.lock());
-        self.changed.notify_all();
+    /// Wakes one of the threads that wait for the end; each that leaves wakes the next. As many may wait as a user has
+    /// threads, and this is called where interrupts are off.
+    fn pass_wakeup_on(&self) {
+        self.ended.notify_one();
     }
 
     /// The outcome, if the request has ended.
@@ -510,75 +477,46 @@ impl Request {
         }
     }
 
-    /// Waits for the end, or until `until` bytes from the front are in place (0: for the end);
-    /// `timeout` is in nanoseconds and updated, negative: for ever.
-    pub(crate) fn wait(&self, until: u64, timeout: &mut i64) -> Result {
-        if until > self.length() {
-            return Err(ERANGE);
-        }
-        let patient = self.is_patient(until);
-        if !patient {
-            self.impatient.add(1);
-        }
-        let result = self.wait_for(timeout, || self.answer(until));
-        if !patient {
-            self.impatient.add(u64::MAX);
-        }
-        result
-    }
-
-    /// Whether somebody who waits for the first `until` bytes waits for the end.
-    fn is_patient(&self, until: u64) -> bool {
-        // With verification, only the end says that bytes are right.
-        until == 0 || self.flags & SUBMIT_VERIFY != 0
-    }
-
-    /// What to tell somebody who waits for the first `until` bytes, if there is anything to tell. What
-    /// it tells after the end does not change any more.
-    pub(crate) fn answer(&self, until: u64) -> Option<Result> {
-        match self.outcome() {
-            None | Some(Err(_)) if !self.is_patient(until) && self.fragments.front() >= until => {
-                Some(Ok(()))
-            }
-            other => other,
-        }
-    }
-
-    fn wait_for(&self, timeout: &mut i64, condition: impl Fn() -> Option<Result>) -> Result {
+    /// Waits for the end; `timeout` is in nanoseconds and updated, negative: for ever.
+    ///
+    /// - `ETIMEDOUT`, `EINTR`: the time is over, or a signal came.
+    pub(crate) fn wait(&self, timeout: &mut i64) -> Result {
         let start = Instant::<Monotonic>::now();
         let budget = *timeout;
-        let mut guard = self.wait_lock.lock();
-        // One look per hold: waiting lets go of the lock.
-        loop {
-            if budget >= 0 {
-                *timeout = i64::max(budget.saturating_sub(start.elapsed().as_nanos()), 0);
-            }
-            if let Some(result) = condition() {
-                return result;
-            }
-            let jiffies = if budget < 0 {
-                kernel::task::MAX_SCHEDULE_TIMEOUT as kernel::time::Jiffies
-            } else {
-                if *timeout == 0 {
-                    return Err(ETIMEDOUT);
-                }
-                // Rounded up, and bounded: what is longer is slept in several naps.
-                let millis = i64::min(*timeout / 1_000_000 + 1, 3_600_000);
-                kernel::time::msecs_to_jiffies(millis as u32)
-            };
-            if let CondVarTimeoutResult::Signal { .. } =
-                self.changed.wait_interruptible_timeout(&mut guard, jiffies)
-            {
-                if let Some(result) = condition() {
-                    return result;
-                }
+        let result = {
+            let mut guard = self.wait_lock.lock();
+            // One look per hold: waiting lets go of the lock. A look always comes after a sleep.
+            loop {
                 if budget >= 0 {
-                    let left = budget.saturating_sub(start.elapsed().as_nanos());
-                    *timeout = i64::max(left, 0);
+                    *timeout = i64::max(budget.saturating_sub(start.elapsed().as_nanos()), 0);
                 }
-                return Err(EINTR);
+                if let Some(outcome) = self.outcome() {
+                    break outcome;
+                }
+                let jiffies = if budget < 0 {
+                    kernel::task::MAX_SCHEDULE_TIMEOUT as kernel::time::Jiffies
+                } else {
+                    if *timeout == 0 {
+                        return Err(ETIMEDOUT);
+                    }
+                    // Rounded up, and bounded: what is longer is slept in several naps.
+                    let millis = i64::min(*timeout / 1_000_000 + 1, 3_600_000);
+                    kernel::time::msecs_to_jiffies(millis as u32)
+                };
+                let slept = self.ended.wait_interruptible_timeout(&mut guard, jiffies);
+                let signalled = matches!(slept, CondVarTimeoutResult::Signal { .. });
+                if signalled && self.outcome().is_none() {
+                    if budget >= 0 {
+                        let left = budget.saturating_sub(start.elapsed().as_nanos());
+                        *timeout = i64::max(left, 0);
+                    }
+                    return Err(EINTR);
+                }
             }
-        }
+        };
+        // Who was woken sees the end, whatever else has come meanwhile.
+        self.pass_wakeup_on();
+        result
     }
 
     /// Performs [`uapi::REQUEST_SWITCH`]; fills in the outputs.
@@ -598,7 +536,7 @@ impl Request {
             result = match this.outcome() {
                 Some(outcome) => outcome,
                 None if args.flags & uapi::SWITCH_NO_WAIT != 0 => Err(ETIMEDOUT),
-                None => this.wait(0, &mut -1),
+                None => this.wait(&mut -1),
             };
         }
         args.state = this.state();
@@ -722,8 +660,6 @@ impl Job for Request {
             let _ = workqueue::enqueue(this.clone());
         } else if this.fragments.settle(1) {
             Self::settled(this);
-        } else if front.advanced != 0 && this.impatient.latest() != 0 {
-            this.wake();
         }
     }
 
@@ -798,12 +734,5 @@ impl Occupant for Request {
     fn place(&mut self, id: u32, status: Status) {
         self.id = id;
         self.status = Some(status);
-    }
-
-    // The file counts it no more.
-    fn released(&self) {
-        if self.announced.xchg(RELEASED, Full) == ANNOUNCED {
-            self.submitter.events.completed.fetch_sub(1, Full);
-        }
     }
 }

@@ -78,9 +78,6 @@ pub(crate) trait Occupant {
 
     /// It has got an id, and an entry of the status table.
     fn place(&mut self, id: u32, status: Status);
-
-    /// It was taken out of the table.
-    fn released(&self);
 }
 
 /// The requests of a domain.
@@ -183,17 +180,13 @@ impl<T: Occupant> SlotTable<T> {
 
     /// Forgets a request. Its slot stays its own until the last reference is gone.
     pub(crate) fn remove(&self, id: u32) -> Option<Arc<T>> {
-        let request = {
-            let mut slots = self.slots.lock();
-            let slot = slots.slots.get_mut((id % MAX_REQUESTS) as usize)?;
-            if slot.request.as_ref()?.id() != id {
-                return None;
-            }
-            let request = slot.request.take()?;
-            slots.lingering += 1;
-            request
-        };
-        request.released();
+        let mut slots = self.slots.lock();
+        let slot = slots.slots.get_mut((id % MAX_REQUESTS) as usize)?;
+        if slot.request.as_ref()?.id() != id {
+            return None;
+        }
+        let request = slot.request.take()?;
+        slots.lingering += 1;
         Some(request)
     }
 

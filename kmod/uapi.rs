@@ -29,8 +29,7 @@
 //!     1 had (the `*_SIZE_VER1` constants).
 //!   - `E2BIG`: the structure is longer than the kernel knows and its tail is not zero.
 //!   - `EFAULT`: the argument itself is not readable or writable. If it can be read but the answer
-//!     cannot be written, the call may have taken effect: a use was counted ([`REGION_USE`]), bytes were
-//!     copied, a region was waited for and destroyed ([`REGION_WAIT`]), a request was cancelled
+//!     cannot be written, the call may have taken effect: bytes were copied, a request was cancelled
 //!     ([`REQUEST_CANCEL`]) or switched to CPUs ([`REQUEST_SWITCH`]), a domain was created whose key nobody
 //!     knows ([`DOMAIN_CREATE`]). Regions and requests whose id could not be told do not exist.
 //!   - `ENOMEM`: the kernel is out of memory.
@@ -51,8 +50,10 @@
 /// Path of the device.
 pub const DEVICE_PATH: &str = "/dev/libcopy";
 
-/// Version of this ABI; grows when something is added, never changes the meaning of what is there.
-pub const ABI_VERSION: u32 = 2;
+/// Version of this ABI. Version 3 is without what nobody used: expected uses and waiting for them, joining by file,
+/// choosing an engine by node, waiting for a part of a request, and being told by `poll` or an eventfd. Numbers and fields
+/// of these are not used again.
+pub const ABI_VERSION: u32 = 3;
 
 /// ioctl type ("magic") of every command.
 pub const IOC_TYPE: u32 = 0xCC;
@@ -74,8 +75,6 @@ pub const RIGHT_READ: u32 = 1 << 0;
 /// Peers may copy into the region, and attach it for writing. The memory must be writable.
 pub const RIGHT_WRITE: u32 = 1 << 1;
 
-/// [`DomainJoin::flags`]: join the domain that the file descriptor `fd` belongs to.
-pub const JOIN_BY_FD: u32 = 1 << 0;
 /// [`DomainJoin::flags`]: join the domain that has the given key.
 pub const JOIN_BY_KEY: u32 = 1 << 1;
 
@@ -88,33 +87,20 @@ pub const RESULT_REUSED: u32 = 1 << 0;
 /// [`RegionDestroy::flags`]: unpin now instead of keeping the pages for reuse.
 pub const DESTROY_UNPIN: u32 = 1 << 0;
 
-/// [`RegionWait::flags`]: destroy the region (keeping its pages for reuse) once all uses are over.
-pub const WAIT_DESTROY: u32 = 1 << 0;
-
 /// Copy flag: from the region into the caller's memory.
 pub const COPY_FROM_REGION: u32 = 1 << 0;
 /// Copy flag: from the caller's memory into the region.
 pub const COPY_TO_REGION: u32 = 1 << 1;
-/// Copy flag: count one expected use down if the copy was complete.
-pub const COPY_COUNT_USE: u32 = 1 << 2;
 
 /// [`EngineInfo::kind`]: channels of a DMA engine.
 pub const ENGINE_DMA: u32 = 1;
 /// [`EngineInfo::kind`]: a kernel thread (module parameter `engine=kthread`).
 pub const ENGINE_KTHREAD: u32 = 2;
 
-/// [`RequestSubmit::node`]: an engine near the caller, or any other.
-pub const NODE_ANY: i32 = -1;
-
 /// [`RequestSubmit::flags`]: compare CRC32C of source and destination when everything is copied.
 /// What differs is copied again by a CPU; what still differs fails with `EIO`. Until the end, `done` and
-/// `front` then say only what was copied, and [`REQUEST_WAIT`] waits for the end whatever `until` is.
+/// `front` then say only what was copied.
 pub const SUBMIT_VERIFY: u32 = 1 << 0;
-/// [`RequestSubmit::flags`]: count one use of **both** regions (of those that expect any) when the
-/// request is done.
-pub const SUBMIT_COUNT_USE: u32 = 1 << 1;
-/// [`RequestSubmit::flags`]: signal the eventfd [`RequestSubmit::eventfd`] when the request ends.
-pub const SUBMIT_EVENTFD: u32 = 1 << 2;
 
 /// [`RequestWait::flags`]: forget the request if it has ended (whether well or not).
 pub const REQUEST_RELEASE: u32 = 1 << 0;
@@ -183,12 +169,8 @@ pub const DOMAIN_LEAVE_SIZE_VER1: usize = 8;
 pub const REGION_CREATE_SIZE_VER1: usize = 56;
 /// Size of [`RegionDestroy`] in ABI version 1.
 pub const REGION_DESTROY_SIZE_VER1: usize = 8;
-/// Size of [`RegionWait`] in ABI version 1.
-pub const REGION_WAIT_SIZE_VER1: usize = 24;
 /// Size of [`RegionInfo`] in ABI version 1.
 pub const REGION_INFO_SIZE_VER1: usize = 48;
-/// Size of [`RegionUse`] in ABI version 1.
-pub const REGION_USE_SIZE_VER1: usize = 16;
 /// Size of [`RegionCopy`] in ABI version 1.
 pub const REGION_COPY_SIZE_VER1: usize = 72;
 /// Size of [`RegionAttach`] in ABI version 1.
@@ -221,19 +203,16 @@ pub const DOMAIN_CREATE: u32 = 0xC018_CC01;
 
 /// Makes the file a member of an existing domain.
 ///
-/// Takes [`DomainJoin`] with exactly one of [`JOIN_BY_FD`] and [`JOIN_BY_KEY`].
+/// Takes [`DomainJoin`] with [`JOIN_BY_KEY`].
 ///
 /// - `EISCONN`: the file belongs to a domain already.
-/// - `EBADF`: `fd` is not an open file, or not one of `/dev/libcopy`.
-/// - `ENOTCONN`: the file behind `fd` belongs to no domain.
 /// - `ENOENT`: no domain has this key.
 /// - `EPERM`: a domain has this key, but the caller's effective user or user namespace is not
 ///   its creator's.
 pub const DOMAIN_JOIN: u32 = 0xC020_CC02;
 
 /// Leaves the domain in good order: the caller's requests are cancelled (see [`REQUEST_CANCEL`]), its
-/// regions are destroyed, and peers that wait are not told that somebody died. Only the calling
-/// process leaves; others that share the file stay.
+/// regions are destroyed. Only the calling process leaves; others that share the file stay.
 ///
 /// Takes [`DomainLeave`].
 pub const DOMAIN_LEAVE: u32 = 0xC008_CC03;
@@ -270,19 +249,6 @@ pub const REGION_CREATE: u32 = 0xC038_CC04;
 /// - `EPERM`: the caller's process does not own it.
 pub const REGION_DESTROY: u32 = 0xC008_CC05;
 
-/// Waits until the expected uses of a region have been counted down to zero.
-///
-/// Takes [`RegionWait`]; `timeout_ns` is updated to what is left, so that a call interrupted by a
-/// signal is simply repeated. Sleeps killably and interruptibly.
-///
-/// - `ENOENT`: no such region.
-/// - `EINVAL`: the region has no expected uses.
-/// - `ETIMEDOUT`: the time is over and uses are outstanding.
-/// - `ECONNRESET`: a member of the domain died and uses are outstanding; they may never come.
-/// - `EOWNERDEAD`: the owner of the region is gone.
-/// - `EPERM`: [`WAIT_DESTROY`] by a process that does not own the region.
-pub const REGION_WAIT: u32 = 0xC018_CC06;
-
 /// Reports the state of a region. Takes and returns [`RegionInfo`].
 ///
 /// - `ENOENT`: no such region.
@@ -290,14 +256,6 @@ pub const REGION_WAIT: u32 = 0xC018_CC06;
 /// - `EINTR`, `ENOMEM`: a signal arrived, or memory was short, before it was known whether the owner's memory has
 ///   changed. That says nothing about it ([`STATE_STALE`] would); ask again.
 pub const REGION_INFO: u32 = 0xC030_CC07;
-
-/// Counts expected uses down without copying, for peers that use load and store (see
-/// [`REGION_ATTACH`]) or gave up. Takes [`RegionUse`], returns what is left.
-///
-/// - `ENOENT`: no such region.
-/// - `EINVAL`: `count` is zero, the region has no expected uses, or fewer than `count` are left.
-/// - `EOWNERDEAD`: the owner is gone.
-pub const REGION_USE: u32 = 0xC010_CC08;
 
 /// Copies between a region and the caller's memory.
 ///
@@ -368,24 +326,21 @@ pub const ENGINE_INFO: u32 = 0xC078_CC0B;
 /// - `EACCES`: the source lacks [`RIGHT_READ`] or the destination [`RIGHT_WRITE`].
 /// - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
 ///   [`MAX_FRAGMENT_PAGES`].
-/// - `ENODEV`: there is no engine (on this node): let a CPU copy ([`REGION_COPY`]).
+/// - `ENODEV`: there is no engine: let a CPU copy ([`REGION_COPY`]).
 /// - `ENOSPC`: the domain has [`MAX_REQUESTS`] requests that were not released, or the processes of the
 ///   caller's user have submitted as many as the parameter `max_user_requests` says; a request that was
 ///   released counts until engines are through with it.
-/// - `EBADF`: `eventfd` is not an open file; `EINVAL` if it is another kind of file.
 /// - `ESHUTDOWN`: another thread has just left the domain for this process.
 pub const REQUEST_SUBMIT: u32 = 0xC040_CC0C;
 
-/// Waits until a request has ended, or until its first `until` bytes are in place.
+/// Waits until a request has ended.
 ///
 /// Takes [`RequestWait`]; `timeout_ns` is updated to what is left, so that a call interrupted by a
 /// signal is simply repeated. All outputs are valid also with the errors from `ETIMEDOUT` on. Any
-/// member of the domain may wait; `poll` reports `POLLIN` on the file that submitted a request from
-/// its end until its release.
+/// member of the domain may wait. The status table tells the same without a system call.
 ///
 /// - `ENOENT`: no such request.
 /// - `EPERM`: [`REQUEST_RELEASE`] by a process that did not submit it.
-/// - `ERANGE`: `until` is beyond the end.
 /// - `ETIMEDOUT`: the time is over. This error, and `EINTR`, are returned only if the request has not
 ///   ended: with [`REQUEST_RELEASE`] it is still there.
 /// - `EOWNERDEAD`: the owner of a region died before everything was copied.
@@ -461,14 +416,14 @@ pub struct DomainCreate {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainJoin {
-    /// In: [`JOIN_BY_FD`] or [`JOIN_BY_KEY`].
+    /// In: [`JOIN_BY_KEY`].
     pub flags: u32,
-    /// In: an open file of the domain, with [`JOIN_BY_FD`]; zero otherwise.
-    pub fd: i32,
-    /// In: the key, with [`JOIN_BY_KEY`]; zero otherwise.
+    /// In: zero.
+    pub reserved: u32,
+    /// In: the key.
     pub key: [u8; 16],
     /// In: zero.
-    pub reserved: u64,
+    pub reserved2: u64,
 }
 
 /// Argument of [`DOMAIN_LEAVE`].
@@ -501,8 +456,8 @@ pub struct RegionCreate {
     pub iov_count: u32,
     /// In: `RIGHT_*` bits that peers get; at least one.
     pub rights: u32,
-    /// In: expected uses that [`REGION_WAIT`] waits for; 0 if nobody will wait.
-    pub uses: u32,
+    /// In: zero.
+    pub reserved0: u32,
     /// In: `CREATE_*` bits.
     pub flags: u32,
     /// In: a region of the caller to destroy in the same step (0: none); it is not an error if it
@@ -530,22 +485,6 @@ pub struct RegionDestroy {
     pub flags: u32,
 }
 
-/// Argument of [`REGION_WAIT`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RegionWait {
-    /// In: the region.
-    pub id: u32,
-    /// In: `WAIT_*` bits.
-    pub flags: u32,
-    /// In: nanoseconds to wait, negative for ever. Out: what is left (unchanged if negative).
-    pub timeout_ns: i64,
-    /// Out: expected uses left.
-    pub uses_left: u32,
-    /// In: zero.
-    pub reserved: u32,
-}
-
 /// Argument of [`REGION_INFO`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -558,26 +497,12 @@ pub struct RegionInfo {
     pub length: u64,
     /// Out: pages the region holds.
     pub pages: u64,
-    /// Out: expected uses left.
-    pub uses_left: u32,
+    /// Zero.
+    pub reserved0: u32,
     /// Out: `STATE_*` bits.
     pub state: u32,
     /// Zero.
     pub reserved: [u64; 2],
-}
-
-/// Argument of [`REGION_USE`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RegionUse {
-    /// In: the region.
-    pub id: u32,
-    /// In: zero.
-    pub flags: u32,
-    /// In: uses to count down, at least 1.
-    pub count: u32,
-    /// Out: expected uses left.
-    pub uses_left: u32,
 }
 
 /// Argument of [`REGION_COPY`].
@@ -677,10 +602,8 @@ pub struct RequestSubmit {
     pub flags: u32,
     /// In: pages per fragment; 0: as the parameter `fragment_pages` says. Out: as it is.
     pub fragment_pages: u32,
-    /// In: NUMA node of the engine, or [`NODE_ANY`].
-    pub node: i32,
-    /// In: an eventfd, with [`SUBMIT_EVENTFD`]; zero otherwise.
-    pub eventfd: i32,
+    /// In: zero.
+    pub reserved0: u64,
     /// Out: id of the request; never zero.
     pub id: u32,
     /// Out: index of the engine.
@@ -699,8 +622,8 @@ pub struct RequestWait {
     pub flags: u32,
     /// In: nanoseconds to wait, negative for ever. Out: what is left (unchanged if negative).
     pub timeout_ns: i64,
-    /// In: bytes from the front to wait for; zero: the end of the request.
-    pub until: u64,
+    /// In: zero.
+    pub reserved0: u64,
     /// Out: bytes in place, anywhere.
     pub done: u64,
     /// Out: bytes in place from the front without a gap.
@@ -809,9 +732,7 @@ const _: () = {
     assert!(DOMAIN_LEAVE == iowr(3, size_of::<DomainLeave>()));
     assert!(REGION_CREATE == iowr(4, size_of::<RegionCreate>()));
     assert!(REGION_DESTROY == iowr(5, size_of::<RegionDestroy>()));
-    assert!(REGION_WAIT == iowr(6, size_of::<RegionWait>()));
     assert!(REGION_INFO == iowr(7, size_of::<RegionInfo>()));
-    assert!(REGION_USE == iowr(8, size_of::<RegionUse>()));
     assert!(REGION_COPY == iowr(9, size_of::<RegionCopy>()));
     assert!(REGION_ATTACH == iowr(10, size_of::<RegionAttach>()));
     assert!(ENGINE_INFO == iowr(11, size_of::<EngineInfo>()));
