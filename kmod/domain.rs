@@ -45,11 +45,6 @@ impl Domain {
         self.key
     }
 
-    /// Whether a user created the domain.
-    pub(crate) fn is_of(&self, uid: Kuid) -> bool {
-        self.uid == uid
-    }
-
     /// Whether who proves the key may join: the creator's user, in the creator's user namespace.
     pub(crate) fn admits_caller(&self) -> bool {
         self.uid == Kuid::current_euid() && self.user_ns == UserNamespace::current()

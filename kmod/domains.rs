@@ -7,22 +7,24 @@ use crate::region::Region;
 use crate::regions::Regions;
 use crate::request::{Request, Requests};
 use crate::stats::Counter;
+use crate::user::DomainQuota;
 use kernel::prelude::*;
+use kernel::rbtree::{RBTree, RBTreeNode};
 use kernel::sync::Arc;
-use kernel::task::Kuid;
-
-/// Domains a user may have at a time.
-const MAX_DOMAINS: usize = 1024;
 
 struct Entry {
     shared: Arc<Shared>,
     /// Open files that belong to the domain.
     files: usize,
+    _quota: DomainQuota,
 }
+
+/// By key; none before the first one. Nothing is allocated or dropped while it is locked.
+type Domains = Option<RBTree<[u8; 16], Entry>>;
 
 kernel::sync::global_lock! {
     // SAFETY: Initialised in the module's init before the device is registered.
-    unsafe(uninit) static DOMAINS: Mutex<KVVec<Entry>> = KVVec::new();
+    unsafe(uninit) static DOMAINS: Mutex<Domains> = None;
 }
 
 /// Gives the list's memory back when the module is unloaded: statics are never dropped.
@@ -30,7 +32,7 @@ pub(crate) struct Guard(());
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let domains = core::mem::take(&mut *DOMAINS.lock());
+        let domains = DOMAINS.lock().take();
         drop(domains);
     }
 }
@@ -58,12 +60,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Creates a domain with one file in it.
     pub(crate) fn create() -> Result<Arc<Self>> {
-        let uid = Kuid::current_euid();
-        let mut domains = DOMAINS.lock();
-        let same_user = |entry: &&Entry| entry.shared.domain.is_of(uid);
-        if domains.iter().filter(same_user).count() >= MAX_DOMAINS {
-            return Err(ENOSPC);
-        }
+        let quota = DomainQuota::take()?;
         let shared = Arc::pin_init(
             try_pin_init!(Self {
                 domain: Domain::new()?,
@@ -75,9 +72,12 @@ impl Shared {
         let entry = Entry {
             shared: shared.clone(),
             files: 1,
+            _quota: quota,
         };
-        domains.push(entry, GFP_KERNEL_ACCOUNT)?;
-        drop(domains);
+        let node = RBTreeNode::new(shared.domain.key(), entry, GFP_KERNEL_ACCOUNT)?;
+        let before = DOMAINS.lock().get_or_insert_with(RBTree::new).insert(node);
+        // A key of 128 random bits.
+        drop(before);
         shared.domain.stats.add(Counter::Domains, 1);
         Ok(shared)
     }
@@ -85,10 +85,8 @@ impl Shared {
     /// Joins by key.
     pub(crate) fn join_by_key(key: &[u8; 16]) -> Result<Arc<Self>> {
         let mut domains = DOMAINS.lock();
-        let entry = domains
-            .iter_mut()
-            .find(|entry| entry.shared.domain.key() == *key)
-            .ok_or(ENOENT)?;
+        let domains = domains.as_mut().ok_or(ENOENT)?;
+        let entry = domains.get_mut(key).ok_or(ENOENT)?;
         if !entry.shared.domain.admits_caller() {
             return Err(EPERM);
         }
@@ -100,17 +98,18 @@ impl Shared {
     pub(crate) fn file_released(self: &Arc<Self>) {
         let entry = {
             let mut domains = DOMAINS.lock();
-            let Some(index) = domains
-                .iter()
-                .position(|entry| Arc::ptr_eq(&entry.shared, self))
-            else {
+            let Some(domains) = domains.as_mut() else {
                 return;
             };
-            domains[index].files -= 1;
-            if domains[index].files > 0 {
+            let key = self.domain.key();
+            let Some(entry) = domains.get_mut(&key) else {
+                return;
+            };
+            entry.files -= 1;
+            if entry.files > 0 {
                 return;
             }
-            domains.remove(index).ok()
+            domains.remove_node(&key)
         };
         self.domain.stats.sub(Counter::Domains, 1);
         drop(entry);

@@ -12,6 +12,8 @@ use crate::handle::Handle;
 use crate::ioctl;
 use kernel::bindings;
 use kernel::ffi::{c_int, c_long, c_uint, c_ulong};
+use kernel::fs::file::flags;
+use kernel::fs::File;
 use kernel::mm::virt::VmaNew;
 use kernel::prelude::*;
 use kernel::seq_file::SeqFile;
@@ -124,7 +126,9 @@ unsafe extern "C" fn fop_release(_: *mut bindings::inode, file: *mut bindings::f
 /// The VFS calls with an open file of ours.
 unsafe extern "C" fn fop_ioctl(file: *mut bindings::file, cmd: c_uint, arg: c_ulong) -> c_long {
     // SAFETY: Called on an open file of ours.
-    match ioctl::ioctl(unsafe { handle_of(file) }, cmd, arg) {
+    let (handle, opened) = unsafe { (handle_of(file), File::from_raw_file(file)) };
+    let may_change = opened.flags() & flags::O_ACCMODE == flags::O_RDWR;
+    match ioctl::ioctl(handle, may_change, cmd, arg) {
         Ok(()) => 0,
         Err(error) => error.to_errno() as c_long,
     }

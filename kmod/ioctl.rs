@@ -53,12 +53,18 @@ static TABLE: [Option<Handler>; 256] = {
     table
 };
 
-/// Performs an ioctl.
-pub(crate) fn ioctl(handle: &Handle, cmd: u32, address: usize) -> Result {
+/// Performs an ioctl on a file; `may_change` says whether it was opened for reading and writing.
+///
+/// - `EBADF`: it was not, and the command does more than report.
+pub(crate) fn ioctl(handle: &Handle, may_change: bool, cmd: u32, address: usize) -> Result {
     if (cmd >> 8) & 0xff != IOC_TYPE || cmd >> 30 != 3 {
         return Err(ENOTTY);
     }
-    let handler = TABLE[(cmd & 0xff) as usize].ok_or(ENOTTY)?;
+    let number = cmd & 0xff;
+    let handler = TABLE[number as usize].ok_or(ENOTTY)?;
+    if !may_change && number != GET_INFO & 0xff && number != ENGINE_INFO & 0xff {
+        return Err(EBADF);
+    }
     let task = kernel::current!();
     // A kernel thread has no address space.
     let mm = task.mm().ok_or(ESRCH)?;

@@ -3,7 +3,7 @@
 //! libcopy: moves bytes between the processes of one machine.
 //!
 //! A process publishes memory once ([`region`]), which pins it ([`pin`]) and watches it
-//! ([`notifier`]); every member of its sharing group ([`domain`]) copies from or to it by the CPU
+//! ([`watch`]); every member of its sharing group ([`domain`]) copies from or to it by the CPU
 //! ([`copy`]), maps it ([`attach`]), or has an [`engine`] move it while it goes on
 //! ([`request`]). [`file`] is the device, [`ioctl`] the table of its commands. The ABI is in [`uapi`].
 //!
@@ -12,12 +12,14 @@
 #![warn(clippy::match_bool)]
 
 mod account;
+mod address_space;
 mod argument;
 mod atomic;
 mod attach;
 mod attach_fault;
 mod attach_vma;
 mod changed;
+mod changes;
 mod channel;
 mod channel_hardware;
 mod channel_queue;
@@ -46,7 +48,6 @@ mod leaving;
 mod lost;
 mod mapping;
 mod member;
-mod notifier;
 mod params;
 mod pin;
 mod process;
@@ -67,6 +68,7 @@ mod uapi;
 mod user;
 mod user_account;
 mod user_namespace;
+mod watch;
 mod workqueue;
 
 use kernel::prelude::*;

@@ -2,20 +2,21 @@
 
 //! [`Mapping`]: pinned pages that know whether they are still what the owner's addresses show.
 //!
-//! Unpinning waits until the owner's memory is not being invalidated. Only processes wait for that: the
-//! threads that serve everybody (engines, their supervisor, workqueues) and interrupts leave it to a
+//! Unpinning a page that was written to waits for the page's lock, which its file system may hold. Only processes wait
+//! for that: the threads that serve everybody (engines, their supervisor, workqueues) and interrupts leave it to a
 //! queue of its own, see [`MappingRef`].
 
 use crate::account::Account;
 use crate::errno;
 use crate::few::Few;
-use crate::notifier::{Listener, Notifier};
+use crate::address_space::Registration;
 use crate::pin::PinnedPages;
 use crate::shim;
 use crate::spans::page_range;
 use crate::stats::Stats;
 use crate::uapi::Piece;
 use crate::user::User;
+use crate::watch::Watch;
 use crate::workqueue;
 use core::mem::ManuallyDrop;
 use kernel::mm::MmWithUser;
@@ -27,8 +28,8 @@ use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 
 /// On whose behalf memory is pinned.
 pub(crate) struct Owner<'a> {
-    /// Hears that the memory may have changed.
-    pub(crate) listener: &'a Arc<dyn Listener>,
+    /// Of the address space.
+    pub(crate) space: &'a Arc<Registration>,
     /// Of the domain.
     pub(crate) stats: &'a Arc<Stats>,
     pub(crate) user: &'a User,
@@ -51,7 +52,7 @@ pub(crate) struct Mapping {
     #[pin]
     observers: Mutex<KVec<Arc<dyn UnpinObserver>>>,
     pages: PinnedPages,
-    notifier: Pin<KBox<Notifier>>,
+    watch: Pin<KBox<Watch>>,
     reusable: bool,
     // Paid for until the pages are gone. Only the list of users is locked under it.
     #[pin]
@@ -129,21 +130,21 @@ impl Mapping {
         write: bool,
         reusable: bool,
     ) -> Result<MappingRef> {
-        let notifier = Notifier::new(mm, owner.listener, pieces)?;
-        let touched = notifier
+        let watch = Watch::new(owner.space, pieces)?;
+        let touched = watch
             .pieces()
             .iter()
             .map(|piece| page_range(piece).len());
         // What has no bytes costs the kernel something, too.
         let charged = usize::max(touched.sum(), 1);
-        let account = Account::new(mm, owner.user, charged, notifier.spans().pages())?;
-        let pages = PinnedPages::pin(mm, owner.stats, &notifier, write)?;
+        let account = Account::new(mm, owner.user, charged, watch.spans().pages())?;
+        let pages = PinnedPages::pin(mm, owner.stats, &watch, write)?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 id: IDS.fetch_add(1, Relaxed),
                 observers <- new_mutex!(KVec::new()),
                 pages,
-                notifier,
+                watch,
                 reusable,
                 account <- new_mutex!(account),
                 work <- new_work!("libcopy::Mapping::work"),
@@ -163,18 +164,18 @@ impl Mapping {
     /// a collapse is tried and given up), so a stale mark leads to a comparison.
     ///
     /// - `ESTALE`: they are not, and never will be again.
-    /// - `EINTR`: a signal arrived while they kept changing.
+    /// - `EINTR`: a signal arrived while they were changing.
     pub(crate) fn check(&self) -> Result {
-        if !self.notifier.is_stale() {
+        if !self.watch.is_stale() {
             return Ok(());
         }
         loop {
-            let look = self.notifier.begin()?;
-            if !self.pages.still_there(&self.notifier, &look)? {
-                self.notifier.give_up();
+            let look = self.watch.begin()?;
+            if !self.pages.still_there(&self.watch, &look)? {
+                self.watch.give_up();
                 return Err(errno::estale());
             }
-            if self.notifier.confirm(&look) {
+            if self.watch.confirm(&look) {
                 return Ok(());
             }
             // Something was announced meanwhile, perhaps about another part of the memory.
@@ -186,7 +187,7 @@ impl Mapping {
 
     /// Whether the owner's memory may have changed.
     pub(crate) fn is_stale(&self) -> bool {
-        self.notifier.is_stale()
+        self.watch.is_stale()
     }
 
     /// The pinned pages.
@@ -203,7 +204,7 @@ impl Mapping {
     pub(crate) fn serves(&self, pieces: &[Piece], write: bool) -> bool {
         // Pages pinned for writing would serve readers, too, but the rights of a region decide what
         // peers may do, not the pin; so a writable mapping serves both.
-        (self.pages.writable() || !write) && self.notifier.pieces() == pieces
+        (self.pages.writable() || !write) && self.watch.pieces() == pieces
     }
 
     /// Bytes of whole pages that the mapping takes up.

@@ -12,9 +12,9 @@
 //! holding any of these but the first. The shrinker only tries to lock `Member::state`, under which memory
 //! is allocated.
 //!
-//! None of them is held while bytes are copied, pages are pinned or released, or a notifier is
-//! removed.
+//! None of them is held while bytes are copied, or pages are pinned or released.
 
+use crate::address_space::Registration;
 use crate::domain::Domain;
 use crate::errno;
 use crate::idle::Idle;
@@ -65,6 +65,8 @@ pub(crate) struct Member {
     pub(crate) domain: Arc<Domain>,
     /// Who pays for what outlives the process.
     pub(crate) user: User,
+    /// Of the process.
+    pub(crate) space: Arc<Registration>,
     mm: ARef<Mm>,
     process: i32,
     dead: Atomic<bool>,
@@ -78,12 +80,14 @@ impl Member {
     pub(crate) fn new(
         mm: &MmWithUser,
         domain: &Arc<Domain>,
+        space: Arc<Registration>,
     ) -> Result<Arc<Self>> {
         let user = User::current()?;
         Arc::pin_init(
             pin_init!(Self {
                 domain: domain.clone(),
                 user,
+                space,
                 mm: ARef::from(&**mm),
                 process: shim::current_process(),
                 dead: Atomic::new(false),
@@ -112,7 +116,8 @@ impl Member {
 
     /// Whether the process ended without leaving.
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Acquire)
+        // The memory manager says so before the memory goes, the workqueue comes later.
+        self.dead.load(Acquire) || (self.space.is_released() && !self.has_left())
     }
 
     /// Whether the process has left its domain, or was taken out of it.

@@ -7,11 +7,11 @@
 
 use crate::errno;
 use crate::few::Few;
-use crate::notifier::{Look, Notifier};
 use crate::shim;
 use crate::spans::page_range;
 use crate::stats::{self, Counter, Stats};
 use crate::uapi::Piece;
+use crate::watch::{Look, Watch};
 use kernel::bindings;
 use kernel::mm::{Mm, MmWithUser};
 use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
@@ -83,10 +83,10 @@ impl PinnedPages {
     pub(crate) fn pin(
         mm: &MmWithUser,
         stats: &Arc<Stats>,
-        notifier: &Notifier,
+        watch: &Watch,
         write: bool,
     ) -> Result<Self> {
-        let (pieces, spans) = (notifier.pieces(), notifier.spans());
+        let (pieces, spans) = (watch.pieces(), watch.spans());
         let mut this = Self {
             mm: ARef::from(&**mm),
             stats: stats.clone(),
@@ -322,12 +322,12 @@ impl PinnedPages {
     }
 
     /// Whether the same pages are still behind those of the owner's addresses that may have changed.
-    pub(crate) fn still_there(&self, notifier: &Notifier, look: &Look) -> Result<bool> {
+    pub(crate) fn still_there(&self, watch: &Watch, look: &Look) -> Result<bool> {
         let Some(mm) = self.mm.mmget_not_zero() else {
             return Ok(false);
         };
         let mut frames = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
-        for span in notifier.spans().as_slice() {
+        for span in watch.spans().as_slice() {
             let old = &self.pins[span.before..][..span.end - span.start];
             let (first, end) = (span.start << PAGE_SHIFT, span.end << PAGE_SHIFT);
             let mut address = first;
@@ -337,7 +337,7 @@ impl PinnedPages {
                 let left = (high as usize - address).div_ceil(PAGE_SIZE);
                 let expected = &old[index..index + usize::min(left, CHUNK)];
                 let room = frames.spare_capacity_mut();
-                let plain = notifier.same(look, &mm, address, expected, room);
+                let plain = shim::same_pages(&mm, address, expected, room);
                 let hidden = &expected[plain..];
                 if !hidden.is_empty() && !same_pinned(&mm, address + (plain << PAGE_SHIFT), hidden)?
                 {

@@ -3,13 +3,13 @@
 //! [`Process`]: a member with its address space: it publishes memory and submits requests, until its end,
 //! when what it published goes.
 
+use crate::address_space::{Listener, Registration};
 use crate::copier::Copier;
 use crate::domains::Shared;
 use crate::errno;
 use crate::few::Few;
 use crate::mapping::{Mapping, Owner};
 use crate::member::Member;
-use crate::notifier::{Listener, Notifier};
 use crate::pin;
 use crate::region::Region;
 use crate::request::Request;
@@ -17,56 +17,31 @@ use crate::shim;
 use crate::shrinker;
 use crate::stats::Counter;
 use crate::uapi::{Piece, CREATE_NO_REUSE, MAX_REGION_BYTES, RESULT_REUSED, RIGHT_WRITE};
-use crate::workqueue;
 use kernel::mm::MmWithUser;
 use kernel::prelude::*;
-use kernel::sync::{new_mutex, Arc, Mutex};
-use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
+use kernel::sync::Arc;
 
 /// A process that uses one file of a domain.
-#[pin_data]
 pub(crate) struct Process {
     pub(crate) shared: Arc<Shared>,
     pub(crate) member: Arc<Member>,
     /// Where CPUs work on its requests.
     pub(crate) copier: Arc<Copier<Request>>,
-    /// Hears about the end of the process. A cycle (the notifier holds its listener), broken by
-    /// `depart`, which every file calls for its processes when it is released.
-    #[pin]
-    end: Mutex<Option<Pin<KBox<Notifier>>>>,
-    #[pin]
-    work: Work<Process>,
 }
 
-impl_has_work! {
-    impl HasWork<Self> for Process { self.work }
-}
-
-impl WorkItem for Process {
-    type Pointer = Arc<Process>;
-
-    fn run(this: Arc<Process>) {
-        if this.member.is_dead() {
-            this.depart();
-        } else {
-            this.member.sweep();
-        }
-    }
-}
-
+/// A cycle (an address space holds its listeners), broken by `depart`, which every file calls for its processes when it
+/// is released.
 impl Listener for Process {
-    fn changed(self: Arc<Self>) {
+    fn changed(&self) {
         self.member.domain.stats.add(Counter::Invalidations, 1);
-        if !self.member.has_left() {
-            let _ = workqueue::enqueue(self);
-        }
+        self.member.sweep();
     }
 
-    fn released(self: Arc<Self>) {
-        if !self.member.has_left() && self.member.mark_dead() {
-            // If the work is queued already, it has not looked at `dead` yet or will run again.
-            let _ = workqueue::enqueue(self);
+    fn released(&self) {
+        if !self.member.has_left() {
+            self.member.mark_dead();
         }
+        self.depart();
     }
 }
 
@@ -76,35 +51,28 @@ impl Process {
         mm: &MmWithUser,
         shared: &Arc<Shared>,
     ) -> Result<Arc<Self>> {
-        let member = Member::new(mm, &shared.domain)?;
-        let copier = Arc::pin_init(Copier::new(member.user.clone()), GFP_KERNEL_ACCOUNT)?;
-        let this = Arc::pin_init(
-            try_pin_init!(Self {
+        let space = Arc::new(Registration::new(mm)?, GFP_KERNEL_ACCOUNT)?;
+        let member = Member::new(mm, &shared.domain, space)?;
+        let this = Arc::new(
+            Self {
                 shared: shared.clone(),
+                copier: Arc::pin_init(Copier::new(member.user.clone()), GFP_KERNEL_ACCOUNT)?,
                 member,
-                copier,
-                end <- new_mutex!(None),
-                work <- new_work!("libcopy::Process::work"),
-            }? Error),
+            },
             GFP_KERNEL_ACCOUNT,
         )?;
-        let notifier = Notifier::new(mm, &this.listener(), Few::new())?;
-        *this.end.lock() = Some(notifier);
-        if let Err(error) = shrinker::register(this.member.clone()) {
+        let heard = this.member.space.listen(this.clone());
+        if let Err(error) = heard.and_then(|()| shrinker::register(this.member.clone())) {
             this.depart();
             return Err(error);
         }
         Ok(this)
     }
 
-    fn listener(self: &Arc<Self>) -> Arc<dyn Listener> {
-        self.clone()
-    }
-
     /// The last file is closed. If that happens because the process is exiting, it died: its
     /// address space may outlive its files when somebody else is just looking at it.
     pub(crate) fn file_closed(&self) {
-        if !self.member.has_left() && self.member.is_exiting() {
+        if !self.member.has_left() && (self.member.is_exiting() || self.member.is_dead()) {
             self.member.mark_dead();
         }
         self.depart();
@@ -116,7 +84,7 @@ impl Process {
         let Some(left) = self.member.leave() else {
             return;
         };
-        let end = self.end.lock().take();
+        self.member.space.ignore(self);
         shrinker::unregister(&*self.member);
         for id in &left.requests {
             if let Some(request) = self.shared.requests.remove(*id) {
@@ -131,7 +99,6 @@ impl Process {
             shim::cond_resched_interrupted();
         }
         drop(left);
-        drop(end);
         // Last, because the thread gets as little of a CPU as its process was given.
         self.copier.stop();
     }
@@ -149,7 +116,7 @@ impl Process {
 
     /// Pins (or finds pinned) the calling process's memory and publishes it. Returns `RESULT_*` bits, too.
     pub(crate) fn create_region(
-        self: &Arc<Self>,
+        &self,
         mm: &MmWithUser,
         pieces: Few<Piece>,
         rights: u32,
@@ -190,7 +157,7 @@ impl Process {
             None => {
                 stats.add(Counter::ReuseMisses, 1);
                 let payer = Owner {
-                    listener: &self.listener(),
+                    space: &owner.space,
                     stats,
                     user: &owner.user,
                 };

@@ -10,6 +10,7 @@
 #include <linux/hmm.h>
 #include <linux/kthread.h>
 #include <linux/mm.h>
+#include <linux/mmu_notifier.h>
 #include <linux/nodemask.h>
 #include <linux/ratelimit.h>
 #include <linux/sched.h>
@@ -46,31 +47,45 @@ unsigned long libcopy_page_to_pfn(struct page *page)
  * in and no page referenced, which is several times as fast as pinning. What it does not count may
  * be the same all the same. The address space is alive; there is @room for @count words.
  */
-size_t libcopy_same_pages(struct mmu_interval_notifier *notifier, unsigned long sequence,
-			  unsigned long start, struct page *const *expected, unsigned long *room,
-			  size_t count)
+size_t libcopy_same_pages(struct mm_struct *mm, unsigned long start, struct page *const *expected,
+			  unsigned long *room, size_t count)
 {
 	size_t same = 0;
 #ifdef CONFIG_HMM_MIRROR
+	/*
+	 * hmm_range_fault() takes the address space and a sequence number from it, and gives up when that has
+	 * changed. Ours never does: changes are told by the mmu_notifier, see watch.rs.
+	 */
+	struct mmu_interval_notifier still = { .mm = mm };
 	struct hmm_range range = {
-		.notifier = notifier,
-		.notifier_seq = sequence,
+		.notifier = &still,
 		.start = start,
 		.end = start + count * PAGE_SIZE,
 		.hmm_pfns = room,
 	};
 
 	memset(room, 0, count * sizeof(*room));
-	if (mmap_read_lock_killable(notifier->mm))
+	if (mmap_read_lock_killable(mm))
 		return 0;
 	if (hmm_range_fault(&range))
 		count = 0;
-	mmap_read_unlock(notifier->mm);
+	mmap_read_unlock(mm);
 	while (same < count && (room[same] & HMM_PFN_VALID) &&
 	       hmm_pfn_to_page(room[same]) == expected[same])
 		same++;
 #endif
 	return same;
+}
+
+struct mmu_notifier *libcopy_notifier_get(const struct mmu_notifier_ops *ops, struct mm_struct *mm)
+{
+	struct mmu_notifier *notifier;
+
+	if (mmap_write_lock_killable(mm))
+		return ERR_PTR(-EINTR);
+	notifier = mmu_notifier_get_locked(ops, mm);
+	mmap_write_unlock(mm);
+	return notifier;
 }
 
 /*
@@ -142,11 +157,6 @@ void libcopy_uncharge_mm(struct mm_struct *mm, unsigned long pages)
 struct user_struct *libcopy_get_current_user(void)
 {
 	return get_uid(current_user());
-}
-
-bool libcopy_is_current_user(struct user_struct *user)
-{
-	return user == current_user();
 }
 
 void libcopy_put_user(struct user_struct *user)

@@ -12,7 +12,8 @@
 struct iov_iter;
 struct kvec;
 struct mm_struct;
-struct mmu_interval_notifier;
+struct mmu_notifier;
+struct mmu_notifier_ops;
 struct page;
 struct shrinker;
 struct task_struct;
@@ -23,9 +24,9 @@ struct workqueue_struct;
 
 void *libcopy_page_address(struct page *page);
 unsigned long libcopy_page_to_pfn(struct page *page);
-size_t libcopy_same_pages(struct mmu_interval_notifier *notifier, unsigned long sequence,
-			  unsigned long start, struct page *const *expected, unsigned long *room,
-			  size_t count);
+size_t libcopy_same_pages(struct mm_struct *mm, unsigned long start, struct page *const *expected,
+			  unsigned long *room, size_t count);
+struct mmu_notifier *libcopy_notifier_get(const struct mmu_notifier_ops *ops, struct mm_struct *mm);
 long libcopy_pin_remote(struct mm_struct *mm, unsigned long start, size_t count,
 			unsigned int flags, struct page **pages);
 unsigned long libcopy_untagged_addr(unsigned long address);
@@ -36,7 +37,6 @@ bool libcopy_charge_mm(struct mm_struct *mm, unsigned long pages, unsigned long 
 		       bool unlimited);
 void libcopy_uncharge_mm(struct mm_struct *mm, unsigned long pages);
 struct user_struct *libcopy_get_current_user(void);
-bool libcopy_is_current_user(struct user_struct *user);
 void libcopy_put_user(struct user_struct *user);
 bool libcopy_charge_user(struct user_struct *user, unsigned long pages);
 void libcopy_add_to_user(struct user_struct *user, long pages);

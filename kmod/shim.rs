@@ -40,32 +40,46 @@ pub(crate) unsafe fn page_to_pfn(page: *mut bindings::page) -> usize {
 }
 
 /// How many pages from `start` on, of those expected, the page tables show, as far as that can be
-/// seen without faulting anything in (`mm/hmm.c`, `hmm_range_fault()`).
-///
-/// # Safety
-///
-/// The notifier must be registered, `sequence` be from its `mmu_interval_read_begin()`, and its address
-/// space be alive and not locked by the caller. Addresses without a mapping show no page.
-pub(crate) unsafe fn same_pages(
-    notifier: *mut bindings::mmu_interval_notifier,
-    sequence: usize,
+/// seen without faulting anything in (`mm/hmm.c`, `hmm_range_fault()`). Addresses without a mapping show no
+/// page. The caller has not locked the address space.
+pub(crate) fn same_pages(
+    mm: &MmWithUser,
     start: usize,
     expected: &[*mut bindings::page],
     room: &mut [MaybeUninit<usize>],
 ) -> usize {
     let count = usize::min(expected.len(), room.len());
-    // SAFETY: There is room for as many words; the notifier is registered, the sequence is its own, and the address
-    // space is alive and not locked.
+    // SAFETY: There is room for as many words, and the address space is alive and not locked.
     unsafe {
         raw::libcopy_same_pages(
-            notifier,
-            sequence,
+            mm.as_raw(),
             start,
             expected.as_ptr(),
             room.as_mut_ptr().cast(),
             count,
         )
     }
+}
+
+/// The notifier with these operations of an address space, which is registered if it has none; counts a user of it.
+/// Waits killably for the address space's lock.
+///
+/// # Safety
+///
+/// The operations are complete, and stay for as long as any notifier with them.
+pub(crate) unsafe fn notifier_get(
+    ops: &'static bindings::mmu_notifier_ops,
+    mm: &MmWithUser,
+) -> Result<NonNull<bindings::mmu_notifier>> {
+    // SAFETY: The address space is alive; the operations are as asked for by this function's clause.
+    let raw = unsafe { raw::libcopy_notifier_get(ops, mm.as_raw()) };
+    NonNull::new(kernel::error::from_err_ptr(raw)?).ok_or(ENOMEM)
+}
+
+/// Waits for callbacks of notifiers that have begun, and until those are freed that are not registered any more.
+pub(crate) fn notifiers_synchronize() {
+    // SAFETY: No preconditions but that it may sleep, as the unloading of the module may.
+    unsafe { bindings::mmu_notifier_synchronize() };
 }
 
 /// Pins pages of the address space of another process, as many as fit into `pages`; returns how many

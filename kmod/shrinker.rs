@@ -5,7 +5,7 @@
 //! A pinned page can be neither swapped nor moved. So the memory manager asks for the idle ones back
 //! ([`crate::idle`]), from within an allocation that somebody cannot get otherwise. Nothing is waited for
 //! there: who holds a lock may be that somebody. A holder whose lock is taken is passed over, and pages are
-//! unpinned by a workqueue, because that waits for the owner's invalidations.
+//! unpinned by a workqueue, because that may wait.
 //!
 //! It is asked for the whole machine, not for a memory cgroup that has reached its limit. With
 //! `SHRINKER_MEMCG_AWARE` it would be asked for a cgroup only while a `list_lru` has an element of that
@@ -13,7 +13,7 @@
 //! to its cgroup and allocated with `kmem_cache_alloc_lru()`, and a lock of the list around each reuse,
 //! which is the path that reuse is to make cheap. The gain is small: giving a pin back frees nothing by
 //! itself, the page stays the process's. It can then be swapped, if the cgroup has swap, or moved. Memory
-//! that the process unmaps or discards is not kept: its mapping goes with the notifier. What a cgroup
+//! that the process unmaps or discards is not kept: its mapping goes when the change is heard of. What a cgroup
 //! cannot swap is at most `reuse_pages` for each of its processes.
 
 use crate::shim;
@@ -21,6 +21,7 @@ use core::ptr::NonNull;
 use kernel::bindings;
 use kernel::ffi::c_ulong;
 use kernel::prelude::*;
+use kernel::rbtree::{RBTree, RBTreeNode};
 use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::Arc;
 
@@ -32,15 +33,16 @@ pub(crate) trait Reclaim: Send + Sync {
 }
 
 struct Holders {
-    list: KVVec<Arc<dyn Reclaim>>,
-    /// Whom to ask first the next time.
+    /// By address; none before the first one.
+    all: Option<RBTree<usize, Arc<dyn Reclaim>>>,
+    /// Whom to ask first the next time, or who comes next.
     next: usize,
 }
 
 kernel::sync::global_lock! {
     // SAFETY: Initialised in the module's init before the device is registered.
     unsafe(uninit) static HOLDERS: Mutex<Holders> = Holders {
-        list: KVVec::new(),
+        all: None,
         next: 0,
     };
 }
@@ -60,23 +62,18 @@ pub(crate) fn sub(pages: u64) {
 
 /// Has a holder asked from now on.
 pub(crate) fn register(holder: Arc<dyn Reclaim>) -> Result {
-    Ok(HOLDERS.lock().list.push(holder, GFP_KERNEL_ACCOUNT)?)
+    let key = Arc::as_ptr(&holder).addr();
+    // Allocated before the lock is taken.
+    let node = RBTreeNode::new(key, holder, GFP_KERNEL_ACCOUNT)?;
+    let before = HOLDERS.lock().all.get_or_insert_with(RBTree::new).insert(node);
+    drop(before);
+    Ok(())
 }
 
 /// Has a holder asked no more.
 pub(crate) fn unregister<T: Reclaim>(holder: &T) {
-    let gone = {
-        let mut holders = HOLDERS.lock();
-        let known = |other: &Arc<dyn Reclaim>| {
-            core::ptr::addr_eq(Arc::as_ptr(other), core::ptr::from_ref(holder))
-        };
-        let index = holders.list.iter().rposition(known);
-        index.and_then(|index| {
-            let last = holders.list.len() - 1;
-            holders.list.swap(index, last);
-            holders.list.pop()
-        })
-    };
+    let key = core::ptr::from_ref(holder).addr();
+    let gone = HOLDERS.lock().all.as_mut().and_then(|all| all.remove_node(&key));
     // Not under the lock: it may be the last reference.
     drop(gone);
 }
@@ -118,7 +115,7 @@ impl Drop for Guard {
         // SAFETY: Registered by the type invariant, and freed once.
         unsafe { bindings::shrinker_free(self.0.as_ptr()) };
         // Statics are never dropped.
-        let holders = core::mem::take(&mut HOLDERS.lock().list);
+        let holders = HOLDERS.lock().all.take();
         drop(holders);
     }
 }
@@ -149,15 +146,23 @@ unsafe extern "C" fn scan(
     let wanted = control.nr_to_scan as u64;
     let mut freed = 0;
     if let Some(mut holders) = HOLDERS.try_lock() {
-        let count = holders.list.len();
-        let mut asked = 0;
-        // Bounded by the holders, each of which is asked at most once, and by what is wanted.
-        while freed < wanted && asked < count {
-            let index = (holders.next + asked) % count;
-            freed += holders.list[index].reclaim(wanted - freed);
-            asked += 1;
+        let Holders { all, next } = &mut *holders;
+        let first = *next;
+        // Those from the first on, then those before it: each is asked at most once.
+        for range in [first..usize::MAX, 0..first] {
+            *next = range.start;
+            while freed < wanted {
+                let cursor = all.as_ref().and_then(|all| all.cursor_lower_bound(next));
+                let Some((key, holder)) = cursor.as_ref().map(|cursor| cursor.current()) else {
+                    break;
+                };
+                if !range.contains(key) {
+                    break;
+                }
+                freed += holder.reclaim(wanted - freed);
+                *next = key + 1;
+            }
         }
-        holders.next = (holders.next + asked).checked_rem(count).unwrap_or(0);
     }
     if freed == 0 {
         return bindings::SHRINK_STOP as c_ulong;

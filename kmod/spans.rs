@@ -125,15 +125,9 @@ impl Spans {
         Some(span.before + page - span.start)
     }
 
-    /// Whether any page of `start..end` is in a span, and how many spans were looked at for that.
-    pub(crate) fn touches(&self, start: usize, end: usize) -> (bool, u64) {
-        // While somebody's change of an address space waits: bounded by the logarithm of the number of spans.
-        let mut looks = 1;
-        let at = self.spans.partition_point(|span| {
-            looks += 1;
-            span.end <= start
-        });
-        let found = self.spans.get(at).is_some_and(|span| span.start < end);
-        (found, looks)
+    /// Whether any page of `start..end` is in a span. The logarithm of the number of spans in steps.
+    pub(crate) fn touches(&self, start: usize, end: usize) -> bool {
+        let at = self.spans.partition_point(|span| span.end <= start);
+        self.spans.get(at).is_some_and(|span| span.start < end)
     }
 }

@@ -42,7 +42,7 @@ counters! {
     ReuseHits => "reuse_hits",
     /// Regions whose pages had to be pinned.
     ReuseMisses => "reuse_misses",
-    /// Mappings that the owner's address space took back while they were pinned.
+    /// Times that a process was found to have changed memory that was pinned: many changes may be one.
     Invalidations => "invalidations",
     /// Bytes copied out of regions.
     BytesFromRegion => "bytes_from_region",
@@ -92,8 +92,6 @@ counters! {
     Restored => "channels_restored",
     /// Most entries of a channel's queue that were looked at with its lock held, and interrupts off.
     LongestHold => "longest_hold_entries",
-    /// Most spans of a region that were looked at in an invalidation.
-    LongestInvalidation => "longest_invalidation_spans",
 }
 
 /// One set of counters.

@@ -34,6 +34,8 @@
 //!     knows ([`DOMAIN_CREATE`]). Regions and requests whose id could not be told do not exist.
 //!   - `ENOMEM`: the kernel is out of memory.
 //!   - `EINTR`: a signal arrived before anything was done; call again.
+//! - Every ioctl except [`GET_INFO`] and [`ENGINE_INFO`] returns `EBADF` on a file that was not opened for reading and
+//!   writing.
 //! - Every ioctl except [`GET_INFO`], [`ENGINE_INFO`], [`DOMAIN_CREATE`] and [`DOMAIN_JOIN`] returns
 //!   `ENOTCONN` on a file that belongs to no domain.
 //!

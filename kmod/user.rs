@@ -9,6 +9,7 @@ use crate::params;
 use crate::shim;
 use crate::user_account::UserAccount;
 use kernel::prelude::*;
+use kernel::rbtree::{RBTree, RBTreeNode};
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 use kernel::sync::Arc;
 
@@ -19,6 +20,9 @@ const MAX_MAPPINGS: u64 = 65536;
 /// Kernel threads that may copy for the processes of a user: no limit of a process or of a cgroup counts
 /// them before they exist.
 const MAX_COPIERS: u64 = 4096;
+
+/// Domains a user may have at a time.
+const MAX_DOMAINS: u64 = 1024;
 
 /// What is counted for a user.
 struct Counts {
@@ -32,13 +36,15 @@ struct Counts {
     lingering: Atomic<u64>,
     /// Requests that its processes have submitted.
     requests: Atomic<u64>,
+    /// Domains that its processes have created.
+    domains: Atomic<u64>,
     /// Kernel threads that copy for its processes.
     copiers: Atomic<u64>,
 }
 
 kernel::sync::global_lock! {
     // SAFETY: Initialised in the module's init before the device is registered.
-    unsafe(uninit) static USERS: Mutex<KVVec<Arc<Counts>>> = KVVec::new();
+    unsafe(uninit) static USERS: Mutex<Option<RBTree<usize, Arc<Counts>>>> = None;
 }
 
 /// Gives the list's memory back when the module is unloaded: statics are never dropped.
@@ -46,7 +52,7 @@ pub(crate) struct Guard(());
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let users = core::mem::take(&mut *USERS.lock());
+        let users = USERS.lock().take();
         drop(users);
     }
 }
@@ -62,31 +68,44 @@ pub(crate) unsafe fn init() -> Guard {
     Guard(())
 }
 
-/// One user. The lock of the list is taken when one is made and when the last one is dropped; nothing is
-/// locked under it.
+/// One user. The lock of the list, which is ordered by their accounts, is taken when one is made and when the last one is
+/// dropped; nothing is locked, allocated or dropped under it.
 pub(crate) struct User(Arc<Counts>);
 
 impl User {
     /// The user of the calling process.
     pub(crate) fn current() -> Result<Self> {
-        let mut users = USERS.lock();
-        if let Some(known) = users.iter().find(|known| known.account.is_current()) {
+        let account = UserAccount::current();
+        let key = account.address();
+        let find = |users: &Option<RBTree<usize, Arc<Counts>>>| {
+            let known = users.as_ref()?.get(&key)?;
             known.holders.fetch_add(1, Full);
-            return Ok(Self(known.clone()));
+            Some(Self(known.clone()))
+        };
+        if let Some(known) = find(&USERS.lock()) {
+            return Ok(known);
         }
         let counts = Arc::new(
             Counts {
-                account: UserAccount::current(),
+                account,
                 holders: Atomic::new(1),
                 mappings: Atomic::new(0),
                 pins: Atomic::new(0),
                 lingering: Atomic::new(0),
                 requests: Atomic::new(0),
+                domains: Atomic::new(0),
                 copiers: Atomic::new(0),
             },
             GFP_KERNEL_ACCOUNT,
         )?;
-        users.push(counts.clone(), GFP_KERNEL_ACCOUNT)?;
+        let node = RBTreeNode::new(key, counts.clone(), GFP_KERNEL_ACCOUNT)?;
+        let mut users = USERS.lock();
+        if let Some(known) = find(&users) {
+            drop(users);
+            return Ok(known);
+        }
+        users.get_or_insert_with(RBTree::new).insert(node);
+        drop(users);
         Ok(Self(counts))
     }
 
@@ -196,14 +215,43 @@ impl Drop for User {
         }
         let gone = {
             let mut users = USERS.lock();
-            // Somebody may have found it in the list meanwhile, and may have dropped it again.
-            let found = match self.0.holders.load(Relaxed) {
-                0 => users.iter().position(|known| Arc::ptr_eq(known, &self.0)),
+            // Somebody may have found it in the list meanwhile, and may have dropped it again; then there may be another
+            // one of the same user.
+            let users = users.as_mut();
+            let key = self.0.account.address();
+            match self.0.holders.load(Relaxed) {
+                0 => users.and_then(|users| {
+                    let known = users.get(&key)?;
+                    Arc::ptr_eq(known, &self.0).then_some(())?;
+                    users.remove_node(&key)
+                }),
                 _ => None,
-            };
-            found.and_then(|index| users.remove(index).ok())
+            }
         };
         drop(gone);
+    }
+}
+
+/// A place among a user's domains; dropping gives it back.
+pub(crate) struct DomainQuota(User);
+
+impl DomainQuota {
+    /// Of the calling process's user.
+    ///
+    /// - `ENOSPC`: the user has as many as allowed.
+    pub(crate) fn take() -> Result<Self> {
+        let user = User::current()?;
+        if user.0.domains.fetch_add(1, Full) >= MAX_DOMAINS {
+            user.0.domains.fetch_sub(1, Full);
+            return Err(ENOSPC);
+        }
+        Ok(Self(user))
+    }
+}
+
+impl Drop for DomainQuota {
+    fn drop(&mut self) {
+        self.0.0.domains.fetch_sub(1, Full);
     }
 }
 

@@ -29,10 +29,9 @@ impl UserAccount {
         Self(unsafe { raw::libcopy_get_current_user() })
     }
 
-    /// Whether it is the calling process's.
-    pub(crate) fn is_current(&self) -> bool {
-        // SAFETY: Valid by the invariant.
-        unsafe { raw::libcopy_is_current_user(self.0) }
+    /// No other user's is there as long as this one is referred to.
+    pub(crate) fn address(&self) -> usize {
+        self.0.addr()
     }
 
     /// Counts pages as locked by the user.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The module's own workqueues: what a notifier or a closing VMA must not do itself.
+//! The module's own workqueues: what a callback of the memory manager or a closing VMA must not do itself.
 //!
 //! A system-wide queue would not do: unloading has to wait until the last item has returned.
 //!
-//! Mappings are unpinned on a second queue: that may wait for the owner's memory to be invalidated, and
-//! what is on the first queue, which serves everybody, must not wait with it.
+//! What is on the first queue, which serves everybody, waits for nobody. Mappings are unpinned on a second one: that may
+//! wait for the lock of a page that was written to.
 //!
 //! Both are there for as long as the device is registered and anything is queued, so that code which runs on
 //! behalf of an open file, or of what is queued, may enqueue.
@@ -19,7 +19,7 @@ use kernel::workqueue::{Queue, RawWorkItem};
 static QUEUE: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
 static UNPINNING: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
 
-/// A workqueue; dropping it waits for what is queued.
+/// A workqueue.
 struct Owned(*mut bindings::workqueue_struct);
 
 // SAFETY: A workqueue may be destroyed from any thread.
@@ -27,8 +27,8 @@ unsafe impl Send for Owned {}
 // SAFETY: Nothing can be done through a shared reference.
 unsafe impl Sync for Owned {}
 
-/// Keeps the queues alive. The first is emptied first: what is on it may put something on the second.
-pub(crate) struct Guard(#[allow(dead_code)] [Owned; 2]);
+/// Keeps the queues alive; dropping it waits for what is queued.
+pub(crate) struct Guard([Owned; 2]);
 
 /// Creates the queues.
 pub(crate) fn create() -> Result<Guard> {
@@ -58,14 +58,27 @@ where
     unsafe { Queue::from_raw(UNPINNING.load(Relaxed)) }.enqueue(work)
 }
 
+impl Owned {
+    /// Waits for what is queued.
+    fn flush(&self) {
+        // SAFETY: The queue is ours.
+        unsafe { bindings::__flush_workqueue(self.0) };
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // What is on the first may put something on the second. With the last mapping the last address space is given
+        // back; a callback that has begun before may still enqueue, which a queue that is being destroyed refuses.
+        self.0.iter().for_each(Owned::flush);
+        shim::notifiers_synchronize();
+        self.0.iter().for_each(Owned::flush);
+    }
+}
+
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: The queue is ours. A departure on it waits for the process's copier, which enqueues until
-        // then and would be refused while the queue is being destroyed; after the flush only what is queued
-        // enqueues.
-        unsafe {
-            bindings::__flush_workqueue(self.0);
-            bindings::destroy_workqueue(self.0);
-        }
+        // SAFETY: The queue is ours, and nobody enqueues any more.
+        unsafe { bindings::destroy_workqueue(self.0) };
     }
 }

@@ -316,10 +316,11 @@ pub const TABLE: &[Layers] = &[
         name: "kmod",
         root: "kmod/libcopy_main.rs",
         order: "
-            uapi atomic errno few lost changed declarations
+            uapi atomic errno few lost changed changes declarations
             < shim params user_account user_namespace
-            < irqlock stats thread workqueue shrinker spans eventfd
-            < user notifier
+            < irqlock stats thread workqueue shrinker spans
+            < address_space user
+            < watch
             < pin account
             < mapping
             < idle domain

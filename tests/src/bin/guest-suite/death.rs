@@ -20,7 +20,7 @@ tests!(death:
     owner_killed, owner_killed_with_shared_file, owner_exits, copied_from_while_killed,
     copier_killed, killed_while_checking(120), nothing_stays_pinned, owner_executes, thread_exits_others_live,
     owner_in_a_thread_group, child_owns_what_it_publishes, killed_while_publishing,
-    killed_while_others_join, creator_killed, storm(900),
+    killed_while_others_join, creator_killed, no_workqueue_waits_for_an_exit(120), storm(900),
 );
 
 /// Waits until `condition` holds, at most a second.
@@ -35,6 +35,63 @@ pub fn soon(context: &Context, condition: impl Fn() -> bool) -> Outcome {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Kernel workers that wait, uninterruptibly, in code of the module or for a memory manager's notifiers.
+fn waiting_workers() -> Outcome<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let path = entry.path();
+        let read = |name: &str| std::fs::read_to_string(path.join(name)).unwrap_or_default();
+        // The name is in brackets before the state.
+        let stat = read("stat");
+        if !stat.contains("(kworker/") || !stat.contains(") D ") {
+            continue;
+        }
+        let stack = read("stack");
+        if stack.contains("libcopy") || stack.contains("mmu_") {
+            found.push(stack);
+        }
+    }
+    Ok(found)
+}
+
+/// A process with many files and much memory ends: its files leave their domains meanwhile, and nothing that serves
+/// everybody waits until its memory is gone.
+fn no_workqueue_waits_for_an_exit(context: &Context) -> Outcome {
+    const FILES: usize = 300;
+    let counters = SharedCounters::new()?;
+    let before = Stats::read()?;
+    let child = Child::spawn(|| {
+        let map = Map::anon(512 << 20)?;
+        map.fill(1);
+        let devices: Result<Vec<_>, _> = (0..FILES).map(|_| Device::domain()).collect();
+        let _devices = devices?;
+        counters.set(0, 1);
+        hold();
+    })?;
+    counters.await_at_least(0, 1)?;
+    let killed = std::thread::scope(|scope| {
+        let killer = scope.spawn(|| child.kill());
+        let (mut most, mut looks) = (Vec::new(), 0);
+        while !killer.is_finished() || looks < 20 {
+            let now = waiting_workers()?;
+            if now.len() > most.len() {
+                most = now;
+            }
+            looks += 1;
+        }
+        print!("[{} workers waited in {looks} looks] ", most.len());
+        let first = most.first().cloned().unwrap_or_default();
+        check!(most.is_empty(), "{} workers wait, one in\n{first}", most.len());
+        killer.join().unwrap_or(Ok(()))
+    });
+    killed?;
+    soon(context, || {
+        Stats::read().is_ok_and(|now| {
+            now.since(&before, "domains").is_ok_and(|more| more == 0)
+        })
+    })
 }
 
 /// Another program, run by `owner_executes`: keeps what it inherited open until it is killed.
