@@ -326,6 +326,8 @@ impl PinnedPages {
         let Some(mm) = self.mm.mmget_not_zero() else {
             return Ok(false);
         };
+        // If the owner exits meanwhile, its memory is not for us to tear down.
+        let mm = MmWithUser::into_mmput_async(mm);
         let mut frames = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
         for span in watch.spans().as_slice() {
             let old = &self.pins[span.before..][..span.end - span.start];
