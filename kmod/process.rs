@@ -77,7 +77,7 @@ impl Process {
         shared: &Arc<Shared>,
     ) -> Result<Arc<Self>> {
         let member = Member::new(mm, &shared.domain)?;
-        let copier = Arc::pin_init(Copier::new(member.user.clone()), GFP_KERNEL_ACCOUNT)?;
+        let copier = Arc::pin_init(Copier::new(), GFP_KERNEL_ACCOUNT)?;
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 shared: shared.clone(),
@@ -132,8 +132,7 @@ impl Process {
         }
         drop(left);
         drop(end);
-        // Last, because the thread gets as little of a CPU as its process was given.
-        self.copier.stop();
+        self.copier.close();
     }
 
     /// Cancels this process's requests and waits for what engines have begun, so that nobody writes

@@ -5,9 +5,10 @@
 //! A system-wide queue would not do: unloading has to wait until the last item has returned.
 //!
 //! Mappings are unpinned on a second queue: that may wait for the owner's memory to be invalidated, and
-//! what is on the first queue, which serves everybody, must not wait with it.
+//! what is on the first queue, which serves everybody, must not wait with it. A third one waits for user workers
+//! ([`crate::copier`]) that end.
 //!
-//! Both are there for as long as the device is registered and anything is queued, so that code which runs on
+//! All are there for as long as the device is registered and anything is queued, so that code which runs on
 //! behalf of an open file, or of what is queued, may enqueue.
 
 use crate::shim;
@@ -18,6 +19,7 @@ use kernel::workqueue::{Queue, RawWorkItem};
 
 static QUEUE: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
 static UNPINNING: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
+static REAPING: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
 
 /// A workqueue; dropping it waits for what is queued.
 struct Owned(*mut bindings::workqueue_struct);
@@ -28,15 +30,17 @@ unsafe impl Send for Owned {}
 unsafe impl Sync for Owned {}
 
 /// Keeps the queues alive. The first is emptied first: what is on it may put something on the second.
-pub(crate) struct Guard(#[allow(dead_code)] [Owned; 2]);
+pub(crate) struct Guard(#[allow(dead_code)] [Owned; 3]);
 
 /// Creates the queues.
 pub(crate) fn create() -> Result<Guard> {
     let queue = Owned(shim::workqueue_create(c"libcopy")?);
     let unpinning = Owned(shim::workqueue_create(c"libcopy_unpin")?);
+    let reaping = Owned(shim::workqueue_create(c"libcopy_reap")?);
     QUEUE.store(queue.0, Relaxed);
     UNPINNING.store(unpinning.0, Relaxed);
-    Ok(Guard([queue, unpinning]))
+    REAPING.store(reaping.0, Relaxed);
+    Ok(Guard([queue, unpinning, reaping]))
 }
 
 /// Puts something on the first queue. Does not sleep. Only for code that runs on behalf of an open file or of
@@ -58,11 +62,19 @@ where
     unsafe { Queue::from_raw(UNPINNING.load(Relaxed)) }.enqueue(work)
 }
 
+/// Puts a user worker that ends on the third queue; otherwise like [`enqueue`].
+pub(crate) fn enqueue_reaping<W>(work: W) -> W::EnqueueOutput
+where
+    W: RawWorkItem<0> + Send + 'static,
+{
+    // SAFETY: As above; unloading waits for all user workers before.
+    unsafe { Queue::from_raw(REAPING.load(Relaxed)) }.enqueue(work)
+}
+
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: The queue is ours. A departure on it waits for the process's copier, which enqueues until
-        // then and would be refused while the queue is being destroyed; after the flush only what is queued
-        // enqueues.
+        // SAFETY: The queue is ours. What is queued may enqueue more, which would be refused while the queue is being
+        // destroyed; so it is flushed first.
         unsafe {
             bindings::__flush_workqueue(self.0);
             bindings::destroy_workqueue(self.0);
