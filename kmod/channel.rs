@@ -794,7 +794,9 @@ impl<J: Job> Channel<J> {
     unsafe extern "C" fn serve(data: *mut c_void) -> c_int {
         // SAFETY: `start_thread` passed the channel, which outlives the thread.
         let this = unsafe { &*data.cast::<Self>() };
+        shim::set_freezable();
         loop {
+            shim::try_to_freeze();
             let (next, news) = {
                 let mut queue = this.queue.lock();
                 // One look per hold: waiting lets go of the lock.
@@ -808,7 +810,7 @@ impl<J: Job> Channel<J> {
                         break (next, news);
                     }
                     // No signal reaches a kernel thread.
-                    let _ = this.called.wait_interruptible(&mut queue);
+                    let _ = this.called.wait_interruptible_freezable(&mut queue);
                 }
             };
             match next {

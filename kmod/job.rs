@@ -34,7 +34,7 @@ pub(crate) trait Job: Send + Sync + 'static {
     fn finish(this: &Arc<Self>, fragment: u64, worker: Worker);
 
     /// Copies claimed fragments by a CPU, on behalf of `worker`, and finishes them; returns their bytes if
-    /// they are in place. May sleep.
+    /// they are in place. If the caller is killed meanwhile, they are lost ([`Self::lose`]). May sleep.
     fn copy(this: &Arc<Self>, first: u64, many: u64, worker: Worker) -> u64;
 
     /// A claimed fragment is not in place, and its engine will not copy it any more: has a CPU do that, in

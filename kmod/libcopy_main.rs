@@ -92,7 +92,7 @@ module! {
 }
 
 /// The loaded module. Fields are dropped in this order: first nobody can open the device any more,
-/// then what is queued is waited for.
+/// then workers that end and what is queued are waited for.
 #[pin_data]
 struct Libcopy {
     #[pin]
@@ -100,6 +100,7 @@ struct Libcopy {
     #[pin]
     _debugfs: stats::Debugfs,
     _engines: engines::Guard,
+    _workers: copier::Guard,
     _queue: workqueue::Guard,
     _domains: domains::Guard,
     _users: user::Guard,
@@ -116,6 +117,7 @@ impl kernel::InPlaceModule for Libcopy {
             // SAFETY: Called once, when the module is loaded.
             _shrinker: unsafe { shrinker::init() }?,
             _queue: workqueue::create()?,
+            _workers: copier::Guard,
             // SAFETY: Called once, when the module is loaded.
             _engines: unsafe { engines::init() }?,
             _debugfs <- stats::Debugfs::new(),

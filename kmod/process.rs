@@ -56,7 +56,7 @@ impl Process {
         let this = Arc::new(
             Self {
                 shared: shared.clone(),
-                copier: Arc::pin_init(Copier::new(member.user.clone()), GFP_KERNEL_ACCOUNT)?,
+                copier: Arc::pin_init(Copier::new(), GFP_KERNEL_ACCOUNT)?,
                 member,
             },
             GFP_KERNEL_ACCOUNT,
@@ -99,8 +99,7 @@ impl Process {
             shim::cond_resched_interrupted();
         }
         drop(left);
-        // Last, because the thread gets as little of a CPU as its process was given.
-        self.copier.stop();
+        self.copier.close();
     }
 
     /// Cancels this process's requests and waits for what engines have begun, so that nobody writes

@@ -115,6 +115,8 @@ pub(crate) struct Request {
     incomplete: Atomic<u32>,
     /// Whether somebody takes the last steps: the workqueue and the copier may both find it settled.
     concluding: Atomic<u32>,
+    /// Fragments from the front that were verified.
+    verified: Atomic<u64>,
     channels_lost: Atomic<u32>,
     engine_bytes: Atomic<u64>,
     cpu_bytes: Atomic<u64>,
@@ -183,6 +185,7 @@ impl PinnedDrop for Request {
         // Reached running only if it was never handed to anybody.
         if self.state.load(Relaxed) == REQUEST_RUNNING {
             self.count(Counter::RequestsFailed, 1);
+            self.copier.release();
         }
         if self.status.is_some() {
             self.requests.give_back(self.id);
@@ -211,6 +214,7 @@ impl Request {
             return Err(EINVAL);
         }
         let quota = RequestQuota::take(&by.member.user)?;
+        let lease = Copier::lease(by.copier)?;
         let mut pages = match args.fragment_pages {
             0 => params::fragment_pages().clamp(1, MAX_FRAGMENT_PAGES),
             given => given,
@@ -258,6 +262,7 @@ impl Request {
             behind: Atomic::new(0),
             incomplete: Atomic::new(0),
             concluding: Atomic::new(0),
+            verified: Atomic::new(0),
             channels_lost: Atomic::new(0),
             engine_bytes: Atomic::new(0),
             cpu_bytes: Atomic::new(0),
@@ -268,8 +273,9 @@ impl Request {
             tracker <- AtomicTracker::new(),
             work <- new_work!("libcopy::Request::work"),
         }))?;
-        // From here on the request gives it back.
+        // From here on the request gives them back.
         core::mem::forget(quota);
+        core::mem::forget(lease);
         by.member.domain.stats.add(Counter::Requests, 1);
         // SAFETY: Nothing is moved out of the allocation: the pinned fields stay where they are, and
         // the `UniqueArc` only lets `SlotTable::publish` fill in two plain fields.
@@ -325,6 +331,42 @@ impl Request {
         // The lock is not held any more when the entry is freed.
         let lost = this.wait_lock.lock().pop()?;
         Some(Self::copy(this, lost.fragment(), 1, Worker::Cpu))
+    }
+
+    /// Copies claimed fragments and finishes them; returns their bytes, 0 if the request has failed, and none if
+    /// `stop` says so first. May sleep.
+    fn copy_until(
+        this: &Arc<Self>,
+        first: u64,
+        many: u64,
+        worker: Worker,
+        stop: impl Fn() -> bool,
+    ) -> Option<u64> {
+        let (from, to, length) = this.span(first, many);
+        let whole = !this.has_failed()
+            && copy::between(
+                this.source.mapping.pages(),
+                from,
+                this.destination.mapping.pages(),
+                to,
+                length,
+                || this.has_failed() || stop(),
+            );
+        if whole {
+            for fragment in first..first + many {
+                Self::finish(this, fragment, worker);
+            }
+            return Some(length);
+        }
+        if !this.has_failed() && stop() {
+            return None;
+        }
+        // They are not in place, but nobody works on them any more.
+        this.incomplete.store(1, Relaxed);
+        if this.fragments.settle(many) {
+            Self::settled(this);
+        }
+        Some(0)
     }
 
     /// Claims something, if there is anything, and copies it; returns its bytes. May sleep.
@@ -383,27 +425,31 @@ impl Request {
         }
     }
 
-    /// The last steps of a settled request, which may sleep.
-    fn conclude(&self) {
+    /// The last steps of a settled request, which may sleep; returns false if a signal came before they were done.
+    fn conclude(&self) -> bool {
         if self.state.load(Acquire) != REQUEST_RUNNING || self.concluding.xchg(1, Full) != 0 {
-            return;
+            return true;
         }
-        if self.fragments.complete() && self.flags & SUBMIT_VERIFY != 0 {
-            self.verify();
+        let verifies = self.fragments.complete() && self.flags & SUBMIT_VERIFY != 0;
+        if verifies && !self.verify() {
+            self.concluding.store(0, Release);
+            return false;
         }
         self.end();
+        true
     }
 
     /// Compares source and destination; copies what differs once more. Ends early when the request has
-    /// failed.
-    fn verify(&self) {
+    /// failed, and returns false when a signal wants the caller first.
+    fn verify(&self) -> bool {
         let (from, to) = (
             self.source.mapping.pages(),
             self.destination.mapping.pages(),
         );
-        let stop = || self.has_failed();
+        let killed = || !self.has_failed() && shim::fatal_signal_pending();
+        let stop = || self.has_failed() || killed();
         // Bounded by the length, which takes a while: so it gives way and stops when it is told.
-        for fragment in 0..self.fragments.count() {
+        for fragment in self.verified.load(Acquire)..self.fragments.count() {
             let (source, destination, length) = self.span(fragment, 1);
             let same = || {
                 copy::checksum(from, source, length, stop)
@@ -414,16 +460,23 @@ impl Request {
                 copy::between(from, source, to, destination, length, stop);
                 if !same() && !stop() {
                     let _ = self.error.cmpxchg(0, EIO.to_errno(), Full);
-                    return;
+                    return true;
                 }
             }
-            // What was stopped was not compared.
-            if stop() {
-                self.incomplete.store(1, Relaxed);
-                return;
+            if killed() {
+                return false;
             }
-            shim::cond_resched_interrupted();
+            // What was stopped was not compared.
+            if self.has_failed() {
+                self.incomplete.store(1, Relaxed);
+                return true;
+            }
+            self.verified.store(fragment + 1, Release);
+            if shim::cond_resched_interrupted() {
+                return false;
+            }
         }
+        true
     }
 
     /// Publishes the outcome, once.
@@ -457,6 +510,7 @@ impl Request {
         // Whoever looked before the state was written holds the lock until it sleeps.
         drop(self.wait_lock.lock());
         self.pass_wakeup_on();
+        self.copier.release();
     }
 
     /// Wakes one of the threads that wait for the end; each that leaves wakes the next. As many may wait as a user has
@@ -664,25 +718,12 @@ impl Job for Request {
     }
 
     fn copy(this: &Arc<Self>, first: u64, many: u64, worker: Worker) -> u64 {
-        let (from, to, length) = this.span(first, many);
-        let whole = copy::between(
-            this.source.mapping.pages(),
-            from,
-            this.destination.mapping.pages(),
-            to,
-            length,
-            || this.has_failed(),
-        );
-        if whole {
-            for fragment in first..first + many {
-                Self::finish(this, fragment, worker);
-            }
-            return length;
+        let killed = || shim::fatal_signal_pending();
+        if let Some(bytes) = Self::copy_until(this, first, many, worker, killed) {
+            return bytes;
         }
-        // They are not in place, but nobody works on them any more.
-        this.incomplete.store(1, Relaxed);
-        if this.fragments.settle(many) {
-            Self::settled(this);
+        for fragment in first..first + many {
+            Self::lose(this, fragment);
         }
         0
     }
@@ -694,7 +735,7 @@ impl Job for Request {
                 let _ = workqueue::enqueue(this.clone());
             }
             // Then here: a channel has at most `MAX_DEPTH` fragments in work.
-            Err(_) => drop(Self::copy(this, fragment, 1, Worker::Cpu)),
+            Err(_) => drop(Self::copy_until(this, fragment, 1, Worker::Cpu, || false)),
         }
     }
 
@@ -713,16 +754,20 @@ impl Job for Request {
 }
 
 impl CpuWork for Request {
-    fn work(this: &Arc<Self>) {
+    fn work(this: &Arc<Self>) -> bool {
         // The lost ones first: the front waits for them.
         while Self::copy_lost(this).is_some()
             || (this.taken_over.load(Acquire) != 0 && Self::help(this).is_some())
         {
-            shim::cond_resched_interrupted();
+            if shim::cond_resched_interrupted() && !this.has_failed() {
+                return false;
+            }
         }
-        if this.fragments.settled() {
-            this.conclude();
-        }
+        !this.fragments.settled() || this.conclude()
+    }
+
+    fn abandon(this: &Arc<Self>) {
+        Self::fail(this, errno::ecanceled());
     }
 }
 

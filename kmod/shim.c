@@ -4,9 +4,9 @@
  * the CPUs of its node.
  */
 #include <linux/capability.h>
-#include <linux/cgroup.h>
 #include <linux/crc32.h>
 #include <linux/cred.h>
+#include <linux/freezer.h>
 #include <linux/hmm.h>
 #include <linux/kthread.h>
 #include <linux/mm.h>
@@ -17,6 +17,7 @@
 #include <linux/sched/signal.h>
 #include <linux/sched/task.h>
 #include <linux/sched/user.h>
+#include <linux/sched/vhost_task.h>
 #include <linux/shrinker.h>
 #include <linux/spinlock.h>
 #include <linux/topology.h>
@@ -206,35 +207,6 @@ struct shrinker *libcopy_shrinker_alloc(const char *name)
 	return shrinker;
 }
 
-/*
- * Puts the calling kernel thread into the cgroups of a process and gives it its nice value. A thread that
- * has ended is in no cgroup, so that one is looked for which has not.
- */
-int libcopy_join_cgroups(struct task_struct *process)
-{
-	struct task_struct *task, *from = NULL;
-	int ret;
-
-	rcu_read_lock();
-	/* Bounded by the threads of the process, with interrupts on. */
-	for_each_thread(process, task) {
-		if (!(task->flags & PF_EXITING)) {
-			from = task;
-			break;
-		}
-	}
-	if (from)
-		get_task_struct(from);
-	rcu_read_unlock();
-	/* All have ended: their cgroup may be removed already. The thread ends, too. */
-	if (!from)
-		return 0;
-	ret = cgroup_attach_task_all(from, current);
-	set_user_nice(current, task_nice(from));
-	put_task_struct(from);
-	return ret;
-}
-
 void libcopy_vm_flags_mod(struct vm_area_struct *vma, unsigned long set, unsigned long clear)
 {
 	vm_flags_mod(vma, set, clear);
@@ -269,6 +241,48 @@ bool libcopy_may_warn(void)
 bool libcopy_fatal_signal_pending(void)
 {
 	return fatal_signal_pending(current);
+}
+
+/* Without user workers the other three are not called. */
+struct vhost_task *libcopy_worker_create(bool (*body)(void *data), void (*killed)(void *data),
+					 void *data, const char *name)
+{
+	if (!IS_ENABLED(CONFIG_VHOST_TASK))
+		return ERR_PTR(-EOPNOTSUPP);
+	return vhost_task_create(body, killed, data, name);
+}
+
+void libcopy_worker_start(struct vhost_task *worker)
+{
+	if (IS_ENABLED(CONFIG_VHOST_TASK))
+		vhost_task_start(worker);
+}
+
+void libcopy_worker_wake(struct vhost_task *worker)
+{
+	if (IS_ENABLED(CONFIG_VHOST_TASK))
+		vhost_task_wake(worker);
+}
+
+void libcopy_worker_stop(struct vhost_task *worker)
+{
+	if (IS_ENABLED(CONFIG_VHOST_TASK))
+		vhost_task_stop(worker);
+}
+
+void libcopy_set_running(void)
+{
+	__set_current_state(TASK_RUNNING);
+}
+
+void libcopy_set_freezable(void)
+{
+	set_freezable();
+}
+
+void libcopy_try_to_freeze(void)
+{
+	try_to_freeze();
 }
 
 struct task_struct *libcopy_thread_run(int (*body)(void *data), void *data, int node,

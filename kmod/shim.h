@@ -19,6 +19,7 @@ struct shrinker;
 struct task_struct;
 struct user_namespace;
 struct user_struct;
+struct vhost_task;
 struct vm_area_struct;
 struct workqueue_struct;
 
@@ -44,7 +45,6 @@ struct user_namespace *libcopy_get_current_user_ns(void);
 void libcopy_put_user_ns(struct user_namespace *ns);
 struct workqueue_struct *libcopy_workqueue_create(const char *name);
 struct shrinker *libcopy_shrinker_alloc(const char *name);
-int libcopy_join_cgroups(struct task_struct *process);
 void libcopy_vm_flags_mod(struct vm_area_struct *vma, unsigned long set, unsigned long clear);
 bool libcopy_cond_resched_interrupted(void);
 bool libcopy_fatal_signal_pending(void);
@@ -52,6 +52,14 @@ int libcopy_exiting_process(void);
 int libcopy_current_process(void);
 bool libcopy_may_warn(void);
 
+struct vhost_task *libcopy_worker_create(bool (*body)(void *data), void (*killed)(void *data),
+					 void *data, const char *name);
+void libcopy_worker_start(struct vhost_task *worker);
+void libcopy_worker_wake(struct vhost_task *worker);
+void libcopy_worker_stop(struct vhost_task *worker);
+void libcopy_set_running(void);
+void libcopy_set_freezable(void);
+void libcopy_try_to_freeze(void);
 struct task_struct *libcopy_thread_run(int (*body)(void *data), void *data, int node,
 				       const char *name);
 void libcopy_thread_stop(struct task_struct *task);

@@ -6,12 +6,10 @@ use crate::declarations as raw;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use kernel::bindings;
-use kernel::error::to_result;
 use kernel::ffi::{c_int, c_void};
 use kernel::mm::{Mm, MmWithUser};
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
-use kernel::task::Task;
 
 /// `include/linux/mm.h`; the kernel's bindings have a wrong value.
 pub(crate) const VM_MAYSHARE: usize = 0x80;
@@ -164,12 +162,6 @@ pub(crate) fn shrinker_alloc(name: &CStr) -> Option<NonNull<bindings::shrinker>>
     NonNull::new(unsafe { raw::libcopy_shrinker_alloc(name.as_char_ptr()) })
 }
 
-/// Puts the calling kernel thread into the cgroups of a process, and gives it its nice value.
-pub(crate) fn join_cgroups(process: &Task) -> Result {
-    // SAFETY: The task is referenced, the caller is a kernel thread of ours that holds no lock.
-    to_result(unsafe { raw::libcopy_join_cgroups(process.as_ptr()) })
-}
-
 /// Sets and clears flags of a VMA.
 ///
 /// # Safety
@@ -217,6 +209,24 @@ pub(crate) fn current_process() -> i32 {
 pub(crate) fn fatal_signal_pending() -> bool {
     // SAFETY: No preconditions.
     unsafe { raw::libcopy_fatal_signal_pending() }
+}
+
+/// The caller was about to sleep and does not.
+pub(crate) fn set_running() {
+    // SAFETY: No preconditions.
+    unsafe { raw::libcopy_set_running() }
+}
+
+/// The calling kernel thread is frozen with the machine from now on, in [`try_to_freeze`] and where it waits freezably.
+pub(crate) fn set_freezable() {
+    // SAFETY: Called by kernel threads of ours, without locks.
+    unsafe { raw::libcopy_set_freezable() }
+}
+
+/// Waits while the machine is being suspended.
+pub(crate) fn try_to_freeze() {
+    // SAFETY: As above.
+    unsafe { raw::libcopy_try_to_freeze() }
 }
 
 /// Starts a kernel thread near a NUMA node (negative: anywhere), and takes a reference to it.

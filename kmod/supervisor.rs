@@ -4,6 +4,7 @@
 
 use crate::irqlock::{self, IrqLock};
 use crate::params;
+use crate::shim;
 use crate::thread::Thread;
 use kernel::ffi::{c_int, c_void};
 use kernel::prelude::*;
@@ -48,8 +49,10 @@ impl Supervisor {
     unsafe extern "C" fn body(data: *mut c_void) -> c_int {
         // SAFETY: `start` passed the supervisor, which outlives its thread.
         let this = unsafe { &*data.cast::<Self>() };
+        shim::set_freezable();
         let mut idle = 0i64;
         loop {
+            shim::try_to_freeze();
             let tick = i64::clamp(params::engine_deadline() / 4_000_000, 5, 250);
             {
                 let mut calls = this.calls.lock();
@@ -62,7 +65,7 @@ impl Supervisor {
                             idle = i64::MAX;
                             break;
                         }
-                        let _ = this.changed.wait_interruptible(&mut calls);
+                        let _ = this.changed.wait_interruptible_freezable(&mut calls);
                     } else {
                         let jiffies = kernel::time::msecs_to_jiffies(tick as u32);
                         let _ = this.changed.wait_interruptible_timeout(&mut calls, jiffies);

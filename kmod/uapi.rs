@@ -329,6 +329,8 @@ pub const ENGINE_INFO: u32 = 0xC078_CC0B;
 /// - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
 ///   [`MAX_FRAGMENT_PAGES`].
 /// - `ENODEV`: there is no engine: let a CPU copy ([`REGION_COPY`]).
+/// - `EAGAIN`: the caller's process, user or cgroup may have no more threads (`RLIMIT_NPROC`, `pids.max`), and one is
+///   needed for what engines leave to CPUs: let a CPU copy.
 /// - `ENOSPC`: the domain has [`MAX_REQUESTS`] requests that were not released, or the processes of the
 ///   caller's user have submitted as many as the parameter `max_user_requests` says; a request that was
 ///   released counts until engines are through with it.

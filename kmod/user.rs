@@ -17,10 +17,6 @@ use kernel::sync::Arc;
 /// reference count: as many users as share a page must not fill that.
 const MAX_MAPPINGS: u64 = 65536;
 
-/// Kernel threads that may copy for the processes of a user: no limit of a process or of a cgroup counts
-/// them before they exist.
-const MAX_COPIERS: u64 = 4096;
-
 /// Domains a user may have at a time.
 const MAX_DOMAINS: u64 = 1024;
 
@@ -38,8 +34,6 @@ struct Counts {
     requests: Atomic<u64>,
     /// Domains that its processes have created.
     domains: Atomic<u64>,
-    /// Kernel threads that copy for its processes.
-    copiers: Atomic<u64>,
 }
 
 kernel::sync::global_lock! {
@@ -94,7 +88,6 @@ impl User {
                 lingering: Atomic::new(0),
                 requests: Atomic::new(0),
                 domains: Atomic::new(0),
-                copiers: Atomic::new(0),
             },
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -147,22 +140,6 @@ impl User {
     /// The request is gone. Does not sleep.
     pub(crate) fn dismiss_request(&self) {
         self.0.requests.fetch_sub(1, Full);
-    }
-
-    /// Counts a kernel thread that is about to be started for one of its processes.
-    ///
-    /// - `ENOSPC`: the user has too many.
-    pub(crate) fn admit_copier(&self) -> Result {
-        if self.0.copiers.fetch_add(1, Full) >= MAX_COPIERS {
-            self.dismiss_copier();
-            return Err(ENOSPC);
-        }
-        Ok(())
-    }
-
-    /// The thread is gone.
-    pub(crate) fn dismiss_copier(&self) {
-        self.0.copiers.fetch_sub(1, Full);
     }
 
     /// Pages that linger.

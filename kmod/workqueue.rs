@@ -5,9 +5,9 @@
 //! A system-wide queue would not do: unloading has to wait until the last item has returned.
 //!
 //! What is on the first queue, which serves everybody, waits for nobody. Mappings are unpinned on a second one: that may
-//! wait for the lock of a page that was written to.
+//! wait for the lock of a page that was written to. A third one waits for user workers ([`crate::copier`]) that end.
 //!
-//! Both are there for as long as the device is registered and anything is queued, so that code which runs on
+//! All are there for as long as the device is registered and anything is queued, so that code which runs on
 //! behalf of an open file, or of what is queued, may enqueue.
 
 use crate::shim;
@@ -18,6 +18,7 @@ use kernel::workqueue::{Queue, RawWorkItem};
 
 static QUEUE: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
 static UNPINNING: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
+static REAPING: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
 
 /// A workqueue.
 struct Owned(*mut bindings::workqueue_struct);
@@ -28,15 +29,17 @@ unsafe impl Send for Owned {}
 unsafe impl Sync for Owned {}
 
 /// Keeps the queues alive; dropping it waits for what is queued.
-pub(crate) struct Guard([Owned; 2]);
+pub(crate) struct Guard([Owned; 3]);
 
 /// Creates the queues.
 pub(crate) fn create() -> Result<Guard> {
     let queue = Owned(shim::workqueue_create(c"libcopy")?);
     let unpinning = Owned(shim::workqueue_create(c"libcopy_unpin")?);
+    let reaping = Owned(shim::workqueue_create(c"libcopy_reap")?);
     QUEUE.store(queue.0, Relaxed);
     UNPINNING.store(unpinning.0, Relaxed);
-    Ok(Guard([queue, unpinning]))
+    REAPING.store(reaping.0, Relaxed);
+    Ok(Guard([queue, unpinning, reaping]))
 }
 
 /// Puts something on the first queue. Does not sleep. Only for code that runs on behalf of an open file or of
@@ -56,6 +59,15 @@ where
 {
     // SAFETY: As above.
     unsafe { Queue::from_raw(UNPINNING.load(Relaxed)) }.enqueue(work)
+}
+
+/// Puts a user worker that ends on the third queue; otherwise like [`enqueue`].
+pub(crate) fn enqueue_reaping<W>(work: W) -> W::EnqueueOutput
+where
+    W: RawWorkItem<0> + Send + 'static,
+{
+    // SAFETY: As above; unloading waits for all user workers before.
+    unsafe { Queue::from_raw(REAPING.load(Relaxed)) }.enqueue(work)
 }
 
 impl Owned {

@@ -60,6 +60,9 @@ fn hint(ioctl: &str, errno: i32) -> &'static str {
         ("REGION_ATTACH", libc::EOPNOTSUPP) => "the pieces do not meet at page boundaries: copy",
         ("REQUEST_SUBMIT", libc::ENODEV) => "no engine (there): let a CPU copy",
         ("REQUEST_SUBMIT", libc::ENOSPC) => "too many requests: release those that have ended",
+        ("REQUEST_SUBMIT", libc::EAGAIN) => {
+            "no thread for the request: raise `ulimit -u` or pids.max, or let a CPU copy"
+        }
         ("REQUEST_SUBMIT", libc::EBADF) => "the eventfd is not open",
         ("REQUEST_WAIT" | "REQUEST_SWITCH", libc::ETIMEDOUT) => "fragments are outstanding",
         ("REQUEST_WAIT" | "REQUEST_SWITCH", libc::ECANCELED) => "the request was cancelled",

@@ -228,7 +228,8 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`Error::Ioctl`] with `ENODEV` if there is no engine: copy with [`Domain::copy_from`] then.
+    /// [`Error::Ioctl`] with `ENODEV` if there is no engine, with `EAGAIN` if the process may have no thread more: copy
+    /// with [`Domain::copy_from`] then.
     pub fn submit(&self, what: &Submission<'_>) -> Result<Request<'_>> {
         let mut arg = what.arg;
         if let Some(event) = what.event {

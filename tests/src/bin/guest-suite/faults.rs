@@ -754,16 +754,18 @@ fn of_requests(context: &Context) -> Outcome {
 struct Failing(Vec<String>);
 
 impl Failing {
-    /// Has the kernel threads fail whose names begin with one of `names`.
+    /// Has the kernel threads and user workers fail whose names begin with one of `names`.
     fn threads(names: &[&str], percent: u32) -> Outcome<Self> {
         let mut told = Vec::new();
-        for entry in fs::read_dir("/proc")? {
+        // Its own user workers, too.
+        for entry in fs::read_dir("/proc")?.chain(fs::read_dir("/proc/self/task")?) {
             let path = entry?.path();
             let Ok(name) = fs::read_to_string(path.join("comm")) else {
                 continue;
             };
             // A kernel thread has no command line.
-            let kernel = fs::read(path.join("cmdline")).is_ok_and(|line| line.is_empty());
+            let kernel = path.starts_with("/proc/self/task")
+                || fs::read(path.join("cmdline")).is_ok_and(|line| line.is_empty());
             let switch = path.join("make-it-fail").display().to_string();
             if kernel
                 && names.iter().any(|start| name.starts_with(start))

@@ -33,6 +33,7 @@ mod request_death;
 mod request_engines;
 mod request_faults;
 mod request_setup;
+mod request_worker;
 mod reuse;
 mod rng;
 mod soak;
@@ -90,6 +91,7 @@ fn all() -> Vec<&'static Test> {
         request_death::TESTS,
         request_engines::TESTS,
         request_copier::TESTS,
+        request_worker::TESTS,
         request_faults::TESTS,
         matrix::TESTS,
         uses::TESTS,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What of a request is the work of a kernel thread in the cgroup of the submitter: checksums, and what engines leave.
+//! What of a request is the work of a thread of the submitter's: checksums, and what engines leave.
 
 use std::fs;
 use std::time::Duration;
@@ -24,19 +24,35 @@ tests!(request:
 );
 
 /// A cgroup of its own; gone when this is dropped, if nobody is in it any more.
-struct Cgroup {
+pub struct Cgroup {
     root: String,
     path: String,
 }
 
 impl Cgroup {
-    fn new(name: &str) -> Outcome<Self> {
+    pub fn new(name: &str) -> Outcome<Self> {
         let root = format!("/tmp/{name}.{}", std::process::id());
         fs::create_dir_all(&root)?;
         sys::mount("none", &root, "cgroup2")?;
         let path = format!("{root}/{name}");
         fs::create_dir_all(&path)?;
         Ok(Self { root, path })
+    }
+
+    /// The path of one of its files.
+    pub fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+
+    /// Moves the calling process into it.
+    pub fn enter(&self) -> Outcome {
+        Ok(fs::write(self.file("cgroup.procs"), "0")?)
+    }
+
+    /// Lets it have only so many threads.
+    pub fn limit_threads(&self, count: usize) -> Outcome {
+        fs::write(format!("{}/cgroup.subtree_control", self.root), "+pids")?;
+        Ok(fs::write(self.file("pids.max"), count.to_string())?)
     }
 
     /// Takes the group away; fails while somebody is in it.
@@ -53,19 +69,27 @@ impl Drop for Cgroup {
     }
 }
 
-/// Kernel threads that copy for a process in the cgroup `group`, with the nanoseconds that each has run.
+/// User workers of a process.
+pub fn workers(pid: i32) -> Outcome<Vec<i32>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let number = entry.file_name();
+        let number = number.to_str().and_then(|name| name.parse().ok());
+        if let (Some(number), "libcopy/copier") = (number, name.trim()) {
+            found.push(number);
+        }
+    }
+    Ok(found)
+}
+
+/// User workers of this process in the cgroup `group`, with the nanoseconds that each has run.
 fn copiers(group: &str) -> Outcome<Vec<(i32, u64)>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let read = |file: &str| fs::read_to_string(entry.path().join(file)).unwrap_or_default();
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
-            continue;
-        };
-        if read("comm").trim() != "libcopy/copier" || read("cgroup").trim() != group {
+    for worker in workers(std::process::id() as i32)? {
+        let path = format!("/proc/self/task/{worker}");
+        let read = |file: &str| fs::read_to_string(format!("{path}/{file}")).unwrap_or_default();
+        if read("cgroup").trim() != group {
             continue;
         }
         let ran = read("schedstat")
@@ -76,7 +100,7 @@ fn copiers(group: &str) -> Outcome<Vec<(i32, u64)>> {
         // hundredths of a second. The name has no blank.
         let ticks = || -> Option<u64> { read("stat").split_whitespace().nth(14)?.parse().ok() };
         let ran = ran.or_else(|| Some(ticks()? * 10_000_000));
-        found.push((pid, ran.unwrap_or(0)));
+        found.push((worker, ran.unwrap_or(0)));
     }
     Ok(found)
 }
@@ -92,7 +116,7 @@ fn checksums_are_the_submitters_work(context: &Context) -> Outcome {
         let group = Cgroup::new("verify")?;
         let counters = SharedCounters::new()?;
         let submit_on_and_on = || -> Outcome {
-            fs::write(format!("{}/cgroup.procs", group.path), "0")?;
+            group.enter()?;
             let (device, _) = Device::domain()?;
             let pair = Pair::new(&device, len)?;
             let mine = fs::read_to_string("/proc/self/cgroup")?.trim().to_owned();
@@ -145,7 +169,7 @@ fn what_an_engine_loses_is_the_submitters_work(context: &Context) -> Outcome {
     let _chosen = choose("auto")?;
     let group = Cgroup::new("lost")?;
     Child::spawn(|| {
-        fs::write(format!("{}/cgroup.procs", group.path), "0")?;
+        group.enter()?;
         let mine = fs::read_to_string("/proc/self/cgroup")?.trim().to_owned();
         let (device, _) = Device::domain()?;
         let before = Stats::read()?;
@@ -199,8 +223,7 @@ fn a_copy_ends_with_its_request(_: &Context) -> Outcome {
         .into())
 }
 
-/// The submitter leaves while the thread for its checksums is being started: a kernel thread that is stopped
-/// before its first instruction does nothing at all.
+/// The submitter leaves while the thread for its checksums is being started, and has not run yet.
 fn a_copier_that_never_ran_leaves_nothing(context: &Context) -> Outcome {
     with_each(|| {
         // New threads wait for a processor.
