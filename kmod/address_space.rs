@@ -296,9 +296,8 @@ impl State {
     fn is_watched(&mut self, (start, end): (u64, u64)) -> bool {
         let last = (end as usize).saturating_sub(1);
         // SAFETY: The tree and its nodes are only touched under the lock that protects them.
-        let first = unsafe {
-            bindings::interval_tree_iter_first(&mut self.tree, start as usize, last)
-        };
+        let first =
+            unsafe { bindings::interval_tree_iter_first(&mut self.tree, start as usize, last) };
         !first.is_null()
     }
 

@@ -11,8 +11,7 @@ use crate::region::Region;
 use crate::shim;
 use crate::stats::Counter;
 use crate::uapi::{
-    Piece, RegionCopy, COPY_FROM_REGION, COPY_TO_REGION, MAX_REGION_BYTES,
-    RIGHT_READ, RIGHT_WRITE,
+    Piece, RegionCopy, COPY_FROM_REGION, COPY_TO_REGION, MAX_REGION_BYTES, RIGHT_READ, RIGHT_WRITE,
 };
 use core::marker::PhantomData;
 use core::mem::size_of;

@@ -10,8 +10,8 @@
 
 use crate::stats::Stats;
 use crate::user_namespace::UserNamespace;
-use kernel::prelude::*;
 use kernel::bindings;
+use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::task::Kuid;
 

@@ -18,8 +18,6 @@ errno! {
     estale = ESTALE;
     /// The owner of a region died.
     eownerdead = EOWNERDEAD;
-    /// A member died whom the caller was waiting for.
-    econnreset = ECONNRESET;
     /// The caller has left the domain.
     eshutdown = ESHUTDOWN;
     /// The file belongs to no domain.

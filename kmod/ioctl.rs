@@ -143,8 +143,7 @@ impl Handle {
                 }
             }
         }
-        let (region, result) =
-            process.create_region(mm, pieces, args.rights, args.flags)?;
+        let (region, result) = process.create_region(mm, pieces, args.rights, args.flags)?;
         args.id = region.id;
         args.result = result;
         args.length = region.length();

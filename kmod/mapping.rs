@@ -7,9 +7,9 @@
 //! queue of its own, see [`MappingRef`].
 
 use crate::account::Account;
+use crate::address_space::Registration;
 use crate::errno;
 use crate::few::Few;
-use crate::address_space::Registration;
 use crate::pin::PinnedPages;
 use crate::shim;
 use crate::spans::page_range;
@@ -131,10 +131,7 @@ impl Mapping {
         reusable: bool,
     ) -> Result<MappingRef> {
         let watch = Watch::new(owner.space, pieces)?;
-        let touched = watch
-            .pieces()
-            .iter()
-            .map(|piece| page_range(piece).len());
+        let touched = watch.pieces().iter().map(|piece| page_range(piece).len());
         // What has no bytes costs the kernel something, too.
         let charged = usize::max(touched.sum(), 1);
         let account = Account::new(mm, owner.user, charged, watch.spans().pages())?;

@@ -47,10 +47,7 @@ impl Listener for Process {
 
 impl Process {
     /// Makes the calling process a member.
-    pub(crate) fn new(
-        mm: &MmWithUser,
-        shared: &Arc<Shared>,
-    ) -> Result<Arc<Self>> {
+    pub(crate) fn new(mm: &MmWithUser, shared: &Arc<Shared>) -> Result<Arc<Self>> {
         let space = Arc::new(Registration::new(mm)?, GFP_KERNEL_ACCOUNT)?;
         let member = Member::new(mm, &shared.domain, space)?;
         let this = Arc::new(

@@ -65,7 +65,11 @@ pub(crate) fn register(holder: Arc<dyn Reclaim>) -> Result {
     let key = Arc::as_ptr(&holder).addr();
     // Allocated before the lock is taken.
     let node = RBTreeNode::new(key, holder, GFP_KERNEL_ACCOUNT)?;
-    let before = HOLDERS.lock().all.get_or_insert_with(RBTree::new).insert(node);
+    let before = HOLDERS
+        .lock()
+        .all
+        .get_or_insert_with(RBTree::new)
+        .insert(node);
     drop(before);
     Ok(())
 }
@@ -73,7 +77,11 @@ pub(crate) fn register(holder: Arc<dyn Reclaim>) -> Result {
 /// Has a holder asked no more.
 pub(crate) fn unregister<T: Reclaim>(holder: &T) {
     let key = core::ptr::from_ref(holder).addr();
-    let gone = HOLDERS.lock().all.as_mut().and_then(|all| all.remove_node(&key));
+    let gone = HOLDERS
+        .lock()
+        .all
+        .as_mut()
+        .and_then(|all| all.remove_node(&key));
     // Not under the lock: it may be the last reference.
     drop(gone);
 }

@@ -228,7 +228,7 @@ impl DomainQuota {
 
 impl Drop for DomainQuota {
     fn drop(&mut self) {
-        self.0.0.domains.fetch_sub(1, Full);
+        self.0 .0.domains.fetch_sub(1, Full);
     }
 }
 
