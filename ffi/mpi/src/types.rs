@@ -231,8 +231,11 @@ struct Reading {
     /// In another way than MPI defines it.
     differs: bool,
     /// Only its bytes can tell: it goes backwards somewhere, or has other bounds than MPI defines. Open MPI takes blocks
-    /// that end where those before them begin for ascending ones, and MPICH some of a negative extent.
+    /// that end where those before them begin for ascending ones, and MPICH some of a negative extent. Open MPI 5.0 takes
+    /// complex numbers from multiples of their size.
     is_doubtful: bool,
+    /// Bytes of the largest complex number so far; 0 where there is none, or none that a library reads in its own way.
+    complex: i64,
     /// Part of it has no data. MPICH divides by zero when it packs some of these.
     has_empty: bool,
 }
@@ -257,7 +260,8 @@ impl Reading {
         made.resized(facts.lower, facts.extent).ok()
     }
 
-    /// Looks whether a type goes backwards, and not only within those that it is made of.
+    /// Looks whether a type goes backwards, or has complex numbers between the multiples of their size, and not only within
+    /// those that it is made of.
     fn look(&mut self, made: &Datatype) {
         let contents = made.contents();
         let is_back = match contents {
@@ -268,6 +272,17 @@ impl Reading {
         };
         let has_negative = |child: &Datatype| child.extent() < 0 && child.size() > 0;
         self.is_doubtful |= is_back || contents.children().iter().any(has_negative);
+        if self.complex > 0 {
+            let is_between = |bytes: &i64| bytes % self.complex != 0;
+            let are_between = match contents {
+                Contents::Hvector { count, stride, .. } => *count > 1 && is_between(stride),
+                Contents::Hindexed { displacements, .. }
+                | Contents::HindexedBlock { displacements, .. }
+                | Contents::Struct { displacements, .. } => displacements.iter().any(is_between),
+                _ => false,
+            };
+            self.is_doubtful |= are_between || is_between(&made.extent());
+        }
     }
 
     /// Whether the library reads a type as it was translated.
@@ -397,6 +412,11 @@ fn translate(abi: &Abi, datatype: Word, depth: usize, reading: &mut Reading) -> 
             return None;
         }
         let parts = named.map_or(&[][..], Named::elements);
+        for part in parts {
+            if abi.is_open_mpi() && part.class == Class::Complex {
+                reading.complex = reading.complex.max(i64::from(part.size));
+            }
+        }
         // What Fortran selects by precision has sizes of its own there, and a wide character two bytes;
         // MPICH turns round a complex number of Fortran's as a whole.
         let is_plain = how == combiner::NAMED

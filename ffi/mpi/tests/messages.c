@@ -418,6 +418,11 @@ static void run(struct context *c)
 		/* Exchanges with neighbours, of what is long and what is not. */
 		MPI_Barrier(c->comms[2]);
 		int right = (c->rank + 1) % c->size, before = (c->rank + c->size - 1) % c->size;
+		if (round % 3 == 2) {
+			/* Not around: the first receives from nobody, and the last one sends to nobody. */
+			right = right == 0 ? MPI_PROC_NULL : right;
+			before = c->rank == 0 ? MPI_PROC_NULL : before;
+		}
 		int counts[2], out = next(&state, 8), in = next(&state, 8);
 		size_t spans[2];
 		int bytes = length(&state, c->most), replace = next(&state, 2);

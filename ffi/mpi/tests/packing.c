@@ -222,8 +222,9 @@ static void both_external(int most, int round)
 }
 
 /* Types that a library may read in another way than MPI defines them: it goes up where they go down, or
- * adds to their bounds. The last two are ones that all read alike. */
-enum { READINGS = 9 };
+ * adds to their bounds, or has complex numbers at multiples of their size only. The last two are ones that all
+ * read alike. */
+enum { READINGS = 12 };
 
 static MPI_Datatype reading(int which)
 {
@@ -271,6 +272,22 @@ static MPI_Datatype reading(int which)
 		break;
 	}
 	case 7:
+		MPI_Type_create_hvector(N / 16, 1, 24, MPI_C_DOUBLE_COMPLEX, &type);
+		break;
+	case 8: { /* Complex numbers behind single numbers. */
+		MPI_Aint far[N / 32];
+		for (int i = 0; i < N / 32; i++)
+			far[i] = i * 40 + i % 3 * 8;
+		MPI_Type_create_hindexed_block(N / 32, 1, far, MPI_C_DOUBLE_COMPLEX, &type);
+		break;
+	}
+	case 9: {
+		MPI_Type_create_resized(MPI_C_FLOAT_COMPLEX, 0, 12, &inner);
+		MPI_Type_vector(N / 16, 1, 3, inner, &type);
+		MPI_Type_free(&inner);
+		break;
+	}
+	case 10:
 		MPI_Type_create_hvector(N / 8, 1, -24, MPI_DOUBLE, &type);
 		break;
 	default:

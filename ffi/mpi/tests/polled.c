@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* MPI_Test, and MPI_Testany of one request, asked again and again: about messages that are intercepted and others, with a
- * status and without, about no request, one that is not active, and one whose message is too long. Two ranks; prints what
- * each said. */
+ * status and without, about no request, one that is not active, and one whose message is too long. Some are of numbers of which libraries copy ten of
+ * sixteen bytes. Two ranks; prints what each said. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,13 +13,26 @@
 enum { PIECES = 2048, DENSE = 1024, UNSET = -77 };
 
 static unsigned char *bytes;
-static MPI_Datatype pieces;
+static MPI_Datatype pieces, numbers;
 static int rank;
 /* The compiler knows how long a status is that is ignored. */
 static MPI_Status *volatile nowhere;
 
-enum what { LONG, SHORT, TOO_LONG, WHATS };
-static const char *const whats[] = { "long", "short", "too long" };
+enum what { LONG, SHORT, TOO_LONG, NUMBERS, WHATS };
+static const char *const whats[] = { "long", "short", "too long", "long double" };
+
+/* Every second one of these is data. */
+static void set_number(int i)
+{
+	long double number = i + 0.25L;
+	memcpy(bytes + 16 * i, &number, 10);
+}
+
+static int is_number(int i, int is_sent)
+{
+	long double number = is_sent ? i + 0.25L : 0;
+	return memcmp(bytes + 16 * i, &number, 10) == 0;
+}
 
 static int ask(int any, MPI_Request *request, int *index, int *flag, MPI_Status *status)
 {
@@ -38,8 +51,12 @@ static void once(enum what what, int any, int ignored, int persistent)
 	if (rank == 0) {
 		for (int i = 0; i < 16 * PIECES; i++)
 			bytes[i] = (unsigned char)(i * 7 + what);
+		for (int i = 0; i < PIECES && what == NUMBERS; i++)
+			set_number(i);
 		MPI_Barrier(MPI_COMM_WORLD);
-		if (what == SHORT)
+		if (what == NUMBERS)
+			MPI_Send(bytes, PIECES / 2, numbers, 1, 1, MPI_COMM_WORLD);
+		else if (what == SHORT)
 			MPI_Send(bytes, DENSE, MPI_BYTE, 1, 1, MPI_COMM_WORLD);
 		else
 			MPI_Send(bytes, PIECES, pieces, 1, 1, MPI_COMM_WORLD);
@@ -47,8 +64,8 @@ static void once(enum what what, int any, int ignored, int persistent)
 		return;
 	}
 	memset(bytes, 0, 16 * PIECES);
-	const int elements = what == LONG ? PIECES : what == TOO_LONG ? PIECES / 2 : DENSE;
-	const MPI_Datatype type = what == SHORT ? MPI_BYTE : pieces;
+	const int elements = what == LONG ? PIECES : what == SHORT ? DENSE : PIECES / 2;
+	const MPI_Datatype type = what == SHORT ? MPI_BYTE : what == NUMBERS ? numbers : pieces;
 	if (persistent) {
 		MPI_Recv_init(bytes, elements, type, 0, 1, MPI_COMM_WORLD, &request);
 		code = ask(any, &request, &index, &flag, &status);
@@ -70,7 +87,9 @@ static void once(enum what what, int any, int ignored, int persistent)
 	if (code == MPI_SUCCESS) {
 		if (!ignored)
 			MPI_Get_count(&status, type, &count);
-		for (int i = 0; i < (what == SHORT ? DENSE : 16 * PIECES); i++) {
+		for (int i = 0; i < PIECES && what == NUMBERS; i++)
+			right &= is_number(i, i % 2 == 0);
+		for (int i = 0; i < (what == NUMBERS ? 0 : what == SHORT ? DENSE : 16 * PIECES); i++) {
 			const int is_data = what == SHORT || i % 16 < 8;
 			right &= bytes[i] == (is_data ? (unsigned char)(i * 7 + what) : 0);
 		}
@@ -101,6 +120,8 @@ int main(int argc, char **argv)
 	MPI_Type_create_resized(wide, 0, 16, &pieces);
 	MPI_Type_commit(&pieces);
 	MPI_Type_free(&wide);
+	MPI_Type_create_resized(MPI_LONG_DOUBLE, 0, 32, &numbers);
+	MPI_Type_commit(&numbers);
 	for (int round = 0; round < 3; round++)
 		for (int what = 0; what < WHATS; what++)
 			for (int any = 0; any < 2; any++)
@@ -113,6 +134,7 @@ int main(int argc, char **argv)
 						once(what, any, ignored, persistent);
 					}
 	MPI_Type_free(&pieces);
+	MPI_Type_free(&numbers);
 	free(bytes);
 	MPI_Finalize();
 	return 0;

@@ -1162,7 +1162,7 @@ fn requests_that_are_asked_again_and_again_say_the_same() {
         };
         let plain = text(&mpi.run(2, &[], &[]).stdout);
         assert!(!plain.contains("WRONG"), "{name}: {plain}");
-        assert_eq!(plain.lines().count(), 3 * 20, "{name}: {plain}");
+        assert_eq!(plain.lines().count(), 3 * 28, "{name}: {plain}");
         let ours = mpi.run(2, &[], &with_messages(library()));
         assert_eq!(text(&ours.stdout), plain, "{name}: {}", text(&ours.stderr));
     }

@@ -17,7 +17,7 @@ use super::receiving::{arrival, arrived};
 use super::remote;
 use super::requests::{self, Work};
 use super::sending::{Chosen, Plan, Planned, SendMode, choose, notice, send_header};
-use super::status::{Room, Status};
+use super::status::{Room, Status, is_ignored};
 use super::world::World;
 use super::{lengths, packed, short, waiting};
 use crate::abi::Word;
@@ -399,9 +399,33 @@ unsafe fn exchange_remote(
     // SAFETY: the caller's promise, and then our own request.
     unsafe {
         let sent = chosen.send(world, Mode::Standard);
-        let received = requests::wait_own(world, request.pointer(), status, to.comm);
+        let received = wait_received(world, request.pointer(), status, (source, to.comm));
         if sent == 0 { received } else { sent }
     }
+}
+
+/// Waits for a request of our own that stands for the receiving half of a blocking call. From `MPI_PROC_NULL` the status is that
+/// of a blocking receive: under MPICH 4.0 that of a request has source 0 and tag 0.
+///
+/// # Safety
+///
+/// `request` is our own, `status` a status or an ignored one.
+unsafe fn wait_received(
+    world: &World,
+    request: *mut c_void,
+    status: *mut c_void,
+    (source, comm): (c_int, Word),
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let code = unsafe { requests::wait_own(world, request, status, comm) };
+    let abi = world.abi;
+    // Below zero are MPI_PROC_NULL and, with another number, MPI_ANY_SOURCE.
+    if code != 0 || source >= 0 || source == abi.any_source || is_ignored(status) {
+        return code;
+    }
+    let none = std::ptr::null_mut();
+    // SAFETY: nothing is received, and the status is the program's.
+    unsafe { pmpi::recv(none, 0, abi.byte, source, abi.any_tag, comm, status) }
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -456,7 +480,7 @@ pub unsafe fn exchange_posted(
         waited.map_err(|code| raise(to.comm, code))
     });
     // SAFETY: our own request.
-    let received = unsafe { requests::wait_own(world, request.pointer(), status, to.comm) };
+    let received = unsafe { wait_received(world, request.pointer(), status, (source, to.comm)) };
     match sent {
         Ok(()) => received,
         Err(code) => code,
