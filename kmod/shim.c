@@ -121,10 +121,14 @@ unsigned long libcopy_untagged_addr(unsigned long address)
 	return address;
 }
 
-/* Whether the caller may wait for a process: it is one itself, and not in an interrupt. */
+/*
+ * Whether the caller may wait for a process: it is one itself, and not in an interrupt. A user worker is waited for by
+ * whoever waits for the end of its process.
+ */
 bool libcopy_may_wait(void)
 {
-	return !(current->flags & PF_KTHREAD) && !in_interrupt() && !irqs_disabled();
+	return !(current->flags & (PF_KTHREAD | PF_USER_WORKER)) && !in_interrupt() &&
+	       !irqs_disabled();
 }
 
 bool libcopy_may_lock_any(void)

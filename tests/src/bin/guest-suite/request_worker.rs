@@ -45,12 +45,17 @@ fn threads(pid: i32) -> Outcome<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/task"))?.count())
 }
 
-/// Has a member end at the first of its files for which no thread is left.
-fn stays_within() -> Outcome {
+fn opened() -> Outcome<Vec<Device>> {
+    (0..FILES).map(|_| Ok(Device::open()?)).collect()
+}
+
+/// Submits in as many files, of which some are refused for want of threads.
+fn stays_within(files: Vec<Device>) -> Outcome {
     let me = std::process::id() as i32;
-    let all = (0..FILES)
-        .map(|_| {
-            let (device, _) = Device::domain()?;
+    let all = files
+        .into_iter()
+        .map(|device| {
+            device.create()?;
             let pair = Pair::new(&device, PAGE)?;
             Ok((device, pair))
         })
@@ -68,7 +73,13 @@ fn stays_within() -> Outcome {
             Ok(id) => device.complete(id)?,
             Err(Errno::EAGAIN) => {
                 // As the library does: this CPU copies.
-                device.copy(pair.source, COPY_FROM_REGION, 0, PAGE as u64, &[pair.to.piece()])?;
+                device.copy(
+                    pair.source,
+                    COPY_FROM_REGION,
+                    0,
+                    PAGE as u64,
+                    &[pair.to.piece()],
+                )?;
             }
             Err(errno) => return Err(Stop::Fail(format!("{errno} instead of EAGAIN"))),
         }
@@ -81,6 +92,7 @@ fn stays_within() -> Outcome {
 fn workers_count_in_limits(_: &Context) -> Outcome {
     let _chosen = choose(if modelled() { "auto" } else { "kthread" })?;
     sys::in_child(|| {
+        let files = opened()?;
         sys::become_user(1000)?;
         let limit = libc::rlimit {
             rlim_cur: THREADS as u64,
@@ -88,13 +100,13 @@ fn workers_count_in_limits(_: &Context) -> Outcome {
         };
         // SAFETY: `limit` outlives the call.
         sys::result(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &limit) }.into())?;
-        stays_within()
+        stays_within(files)
     })?;
     let group = Cgroup::new("few")?;
     group.limit_threads(THREADS)?;
     sys::in_child(|| {
         group.enter()?;
-        stays_within()
+        stays_within(opened()?)
     })
 }
 
@@ -126,11 +138,17 @@ fn closing_waits_for_no_stranger(context: &Context) -> Outcome {
     soon(context, stopped)?;
     // Returns at all.
     drop(device);
-    check_eq!(workers(child.pid)?.len(), 1, "workers of a process that is stopped");
+    check_eq!(
+        workers(child.pid)?.len(),
+        1,
+        "workers of a process that is stopped"
+    );
     // And has ended everything, so that nothing stays pinned meanwhile.
     wait_balanced(context.second()).map_err(Stop::Fail)?;
     sys::signal(child.pid, libc::SIGCONT);
-    soon(context, || workers(child.pid).is_ok_and(|all| all.is_empty()))?;
+    soon(context, || {
+        workers(child.pid).is_ok_and(|all| all.is_empty())
+    })?;
     check_eq!(threads(child.pid)?, 1);
     child.kill_at_once(context)
 }
@@ -145,7 +163,7 @@ fn leave_to_cpus() -> Outcome {
 /// A process is killed while its worker copies or compares, which ends at once and leaves nothing.
 fn worker_killed_while_copying(context: &Context) -> Outcome {
     let mut rng = context.rng();
-    for round in 0..(12 / context.scale).max(4) {
+    for round in 0..4 {
         let _chosen = choose("kthread")?;
         let counters = SharedCounters::new()?;
         let child = Child::spawn(|| {
@@ -174,7 +192,7 @@ fn worker_killed_while_copying(context: &Context) -> Outcome {
 /// What somebody who helps had claimed when he was killed is copied by the submitter's worker.
 fn a_killed_helper_spoils_nothing(context: &Context) -> Outcome {
     let mut rng = context.rng();
-    for _ in 0..(12 / context.scale).max(4) {
+    for _ in 0..4 {
         let _chosen = choose("kthread")?;
         let (device, key) = Device::domain()?;
         let pair = Pair::new(&device, LONG)?;
@@ -248,7 +266,10 @@ fn workers_and_threads_freeze(context: &Context) -> Outcome {
         loop {
             let id = verified(&device, &pair)?;
             counters.bump(0);
-            device.complete(id)?;
+            // Being frozen interrupts the wait.
+            while let Err(errno) = device.complete(id) {
+                check_eq!(errno, Errno::EINTR);
+            }
         }
     })?;
     for round in 1..4 {
@@ -265,7 +286,10 @@ fn workers_and_threads_freeze(context: &Context) -> Outcome {
             continue;
         }
         let stat = read("stat");
-        let flags = stat.split_whitespace().nth(8).and_then(|word| word.parse::<u64>().ok());
+        let flags = stat
+            .split_whitespace()
+            .nth(8)
+            .and_then(|word| word.parse::<u64>().ok());
         check!(
             flags.is_some_and(|flags| flags & PF_NOFREEZE == 0),
             "cannot be frozen: {stat}"
