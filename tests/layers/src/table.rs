@@ -318,7 +318,7 @@ pub const TABLE: &[Layers] = &[
         order: "
             uapi atomic errno few lost changed declarations
             < shim params user_account user_namespace
-            < irqlock stats thread workqueue shrinker spans eventfd
+            < irqlock stats thread workqueue shrinker spans
             < user notifier
             < pin account
             < mapping

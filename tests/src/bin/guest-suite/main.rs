@@ -39,7 +39,6 @@ mod soak;
 mod stress;
 mod sys;
 mod unload;
-mod uses;
 mod watcher;
 
 use libcopy::uapi as abi;
@@ -92,7 +91,6 @@ fn all() -> Vec<&'static Test> {
         request_copier::TESTS,
         request_faults::TESTS,
         matrix::TESTS,
-        uses::TESTS,
         reuse::TESTS,
         attach::TESTS,
         death::TESTS,
