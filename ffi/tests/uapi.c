@@ -14,9 +14,7 @@ SAME(LIBCOPY_DOMAIN_JOIN, libcopy_domain_join);
 SAME(LIBCOPY_DOMAIN_LEAVE, libcopy_domain_leave);
 SAME(LIBCOPY_REGION_CREATE, libcopy_region_create);
 SAME(LIBCOPY_REGION_DESTROY, libcopy_region_destroy);
-SAME(LIBCOPY_REGION_WAIT, libcopy_region_wait);
 SAME(LIBCOPY_REGION_INFO, libcopy_region_info);
-SAME(LIBCOPY_REGION_USE, libcopy_region_use);
 SAME(LIBCOPY_REGION_COPY, libcopy_region_copy);
 SAME(LIBCOPY_REGION_ATTACH, libcopy_region_attach);
 

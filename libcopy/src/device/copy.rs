@@ -13,21 +13,14 @@ use crate::error::{Error, Result};
 use crate::uapi;
 
 impl Domain {
-    /// Fills `bytes` from a region, starting at byte `offset` of it. `count_use` counts one
-    /// expected use down when everything has arrived.
+    /// Fills `bytes` from a region, starting at byte `offset` of it.
     ///
     /// # Errors
     ///
     /// [`Error::Ioctl`]: there is no such region (`ENOENT`), its rights do not allow it (`EACCES`), the range
     /// leaves it (`ERANGE`), its owner has unmapped the memory (`ESTALE`) or is gone (`EOWNERDEAD`), or our own
     /// memory cannot be accessed (`EFAULT`).
-    pub fn copy_from(
-        &self,
-        region: RegionId,
-        offset: u64,
-        bytes: &mut [u8],
-        count_use: bool,
-    ) -> Result<()> {
+    pub fn copy_from(&self, region: RegionId, offset: u64, bytes: &mut [u8]) -> Result<()> {
         // SAFETY: `bytes` is writable for its length.
         unsafe {
             self.copy_bytes(
@@ -36,7 +29,6 @@ impl Domain {
                 offset,
                 bytes.as_mut_ptr(),
                 bytes.len(),
-                count_use,
             )
         }
     }
@@ -46,13 +38,7 @@ impl Domain {
     /// # Errors
     ///
     /// As for [`Domain::copy_from`].
-    pub fn copy_to(
-        &self,
-        region: RegionId,
-        offset: u64,
-        bytes: &[u8],
-        count_use: bool,
-    ) -> Result<()> {
+    pub fn copy_to(&self, region: RegionId, offset: u64, bytes: &[u8]) -> Result<()> {
         // SAFETY: the kernel only reads `bytes` in this direction.
         unsafe {
             self.copy_bytes(
@@ -61,7 +47,6 @@ impl Domain {
                 offset,
                 bytes.as_ptr().cast_mut(),
                 bytes.len(),
-                count_use,
             )
         }
     }
@@ -76,11 +61,9 @@ impl Domain {
         offset: u64,
         base: *mut u8,
         len: usize,
-        count_use: bool,
     ) -> Result<()> {
-        let flags = direction | if count_use { uapi::COPY_COUNT_USE } else { 0 };
         // SAFETY: `base` is readable for `len` bytes, and writable if they are written.
-        unsafe { self.copy(region, flags, offset, None, base, len as u64) }
+        unsafe { self.copy(region, direction, offset, None, base, len as u64) }
     }
 
     /// Fills `bytes` from ranges of a region, laid end to end; the `base` of a range counts from byte `offset`
@@ -198,8 +181,7 @@ impl Domain {
             len: length,
         };
         loop {
-            // A copy that had to stop half way continues with the bytes that are left, so the
-            // kernel counts the use only once: when the last call is complete.
+            // A copy that had to stop half way continues with the bytes that are left.
             let listed = ranges.as_deref().unwrap_or_default();
             let mut arg = uapi::RegionCopy {
                 region: region.get(),

@@ -3,7 +3,7 @@
 //! [`Device`], and [`Domain`], which an open device becomes when it joins one.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::ioctl::ioctl;
 use super::key::DomainKey;
@@ -11,8 +11,9 @@ use crate::error::{Error, Result};
 use crate::process::Home;
 use crate::uapi;
 
-/// The first version of the ABI, which everything here but what has a feature bit needs.
-const OLDEST_ABI: u32 = 1;
+/// The oldest version of the ABI that is spoken here. Version 2 takes the zeros that stand where it had the NUMA node of an
+/// engine for node 0, and refuses requests where there is no engine.
+const OLDEST_ABI: u32 = 3;
 
 /// An open `/dev/libcopy` that belongs to no domain.
 #[derive(Debug)]
@@ -83,7 +84,7 @@ impl Device {
         }?;
         Ok(Domain {
             file: self.file,
-            key: Some(DomainKey::from_bytes(arg.key)),
+            key: DomainKey::from_bytes(arg.key),
             home: Home::here(),
         })
     }
@@ -94,35 +95,17 @@ impl Device {
     ///
     /// [`Error::Ioctl`]: no domain has this key (`ENOENT`), or another user created it (`EPERM`).
     pub fn join(self, key: &DomainKey) -> Result<Domain> {
-        let arg = uapi::DomainJoin {
+        let mut arg = uapi::DomainJoin {
             flags: uapi::JOIN_BY_KEY,
             key: key.to_bytes(),
             ..Default::default()
         };
-        self.join_as(arg, Some(*key))
-    }
-
-    /// Makes this file a member of the domain of another file, which this process was handed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Ioctl`]: the descriptor is not an open device (`EBADF`), or belongs to no domain (`ENOTCONN`).
-    pub fn join_fd(self, other: BorrowedFd<'_>) -> Result<Domain> {
-        let arg = uapi::DomainJoin {
-            flags: uapi::JOIN_BY_FD,
-            fd: other.as_raw_fd(),
-            ..Default::default()
-        };
-        self.join_as(arg, None)
-    }
-
-    fn join_as(self, mut arg: uapi::DomainJoin, key: Option<DomainKey>) -> Result<Domain> {
         let file = self.file;
         // SAFETY: DOMAIN_JOIN only reads the structure.
         unsafe { ioctl(file.as_fd(), "DOMAIN_JOIN", uapi::DOMAIN_JOIN, &mut arg) }?;
         Ok(Domain {
             file,
-            key,
+            key: *key,
             home: Home::here(),
         })
     }
@@ -140,7 +123,7 @@ impl AsFd for Device {
 #[derive(Debug)]
 pub struct Domain {
     file: OwnedFd,
-    key: Option<DomainKey>,
+    key: DomainKey,
     home: Home,
 }
 
@@ -163,22 +146,13 @@ impl Domain {
         Device::open()?.join(key)
     }
 
-    /// Opens the device and joins the domain of a file that this process was handed.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Device::open`] and [`Device::join_fd`].
-    pub fn join_fd(other: BorrowedFd<'_>) -> Result<Self> {
-        Device::open()?.join_fd(other)
-    }
-
     /// Whether this is the process that joined, and no forked child of it.
     pub(super) fn is_at_home(&self) -> bool {
         self.home.is_here()
     }
 
-    /// The key of the domain, if this member knows it (one that joined by file does not).
-    pub fn key(&self) -> Option<DomainKey> {
+    /// The key of the domain, by which other processes of the user join.
+    pub fn key(&self) -> DomainKey {
         self.key
     }
 }

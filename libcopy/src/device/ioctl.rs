@@ -44,9 +44,8 @@ fn hint(ioctl: &str, errno: i32) -> &'static str {
         (_, libc::E2BIG) => "the module is older than the library",
         (_, libc::ENOTCONN) => "the file belongs to no domain",
         (_, libc::EISCONN) => "the file belongs to a domain already",
-        ("DOMAIN_JOIN", libc::EBADF) => "the descriptor is not an open /dev/libcopy",
         ("DOMAIN_JOIN", libc::ENOENT) => "no domain has this key: its creator left",
-        ("DOMAIN_JOIN", libc::EPERM) => "only the creator's user may join by key; pass the file",
+        ("DOMAIN_JOIN", libc::EPERM) => "only the creator's user may join",
         ("REGION_CREATE", libc::ENOMEM) => "RLIMIT_MEMLOCK would be exceeded: raise `ulimit -l`",
         ("REGION_CREATE", libc::EACCES) => "the memory is not writable, or not readable",
         ("REGION_CREATE", libc::EOPNOTSUPP) => {
@@ -54,16 +53,12 @@ fn hint(ioctl: &str, errno: i32) -> &'static str {
         }
         ("REGION_CREATE", libc::ENOSPC) => "too many regions: see the module parameter max_regions",
         ("REGION_CREATE", libc::EFAULT) => "a piece is not mapped",
-        ("REGION_WAIT", libc::ETIMEDOUT) => "uses are outstanding",
-        ("REGION_WAIT", libc::ECONNRESET) => "a member of the domain died",
-        ("REGION_WAIT", libc::EINVAL) => "the region expects no uses",
         ("REGION_ATTACH", libc::EOPNOTSUPP) => "the pieces do not meet at page boundaries: copy",
-        ("REQUEST_SUBMIT", libc::ENODEV) => "no engine (there): let a CPU copy",
+        ("REQUEST_SUBMIT", libc::ENODEV) => "no engine: let a CPU copy",
         ("REQUEST_SUBMIT", libc::ENOSPC) => "too many requests: release those that have ended",
         ("REQUEST_SUBMIT", libc::EAGAIN) => {
             "no thread for the request: raise `ulimit -u` or pids.max, or let a CPU copy"
         }
-        ("REQUEST_SUBMIT", libc::EBADF) => "the eventfd is not open",
         ("REQUEST_WAIT" | "REQUEST_SWITCH", libc::ETIMEDOUT) => "fragments are outstanding",
         ("REQUEST_WAIT" | "REQUEST_SWITCH", libc::ECANCELED) => "the request was cancelled",
         ("REQUEST_WAIT" | "REQUEST_SWITCH", libc::EIO) => {

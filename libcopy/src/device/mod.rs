@@ -13,12 +13,12 @@
 //! # fn main() -> libcopy::Result<()> {
 //! let domain = Domain::create()?;
 //! let bytes = vec![7u8; 1 << 20];
-//! let region = domain.share(&bytes, 1)?;
+//! let region = domain.share(&bytes)?;
 //! // Tell a peer domain.key() and region.id(); it does:
-//! let peer = Domain::join(&domain.key().unwrap())?;
+//! let peer = Domain::join(&domain.key())?;
 //! let mut copy = vec![0u8; 1 << 20];
-//! peer.copy_from(region.id(), 0, &mut copy, true)?;
-//! region.wait(None)?; // until the one expected use is over
+//! peer.copy_from(region.id(), 0, &mut copy)?;
+//! // It tells when it is done, for example through shared memory; then the region may go.
 //! # Ok(())
 //! # }
 //! ```

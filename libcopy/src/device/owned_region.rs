@@ -37,8 +37,7 @@ impl OwnedRegion {
         // SAFETY: an `Arc` does not move what it holds, and the result has a clone that is dropped after the region.
         let lasting: &'static Domain = unsafe { &*Arc::as_ptr(domain) };
         // SAFETY: the pieces are a slice, and peers get no right to write.
-        let region =
-            unsafe { lasting.region(pieces.as_ptr(), pieces.len(), Rights::Read, 0, flags) }?;
+        let region = unsafe { lasting.region(pieces.as_ptr(), pieces.len(), Rights::Read, flags) }?;
         Ok(OwnedRegion {
             region,
             _domain: domain.clone(),

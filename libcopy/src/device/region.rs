@@ -5,7 +5,6 @@
 use std::io::IoSlice;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use super::domain::Domain;
 use super::ioctl::ioctl;
@@ -15,15 +14,15 @@ use crate::process::Home;
 use crate::uapi;
 
 impl Domain {
-    /// Publishes memory for reading. `uses` is how many copies [`Region::wait`] waits for.
+    /// Publishes memory for reading.
     ///
     /// # Errors
     ///
     /// [`Error::Ioctl`]: `RLIMIT_MEMLOCK` would be exceeded or the kernel is out of memory (`ENOMEM`), the
     /// memory cannot be pinned (`EOPNOTSUPP`), the rights do not fit its protection (`EACCES`), or the domain
     /// has too many regions (`ENOSPC`).
-    pub fn share<'a>(&'a self, bytes: &'a [u8], uses: u32) -> Result<Region<'a>> {
-        self.share_slices(&[IoSlice::new(bytes)], uses)
+    pub fn share<'a>(&'a self, bytes: &'a [u8]) -> Result<Region<'a>> {
+        self.share_slices(&[IoSlice::new(bytes)])
     }
 
     /// Publishes several slices as one region for reading.
@@ -31,12 +30,12 @@ impl Domain {
     /// # Errors
     ///
     /// As for [`Domain::share`], and [`Error::Argument`] if there are too many slices.
-    pub fn share_slices<'a>(&'a self, slices: &[IoSlice<'a>], uses: u32) -> Result<Region<'a>> {
+    pub fn share_slices<'a>(&'a self, slices: &[IoSlice<'a>]) -> Result<Region<'a>> {
         // SAFETY: `IoSlice` has the layout of `struct iovec`, which is that of `Piece`; the slices
         // stay borrowed as long as the region lives, and peers get no right to write.
         unsafe {
             let pieces = slices.as_ptr().cast();
-            self.region(pieces, slices.len(), Rights::Read, uses, 0)
+            self.region(pieces, slices.len(), Rights::Read, 0)
         }
     }
 
@@ -50,7 +49,7 @@ impl Domain {
     /// # fn main() -> libcopy::Result<()> {
     /// let domain = Domain::create()?;
     /// let mut bytes = vec![0; 4096];
-    /// std::mem::forget(domain.share_mut(&mut bytes, Rights::Write, 0)?);
+    /// std::mem::forget(domain.share_mut(&mut bytes, Rights::Write)?);
     /// drop(bytes); // and peers write to what is there next
     /// # Ok(())
     /// # }
@@ -68,14 +67,13 @@ impl Domain {
         &'a self,
         bytes: &'a mut [u8],
         rights: Rights,
-        uses: u32,
     ) -> Result<Region<'a>> {
         let piece = uapi::Piece {
             base: bytes.as_mut_ptr() as u64,
             len: bytes.len() as u64,
         };
         // SAFETY: one piece is passed, for which the caller keeps the promises.
-        unsafe { self.region(&raw const piece, 1, rights, uses, 0) }
+        unsafe { self.region(&raw const piece, 1, rights, 0) }
     }
 
     /// Publishes memory for reading without borrowing it: for memory that others change as they like,
@@ -89,13 +87,13 @@ impl Domain {
     ///
     /// None of the program's for the owner: peers only read, and memory that is not the owner's is
     /// refused. Peers that copy while the owner writes get any mixture of old and new bytes.
-    pub unsafe fn share_raw(&self, base: *const u8, len: usize, uses: u32) -> Result<Region<'_>> {
+    pub unsafe fn share_raw(&self, base: *const u8, len: usize) -> Result<Region<'_>> {
         let piece = uapi::Piece {
             base: base as u64,
             len: len as u64,
         };
         // SAFETY: one piece is passed, and peers get no right to write.
-        unsafe { self.region(&raw const piece, 1, Rights::Read, uses, 0) }
+        unsafe { self.region(&raw const piece, 1, Rights::Read, 0) }
     }
 
     /// # Safety
@@ -106,11 +104,10 @@ impl Domain {
         pieces: *const uapi::Piece,
         count: usize,
         rights: Rights,
-        uses: u32,
         flags: u32,
     ) -> Result<Region<'a>> {
         // SAFETY: the caller keeps the promises of `create_region`.
-        let arg = unsafe { self.create_region(pieces, count, rights.bits(), uses, flags, None) }?;
+        let arg = unsafe { self.create_region(pieces, count, rights.bits(), flags, None) }?;
         Ok(Region {
             domain: self,
             arg,
@@ -131,7 +128,6 @@ impl Domain {
         pieces: *const uapi::Piece,
         count: usize,
         rights: u32,
-        uses: u32,
         flags: u32,
         replaces: Option<RegionId>,
     ) -> Result<uapi::RegionCreate> {
@@ -140,7 +136,6 @@ impl Domain {
             iov: pieces as u64,
             iov_count,
             rights,
-            uses,
             flags,
             replaces: replaces.map_or(0, RegionId::get),
             ..Default::default()
@@ -184,23 +179,6 @@ impl Domain {
     /// Whether a region of this process is still what is behind its addresses.
     pub fn is_unchanged(&self, id: RegionId) -> bool {
         self.region_info(id).is_ok_and(|info| info.state == 0)
-    }
-
-    /// Counts expected uses down without a copy; returns what is left.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Ioctl`]: there is no such region (`ENOENT`), it expects fewer uses (`EINVAL`), or its owner is
-    /// gone (`EOWNERDEAD`).
-    pub fn count_uses(&self, id: RegionId, count: u32) -> Result<u32> {
-        let mut arg = uapi::RegionUse {
-            id: id.get(),
-            count,
-            ..Default::default()
-        };
-        // SAFETY: REGION_USE only touches the structure.
-        unsafe { ioctl(self.as_fd(), "REGION_USE", uapi::REGION_USE, &mut arg) }?;
-        Ok(arg.uses_left)
     }
 }
 
@@ -253,32 +231,6 @@ impl Region<'_> {
     /// Whether its pages are still behind the addresses that it was made of.
     pub fn is_unchanged(&self) -> bool {
         self.domain.is_unchanged(self.id())
-    }
-
-    /// Waits until all expected uses are over; `None` waits for as long as it takes, or until a
-    /// member of the domain dies.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Ioctl`]: the time is over (`ETIMEDOUT`), a member of the domain has died (`ECONNRESET`), or the
-    /// region expects no uses (`EINVAL`).
-    pub fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        let timeout_ns = timeout.map_or(-1, |t| i64::try_from(t.as_nanos()).unwrap_or(i64::MAX));
-        let mut arg = uapi::RegionWait {
-            id: self.arg.id,
-            timeout_ns,
-            ..Default::default()
-        };
-        // SAFETY: REGION_WAIT only touches the structure; on EINTR it leaves in it what is left
-        // of the timeout, so repeating the call with the same structure is right.
-        unsafe {
-            ioctl(
-                self.domain.as_fd(),
-                "REGION_WAIT",
-                uapi::REGION_WAIT,
-                &mut arg,
-            )
-        }
     }
 
     /// Takes the memory back and unpins it at once.

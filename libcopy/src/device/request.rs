@@ -137,12 +137,11 @@ impl fmt::Display for RequestId {
 
 /// What [`Domain::submit`] is to move, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Submission<'fd> {
+pub struct Submission {
     arg: uapi::RequestSubmit,
-    event: Option<BorrowedFd<'fd>>,
 }
 
-impl<'fd> Submission<'fd> {
+impl Submission {
     /// `length` bytes from the start of `source` to the start of `destination`.
     pub fn new(source: RegionId, destination: RegionId, length: u64) -> Self {
         Submission {
@@ -150,10 +149,8 @@ impl<'fd> Submission<'fd> {
                 source: source.get(),
                 destination: destination.get(),
                 length,
-                node: uapi::NODE_ANY,
                 ..Default::default()
             },
-            event: None,
         }
     }
 
@@ -172,28 +169,10 @@ impl<'fd> Submission<'fd> {
         self
     }
 
-    /// Only an engine of this NUMA node will do.
-    pub fn on_node(mut self, node: u32) -> Self {
-        self.arg.node = i32::try_from(node).unwrap_or(i32::MAX);
-        self
-    }
-
     /// Compares checksums (CRC32C) of source and destination at the end; what differs is copied
     /// again.
     pub fn verify(mut self) -> Self {
         self.arg.flags |= uapi::SUBMIT_VERIFY;
-        self
-    }
-
-    /// Counts one expected use of both regions at the end.
-    pub fn count_use(mut self) -> Self {
-        self.arg.flags |= uapi::SUBMIT_COUNT_USE;
-        self
-    }
-
-    /// Signals this eventfd at the end.
-    pub fn event(mut self, event: BorrowedFd<'fd>) -> Self {
-        self.event = Some(event);
         self
     }
 }
@@ -221,7 +200,7 @@ impl Domain {
         engines(self.as_fd())
     }
 
-    /// Gives a transfer to an engine and returns at once.
+    /// Gives a transfer to an engine, one of the caller's NUMA node if there is any, and returns at once.
     ///
     /// The memory of the destination must not be touched until the request has ended; who owns it is
     /// up to the regions, as for every copy between them.
@@ -230,12 +209,8 @@ impl Domain {
     ///
     /// [`Error::Ioctl`] with `ENODEV` if there is no engine, with `EAGAIN` if the process may have no thread more: copy
     /// with [`Domain::copy_from`] then.
-    pub fn submit(&self, what: &Submission<'_>) -> Result<Request<'_>> {
+    pub fn submit(&self, what: &Submission) -> Result<Request<'_>> {
         let mut arg = what.arg;
-        if let Some(event) = what.event {
-            arg.flags |= uapi::SUBMIT_EVENTFD;
-            arg.eventfd = event.as_raw_fd();
-        }
         let name = "REQUEST_SUBMIT";
         // SAFETY: REQUEST_SUBMIT touches no memory of ours that is not published as a region.
         unsafe { ioctl(self.as_fd(), name, uapi::REQUEST_SUBMIT, &mut arg) }?;
@@ -265,25 +240,18 @@ impl Domain {
         Ok(arg)
     }
 
-    /// Waits for the end of a request of any member; with `until` above zero only until that many
-    /// bytes from the front are in place.
+    /// Waits for the end of a request of any member. [`Domain::status_table`] tells how far it is.
     ///
     /// # Errors
     ///
     /// [`Error::Ioctl`]: the time is over (`ETIMEDOUT`), the request was cancelled (`ECANCELED`), its bytes
     /// arrived damaged twice (`EIO`), there is no such request (`ENOENT`), or a region of it is gone (`ESTALE`,
     /// `EOWNERDEAD`).
-    pub fn wait_request(
-        &self,
-        id: RequestId,
-        until: u64,
-        timeout: Option<Duration>,
-    ) -> Result<Progress> {
+    pub fn wait_request(&self, id: RequestId, timeout: Option<Duration>) -> Result<Progress> {
         let timeout_ns = timeout.map_or(-1, |t| i64::try_from(t.as_nanos()).unwrap_or(i64::MAX));
         let mut arg = uapi::RequestWait {
             id: id.0,
             timeout_ns,
-            until,
             ..Default::default()
         };
         // SAFETY: REQUEST_WAIT only touches the structure; on EINTR it leaves in it what is left of
@@ -452,16 +420,7 @@ impl Request<'_> {
     ///
     /// As for [`Domain::wait_request`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Progress> {
-        self.domain.wait_request(self.id, 0, timeout)
-    }
-
-    /// Waits until the first `bytes` are in place.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Domain::wait_request`].
-    pub fn wait_front(&self, bytes: u64, timeout: Option<Duration>) -> Result<Progress> {
-        self.domain.wait_request(self.id, bytes, timeout)
+        self.domain.wait_request(self.id, timeout)
     }
 
     /// See [`Domain::switch_request`].

@@ -206,7 +206,7 @@ impl Registration {
     /// published with the first message.
     pub fn create(eager: bool) -> Option<(Registration, [u8; 16])> {
         let domain = Domain::create().ok()?;
-        let key = domain.key()?.to_bytes();
+        let key = domain.key().to_bytes();
         Some((Registration::of(domain, eager), key))
     }
 

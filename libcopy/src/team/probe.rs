@@ -53,7 +53,7 @@ fn probe_kmod(segment: &Segment, mailbox: &mut Mailbox) -> Result<(Option<Kmod>,
     };
     if rank == 0 {
         let created = Domain::create();
-        if let Some(key) = created.as_ref().ok().and_then(Domain::key) {
+        if let Ok(key) = created.as_ref().map(Domain::key) {
             let (low, high) = split(key.to_bytes());
             words[0].store(low, Ordering::Relaxed);
             words[1].store(high, Ordering::Relaxed);

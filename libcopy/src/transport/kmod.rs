@@ -177,7 +177,7 @@ impl Kmod {
         // SAFETY: one piece is passed; what happens to the memory is the caller's promise.
         let created = unsafe {
             self.domain
-                .create_region(&raw const piece, 1, rights, 0, 0, replaced)
+                .create_region(&raw const piece, 1, rights, 0, replaced)
         }?;
         let id = RegionId::new(created.id)?;
         // Numbers are never used twice, unlike ids: who has run out of them has nothing mapped.
@@ -291,10 +291,7 @@ impl Transport for Kmod {
         }
         let (id, direction) = (parts.0, uapi::COPY_FROM_REGION);
         // SAFETY: the caller's promise.
-        unsafe {
-            self.domain
-                .copy_bytes(id, direction, offset, to, len, false)
-        }
+        unsafe { self.domain.copy_bytes(id, direction, offset, to, len) }
     }
 
     unsafe fn push(
@@ -315,7 +312,7 @@ impl Transport for Kmod {
         // SAFETY: the caller's promise; the kernel only reads in this direction.
         unsafe {
             self.domain
-                .copy_bytes(id, direction, offset, from.cast_mut(), len, false)
+                .copy_bytes(id, direction, offset, from.cast_mut(), len)
         }
     }
 }

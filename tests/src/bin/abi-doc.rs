@@ -1,15 +1,114 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Writes `docs/abi.md` from the comments of `kmod/uapi.rs`, so that the two cannot disagree.
+//! Writes `docs/abi.md` from the comments of `kmod/uapi.rs`, so that the two cannot disagree, with the files that use each
+//! ioctl and each flag.
 //!
-//! `abi-doc` prints the document; a test fails when the one in the repository is out of date.
+//! `abi-doc` prints the document; a test fails when the one in the repository is out of date, or when something that the
+//! module does is used by nobody.
 
 use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 const SOURCE: &str = include_str!("../../../kmod/uapi.rs");
 
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../");
+
+/// Where the callers of the module are: the library, the tool, the C API and `libcopy_mpi.so`.
+const USERS: [&str; 4] = ["libcopy/src", "libcopy/cli/src", "ffi/src", "ffi/mpi/src"];
+
+/// Flags that nothing there names, and why they are there. One that is used does not belong here.
+const UNNAMED: [(&str, &str); 4] = [
+    (
+        "REQUEST_RELEASE",
+        "tests only; the library releases by `REQUEST_CANCEL`",
+    ),
+    ("MODE_CPU", "tests only; it is told, not asked for"),
+    (
+        "STATE_STALE",
+        "`libcopy/src/device/region.rs`, which asks whether there is any",
+    ),
+    (
+        "STATE_OWNER_DEAD",
+        "`libcopy/src/device/region.rs`, which asks whether there is any",
+    ),
+];
+
 fn main() {
-    print!("{}", render(SOURCE));
+    print!("{}", render(SOURCE, &Users::read()));
+}
+
+/// The code of the callers.
+struct Users(Vec<(String, String)>);
+
+impl Users {
+    fn read() -> Self {
+        let mut files = Vec::new();
+        for folder in USERS {
+            add_files(Path::new(ROOT).join(folder), &mut files);
+        }
+        files.sort();
+        let code = files.into_iter().map(|path| {
+            let text = fs::read_to_string(&path).expect("a source file can be read");
+            let name = path.strip_prefix(ROOT).expect("it was found below");
+            (name.display().to_string(), code_of(&text))
+        });
+        Self(code.collect())
+    }
+
+    /// The files whose code has this word.
+    fn of(&self, name: &str) -> Vec<String> {
+        let is_word = |c: &char| c.is_alphanumeric() || *c == '_';
+        let has_it = |code: &str| {
+            code.match_indices(name).any(|(at, _)| {
+                let (before, behind) = (&code[..at], &code[at + name.len()..]);
+                !before.chars().next_back().is_some_and(|c| is_word(&c))
+                    && !behind.chars().next().is_some_and(|c| is_word(&c))
+            })
+        };
+        let found = self.0.iter().filter(|(_, code)| has_it(code));
+        found.map(|(path, _)| format!("`{path}`")).collect()
+    }
+
+    /// What the document says of who uses an ioctl or a flag; empty if nobody does.
+    fn named(&self, name: &str) -> String {
+        let files = self.of(name);
+        match UNNAMED.iter().find(|(flag, _)| *flag == name) {
+            Some((_, why)) if files.is_empty() => (*why).to_owned(),
+            _ => files.join(", "),
+        }
+    }
+}
+
+fn add_files(folder: PathBuf, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("the folder is there") {
+        let path = entry.expect("the folder can be read").path();
+        if path.is_dir() {
+            add_files(path, files);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// A file without its unit tests, comments and strings (of one line).
+fn code_of(text: &str) -> String {
+    let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+    let lines = text[..end].lines().map(|line| {
+        let code = line.split("//").next().unwrap_or_default();
+        code.split('"').step_by(2).collect::<Vec<_>>().join(" ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Whether a constant is an ioctl.
+fn is_ioctl(value: &str) -> bool {
+    value.starts_with("0xC") && value.contains("_CC")
+}
+
+/// Whether a constant is a flag.
+fn is_flag(name: &str, value: &str) -> bool {
+    value.starts_with("1 << ") && !name.starts_with("MAX_")
 }
 
 /// Turns links to items into code, which is all that plain Markdown can do with them.
@@ -18,7 +117,7 @@ fn plain(text: &str) -> String {
 }
 
 /// The document for a source in the style of `uapi.rs`.
-fn render(source: &str) -> String {
+fn render(source: &str, users: &Users) -> String {
     let mut out = String::from(
         "<!-- Generated from kmod/uapi.rs by `cargo run -p libcopy-tests --bin abi-doc > docs/abi.md`. -->\n\n",
     );
@@ -36,16 +135,26 @@ fn render(source: &str) -> String {
             doc.clear();
         } else if let Some(rest) = text.strip_prefix("pub const ") {
             let (name, value) = constant(rest);
+            let used_by = if is_ioctl(value) || is_flag(name, value) {
+                users.named(name)
+            } else {
+                String::new()
+            };
             if doc.iter().any(|line| line.starts_with("Takes ")) {
                 in_constants = false;
-                writeln!(out, "\n## {name} (`{value}`)\n\n{}", doc.join("\n"))
-                    .expect("strings grow");
+                let doc = doc.join("\n");
+                writeln!(
+                    out,
+                    "\n## {name} (`{value}`)\n\n{doc}\n\nUsed by {used_by}."
+                )
+                .expect("strings grow");
             } else {
                 if !in_constants {
-                    out.push_str("\n| constant | value | meaning |\n|---|---|---|\n");
+                    out.push_str("\n| constant | value | meaning | used by |\n|---|---|---|---|\n");
                     in_constants = true;
                 }
-                writeln!(out, "| `{name}` | `{value}` | {} |", doc.join(" "))
+                let doc = doc.join(" ");
+                writeln!(out, "| `{name}` | `{value}` | {doc} | {used_by} |")
                     .expect("strings grow");
             }
             doc.clear();
@@ -84,9 +193,17 @@ fn constant(text: &str) -> (&str, &str) {
 mod tests {
     use super::*;
 
+    /// Names and values of the constants.
+    fn constants() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let lines = SOURCE.lines();
+        lines
+            .filter_map(|line| line.strip_prefix("pub const "))
+            .map(constant)
+    }
+
     #[test]
     fn every_ioctl_has_a_section() {
-        let text = render(SOURCE);
+        let text = render(SOURCE, &Users::read());
         for name in ["GET_INFO", "REGION_CREATE", "REGION_COPY", "REGION_ATTACH"] {
             assert!(
                 text.contains(&format!("\n## {name} (`0xC0")),
@@ -97,9 +214,42 @@ mod tests {
     }
 
     #[test]
+    fn every_ioctl_and_flag_is_used() {
+        let users = Users::read();
+        let (mut ioctls, mut flags) = (0, 0);
+        for (name, value) in constants() {
+            ioctls += u32::from(is_ioctl(value));
+            flags += u32::from(is_flag(name, value));
+            if is_ioctl(value) || is_flag(name, value) {
+                assert!(
+                    !users.named(name).is_empty(),
+                    "{name} is used by no code in {USERS:?}: use it or remove it"
+                );
+            }
+        }
+        // The patterns find them at all.
+        assert!(
+            ioctls >= 15 && flags >= 15,
+            "{ioctls} ioctls, {flags} flags"
+        );
+        for (name, _) in UNNAMED {
+            assert!(constants().any(|(known, _)| known == name), "{name}");
+            assert_eq!(users.of(name), [""; 0], "{name} is used");
+        }
+    }
+
+    #[test]
+    fn what_is_no_code_uses_nothing() {
+        let text = "// uapi::A\ncall(\"B\", uapi::C_D); // E\n#[cfg(test)]\nmod tests { F }\n";
+        let users = Users(vec![("a.rs".to_owned(), code_of(text))]);
+        let used = ["A", "B", "C_D", "C", "D", "E", "F"].map(|name| users.of(name).len());
+        assert_eq!(used, [0, 0, 1, 0, 0, 0, 0]);
+    }
+
+    #[test]
     fn the_document_is_up_to_date() {
         assert!(
-            render(SOURCE) == include_str!("../../../docs/abi.md"),
+            render(SOURCE, &Users::read()) == include_str!("../../../docs/abi.md"),
             "docs/abi.md is out of date: cargo run -p libcopy-tests --bin abi-doc > docs/abi.md"
         );
     }

@@ -274,11 +274,8 @@ impl Run {
         let mut timings: Vec<(&str, Vec<f64>)> = Vec::new();
         let memory = Skewed::new(8192, 0)?;
         let domain = Domain::create()?;
-        let key = domain.key().context("a new domain has a key")?;
-        let region = domain.share(&memory, 0)?;
-        let used = domain.share(&memory[4096..], 1)?;
-        domain.count_uses(used.id(), 1)?;
-        let counted = domain.share(&memory[..4096], u32::MAX)?;
+        let key = domain.key();
+        let region = domain.share(&memory)?;
         let mut byte = [0u8; 1];
         type Step<'a> = Box<dyn FnMut() -> Result<()> + 'a>;
         let again = Skewed::new(4096, 2)?;
@@ -300,23 +297,15 @@ impl Run {
             ),
             (
                 "region-create-destroy",
-                Box::new(|| discard(domain.share(&again, 0)?)),
+                Box::new(|| discard(domain.share(&again)?)),
             ),
             (
                 "region-info",
                 Box::new(|| discard(domain.region_info(region.id())?)),
             ),
             (
-                "region-use",
-                Box::new(|| discard(domain.count_uses(counted.id(), 1)?)),
-            ),
-            (
-                "region-wait",
-                Box::new(|| Ok(used.wait(Some(Duration::ZERO))?)),
-            ),
-            (
                 "region-copy-1-byte",
-                Box::new(|| Ok(domain.copy_from(region.id(), 0, &mut byte, false)?)),
+                Box::new(|| Ok(domain.copy_from(region.id(), 0, &mut byte)?)),
             ),
             (
                 "attach-detach",
@@ -386,7 +375,7 @@ impl Run {
         pattern::fill(&mut memory, 1, 0);
         let mut copy = vec![0; bytes];
         let (mut map, mut unmap, mut remap) = (Vec::new(), Vec::new(), Vec::new());
-        let region = match self.domain.share(&memory, 0) {
+        let region = match self.domain.share(&memory) {
             Ok(region) => region,
             Err(e) => {
                 let (size, why) = (sizes::short(bytes), e.report());
@@ -394,7 +383,7 @@ impl Run {
                 return Ok(false);
             }
         };
-        self.domain.copy_from(region.id(), 0, &mut copy, false)?;
+        self.domain.copy_from(region.id(), 0, &mut copy)?;
         let verified = pattern::first_difference(&copy, 1, 0).is_none();
         if kind == Pages::Huge && bytes >= 4 << 20 && huge_bytes()? < bytes / 2 {
             self.notes.push(format!(
@@ -409,11 +398,11 @@ impl Run {
         let budget = self.slice * 3 * self.rounds as u32;
         while map.len() < 5 || (started.elapsed() < budget && map.len() < 500) {
             let start = Instant::now();
-            let region = self.domain.share(&memory, 0)?;
+            let region = self.domain.share(&memory)?;
             map.push(micros(start.elapsed(), 1));
             drop(region);
             let start = Instant::now();
-            let region = self.domain.share(&memory, 0)?;
+            let region = self.domain.share(&memory)?;
             let time = micros(start.elapsed(), 1);
             if region.was_reused() {
                 reused += 1;
@@ -465,13 +454,13 @@ impl Run {
         let round = self.next_round();
         pattern::fill(&mut memory, round, 0);
         let domain = &self.domain;
-        let region = domain.share(&memory, 0)?;
+        let region = domain.share(&memory)?;
         let id = region.id();
         let source: &[u8] = &memory;
         let variants = ["libcopy-kmod", "libcopy-cma", "memcpy"];
         let fill = |variant: usize, target: &mut [u8]| -> Result<()> {
             match variant {
-                0 => domain.copy_from(id, 0, target, false)?,
+                0 => domain.copy_from(id, 0, target)?,
                 1 => cma(&[source], target)?,
                 _ => target.copy_from_slice(std::hint::black_box(source)),
             }
@@ -556,12 +545,7 @@ impl Run {
 
     /// A second membership, so that regions do not borrow `self`.
     fn domain_again(&self) -> Result<Domain> {
-        Ok(Domain::join(
-            &self
-                .domain
-                .key()
-                .context("a domain that we created has a key")?,
-        )?)
+        Ok(Domain::join(&self.domain.key())?)
     }
 
     /// A region of many pieces.
@@ -587,13 +571,13 @@ impl Run {
             .collect();
         let shared: Vec<IoSlice<'_>> = slices.iter().map(|s| IoSlice::new(s)).collect();
         let domain = self.domain_again()?;
-        let region = domain.share_slices(&shared, 0)?;
+        let region = domain.share_slices(&shared)?;
         let (domain, id, slices) = (&domain, region.id(), &slices);
         let right = |_: &str, got: &[u8]| pattern::first_difference(got, round, 0).is_none();
         let ways: Vec<(&str, Fill<'_>)> = vec![
             (
                 "libcopy-kmod",
-                Box::new(|target: &mut [u8]| Ok(domain.copy_from(id, 0, target, false)?)),
+                Box::new(|target: &mut [u8]| Ok(domain.copy_from(id, 0, target)?)),
             ),
             (
                 "libcopy-cma",
@@ -631,7 +615,7 @@ impl Run {
         let mut bulk_cma = Skewed::new(count * STRIDE, 4)?;
         let blocks: Vec<&[u8]> = memory.chunks_exact(STRIDE).map(|c| &c[..BLOCK]).collect();
         let domain = self.domain_again()?;
-        let region = domain.share(&memory, 0)?;
+        let region = domain.share(&memory)?;
         let attachment = attach
             .then(|| domain.attach(region.id(), Rights::Read))
             .transpose()?;
@@ -652,7 +636,7 @@ impl Run {
             (
                 "kmod-bulk",
                 Box::new(|target: &mut [u8]| {
-                    domain.copy_from(id, 0, &mut bulk, false)?;
+                    domain.copy_from(id, 0, &mut bulk)?;
                     unpack(&bulk, target);
                     Ok(())
                 }),
@@ -699,7 +683,7 @@ impl Run {
         pattern::fill(&mut memory, round, 0);
         let mut target = Skewed::new(bytes, 2)?;
         let domain = self.domain_again()?;
-        let region = domain.share(&memory, 0)?;
+        let region = domain.share(&memory)?;
         let touched = domain.attach(region.id(), Rights::Read)?;
         touched.read(0, &mut target)?;
         let (domain, id, touched): (&Domain, RegionId, &Attachment) =
@@ -718,7 +702,7 @@ impl Run {
             ),
             (
                 "libcopy-kmod",
-                Box::new(|target: &mut [u8]| Ok(domain.copy_from(id, 0, target, false)?)),
+                Box::new(|target: &mut [u8]| Ok(domain.copy_from(id, 0, target)?)),
             ),
             (
                 "libcopy-cma",

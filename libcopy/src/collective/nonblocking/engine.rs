@@ -49,7 +49,7 @@ impl Engines {
         if domain.engines().ok()?.is_empty() {
             return None;
         }
-        let key = domain.key()?.to_bytes();
+        let key = domain.key().to_bytes();
         Some((Engines::of(domain, &policy)?, key))
     }
 
@@ -144,7 +144,7 @@ impl Held {
         let domain = unsafe { lasting(engines) };
         let send = (sent > 0)
             // SAFETY: peers only read.
-            .then(|| unsafe { domain.share_raw(send, sent, 0) }.ok())
+            .then(|| unsafe { domain.share_raw(send, sent) }.ok())
             .flatten();
         let recv = (received > 0)
             .then(|| {
@@ -152,7 +152,7 @@ impl Held {
                 // requests are. Peers do not copy into it, and what they may only write they cannot attach.
                 unsafe {
                     let bytes = std::slice::from_raw_parts_mut(recv, received);
-                    domain.share_mut(bytes, Rights::Write, 0).ok()
+                    domain.share_mut(bytes, Rights::Write).ok()
                 }
             })
             .flatten();

@@ -90,15 +90,6 @@ impl Device {
         self.answer(DOMAIN_JOIN, argument).map(drop)
     }
 
-    pub fn join_fd(&self, fd: i32) -> Answer<()> {
-        let argument = DomainJoin {
-            flags: JOIN_BY_FD,
-            fd,
-            ..Default::default()
-        };
-        self.answer(DOMAIN_JOIN, argument).map(drop)
-    }
-
     pub fn leave(&self) -> Answer<()> {
         self.answer(DOMAIN_LEAVE, DomainLeave::default()).map(drop)
     }
@@ -157,17 +148,6 @@ impl Device {
         .map(drop)
     }
 
-    /// Waits; returns the structure as the kernel left it also on failure.
-    pub fn wait(&self, id: u32, flags: u32, timeout_ns: i64) -> (Answer<()>, RegionWait) {
-        let mut argument = RegionWait {
-            id,
-            flags,
-            timeout_ns,
-            ..Default::default()
-        };
-        (self.call(REGION_WAIT, &mut argument), argument)
-    }
-
     pub fn region_info(&self, id: u32) -> Answer<RegionInfo> {
         self.answer(
             REGION_INFO,
@@ -176,18 +156,6 @@ impl Device {
                 ..Default::default()
             },
         )
-    }
-
-    pub fn count_down(&self, id: u32, count: u32) -> Answer<u32> {
-        self.answer(
-            REGION_USE,
-            RegionUse {
-                id,
-                count,
-                ..Default::default()
-            },
-        )
-        .map(|answer| answer.uses_left)
     }
 
     /// Copies `length` bytes between what `of` tells of a region and pieces of our own.

@@ -2,17 +2,18 @@
 
 //! Who may share: by inherited file, by passed file, by key and user; and nobody else.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use crate::abi::*;
 use crate::device::Device;
 use crate::harness::{Context, Outcome, skip};
+use crate::kernel::Stats;
 use crate::sys::{self, Child, Map, PAGE, SharedCounters, in_child};
 use crate::{check, check_eq, check_err, tests};
 
 tests!(domain:
-    create, keys_differ, join_by_key, join_by_inherited_file, join_by_passed_file,
+    create, keys_differ, join_by_key, inherited_file_is_a_membership, passed_file_is_a_membership,
     join_refuses_nonsense, wrong_key, other_user, effective_user_counts,
     other_user_with_passed_file, other_user_namespace, ids_of_another_domain, leave,
     leave_by_one_of_two, key_ends_with_the_domain, region_goes_with_its_file,
@@ -32,8 +33,8 @@ fn create(_: &Context) -> Outcome {
     check!(key != [0; 16]);
     check_err!(device.create(), EISCONN);
     check_err!(device.join_key(key), EISCONN);
-    let (other, _) = Device::domain()?;
-    check_err!(device.join_fd(other.as_fd().as_raw_fd()), EISCONN);
+    let (_other, key) = Device::domain()?;
+    check_err!(device.join_key(key), EISCONN, "another domain");
     reads(&device, &device)
 }
 
@@ -67,31 +68,23 @@ fn join_by_key(_: &Context) -> Outcome {
     })
 }
 
-fn join_by_inherited_file(_: &Context) -> Outcome {
+fn inherited_file_is_a_membership(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let map = Map::filled(PAGE, 4)?;
     let id = device.share(&map, RIGHT_READ)?;
     in_child(|| {
-        // The inherited file is a membership of its own.
         check_eq!(device.fetch(id, PAGE)?, map.bytes());
-        let own = Device::open()?;
-        own.join_fd(device.as_fd().as_raw_fd())?;
-        check_eq!(own.fetch(id, PAGE)?, map.bytes());
         Ok(())
     })
 }
 
-fn join_by_passed_file(_: &Context) -> Outcome {
+fn passed_file_is_a_membership(_: &Context) -> Outcome {
     let (here, there) = UnixStream::pair()?;
     let counters = SharedCounters::new()?;
     // Forked before the domain exists: it knows nothing but what comes over the socket.
     let child = Child::spawn(|| {
-        let passed = sys::receive_fd(there.as_fd())?;
-        let own = Device::open()?;
-        own.join_fd(passed.as_raw_fd())?;
-        let passed = Device::from(passed);
+        let passed = Device::from(sys::receive_fd(there.as_fd())?);
         let id = counters.await_at_least(0, 1)? as u32;
-        check_eq!(own.fetch(id, PAGE)?, crate::rng::pattern(5, PAGE));
         check_eq!(passed.fetch(id, PAGE)?, crate::rng::pattern(5, PAGE));
         Ok(())
     })?;
@@ -105,25 +98,17 @@ fn join_by_passed_file(_: &Context) -> Outcome {
 
 fn join_refuses_nonsense(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
-    let fd = device.as_fd().as_raw_fd();
     let fresh = Device::open()?;
-    let join = |argument: DomainJoin| fresh.call(DOMAIN_JOIN, &mut { argument });
-    check_err!(join(DomainJoin::default()), EINVAL, "neither way");
-    let both = DomainJoin {
-        flags: JOIN_BY_FD | JOIN_BY_KEY,
-        fd,
-        key,
-        reserved: 0,
-    };
-    check_err!(join(both), EINVAL, "both ways");
-    check_err!(fresh.join_fd(-1), EBADF);
-    check_err!(fresh.join_fd(9999), EBADF);
-    let null = std::fs::File::open("/dev/null")?;
-    check_err!(fresh.join_fd(null.as_raw_fd()), EBADF);
-    let lone = Device::open()?;
-    check_err!(fresh.join_fd(lone.as_fd().as_raw_fd()), ENOTCONN);
-    check_err!(fresh.join_fd(fresh.as_fd().as_raw_fd()), ENOTCONN, "itself");
-    fresh.join_fd(fd)?;
+    // Without the flag, and with others: bit 0 once meant a file.
+    for flags in [0, 1, JOIN_BY_KEY | 1, JOIN_BY_KEY | 4] {
+        let mut join = DomainJoin {
+            flags,
+            key,
+            ..Default::default()
+        };
+        check_err!(fresh.call(DOMAIN_JOIN, &mut join), EINVAL, "{flags:#x}");
+    }
+    fresh.join_key(key)?;
     reads(&device, &fresh)
 }
 
@@ -180,14 +165,12 @@ fn effective_user_counts(_: &Context) -> Outcome {
 
 fn other_user_with_passed_file(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
-    let fresh = Device::open()?;
     let map = Map::filled(PAGE, 6)?;
     let id = device.share(&map, RIGHT_READ)?;
     in_child(|| {
         sys::become_user(1001)?;
-        // Any process that was given the file may join: the file is the capability.
-        fresh.join_fd(device.as_fd().as_raw_fd())?;
-        check_eq!(fresh.fetch(id, PAGE)?, map.bytes());
+        // Any process that was given the file is a member: the file is the capability.
+        check_eq!(device.fetch(id, PAGE)?, map.bytes());
         Ok(())
     })
 }
@@ -213,7 +196,6 @@ fn ids_of_another_domain(_: &Context) -> Outcome {
         let rights = RIGHT_READ | RIGHT_WRITE;
         let rest = RegionCreate {
             rights,
-            uses: 5,
             ..Default::default()
         };
         top = top.max(mine.publish_with(&[map.piece()], rest)?.id);
@@ -234,8 +216,6 @@ fn ids_of_another_domain(_: &Context) -> Outcome {
                 ENOENT,
                 "id {id}"
             );
-            check_err!(theirs.count_down(id, 1), ENOENT, "id {id}");
-            check_err!(theirs.wait(id, 0, 0).0, ENOENT, "id {id}");
             check_err!(theirs.destroy(id), ENOENT, "id {id}");
             check_err!(theirs.attach(id, RIGHT_READ), ENOENT, "id {id}");
             let range = [Piece { base: 0, len: 8 }];
@@ -262,6 +242,7 @@ fn ids_of_another_domain(_: &Context) -> Outcome {
 
 fn leave(_: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
+    let before = Stats::read()?;
     let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
         let peer = Device::member(key)?;
@@ -282,6 +263,7 @@ fn leave(_: &Context) -> Outcome {
     // Left in good order: the region is gone, its owner did not die.
     check_err!(device.fetch(id, PAGE), ENOENT);
     check_err!(device.region_info(id), ENOENT);
+    check_eq!(Stats::read()?.since(&before, "member_deaths")?, 0);
     reads(&device, &device)?;
     counters.set(3, 1);
     child.join()

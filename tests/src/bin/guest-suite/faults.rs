@@ -221,11 +221,6 @@ fn of_files(context: &Context) -> Outcome {
         }
         Ok(())
     })?;
-    injector.each("poll", |attempt| {
-        let events = attempt.inject(|| sys::poll(device.as_fd(), libc::POLLIN, Duration::ZERO));
-        check!(events.unwrap_or(0) == 0, "{events:?}");
-        Ok(())
-    })?;
     finish_with(context, &injector, device)
 }
 
@@ -256,15 +251,6 @@ fn of_domains(context: &Context) -> Outcome {
         let device = Device::open()?;
         again(attempt.call(|| device.join_key(key))?, || {
             device.join_key(key)
-        })?;
-        device.share(&Map::anon(PAGE)?, RIGHT_READ)?;
-        Ok(())
-    })?;
-    let number = first.as_fd().as_raw_fd();
-    injector.each("DOMAIN_JOIN by descriptor", |attempt| {
-        let device = Device::open()?;
-        again(attempt.call(|| device.join_fd(number))?, || {
-            device.join_fd(number)
         })?;
         device.share(&Map::anon(PAGE)?, RIGHT_READ)?;
         Ok(())
@@ -338,7 +324,6 @@ fn of_regions(context: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     let no_reuse = |flags| RegionCreate {
         rights: RIGHT_READ | RIGHT_WRITE,
-        uses: 1,
         flags,
         ..Default::default()
     };
@@ -415,45 +400,6 @@ fn of_regions(context: &Context) -> Outcome {
         let info = attempt.call(|| device.region_info(id))?;
         check_eq!(again(info, || device.region_info(id))?.pages, 8);
         device.destroy(id)?;
-        Ok(())
-    })?;
-    injector.each("REGION_USE and REGION_WAIT", |attempt| {
-        let id = device.publish_with(&[map.piece()], no_reuse(0))?.id;
-        // Where only the answer could not be written, the use was counted.
-        if attempt.call(|| device.count_down(id, 1))?.is_err()
-            && device.region_info(id)?.uses_left > 0
-        {
-            device.count_down(id, 1)?;
-        }
-        device.wait(id, WAIT_DESTROY, -1).0?;
-        Ok(())
-    })?;
-    injector.each("REGION_WAIT that ends", |attempt| {
-        let id = device.publish_with(&[map.piece()], no_reuse(0))?.id;
-        device.count_down(id, 1)?;
-        if attempt
-            .call(|| device.wait(id, WAIT_DESTROY, -1).0)?
-            .is_err()
-        {
-            // Where only the answer could not be written, the region is gone.
-            match device.wait(id, WAIT_DESTROY, -1).0 {
-                Ok(()) | Err(Errno::ENOENT) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(())
-    })?;
-    injector.each("REGION_WAIT that does not", |attempt| {
-        let id = device.publish_with(&[map.piece()], no_reuse(0))?.id;
-        let answer = attempt.inject(|| device.wait(id, 0, 1_000_000).0);
-        check!(
-            matches!(
-                answer,
-                Err(Errno::ETIMEDOUT | Errno::ENOMEM | Errno::EFAULT)
-            ),
-            "{answer:?}"
-        );
-        device.unpin(id)?;
         Ok(())
     })?;
     injector.each("munmap and mprotect of what is published", |attempt| {
@@ -670,28 +616,19 @@ fn of_requests(context: &Context) -> Outcome {
         let (device, _) = Device::domain()?;
         let pair = Pair::new(&device, LEN)?;
         device.complete(pair.submit(&device)?)?;
-        for flags in [0, SUBMIT_VERIFY, SUBMIT_EVENTFD] {
+        for flags in [0, SUBMIT_VERIFY] {
             injector.each("REQUEST_SUBMIT", |attempt| {
                 pair.to.fill(!pattern(5, 1)[0]);
-                // SAFETY: No memory is involved.
-                let bell = sys::result(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }.into())?;
                 let submit = || {
                     let argument = RequestSubmit {
                         flags,
                         fragment_pages: 3,
-                        eventfd: if flags == SUBMIT_EVENTFD {
-                            bell as i32
-                        } else {
-                            0
-                        },
                         ..request((pair.source, 0), (pair.destination, 0), LEN as u64)
                     };
                     device.submit_with(argument).map(|answer| answer.id)
                 };
                 let id = again(attempt.call(submit)?, submit)?;
                 device.complete(id)?;
-                // SAFETY: Opened above; no memory is involved.
-                unsafe { libc::close(bell as i32) };
                 pair.check()
             })?;
         }
@@ -701,7 +638,7 @@ fn of_requests(context: &Context) -> Outcome {
         };
         injector.each("REQUEST_WAIT", |attempt| {
             let id = zeros()?;
-            let wait = || device.await_request(id, 0, -1, 0).0;
+            let wait = || device.await_request(id, 0, -1).0;
             again(attempt.call(wait)?, wait)?;
             pair.check()?;
             device.complete(id)?;

@@ -3,7 +3,7 @@
 //! Anything at all, from several threads at once. No answer is wrong; a splat, a hang, or a page
 //! that stays pinned is.
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -69,16 +69,14 @@ fn nasty(rng: &mut Rng, space: u64) -> u64 {
     }
 }
 
-const SIZES: [(u32, usize); 17] = [
+const SIZES: [(u32, usize); 15] = [
     (GET_INFO, size_of::<Info>()),
     (DOMAIN_CREATE, size_of::<DomainCreate>()),
     (DOMAIN_JOIN, size_of::<DomainJoin>()),
     (DOMAIN_LEAVE, size_of::<DomainLeave>()),
     (REGION_CREATE, size_of::<RegionCreate>()),
     (REGION_DESTROY, size_of::<RegionDestroy>()),
-    (REGION_WAIT, size_of::<RegionWait>()),
     (REGION_INFO, size_of::<RegionInfo>()),
-    (REGION_USE, size_of::<RegionUse>()),
     (REGION_COPY, size_of::<RegionCopy>()),
     (REGION_ATTACH, size_of::<RegionAttach>()),
     (ENGINE_INFO, size_of::<EngineInfo>()),
@@ -89,8 +87,7 @@ const SIZES: [(u32, usize); 17] = [
     (REQUEST_CANCEL, size_of::<RequestCancel>()),
 ];
 
-/// The type and number of the commands that wait.
-const AWAIT_REGION: u32 = REGION_WAIT & 0xffff;
+/// The type and number of the command that waits for as long as it is told.
 const AWAIT_REQUEST: u32 = REQUEST_WAIT & 0xffff;
 
 /// Ids that the members of a domain have been given last, which most of the calls are about: ids count up, so that a
@@ -159,8 +156,6 @@ struct Arguments {
     words: [u64; 32],
     pieces: [Piece; PIECES],
     ranges: [Piece; RANGES],
-    /// Told of the end of requests.
-    event: Option<OwnedFd>,
 }
 
 impl Arguments {
@@ -169,11 +164,6 @@ impl Arguments {
             words: [0; 32],
             pieces: [Piece::default(); PIECES],
             ranges: [Piece::default(); RANGES],
-            // SAFETY: No memory is involved.
-            event: sys::result(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }.into())
-                .ok()
-                // SAFETY: Opened just now, and nobody else closes it.
-                .map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) }),
         }
     }
 
@@ -242,7 +232,6 @@ fn look(rng: &mut Rng, device: &Device) {
 pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: usize) -> u64 {
     let space = space.addr();
     let mut arguments = Arguments::new();
-    let event = arguments.event.as_ref().map_or(-1, AsRawFd::as_raw_fd);
     let mut calls = 0;
     for _ in 0..steps {
         if rng.one_in(40) {
@@ -267,14 +256,15 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
         let id = known.region(rng);
         // Half of the time something that makes sense but for a detail.
         if rng.one_in(2) {
-            let flags = rng.pick(&[1, 2, 5, 6]);
+            let flags = rng.pick(&[1, 2, 1, 2, 5]);
             match command {
                 REGION_CREATE => {
                     let (pieces, count) = arguments.draw_pieces(rng, space);
                     let words = &mut arguments.words;
                     words[0] = pieces;
                     words[1] = count | rng.below(4) << 32;
-                    words[2] = rng.below(4) | rng.below(2) << 32;
+                    // What was the count of expected uses must be zero.
+                    words[2] = u64::from(rng.one_in(20)) | rng.below(2) << 32;
                     words[3] = if rng.one_in(5) { id.into() } else { 0 };
                     words[4] = 0;
                 }
@@ -306,7 +296,7 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
                         }
                     }
                 }
-                REGION_DESTROY | REGION_INFO | REGION_USE | REGION_ATTACH | REGION_WAIT => {
+                REGION_DESTROY | REGION_INFO | REGION_ATTACH => {
                     let words = &mut arguments.words;
                     words[0] = u64::from(id) | rng.below(2) << 32;
                     words[1] = rng.below(1_000_000);
@@ -318,13 +308,9 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
                     words[1] = rng.below(PAGE as u64);
                     words[2] = rng.below(PAGE as u64);
                     words[3] = rng.below(12 * PAGE as u64);
-                    let flags = rng.below(8) as u32;
-                    words[4] = u64::from(flags) | rng.below(4) << 32;
-                    words[5] = rng.pick(&[u32::MAX, u32::MAX, 0, 1]).into();
-                    if flags & SUBMIT_EVENTFD != 0 {
-                        words[5] |= (event as u64) << 32;
-                    }
-                    (words[6], words[7]) = (0, 0);
+                    let flags = rng.pick(&[0, 0, 0, 1, 1, 1, 2, 4]);
+                    words[4] = flags | rng.below(4) << 32;
+                    words[5..8].fill(0);
                 }
                 REQUEST_WAIT | REQUEST_SWITCH | REQUEST_INFO | REQUEST_CANCEL => {
                     let words = &mut arguments.words;
@@ -335,7 +321,6 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
                     }
                     if command == REQUEST_WAIT {
                         words[1] = rng.below(1_000_000);
-                        words[2] = rng.below(PAGE as u64) * rng.below(2);
                     }
                 }
                 _ => {}
@@ -348,7 +333,7 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
         } else {
             words.as_mut_ptr() as u64
         };
-        if matches!(called & 0xffff, AWAIT_REGION | AWAIT_REQUEST) {
+        if called & 0xffff == AWAIT_REQUEST {
             if argument != words.as_mut_ptr() as u64 {
                 continue;
             }

@@ -40,7 +40,6 @@ mod soak;
 mod stress;
 mod sys;
 mod unload;
-mod uses;
 mod watcher;
 
 use libcopy::uapi as abi;
@@ -94,7 +93,6 @@ fn all() -> Vec<&'static Test> {
         request_worker::TESTS,
         request_faults::TESTS,
         matrix::TESTS,
-        uses::TESTS,
         reuse::TESTS,
         attach::TESTS,
         death::TESTS,

@@ -143,7 +143,7 @@ fn collective(op: u64, fault: &Fault) -> Outcome<Cell> {
 
 /// Waits for the end and forgets; a request that hangs fails the test.
 fn end(device: &Device, id: u32) -> Outcome<Answer<()>> {
-    let (answer, left) = device.await_request(id, REQUEST_RELEASE, HANG_NS, 0);
+    let (answer, left) = device.await_request(id, REQUEST_RELEASE, HANG_NS);
     check!(answer != Err(Errno::ETIMEDOUT), "{left:?}");
     Ok(answer)
 }
@@ -200,7 +200,7 @@ fn scattered(device: &Device, fault: &Fault, rng: &mut Rng) -> Outcome<Cell> {
 fn switched(device: &Device, fault: &Fault) -> Outcome<Cell> {
     let pair = Pair::new(device, 1 << 20)?;
     let id = submit(device, &pair, fault, 1)?;
-    device.await_request(id, 0, -1, 16 * PAGE as u64).0?;
+    device.await_front(id, 16 * PAGE as u64)?;
     let cell = match device.switch(id, 0).0 {
         Ok(()) => Cell::Right,
         Err(errno) => Cell::Error(errno),
@@ -234,7 +234,7 @@ fn engines_count_the_same_bytes(context: &Context) -> Outcome {
     let before = moved()?;
     let pair = Pair::new(&device, LENGTH as usize)?;
     let id = submit(&device, &pair, &FAULTS[0], 8)?;
-    device.await_request(id, 0, -1, 0).0?;
+    device.await_request(id, 0, -1).0?;
     let info = device.request_info(id)?;
     device.complete(id)?;
     pair.check()?;
@@ -318,7 +318,7 @@ fn faults(context: &Context) -> Outcome {
     // And it is the engine that works afterwards.
     let pair = Pair::new(&device, 1 << 20)?;
     let id = pair.submit(&device)?;
-    device.await_request(id, 0, -1, 0).0?;
+    device.await_request(id, 0, -1).0?;
     check_eq!(device.request_info(id)?.engine_bytes, 1 << 20);
     device.complete(id)?;
     pair.check()

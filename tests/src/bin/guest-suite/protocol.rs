@@ -92,12 +92,7 @@ impl Scene {
         let (device, _) = Device::domain()?;
         let map = Map::filled(2 * PAGE, 1)?;
         let other = Map::filled(2 * PAGE, 2)?;
-        let rest = RegionCreate {
-            rights: RIGHT_READ | RIGHT_WRITE,
-            uses: 1000,
-            ..Default::default()
-        };
-        let id = device.publish_with(&[map.piece()], rest)?.id;
+        let id = device.share(&map, RIGHT_READ | RIGHT_WRITE)?;
         let pieces = [other.piece()];
         Ok(Self {
             device,
@@ -186,18 +181,6 @@ fn unknown_flags(_: &Context) -> Outcome {
             EINVAL,
             "REGION_DESTROY {bit:#x}"
         );
-        check_err!(device.wait(id, bit, 0).0, EINVAL, "REGION_WAIT {bit:#x}");
-        let mut count = RegionUse {
-            id,
-            flags: bit,
-            count: 1,
-            uses_left: 0,
-        };
-        check_err!(
-            device.call(REGION_USE, &mut count),
-            EINVAL,
-            "REGION_USE {bit:#x}"
-        );
         let mut copy = scene.copy();
         copy.flags |= bit;
         check_err!(
@@ -211,14 +194,14 @@ fn unknown_flags(_: &Context) -> Outcome {
             "REGION_ATTACH {bit:#x}"
         );
     }
-    // Nothing happened: the region is there with all its uses.
-    check_eq!(device.region_info(id)?.uses_left, 1000);
+    // Nothing happened: the region is there.
+    check_eq!(device.region_info(id)?.state, 0);
     Ok(())
 }
 
 fn reserved_fields(_: &Context) -> Outcome {
     let scene = Scene::new()?;
-    let (device, id) = (&scene.device, scene.id);
+    let device = &scene.device;
     let fresh = Device::open()?;
     let mut create = DomainCreate {
         reserved: 1,
@@ -233,7 +216,7 @@ fn reserved_fields(_: &Context) -> Outcome {
     check_err!(fresh.call(DOMAIN_JOIN, &mut join), EINVAL);
     let mut join = DomainJoin {
         flags: JOIN_BY_KEY,
-        fd: 3,
+        reserved2: 3,
         ..Default::default()
     };
     check_err!(fresh.call(DOMAIN_JOIN, &mut join), EINVAL);
@@ -247,12 +230,11 @@ fn reserved_fields(_: &Context) -> Outcome {
         ..scene.create()
     };
     check_err!(device.call(REGION_CREATE, &mut region), EINVAL);
-    let mut wait = RegionWait {
-        id,
-        reserved: 1,
-        ..Default::default()
+    let mut region = RegionCreate {
+        reserved0: 1,
+        ..scene.create()
     };
-    check_err!(device.call(REGION_WAIT, &mut wait), EINVAL);
+    check_err!(device.call(REGION_CREATE, &mut region), EINVAL);
     let mut copy = RegionCopy {
         region_iov: 1,
         ..scene.copy()
@@ -276,16 +258,14 @@ fn reserved_fields(_: &Context) -> Outcome {
     Ok(())
 }
 
-const COMMANDS: [(u32, &str); 17] = [
+const COMMANDS: [(u32, &str); 15] = [
     (GET_INFO, "GET_INFO"),
     (DOMAIN_CREATE, "DOMAIN_CREATE"),
     (DOMAIN_JOIN, "DOMAIN_JOIN"),
     (DOMAIN_LEAVE, "DOMAIN_LEAVE"),
     (REGION_CREATE, "REGION_CREATE"),
     (REGION_DESTROY, "REGION_DESTROY"),
-    (REGION_WAIT, "REGION_WAIT"),
     (REGION_INFO, "REGION_INFO"),
-    (REGION_USE, "REGION_USE"),
     (REGION_COPY, "REGION_COPY"),
     (REGION_ATTACH, "REGION_ATTACH"),
     (ENGINE_INFO, "ENGINE_INFO"),
@@ -379,26 +359,9 @@ fn long_structures(_: &Context) -> Outcome {
             tail!(device, REGION_DESTROY, RegionDestroy { id, flags: 0 });
             tail!(
                 device,
-                REGION_WAIT,
-                RegionWait {
-                    id,
-                    ..Default::default()
-                }
-            );
-            tail!(
-                device,
                 REGION_INFO,
                 RegionInfo {
                     id,
-                    ..Default::default()
-                }
-            );
-            tail!(
-                device,
-                REGION_USE,
-                RegionUse {
-                    id,
-                    count: 1,
                     ..Default::default()
                 }
             );
@@ -453,12 +416,6 @@ fn long_structures(_: &Context) -> Outcome {
             None,
         )?;
         check_eq!(info.length, 2 * PAGE as u64);
-        let count = RegionUse {
-            id,
-            count: 1,
-            ..Default::default()
-        };
-        check_eq!(call(device, REGION_USE, count, extra, None)?.uses_left, 999);
         check_eq!(
             call(device, REGION_COPY, scene.copy(), extra, None)?.done,
             64
@@ -469,20 +426,6 @@ fn long_structures(_: &Context) -> Outcome {
             ..Default::default()
         };
         check!(call(device, REGION_ATTACH, attach, extra, None)?.map_length > 0);
-        check_err!(
-            call(
-                device,
-                REGION_WAIT,
-                RegionWait {
-                    id,
-                    ..Default::default()
-                },
-                extra,
-                None
-            )
-            .map(drop),
-            ETIMEDOUT
-        );
     }
     Ok(())
 }
@@ -629,9 +572,7 @@ fn without_domain(_: &Context) -> Outcome {
     check_err!(lone.leave(), ENOTCONN);
     check_err!(lone.call(REGION_CREATE, &mut scene.create()), ENOTCONN);
     check_err!(lone.destroy(id), ENOTCONN);
-    check_err!(lone.wait(id, 0, 0).0, ENOTCONN);
     check_err!(lone.region_info(id), ENOTCONN);
-    check_err!(lone.count_down(id, 1), ENOTCONN);
     check_err!(lone.call(REGION_COPY, &mut scene.copy()), ENOTCONN);
     check_err!(lone.attach(id, RIGHT_READ), ENOTCONN);
     check!(lone.info().is_ok());

@@ -518,16 +518,6 @@ fn counts_bytes(_: &Context) -> Outcome {
     device.copy_ranges(id, COPY_TO_REGION, 0, 70, &ranges, &piece)?;
     check_eq!(Stats::read()?.since(&before, "bytes_from_region")?, 77);
     check_eq!(Stats::read()?.since(&before, "bytes_to_region")?, 70);
-    // A use is counted when the copy was complete.
-    let rest = RegionCreate {
-        rights: RIGHT_READ,
-        uses: 2,
-        ..Default::default()
-    };
-    let id = device.publish_with(&[map.piece()], rest)?.id;
-    let flags = COPY_FROM_REGION | COPY_COUNT_USE;
-    device.copy_ranges(id, flags, 0, 77, &ranges, &piece)?;
-    check_eq!(device.region_info(id)?.uses_left, 1);
     Ok(())
 }
 

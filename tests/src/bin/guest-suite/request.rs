@@ -21,8 +21,8 @@ use crate::{check, check_eq, check_err, tests};
 tests!(request:
     moves, random(120), verifies, nothing, refusals, rights, unknown, status_table,
     status_table_is_read_only, front(60), switches(60), members_share_the_work(60),
-    switched_in_a_signal_handler(60), helpers(60), announced, cancelled(60), not_the_submitter,
-    interrupted(60), many(60), counts_uses,
+    switched_in_a_signal_handler(60), helpers(60), poll_is_refused, cancelled(60), not_the_submitter,
+    interrupted(60), many(60), everybody_hears(120),
 );
 
 fn moves(_: &Context) -> Outcome {
@@ -34,7 +34,7 @@ fn moves(_: &Context) -> Outcome {
             // A third party.
             let peer = Device::member(key)?;
             let id = pair.submit(&peer)?;
-            let (answer, left) = peer.await_request(id, 0, -1, 0);
+            let (answer, left) = peer.await_request(id, 0, -1);
             answer?;
             check_eq!(left.state, REQUEST_DONE);
             check_eq!(
@@ -107,7 +107,7 @@ fn nothing(_: &Context) -> Outcome {
         let (device, _) = Device::domain()?;
         let pair = Pair::new(&device, PAGE)?;
         let id = device.submit((pair.source, 5), (pair.destination, 7), 0)?;
-        let (answer, left) = device.await_request(id, 0, 0, 0);
+        let (answer, left) = device.await_request(id, 0, 0);
         answer?;
         check_eq!((left.state, left.done), (REQUEST_DONE, 0));
         device.switch(id, 0).0?;
@@ -124,6 +124,8 @@ fn refusals(_: &Context) -> Outcome {
     let id = device.share(&map, RIGHT_READ | RIGHT_WRITE)?;
     let good = request((id, 0), (id, 2 * PAGE as u64), PAGE as u64);
     let bad = [
+        (RequestSubmit { flags: 2, ..good }, Errno::EINVAL),
+        (RequestSubmit { flags: 4, ..good }, Errno::EINVAL),
         (RequestSubmit { flags: 8, ..good }, Errno::EINVAL),
         (
             RequestSubmit {
@@ -132,7 +134,13 @@ fn refusals(_: &Context) -> Outcome {
             },
             Errno::EINVAL,
         ),
-        (RequestSubmit { eventfd: 1, ..good }, Errno::EINVAL),
+        (
+            RequestSubmit {
+                reserved0: 1,
+                ..good
+            },
+            Errno::EINVAL,
+        ),
         (
             RequestSubmit {
                 fragment_pages: MAX_FRAGMENT_PAGES + 1,
@@ -143,22 +151,6 @@ fn refusals(_: &Context) -> Outcome {
         (
             RequestSubmit {
                 destination_offset: 100,
-                ..good
-            },
-            Errno::EINVAL,
-        ),
-        (
-            RequestSubmit {
-                flags: SUBMIT_EVENTFD,
-                eventfd: 12345,
-                ..good
-            },
-            Errno::EBADF,
-        ),
-        (
-            RequestSubmit {
-                flags: SUBMIT_EVENTFD,
-                eventfd: 1,
                 ..good
             },
             Errno::EINVAL,
@@ -199,8 +191,6 @@ fn refusals(_: &Context) -> Outcome {
             },
             Errno::ENOENT,
         ),
-        (RequestSubmit { node: 4711, ..good }, Errno::ENODEV),
-        (RequestSubmit { node: -2, ..good }, Errno::ENODEV),
     ];
     let before = Stats::read()?;
     for (argument, errno) in bad {
@@ -253,13 +243,18 @@ fn unknown(_: &Context) -> Outcome {
     let pair = Pair::new(&device, PAGE)?;
     let id = pair.submit(&device)?;
     for other in [0, 1, id + 1, id + MAX_REQUESTS, u32::MAX] {
-        check_err!(device.await_request(other, 0, 0, 0).0, ENOENT, "{other}");
+        check_err!(device.await_request(other, 0, 0).0, ENOENT, "{other}");
         check_err!(device.switch(other, 0).0, ENOENT, "{other}");
         check_err!(device.request_info(other), ENOENT, "{other}");
         check_err!(device.cancel(other), ENOENT, "{other}");
     }
-    check_err!(device.await_request(id, 2, 0, 0).0, EINVAL);
-    check_err!(device.await_request(id, 0, 0, PAGE as u64 + 1).0, ERANGE);
+    check_err!(device.await_request(id, 2, 0).0, EINVAL);
+    let mut part = RequestWait {
+        id,
+        reserved0: 1,
+        ..Default::default()
+    };
+    check_err!(device.call(REQUEST_WAIT, &mut part), EINVAL);
     check_err!(device.switch(id, 4).0, EINVAL);
     // Ids of one domain mean nothing in another.
     let (other, _) = Device::domain()?;
@@ -360,9 +355,9 @@ fn front(_: &Context) -> Outcome {
         let pair = Pair::new(&device, LONG)?;
         let id = pair.submit(&device)?;
         for part in [1, LONG / 7, LONG / 2, LONG - 1, LONG] {
-            let (answer, left) = device.await_request(id, 0, -1, part as u64);
-            answer?;
-            check!(left.front >= part as u64, "{left:?}");
+            device.await_front(id, part as u64)?;
+            let front = device.request_info(id)?.front;
+            check!(front >= part as u64, "{front} of {part}");
             check!(
                 pair.to.read(part - 1, 1) == pair.from.read(part - 1, 1),
                 "byte {part}"
@@ -388,7 +383,7 @@ fn switches(_: &Context) -> Outcome {
                     ..request((pair.source, 0), (pair.destination, 0), LONG as u64)
                 })?
                 .id;
-            device.await_request(id, 0, -1, LONG as u64 / 10).0?;
+            device.await_front(id, LONG as u64 / 10)?;
             let (answer, left) = device.switch(id, 0);
             answer?;
             pair.check()?;
@@ -453,7 +448,7 @@ fn members_share_the_work(_: &Context) -> Outcome {
 impl Device {
     /// Waits for the end without releasing.
     fn complete_keeping(&self, id: u32) -> Answer<()> {
-        self.await_request(id, 0, -1, 0).0
+        self.await_request(id, 0, -1).0
     }
 }
 
@@ -523,39 +518,40 @@ fn helpers(_: &Context) -> Outcome {
     })
 }
 
-fn announced(context: &Context) -> Outcome {
+/// Nobody is told of anything by `poll`: the end of a request would walk as many watches as a user cares to make, with
+/// interrupts off. To `poll(2)` the file is what a file without this operation is: always ready.
+fn poll_is_refused(context: &Context) -> Outcome {
     with_each(|| {
-        let (device, key) = Device::domain()?;
-        let pair = Pair::new(&device, 64 * PAGE)?;
+        let (device, _) = Device::domain()?;
+        let pair = Pair::new(&device, LONG)?;
         // SAFETY: No memory is passed; the descriptor is new and nobody else's.
-        let event = unsafe {
-            let fd = sys::result(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).into())?;
+        let epoll = unsafe {
+            let fd = sys::result(libc::epoll_create1(libc::EPOLL_CLOEXEC).into())?;
             OwnedFd::from_raw_fd(fd as i32)
         };
-        check_eq!(sys::poll(device.as_fd(), libc::POLLIN, Duration::ZERO)?, 0);
-        let id = device
-            .submit_with(RequestSubmit {
-                flags: SUBMIT_EVENTFD,
-                eventfd: event.as_raw_fd(),
-                ..request((pair.source, 0), (pair.destination, 0), 64 * PAGE as u64)
-            })?
-            .id;
-        let long = context.second() * 20;
-        check_eq!(sys::poll(device.as_fd(), libc::POLLIN, long)?, libc::POLLIN);
-        check_eq!(sys::poll(event.as_fd(), libc::POLLIN, long)?, libc::POLLIN);
-        pair.check()?;
-        let mut count = [0u8; 8];
-        // SAFETY: Eight bytes that outlive the call.
-        let got = unsafe { libc::read(event.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
-        check_eq!((got, u64::from_ne_bytes(count)), (8, 1));
-        // Another file of the domain has nothing to report.
-        in_child(|| {
-            let peer = Device::member(key)?;
-            check_eq!(sys::poll(peer.as_fd(), libc::POLLIN, Duration::ZERO)?, 0);
-            Ok(())
-        })?;
+        let watch = || {
+            let mut event = libc::epoll_event {
+                events: libc::EPOLLIN as u32,
+                u64: 0,
+            };
+            let (epoll, fd) = (epoll.as_raw_fd(), device.as_fd().as_raw_fd());
+            // SAFETY: The event outlives the call.
+            sys::result(
+                unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) }.into(),
+            )
+        };
+        let both = libc::POLLIN | libc::POLLOUT;
+        let long = context.second() * 60;
+        let id = pair.submit(&device)?;
+        for _ in 0..2 {
+            // While it runs, and when it has ended.
+            check_err!(watch(), EPERM);
+            let start = Instant::now();
+            check_eq!(sys::poll(device.as_fd(), both, long)?, both);
+            check!(start.elapsed() < long / 2, "poll waited");
+            device.complete_keeping(id)?;
+        }
         device.complete(id)?;
-        check_eq!(sys::poll(device.as_fd(), libc::POLLIN, Duration::ZERO)?, 0);
         Ok(())
     })
 }
@@ -568,9 +564,7 @@ fn cancelled(_: &Context) -> Outcome {
         for round in 0..20 {
             let id = pair.submit(&device)?;
             if round % 2 == 0 {
-                device
-                    .await_request(id, 0, -1, (round * PAGE + 1) as u64)
-                    .0?;
+                device.await_front(id, (round * PAGE + 1) as u64)?;
             }
             let left = device.cancel(id)?;
             // From here on the destination is ours again.
@@ -672,32 +666,167 @@ fn many(_: &Context) -> Outcome {
     })
 }
 
-fn counts_uses(_: &Context) -> Outcome {
-    with_each(|| {
-        let (device, _) = Device::domain()?;
-        let from = Map::filled(4 * PAGE, 1)?;
-        let to = Map::anon(4 * PAGE)?;
-        let counted = |map: &Map, rights| {
-            let rest = RegionCreate {
-                rights,
-                uses: 2,
-                ..Default::default()
-            };
-            device.publish_with(&[map.piece()], rest).map(|r| r.id)
+/// What else happens when a request ends for which many wait.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Beside {
+    Nothing,
+    /// The time of every second one is over.
+    Limits,
+    /// Every second one gets signals.
+    Signals,
+    /// One of the two processes is killed.
+    Death,
+}
+
+/// Threads of each process that wait.
+const WAITERS: usize = 100;
+/// Words of the counters: threads that have begun, and that were told the outcome; when the request ends, on the monotonic
+/// clock; whether it has.
+const BEGUN: usize = 0;
+const TOLD: usize = 1;
+const END_NS: usize = 2;
+const ENDED: usize = 3;
+
+fn now_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: The structure outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// A thread that waits until it is told the outcome; time limits and signals only make it ask again.
+fn wait_and_tell(
+    device: &Device,
+    id: u32,
+    counters: &SharedCounters,
+    number: usize,
+    beside: Beside,
+) -> Outcome {
+    let mut has_limit = beside == Beside::Limits && number % 2 == 0;
+    counters.bump(BEGUN);
+    loop {
+        let end = counters.get(END_NS);
+        let timeout = match end {
+            _ if !has_limit => -1,
+            0 => 5_000_000,
+            // Within a millisecond of the end, and after that as long as it takes.
+            _ => {
+                has_limit = false;
+                (end + number as u64 * 20_000).saturating_sub(1_000_000 + now_ns()) as i64
+            }
         };
-        let (source, destination) = (counted(&from, RIGHT_READ)?, counted(&to, RIGHT_WRITE)?);
-        for _ in 0..2 {
-            let id = device
-                .submit_with(RequestSubmit {
-                    flags: SUBMIT_COUNT_USE,
-                    ..request((source, 0), (destination, 0), 4 * PAGE as u64)
-                })?
-                .id;
-            device.complete(id)?;
+        let (answer, left) = device.await_request(id, 0, timeout);
+        match answer {
+            Ok(()) => {
+                check_eq!((left.state, left.done), (REQUEST_DONE, 16 * PAGE as u64));
+                counters.bump(TOLD);
+                return Ok(());
+            }
+            Err(Errno::EINTR) if beside == Beside::Signals => {}
+            Err(Errno::ETIMEDOUT) if timeout >= 0 => {}
+            Err(errno) => check!(false, "{errno} of {left:?}"),
         }
-        device.wait(source, 0, 0).0?;
-        device.wait(destination, 0, 0).0?;
-        check!(from.bytes() == to.bytes());
+    }
+}
+
+/// A process whose threads wait for a request.
+fn waiting(key: [u8; 16], id: u32, counters: &SharedCounters, beside: Beside) -> Outcome {
+    let device = Device::member(key)?;
+    sys::interrupt_on(libc::SIGUSR1)?;
+    let (ids, device) = (&SharedCounters::new()?, &device);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..WAITERS)
+            .map(|number| {
+                scope.spawn(move || {
+                    ids.set(number, sys::thread_id() as u64);
+                    wait_and_tell(device, id, counters, number, beside)
+                })
+            })
+            .collect();
+        while beside == Beside::Signals && counters.get(ENDED) == 0 {
+            // In turns, and without a pause when the end is near.
+            let end = counters.get(END_NS);
+            if end == 0 || now_ns() + 5_000_000 < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            for number in (0..WAITERS).step_by(2) {
+                if ids.get(number) != 0 {
+                    sys::signal_thread(ids.get(number) as i32, libc::SIGUSR1);
+                }
+            }
+        }
+        for thread in threads {
+            thread.join().map_err(|_| "panic".to_owned())??;
+        }
         Ok(())
     })
+}
+
+/// Two hundred threads of two processes wait for one request. Its end wakes one of them, and each wakes the next, whatever
+/// else wakes them: nobody is left asleep.
+fn everybody_hears(context: &Context) -> Outcome {
+    let _chosen = choose("kthread")?;
+    for beside in [
+        Beside::Nothing,
+        Beside::Limits,
+        Beside::Signals,
+        Beside::Death,
+    ] {
+        let (device, key) = Device::domain()?;
+        let before = Pair::new(&device, LONG)?;
+        let pair = Pair::new(&device, 16 * PAGE)?;
+        // Before the first of its fragments an engine copies one of each of these, of 16 MiB.
+        let large = RequestSubmit {
+            fragment_pages: MAX_FRAGMENT_PAGES,
+            ..request((before.source, 0), (before.destination, 0), LONG as u64)
+        };
+        let busy = (1..MAX_REQUESTS).map(|_| device.submit_with(large));
+        let busy = busy.collect::<Answer<Vec<RequestSubmit>>>()?;
+        let id = pair.submit(&device)?;
+        let counters = SharedCounters::new()?;
+        let spawn = || Child::spawn(|| waiting(key, id, &counters, beside));
+        let (first, second) = (spawn()?, spawn()?);
+        counters.await_at_least(BEGUN, 2 * WAITERS as u64)?;
+        std::thread::sleep(Duration::from_millis(100));
+        counters.set(END_NS, now_ns() + 20_000_000);
+        check_eq!(
+            device.request_info(id)?.state,
+            REQUEST_RUNNING,
+            "{beside:?}"
+        );
+        while now_ns() < counters.get(END_NS) {
+            std::hint::spin_loop();
+        }
+        let survivors = match beside {
+            Beside::Death => {
+                sys::signal(first.pid, libc::SIGKILL);
+                WAITERS
+            }
+            _ => 2 * WAITERS,
+        };
+        device.switch(id, 0).0?;
+        counters.set(ENDED, 1);
+        let start = Instant::now();
+        while counters.get(TOLD) < survivors as u64 {
+            check!(
+                start.elapsed() < context.second() * 5,
+                "{beside:?}: {} of {survivors} threads were told that the request has ended",
+                counters.get(TOLD)
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        pair.check()?;
+        match beside {
+            Beside::Death => first.kill()?,
+            _ => first.join()?,
+        }
+        second.join()?;
+        for large in busy {
+            device.cancel(large.id)?;
+        }
+    }
+    Ok(())
 }

@@ -176,7 +176,7 @@ fn what_an_engine_loses_is_the_submitters_work(context: &Context) -> Outcome {
         // One fragment, which the engine claims when it is submitted: nothing is left for a take-over.
         let pair = Pair::new(&device, PAGE)?;
         ask(&["fault", "*", "hang", "after=0", "count=1"])?;
-        let (answer, left) = device.await_request(pair.submit(&device)?, 0, HANG_NS, 0);
+        let (answer, left) = device.await_request(pair.submit(&device)?, 0, HANG_NS);
         ask(&["clear-faults", "*"])?;
         check!(answer.is_ok(), "{answer:?} {left:?}");
         pair.check()?;

@@ -105,7 +105,7 @@ fn submitter_dies(context: &Context) -> Outcome {
             std::thread::sleep(Duration::from_millis(round));
             child.kill()?;
             // It ends for those who wait for it, too.
-            match device.await_request(id, 0, HANG_NS, 0).0 {
+            match device.await_request(id, 0, HANG_NS).0 {
                 Ok(()) | Err(Errno::ECANCELED | Errno::ENOENT) => {}
                 other => check!(false, "{other:?}"),
             }

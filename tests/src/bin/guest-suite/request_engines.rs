@@ -146,7 +146,7 @@ fn device_taken_away(context: &Context) -> Outcome {
             ENODEV
         );
         for id in ids {
-            let (answer, left) = device.await_request(id, REQUEST_RELEASE, HANG_NS, 0);
+            let (answer, left) = device.await_request(id, REQUEST_RELEASE, HANG_NS);
             check!(answer.is_ok(), "{answer:?} {left:?}");
         }
         pair.check()?;

@@ -281,7 +281,7 @@ fn proven_03_a_slot_belongs_to_its_request(context: &Context) -> Outcome {
     // All slots but one.
     for _ in 1..MAX_REQUESTS {
         let id = small(&device)?;
-        let (answer, _) = device.await_request(id, 0, -1, 0);
+        let (answer, _) = device.await_request(id, 0, -1);
         answer?;
     }
     let _slow = Slow::new(8 << 20)?;
@@ -317,7 +317,7 @@ fn proven_03_a_slot_belongs_to_its_request(context: &Context) -> Outcome {
         }
     };
     check_eq!(id % MAX_REQUESTS, dead % MAX_REQUESTS);
-    device.await_request(id, 0, -1, 0).0?;
+    device.await_request(id, 0, -1).0?;
     // The fragment of the dead one is in place.
     let start = Instant::now();
     while Stats::read()?.since(&before, "fragments_engine")? < 1 + 4 {
@@ -354,7 +354,7 @@ fn proven_07_release_forgets_only_what_has_ended(_: &Context) -> Outcome {
                 }
                 let timeout = if interrupted { -1 } else { 0 };
                 polls += 1;
-                let (answer, left) = device.await_request(id, REQUEST_RELEASE, timeout, 0);
+                let (answer, left) = device.await_request(id, REQUEST_RELEASE, timeout);
                 match answer {
                     Ok(()) => {
                         check_eq!((left.state, left.done), (REQUEST_DONE, length));

@@ -93,18 +93,11 @@ impl Device {
             .map(|answer| answer.id)
     }
 
-    pub fn await_request(
-        &self,
-        id: u32,
-        flags: u32,
-        timeout_ns: i64,
-        until: u64,
-    ) -> (Answer<()>, RequestWait) {
+    pub fn await_request(&self, id: u32, flags: u32, timeout_ns: i64) -> (Answer<()>, RequestWait) {
         let mut argument = RequestWait {
             id,
             flags,
             timeout_ns,
-            until,
             ..Default::default()
         };
         (self.call(REQUEST_WAIT, &mut argument), argument)
@@ -112,7 +105,18 @@ impl Device {
 
     /// Waits for the end and releases.
     pub fn complete(&self, id: u32) -> Answer<()> {
-        self.await_request(id, REQUEST_RELEASE, -1, 0).0
+        self.await_request(id, REQUEST_RELEASE, -1).0
+    }
+
+    /// Asks until the first bytes are in place, or until the request has ended.
+    pub fn await_front(&self, id: u32, bytes: u64) -> Answer<()> {
+        loop {
+            let info = self.request_info(id)?;
+            if info.front >= bytes || info.state != REQUEST_RUNNING {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
     }
 
     pub fn switch(&self, id: u32, flags: u32) -> (Answer<()>, RequestSwitch) {
@@ -150,7 +154,6 @@ pub fn request(from: (u32, u64), to: (u32, u64), length: u64) -> RequestSubmit {
         destination: to.0,
         destination_offset: to.1,
         length,
-        node: NODE_ANY,
         ..Default::default()
     }
 }

@@ -37,7 +37,7 @@ impl Process {
     /// `count` members of one domain, with buffers of `bytes`; what is in the targets is wrong.
     pub fn several(run: &mut Run, count: usize, bytes: usize) -> Result<Vec<Self>> {
         let first = Domain::create()?;
-        let key = first.key().context("a new domain has a key")?;
+        let key = first.key();
         let mut domains = vec![first];
         for _ in 1..count {
             domains.push(Domain::join(&key)?);
@@ -61,10 +61,10 @@ impl Process {
     /// Publishes the buffers.
     pub fn share(&mut self) -> Result<(Region<'_>, Region<'_>, &Domain)> {
         let domain = &self.domain;
-        let source = domain.share(&self.source, 0)?;
+        let source = domain.share(&self.source)?;
         // SAFETY: nothing but requests of this process writes to it, which its rounds wait for; the memory is kept until
         // all rounds are over.
-        let target = unsafe { domain.share_mut(&mut self.target, Rights::ReadWrite, 0) }?;
+        let target = unsafe { domain.share_mut(&mut self.target, Rights::ReadWrite) }?;
         Ok((source, target, domain))
     }
 
