@@ -3,8 +3,8 @@
 //! Environments that restrict a program: whatever the kernel refuses on its behalf, it gets its bytes, no error that it would
 //! not have without libcopy, and not later. Prints a table; what is not possible on this machine is named there.
 //!
-//! With Open MPI; with `LIBCOPY_TEST_ENVIRONMENTS=all` with MPICH, too. The first `mpicc` and `mpirun` of `PATH` may be
-//! other libraries.
+//! With Open MPI; `LIBCOPY_TEST_ENVIRONMENTS` names others: `mpich`, or `all` for both. The first `mpicc` and `mpirun` of
+//! `PATH` may be other libraries.
 
 // Other tests use other parts of it.
 #[allow(dead_code)]
@@ -134,6 +134,21 @@ fn run(mpi: &Mpi, kind: &str, who: &str, environment: &[(&str, &str)]) -> Run {
     found
 }
 
+/// Whether a program alone has failed, or in every case that has failed with libcopy. Wrong bytes are no failure that a
+/// program hears of, so only the same ones alone excuse them.
+fn is_own(plain: &Run, ours: &Run) -> bool {
+    let has = |run: &Run, case: &str| {
+        run.cases
+            .iter()
+            .any(|(name, word)| name == case && word == "ok")
+    };
+    if ours.cases.iter().any(|(_, word)| word == "wrong") {
+        return plain.cases == ours.cases;
+    }
+    let mut cases = plain.cases.iter();
+    cases.all(|(case, _)| has(ours, case) || !has(plain, case))
+}
+
 /// What a program has with libcopy, against what it has alone; an error if that is worse.
 fn judge(mpi: &Mpi, kind: &str, who: &str, usual: f64) -> Result<String, String> {
     let preload = library().to_str().expect("a plain path");
@@ -159,11 +174,13 @@ fn judge(mpi: &Mpi, kind: &str, who: &str, usual: f64) -> Result<String, String>
         }
         let plain = run(mpi, kind, who, &[]);
         if !is_right {
-            return if plain.cases == ours.cases {
+            // MPICH's own runs hang in some environments now and then.
+            let others = (1..TRIES).map(|_| run(mpi, kind, who, &[]));
+            let mut all = std::iter::once(plain).chain(others);
+            return if all.any(|plain| is_own(&plain, &ours)) {
                 Ok("plain's own error".to_owned())
             } else {
-                let (ours, all) = (ours.cases, ours.all);
-                Err(format!("{ours:?}, alone {:?}\n{all}", plain.cases))
+                Err(format!("{:?}\n{}", ours.cases, ours.all))
             };
         }
         usual = usual.max(plain.seconds);
@@ -180,10 +197,10 @@ fn judge(mpi: &Mpi, kind: &str, who: &str, usual: f64) -> Result<String, String>
 
 #[test]
 fn environments_cost_programs_nothing() {
-    let libraries = match std::env::var_os("LIBCOPY_TEST_ENVIRONMENTS") {
-        Some(_) => &BOTH[..],
-        None => &BOTH[..1],
-    };
+    let asked = std::env::var("LIBCOPY_TEST_ENVIRONMENTS").unwrap_or_else(|_| "openmpi".to_owned());
+    let libraries = BOTH
+        .iter()
+        .filter(|(name, _)| ["all", *name].contains(&asked.as_str()));
     let mut failures = Vec::new();
     // Shown whatever the test runner does with what tests print.
     let show = |cells: [&str; 4]| {

@@ -4,7 +4,7 @@
  * Reduces the same numbers again and again, while ranks come late and others take their processors, and says how
  * often a result had other bits than the first one, and what hash all first ones have.
  *
- *   reductions CALLS
+ *   reductions CALLS [BYTES...]
  *
  * The numbers differ by many orders of magnitude, so that a sum depends on the order in which it is made.
  */
@@ -23,7 +23,8 @@ enum { ALLREDUCE, IN_PLACE, IALLREDUCE, REDUCE, IREDUCE, BLOCK, SCATTER, INIT_AN
 
 static const char *const names[] = { "Allreduce", "Allreduce in place", "Iallreduce", "Reduce", "Ireduce",
 				     "Reduce_scatter_block", "Reduce_scatter", "Allreduce_init" };
-static const int sizes[] = { 8, 64 << 10, 256 << 10, (1 << 20) + 256 };
+static int sizes[] = { 8, 64 << 10, 256 << 10, (1 << 20) + 256 };
+enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static volatile int over;
 
@@ -41,7 +42,9 @@ static void *spin(void *nothing)
 int main(int argc, char **argv)
 {
 	MPI_Init(&argc, &argv);
-	int rank, size, calls = argc > 1 ? atoi(argv[1]) : 100;
+	int rank, size, calls = argc > 1 ? atoi(argv[1]) : 100, used = argc > 2 ? argc - 2 : SIZES;
+	for (int i = 0; i < used && i < SIZES && argc > 2; i++)
+		sizes[i] = atoi(argv[2 + i]);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	struct timespec now;
@@ -53,7 +56,7 @@ int main(int argc, char **argv)
 		pthread_create(&load, NULL, spin, NULL);
 	uint64_t all = 0;
 	int differ = 0, *counts = malloc(size * sizeof *counts);
-	for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++)
+	for (int s = 0; s < used && s < SIZES; s++)
 		for (int function = 0; function < FUNCTIONS; function++) {
 			int is_float = function == REDUCE || function == SCATTER;
 			int is_complex = function == IN_PLACE;
