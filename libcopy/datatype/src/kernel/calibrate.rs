@@ -187,7 +187,7 @@ impl Bench {
         const WORD: i32 = 8;
         const LONGEST: u64 = 16;
         /// Times that the list is moved, each way, in a row.
-        const TIMES: usize = 16;
+        const TIMES: usize = 6;
         if has_512() {
             // Masks move such a list without a branch.
             return false;

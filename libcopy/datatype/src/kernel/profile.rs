@@ -112,7 +112,7 @@ pub struct CpuProfile {
     /// Pairs of blocks of 33 to 63 bytes are written at once however many pages they are in, and
     /// read in AVX2's vectors where there are many.
     pub(super) pairs_far: bool,
-    /// The processor remembers the branches of a list of some hundred pieces that is moved again and again, so
+    /// The processor remembers the branches of a list of some thousand pieces that is moved again and again, so
     /// that without masks such a list is moved in its own order instead of sorted by length.
     pub(super) remembers_lengths: bool,
 }

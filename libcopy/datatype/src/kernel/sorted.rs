@@ -65,7 +65,7 @@ const FEWEST: usize = 64;
 
 /// Nor are those of up to so many pieces where the processor remembers the branches of a list that is moved again
 /// and again ([`CpuProfile::remembers_lengths`]).
-pub(super) const REMEMBERED: usize = 1024;
+pub(super) const REMEMBERED: usize = 4096;
 
 /// The same where masks move pieces of up to 64 bytes without a branch.
 const FEWEST_WITH_MASKS: usize = 4096;
