@@ -26,10 +26,7 @@ thread_local! {
 ///
 /// [`Error::System`] with `ENOMEM` if there is no such room.
 pub fn zeros(length: usize) -> Result<Vec<u8>> {
-    let none = || {
-        let what = format!("making room for {length} bytes");
-        Error::system(what, io::Error::from_raw_os_error(libc::ENOMEM))
-    };
+    let none = || no_memory(length);
     if length == 0 {
         return Ok(Vec::new());
     }
@@ -41,6 +38,13 @@ pub fn zeros(length: usize) -> Result<Vec<u8>> {
     }
     // SAFETY: memory of this length, all written, from the allocator that the vector gives it back to.
     Ok(unsafe { Vec::from_raw_parts(memory, length, length) })
+}
+
+/// That there is no room for so many bytes.
+#[cold]
+pub fn no_memory(length: usize) -> Error {
+    let what = format!("making room for {length} bytes");
+    Error::system(what, io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
 /// Some bytes of anything, until somebody writes them.

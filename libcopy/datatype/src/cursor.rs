@@ -326,12 +326,21 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// An interval of 0.
+    /// An interval of 0, or one of which the states have no room in memory.
     pub fn new(layout: &Layout, interval: u64) -> Result<Checkpoints> {
         if interval == 0 {
             return Err(Error::argument("the interval", interval, 1u64..));
         }
         let mut states = Vec::new();
+        let number = layout.size().div_ceil(interval).max(1);
+        let room = usize::try_from(number).map(|number| states.try_reserve_exact(number));
+        if !matches!(room, Ok(Ok(()))) {
+            return Err(Error::argument(
+                "the interval",
+                interval,
+                format!("so long that {number} states have room in memory"),
+            ));
+        }
         let mut cursor = layout.cursor();
         loop {
             states.push(cursor.state);
@@ -389,6 +398,16 @@ mod tests {
     fn layout(lengths: &[u64], offsets: &[i64], count: u64) -> Layout {
         let list = Datatype::named(Named::Byte).hindexed(lengths, offsets);
         Layout::new(&list.unwrap(), count).unwrap()
+    }
+
+    /// Of which there is no room for a state of each byte.
+    #[test]
+    fn checkpoints_without_room_are_refused() {
+        let many = Datatype::named(Named::Byte).vector(1 << 45, 1, 2).unwrap();
+        let many = Layout::new(&many, 1).unwrap();
+        let error = Checkpoints::new(&many, 1).unwrap_err().to_string();
+        assert!(error.contains("35184372088832 states"), "{error}");
+        assert_eq!(Checkpoints::new(&many, 1 << 44).unwrap().len(), 2);
     }
 
     #[test]

@@ -212,7 +212,10 @@ impl Call {
             return;
         };
         let bytes = elements.bytes();
-        let place = self.place(&elements, bytes, direction);
+        let place = match self.place(&elements, bytes, direction) {
+            Ok(place) => place,
+            Err(code) => return self.fail(code),
+        };
         if !elements.kind.is_dense() {
             match N::of(bytes) {
                 Some(number) => (*count, *datatype) = (number, self.abi.byte),
@@ -241,15 +244,21 @@ impl Call {
         });
     }
 
-    /// Memory for the packed bytes of elements, or the elements themselves.
-    pub fn place(&self, elements: &Elements, bytes: usize, direction: Direction) -> Place {
+    /// Memory for the packed bytes of elements, or the elements themselves; the code of the call where there is no
+    /// room.
+    pub fn place(
+        &self,
+        elements: &Elements,
+        bytes: usize,
+        direction: Direction,
+    ) -> Result<Place, c_int> {
         // A message of that length would be taken for one of ours.
         let is_special = || {
             let messages = upcalls::known().filter(|_| self.has_status);
             direction.sends() && messages.is_some_and(|known| (known.is_special)(bytes as u64))
         };
         if elements.kind.is_dense() && self.hands_over(elements) && !is_special() {
-            return Place::Own(elements.first());
+            return Ok(Place::Own(elements.first()));
         }
         if is_special() {
             return self.host_place(elements, bytes);
@@ -257,11 +266,12 @@ impl Call {
         self.packed_place(elements, bytes)
     }
 
-    /// Memory for the packed bytes of elements and others like them, `bytes` together.
-    pub fn packed_place(&self, elements: &Elements, bytes: usize) -> Place {
+    /// Memory for the packed bytes of elements and others like them, `bytes` together; the code of the call
+    /// where there is no room.
+    pub fn packed_place(&self, elements: &Elements, bytes: usize) -> Result<Place, c_int> {
         if self.hands_over(elements) {
             match OnDevice::new(self.driver, &elements.near, bytes) {
-                Ok(memory) => return Place::Device(memory),
+                Ok(memory) => return Ok(Place::Device(memory)),
                 // The GPU has no memory left: the host may have some.
                 Err(error) => complain(&format!("{error}; packed into host memory")),
             }
@@ -269,8 +279,8 @@ impl Call {
         self.host_place(elements, bytes)
     }
 
-    fn host_place(&self, elements: &Elements, bytes: usize) -> Place {
-        Place::Host(Staging::new(self.driver, &elements.near, bytes))
+    fn host_place(&self, elements: &Elements, bytes: usize) -> Result<Place, c_int> {
+        Staging::new(self.driver, &elements.near, bytes).map(Place::Host)
     }
 
     /// Whether the library is handed these in device memory.
@@ -326,7 +336,10 @@ impl Call {
             if !(messages.may_be_header)(bytes as u64) && code == 0 {
                 continue;
             }
-            let staging = Staging::new(driver, &elements.near, room);
+            let staging = match Staging::new(driver, &elements.near, room) {
+                Ok(staging) => staging,
+                Err(code) => return code,
+            };
             let landing = Landing::new(elements, staging.address());
             let (from, to) = (side.place.address(), staging.address());
             let copied = bytes.min(room).min(MOST_OF_HEADER);

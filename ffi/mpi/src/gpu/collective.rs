@@ -148,7 +148,10 @@ impl Collective {
             return;
         };
         if self.make_dense(&elements.kind, datatype) {
-            let place = self.call.place(&elements, elements.bytes(), direction);
+            let place = match self.call.place(&elements, elements.bytes(), direction) {
+                Ok(place) => place,
+                Err(code) => return self.call.fail(code),
+            };
             *buffer = Address::at(place.address() as *mut c_void);
             self.call.add(Side {
                 landing: None,
@@ -311,7 +314,10 @@ impl Collective {
             return;
         }
         if self.make_dense(&first.kind, datatype) {
-            let place = self.call.packed_place(&first, bytes);
+            let place = match self.call.packed_place(&first, bytes) {
+                Ok(place) => place,
+                Err(code) => return self.call.fail(code),
+            };
             *buffer = Address::at(place.address() as *mut c_void);
             *places = self.call.keep(starts.words).cast();
             self.call.add(Side {
@@ -445,7 +451,10 @@ impl Collective {
         else {
             return;
         };
-        let place = self.call.packed_place(near, bytes);
+        let place = match self.call.packed_place(near, bytes) {
+            Ok(place) => place,
+            Err(code) => return self.call.fail(code),
+        };
         let (mut starts, width) = (Array::<P>::new(), abi.handle_size());
         let mut handles = vec![0_u64; (number * width).div_ceil(8)];
         let mut parts = Vec::new();
@@ -622,7 +631,10 @@ impl Collective {
             return;
         };
         // In host memory, also for a library that takes the other: only some of those reduce there.
-        let staging = Staging::new(both.0, &elements.near, len);
+        let staging = match Staging::new(both.0, &elements.near, len) {
+            Ok(staging) => staging,
+            Err(code) => return self.call.fail(code),
+        };
         let origin = staging.address().wrapping_add_signed(-low);
         *buffer = Address::at(origin as *mut c_void);
         self.call.add(Side {

@@ -27,12 +27,13 @@ struct Call {
 }
 
 impl Call {
-    /// `None` if neither side is in device memory, or if the library will refuse the arguments.
+    /// `None` if neither side is in device memory, or if the library will refuse the arguments; the code of the
+    /// call where there is no room.
     unsafe fn new<N: Count>(
         name: *const c_char,
         (base, count, datatype): (*const c_void, N, Word),
         (packed, size, position): (*const c_void, isize, *const isize),
-    ) -> Option<Call> {
+    ) -> Option<Result<Call, c_int>> {
         requests::get_on();
         let (driver, abi) = (watch::driver()?, active()?);
         if packed.is_null() || position.is_null() || name.is_null() {
@@ -53,7 +54,10 @@ impl Call {
             None => None,
             Some(elements) => {
                 let (low, len) = elements.span()?;
-                let staging = Staging::new(driver, &elements.near, len);
+                let staging = match Staging::new(driver, &elements.near, len) {
+                    Ok(staging) => staging,
+                    Err(code) => return Some(Err(code)),
+                };
                 let origin = staging.address().wrapping_add_signed(-low);
                 Some((elements, staging, origin as *mut c_void))
             }
@@ -63,19 +67,16 @@ impl Call {
             // SAFETY: the caller's promise.
             let most = unsafe { needed(name, count, datatype) };
             let bytes = most.map_or(left, |most| most.min(left));
-            let staging = Staging::new(driver, &near, bytes);
-            (
-                (packed as u64).wrapping_add_signed(at as i64),
-                staging,
-                bytes,
-            )
+            let staging = Staging::new(driver, &near, bytes)?;
+            let place = (packed as u64).wrapping_add_signed(at as i64);
+            Ok((place, staging, bytes))
         });
-        Some(Call {
+        Some(packed.transpose().map(|packed| Call {
             driver,
             abi,
             elements,
             packed,
-        })
+        }))
     }
 
     fn pack(
@@ -185,7 +186,10 @@ pub unsafe fn pack_external<N: Count>(
     call: impl FnOnce(*const c_void, *mut c_void, isize, *mut isize) -> c_int,
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let this = unsafe { Call::new(name, elements, (output, size, position))? };
+    let this = match unsafe { Call::new(name, elements, (output, size, position))? } {
+        Ok(this) => this,
+        Err(code) => return Some(code),
+    };
     let done = this.pack(elements.0, (output, size, position), call);
     Some(this.end(done))
 }
@@ -204,7 +208,10 @@ pub unsafe fn unpack_external<N: Count>(
 ) -> Option<c_int> {
     let elements = (output.cast_const(), count, datatype);
     // SAFETY: the caller's promise.
-    let this = unsafe { Call::new(name, elements, (input, size, position))? };
+    let this = match unsafe { Call::new(name, elements, (input, size, position))? } {
+        Ok(this) => this,
+        Err(code) => return Some(code),
+    };
     let done = this.unpack((input, size, position), output, call);
     Some(this.end(done))
 }

@@ -163,7 +163,7 @@ impl DeviceElements for Offer {
     fn packed(&self) -> Result<Box<dyn PackedBytes>, i32> {
         note(Event::Packing, 1);
         let bytes = self.elements.bytes();
-        let memory = Staging::new(self.driver, &self.elements.near, bytes);
+        let memory = Staging::new(self.driver, &self.elements.near, bytes)?;
         self.elements
             .pack((self.driver, self.abi), memory.address())?;
         Ok(Box::new(Packed { memory, bytes }))

@@ -3,10 +3,14 @@
 //! Memory that packed bytes of device memory are put into, pinned or on the GPU, which is used again: to allocate or pin
 //! memory takes the driver much longer than to copy.
 
+use std::ffi::c_int;
 use std::sync::Mutex;
 
 use libcopy::lock::lock;
+use libcopy::scratch::zeros;
 use libcopy_gpu::{Buffer, Driver, Pointer, Space};
+
+use crate::errors::no_room;
 
 /// Bytes that are kept for the next calls.
 const MOST_BYTES: usize = 256 << 20;
@@ -26,14 +30,14 @@ pub enum Staging {
 }
 
 impl Staging {
-    /// So many bytes, for packed bytes of memory that is `near`.
-    pub fn new(driver: &Driver, near: &Pointer, bytes: usize) -> Staging {
+    /// So many bytes, for packed bytes of memory that is `near`; the code of the call where there is no room.
+    pub fn new(driver: &Driver, near: &Pointer, bytes: usize) -> Result<Staging, c_int> {
         if let Some(buffer) = kept(driver, (Space::Pinned, near), bytes) {
-            return Staging::Pinned(Some(buffer));
+            return Ok(Staging::Pinned(Some(buffer)));
         }
         match Buffer::pinned(driver, near, rounded(bytes)) {
-            Ok(buffer) => Staging::Pinned(Some(buffer)),
-            Err(_) => Staging::Host(vec![0; bytes]),
+            Ok(buffer) => Ok(Staging::Pinned(Some(buffer))),
+            Err(_) => zeros(bytes).map(Staging::Host).map_err(no_room),
         }
     }
 

@@ -6,6 +6,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use libcopy::scratch::no_memory;
 use libcopy_rdma::Error;
 use libcopy_rdma::gather::Buffer;
 
@@ -17,6 +18,7 @@ use super::state::{Elements, Engine, Key, Outgoing, Route, Sending, keys_of, wit
 use super::wire::Wire;
 use crate::abi::Word;
 use crate::active;
+use crate::errors::no_room;
 
 impl Engine {
     pub(super) fn finish_send(&mut self, key: Key, result: Result<(), c_int>) {
@@ -34,7 +36,11 @@ impl Engine {
         let (channel, place) = (peer.channel, peer.place);
         let layout = &outgoing.elements.layout;
         let total = layout.size();
-        let mut bytes: Vec<u8> = Vec::with_capacity(total as usize);
+        let mut bytes: Vec<u8> = Vec::new();
+        if bytes.try_reserve_exact(total as usize).is_err() {
+            self.tell(rank, &Wire::Lost { sequence });
+            return self.finish_send(key, Err(no_room(no_memory(total as usize))));
+        }
         // SAFETY: the program has lent its elements until the message is done; all bytes are written.
         unsafe {
             let from = outgoing.elements.base as *const u8;

@@ -6,12 +6,17 @@
 //! What is better by chance must not be taken: a kernel replaces the table's only if it is faster twice,
 //! in measurements that alternate, and slower neither packing nor unpacking.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::super::offsets::Offsets;
 use super::caches::{first_level, second_level_bytes};
+use super::indexed::{Pieces, pieces};
+use super::instructions::has_512;
 use super::loop_nest::{Dim, Nest};
 use super::profile::CpuProfile;
 use super::profile::{Block, LEVELS, MEDIUM};
+use super::sorted::{REMEMBERED, Sorted};
 
 /// What [`CpuProfile::calibrate`] found.
 #[derive(Clone, Debug)]
@@ -76,6 +81,11 @@ impl CpuProfile {
             let flag = !vendor.few_far_writes;
             found.profile.few_far_writes = flag;
             found.flags.push(("few-far-writes", flag));
+        }
+        if !bench.is_over() && bench.remembers_otherwise(vendor) {
+            let flag = !vendor.remembers_lengths;
+            found.profile.remembers_lengths = flag;
+            found.flags.push(("remembers-lengths", flag));
         }
         // The lengths that stand for their classes, with the kernels that know them.
         let medium = MEDIUM.into_iter().chain([104]);
@@ -171,6 +181,68 @@ impl Bench {
         })
     }
 
+    /// Whether a list of as many pieces as a processor may remember is better moved in the other order than the
+    /// table's.
+    fn remembers_otherwise(&mut self, vendor: &CpuProfile) -> bool {
+        const WORD: i32 = 8;
+        const LONGEST: u64 = 16;
+        /// Times that the list is moved, each way, in a row.
+        const TIMES: usize = 6;
+        if has_512() {
+            // Masks move such a list without a branch.
+            return false;
+        }
+        let (mut state, mut end) = (1u64, 0);
+        let (mut offsets, mut starts) = (Vec::new(), vec![0]);
+        for i in 0..REMEMBERED as i32 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            // A word between any two pieces.
+            offsets.push(end + i * WORD);
+            end += WORD * (1 + (state >> 33) % LONGEST) as i32;
+            starts.push(end);
+        }
+        let reach = (end + REMEMBERED as i32 * WORD) as usize;
+        let offsets = Offsets::Narrow(Arc::new(offsets));
+        let starts = Offsets::Narrow(Arc::new(starts));
+        let sorted = Sorted::of_lists(&offsets, &starts);
+        let Some((user, packed)) = self.memory.split_at_mut_checked(reach) else {
+            return false;
+        };
+        if packed.len() < end as usize {
+            return false;
+        }
+        let mut orders = [None, Some(&sorted)];
+        if vendor.remembers_lengths {
+            orders.reverse();
+        }
+        // Twice, and longer: of many, one is the first by chance.
+        [3, 8].into_iter().all(|rounds| {
+            let mut least = [f64::INFINITY; 2];
+            for _ in 0..rounds {
+                for (sorted, least) in orders.into_iter().zip(&mut least) {
+                    let list = Pieces {
+                        offsets: &offsets,
+                        starts: &starts,
+                        sorted,
+                    };
+                    let (user, packed) = (user.as_mut_ptr(), packed.as_mut_ptr());
+                    let start = Instant::now();
+                    for _ in 0..TIMES {
+                        // SAFETY: both buffers hold all pieces.
+                        unsafe {
+                            pieces::<true>(user, list, (0, REMEMBERED), packed);
+                            pieces::<false>(user, list, (0, REMEMBERED), packed);
+                        }
+                    }
+                    *least = least.min(start.elapsed().as_secs_f64());
+                }
+            }
+            least[0] < GAIN * least[1]
+        })
+    }
+
     /// How long one profile's kernels take compared with the other's, packing and unpacking, by the least
     /// of some rounds in which they take turns; infinite if either loses.
     fn ratio(
@@ -228,6 +300,7 @@ impl Bench {
 
 #[cfg(test)]
 mod tests {
+    use super::super::instructions::InstructionSet;
     use super::*;
 
     #[test]
@@ -250,6 +323,25 @@ mod tests {
         }
         assert_eq!(some.profile, expected);
     }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "measures")]
+    fn no_order_of_pieces_is_better_than_itself() {
+        InstructionSet::Avx2.limit();
+        let mut bench = Bench {
+            memory: vec![1; 1 << 20],
+            start: Instant::now(),
+            budget: Duration::from_secs(1),
+        };
+        let wants = [false, true].map(|remembers_lengths| {
+            bench.remembers_otherwise(&CpuProfile {
+                remembers_lengths,
+                ..CpuProfile::of_vendor().clone()
+            })
+        });
+        assert_ne!(wants, [true, true]);
+    }
+
     #[test]
     #[cfg_attr(miri, ignore = "measures")]
     fn no_way_to_write_far_blocks_is_better_than_itself() {

@@ -5,8 +5,8 @@
 use super::super::offsets::Offsets;
 use super::caches::{first_level, fit_second, overflow_last};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-use super::instructions::has_512;
-use super::piece::dense;
+use super::instructions::{has_512, has_avx2};
+use super::piece::{dense, several};
 use super::prefetch::{prefetch, prefetch_to_write};
 pub(super) use super::sorted::Number;
 use super::sorted::{BOTH, NOTHING, PLACES, Sorted, in_order};
@@ -276,40 +276,73 @@ unsafe fn each_piece<const PACK: bool, const ASK: bool, O: Number, S: Number>(
     user: *mut u8,
     offsets: &[O],
     starts: &[S],
+    packed: *mut u8,
+) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        /// # Safety
+        ///
+        /// As for [`each_piece`]; the processor has AVX2.
+        #[target_feature(enable = "avx2")]
+        unsafe fn with_avx2<const PACK: bool, const ASK: bool, O: Number, S: Number>(
+            user: *mut u8,
+            offsets: &[O],
+            starts: &[S],
+            packed: *mut u8,
+        ) {
+            // SAFETY: the caller's promise.
+            unsafe { in_turn::<PACK, ASK, 32, O, S>(user, offsets, starts, packed) }
+        }
+        if has_512() {
+            // SAFETY: the caller's promise; the processor has masks.
+            return unsafe { in_turn::<PACK, ASK, MASKS, O, S>(user, offsets, starts, packed) };
+        }
+        if has_avx2() {
+            // SAFETY: the caller's promise; the processor has AVX2.
+            return unsafe { with_avx2::<PACK, ASK, O, S>(user, offsets, starts, packed) };
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { in_turn::<PACK, ASK, 32, O, S>(user, offsets, starts, packed) }
+}
+
+/// The step of [`in_turn`] that stands for masked vectors.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const MASKS: usize = 64;
+
+/// As [`each_piece`], in moves of `STEP` bytes.
+///
+/// # Safety
+///
+/// As for [`each_piece`]; the processor has AVX-512 if the step is [`MASKS`].
+#[inline(always)]
+unsafe fn in_turn<const PACK: bool, const ASK: bool, const STEP: usize, O: Number, S: Number>(
+    user: *mut u8,
+    offsets: &[O],
+    starts: &[S],
     mut packed: *mut u8,
 ) {
     let later = offsets.get(if ASK { AHEAD } else { 0 }..).unwrap_or(&[]);
-    let bounds = starts.windows(2);
-    let mut each = |masked: bool| {
-        for ((offset, later), bounds) in offsets.iter().zip(later).zip(bounds.clone()) {
-            if ASK {
-                let later = user.wrapping_offset(later.get());
-                if PACK {
-                    prefetch(later);
-                } else {
-                    prefetch_to_write(later);
-                }
+    for ((offset, later), bounds) in offsets.iter().zip(later).zip(starts.windows(2)) {
+        if ASK {
+            let later = user.wrapping_offset(later.get());
+            if PACK {
+                prefetch(later);
+            } else {
+                prefetch_to_write(later);
             }
-            let len = (bounds[1].get() - bounds[0].get()) as usize;
-            let user = user.wrapping_offset(offset.get());
-            // SAFETY: the caller's promise; no piece is empty; the processor has masks if `masked` says so.
-            unsafe {
-                #[cfg(all(target_arch = "x86_64", not(miri)))]
-                if masked {
-                    let (to, from) = if PACK { (packed, user) } else { (user, packed) };
-                    super::x86::masked(to, from, len);
-                    packed = packed.wrapping_add(len);
-                    continue;
-                }
-                let _ = masked;
-                either::<PACK>(user, packed, len);
-            }
-            packed = packed.wrapping_add(len);
         }
-    };
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if has_512() {
-        return each(true);
+        let len = (bounds[1].get() - bounds[0].get()) as usize;
+        let user = user.wrapping_offset(offset.get());
+        let (to, from) = if PACK { (packed, user) } else { (user, packed) };
+        // SAFETY: the caller's promise; no piece is empty.
+        unsafe {
+            match STEP {
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                MASKS => super::x86::masked(to, from, len),
+                _ => several::<STEP>(to, from, len),
+            }
+        }
+        packed = packed.wrapping_add(len);
     }
-    each(false);
 }

@@ -28,6 +28,28 @@ pub(in super::super) unsafe fn dense(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// Longer pieces are worth a call each.
+const LONGEST: usize = 512;
+
+/// Copies one piece of a list, in moves of `STEP` bytes and without a call if it is short.
+///
+/// # Safety
+///
+/// As for [`dense`].
+#[inline(always)]
+pub(super) unsafe fn several<const STEP: usize>(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len < STEP {
+            short_blocks::short(to, from, len);
+        } else if len <= LONGEST {
+            short_blocks::lines::<STEP>(to, from, len);
+        } else {
+            dense(to, from, len);
+        }
+    }
+}
+
 /// Copies one of many pieces whose lengths vary; most have at least [`SMALL`] bytes.
 ///
 /// # Safety
@@ -40,7 +62,7 @@ pub(in super::super) unsafe fn fragment(to: *mut u8, from: *const u8, len: usize
         if len < SMALL {
             short_blocks::short(to, from, len)
         } else {
-            short_blocks::lines(to, from, len)
+            short_blocks::lines::<64>(to, from, len)
         }
     }
 }

@@ -112,12 +112,15 @@ pub struct CpuProfile {
     /// Pairs of blocks of 33 to 63 bytes are written at once however many pages they are in, and
     /// read in AVX2's vectors where there are many.
     pub(super) pairs_far: bool,
+    /// The processor remembers the branches of a list of some thousand pieces that is moved again and again, so
+    /// that without masks such a list is moved in its own order instead of sorted by length.
+    pub(super) remembers_lengths: bool,
 }
 
 type Flag = (&'static str, fn(&mut CpuProfile) -> &mut bool);
 
 /// The flags, and what they are called in files.
-pub(super) const FLAGS: [Flag; 10] = [
+pub(super) const FLAGS: [Flag; 11] = [
     ("slow-strings", |p| &mut p.slow_strings),
     ("ask-far-reads", |p| &mut p.ask_far_reads),
     ("ask-far-writes", |p| &mut p.ask_far_writes),
@@ -128,6 +131,7 @@ pub(super) const FLAGS: [Flag; 10] = [
     ("masked-far", |p| &mut p.masked_far),
     ("vectors-from-32", |p| &mut p.vectors_from_32),
     ("pairs-far", |p| &mut p.pairs_far),
+    ("remembers-lengths", |p| &mut p.remembers_lengths),
 ];
 
 use Block::{Ahead1, Ahead2, Ahead4, Asked, Avx2, Memcpy, Narrow, Strings, Whole32, Whole64, Wide};
@@ -157,6 +161,7 @@ const INTEL: CpuProfile = CpuProfile {
     vectors_from_32: false,
     slow_strings: false,
     pairs_far: false,
+    remembers_lengths: true,
 };
 
 const AMD: CpuProfile = CpuProfile {
@@ -184,6 +189,7 @@ const AMD: CpuProfile = CpuProfile {
     vectors_from_32: true,
     slow_strings: false,
     pairs_far: true,
+    remembers_lengths: true,
 };
 
 /// AMD's before Zen 5: without string instructions. On Zen 3, `rep movsb` takes half as long again as vectors

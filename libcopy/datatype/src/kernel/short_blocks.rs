@@ -422,14 +422,13 @@ unsafe fn each(mut to: *mut u8, mut from: *const u8, len: usize, dim: Dim) {
     }
 }
 
-/// One piece of at least 64 bytes: line by line, and the last 64 bytes.
+/// One piece of at least `STEP` bytes: that many at a time, and the last of them.
 ///
 /// # Safety
 ///
 /// As for [`super::piece::dense`].
 #[inline(always)]
-pub(super) unsafe fn lines(to: *mut u8, from: *const u8, len: usize) {
-    const STEP: usize = 64;
+pub(super) unsafe fn lines<const STEP: usize>(to: *mut u8, from: *const u8, len: usize) {
     let mut at = 0;
     // SAFETY: the caller's promise.
     unsafe {

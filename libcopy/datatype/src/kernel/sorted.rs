@@ -16,9 +16,10 @@ use super::super::offsets::Offsets;
 use super::instructions::has_512;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::instructions::has_avx2;
-use super::piece::dense;
+use super::piece::{dense, several};
 use super::prefetch::{prefetch, prefetch_to_write};
-use super::short_blocks::{ends, lines};
+use super::profile::CpuProfile;
+use super::short_blocks::ends;
 
 /// A listed number.
 pub(super) trait Number: Copy {
@@ -59,8 +60,12 @@ pub(super) const PLACES: u8 = 1;
 /// Those, and where they are packed to.
 pub(super) const BOTH: u8 = 2;
 
-/// Shorter lists are not sorted: the processor remembers as many branches.
+/// Shorter lists are not sorted.
 const FEWEST: usize = 64;
+
+/// Nor are those of up to so many pieces where the processor remembers the branches of a list that is moved again
+/// and again ([`CpuProfile::remembers_lengths`]).
+pub(super) const REMEMBERED: usize = 4096;
 
 /// The same where masks move pieces of up to 64 bytes without a branch.
 const FEWEST_WITH_MASKS: usize = 4096;
@@ -88,15 +93,24 @@ impl Sorted {
     /// The order of a list's pieces; `None` where sorting them does not pay.
     pub(in super::super) fn new(offsets: &Offsets, starts: &Offsets) -> Option<Sorted> {
         let n = offsets.len();
-        if n < FEWEST || has_512() && (n < FEWEST_WITH_MASKS || !is_mixed(starts)) {
-            return None;
-        }
-        Some(match (offsets, starts) {
+        let pays = if has_512() {
+            n >= FEWEST_WITH_MASKS && is_mixed(starts)
+        } else if CpuProfile::here().remembers_lengths {
+            n > REMEMBERED
+        } else {
+            n >= FEWEST
+        };
+        pays.then(|| Sorted::of_lists(offsets, starts))
+    }
+
+    /// The order of a list's pieces, whether sorting them pays or not.
+    pub(super) fn of_lists(offsets: &Offsets, starts: &Offsets) -> Sorted {
+        match (offsets, starts) {
             (Offsets::Narrow(o), Offsets::Narrow(s)) => Sorted::of(o, s),
             (Offsets::Wide(o), Offsets::Narrow(s)) => Sorted::of(o, s),
             (Offsets::Narrow(o), Offsets::Wide(s)) => Sorted::of(o, s),
             (Offsets::Wide(o), Offsets::Wide(s)) => Sorted::of(o, s),
-        })
+        }
     }
 
     fn of<O: Number, S: Number>(offsets: &[O], starts: &[S]) -> Sorted {
@@ -280,7 +294,7 @@ unsafe fn each_batch<const PACK: bool, const ASK: u8, O: Number, S: Number>(
             5 ends::<32>;
             6 ends_after::<32, 32>;
             7 ends_after::<64, 32>;
-            8 long;
+            8 several::<64>;
         }
         let _ = rest;
     }
@@ -322,25 +336,6 @@ unsafe fn ends_after<const BEFORE: usize, const LEN: usize>(
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, BEFORE);
         ends::<LEN>(to.add(BEFORE), from.add(BEFORE), len - BEFORE);
-    }
-}
-
-/// Moves at least 128 bytes.
-///
-/// # Safety
-///
-/// As for [`dense`].
-#[inline(always)]
-unsafe fn long(to: *mut u8, from: *const u8, len: usize) {
-    /// Longer pieces are worth a call each.
-    const LONGEST: usize = 512;
-    // SAFETY: the caller's promise.
-    unsafe {
-        if len > LONGEST {
-            dense(to, from, len);
-        } else {
-            lines(to, from, len);
-        }
     }
 }
 
