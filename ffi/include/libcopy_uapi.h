@@ -9,8 +9,10 @@
 
 #define LIBCOPY_DEVICE_PATH "/dev/libcopy"
 
-// Version of this ABI; grows when something is added, never changes the meaning of what is there.
-#define LIBCOPY_ABI_VERSION 2
+// Version of this ABI. Version 3 is without what nobody used: expected uses and waiting for them, joining by file,
+// choosing an engine by node, waiting for a part of a request, and being told by `poll` or an eventfd. Numbers and fields
+// of these are not used again.
+#define LIBCOPY_ABI_VERSION 3
 
 // ioctl type ("magic") of every command.
 #define LIBCOPY_IOC_TYPE 0xCCU
@@ -30,9 +32,6 @@
 // Peers may copy into the region, and attach it for writing. The memory must be writable.
 #define LIBCOPY_RIGHT_WRITE (1 << 1)
 
-// `libcopy_domain_join.flags`: join the domain that the file descriptor `fd` belongs to.
-#define LIBCOPY_JOIN_BY_FD (1 << 0)
-
 // `libcopy_domain_join.flags`: join the domain that has the given key.
 #define LIBCOPY_JOIN_BY_KEY (1 << 1)
 
@@ -45,17 +44,11 @@
 // `libcopy_region_destroy.flags`: unpin now instead of keeping the pages for reuse.
 #define LIBCOPY_DESTROY_UNPIN (1 << 0)
 
-// `libcopy_region_wait.flags`: destroy the region (keeping its pages for reuse) once all uses are over.
-#define LIBCOPY_WAIT_DESTROY (1 << 0)
-
 // Copy flag: from the region into the caller's memory.
 #define LIBCOPY_COPY_FROM_REGION (1 << 0)
 
 // Copy flag: from the caller's memory into the region.
 #define LIBCOPY_COPY_TO_REGION (1 << 1)
-
-// Copy flag: count one expected use down if the copy was complete.
-#define LIBCOPY_COPY_COUNT_USE (1 << 2)
 
 // `libcopy_engine_info.kind`: channels of a DMA engine.
 #define LIBCOPY_ENGINE_DMA 1
@@ -63,20 +56,10 @@
 // `libcopy_engine_info.kind`: a kernel thread (module parameter `engine=kthread`).
 #define LIBCOPY_ENGINE_KTHREAD 2
 
-// `libcopy_request_submit.node`: an engine near the caller, or any other.
-#define LIBCOPY_NODE_ANY (-1)
-
 // `libcopy_request_submit.flags`: compare CRC32C of source and destination when everything is copied.
 // What differs is copied again by a CPU; what still differs fails with `EIO`. Until the end, `done` and
-// `front` then say only what was copied, and `LIBCOPY_REQUEST_WAIT` waits for the end whatever `until` is.
+// `front` then say only what was copied.
 #define LIBCOPY_SUBMIT_VERIFY (1 << 0)
-
-// `libcopy_request_submit.flags`: count one use of **both** regions (of those that expect any) when the
-// request is done.
-#define LIBCOPY_SUBMIT_COUNT_USE (1 << 1)
-
-// `libcopy_request_submit.flags`: signal the eventfd `libcopy_request_submit.eventfd` when the request ends.
-#define LIBCOPY_SUBMIT_EVENTFD (1 << 2)
 
 // `libcopy_request_wait.flags`: forget the request if it has ended (whether well or not).
 #define LIBCOPY_REQUEST_RELEASE (1 << 0)
@@ -155,14 +138,8 @@
 // Size of `libcopy_region_destroy` in ABI version 1.
 #define LIBCOPY_REGION_DESTROY_SIZE_VER1 8
 
-// Size of `libcopy_region_wait` in ABI version 1.
-#define LIBCOPY_REGION_WAIT_SIZE_VER1 24
-
 // Size of `libcopy_region_info` in ABI version 1.
 #define LIBCOPY_REGION_INFO_SIZE_VER1 48
-
-// Size of `libcopy_region_use` in ABI version 1.
-#define LIBCOPY_REGION_USE_SIZE_VER1 16
 
 // Size of `libcopy_region_copy` in ABI version 1.
 #define LIBCOPY_REGION_COPY_SIZE_VER1 72
@@ -203,19 +180,16 @@
 
 // Makes the file a member of an existing domain.
 //
-// Takes `libcopy_domain_join` with exactly one of `LIBCOPY_JOIN_BY_FD` and `LIBCOPY_JOIN_BY_KEY`.
+// Takes `libcopy_domain_join` with `LIBCOPY_JOIN_BY_KEY`.
 //
 // - `EISCONN`: the file belongs to a domain already.
-// - `EBADF`: `fd` is not an open file, or not one of `/dev/libcopy`.
-// - `ENOTCONN`: the file behind `fd` belongs to no domain.
 // - `ENOENT`: no domain has this key.
 // - `EPERM`: a domain has this key, but the caller's effective user or user namespace is not
 //   its creator's.
 #define LIBCOPY_DOMAIN_JOIN 0xC020CC02U
 
 // Leaves the domain in good order: the caller's requests are cancelled (see `LIBCOPY_REQUEST_CANCEL`), its
-// regions are destroyed, and peers that wait are not told that somebody died. Only the calling
-// process leaves; others that share the file stay.
+// regions are destroyed. Only the calling process leaves; others that share the file stay.
 //
 // Takes `libcopy_domain_leave`.
 #define LIBCOPY_DOMAIN_LEAVE 0xC008CC03U
@@ -252,19 +226,6 @@
 // - `EPERM`: the caller's process does not own it.
 #define LIBCOPY_REGION_DESTROY 0xC008CC05U
 
-// Waits until the expected uses of a region have been counted down to zero.
-//
-// Takes `libcopy_region_wait`; `timeout_ns` is updated to what is left, so that a call interrupted by a
-// signal is simply repeated. Sleeps killably and interruptibly.
-//
-// - `ENOENT`: no such region.
-// - `EINVAL`: the region has no expected uses.
-// - `ETIMEDOUT`: the time is over and uses are outstanding.
-// - `ECONNRESET`: a member of the domain died and uses are outstanding; they may never come.
-// - `EOWNERDEAD`: the owner of the region is gone.
-// - `EPERM`: `LIBCOPY_WAIT_DESTROY` by a process that does not own the region.
-#define LIBCOPY_REGION_WAIT 0xC018CC06U
-
 // Reports the state of a region. Takes and returns `libcopy_region_info`.
 //
 // - `ENOENT`: no such region.
@@ -272,14 +233,6 @@
 // - `EINTR`, `ENOMEM`: a signal arrived, or memory was short, before it was known whether the owner's memory has
 //   changed. That says nothing about it (`LIBCOPY_STATE_STALE` would); ask again.
 #define LIBCOPY_REGION_INFO 0xC030CC07U
-
-// Counts expected uses down without copying, for peers that use load and store (see
-// `LIBCOPY_REGION_ATTACH`) or gave up. Takes `libcopy_region_use`, returns what is left.
-//
-// - `ENOENT`: no such region.
-// - `EINVAL`: `count` is zero, the region has no expected uses, or fewer than `count` are left.
-// - `EOWNERDEAD`: the owner is gone.
-#define LIBCOPY_REGION_USE 0xC010CC08U
 
 // Copies between a region and the caller's memory.
 //
@@ -350,24 +303,23 @@
 // - `EACCES`: the source lacks `LIBCOPY_RIGHT_READ` or the destination `LIBCOPY_RIGHT_WRITE`.
 // - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
 //   `LIBCOPY_MAX_FRAGMENT_PAGES`.
-// - `ENODEV`: there is no engine (on this node): let a CPU copy (`LIBCOPY_REGION_COPY`).
+// - `ENODEV`: there is no engine: let a CPU copy (`LIBCOPY_REGION_COPY`).
+// - `EAGAIN`: the caller's process, user or cgroup may have no more threads (`RLIMIT_NPROC`, `pids.max`), and one is
+//   needed for what engines leave to CPUs: let a CPU copy.
 // - `ENOSPC`: the domain has `LIBCOPY_MAX_REQUESTS` requests that were not released, or the processes of the
 //   caller's user have submitted as many as the parameter `max_user_requests` says; a request that was
 //   released counts until engines are through with it.
-// - `EBADF`: `eventfd` is not an open file; `EINVAL` if it is another kind of file.
 // - `ESHUTDOWN`: another thread has just left the domain for this process.
 #define LIBCOPY_REQUEST_SUBMIT 0xC040CC0CU
 
-// Waits until a request has ended, or until its first `until` bytes are in place.
+// Waits until a request has ended.
 //
 // Takes `libcopy_request_wait`; `timeout_ns` is updated to what is left, so that a call interrupted by a
 // signal is simply repeated. All outputs are valid also with the errors from `ETIMEDOUT` on. Any
-// member of the domain may wait; `poll` reports `POLLIN` on the file that submitted a request from
-// its end until its release.
+// member of the domain may wait. The status table tells the same without a system call.
 //
 // - `ENOENT`: no such request.
 // - `EPERM`: `LIBCOPY_REQUEST_RELEASE` by a process that did not submit it.
-// - `ERANGE`: `until` is beyond the end.
 // - `ETIMEDOUT`: the time is over. This error, and `EINTR`, are returned only if the request has not
 //   ended: with `LIBCOPY_REQUEST_RELEASE` it is still there.
 // - `EOWNERDEAD`: the owner of a region died before everything was copied.
@@ -413,14 +365,14 @@ struct libcopy_domain_create {
 
 // Argument of `LIBCOPY_DOMAIN_JOIN`.
 struct libcopy_domain_join {
-  // In: `LIBCOPY_JOIN_BY_FD` or `LIBCOPY_JOIN_BY_KEY`.
+  // In: `LIBCOPY_JOIN_BY_KEY`.
   uint32_t flags;
-  // In: an open file of the domain, with `LIBCOPY_JOIN_BY_FD`; zero otherwise.
-  int32_t fd;
-  // In: the key, with `LIBCOPY_JOIN_BY_KEY`; zero otherwise.
+  // In: zero.
+  uint32_t reserved;
+  // In: the key.
   uint8_t key[16];
   // In: zero.
-  uint64_t reserved;
+  uint64_t reserved2;
 };
 
 // Argument of `LIBCOPY_DOMAIN_LEAVE`.
@@ -544,8 +496,8 @@ struct libcopy_region_create {
   uint32_t iov_count;
   // In: `RIGHT_*` bits that peers get; at least one.
   uint32_t rights;
-  // In: expected uses that `LIBCOPY_REGION_WAIT` waits for; 0 if nobody will wait.
-  uint32_t uses;
+  // In: zero.
+  uint32_t reserved0;
   // In: `CREATE_*` bits.
   uint32_t flags;
   // In: a region of the caller to destroy in the same step (0: none); it is not an error if it
@@ -581,38 +533,12 @@ struct libcopy_region_info {
   uint64_t length;
   // Out: pages the region holds.
   uint64_t pages;
-  // Out: expected uses left.
-  uint32_t uses_left;
+  // Zero.
+  uint32_t reserved0;
   // Out: `STATE_*` bits.
   uint32_t state;
   // Zero.
   uint64_t reserved[2];
-};
-
-// Argument of `LIBCOPY_REGION_USE`.
-struct libcopy_region_use {
-  // In: the region.
-  uint32_t id;
-  // In: zero.
-  uint32_t flags;
-  // In: uses to count down, at least 1.
-  uint32_t count;
-  // Out: expected uses left.
-  uint32_t uses_left;
-};
-
-// Argument of `LIBCOPY_REGION_WAIT`.
-struct libcopy_region_wait {
-  // In: the region.
-  uint32_t id;
-  // In: `WAIT_*` bits.
-  uint32_t flags;
-  // In: nanoseconds to wait, negative for ever. Out: what is left (unchanged if negative).
-  int64_t timeout_ns;
-  // Out: expected uses left.
-  uint32_t uses_left;
-  // In: zero.
-  uint32_t reserved;
 };
 
 // Argument of `LIBCOPY_REQUEST_CANCEL`.
@@ -695,10 +621,8 @@ struct libcopy_request_submit {
   uint32_t flags;
   // In: pages per fragment; 0: as the parameter `fragment_pages` says. Out: as it is.
   uint32_t fragment_pages;
-  // In: NUMA node of the engine, or `LIBCOPY_NODE_ANY`.
-  int32_t node;
-  // In: an eventfd, with `LIBCOPY_SUBMIT_EVENTFD`; zero otherwise.
-  int32_t eventfd;
+  // In: zero.
+  uint64_t reserved0;
   // Out: id of the request; never zero.
   uint32_t id;
   // Out: index of the engine.
@@ -733,8 +657,8 @@ struct libcopy_request_wait {
   uint32_t flags;
   // In: nanoseconds to wait, negative for ever. Out: what is left (unchanged if negative).
   int64_t timeout_ns;
-  // In: bytes from the front to wait for; zero: the end of the request.
-  uint64_t until;
+  // In: zero.
+  uint64_t reserved0;
   // Out: bytes in place, anywhere.
   uint64_t done;
   // Out: bytes in place from the front without a gap.

@@ -83,14 +83,16 @@ fn no_workqueue_waits_for_an_exit(context: &Context) -> Outcome {
         }
         print!("[{} workers waited in {looks} looks] ", most.len());
         let first = most.first().cloned().unwrap_or_default();
-        check!(most.is_empty(), "{} workers wait, one in\n{first}", most.len());
+        check!(
+            most.is_empty(),
+            "{} workers wait, one in\n{first}",
+            most.len()
+        );
         killer.join().unwrap_or(Ok(()))
     });
     killed?;
     soon(context, || {
-        Stats::read().is_ok_and(|now| {
-            now.since(&before, "domains").is_ok_and(|more| more == 0)
-        })
+        Stats::read().is_ok_and(|now| now.since(&before, "domains").is_ok_and(|more| more == 0))
     })
 }
 

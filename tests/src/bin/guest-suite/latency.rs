@@ -47,10 +47,6 @@ fn invalidations_are_short(_: &Context) -> Outcome {
     soon_short("an invalidation took", || {
         let beside = pinning::invalidations(&device)?.map(|(_, longest)| longest);
         let shared = pinning::changes_of_shared_pages()?;
-        Ok(beside
-            .into_iter()
-            .chain(shared)
-            .max()
-            .unwrap_or_default())
+        Ok(beside.into_iter().chain(shared).max().unwrap_or_default())
     })
 }

@@ -401,7 +401,11 @@ fn proven_08_invalidation_is_bounded(_: &Context) -> Outcome {
         map.write(page * PAGE, b"there");
         map.advise(page * PAGE, PAGE, libc::MADV_DONTNEED)?;
         if round % 100 == 0 {
-            check_eq!(device.region_info(region.id)?.state, 0, "after {round} changes");
+            check_eq!(
+                device.region_info(region.id)?.state,
+                0,
+                "after {round} changes"
+            );
         }
     }
     check_eq!(device.region_info(region.id)?.state, 0);
