@@ -201,13 +201,14 @@ impl Outcome {
             return most.max(block.from) + 1;
         }
         let ours = block.run(environment, LIMIT + 5 * plain.took);
-        let what = match ours.is_well() {
-            true => plain.difference(&ours),
-            false => Some(format!(
+        let what = if ours.is_well() {
+            plain.difference(&ours)
+        } else {
+            Some(format!(
                 "ours ends with {}\n{}",
                 ours.end(),
                 text(&ours.output.stderr)
-            )),
+            ))
         };
         if let Some(what) = what {
             let what = format!("{}: {what}", block.name());

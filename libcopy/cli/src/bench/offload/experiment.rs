@@ -6,7 +6,7 @@
 use crate::bench::buffer::Skewed;
 use crate::bench::pattern;
 use crate::bench::report::Row;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use indicatif::ProgressBar;
 use libcopy::device::{Domain, Region, Rights};
 use std::fs;
