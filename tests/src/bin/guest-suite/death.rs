@@ -64,6 +64,8 @@ fn no_workqueue_waits_for_an_exit(context: &Context) -> Outcome {
     let before = Stats::read()?;
     let child = Child::spawn(|| {
         let map = Map::anon(512 << 20)?;
+        // Small pages take longest to give back.
+        map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
         map.fill(1);
         let devices: Result<Vec<_>, _> = (0..FILES).map(|_| Device::domain()).collect();
         let _devices = devices?;
