@@ -31,9 +31,14 @@ impl From<OwnedFd> for Device {
 impl Device {
     /// Opens the device.
     pub fn open() -> Answer<Self> {
+        Self::open_as(libc::O_RDWR)
+    }
+
+    /// Opens the device in a mode of `open(2)`.
+    pub fn open_as(mode: i32) -> Answer<Self> {
         // SAFETY: A terminated path.
         let fd = sys::result(
-            unsafe { libc::open(c"/dev/libcopy".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }.into(),
+            unsafe { libc::open(c"/dev/libcopy".as_ptr(), mode | libc::O_CLOEXEC) }.into(),
         )?;
         // SAFETY: Just opened, and nobody else's.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))

@@ -13,7 +13,7 @@ use crate::{check, check_eq, check_err, tests};
 tests!(protocol:
     info, fdinfo, unknown_commands, unknown_flags, reserved_fields, short_structures,
     long_structures, bad_addresses, unwritable_argument_leaves_nothing, without_domain,
-    unaligned_argument,
+    only_reports_without_writing, unaligned_argument,
 );
 
 fn info(_: &Context) -> Outcome {
@@ -576,6 +576,20 @@ fn without_domain(_: &Context) -> Outcome {
     check_err!(lone.call(REGION_COPY, &mut scene.copy()), ENOTCONN);
     check_err!(lone.attach(id, RIGHT_READ), ENOTCONN);
     check!(lone.info().is_ok());
+    Ok(())
+}
+
+/// A file that was not opened for reading and writing tells what the module is, and does nothing.
+fn only_reports_without_writing(_: &Context) -> Outcome {
+    let (_device, key) = Device::domain()?;
+    for mode in [libc::O_RDONLY, libc::O_WRONLY] {
+        let file = Device::open_as(mode)?;
+        check!(file.info().is_ok());
+        check_err!(file.create(), EBADF);
+        check_err!(file.join_key(key), EBADF);
+        check_err!(file.leave(), EBADF);
+        check_err!(file.region_info(1), EBADF);
+    }
     Ok(())
 }
 
