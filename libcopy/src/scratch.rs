@@ -40,7 +40,7 @@ pub fn zeros(length: usize) -> Result<Vec<u8>> {
     Ok(unsafe { Vec::from_raw_parts(memory, length, length) })
 }
 
-/// That there is no room for so many bytes.
+/// That there is no room for `length` bytes.
 #[cold]
 pub fn no_memory(length: usize) -> Error {
     let what = format!("making room for {length} bytes");

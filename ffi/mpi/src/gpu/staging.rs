@@ -30,7 +30,7 @@ pub enum Staging {
 }
 
 impl Staging {
-    /// So many bytes, for packed bytes of memory that is `near`; the code of the call where there is no room.
+    /// `bytes` bytes, for packed bytes of memory that is `near`; the code of the call where there is no room.
     pub fn new(driver: &Driver, near: &Pointer, bytes: usize) -> Result<Staging, c_int> {
         if let Some(buffer) = kept(driver, (Space::Pinned, near), bytes) {
             return Ok(Staging::Pinned(Some(buffer)));

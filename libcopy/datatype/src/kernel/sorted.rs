@@ -63,7 +63,7 @@ pub(super) const BOTH: u8 = 2;
 /// Shorter lists are not sorted.
 const FEWEST: usize = 64;
 
-/// Nor are those of up to so many pieces where the processor remembers the branches of a list that is moved again
+/// Nor are those of up to this number of pieces where the processor remembers the branches of a list that is moved again
 /// and again ([`CpuProfile::remembers_lengths`]).
 pub(super) const REMEMBERED: usize = 4096;
 
