@@ -2,76 +2,29 @@
 
 //! libcopy: moves bytes between the processes of one machine.
 //!
-//! A process publishes memory once ([`region`]), which pins it ([`pin`]) and watches it
-//! ([`watch`]); every member of its sharing group ([`domain`]) copies from or to it by the CPU
-//! ([`copy`]), maps it ([`attach`]), or has an [`engine`] move it while it goes on
-//! ([`request`]). [`file`] is the device, [`ioctl`] the table of its commands. The ABI is in [`uapi`].
+//! A process publishes memory once ([`domain::region`]), which pins it and watches it ([`memory`]); every member of its
+//! sharing group ([`domain`]) copies from or to it by the CPU ([`domain::copy`]), maps it ([`attach`]), or has an
+//! [`engine`] move it while it goes on ([`engine::request`]). [`file`] has the device and the table of its commands. The
+//! ABI is in [`uapi`].
 //!
 //! Files use each other only downwards; the order is in `tests/layers/src/table.rs`.
 
 #![warn(clippy::match_bool)]
 
-mod account;
-mod address_space;
-mod argument;
-mod atomic;
 mod attach;
-mod attach_fault;
-mod attach_vma;
-mod changed;
-mod changes;
-mod channel;
-mod channel_hardware;
-mod channel_queue;
-mod channel_slot;
-mod copier;
-mod copy;
-mod declarations;
-mod device;
-mod dma_device;
-mod dma_map;
-mod dmaengine;
+mod base;
 mod domain;
-mod domains;
 mod engine;
-mod engines;
-mod errno;
-mod few;
 mod file;
-mod fragments;
-mod handle;
-mod idle;
-mod ioctl;
-mod irqlock;
-mod job;
-mod leaving;
-mod lost;
-mod mapping;
-mod member;
-mod params;
-mod pin;
-mod process;
-mod region;
-mod regions;
-mod request;
-mod shim;
-mod shrinker;
-mod slots;
-mod spans;
-mod stats;
-mod status;
-mod supervisor;
-mod thread;
-mod trial;
+mod memory;
 #[allow(dead_code, unreachable_pub)]
 mod uapi;
-mod user;
-mod user_account;
-mod user_namespace;
-mod watch;
-mod workqueue;
 
+use base::{stats, workqueue};
+use engine::{copier, engines};
+use file::{domains, operations};
 use kernel::prelude::*;
+use memory::{shrinker, user};
 
 module! {
     type: Libcopy,
@@ -96,7 +49,7 @@ module! {
 #[pin_data]
 struct Libcopy {
     #[pin]
-    _device: file::Device,
+    _device: operations::Device,
     #[pin]
     _debugfs: stats::Debugfs,
     _engines: engines::Guard,
@@ -121,7 +74,7 @@ impl kernel::InPlaceModule for Libcopy {
             // SAFETY: Called once, when the module is loaded.
             _engines: unsafe { engines::init() }?,
             _debugfs <- stats::Debugfs::new(),
-            _device <- file::Device::register(module)?,
+            _device <- operations::Device::register(module)?,
         })
     }
 }

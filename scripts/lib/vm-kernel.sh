@@ -352,7 +352,7 @@ run_clippy() {
 # with __builtin_strlen(), which is no constant to sparse.
 run_sparse() {
     local objects
-    mapfile -t objects < <(cd "$checkout" && printf '%s\n' kmod/*.c | sed 's/c$/o/')
+    mapfile -t objects < <(cd "$checkout" && printf '%s\n' kmod/*/*.c | sed 's/c$/o/')
     run_checker sparse '(^|/)kmod/[^ ]*: (warning|error)|: error: ' C=2 \
         "CHECK=/mnt/checker/usr/bin/sparse -D__typeof_unqual__=__typeof__ '-D__builtin_strlen(text)=(sizeof(text)-1)'" \
         "${objects[@]}"

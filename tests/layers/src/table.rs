@@ -316,29 +316,37 @@ pub const TABLE: &[Layers] = &[
         name: "kmod",
         root: "kmod/libcopy_main.rs",
         order: "
-            uapi atomic errno few lost changed changes declarations
-            < shim params user_account user_namespace
-            < irqlock stats thread workqueue shrinker spans
-            < address_space user
-            < watch
-            < pin account
-            < mapping
-            < idle domain
-            < member
-            < region
-            < regions copy attach
-            < fragments dmaengine attach_fault
-            < device attach_vma
-            < dma_map trial leaving
-            < dma_device job status
-            < engine supervisor copier slots channel_queue channel_hardware
-            < channel_slot
-            < channel request
-            < engines domains
-            < process
-            < handle argument
-            < ioctl
-            < file",
+            uapi
+            < base/errno base/few base/declarations
+            < base/shim base/params
+            < base/irqlock base/stats base/thread base/workqueue base
+            < memory/changed memory/changes memory/user_account memory/user_namespace
+            < memory/shrinker memory/spans memory/address_space memory/user
+            < memory/watch
+            < memory/pin memory/account
+            < memory/mapping
+            < memory/idle memory
+            < domain/group
+            < domain/member
+            < domain/region
+            < domain/regions domain/copy domain
+            < attach/attachment
+            < attach/fault
+            < attach/vma attach
+            < engine/atomic engine/lost
+            < engine/fragments engine/dmaengine
+            < engine/device
+            < engine/dma_map engine/trial engine/leaving
+            < engine/dma_device engine/job engine/status
+            < engine/facts engine/supervisor engine/copier engine/slots engine/queue engine/hardware
+            < engine/slot
+            < engine/channel engine/request
+            < engine/engines engine
+            < file/domains
+            < file/process
+            < file/handle file/argument
+            < file/ioctl
+            < file/operations file",
     },
 ];
 

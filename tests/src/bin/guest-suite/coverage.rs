@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What of the module has run, where it can tell (`scripts/vm run --coverage`, `kmod/coverage.c`).
+//! What of the module has run, where it can tell (`scripts/vm run --coverage`, `kmod/base/coverage.c`).
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -184,7 +184,7 @@ pub fn many_requests(context: &Context) -> Outcome<Duration> {
     const DOMAINS: usize = 40;
     // Copied more slowly than submitted, so that most are left when their process is killed.
     const LENGTH: usize = 128 * PAGE;
-    /// Of `kmod/channel_queue.rs`.
+    /// Of `kmod/engine/queue.rs`.
     const SCAN: i64 = 32;
     let longest = Cell::new(Duration::ZERO);
     with_each(|| {

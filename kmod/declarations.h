@@ -1,5 +1,0 @@
-/* SPDX-License-Identifier: GPL-2.0 */
-/* What bindgen makes declarations for Rust from. */
-#include "dma.h"
-#include "params.h"
-#include "shim.h"
