@@ -219,11 +219,21 @@ impl Arguments {
 
 /// Looks at the domain without an ioctl.
 fn look(rng: &mut Rng, device: &Device) {
-    if rng.one_in(2) {
-        let _ = sys::poll(device.as_fd(), libc::POLLIN, Duration::ZERO);
-    } else {
-        let number = device.as_fd().as_raw_fd();
-        let _ = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"));
+    match rng.below(3) {
+        0 => drop(sys::poll(device.as_fd(), libc::POLLIN, Duration::ZERO)),
+        1 => {
+            let number = device.as_fd().as_raw_fd();
+            let _ = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"));
+        }
+        _ => {
+            let Ok(epoll) = sys::epoll() else { return };
+            for _ in 0..1 + rng.below(20) {
+                let Ok(copy) = sys::duplicate(device.as_fd(), false) else {
+                    return;
+                };
+                let _ = sys::epoll_add(epoll.as_fd(), copy.as_fd());
+            }
+        }
     }
 }
 

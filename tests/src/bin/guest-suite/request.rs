@@ -524,22 +524,8 @@ fn poll_is_refused(context: &Context) -> Outcome {
     with_each(|| {
         let (device, _) = Device::domain()?;
         let pair = Pair::new(&device, LONG)?;
-        // SAFETY: No memory is passed; the descriptor is new and nobody else's.
-        let epoll = unsafe {
-            let fd = sys::result(libc::epoll_create1(libc::EPOLL_CLOEXEC).into())?;
-            OwnedFd::from_raw_fd(fd as i32)
-        };
-        let watch = || {
-            let mut event = libc::epoll_event {
-                events: libc::EPOLLIN as u32,
-                u64: 0,
-            };
-            let (epoll, fd) = (epoll.as_raw_fd(), device.as_fd().as_raw_fd());
-            // SAFETY: The event outlives the call.
-            sys::result(
-                unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) }.into(),
-            )
-        };
+        let epoll = sys::epoll()?;
+        let watch = || sys::epoll_add(epoll.as_fd(), device.as_fd());
         let both = libc::POLLIN | libc::POLLOUT;
         let long = context.second() * 60;
         let id = pair.submit(&device)?;

@@ -2,9 +2,10 @@
 
 //! Random operations of every kind at once. Members of one domain call the ABI with any argument, map each other's
 //! memory, and change their own: other pages, holes in files, memory that moves, pages that userfaultfd or a FUSE
-//! server brings in late, pages on their way to swap. All the while processes are killed, the group of processes is
-//! short of memory, a CPU leaves and comes back, and engines lose their driver. No answer is wrong; a report of
-//! the kernel, a process that does not go on or does not die, or a page that stays pinned is.
+//! server brings in late, pages on their way to swap. They fork, are interrupted by signals, watch the device by epoll,
+//! and pass each other files of it. All the while processes are killed, the group of processes is short of memory, a CPU
+//! leaves and comes back, and engines lose their driver. No answer is wrong; a report of the kernel, a process that does
+//! not go on or does not die, or a page that stays pinned is.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -38,7 +39,7 @@ const OPERATIONS: usize = 0;
 const KINDS: usize = 1;
 
 /// What a member does: calls of the ABI, and what is done to the memory that they are about.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 15] = [
     "calls",
     "views",
     "calls of forked processes",
@@ -52,6 +53,8 @@ const NAMES: [&str; 13] = [
     "late by userfaultfd",
     "late by FUSE",
     "locked",
+    "files sent",
+    "calls on files received",
 ];
 
 /// What a member shares with its threads.
@@ -63,6 +66,23 @@ struct Shared<'a> {
     late: Option<BorrowedFd<'a>>,
     userfault: Option<OwnedFd>,
     file: OwnedFd,
+    post: &'a Post,
+}
+
+/// Two sockets, where each member leaves files of the device and takes those of others, who may be dead.
+struct Post(OwnedFd, OwnedFd);
+
+impl Post {
+    fn new() -> Outcome<Self> {
+        use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+        let (to, from) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+        )?;
+        Ok(Self(to, from))
+    }
 }
 
 /// A file of memory is as large as the space.
@@ -235,6 +255,22 @@ impl Shared<'_> {
         sys::exit(0)
     }
 
+    /// Sends a file of the device to whoever takes it, its own or one that was just opened.
+    fn send(&self, rng: &mut Rng) {
+        let own = Device::open().ok().filter(|_| rng.one_in(3));
+        let device = own.as_ref().unwrap_or(&self.device);
+        let _ = sys::send_fd(self.post.0.as_fd(), device.as_fd());
+        self.count(13, 1);
+    }
+
+    /// Uses a file that another process opened, which stays that process's.
+    fn receive(&self, rng: &mut Rng) {
+        if let Ok(fd) = sys::receive_fd(self.post.1.as_fd()) {
+            let calls = mad(rng, &Device::from(fd), &self.space, self.known, 8);
+            self.count(14, calls);
+        }
+    }
+
     /// Calls the module some times, and counts that.
     fn call(&self, rng: &mut Rng, kind: usize) {
         let calls = mad(rng, &self.device, &self.space, self.known, 8);
@@ -255,6 +291,8 @@ impl Shared<'_> {
                     self.count(1, 1);
                 }
                 78 => self.child(&mut rng),
+                79 => self.send(&mut rng),
+                80 | 81 => self.receive(&mut rng),
                 _ => {
                     let kind = self.change(&mut rng);
                     self.count(kind, 1);
@@ -283,7 +321,7 @@ impl Shared<'_> {
 fn member(
     seed: u64,
     key: [u8; 16],
-    (counters, known): (&SharedCounters, &Known),
+    (counters, known, post): (&SharedCounters, &Known, &Post),
     group: Option<&str>,
     late: Option<&LateFile>,
 ) -> Outcome {
@@ -304,6 +342,7 @@ fn member(
         late: late.map(|late| late.file.as_fd()),
         userfault: sys::userfault_open().ok(),
         file: sys::memfd(FILE, 0)?,
+        post,
     };
     sys::interrupt_on(libc::SIGALRM)?;
     let ids = [const { AtomicI32::new(0) }; THREADS];
@@ -497,7 +536,7 @@ impl Errand {
 
 fn random_operations(context: &Context) -> Outcome {
     let mut rng = context.rng();
-    let (counters, known) = (SharedCounters::new()?, Known::new()?);
+    let (counters, known, post) = (SharedCounters::new()?, Known::new()?, Post::new()?);
     let _chosen = choose("auto")?;
     if !modelled() {
         fs::write("/sys/module/libcopy/parameters/engine", "kthread")?;
@@ -546,7 +585,7 @@ fn random_operations(context: &Context) -> Outcome {
             let seed = rng.word() >> 1;
             let (group, late) = (group.as_ref().map(|group| &*group.0), late.as_ref());
             members.push(Child::spawn(|| {
-                member(seed, key, (&counters, &known), group, late)
+                member(seed, key, (&counters, &known, &post), group, late)
             })?);
         }
         // A kill, a CPU or an engine costs as much as hundreds of operations.

@@ -691,6 +691,27 @@ pub fn alarm(first: Duration, next: Duration) -> Result<(), Errno> {
     result(unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, ptr::null_mut()) }.into()).map(drop)
 }
 
+/// An epoll instance.
+pub fn epoll() -> Result<OwnedFd, Errno> {
+    // SAFETY: A new descriptor of nobody else's.
+    unsafe {
+        let fd = result(libc::epoll_create1(libc::EPOLL_CLOEXEC).into())?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+/// Adds a descriptor to those that an epoll instance watches.
+pub fn epoll_add(epoll: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut event = libc::epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: 0,
+    };
+    let (epoll, fd) = (epoll.as_raw_fd(), fd.as_raw_fd());
+    // SAFETY: `event` lives through the call.
+    result(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) }.into())?;
+    Ok(())
+}
+
 /// Polls one descriptor; returns the events that are there.
 pub fn poll(fd: BorrowedFd<'_>, events: i16, timeout: Duration) -> Result<i16, Errno> {
     let mut entry = libc::pollfd {
