@@ -4,27 +4,36 @@
 //!
 //! A process publishes memory once ([`domain::region`]), which pins it and watches it ([`memory`]); every member of its
 //! sharing group ([`domain`]) copies from or to it by the CPU ([`domain::copy`]), maps it ([`attach`]), or has an
-//! [`engine`] move it while it goes on ([`engine::request`]). [`file`] has the device and the table of its commands. The
+//! [`engine`] move it while it goes on ([`requests::request`]). [`file`] has the device and the table of its commands. The
 //! ABI is in [`uapi`].
 //!
 //! Files use each other only downwards; the order is in `tests/layers/src/table.rs`.
 
 #![warn(clippy::match_bool)]
+// What only engines use of the other folders.
+#![cfg_attr(not(LIBCOPY_ENGINES), allow(dead_code))]
 
 mod attach;
 mod base;
 mod domain;
+#[cfg(LIBCOPY_ENGINES)]
 mod engine;
 mod file;
 mod memory;
+mod requests;
 #[allow(dead_code, unreachable_pub)]
 mod uapi;
 
 use base::{stats, workqueue};
-use engine::{copier, engines};
+#[cfg(LIBCOPY_ENGINES)]
+use engine::engines;
+
 use file::{domains, operations};
 use kernel::prelude::*;
 use memory::{shrinker, user};
+use requests::copier;
+#[cfg(not(LIBCOPY_ENGINES))]
+use requests::workers as engines;
 
 module! {
     type: Libcopy,

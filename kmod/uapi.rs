@@ -98,6 +98,9 @@ pub const COPY_TO_REGION: u32 = 1 << 1;
 pub const ENGINE_DMA: u32 = 1;
 /// [`EngineInfo::kind`]: a kernel thread (module parameter `engine=kthread`).
 pub const ENGINE_KTHREAD: u32 = 2;
+/// [`EngineInfo::kind`]: a thread of the process that submits (a module built with `LIBCOPY_ENGINES=n`, which has
+/// no other engine).
+pub const ENGINE_WORKER: u32 = 3;
 
 /// [`RequestSubmit::flags`]: compare CRC32C of source and destination when everything is copied.
 /// What differs is copied again by a CPU; what still differs fails with `EIO`. Until the end, `done` and
@@ -560,7 +563,7 @@ pub struct RegionAttach {
 pub struct EngineInfo {
     /// In: the engine.
     pub index: u32,
-    /// Out: [`ENGINE_DMA`] or [`ENGINE_KTHREAD`].
+    /// Out: [`ENGINE_DMA`], [`ENGINE_KTHREAD`] or [`ENGINE_WORKER`].
     pub kind: u32,
     /// Out: its NUMA node; -1 if it is near none.
     pub node: i32,

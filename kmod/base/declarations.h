@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /* What bindgen makes declarations for Rust from. */
+#ifdef LIBCOPY_ENGINES
 #include "../engine/dma.h"
+#endif
 #include "params.h"
 #include "shim.h"

@@ -10,5 +10,4 @@ pub(crate) mod irqlock;
 pub(crate) mod params;
 pub(crate) mod shim;
 pub(crate) mod stats;
-pub(crate) mod thread;
 pub(crate) mod workqueue;

@@ -8,7 +8,20 @@
 
 #include "params.h"
 
-static const char *const engine_names[] = { "auto", "kthread", "off" };
+#ifdef LIBCOPY_ENGINES
+#define ENGINE_HELP "auto (DMA engines, the default), kthread (kernel threads, one per NUMA node), off"
+#else
+#define ENGINE_HELP "auto (a thread of the process that submits, the default), off"
+#endif
+
+/* As libcopy_param_engine() numbers them. */
+static const char *const engine_names[] = {
+	"auto",
+	"off",
+#ifdef LIBCOPY_ENGINES
+	"kthread",
+#endif
+};
 static int engine;
 
 static int engine_set(const char *text, const struct kernel_param *param)
@@ -28,7 +41,7 @@ static int engine_get(char *text, const struct kernel_param *param)
 
 static const struct kernel_param_ops engine_ops = { .set = engine_set, .get = engine_get };
 module_param_cb(engine, &engine_ops, NULL, 0644);
-MODULE_PARM_DESC(engine, "Who works on requests: auto (DMA engines, the default), kthread (kernel threads, one per NUMA node), off");
+MODULE_PARM_DESC(engine, "Who works on requests: " ENGINE_HELP);
 __MODULE_PARM_TYPE(engine, "string");
 
 static unsigned int engine_depth = 2;

@@ -29,7 +29,7 @@ pub(crate) fn reuse_pages() -> u64 {
 /// Who is to work on requests: the parameter `engine`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EngineChoice {
-    /// DMA engines.
+    /// DMA engines; the user worker of who submits in a module without any.
     Auto,
     /// Kernel threads.
     Kthread,
@@ -42,8 +42,8 @@ pub(crate) fn engine() -> EngineChoice {
     // SAFETY: No preconditions.
     match unsafe { raw::libcopy_param_engine() } {
         0 => EngineChoice::Auto,
-        1 => EngineChoice::Kthread,
-        _ => EngineChoice::Off,
+        1 => EngineChoice::Off,
+        _ => EngineChoice::Kthread,
     }
 }
 

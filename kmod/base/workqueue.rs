@@ -5,7 +5,7 @@
 //! A system-wide queue would not do: unloading has to wait until the last item has returned.
 //!
 //! What is on the first queue, which serves everybody, waits for nobody. Mappings are unpinned on a second one: that may
-//! wait for the lock of a page that was written to. A third one waits for user workers ([`crate::engine::copier`]) that end.
+//! wait for the lock of a page that was written to. A third one waits for user workers ([`crate::requests::copier`]) that end.
 //!
 //! All are there for as long as the device is registered and anything is queued, so that code which runs on
 //! behalf of an open file, or of what is queued, may enqueue.

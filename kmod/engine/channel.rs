@@ -11,7 +11,7 @@
 //! A fragment that ends badly, or not in time, stops the channel: nothing more is submitted, and the
 //! supervisor ([`crate::engine::supervisor`]) calls [`Channel::recover`]. That stops the hardware first, so that
 //! no lost descriptor can write any more; only then are the fragments that are missing given to the
-//! threads of their submitters ([`crate::engine::copier`]) and the pages let go. What was not begun goes to
+//! threads of their submitters ([`crate::requests::copier`]) and the pages let go. What was not begun goes to
 //! another channel of the engine or of its node, to a CPU if there is none. The channel comes back when
 //! it has copied a page right.
 //!
@@ -40,18 +40,18 @@ use crate::base::irqlock::{self, IrqLock};
 use crate::base::params;
 use crate::base::shim::{self, now};
 use crate::base::stats::{Counter, TOTAL};
-use crate::base::thread::Thread;
 use crate::base::workqueue;
 use crate::engine::dma_device::DmaDevice;
 use crate::engine::dmaengine::{self, DmaChan, DmaResult, Hardware, Info};
 use crate::engine::facts::Engine;
-use crate::engine::fragments::Worker;
 use crate::engine::hardware::Held;
-use crate::engine::job::Job;
 use crate::engine::leaving;
 use crate::engine::queue::{Entry, Next, Queue, Service};
 use crate::engine::slot::{Slot, Task, MAX_DEPTH};
 use crate::engine::supervisor;
+use crate::engine::thread::Thread;
+use crate::requests::fragments::Worker;
+use crate::requests::job::Job;
 use kernel::bindings;
 use kernel::ffi::{c_int, c_void};
 use kernel::list::ListArc;

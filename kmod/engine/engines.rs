@@ -28,8 +28,8 @@ use crate::engine::channel::Channel;
 use crate::engine::dmaengine::{Hardware, Info, Watching};
 use crate::engine::facts::Engine;
 use crate::engine::leaving;
-use crate::engine::request::Request;
 use crate::engine::supervisor;
+use crate::requests::request::Request;
 use crate::uapi::{self, ENGINE_DMA, ENGINE_KTHREAD};
 use kernel::bindings;
 use kernel::prelude::*;
@@ -273,6 +273,11 @@ pub(crate) fn choose(member: &Member) -> Result<(u32, Arc<Channel<Request>>)> {
     let chosen = pick(|channel| channel.usable()).or_else(|| pick(|channel| !channel.is_gone()));
     let chosen = chosen.cloned().ok_or(ENODEV)?;
     Ok((index as u32, chosen))
+}
+
+/// Gives a channel a request. Who cannot have it copied by an engine has it copied by a CPU.
+pub(crate) fn submit(channel: &Arc<Channel<Request>>, request: &Arc<Request>) {
+    Channel::submit(channel, request);
 }
 
 /// Gives a request whose channel does not work any more to another one of the same engine, or of its

@@ -10,8 +10,8 @@
 
 use crate::base::stats::{Counter, TOTAL};
 use crate::engine::dma_map::DmaMap;
-use crate::engine::fragments::Worker;
-use crate::engine::job::Job;
+use crate::requests::fragments::Worker;
+use crate::requests::job::Job;
 use core::cell::UnsafeCell;
 use kernel::list::{impl_list_arc_safe, impl_list_item, List, ListArc, ListLinks};
 use kernel::prelude::*;

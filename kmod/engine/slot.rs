@@ -4,8 +4,8 @@
 //!
 //! Nothing here is locked: who has a slot's task follows from atomic counts, see the invariant of [`Slot`].
 
-use crate::engine::job::Job;
 use crate::engine::queue::Entry;
+use crate::requests::job::Job;
 use core::cell::UnsafeCell;
 use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::Arc;

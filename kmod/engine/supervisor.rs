@@ -5,7 +5,7 @@
 use crate::base::irqlock::{self, IrqLock};
 use crate::base::params;
 use crate::base::shim;
-use crate::base::thread::Thread;
+use crate::engine::thread::Thread;
 use kernel::ffi::{c_int, c_void};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full, Relaxed};

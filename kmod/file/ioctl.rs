@@ -7,12 +7,14 @@ use crate::base::errno;
 use crate::base::params;
 use crate::domain::copy::{self, Places, Ranges};
 use crate::domain::region::Region;
-use crate::engine::channel::Channel;
+#[cfg(LIBCOPY_ENGINES)]
 use crate::engine::engines;
-use crate::engine::request::{Request, Submitter};
 use crate::file::argument::{only, read_pieces, read_ranges, zero, Argument};
 use crate::file::domains::Shared;
 use crate::file::handle::Handle;
+use crate::requests::request::{Request, Submitter};
+#[cfg(not(LIBCOPY_ENGINES))]
+use crate::requests::workers as engines;
 use crate::uapi::{self, *};
 use kernel::mm::MmWithUser;
 use kernel::page::PAGE_SIZE;
@@ -258,7 +260,7 @@ impl Handle {
             Request::fail(&request, errno::ecanceled());
         })?;
         if !Request::begin(&request) {
-            Channel::submit(&channel, &request);
+            engines::submit(&channel, &request);
         }
         Ok(())
     }

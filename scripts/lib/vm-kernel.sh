@@ -288,6 +288,7 @@ build_module() { # build_module VERSION KERNEL-DIR PATH
     # A kernel of our own has its local version in its configuration and its compiler in makeflags.
     [[ ! -e $dir/makeflags ]] || mapfile -t flags <"$dir/makeflags"
     ((!coverage)) || flags+=(COVERAGE=1)
+    ((engines)) || flags+=(LIBCOPY_ENGINES=n)
     mkdir -p "$out/libcopy"
     (cd "$checkout" && find Kbuild kmod -type f \( -name Kbuild -o -name Makefile -o -name '*.rs' -o -name '*.[chS]' \) -print0 |
         tar -c --null -T -) | tar -C "$out/libcopy" -x --no-same-owner
@@ -307,7 +308,7 @@ build_module() { # build_module VERSION KERNEL-DIR PATH
 # ensure_module: sets $module to the libcopy.ko of this checkout for $kernel.
 ensure_module() {
     local name
-    name=module-$kernel-$(key "$(module_key)" "$(declare -f build_module)" "$kernel_dir" "$coverage")
+    name=module-$kernel-$(key "$(module_key)" "$(declare -f build_module)" "$kernel_dir" "$coverage" "$engines")
     artefact "$name" 15 "building libcopy.ko for Linux $kernel" build_module "$kernel" "$kernel_dir"
     module=$cache/$name/libcopy.ko
     # Every edit leaves a module behind.

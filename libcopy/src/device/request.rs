@@ -544,7 +544,7 @@ impl StatusTable {
 
 /// The kernel's claim protocol, the same file, for the model checker.
 #[cfg(all(test, loom))]
-#[path = "../../../kmod/engine/fragments.rs"]
+#[path = "../../../kmod/requests/fragments.rs"]
 #[allow(dead_code)]
 mod fragments;
 

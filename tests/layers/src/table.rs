@@ -319,7 +319,7 @@ pub const TABLE: &[Layers] = &[
             uapi
             < base/errno base/few base/declarations
             < base/shim base/params
-            < base/irqlock base/stats base/thread base/workqueue base
+            < base/irqlock base/stats base/workqueue base
             < memory/changed memory/changes memory/user_account memory/user_namespace
             < memory/shrinker memory/spans memory/address_space memory/user
             < memory/watch
@@ -333,14 +333,19 @@ pub const TABLE: &[Layers] = &[
             < attach/attachment
             < attach/fault
             < attach/vma attach
-            < engine/atomic engine/lost
-            < engine/fragments engine/dmaengine
+            < requests/atomic requests/lost
+            < requests/fragments
+            < requests/job requests/status
+            < requests/copier requests/slots
+            < requests/request
+            < requests/workers requests
+            < engine/dmaengine engine/thread
             < engine/device
             < engine/dma_map engine/trial engine/leaving
-            < engine/dma_device engine/job engine/status
-            < engine/facts engine/supervisor engine/copier engine/slots engine/queue engine/hardware
+            < engine/dma_device
+            < engine/facts engine/supervisor engine/queue engine/hardware
             < engine/slot
-            < engine/channel engine/request
+            < engine/channel
             < engine/engines engine
             < file/domains
             < file/process

@@ -8,7 +8,7 @@
 //! [`SlotTable::publish`] until its last reference is gone: not only until it is released. An engine may
 //! still work on a fragment of a released request, and counts it in the entry.
 
-use crate::engine::status::{Status, StatusTable};
+use crate::requests::status::{Status, StatusTable};
 use crate::uapi::MAX_REQUESTS;
 use kernel::prelude::*;
 use kernel::sync::{new_mutex, Arc, CondVar, Mutex, SetOnce, UniqueArc};

@@ -2,8 +2,8 @@
 
 //! [`Job`]: what a channel sees of a request.
 
-use crate::engine::fragments::Worker;
 use crate::memory::mapping::Mapping;
+use crate::requests::fragments::Worker;
 use kernel::sync::Arc;
 
 /// A transfer in fragments, which workers claim one by one.

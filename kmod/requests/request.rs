@@ -2,10 +2,10 @@
 
 //! [`Request`]: the virtual request queue of one transfer between two regions.
 //!
-//! A request is a number of fragments ([`crate::engine::fragments`]) that are claimed one by one: by the
+//! A request is a number of fragments ([`crate::requests::fragments`]) that are claimed one by one: by the
 //! completion callback of an engine's channel ([`crate::engine::channel`]), and by CPUs that help. "Switch to
 //! CPU" is that the engine may claim no more. Claims are kept in kernel memory; what user space sees
-//! ([`crate::engine::status`]) is a copy.
+//! ([`crate::requests::status`]) is a copy.
 //!
 //! # Lock order
 //!
@@ -37,15 +37,15 @@ use crate::base::workqueue;
 use crate::domain::copy;
 use crate::domain::member::Member;
 use crate::domain::region::Region;
-use crate::engine::atomic::Word;
-use crate::engine::copier::{Copier, CpuWork};
-use crate::engine::fragments::{self, Fragments, Worker};
-use crate::engine::job::Job;
-use crate::engine::lost::{Lost, LostFragment};
-use crate::engine::slots::{Occupant, SlotTable};
-use crate::engine::status::Status;
 use crate::memory::mapping::Mapping;
 use crate::memory::user::RequestQuota;
+use crate::requests::atomic::Word;
+use crate::requests::copier::{Copier, CpuWork};
+use crate::requests::fragments::{self, Fragments, Worker};
+use crate::requests::job::Job;
+use crate::requests::lost::{Lost, LostFragment};
+use crate::requests::slots::{Occupant, SlotTable};
+use crate::requests::status::Status;
 use crate::uapi::{
     self, RequestSubmit, MAX_FRAGMENTS, MAX_FRAGMENT_PAGES, MODE_CPU, REQUEST_DONE, REQUEST_FAILED,
     REQUEST_RUNNING, RIGHT_READ, RIGHT_WRITE, SUBMIT_VERIFY,
@@ -126,7 +126,7 @@ pub(crate) struct Request {
     wait_lock: IrqLock<Lost>,
     #[pin]
     ended: CondVar,
-    /// For [`crate::engine::copier`].
+    /// For [`crate::requests::copier`].
     #[pin]
     links: ListLinks,
     #[pin]
