@@ -21,7 +21,7 @@ use crate::abi::*;
 use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel;
-use crate::request_setup::{Pair, choose, modelled, request};
+use crate::request_setup::{Pair, choose, modelled, request, software_engine};
 use crate::rng::pattern;
 use crate::sys::{self, Map, PAGE, in_child};
 use crate::{check, check_eq, tests};
@@ -205,7 +205,7 @@ fn of_files(context: &Context) -> Outcome {
         check_eq!(again(answer, || device.info())?.abi_version, ABI_VERSION);
         Ok(())
     })?;
-    let _chosen = choose("kthread")?;
+    let _chosen = choose(software_engine())?;
     device.info()?;
     injector.each("ENGINE_INFO", |attempt| {
         let answer = attempt.call(|| device.engine(0))?;
@@ -255,7 +255,7 @@ fn of_domains(context: &Context) -> Outcome {
         device.share(&Map::anon(PAGE)?, RIGHT_READ)?;
         Ok(())
     })?;
-    let _chosen = choose("kthread")?;
+    let _chosen = choose(software_engine())?;
     injector.each("DOMAIN_LEAVE", |attempt| {
         let device = Device::member(key)?;
         let pair = Pair::new(&device, 4 * PAGE)?;
@@ -576,9 +576,9 @@ fn of_attachments(context: &Context) -> Outcome {
 /// Runs `body` with kernel threads and with modelled engines.
 fn with_each(body: impl Fn(&str) -> Outcome) -> Outcome {
     let engines: &[&str] = if modelled() {
-        &["kthread", "auto"]
+        &[software_engine(), "auto"]
     } else {
-        &["kthread"]
+        &[software_engine()]
     };
     for engine in engines {
         let _chosen = choose(engine)?;
@@ -595,7 +595,7 @@ fn of_requests(context: &Context) -> Outcome {
     const LEN: usize = 40 * PAGE;
     // Channels are acquired by the first request.
     injector.each("REQUEST_SUBMIT, the first", |attempt| {
-        let _chosen = choose("kthread")?;
+        let _chosen = choose(software_engine())?;
         let (device, _) = Device::domain()?;
         device.info()?;
         let pair = Pair::new(&device, LEN)?;

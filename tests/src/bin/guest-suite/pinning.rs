@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::fuse::LateFile;
 use crate::harness::{Context, Outcome};
 use crate::kernel::{Stats, growth};
-use crate::request_setup::choose;
+use crate::request_setup::{choose, software_engine};
 use crate::rng::pattern;
 use crate::sys::{self, Child, HUGE, Map, PAGE, SharedCounters, in_child};
 use crate::{check, check_eq, tests};
@@ -125,7 +125,7 @@ fn proven_04_absent_pages_are_not_stale(context: &Context) -> Outcome {
 
 /// An engine's thread that is the last to hold a process's pages waits for nothing of that process.
 fn proven_05_an_engine_waits_for_no_address_space(context: &Context) -> Outcome {
-    let _chosen = choose("kthread")?;
+    let _chosen = choose(software_engine())?;
     // Dropped before the engine is told to leave.
     let silent = LateFile::new(None)?;
     let (device, key) = Device::domain()?;

@@ -3,7 +3,7 @@
 //! Requests: transfers that an engine works on, with every engine that this machine has. Kernel
 //! threads it always has.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -13,7 +13,7 @@ use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome};
 use crate::kernel::Stats;
 use crate::region::Scattered;
-use crate::request_setup::{LONG, Pair, Table, choose, request, with_each};
+use crate::request_setup::{LONG, Pair, Table, choose, request, software_engine, with_each};
 use crate::rng::pattern;
 use crate::sys::{self, Child, Map, PAGE, SharedCounters, in_child};
 use crate::{check, check_eq, check_err, tests};
@@ -118,7 +118,7 @@ fn nothing(_: &Context) -> Outcome {
 }
 
 fn refusals(_: &Context) -> Outcome {
-    let _chosen = choose("kthread")?;
+    let _chosen = choose(software_engine())?;
     let (device, _) = Device::domain()?;
     let map = Map::filled(4 * PAGE, 1)?;
     let id = device.share(&map, RIGHT_READ | RIGHT_WRITE)?;
@@ -238,7 +238,7 @@ fn rights(_: &Context) -> Outcome {
 }
 
 fn unknown(_: &Context) -> Outcome {
-    let _chosen = choose("kthread")?;
+    let _chosen = choose(software_engine())?;
     let (device, _) = Device::domain()?;
     let pair = Pair::new(&device, PAGE)?;
     let id = pair.submit(&device)?;
@@ -574,7 +574,7 @@ fn cancelled(_: &Context) -> Outcome {
 }
 
 fn not_the_submitter(_: &Context) -> Outcome {
-    let _chosen = choose("kthread")?;
+    let _chosen = choose(software_engine())?;
     let (device, key) = Device::domain()?;
     let pair = Pair::new(&device, PAGE)?;
     let id = pair.submit(&device)?;
@@ -754,7 +754,7 @@ fn waiting(key: [u8; 16], id: u32, counters: &SharedCounters, beside: Beside) ->
 /// Two hundred threads of two processes wait for one request. Its end wakes one of them, and each wakes the next, whatever
 /// else wakes them: nobody is left asleep.
 fn everybody_hears(context: &Context) -> Outcome {
-    let _chosen = choose("kthread")?;
+    let _chosen = choose(software_engine())?;
     for beside in [
         Beside::Nothing,
         Beside::Limits,

@@ -13,7 +13,8 @@ use crate::device::Device;
 use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel::{Stats, wait_balanced};
 use crate::request_setup::{
-    HANG_NS, Pair, Table, all_in_service, ask, choose, modelled, request, with_each,
+    HANG_NS, Pair, Table, all_in_service, ask, choose, modelled, request, software_engine,
+    with_each,
 };
 use crate::sys::{self, Child, PAGE, SharedCounters};
 use crate::{check, check_eq, tests};
@@ -196,7 +197,7 @@ fn what_an_engine_loses_is_the_submitters_work(context: &Context) -> Outcome {
 /// 16 MiB.
 fn a_copy_ends_with_its_request(_: &Context) -> Outcome {
     const LEN: usize = MAX_FRAGMENT_PAGES as usize * PAGE;
-    let _chosen = choose("kthread")?;
+    let _chosen = choose(software_engine())?;
     let (device, _) = Device::domain()?;
     let pair = Pair::new(&device, LEN)?;
     let table = Table::of(&device)?;

@@ -12,7 +12,9 @@ use crate::abi::*;
 use crate::death::soon;
 use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, skip};
-use crate::request_setup::{HANG_NS, LONG, PARAMETER, Pair, choose, modelled, request, with_each};
+use crate::request_setup::{
+    HANG_NS, LONG, PARAMETER, Pair, choose, modelled, request, software_engine, with_each,
+};
 use crate::rng::Rng;
 use crate::sys::{self, Child, Map, SharedCounters, in_child};
 use crate::{check, tests};
@@ -157,7 +159,7 @@ fn owner_dies_at_the_very_end(_: &Context) -> Outcome {
     }
     let mut in_time = 0;
     for _ in 0..2 {
-        let _chosen = choose("kthread")?;
+        let _chosen = choose(software_engine())?;
         let (device, key) = Device::domain()?;
         let counters = SharedCounters::new()?;
         let owner = Child::spawn(|| {

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -33,18 +34,52 @@ impl Drop for Chosen {
 }
 
 pub fn choose(engine: &str) -> Outcome<Chosen> {
+    if engine == THREADS && !has_threads() {
+        return Err(Stop::Skip("a module without engines".to_owned()));
+    }
     let before = fs::read_to_string(PARAMETER)?.trim().to_owned();
     fs::write(PARAMETER, engine)?;
     Ok(Chosen(before))
 }
 
+/// The choice of kernel threads.
+pub const THREADS: &str = "kthread";
+
+/// Whether the module has kernel threads as engines: not if it was built with `LIBCOPY_ENGINES=n`.
+fn has_threads() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let before = fs::read_to_string(PARAMETER).unwrap_or_default();
+        let has = fs::write(PARAMETER, THREADS).is_ok();
+        let _ = fs::write(PARAMETER, before.trim());
+        has
+    })
+}
+
+/// An engine that there is in every machine: a kernel thread, or a worker of the process in a module without engines.
+pub fn software_engine() -> &'static str {
+    if has_threads() { THREADS } else { "auto" }
+}
+
+/// The model's engines where there are any.
+pub fn any_engine() -> &'static str {
+    if modelled() {
+        "auto"
+    } else {
+        software_engine()
+    }
+}
+
 /// Runs `body` with kernel threads, then with the machine's engines if it has any; with modelled
 /// engines, which have a run of their own beside one without, only with those.
 pub fn with_each(body: impl Fn() -> Outcome) -> Outcome {
-    let all = ["kthread", "auto"];
+    let all = [THREADS, "auto"];
     let engines = if modelled() { &all[1..] } else { &all };
     for engine in engines {
-        let _chosen = choose(engine)?;
+        let _chosen = match choose(engine) {
+            Err(Stop::Skip(_)) => continue,
+            other => other?,
+        };
         if Device::open()?.info()?.engines_now()? == 0 {
             continue;
         }

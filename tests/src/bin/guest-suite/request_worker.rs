@@ -16,7 +16,9 @@ use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, Stop};
 use crate::kernel::wait_balanced;
 use crate::request_copier::{Cgroup, workers};
-use crate::request_setup::{LONG, Pair, choose, modelled, request};
+use crate::request_setup::{
+    LONG, PARAMETER, Pair, any_engine, choose, modelled, request, software_engine,
+};
 use crate::sys::{self, Child, PAGE, SharedCounters};
 use crate::{check, check_eq, tests};
 
@@ -90,7 +92,7 @@ fn stays_within(files: Vec<Device>) -> Outcome {
 
 /// A process that submits in many files has no more threads than its limits allow: submitting says so.
 fn workers_count_in_limits(_: &Context) -> Outcome {
-    let _chosen = choose(if modelled() { "auto" } else { "kthread" })?;
+    let _chosen = choose(any_engine())?;
     sys::in_child(|| {
         let files = opened()?;
         sys::become_user(1000)?;
@@ -112,7 +114,7 @@ fn workers_count_in_limits(_: &Context) -> Outcome {
 
 /// A file that was passed on is closed at once, though the worker of who submitted through it cannot go on.
 fn closing_waits_for_no_stranger(context: &Context) -> Outcome {
-    let _chosen = choose(if modelled() { "auto" } else { "kthread" })?;
+    let _chosen = choose(any_engine())?;
     let (ours, theirs) = UnixStream::pair()?;
     let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {
@@ -164,7 +166,7 @@ fn leave_to_cpus() -> Outcome {
 fn worker_killed_while_copying(context: &Context) -> Outcome {
     let mut rng = context.rng();
     for round in 0..4 {
-        let _chosen = choose("kthread")?;
+        let _chosen = choose(software_engine())?;
         let counters = SharedCounters::new()?;
         let child = Child::spawn(|| {
             let (device, _) = Device::domain()?;
@@ -193,7 +195,7 @@ fn worker_killed_while_copying(context: &Context) -> Outcome {
 fn a_killed_helper_spoils_nothing(context: &Context) -> Outcome {
     let mut rng = context.rng();
     for _ in 0..4 {
-        let _chosen = choose("kthread")?;
+        let _chosen = choose(software_engine())?;
         let (device, key) = Device::domain()?;
         let pair = Pair::new(&device, LONG)?;
         let id = device
@@ -221,7 +223,7 @@ fn a_killed_helper_spoils_nothing(context: &Context) -> Outcome {
 /// A worker ends when its process submits nothing more, and another one starts when it does; who inherits the file has
 /// one of its own.
 fn an_idle_worker_ends(context: &Context) -> Outcome {
-    let _chosen = choose(if modelled() { "auto" } else { "kthread" })?;
+    let _chosen = choose(any_engine())?;
     let me = std::process::id() as i32;
     let (device, _) = Device::domain()?;
     for round in 0..2 {
@@ -256,7 +258,7 @@ fn an_idle_worker_ends(context: &Context) -> Outcome {
 fn workers_and_threads_freeze(context: &Context) -> Outcome {
     /// Of `include/linux/sched.h`.
     const PF_NOFREEZE: u64 = 0x8000;
-    let _chosen = choose("kthread")?;
+    let _chosen = choose(software_engine())?;
     let group = Cgroup::new("freeze")?;
     let counters = SharedCounters::new()?;
     let child = Child::spawn(|| {

@@ -20,7 +20,7 @@ use crate::device::Device;
 use crate::fuse::LateFile;
 use crate::fuzz::{Known, SLACK, SPACE, Space, mad};
 use crate::harness::{Context, Outcome, Stop};
-use crate::request_setup::{IOATDMA, all_in_service, choose, modelled};
+use crate::request_setup::{IOATDMA, PARAMETER, all_in_service, any_engine, choose, modelled};
 use crate::rng::Rng;
 use crate::sys::{self, Child, PAGE, RW, SharedCounters};
 use crate::{check, tests};
@@ -538,9 +538,7 @@ fn random_operations(context: &Context) -> Outcome {
     let mut rng = context.rng();
     let (counters, known, post) = (SharedCounters::new()?, Known::new()?, Post::new()?);
     let _chosen = choose("auto")?;
-    if !modelled() {
-        fs::write("/sys/module/libcopy/parameters/engine", "kthread")?;
-    }
+    fs::write(PARAMETER, any_engine())?;
     let (device, key) = Device::domain()?;
     device.info()?;
     let late = match LateFile::new(Some((rng.word(), Duration::from_millis(20)))) {
@@ -623,9 +621,9 @@ fn random_operations(context: &Context) -> Outcome {
             })?,
             14 | 15 if modelled() => rebinds.start(&mut rng, rebind)?,
             16 => {
-                let engine = if modelled() { "auto" } else { "kthread" };
+                let engine = any_engine();
                 let engine = rng.pick(&["off", engine, engine]);
-                fs::write("/sys/module/libcopy/parameters/engine", engine)?;
+                fs::write(PARAMETER, engine)?;
                 device.info()?;
             }
             _ => {}
@@ -641,7 +639,7 @@ fn random_operations(context: &Context) -> Outcome {
     drop((late, swap, group));
     drop(whole);
     if modelled() {
-        fs::write("/sys/module/libcopy/parameters/engine", "auto")?;
+        fs::write(PARAMETER, "auto")?;
         all_in_service(context, &device)?;
     }
     print!(
