@@ -13,7 +13,7 @@ use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::harness::{Context, Outcome, Stop, skip};
 use crate::kernel::{self, Stats};
-use crate::request_setup::{choose, with_each};
+use crate::request_setup::{choose, engines_count, with_each};
 use crate::rng::Rng;
 use crate::sys::{self, Child, Map, SharedCounters};
 use crate::{check, check_eq, tests};
@@ -206,7 +206,7 @@ fn every_collective_and_every_byte(_: &Context) -> Outcome {
             }
             Ok(())
         })?;
-        check!(bytes > 0, "no engine moved anything");
+        check!(bytes > 0 || !engines_count(), "no engine moved anything");
         Ok(())
     })
 }

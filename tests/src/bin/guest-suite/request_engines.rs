@@ -9,8 +9,8 @@ use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, skip};
 use crate::kernel::Stats;
 use crate::request_setup::{
-    HANG_NS, IOATDMA, LONG, PARAMETER, Pair, all_in_service, ask, choose, errno, modelled, request,
-    software_engine, with_each,
+    HANG_NS, IOATDMA, LONG, PARAMETER, Pair, THREADS, all_in_service, ask, choose, errno, modelled,
+    request, with_each,
 };
 use crate::sys::PAGE;
 use crate::{check, check_eq, check_err, tests};
@@ -29,7 +29,7 @@ fn text(bytes: &[u8]) -> String {
 fn engines(_: &Context) -> Outcome {
     let device = Device::open()?;
     {
-        let _chosen = choose(software_engine())?;
+        let _chosen = choose(THREADS)?;
         let count = device.info()?.engines;
         let all: Vec<EngineInfo> = (0..count)
             .map(|index| device.engine(index))

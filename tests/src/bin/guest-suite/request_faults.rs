@@ -15,6 +15,7 @@ use crate::harness::{Context, Outcome, is_clock_counted, skip};
 use crate::kernel::Stats;
 use crate::request_setup::{
     IOATDMA, Pair, Parameter, Table, all_in_service, ask, choose, modelled, request, with_each,
+    with_each_engine,
 };
 use crate::sys::{self, Child, Map, PAGE, SharedCounters};
 use crate::{check, check_eq, check_err, tests};
@@ -187,7 +188,7 @@ pub fn many_requests(context: &Context) -> Outcome<Duration> {
     /// Of `kmod/engine/queue.rs`.
     const SCAN: i64 = 32;
     let longest = Cell::new(Duration::ZERO);
-    with_each(|| {
+    with_each_engine(|| {
         // A module without the limit has no parameter for it.
         let _limit = Parameter::set("max_user_requests", 1 << 16).ok();
         // Submitting may be slow, too; and a channel that is given up leaves its requests to CPUs, which are not.

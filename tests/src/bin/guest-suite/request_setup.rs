@@ -42,6 +42,19 @@ pub fn choose(engine: &str) -> Outcome<Chosen> {
     Ok(Chosen(before))
 }
 
+/// Runs `body` as [`with_each`] does, with engines that move bytes themselves, beside CPUs that help.
+pub fn with_each_engine(body: impl Fn() -> Outcome) -> Outcome {
+    if !has_threads() {
+        return Err(Stop::Skip("a module without engines".to_owned()));
+    }
+    with_each(body)
+}
+
+/// Whether bytes count as an engine's: not those that a worker has copied.
+pub fn engines_count() -> bool {
+    has_threads()
+}
+
 /// The choice of kernel threads.
 pub const THREADS: &str = "kthread";
 
