@@ -283,7 +283,8 @@ pub const REGION_INFO: u32 = 0xC030_CC07;
 ///   longer than any region, with blocks; or the first block is outside, and nothing was copied.
 /// - `EINVAL`: not exactly one direction, more than [`MAX_IOV`] pieces or ranges that are not blocks, pieces or ranges
 ///   that hold fewer than `length` bytes, `region_iov` or `stride` without ranges, or `stride` without blocks or with an array.
-/// - `EFAULT`: the caller's memory cannot be read or written and nothing was copied.
+/// - `EFAULT`: the caller's memory cannot be read or written, or the region's has lost what was in it, and
+///   nothing was copied.
 /// - `ESTALE`: the owner unmapped or replaced the memory.
 /// - `EOWNERDEAD`: the owner is gone.
 pub const REGION_COPY: u32 = 0xC048_CC09;

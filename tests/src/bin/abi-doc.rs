@@ -34,6 +34,9 @@ const UNNAMED: [(&str, &str); 4] = [
     ),
 ];
 
+/// Fields that nothing there reads, and why they are there.
+const UNUSED: [((&str, &str), &str); 0] = [];
+
 fn main() {
     print!("{}", render(SOURCE, &Users::read()));
 }
@@ -58,16 +61,34 @@ impl Users {
 
     /// The files whose code has this word.
     fn of(&self, name: &str) -> Vec<String> {
-        let is_word = |c: &char| c.is_alphanumeric() || *c == '_';
-        let has_it = |code: &str| {
-            code.match_indices(name).any(|(at, _)| {
-                let (before, behind) = (&code[..at], &code[at + name.len()..]);
-                !before.chars().next_back().is_some_and(|c| is_word(&c))
-                    && !behind.chars().next().is_some_and(|c| is_word(&c))
-            })
-        };
-        let found = self.0.iter().filter(|(_, code)| has_it(code));
+        let found = self
+            .0
+            .iter()
+            .filter(|(_, code)| words(code, name).count() > 0);
         found.map(|(path, _)| format!("`{path}`")).collect()
+    }
+
+    /// The files whose code has the structure and reads or sets a field of this name.
+    fn of_field(&self, of: &str, field: &str) -> Vec<String> {
+        let is_access = |(before, behind): (&str, &str)| {
+            before.ends_with('.') && !behind.starts_with('(')
+                || matches!(behind.trim_start().chars().next(), Some(':' | ',' | '}'))
+        };
+        let found = self
+            .0
+            .iter()
+            .filter(|(_, code)| words(code, of).count() > 0 && words(code, field).any(is_access));
+        found.map(|(path, _)| format!("`{path}`")).collect()
+    }
+
+    /// What the document says of who uses a field; empty if nobody does.
+    fn named_field(&self, of: &str, field: &str) -> String {
+        let files = self.of_field(of, field);
+        let known = UNUSED.iter().find(|(known, _)| *known == (of, field));
+        match known {
+            Some((_, why)) if files.is_empty() => (*why).to_owned(),
+            _ => files.join(", "),
+        }
     }
 
     /// What the document says of who uses an ioctl or a flag; empty if nobody does.
@@ -78,6 +99,22 @@ impl Users {
             _ => files.join(", "),
         }
     }
+}
+
+/// Each place where code has this word: what is before it, and behind.
+fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let is_word = |c: &char| c.is_alphanumeric() || *c == '_';
+    let places = code.match_indices(word);
+    let parts = places.map(move |(at, _)| (&code[..at], &code[at + word.len()..]));
+    parts.filter(move |(before, behind)| {
+        !before.chars().next_back().is_some_and(|c| is_word(&c))
+            && !behind.chars().next().is_some_and(|c| is_word(&c))
+    })
+}
+
+/// Whether a field has to be zero, or is.
+fn is_reserved(field: &str) -> bool {
+    field.starts_with("reserved")
 }
 
 fn add_files(folder: PathBuf, files: &mut Vec<PathBuf>) {
@@ -122,7 +159,7 @@ fn render(source: &str, users: &Users) -> String {
         "<!-- Generated from kmod/uapi.rs by `cargo run -p libcopy-tests --bin abi-doc > docs/abi.md`. -->\n\n",
     );
     let mut doc: Vec<String> = Vec::new();
-    let mut table: Option<Vec<(String, String, String)>> = None;
+    let mut table: Option<(&str, Vec<[String; 4]>)> = None;
     let mut in_constants = false;
     for line in source.lines() {
         let text = line.trim();
@@ -163,19 +200,24 @@ fn render(source: &str, users: &Users) -> String {
             let name = rest.trim_end_matches(" {");
             writeln!(out, "\n## struct {name}\n\n{}\n", doc.join("\n")).expect("strings grow");
             doc.clear();
-            table = Some(Vec::new());
-        } else if let (Some(rows), Some(field)) = (table.as_mut(), text.strip_prefix("pub ")) {
+            table = Some((name, Vec::new()));
+        } else if let (Some((of, rows)), Some(field)) = (table.as_mut(), text.strip_prefix("pub "))
+        {
             let (name, kind) = field
                 .trim_end_matches(',')
                 .split_once(": ")
                 .unwrap_or((field, ""));
-            rows.push((name.to_owned(), kind.to_owned(), doc.join(" ")));
+            let used_by = users.named_field(of, name);
+            rows.push([name.to_owned(), kind.to_owned(), doc.join(" "), used_by]);
             doc.clear();
         } else if text == "}" {
-            let Some(rows) = table.take() else { continue };
-            out.push_str("| field | type | meaning |\n|---|---|---|\n");
-            for (name, kind, meaning) in rows {
-                writeln!(out, "| `{name}` | `{kind}` | {meaning} |").expect("strings grow");
+            let Some((_, rows)) = table.take() else {
+                continue;
+            };
+            out.push_str("| field | type | meaning | used by |\n|---|---|---|---|\n");
+            for [name, kind, meaning, used_by] in rows {
+                writeln!(out, "| `{name}` | `{kind}` | {meaning} | {used_by} |")
+                    .expect("strings grow");
             }
         }
     }
@@ -235,6 +277,59 @@ mod tests {
         for (name, _) in UNNAMED {
             assert!(constants().any(|(known, _)| known == name), "{name}");
             assert_eq!(users.of(name), [""; 0], "{name} is used");
+        }
+    }
+
+    /// Structures with their fields.
+    fn fields() -> Vec<(&'static str, &'static str)> {
+        let (mut of, mut found) = ("", Vec::new());
+        for line in SOURCE.lines() {
+            if let Some(name) = line.strip_prefix("pub struct ") {
+                of = name.trim_end_matches(" {");
+            } else if let Some(field) = line.strip_prefix("    pub ") {
+                found.extend(field.split_once(": ").map(|(name, _)| (of, name)));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_field_is_used() {
+        let users = Users::read();
+        let fields = fields();
+        assert!(fields.len() > 90, "{} fields", fields.len());
+        let unused = fields
+            .iter()
+            .filter(|(of, name)| !is_reserved(name) && users.named_field(of, name).is_empty());
+        let unused: Vec<_> = unused.collect();
+        assert!(unused.is_empty(), "no code in {USERS:?} uses {unused:?}");
+        for ((of, name), _) in UNUSED {
+            assert!(fields.contains(&(of, name)), "{of}.{name}");
+            assert_eq!(users.of_field(of, name), [""; 0], "{of}.{name} is used");
+        }
+    }
+
+    #[test]
+    fn a_field_is_used_where_its_structure_is_named() {
+        let user = |text: &str| {
+            let users = Users(vec![("a.rs".to_owned(), code_of(text))]);
+            users.of_field("Info", "state").len()
+        };
+        for text in [
+            "Info { state: 1 }",
+            "Info { state }",
+            "Info; a.state = 2",
+            "Info; a.state",
+        ] {
+            assert_eq!(user(text), 1, "{text}");
+        }
+        for text in [
+            "a.state",
+            "Info; a.state()",
+            "Info; a.states",
+            "Info; state = 1",
+        ] {
+            assert_eq!(user(text), 0, "{text}");
         }
     }
 
