@@ -12,7 +12,8 @@
 //! - A **domain** is the set of processes that may share. Region ids mean something only inside a
 //!   domain.
 //! - A **region** is user memory that its owner published: pinned once, copied from or to by many.
-//! - An **engine** moves bytes without the caller: the channels of a DMA engine, or kernel threads.
+//! - An **engine** moves bytes without the caller: the channels of a DMA engine, kernel threads, or a thread of the
+//!   process that submits.
 //! - A **request** is a transfer between two regions that an engine works on while its submitter
 //!   goes on: a queue of fragments, claimed one by one by the engine or by CPUs that help.
 //!
@@ -718,18 +719,16 @@ pub struct RequestStatus {
     pub id: u32,
     /// `REQUEST_*` state.
     pub state: u32,
-    /// Fragments claimed so far.
-    pub next: u64,
     /// Bytes in place, anywhere.
     pub done: u64,
     /// Bytes in place from the front without a gap.
     pub front: u64,
     /// Errno of a request that failed, otherwise zero.
     pub error: i32,
-    /// `MODE_*` bits.
-    pub mode: u32,
     /// Zero.
-    pub reserved: [u64; 3],
+    pub reserved0: u32,
+    /// Zero.
+    pub reserved: [u64; 4],
 }
 
 const _: () = {

@@ -385,11 +385,7 @@ impl Request {
 
     /// Lets no engine claim any more.
     pub(crate) fn close_to_engines(&self) -> bool {
-        let new = self.fragments.close_to_engines();
-        if let (true, Some(status)) = (new, &self.status) {
-            status.mode(MODE_CPU);
-        }
-        new
+        self.fragments.close_to_engines()
     }
 
     /// Index of the engine that works on it.
@@ -681,11 +677,7 @@ impl Job for Request {
     }
 
     fn claim(&self, worker: Worker, most: u64) -> Option<(u64, u64)> {
-        let claimed = self.fragments.claim(worker, most)?;
-        if let Some(status) = &self.status {
-            status.claimed(claimed.1);
-        }
-        Some(claimed)
+        self.fragments.claim(worker, most)
     }
 
     fn wants_engine(&self) -> bool {
