@@ -719,6 +719,8 @@ pub struct RequestStatus {
     pub id: u32,
     /// `REQUEST_*` state.
     pub state: u32,
+    /// Fragments claimed so far.
+    pub next: u64,
     /// Bytes in place, anywhere.
     pub done: u64,
     /// Bytes in place from the front without a gap.
@@ -728,7 +730,7 @@ pub struct RequestStatus {
     /// Zero.
     pub reserved0: u32,
     /// Zero.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 const _: () = {

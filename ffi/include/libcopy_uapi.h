@@ -56,6 +56,10 @@
 // `libcopy_engine_info.kind`: a kernel thread (module parameter `engine=kthread`).
 #define LIBCOPY_ENGINE_KTHREAD 2
 
+// `libcopy_engine_info.kind`: a thread of the process that submits (a module built with `LIBCOPY_ENGINES=n`, which has
+// no other engine).
+#define LIBCOPY_ENGINE_WORKER 3
+
 // `libcopy_request_submit.flags`: compare CRC32C of source and destination when everything is copied.
 // What differs is copied again by a CPU; what still differs fails with `EIO`. Until the end, `done` and
 // `front` then say only what was copied.
@@ -255,7 +259,8 @@
 //   longer than any region, with blocks; or the first block is outside, and nothing was copied.
 // - `EINVAL`: not exactly one direction, more than `LIBCOPY_MAX_IOV` pieces or ranges that are not blocks, pieces or ranges
 //   that hold fewer than `length` bytes, `region_iov` or `stride` without ranges, or `stride` without blocks or with an array.
-// - `EFAULT`: the caller's memory cannot be read or written and nothing was copied.
+// - `EFAULT`: the caller's memory cannot be read or written, or the region's has lost what was in it, and
+//   nothing was copied.
 // - `ESTALE`: the owner unmapped or replaced the memory.
 // - `EOWNERDEAD`: the owner is gone.
 #define LIBCOPY_REGION_COPY 0xC048CC09U
@@ -387,7 +392,7 @@ struct libcopy_domain_leave {
 struct libcopy_engine_info {
   // In: the engine.
   uint32_t index;
-  // Out: `LIBCOPY_ENGINE_DMA` or `LIBCOPY_ENGINE_KTHREAD`.
+  // Out: `LIBCOPY_ENGINE_DMA`, `LIBCOPY_ENGINE_KTHREAD` or `LIBCOPY_ENGINE_WORKER`.
   uint32_t kind;
   // Out: its NUMA node; -1 if it is near none.
   int32_t node;
@@ -599,8 +604,8 @@ struct libcopy_request_status {
   uint64_t front;
   // Errno of a request that failed, otherwise zero.
   int32_t error;
-  // `MODE_*` bits.
-  uint32_t mode;
+  // Zero.
+  uint32_t reserved0;
   // Zero.
   uint64_t reserved[3];
 };

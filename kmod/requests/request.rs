@@ -677,7 +677,11 @@ impl Job for Request {
     }
 
     fn claim(&self, worker: Worker, most: u64) -> Option<(u64, u64)> {
-        self.fragments.claim(worker, most)
+        let claimed = self.fragments.claim(worker, most)?;
+        if let Some(status) = &self.status {
+            status.claimed(claimed.1);
+        }
+        Some(claimed)
     }
 
     fn wants_engine(&self) -> bool {

@@ -94,6 +94,7 @@ impl Status {
     pub(crate) fn begin(&self, id: u32) {
         self.short(offset_of!(RequestStatus, id)).xchg(0, Full);
         for offset in [
+            offset_of!(RequestStatus, next),
             offset_of!(RequestStatus, done),
             offset_of!(RequestStatus, front),
         ] {
@@ -104,6 +105,12 @@ impl Status {
         self.short(offset_of!(RequestStatus, state))
             .store(REQUEST_RUNNING, Relaxed);
         self.short(offset_of!(RequestStatus, id)).store(id, Release);
+    }
+
+    /// Fragments were claimed.
+    pub(crate) fn claimed(&self, many: u64) {
+        self.long(offset_of!(RequestStatus, next))
+            .fetch_add(many, Relaxed);
     }
 
     /// Bytes are in place; `advanced` of them joined the front.

@@ -61,7 +61,7 @@ fn fields_lie_where_they_always_did() {
     });
     layout!(RequestCancel = 24 { id: 0, flags: 4, done: 8, state: 16, reserved: 20 });
     layout!(RequestStatus = 64 {
-        id: 0, state: 4, done: 8, front: 16, error: 24, reserved0: 28, reserved: 32,
+        id: 0, state: 4, next: 8, done: 16, front: 24, error: 32, reserved0: 36, reserved: 40,
     });
 }
 

@@ -283,10 +283,10 @@ fn status_table(context: &Context) -> Outcome {
             let now = table.entry(id);
             check_eq!(now.id, id);
             check!(
-                now.done >= last.done && now.front >= last.front,
+                now.next >= last.next && now.done >= last.done && now.front >= last.front,
                 "{now:?} after {last:?}"
             );
-            check!(now.front <= (512 * PAGE) as u64);
+            check!(now.front <= (512 * PAGE) as u64 && now.next <= 512);
             last = now;
             if now.state != REQUEST_RUNNING {
                 break;
@@ -297,8 +297,8 @@ fn status_table(context: &Context) -> Outcome {
         check_eq!(last.state, REQUEST_DONE);
         let end = table.entry(id);
         check_eq!(
-            (end.done, end.front, end.error),
-            (512 * PAGE as u64, 512 * PAGE as u64, 0)
+            (end.next, end.done, end.front, end.error),
+            (512, 512 * PAGE as u64, 512 * PAGE as u64, 0)
         );
         in_child(|| {
             let peer = Device::member(key)?;
@@ -381,7 +381,6 @@ fn front(_: &Context) -> Outcome {
 fn switches(_: &Context) -> Outcome {
     with_each_engine(|| {
         let (device, _) = Device::domain()?;
-        let table = Table::of(&device)?;
         for pages in [1, 8, 64] {
             let pair = Pair::new(&device, LONG)?;
             let before = Stats::read()?;
