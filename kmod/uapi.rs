@@ -124,7 +124,7 @@ pub const REQUEST_DONE: u32 = 2;
 /// State of a request: ended before that; nobody writes to the destination for it any more.
 pub const REQUEST_FAILED: u32 = 3;
 
-/// [`RequestStatus::mode`]: the engine takes no more fragments.
+/// [`RequestInfo::mode`]: the engine takes no more fragments.
 pub const MODE_CPU: u32 = 1 << 0;
 
 /// [`RegionInfo::state`]: what is behind the owner's addresses has changed since it was pinned.

@@ -79,7 +79,7 @@ impl Users {
         found.map(|(path, _)| format!("`{path}`")).collect()
     }
 
-    /// The files whose code names the structure, or the library's `device`, which returns those called `...Info`, and
+    /// The files whose code names the structure, or `libcopy::device`, which returns those called `...Info`, and
     /// reads or sets a field of this name.
     fn of_field(&self, of: &str, field: &str) -> Vec<String> {
         let is_access = |(before, behind): (&str, &str)| {
@@ -88,7 +88,7 @@ impl Users {
         };
         let found = self.0.iter().filter(|(_, code)| {
             let has = |word| words(code, word).next().is_some();
-            let may = has(of) || of.ends_with("Info") && has("device");
+            let may = has(of) || of.ends_with("Info") && code.contains("libcopy::device");
             may && words(code, field).any(is_access)
         });
         found.map(|(path, _)| format!("`{path}`")).collect()
