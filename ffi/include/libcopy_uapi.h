@@ -84,7 +84,7 @@
 // State of a request: ended before that; nobody writes to the destination for it any more.
 #define LIBCOPY_REQUEST_FAILED 3
 
-// `libcopy_request_status.mode`: the engine takes no more fragments.
+// `libcopy_request_info.mode`: the engine takes no more fragments.
 #define LIBCOPY_MODE_CPU (1 << 0)
 
 // `libcopy_region_info.state`: what is behind the owner's addresses has changed since it was pinned.
