@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Which kernels this machine's processor is best served with: measured by `libcopy tune`, kept in the
-//! cache directory, read by programs that pack. Layer: beside `tune`, above `datatype`.
+//! cache directory, read by programs that pack.
 //!
 //! Who cannot read the file uses the built-in table of the processor's vendor. A file is replaced by
 //! renaming a new one, so that nobody reads half of one, and has the machine's name in it, so that nobody

@@ -8,7 +8,7 @@
  *        mpi_gpu stencil MILLISECONDS EDGE PTX
  *
  * messages: vectors of BYTES bytes in blocks of BLOCK bytes that begin every 512 bytes, from rank 0 to rank 1 and back.
- * stencil: 9 points on EDGE x EDGE doubles of each rank (paper 000, figure 15), its columns and rows exchanged as datatypes
+ * stencil: 9 points on EDGE x EDGE doubles of each rank (FALCON-X, figure 15), its columns and rows exchanged as datatypes
  * in GPU memory ("typed"), packed into host memory by the program ("hand-staged"), and not at all ("compute"); PTX is a file
  * with the kernel `stencil`.
  *

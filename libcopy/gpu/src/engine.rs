@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Copies by the GPU's copy engines, without kernels: a copy per block, which is what paper 000 (section 5.1) found in MPI
+//! Copies by the GPU's copy engines, without kernels: a copy per block, which is what FALCON-X (section 5.1) found in MPI
 //! libraries and what kernels are compared with, all of them in one call of the driver, and a copy per plane of equally spaced
 //! rows.
 
@@ -19,7 +19,7 @@ const MOST_PLANES: u64 = 4096;
 const MOST_PITCH: i64 = i32::MAX as i64;
 
 /// Copies all bytes of one layout to another with one `cuMemcpyAsync` for each run that is contiguous in both (the naive
-/// method of paper 000, section 5.1). Returns when the bytes are there; says how many copies there were.
+/// method of FALCON-X, section 5.1). Returns when the bytes are there; says how many copies there were.
 ///
 /// # Errors
 ///

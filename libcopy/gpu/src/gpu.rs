@@ -242,7 +242,7 @@ pub unsafe fn unpack_after(
 }
 
 /// Copies all bytes of one layout to another, which has at least as many: the receive of a message without packed bytes in
-/// between (paper 000, section 5.2). Each may be memory of any [`Space`], mapped from another process too. Returns when the
+/// between (FALCON-X, section 5.2). Each may be memory of any [`Space`], mapped from another process too. Returns when the
 /// bytes are there.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ const MOST_ROW_BLOCKS: u64 = 65_535;
 /// Whose mapping of bytes to threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
-    /// TEMPI's (paper 004, "Generalized pack kernels"): a thread per word; the first dimension of the thread block runs over the
+    /// TEMPI's ("Generalized pack kernels"): a thread per word; the first dimension of the thread block runs over the
     /// words of a block, the second over the next dimension of the type, the third over the one after it, loops over the
     /// rest. The word is the largest that fits both sides.
     Tempi,

@@ -55,7 +55,7 @@ impl Effort {
 /// Runs of a cell, at least and at most.
 const RUNS: std::ops::RangeInclusive<usize> = 3..=25;
 
-/// `bytes` bytes in blocks of `block` bytes, [`GRID_STRIDE`] bytes from one to the next (paper 004).
+/// `bytes` bytes in blocks of `block` bytes, [`GRID_STRIDE`] bytes from one to the next (TEMPI).
 ///
 /// # Errors
 ///

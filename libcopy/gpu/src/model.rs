@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which way a message takes: the model of TEMPI (paper 004, "Performance Model") with two more methods, on tables that
+//! Which way a message takes: the model of TEMPI ("Performance Model") with two more methods, on tables that
 //! [`measure()`](crate::measure()) fills once per GPU and driver.
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ pub enum Method {
     OneShot,
     /// Packed into GPU memory, copied to the host, sent, and back.
     Staged,
-    /// From layout to layout through CUDA IPC (paper 000, section 5.2).
+    /// From layout to layout through CUDA IPC (FALCON-X, section 5.2).
     Peer,
     /// The same by copy engines, without kernels; equally spaced blocks only.
     Engine,
@@ -255,7 +255,7 @@ impl Profile {
         }
     }
 
-    /// Microseconds that a method takes; the formulas of paper 004, where `one_shot` packs into host memory.
+    /// Microseconds that a method takes; the formulas of TEMPI, where `one_shot` packs into host memory.
     pub fn time(&self, method: Method, bytes: u64, block: u64) -> f64 {
         let grid = |grid: &Grid| grid.at(bytes, block);
         match method {

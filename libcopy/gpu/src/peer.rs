@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! GPU memory of other processes of the machine, through CUDA IPC: what FALCON-X's copies from layout to layout read
-//! (paper 000, section 5.2).
+//! (FALCON-X, section 5.2).
 //!
 //! The owner [`export`]s an address; who gets the [`Exported`] bytes opens it. Opening takes a hundred microseconds and
 //! more, so mappings are kept, by (context, process, its start time, base address, buffer number). The driver gives no

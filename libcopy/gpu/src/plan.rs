@@ -2,7 +2,7 @@
 
 //! From the canonical form of a layout to what kernels can do: the kernel plan.
 //!
-//! Canonical forms of regular types are what paper 004 ("Translation", "Canonicalization") comes down to: dense data
+//! Canonical forms of regular types are what TEMPI ("Translation", "Canonicalization") comes down to: dense data
 //! under streams. Those become nests. Lists of offsets become tables; whatever else there is becomes a list of pieces.
 
 use std::ops::Range;

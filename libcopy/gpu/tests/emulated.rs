@@ -442,7 +442,7 @@ fn all_kernels_are_used() {
     }
 }
 
-/// The threads of a block are divided among the dimensions of the cuboid of paper 004 ("Kernel Selection").
+/// The threads of a block are divided among the dimensions of the cuboid of TEMPI ("Kernel Selection").
 #[test]
 fn tempi_has_a_dimension_of_the_block_per_dimension_of_the_type() {
     let byte = Datatype::named(Named::Byte);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Collectives that return early: a copy engine moves what can be guarded, and the guard holds
-//! threads that come too soon (paper 003, sections 3.2 and 3.3).
+//! threads that come too soon (Copy Engines 2023, sections 3.2 and 3.3).
 //!
 //! Leaves say that they are here as they do without engines, since only the root knows which way
 //! this call goes. The root opens its buffer and tells each leaf which bytes of the leaf's part are

@@ -2,7 +2,7 @@
 
 //! [`Request`]: a transfer between two regions that an engine works on while we go on.
 //!
-//! After paper 003, section 3.4: a request is a queue of fragments in front of the hardware, and
+//! After Copy Engines 2023, section 3.4: a request is a queue of fragments in front of the hardware, and
 //! "switch to CPU" is that the engine takes no more of them. Here the queue is a counter in the
 //! kernel that the engine and any number of CPUs claim from.
 

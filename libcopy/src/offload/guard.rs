@@ -2,7 +2,7 @@
 
 //! The guard: memory whose content is still on its way cannot be touched.
 //!
-//! After paper 003, section 3.2: a blocking operation returns before its bytes have arrived, and
+//! After Copy Engines 2023, section 3.2: a blocking operation returns before its bytes have arrived, and
 //! `mprotect` holds threads that come too early. The handler of SIGSEGV finds the buffer in a table,
 //! has its [`Completion`] hurry, takes the protection from what has arrived, and lets the
 //! instruction run again. Everything else goes to the handler that was there before us.

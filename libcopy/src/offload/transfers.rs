@@ -291,7 +291,7 @@ impl Completion for Transfers {
                 continue;
             }
             // Who waits needs the bytes, not the overlap: the engine begins nothing more, and we
-            // copy the rest (paper 003, section 3.4).
+            // copy the rest (Copy Engines 2023, section 3.4).
             let switched = self.requests.switch(part);
             match (self.progress(part), switched) {
                 (Ok(front), _) if front == part.len => {}

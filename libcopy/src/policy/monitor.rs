@@ -2,7 +2,7 @@
 
 //! Learns from the iterations of a loop which way its collectives should go.
 //!
-//! Paper 003 has static thresholds (section 3.4) and names what they miss (section 4.4): whether an
+//! Copy Engines 2023 has static thresholds (section 3.4) and names what they miss (section 4.4): whether an
 //! engine helps depends on how long the application computes until the next call and on how soon it
 //! touches the buffer. Both show in one figure that a process can measure alone: the time from one
 //! call at a place in the program to the next call there. The computation is part of it whichever

@@ -65,7 +65,7 @@ pub struct Policy {
     /// Smallest team that uses copy engines, in ranks.
     #[serde(default = "offload_ranks")]
     pub offload_ranks: u64,
-    /// Pages that an engine moves between two looks whether CPUs have taken over: n of paper 003,
+    /// Pages that an engine moves between two looks whether CPUs have taken over: n of Copy Engines 2023,
     /// section 3.4; 0: what the module's parameter says.
     #[serde(default)]
     pub offload_pages: u64,

@@ -130,7 +130,7 @@ impl Waiter {
         self.helper = helper;
     }
 
-    /// Copies for peers that wait for bytes of an engine (paper 003, section 3.4): we have nothing
+    /// Copies for peers that wait for bytes of an engine (Copy Engines 2023, section 3.4): we have nothing
     /// else to do, and they may be what we wait for.
     fn help(&self) {
         let Some(helper) = &self.helper else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Nonblocking sends whose bytes are still being packed when the call returns (paper 004, "MPI_Isend / MPI_Irecv": pack,
+//! Nonblocking sends whose bytes are still being packed when the call returns (TEMPI, "MPI_Isend / MPI_Irecv": pack,
 //! event, start).
 //!
 //! The program gets the handle of a persistent request of the library's that is started when the kernel is done: by the next

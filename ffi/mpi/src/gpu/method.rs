@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How the bytes of device memory get to the MPI library, and back (paper 004, "MPI_Send / MPI_Recv"): which method, by the
+//! How the bytes of device memory get to the MPI library, and back (TEMPI, "MPI_Send / MPI_Recv"): which method, by the
 //! times of [`Profile`], and whether the library takes device memory at all.
 
 use std::ffi::c_int;

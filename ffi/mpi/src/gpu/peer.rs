@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Messages that the receiver copies out of the sender's device memory, from layout to layout (paper 000, section 5.2), through
+//! Messages that the receiver copies out of the sender's device memory, from layout to layout (FALCON-X, section 5.2), through
 //! CUDA IPC.
 //!
 //! The sender [`offer`]s its elements: the message's header goes the way of all headers, its slot says which memory it is.

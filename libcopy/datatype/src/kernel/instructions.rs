@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which vector instructions kernels use: those of the processor, or fewer. Layer: the lowest.
+//! Which vector instructions kernels use: those of the processor, or fewer.
 
 #[cfg(not(test))]
 use std::sync::atomic::{AtomicU8, Ordering};

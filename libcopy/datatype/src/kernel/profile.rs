@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! What the choice of a kernel depends on besides the layout: the one table of constants that differ
-//! between processors. Layer: below `strip`, `rows` and `x86`, above nothing.
+//! between processors.
 //!
 //! There is a table for Intel's processors (measured on Cascade Lake and a newer Xeon), one for AMD's from Zen 5
 //! on, and one for AMD's earlier ones (measured on Zen 4). [`CpuProfile::install`] replaces it, with one that was calibrated on the

@@ -376,7 +376,7 @@ impl Bench {
         succeed(compare)
     }
 
-    /// Where the time of those who receive goes (the steps of figure 5 of paper 000), one run of MPICH for
+    /// Where the time of those who receive goes (the steps of figure 5 of FALCON-X), one run of MPICH for
     /// each layout.
     fn breakdown(
         &self,

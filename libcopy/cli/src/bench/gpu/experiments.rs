@@ -85,7 +85,7 @@ fn unpack_cell(
     Ok(())
 }
 
-/// E2: one `MPI_Pack` of 1 KiB to 4 MiB (paper 004), blocks every 512 bytes, by constructor and count, beside TEMPI's and
+/// E2: one `MPI_Pack` of 1 KiB to 4 MiB (TEMPI), blocks every 512 bytes, by constructor and count, beside TEMPI's and
 /// yaksa's mappings of bytes to threads and a copy per block.
 pub fn e2(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     let sizes: &[u64] = setup.sized(&[1 << 10, 1 << 20, 4 << 20], &[1 << 10, 4 << 10]);
@@ -126,7 +126,7 @@ pub fn e2(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
             }
         }
     }
-    // Three spellings of one cuboid (paper 004, equivalence).
+    // Three spellings of one cuboid (TEMPI, equivalence).
     let [x, y, z] = [100_u64, 13, 47];
     let sizes = [64, 32, 256];
     let (row, plane) = (sizes[2] as i64, (sizes[1] * sizes[2]) as i64);
@@ -211,7 +211,7 @@ fn per_block(
     Ok(())
 }
 
-/// E3: the halo of a box, 26 directions (paper 004): one launch, a launch each, a copy per block.
+/// E3: the halo of a box, 26 directions (TEMPI): one launch, a launch each, a copy per block.
 pub fn e3(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     let (edge, radius): (u64, u64) = setup.sized((256, 3), (10, 3));
     let point = 64;

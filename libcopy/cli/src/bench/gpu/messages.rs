@@ -19,7 +19,7 @@ const NEAR: f64 = 1.1;
 /// Copies under way together, whose mean time is that of moving the data.
 const UNDER_WAY: usize = 16;
 
-/// Edge of a rank's field in E8 (paper 000, figure 15).
+/// Edge of a rank's field in E8 (FALCON-X, figure 15).
 const STENCIL_EDGE: u64 = 1048;
 
 fn vector(bytes: u64, block: u64) -> Result<Datatype> {
@@ -41,7 +41,7 @@ fn budget(setup: &Setup) -> String {
     setup.sized("100", "1").to_owned()
 }
 
-/// E4: messages between two processes, of 1 KiB to 4 MiB in blocks every 512 bytes (paper 004), by the method that the model
+/// E4: messages between two processes, of 1 KiB to 4 MiB in blocks every 512 bytes (TEMPI), by the method that the model
 /// chooses and by each one. A method that is not possible here is one that the library puts another one in the place of.
 pub fn e4(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     let Some(program) = program(setup, sheet, "E4") else {
@@ -81,7 +81,7 @@ fn touched(bytes: u64, block: u64) -> u64 {
     bytes / block * block.next_multiple_of(32)
 }
 
-/// How good the choice was, and where one-shot is the best of the three methods of paper 004, and where not.
+/// How good the choice was, and where one-shot is the best of the three methods of TEMPI, and where not.
 fn judged(found: &[(&str, Vec<Line>)]) -> Vec<String> {
     let Some((_, chosen)) = found.iter().find(|(method, _)| *method == "auto") else {
         return Vec::new();
@@ -125,7 +125,7 @@ fn judged(found: &[(&str, Vec<Line>)]) -> Vec<String> {
     ]
 }
 
-/// E8: which share of a message's time moves data (paper 000, figure 1b), and steps of a stencil (figure 15). In the rows
+/// E8: which share of a message's time moves data (FALCON-X, figure 1b), and steps of a stencil (figure 15). In the rows
 /// `breakdown` `bound_us` is the mean time of copies from layout to layout that are under way together, so that their start
 /// and end are hidden: `of bound` is the share.
 pub fn e8(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
