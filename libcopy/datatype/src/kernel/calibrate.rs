@@ -2,7 +2,6 @@
 
 //! Finds the profile of the processor at hand by timing kernels against those of the vendor's table.
 //!
-//!
 //! What is better by chance must not be taken: a kernel replaces the table's only if it is faster twice,
 //! in measurements that alternate, and slower neither packing nor unpacking.
 
