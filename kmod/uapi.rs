@@ -3,7 +3,7 @@
 //! The ABI of `/dev/libcopy`: what user space and the kernel module agree on.
 //!
 //! This one file is compiled into the kernel module and into the user-space library, and the C
-//! header `libcopy_uapi.h` and `docs/abi.md` are generated from it. It depends on nothing.
+//! headers and the document of the ABI are generated from it. It depends on nothing.
 //!
 //! # Objects
 //!

@@ -6,6 +6,45 @@
 //! by [`Channel::pump`]: by the thread that submits a request, and from then on by the completion callback of
 //! the fragment before. A channel of a kernel thread is served by that thread.
 //!
+//! # States
+//!
+//! Of a dmaengine channel ([`Service`]; what is in brackets is the function that changes it):
+//!
+//! ```text
+//!                     the first request acquires the hardware [acquire]
+//!            +------------------------------------------------------------+
+//!            |                                                            v
+//!        +------+      a descriptor ended badly, or the driver         +------+
+//!        | Idle |      did not accept one or refuses all lengths       |  Up  |<----------------+
+//!        +------+      [fail]                                          +------+                 |
+//!         |    ^           +----------------------------------------------+  |                  |
+//!         |    |           v                                                 | a fragment has   |
+//!    dmaengine |       +--------+                                            | been in work     |
+//!    offers it |       | Failed |      nothing more is submitted             | for longer than  |
+//!   to others, |       +--------+                                            | the deadline     |
+//!    or to us  |           |                                                 | [attend]         |
+//!     again    |           | the supervisor stops the hardware, and hands    |                  |
+//!    [offered] |           | over what the channel had [attend, recover]     |                  |
+//!         |    |           v                                                 |      a page was  |
+//!         |    |       +--------+                                            |     copied right |
+//!         |    |       |  Down  |<-------------------------------------------+         [prove]  |
+//!         |    |       |        |---------------------------------------------------------------+
+//!         |    |       +--------+
+//!         |    |         |    ^
+//!         |    |         +----+  not yet: tried again after a pause that doubles [prove]
+//!         v    |
+//!        +------+
+//!        | Gone |<-- from any other state: the device loses its driver, the parameter `engine`
+//!        +------+    says otherwise, or the module is unloaded [leave, stop, recover]
+//! ```
+//!
+//! Fragments are submitted in `Up` only, and the hardware works on them in `Up` and `Failed` only: who leaves these
+//! has stopped it. In `Down` it stays acquired if its driver can stop it. A channel that was acquired just when its
+//! device leaves, or whose device cannot be watched, goes from `Up` to `Gone` at once.
+//!
+//! The channel of a kernel thread is `Up` from [`Channel::start_thread`] to [`Channel::stop`], which makes it `Gone`;
+//! it starts from either `Idle` or `Gone`, and has no other state.
+//!
 //! # When the hardware fails
 //!
 //! A fragment that ends badly, or not in time, stops the channel: nothing more is submitted, and the

@@ -7,13 +7,13 @@ use crate::base::errno;
 use crate::base::params;
 use crate::domain::copy::{self, Places, Ranges};
 use crate::domain::region::Region;
-#[cfg(LIBCOPY_ENGINES)]
+#[cfg(CONFIG_LIBCOPY_ENGINES)]
 use crate::engine::engines;
 use crate::file::argument::{only, read_pieces, read_ranges, zero, Argument};
 use crate::file::domains::Shared;
 use crate::file::handle::Handle;
 use crate::requests::request::{Request, Submitter};
-#[cfg(not(LIBCOPY_ENGINES))]
+#[cfg(not(CONFIG_LIBCOPY_ENGINES))]
 use crate::requests::workers as engines;
 use crate::uapi::{self, *};
 use kernel::mm::MmWithUser;

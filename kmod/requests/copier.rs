@@ -65,7 +65,7 @@ pub(crate) trait CpuWork: ListItem<0> + TryNewListArc<0> + Send + Sync + 'static
     /// this is to be called again. What has failed is through at once.
     fn work(this: &Arc<Self>) -> bool;
 
-    /// Has this fail: the process whose work it is is being killed.
+    /// Has this fail: the process that it works for is being killed.
     fn abandon(this: &Arc<Self>);
 }
 

@@ -11,5 +11,5 @@ pub(crate) mod lost;
 pub(crate) mod request;
 pub(crate) mod slots;
 pub(crate) mod status;
-#[cfg(not(LIBCOPY_ENGINES))]
+#[cfg(not(CONFIG_LIBCOPY_ENGINES))]
 pub(crate) mod workers;

@@ -20,7 +20,7 @@
 //!
 //! A worker adds a fragment to `done` and `front` of the status table before it counts the fragment as
 //! finished ([`Fragments::settle`]); the last one counted publishes `state`. So `state` is written last,
-//! and nothing of an entry changes after it. Who reads reads `state` first.
+//! and nothing of an entry changes after it. A reader loads `state` first.
 //!
 //! # Bounds
 //!
@@ -267,7 +267,11 @@ impl Request {
             engine_bytes: Atomic::new(0),
             cpu_bytes: Atomic::new(0),
             status: None,
-            wait_lock <- irqlock::new(Lost::new(), c_str!("libcopy::Request::wait_lock"), static_lock_class!()),
+            wait_lock <- irqlock::new(
+                Lost::new(),
+                c_str!("libcopy::Request::wait_lock"),
+                static_lock_class!(),
+            ),
             ended <- CondVar::new(c_str!("libcopy::Request::ended"), static_lock_class!()),
             links <- ListLinks::new(),
             tracker <- AtomicTracker::new(),
