@@ -2,13 +2,14 @@
 
 //! libcopy: moves bytes between the processes of one machine.
 //!
-//! A process publishes memory once ([`domain::region`]), which pins it and watches it ([`memory`]); every member of its
-//! sharing group ([`domain`]) copies from or to it by the CPU ([`domain::copy`]), maps it ([`attach`]), or has an
-//! [`engine`] move it while it goes on ([`requests::request`]). [`file`] has the device and the table of its commands. The
-//! ABI is in [`uapi`].
+//! A process publishes memory once ([`domain::region`]), which pins it and watches it ([`memory`]);
+//! every member of its sharing group ([`domain`]) copies from or to it by the CPU
+//! ([`domain::copy`]), maps it ([`attach`]), or has an [`engine`] move it while it goes on
+//! ([`requests::request`]). [`file`] has the device and the table of its commands. The ABI is in
+//! [`uapi`].
 //!
-//! Folders use each other only downwards. From the bottom: [`base`], [`memory`], [`domain`], [`attach`],
-//! [`requests`], [`engine`], [`file`].
+//! Folders use each other only downwards. From the bottom: [`base`], [`memory`], [`domain`],
+//! [`attach`], [`requests`], [`engine`], [`file`].
 
 #![warn(clippy::match_bool)]
 // What only engines use of the other folders.

@@ -280,8 +280,8 @@ impl Handle {
         args.done = request.done();
         args.front = request.front();
         let ended = args.state != REQUEST_RUNNING;
-        // A request that has ended since the time was over, or the signal came, has ended in time: it
-        // would not be there any more for a caller who heard otherwise and asked again.
+        // A request that has ended since the time was over, or the signal came, has ended in time:
+        // it would not be there any more for a caller who heard otherwise and asked again.
         let late = |error: &Error| *error == ETIMEDOUT || *error == EINTR;
         let result = match waited {
             Err(error) if ended && late(&error) => request.outcome().unwrap_or(Err(error)),
