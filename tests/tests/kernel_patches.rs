@@ -4,7 +4,9 @@
 //! patch applies to what the ones before it left, and all of them together are `kmod/`. `scripts/lint` has the
 //! kernel's own checks, where there is a kernel.
 
+use libcopy_tests::abi::{self, Item};
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -257,4 +259,41 @@ fn what_is_no_kernel_is_refused() {
     fs::create_dir_all(tree.join("drivers/misc/libcopy")).expect("a folder");
     let why = series(&tree, &output).expect_err("it is there already");
     assert!(why.contains("has drivers/misc/libcopy already"), "{why}");
+}
+
+#[test]
+fn the_header_for_c_has_the_numbers_of_the_abi() {
+    let (tree, output) = (kernel("kernel-header"), directory("kernel-header-series"));
+    series(&tree, &output).unwrap_or_else(|why| panic!("{why}"));
+    let header = patches(&output).into_iter().find(|patch| {
+        let text = fs::read_to_string(patch).expect("text");
+        text.contains("\n+++ b/include/uapi/linux/libcopy.h\n")
+    });
+    let mut git = Command::new("git");
+    git.env("GIT_CEILING_DIRECTORIES", env!("CARGO_TARGET_TMPDIR"));
+    git.current_dir(&tree).arg("apply");
+    run(git.arg(header.expect("a patch has it"))).unwrap_or_else(|why| panic!("{why}"));
+
+    let source = fs::read_to_string(Path::new(ROOT).join("kmod/uapi.rs")).expect("text");
+    let mut program = String::from("#include \"include/uapi/linux/libcopy.h\"\n");
+    let mut ioctls = 0;
+    for item in abi::items(&source) {
+        match item {
+            Item::Constant(constant) if constant.kind != "&str" => {
+                // The size of the structure is a part of an ioctl's number.
+                ioctls += u32::from(constant.is_ioctl());
+                let (name, value) = (&constant.name, constant.value.replace('_', ""));
+                let value = value.replace("1 <<", "1ULL <<");
+                let line = format!("_Static_assert(LIBCOPY_{name} == {value}, \"{name}\");");
+                writeln!(program, "{line}").expect("strings grow");
+            }
+            _ => {}
+        }
+    }
+    assert!(ioctls >= 15, "{ioctls} ioctls");
+    fs::write(tree.join("check.c"), program).expect("it can be written");
+    let mut cc = Command::new("cc");
+    cc.current_dir(&tree)
+        .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "check.c"]);
+    run(&mut cc).unwrap_or_else(|why| panic!("{why}"));
 }

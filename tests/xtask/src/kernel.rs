@@ -47,6 +47,10 @@ impl Abi {
         if !constants.any(Constant::is_ioctl) {
             return Err("it has no ioctl".to_owned());
         }
+        let mut ioctls = items.iter().filter_map(constant);
+        if let Some(ioctl) = ioctls.find(|any| any.is_ioctl() && argument_of(any).is_none()) {
+            return Err(format!("{} does not say what it takes", ioctl.name));
+        }
         Ok(Self {
             license: license.to_owned(),
             items,
@@ -113,7 +117,7 @@ impl Abi {
         out.push('\n');
         for ioctl in self.constants(true) {
             let (name, number) = (c_name(&ioctl.name), number_of(ioctl));
-            let argument = argument_of(ioctl);
+            let argument = argument_of(ioctl).unwrap_or_default();
             let line = format!("#define {name} _IOWR(LIBCOPY_IOC_TYPE, 0x{number}, {argument})");
             if line.len() <= 100 {
                 writeln!(out, "{line}").expect("strings grow");
@@ -245,14 +249,13 @@ fn number_of(ioctl: &Constant) -> String {
     ioctl.value[digits..].to_ascii_lowercase()
 }
 
-/// The structure that an ioctl takes: the first link behind "Takes".
-fn argument_of(ioctl: &Constant) -> String {
+/// The structure that an ioctl takes, by the sentence of its comment that says so.
+fn argument_of(ioctl: &Constant) -> Option<String> {
     let text = ioctl.doc.join(" ");
-    let link = text
-        .split_once("Takes ")
-        .and_then(|(_, rest)| rest.split_once("[`"))
-        .and_then(|(_, rest)| rest.split_once("`]"));
-    link.map_or_else(String::new, |(link, _)| c_link(link))
+    let sentences = ["Takes [`", "Takes and returns [`"];
+    let (_, rest) = sentences.iter().find_map(|words| text.split_once(words))?;
+    let (link, _) = rest.split_once("`]")?;
+    Some(c_link(link))
 }
 
 /// A field as C declares it.
@@ -380,7 +383,7 @@ pub const MOST: u32 = (1 << 23) - 1;
 /// Bytes.
 pub const BYTES: u64 = 0x7fff_f000;
 
-/// Asks.
+/// Takes an answer with [`LOUD`].
 ///
 /// Takes [`Question`].
 pub const ASK: u32 = 0xC018_CC0A;
@@ -434,7 +437,7 @@ Constants
     Flag of ``libcopy_question.flags``.
 ";
         assert!(document.starts_with(expected), "{document}");
-        assert!(document.contains("\nLIBCOPY_ASK\n-----------\n\nAsks.\n\nTakes ``struct"));
+        assert!(document.contains("\nLIBCOPY_ASK\n-----------\n\nTakes an answer with"));
     }
 
     #[test]
@@ -450,5 +453,7 @@ Constants
     fn what_is_no_abi_is_refused() {
         assert!(Abi::of("fn main() {}\n").is_err());
         assert!(Abi::of("// SPDX-License-Identifier: MIT\nfn main() {}\n").is_err());
+        let silent = SOURCE.replace("/// Takes [`Question`].\n", "");
+        assert!(Abi::of(&silent).is_err());
     }
 }
