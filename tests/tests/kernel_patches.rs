@@ -256,6 +256,11 @@ fn what_is_no_kernel_is_refused() {
         why.contains("the place of libcopy in drivers/misc/Kconfig"),
         "{why}"
     );
+    let why = series(&directory("kernel-empty"), &output).expect_err("it is empty");
+    assert!(
+        why.contains("has no Makefile: --tree needs a source tree"),
+        "{why}"
+    );
     fs::create_dir_all(tree.join("drivers/misc/libcopy")).expect("a folder");
     let why = series(&tree, &output).expect_err("it is there already");
     assert!(why.contains("has drivers/misc/libcopy already"), "{why}");
